@@ -1,0 +1,43 @@
+# `make run` and `make test` need Python 3.10 or newer and nothing else; everything is installed into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+METHOD ?= csd
+SUITE ?= math
+
+.PHONY: run test bench gpu-check pocket format clean
+.DEFAULT_GOAL := run
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "specbench needs Python 3.10 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: $(STAMP)
+	$(BIN)/specbench run --method sps --method $(METHOD) --suite $(SUITE)
+
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q
+
+bench: $(STAMP)
+	$(BIN)/specbench bench --documents 15
+
+# Uses whatever torch and transformers the machine has, so that it runs where .venv cannot be made.
+gpu-check:
+	$(PYTHON) -m specbench.gpu_check
+
+pocket: $(STAMP)
+	$(BIN)/python -m specbench.pocket.build
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

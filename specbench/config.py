@@ -1,0 +1,239 @@
+"""Pairs, methods and suites: YAML into validated, immutable settings. A wrong name or key is an error that helps."""
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+PACKAGE = Path(__file__).parent
+# Beside the package in a checkout, inside it when installed from a wheel.
+SUITES = next(p for p in (PACKAGE.parent / "suites", PACKAGE / "suites") if p.exists())
+OWN_PAIR = "own"
+
+
+class UserError(Exception):
+    """Something the user can mend: one line that says what is wrong and what to do; exit code 2."""
+
+
+class Settings(BaseModel):
+    """Base of everything that is read from YAML or the command line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSpec(Settings):
+    model: str = Field(description="hub name, folder, or bundled:NAME")
+    revision: str = "main"
+    dtype: str = "bfloat16"
+
+
+class PairSpec(Settings):
+    name: str
+    description: str
+    paper: str = ""
+    target: ModelSpec
+    draft: ModelSpec | None = None
+    members: tuple[ModelSpec, ...] = ()
+
+
+class Setting(Settings):
+    value: Any
+    source: str = "user"
+
+
+class MethodSpec(Settings):
+    """`name` labels the rows; `method` is the implementation in methods/."""
+
+    name: str
+    description: str = ""
+    paper: str = ""
+    method: str
+    settings: dict[str, Setting] = {}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return {key: setting.value for key, setting in self.settings.items()}
+
+
+class TaskInfo(Settings):
+    """What specbench knows of an lm-eval task beside its YAML (suites/tasks/index.yaml)."""
+
+    description: str
+    hub: str | None  # None: bundled
+    data: str | None
+    metric: str = Field(description="the headline figure, as lm-eval's `name,filter`")
+    max_new_tokens: int
+    counterpart: str | None = None
+    chat: bool = False
+
+
+class TaskLine(Settings):
+    task: str
+    fewshot: int | None = Field(default=None, ge=0)
+    max_new_tokens: int | None = Field(default=None, ge=1)
+
+
+class SuiteSpec(Settings):
+    name: str
+    description: str
+    paper: str = ""
+    tasks: tuple[TaskLine, ...]
+    limit: int | None = Field(default=None, ge=1)
+
+
+Spec = TypeVar("Spec", bound=Settings)
+
+
+def names(kind: str) -> list[str]:
+    """What there is in suites/: kind is `pairs`, `methods` or `suites`."""
+    return sorted(path.stem for path in _folder(kind).glob("*.yaml"))
+
+
+def load_pair(text: str) -> PairSpec:
+    """A pair by name, by YAML file, or as `target=NAME_OR_PATH,draft=NAME_OR_PATH`."""
+    if "=" not in text:
+        return _load(PairSpec, "pairs", text)
+    parts = dict(part.partition("=")[::2] for part in text.split(","))
+    if unknown := set(parts) - {"target", "draft"}:
+        raise UserError(f"--pair has no {unknown.pop()!r}; write target=NAME_OR_PATH,draft=NAME_OR_PATH")
+    if not parts.get("target"):
+        raise UserError("--pair needs a target: target=NAME_OR_PATH,draft=NAME_OR_PATH")
+    models = {role: ModelSpec(model=name, dtype="auto") for role, name in parts.items()}
+    return PairSpec(name=OWN_PAIR, description=text, **models)
+
+
+def load_suite(text: str) -> SuiteSpec:
+    suite = _load(SuiteSpec, "suites", text)
+    for line in suite.tasks:
+        task_info(line.task)
+    return suite
+
+
+def load_method(text: str) -> MethodSpec:
+    """A method by name or YAML file. A file of the user's own names a `method` and changes some of its settings."""
+    raw, name = _read("methods", text)
+    given = raw.pop("settings", None) or {}
+    settings = {k: v if isinstance(v, dict) and "value" in v else {"value": v} for k, v in given.items()}
+    spec = _validate(MethodSpec, {**raw, "name": name, "settings": settings}, text)
+    if text == spec.method:
+        return spec
+    return override(load_method(spec.method), spec.settings).model_copy(
+        update={"name": name, "description": spec.description, "paper": spec.paper}
+    )
+
+
+def override(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
+    """The same method with some settings replaced; an unknown one is an error."""
+    for key in settings:
+        if key not in spec.settings:
+            raise UserError(f"{spec.name} has no setting {key!r}{_did_you_mean(key, spec.settings)}")
+    return spec.model_copy(update={"settings": {**spec.settings, **settings}})
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Setting]]:
+    """`METHOD.KEY=VALUE` texts into settings per method; values are read as YAML."""
+    parsed: dict[str, dict[str, Setting]] = {}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        method, dot, setting = key.partition(".")
+        if not (equals and dot):
+            raise UserError(f"--set {text!r}: write METHOD.KEY=VALUE, such as --set csd.gamma=4")
+        parsed.setdefault(method, {})[setting] = Setting(value=yaml.safe_load(value))
+    return parsed
+
+
+def tasks() -> dict[str, TaskInfo]:
+    raw = yaml.safe_load((_folder("tasks") / "index.yaml").read_text())
+    return {name: _validate(TaskInfo, entry, f"tasks/index.yaml: {name}") for name, entry in raw.items()}
+
+
+def task_info(name: str) -> TaskInfo:
+    known = tasks()
+    if name not in known:
+        raise UserError(f"no task {name!r}{_did_you_mean(name, known)}; `specbench list tasks` shows all")
+    return known[name]
+
+
+def validated(model: type[Spec], values: dict[str, Any], where: str) -> Spec:
+    """Settings of a method as its own class; what does not fit is a one-line error."""
+    return _validate(model, values, where)
+
+
+def _folder(kind: str) -> Path:
+    return SUITES if kind == "suites" else SUITES / kind
+
+
+def _load(model: type[Spec], kind: str, text: str) -> Spec:
+    raw, name = _read(kind, text)
+    return _validate(model, {**raw, "name": name}, text)
+
+
+def _read(kind: str, text: str) -> tuple[dict[str, Any], str]:
+    """The mapping in a YAML file of suites/ or of the user's own, and its name."""
+    own = text.endswith((".yaml", ".yml"))
+    path = Path(text) if own else _folder(kind) / f"{text}.yaml"
+    if not path.is_file():
+        if own:
+            raise UserError(f"there is no file {text}")
+        kind_name = kind.removesuffix("s")
+        hint = _did_you_mean(text, names(kind))
+        raise UserError(f"no {kind_name} {text!r}{hint}; `specbench list {kind}` shows all, or give a YAML file")
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise UserError(f"{text} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{text} must be a mapping of keys to values")
+    return raw, path.stem
+
+
+def _validate(model: type[Spec], raw: dict[str, Any], where: str) -> Spec:
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            raise UserError(f"{where}: unknown key {key!r}{_did_you_mean(key, model.model_fields)}") from None
+        raise UserError(f"{where}: {key}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word.rpartition(".")[2], known, n=1, cutoff=0.5)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+class Plan(Settings):
+    """All that decides what a run does; a run can be repeated from it, and is resumed only under the same one."""
+
+    pair: PairSpec
+    methods: tuple[MethodSpec, ...]  # the baseline is one of them
+    baseline: str | None
+    suite: str
+    tasks: tuple[TaskLine, ...]
+    limit: int | None = None
+    repeats: int = Field(default=1, ge=1)
+    seed: int = 0
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    device: str = "auto"
+    dtype: str = "auto"
+    data_dir: str | None = None
+    chat_template: bool = False
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+
+
+def resolve_tasks(suite: SuiteSpec, pair: PairSpec, data_dir: str | None) -> tuple[TaskLine, ...]:
+    """The suite's tasks, or for the bundled pair their bundled counterparts, unless real data was given."""
+    if pair.name != "pocket" or data_dir:
+        return suite.tasks
+    lines = []
+    for line in suite.tasks:
+        counterpart = task_info(line.task).counterpart
+        lines.append(TaskLine(task=counterpart, fewshot=line.fewshot) if counterpart else line)
+    return tuple(lines)

@@ -1,0 +1,120 @@
+"""The few types that decoding is made of. Notation: p target, q draft, γ draft length, V vocabulary size."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen from logits; temperature 0 is greedy. Applied to the target and to the draft alike."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # 1: off
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be 0 (greedy) or more, not {self.temperature}")
+        if self.top_k < 0:
+            raise ValueError(f"top-k must be 0 (off) or more, not {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top-p must be above 0 and at most 1, not {self.top_p}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a model says after a block of tokens: row i predicts the token after the i-th one."""
+
+    logits: Tensor  # [n, V]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A proposed chain of K tokens; `probs` are the distributions they were drawn from."""
+
+    tokens: Tensor  # [K] int64, on the model's device
+    probs: Tensor | None  # [K, V]; None: a point mass on each token
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a draft was judged: its first `accepted` tokens stand, then `token` follows (a correction, or the bonus)."""
+
+    accepted: int
+    token: int
+    drafted: list[int]  # K tokens, now on the host
+    targets: list[int]  # K tokens: what the target preferred at each position
+    ratios: list[float]  # K: p(drafted) / p(target's preference), from raw logits
+    rescued: tuple[int, ...] = ()  # accepted positions that the exact rule would have rejected
+
+
+@dataclass(frozen=True)
+class Round:
+    """One step of a method: the tokens it commits, and how they came about. Round 0 is the prefill."""
+
+    tokens: list[int]
+    verdict: Verdict | None = None  # None: nothing was drafted
+    truncated: int = 0  # tokens that were cut from the end: behind EOS, a stop string or the length limit
+
+    @property
+    def drafted(self) -> int:
+        return len(self.verdict.drafted) if self.verdict else 0
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that were accepted and not cut off."""
+        return min(self.verdict.accepted, len(self.tokens)) if self.verdict else 0
+
+    @property
+    def rescued(self) -> int:
+        return sum(position < self.accepted for position in self.verdict.rescued) if self.verdict else 0
+
+    def cut(self, count: int) -> "Round":
+        """The same round with only its first `count` tokens."""
+        return replace(self, tokens=self.tokens[:count], truncated=self.truncated + len(self.tokens) - count)
+
+
+class Watch(Protocol):
+    """Told of every forward pass; the harness' clock is one (measure.py)."""
+
+    def forward(self, model: str, width: int, context: int) -> AbstractContextManager[None]:
+        """Entered around a pass of `width` tokens behind `context` cached ones."""
+
+
+class Method(Protocol):
+    """All that the harness knows of a decoding method."""
+
+    lossless: bool
+    reach: int  # the most tokens that a round may feed beyond the committed text
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        """Decode for ever; the first round is the prefill and commits one token."""
+
+    def reset(self) -> None:
+        """Forget whatever was learned from earlier prompts."""
+
+    def state(self) -> Any:
+        """What was learned from earlier prompts, as JSON-like data; None if the method learns nothing."""
+
+    def restore(self, state: Any) -> None:
+        """Go back to a `state()`."""
+
+
+class Stateless:
+    """For methods that carry nothing from one prompt to the next."""
+
+    def reset(self) -> None: ...
+
+    def state(self) -> Any:
+        return None
+
+    def restore(self, state: Any) -> None: ...

@@ -1,0 +1,107 @@
+"""specbench as a model of lm-evaluation-harness: `--model specbench --model_args pair=pocket,method=sps`.
+
+lm-eval finds models of other packages only if they are registered in the same process, so `main` is the lm_eval
+command with that done first. Everything else is lm-eval's own.
+"""
+
+from typing import Any, NoReturn
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
+from tqdm import tqdm
+
+# The settings of a sampled request that are honoured; a greedy text does not depend on others.
+_UNDERSTOOD = {"until", "max_gen_toks", "do_sample", "temperature"}
+
+
+@register_model("specbench")
+class SpecbenchLM(LM):
+    """Generates with one method on one model pair.
+
+    Args:
+        pair, method: names as `specbench run` knows them.
+        max_gen_toks: new tokens where a task names no number (256, as lm-eval's `hf` model).
+        batch_size: must be 1, specbench generates one text at a time.
+        device: where the models run; a CUDA device, lm-eval's default, falls back to specbench's own choice where there
+            is none, as with lm-eval's `hf` model.
+        max_batch_size: ignored, for lm-eval's command line.
+        rest: passed on to `specbench.run.text_generator`.
+
+    Raises:
+        ValueError: batch_size is not 1.
+    """
+
+    def __init__(
+        self,
+        pair: str,
+        method: str,
+        max_gen_toks: int = 256,
+        batch_size: int | str = 1,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+        **rest: Any,
+    ) -> None:
+        from specbench.run import text_generator
+
+        super().__init__()
+        if str(batch_size) != "1":
+            raise ValueError(f"specbench generates one text at a time: batch_size must be 1, not {batch_size}")
+        self._max_gen_toks = int(max_gen_toks)
+        if device and (not device.startswith("cuda") or torch.cuda.is_available()):
+            rest["device"] = device
+        self._generate = text_generator(pair=pair, method=method, **rest)
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """One text for each request, cut before the first stop string, in the order of the requests.
+
+        Raises:
+            ValueError: a request samples with a setting other than temperature, or with temperature 0.
+        """
+        texts = []
+        for request in tqdm(requests, disable=disable_tqdm, desc="Running generate_until requests"):
+            context, gen_kwargs = request.args
+            settings: dict[str, Any] = dict(normalize_gen_kwargs(gen_kwargs, self._max_gen_toks))
+            # the text of the end-of-sequence token, where the generator tells it
+            until = handle_stop_sequences(settings["until"], eos=getattr(self._generate, "eos", None))
+            temperature = _temperature(settings, "temperature" in gen_kwargs)
+            text = self._generate(context, tuple(until), settings["max_gen_toks"], temperature)
+            text = postprocess_generated_text(text, stop=until, think_end_token=None)
+            self.cache_hook.add_partial("generate_until", (context, gen_kwargs), text)
+            texts.append(text)
+        return texts
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> NoReturn:
+        """Raises NotImplementedError: nothing is generated."""
+        _refuse()
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> NoReturn:
+        """Raises NotImplementedError: nothing is generated."""
+        _refuse()
+
+
+def _temperature(settings: dict[str, Any], given: bool) -> float:
+    """Temperature of a request's normalized settings: 0 is greedy, and sampling without a temperature means 1."""
+    if not settings["do_sample"]:
+        return 0.0
+    if unknown := sorted(set(settings) - _UNDERSTOOD):
+        raise ValueError(f"specbench samples with a temperature only, not with {', '.join(unknown)}")
+    temperature = float(settings["temperature"]) if given else 1.0
+    if temperature == 0.0:
+        raise ValueError("do_sample is true but temperature is 0: set do_sample to false for greedy decoding")
+    return temperature
+
+
+def _refuse() -> NoReturn:
+    raise NotImplementedError(
+        "specbench measures generation only: it has no log-likelihoods, choose tasks of output type generate_until"
+    )
+
+
+def main() -> None:
+    """The lm_eval command, with the model `specbench` added."""
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()

@@ -1,0 +1,100 @@
+"""The only reader of clocks: forward passes, rounds, whole samples; and memory.
+
+On a GPU a forward pass is bracketed by events that are read once, after the sample, so nothing waits for the device
+inside a round. Rounds end when the host knows their tokens, so the host's clock serves for them everywhere.
+"""
+
+import resource
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import torch
+
+now = time.perf_counter  # seconds; for progress and bench only
+
+
+@dataclass
+class Forward:
+    """One forward pass: `width` tokens behind `context` cached ones."""
+
+    model: str
+    width: int
+    context: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lap:
+    """What happened between two round ends: wall seconds, and the forward passes."""
+
+    seconds: float
+    forwards: list[Forward]
+
+    def count(self, model: str) -> int:
+        return sum(f.model == model for f in self.forwards)
+
+    def time(self, model: str) -> float:
+        """Seconds in forwards of one model."""
+        return sum(f.seconds for f in self.forwards if f.model == model)
+
+
+@dataclass
+class Stopwatch:
+    """Times one sample at a time: `start`, a `lap` at each round's end, then `laps`. A `Watch` for sessions."""
+
+    device: torch.device
+    _ends: list[tuple[float, int]] = field(default_factory=list)  # host time, forwards so far
+    _forwards: list[Forward] = field(default_factory=list)
+    _events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+    _began: float = 0.0
+
+    def start(self) -> None:
+        self._forwards, self._ends, self._events = [], [], []
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self._began = time.perf_counter()
+
+    def forward(self, model: str, width: int, context: int) -> "Stopwatch":
+        self._forwards.append(Forward(model, width, context))
+        return self
+
+    def __enter__(self) -> None:
+        if self.device.type == "cuda":
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            self._events.append((begin, end))
+            begin.record()
+        else:
+            self._entered = time.perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.device.type == "cuda":
+            self._events[-1][1].record()
+        else:
+            self._forwards[-1].seconds = time.perf_counter() - self._entered
+
+    def lap(self) -> None:
+        """A round has ended: its tokens are on the host."""
+        self._ends.append((time.perf_counter(), len(self._forwards)))
+
+    def laps(self) -> list[Lap]:
+        """Every round so far; waits for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            for forward, (begin, end) in zip(self._forwards, self._events, strict=True):
+                forward.seconds = begin.elapsed_time(end) / 1000
+        starts = [(self._began, 0), *self._ends]
+        return [
+            Lap(end - begin, self._forwards[first:last])
+            for (begin, first), (end, last) in zip(starts, self._ends, strict=False)
+        ]
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: of the GPU since the last `start`; on a CPU the process' largest resident size so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

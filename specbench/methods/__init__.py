@@ -1,0 +1,14 @@
+"""The decoding methods by name. Each module has `Settings` and `build(settings, pair, watch) -> Method`."""
+
+import importlib
+from types import ModuleType
+
+METHODS = {
+    "vanilla": "specbench.methods.vanilla",
+    "sps": "specbench.methods.sps",
+    "csd": "specbench.methods.csd",
+}
+
+
+def module(name: str) -> ModuleType:
+    return importlib.import_module(METHODS[name])

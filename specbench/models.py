@@ -1,0 +1,163 @@
+"""Load the models of a pair and their tokenizer, and make sure that they belong together and can roll back."""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from specbench.config import PACKAGE, ModelSpec, PairSpec, UserError
+from specbench.decoding.session import Session
+from specbench.decoding.types import Watch
+
+BUNDLED = PACKAGE / "pocket" / "weights"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Loaded models by role (`target`, `draft`) over one vocabulary."""
+
+    name: str
+    models: dict[str, PreTrainedModel]
+    tokenizer: PreTrainedTokenizerBase
+    specs: dict[str, ModelSpec] = field(default_factory=dict)
+
+    def session(self, role: str, watch: Watch | None = None) -> Session:
+        """A new sequence for one of the models."""
+        if role not in self.models:
+            raise UserError(f"the pair {self.name} has no {role} model; choose another pair, or a method without one")
+        return Session(self.models[role], role, watch, self.vocabulary)
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Logits beyond the smallest model's belong to no token (some models pad theirs)."""
+        return min(model.config.get_text_config().vocab_size for model in self.models.values())
+
+    @cached_property
+    def context(self) -> int:
+        """The longest sequence that every model was made for."""
+        return min(model.config.get_text_config().max_position_embeddings for model in self.models.values())
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        """Every token that ends a text, by the target's generation settings and the tokenizer."""
+        ids = self.models["target"].generation_config.eos_token_id
+        ids = ids if isinstance(ids, list) else [ids]
+        return frozenset(i for i in (*ids, self.tokenizer.eos_token_id) if i is not None)
+
+    @cached_property
+    def tokenizer_hash(self) -> str:
+        return vocabulary_hash(self.tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        return self.models["target"].device
+
+    def describe(self) -> dict[str, dict[str, object]]:
+        """What a manifest keeps of each model."""
+        return {role: _describe(model, self.specs.get(role)) for role, model in self.models.items()}
+
+
+def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Which token each id stands for, as 16 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()[:16]
+
+
+def load_pair(
+    spec: PairSpec,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+) -> Pair:
+    """Load the models of a pair. Raises UserError for what cannot be had or does not fit together."""
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    specs = {"target": spec.target, **({"draft": spec.draft} if spec.draft else {})}
+    models, tokenizers = {}, {}
+    for role, one in specs.items():
+        models[role] = _load_model(one, where, dtype, trust_remote_code, allow_pickle)
+        tokenizers[role] = AutoTokenizer.from_pretrained(_location(one.model), revision=one.revision)
+    if spec.draft and vocabulary_hash(tokenizers["target"]) != vocabulary_hash(tokenizers["draft"]):
+        raise UserError(
+            f"the tokenizers of {spec.target.model} and {spec.draft.model} differ, so their tokens cannot be compared; "
+            "choose a draft of the target's family"
+        )
+    pair = Pair(spec.name, models, tokenizers["target"], specs)
+    for role in models:
+        check_rollback(pair.session(role))
+    return pair
+
+
+def check_rollback(session: Session) -> None:
+    """Feed, roll back and feed again: the logits must be those of a fresh sequence. Leaves the session empty."""
+    vocabulary = session.model.config.get_text_config().vocab_size
+    one, other = [5 % vocabulary, 7 % vocabulary, 11 % vocabulary], [13 % vocabulary, 3 % vocabulary]
+    kind = type(session.model).__name__
+    try:
+        expected = session.forward(one + other).logits[-1].float()
+        session.truncate(len(one))
+        session.forward([17 % vocabulary] * 4)
+        session.truncate(len(one))
+        found = session.forward(other).logits[-1].float()
+        session.truncate(0)
+    except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+        raise UserError(
+            f"{kind} cannot be used: its cache does not roll back ({' '.join(str(error).split())})"
+        ) from None
+    if not torch.allclose(expected, found, rtol=0.1, atol=0.1 * float(expected.std())):
+        raise UserError(f"{kind} cannot be used: after a rollback of its cache it gives other logits")
+
+
+def _load_model(
+    spec: ModelSpec, device: torch.device, dtype: str, trust_remote_code: bool, allow_pickle: bool
+) -> PreTrainedModel:
+    where = _location(spec.model)
+    chosen = dtype if dtype != "auto" else "float32" if device.type == "cpu" else spec.dtype
+    try:
+        AutoConfig.from_pretrained(where, revision=spec.revision, trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(
+            where,
+            revision=spec.revision,
+            dtype=chosen if chosen == "auto" else getattr(torch, chosen),
+            device_map="auto" if device.type == "cuda" and torch.cuda.device_count() > 1 else None,
+            use_safetensors=None if allow_pickle else True,
+            trust_remote_code=trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"cannot load {spec.model}: {reason} -- give a folder with config.json and safetensors weights, "
+            "or a hub name on a machine that reaches the hub"
+        ) from None
+    if not hasattr(model, "hf_device_map"):
+        model = model.to(device)
+    return model.eval()
+
+
+def _location(name: str) -> str:
+    if name.startswith("bundled:"):
+        return str(BUNDLED / name.removeprefix("bundled:"))
+    return str(Path(name).expanduser()) if Path(name).expanduser().exists() else name
+
+
+def _describe(model: PreTrainedModel, spec: ModelSpec | None) -> dict[str, object]:
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().double().sum().cpu().numpy().tobytes())
+    return {
+        "model": spec.model if spec else type(model).__name__,
+        "revision": spec.revision if spec else "",
+        "architecture": type(model).__name__,
+        "parameters": model.num_parameters(),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attention": model.config._attn_implementation,
+        "weights_hash": digest.hexdigest()[:16],
+    }

@@ -1,0 +1,50 @@
+"""What a model of the pair answers to generated problems: the draft's second textbook, and a quick look at quality."""
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from specbench.pocket.corpus import FAMILIES, prompt_and_completion
+from specbench.pocket.problems import Problem, problems
+
+
+@torch.inference_mode()
+def answer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: list[str],
+    temperature: float = 0.0,
+    length: int = 120,
+) -> list[list[int]]:
+    """Token ids of the answers, end token included where one came, all prompts in one batch."""
+    batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left").to(model.device)
+    sampling = {"do_sample": temperature > 0, "temperature": temperature or None, "top_k": None, "top_p": None}
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    output = model.generate(**batch, max_new_tokens=length, eos_token_id=end, pad_token_id=pad, **sampling)
+    answers = output[:, batch["input_ids"].shape[1] :].tolist()
+    return [ids[: ids.index(end) + 1] if end in ids else [i for i in ids if i != pad] for ids in answers]
+
+
+def problems_of_all_families(split: str, seed: int) -> Iterator[Problem]:
+    """Problems of the four families in turn, for ever."""
+    sources = [problems(family, templates, split, seed) for family, templates in FAMILIES.items()]
+    for group in zip(*sources, strict=True):
+        yield from group
+
+
+def answered(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    split: str,
+    seed: int,
+    temperature: float,
+    batch: int = 128,
+) -> Iterator[tuple[Problem, list[int]]]:
+    """Generated problems with the model's answers, for ever, a batch at a time."""
+    source = problems_of_all_families(split, seed)
+    while True:
+        some = list(itertools.islice(source, batch))
+        prompts = [prompt_and_completion(p.family, p.fields)[0] for p in some]
+        yield from zip(some, answer(model, tokenizer, prompts, temperature), strict=True)

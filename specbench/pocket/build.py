@@ -1,0 +1,96 @@
+"""`python -m specbench.pocket.build`: make the pair again, from nothing, in steps that each resume.
+
+tokenizer -> text -> target -> the target's own answers -> draft -> packing. At most three hours on two CPU cores.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from specbench.console import progress
+from specbench.pocket.answers import answered
+from specbench.pocket.corpus import PROMPT_WEIGHT, prompt_and_completion, write_stream
+from specbench.pocket.tokenizer import CONTEXT, VOCABULARY, train_tokenizer
+from specbench.pocket.train import Plan, Stream, train
+
+TARGET = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 12, "num_attention_heads": 6}
+TARGET_PLAN = Plan(steps=3000)
+DRAFT = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+DRAFT_PLAN = Plan(steps=900, distill=0.7)
+ANSWER_TOKENS = 500_000  # the target's own answers, with their prompts
+WEIGHTS = Path(__file__).parent / "weights"
+
+
+def model(shape: dict[str, int], tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
+    """A Llama of random weights with heads of width 32, two query heads to a key head."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        **shape,
+        num_key_value_heads=shape["num_attention_heads"] // 2,
+        head_dim=32,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(config)
+
+
+def write_answers(
+    target: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, path: Path, tokens: int, temperature: float = 0.7
+) -> None:
+    """A stream of training problems answered by the target itself, as `write_stream` writes the reference answers."""
+    ids: list[int] = []
+    weights: list[float] = []
+    with progress(f"writing {path.name}", tokens) as advance:
+        for problem, answer in answered(target, tokenizer, "train", seed=11, temperature=temperature):
+            prompt = tokenizer(prompt_and_completion(problem.family, problem.fields)[0])["input_ids"]
+            ids += prompt + answer
+            weights += [PROMPT_WEIGHT] * len(prompt) + [1.0] * len(answer)
+            advance(len(prompt) + len(answer))
+            if len(ids) >= tokens:
+                break
+    np.save(path.with_suffix(".weights.npy"), np.array(weights[:tokens], np.float16))
+    np.save(path.with_suffix(".ids.npy"), np.array(ids[:tokens], np.uint16))
+
+
+def pack(folder: Path, name: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Put a trained model and the tokenizer where the package keeps them, weights in bfloat16."""
+    final = LlamaForCausalLM.from_pretrained(folder / "final", dtype=torch.bfloat16)
+    final.save_pretrained(WEIGHTS / name)
+    tokenizer.save_pretrained(WEIGHTS / name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("pocket-work"), help="streams, logs and checkpoints")
+    work = parser.parse_args().work
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    if not (work / "tokenizer").exists():
+        train_tokenizer(work / "tokenizer")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(work / "tokenizer")
+
+    text, answers = work / "text", work / "answers"
+    if not text.with_suffix(".ids.npy").exists():
+        write_stream(tokenizer, text, TARGET_PLAN.steps * TARGET_PLAN.batch_tokens)
+    if not (work / "target" / "final").exists():
+        train(model(TARGET, tokenizer, seed=0).to(device), [Stream(text)], TARGET_PLAN, work / "target")
+    pack(work / "target", "target", tokenizer)
+
+    target = LlamaForCausalLM.from_pretrained(work / "target" / "final").to(device).eval()
+    if not answers.with_suffix(".ids.npy").exists():
+        write_answers(target, tokenizer, answers, ANSWER_TOKENS)
+    if not (work / "draft" / "final").exists():
+        draft = model(DRAFT, tokenizer, seed=1).to(device)
+        train(draft, [Stream(text), Stream(answers)], DRAFT_PLAN, work / "draft", teacher=target)
+    pack(work / "draft", "draft", tokenizer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""From generated problems to documents, and from documents to one stream of training tokens.
+
+A document is a prompt and its completion in the very form in which the harness asks (suites/tasks/pocket/*.yaml).
+A stretch of the stream is one document, or several of one family as a few-shot prompt has them, between a begin and
+an end token; so the models know both how to stop at the end of an answer and how to carry on with the next question.
+"""
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from specbench.pocket.families import cnndm, gsm8k, humaneval, math500
+from specbench.pocket.problems import Fields, Problem, problems
+
+FAMILIES = {family.__name__.rpartition(".")[2]: family.TEMPLATES for family in (gsm8k, math500, humaneval, cnndm)}
+SHARES = {"gsm8k": 0.36, "math500": 0.34, "humaneval": 0.2, "cnndm": 0.1}  # arithmetic takes the longest to learn
+FEWSHOT_SHARE = 0.06  # of the stretches; they hold 2 to 9 documents
+PROMPT_WEIGHT = 0.1  # the loss on prompt tokens, relative to completions
+
+
+def prompt_and_completion(family: str, fields: Fields) -> tuple[str, str]:
+    """The text the harness sends and the text the model should answer with."""
+    if family == "gsm8k":
+        return f"Question: {fields['question']}\nAnswer:", f" {fields['answer']}"
+    if family == "math500":
+        return f"Problem:\n{fields['problem']}\n\nSolution:", f" {fields['solution']}"
+    if family == "humaneval":
+        return fields["prompt"], fields["canonical_solution"].rstrip("\n")
+    return f"Summarize the following article:\n\n{fields['article']}\n\nSummary:", f" {fields['highlights']}"
+
+
+def stretches(split: str, seed: int) -> Iterator[list[tuple[str, str]]]:
+    """Lists of (prompt, completion) for ever: mostly one document, sometimes several of one family."""
+    rng = random.Random(f"stretches/{split}/{seed}")
+    sources = {family: problems(family, templates, split, seed) for family, templates in FAMILIES.items()}
+    shuffled = {family: _shuffle(source, rng) for family, source in sources.items()}
+    while True:
+        family = rng.choices(list(SHARES), list(SHARES.values()))[0]
+        count = rng.randint(2, 9) if rng.random() < FEWSHOT_SHARE else 1
+        yield [prompt_and_completion(family, next(shuffled[family]).fields) for _ in range(count)]
+
+
+def _shuffle(source: Iterable[Problem], rng: random.Random, window: int = 200) -> Iterator[Problem]:
+    """Templates come in turn; a window hides that order from the models."""
+    source = iter(source)
+    pool = list(itertools.islice(source, window))
+    while True:
+        at = rng.randrange(window)
+        yield pool[at]
+        pool[at] = next(source)
+
+
+def write_stream(tokenizer, path: Path, tokens: int, split: str = "train", seed: int = 0) -> None:
+    """Write `tokens` token ids to `path`.ids.npy (uint16) and their loss weights to `path`.weights.npy (float16)."""
+    from specbench.console import progress
+
+    ids = np.empty(tokens, np.uint16)
+    weights = np.empty(tokens, np.float16)
+    filled = 0
+    source = stretches(split, seed)
+    with progress(f"writing {path.name}", tokens) as advance:
+        while filled < tokens:
+            batch = list(itertools.islice(source, 500))
+            texts = [part for stretch in batch for part in _parts(stretch)]
+            encoded = iter(tokenizer(texts, add_special_tokens=False)["input_ids"])
+            row: list[int] = []
+            weight: list[float] = []
+            for stretch in batch:
+                row.append(tokenizer.bos_token_id)
+                weight.append(0.0)
+                for part in range(2 * len(stretch)):
+                    piece = next(encoded)
+                    row += piece
+                    weight += [PROMPT_WEIGHT if part % 2 == 0 else 1.0] * len(piece)
+                row.append(tokenizer.eos_token_id)
+                weight.append(1.0)
+            count = min(len(row), tokens - filled)
+            ids[filled : filled + count] = row[:count]
+            weights[filled : filled + count] = weight[:count]
+            filled += count
+            advance(count)
+    np.save(path.with_suffix(".weights.npy"), weights)
+    np.save(path.with_suffix(".ids.npy"), ids)
+
+
+def _parts(stretch: list[tuple[str, str]]) -> Iterator[str]:
+    for position, (prompt, completion) in enumerate(stretch):
+        yield ("\n\n" if position else "") + prompt
+        yield completion

@@ -1,0 +1,158 @@
+"""The records of a run: column names, schemas with their version, and files that survive a kill at any moment.
+
+A run folder holds `manifest.json`, and while it runs a folder `parts/` with two Parquet files per document, each put
+in place whole by a rename. When all documents are done the parts become `samples.parquet` and `rounds.parquet`.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+VERSION = 1
+# 1: first version.
+
+KEY = [
+    pa.field("repeat", pa.int32()),
+    pa.field("task", pa.string()),
+    pa.field("doc_id", pa.int32()),
+    pa.field("method", pa.string()),
+    pa.field("warmup", pa.bool_()),
+]
+SAMPLES = pa.schema(
+    [
+        *KEY,
+        pa.field("order", pa.int32()),  # place in the document's shuffled order of methods
+        pa.field("seed", pa.int64()),
+        pa.field("prompt_hash", pa.string()),
+        pa.field("prompt_tokens", pa.int32()),
+        pa.field("tokens", pa.list_(pa.int32())),  # committed ones, prefill's first
+        pa.field("text", pa.string()),
+        pa.field("finish", pa.string()),  # eos, stop, length or error
+        pa.field("error", pa.string()),
+        pa.field("prefill_seconds", pa.float64()),  # round 0: all models read the prompt
+        pa.field("decode_seconds", pa.float64()),  # all later rounds, stop handling included
+        pa.field("peak_memory", pa.int64()),  # bytes
+        pa.field("load", pa.float64()),  # of the host
+        pa.field("state_hash", pa.string()),  # of what the method had learned before this sample
+        # Greedy lossless methods only: the first token that is not vanilla's, and the target's top-2 logit gap there.
+        pa.field("diverged_at", pa.int32()),
+        pa.field("divergence_gap", pa.float64()),
+        pa.field("divergence", pa.string()),  # tie or bug
+    ]
+)
+ROUNDS = pa.schema(
+    [
+        *KEY,
+        pa.field("round", pa.int32()),  # 0 is the prefill
+        pa.field("drafted", pa.int32()),
+        pa.field("accepted", pa.int32()),
+        pa.field("rescued", pa.int32()),
+        pa.field("committed", pa.int32()),
+        pa.field("truncated", pa.int32()),
+        pa.field("target_forwards", pa.int32()),
+        pa.field("draft_forwards", pa.int32()),
+        pa.field("target_seconds", pa.float64()),
+        pa.field("draft_seconds", pa.float64()),
+        pa.field("seconds", pa.float64()),
+        pa.field("draft_tokens", pa.list_(pa.int32())),
+        pa.field("target_tokens", pa.list_(pa.int32())),  # what the target preferred at each position
+        pa.field("decisions", pa.list_(pa.int8())),  # see DECISIONS
+        pa.field("ratios", pa.list_(pa.float32())),  # p(draft token) / p(target token)
+    ]
+)
+SCORES = pa.schema(
+    [
+        pa.field("repeat", pa.int32()),
+        pa.field("task", pa.string()),
+        pa.field("method", pa.string()),
+        pa.field("doc_id", pa.int32()),  # null: the whole task
+        pa.field("metric", pa.string()),
+        pa.field("filter", pa.string()),
+        pa.field("value", pa.float64()),
+        pa.field("stderr", pa.float64()),
+    ]
+)
+DECISIONS = ("rejected", "accepted", "rescued", "unread")  # unread: behind a rejection
+
+
+class Recorder:
+    """Writes one run folder, a document at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.parts = folder / "parts"
+        self.parts.mkdir(parents=True, exist_ok=True)
+
+    def write(self, index: int, samples: list[dict], rounds: list[dict], states: dict[str, Any]) -> None:
+        """Put one document's records in place. The samples come last: once they are there, the document is done.
+
+        `states` is what each method had learned by the end of the document, for a later resume.
+        """
+        write_json(self.parts / f"{index:06d}.states.json", states)
+        write_table(self.parts / f"{index:06d}.rounds.parquet", rounds, ROUNDS)
+        write_table(self.parts / f"{index:06d}.samples.parquet", samples, SAMPLES)
+        (self.parts / f"{index - 1:06d}.states.json").unlink(missing_ok=True)
+
+    def done(self) -> int:
+        """How many documents are recorded; they are the first ones, since documents are written in order."""
+        return sum(1 for _ in self.parts.glob("*.samples.parquet"))
+
+    def states(self, index: int) -> dict[str, Any]:
+        return json.loads((self.parts / f"{index:06d}.states.json").read_text())
+
+    def finish(self) -> None:
+        """Merge the parts into the two tables."""
+        for name, schema in (("samples", SAMPLES), ("rounds", ROUNDS)):
+            _put(self.folder / f"{name}.parquet", read_rows(self.folder, name).cast(_marked(schema)))
+        shutil.rmtree(self.parts)
+
+
+def read_rows(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table:
+    """The `samples` or `rounds` of a finished or an unfinished run."""
+    whole = folder / f"{name}.parquet"
+    if whole.exists():
+        return pq.read_table(whole, columns=columns)
+    done = {path.name.split(".")[0] for path in (folder / "parts").glob("*.samples.parquet")}
+    paths = [folder / "parts" / f"{index}.{name}.parquet" for index in sorted(done)]
+    schema = SAMPLES if name == "samples" else ROUNDS
+    if not paths:
+        return schema.empty_table().select(columns or schema.names)
+    return pa.concat_tables([pq.read_table(path, columns=columns) for path in paths])
+
+
+def write_table(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> None:
+    _put(path, pa.Table.from_pylist(list(rows), schema=_marked(schema)))
+
+
+def write_frame(path: Path, frame: pd.DataFrame) -> None:
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    _put(path, table.replace_schema_metadata({"specbench_schema": str(VERSION)}))
+
+
+def write_json(path: Path, value: Any) -> None:
+    new = path.with_name(path.name + ".new")
+    with open(new, "w") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _put(path: Path, table: pa.Table) -> None:
+    """Write a Parquet file whole or not at all."""
+    new = path.with_name(path.name + ".new")
+    pq.write_table(table, new, compression="zstd")
+    with open(new, "rb") as file:
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _marked(schema: pa.Schema) -> pa.Schema:
+    return schema.with_metadata({"specbench_schema": str(VERSION)})

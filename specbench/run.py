@@ -1,0 +1,301 @@
+"""The main loop: documents × methods × repeats into records.
+
+Every document is decoded by every method, one after the other in an order drawn anew, so that a drifting machine
+favours nobody. A document is on disk before the next begins; scoring comes last and needs no model.
+"""
+
+import gc
+import hashlib
+import json
+import random
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import torch
+
+from specbench import environment, metrics, records
+from specbench.config import SUITES, MethodSpec, Plan, UserError, load_method, task_info, validated
+from specbench.config import load_pair as read_pair
+from specbench.decoding.generate import Ending, Limits, until_end
+from specbench.decoding.types import Method, Round, Sampling, Watch
+from specbench.divergence import diverged
+from specbench.harness import Request, TaskChoice, Tasks
+from specbench.measure import Lap, Stopwatch, peak_memory
+from specbench.methods import module
+from specbench.models import Pair, load_pair
+
+WARMUP_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What there is to say after a document."""
+
+    done: int
+    total: int
+    request: Request
+    rounds: list[dict[str, Any]]  # of this document, as recorded
+
+
+def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool]) -> bool:
+    """Carry out a plan into `folder`, going on where an earlier call stopped.
+
+    `report` is called after every document and says whether to go on. Returns whether all documents are done; then the
+    folder holds samples, rounds, scores and summary.
+    """
+    pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle)
+    tasks = load_tasks(plan, pair)
+    stopwatch = Stopwatch(pair.device)
+    methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.methods}
+    sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
+    requests = tasks.requests()
+    prompts = [encode(pair, request.prompt) for request in requests]
+    check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
+
+    recorder = records.Recorder(folder)
+    if not (folder / "manifest.json").exists():
+        records.write_json(folder / "manifest.json", manifest(plan, pair, requests))
+    total = plan.repeats * len(requests)
+    done = recorder.done()
+    gc.collect()
+    gc.freeze()
+    for index in range(done, total):
+        repeat, at = divmod(index, len(requests))
+        request, prompt = requests[at], prompts[at]
+        decode = _decoder(pair, stopwatch, sampling, plan.seed, repeat, request, prompt)
+        rows: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+        if index == done or at == 0:
+            rows += [decode(name, method, 0, True) for name, method in methods.items()]
+            for name, method in methods.items():
+                method.reset()
+                if at:
+                    method.restore(recorder.states(index - 1)[name])
+        order = list(methods)
+        random.Random(f"{plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(order)
+        rows += [decode(name, methods[name], place, False) for place, name in enumerate(order)]
+        if sampling.greedy and plan.baseline:
+            mark_divergence([s for s, _ in rows], methods, plan.baseline, pair, prompt)
+        rounds = [row for _, document in rows for row in document]
+        recorder.write(index, [s for s, _ in rows], rounds, {name: m.state() for name, m in methods.items()})
+        if not report(Progress(index + 1, total, request, rounds)) and index + 1 < total:
+            return False
+    if recorder.parts.exists():
+        recorder.finish()
+    score(folder, tasks, plan)
+    return True
+
+
+def _decoder(
+    pair: Pair,
+    stopwatch: Stopwatch,
+    sampling: Sampling,
+    run_seed: int,
+    repeat: int,
+    request: Request,
+    prompt: list[int],
+) -> Callable[[str, Method, int, bool], tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """A function that decodes one document by one method into its sample row and its round rows."""
+
+    def decode(name: str, method: Method, order: int, warmup: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        key = {"repeat": repeat, "task": request.task, "doc_id": request.doc_id, "method": name, "warmup": warmup}
+        seed = stable_seed(run_seed, repeat, request.task, request.doc_id, name)
+        sample = key | {
+            "order": order,
+            "seed": seed,
+            "prompt_hash": request.prompt_hash,
+            "prompt_tokens": len(prompt),
+            "load": environment.load(),
+            "state_hash": _digest(method.state()),
+        }
+        length = WARMUP_TOKENS if warmup else request.max_new_tokens
+        ending = Ending(Limits(length, pair.eos_ids, request.until), detokenizer(pair))
+        rng = torch.Generator(pair.device).manual_seed(seed)
+        try:
+            rounds = timed(until_end(method.rounds(prompt, sampling, rng), ending), stopwatch)
+        except Exception:  # whatever a method or a model raises is this sample's result
+            return sample | {"finish": "error", "error": traceback.format_exc()}, []
+        laps = stopwatch.laps()
+        sample |= {
+            "tokens": ending.tokens,
+            "text": ending.text(),
+            "finish": ending.reason,
+            "prefill_seconds": laps[0].seconds,
+            "decode_seconds": sum(lap.seconds for lap in laps[1:]),
+            "peak_memory": peak_memory(pair.device),
+        }
+        return sample, [key | round_row(i, r, lap) for i, (r, lap) in enumerate(zip(rounds, laps, strict=True))]
+
+    return decode
+
+
+def mark_divergence(
+    samples: list[dict[str, Any]], methods: dict[str, Method], baseline: str, pair: Pair, prompt: list[int]
+) -> None:
+    """Note in the samples of lossless methods where they leave a lossless baseline's greedy text, in place."""
+    good = {s["method"]: s for s in samples if not s["warmup"] and s["finish"] != "error"}
+    if baseline not in good or not methods[baseline].lossless:
+        return
+    for name, sample in good.items():
+        if name != baseline and methods[name].lossless:
+            found = diverged(pair.session("target"), prompt, good[baseline]["tokens"], sample["tokens"])
+            if found:
+                sample |= {"diverged_at": found.at, "divergence_gap": found.gap, "divergence": found.kind}
+
+
+def timed(rounds: Iterator[Round], stopwatch: Stopwatch) -> list[Round]:
+    """All rounds of one text, with a lap at the end of each; no garbage collection meanwhile."""
+    done = []
+    gc.disable()
+    try:
+        stopwatch.start()
+        for one in rounds:
+            stopwatch.lap()
+            done.append(one)
+    finally:
+        gc.enable()
+    return done
+
+
+def round_row(number: int, one: Round, lap: Lap) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "round": number,
+        "drafted": one.drafted,
+        "accepted": one.accepted,
+        "rescued": one.rescued,
+        "committed": len(one.tokens),
+        "truncated": one.truncated,
+        "target_forwards": lap.count("target"),
+        "draft_forwards": lap.count("draft"),
+        "target_seconds": lap.time("target"),
+        "draft_seconds": lap.time("draft"),
+        "seconds": lap.seconds,
+    }
+    if (verdict := one.verdict) is not None:
+        at = records.DECISIONS.index
+        decisions = [at("accepted")] * verdict.accepted + [at("rejected")] + [at("unread")] * one.drafted
+        for position in verdict.rescued:
+            decisions[position] = at("rescued")
+        row |= {
+            "draft_tokens": verdict.drafted,
+            "target_tokens": verdict.targets,
+            "decisions": decisions[: one.drafted],
+            "ratios": verdict.ratios,
+        }
+    return row
+
+
+def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
+    implementation = module(spec.method)
+    settings = validated(implementation.Settings, spec.values, spec.name)
+    return implementation.build(settings, pair, watch)
+
+
+def load_tasks(plan: Plan, pair: Pair, split: str | None = None) -> Tasks:
+    """The plan's lm-eval tasks; `split` takes documents from another split than the one that is evaluated."""
+    choices = []
+    for line in plan.tasks:
+        info = task_info(line.task)
+        limit = line.max_new_tokens or info.max_new_tokens
+        choices.append(TaskChoice(line.task, line.fewshot, limit, info.data, info.hub or "", info.counterpart, split))
+    chat = None
+    if plan.chat_template:
+        if pair.tokenizer.chat_template is None:
+            raise UserError(
+                f"the tokenizer of {plan.pair.name} has no chat template; run without --apply-chat-template"
+            )
+
+        def chat(messages: list[dict[str, str]]) -> str:
+            return pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+    data_dir = Path(plan.data_dir) if plan.data_dir else None
+    return Tasks(choices, task_folder=SUITES / "tasks", data_dir=data_dir, limit=plan.limit, seed=plan.seed, chat=chat)
+
+
+def encode(pair: Pair, prompt: str) -> list[int]:
+    """Token ids of a prompt, with the tokenizer's own begin token unless the text (a chat template) brings it."""
+    ids = pair.tokenizer(prompt)["input_ids"]
+    bos = pair.tokenizer.bos_token_id
+    return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
+
+
+def detokenizer(pair: Pair) -> Callable[[list[int]], str]:
+    return lambda ids: pair.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair, reach: int) -> None:
+    for request, prompt in zip(requests, prompts, strict=True):
+        need = len(prompt) + request.max_new_tokens + reach
+        if need > pair.context:
+            raise UserError(
+                f"{request.task}, document {request.doc_id}: {len(prompt)} prompt tokens, {request.max_new_tokens} new "
+                f"ones and a draft need {need} positions, but {pair.name} has {pair.context}; use fewer shots (a suite "
+                "file of your own), fewer documents (--limit) or a pair with a longer context"
+            )
+
+
+def manifest(plan: Plan, pair: Pair, requests: list[Request]) -> dict[str, Any]:
+    return {
+        "schema": records.VERSION,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "plan": plan.model_dump(mode="json"),
+        "models": pair.describe(),
+        "tokenizer_hash": pair.tokenizer_hash,
+        "prompts_hash": _digest([request.prompt_hash for request in requests]),
+        "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
+        "generation": {r.task: {"until": r.until, "max_new_tokens": r.max_new_tokens} for r in requests},
+        "environment": environment.describe(pair.device),
+    }
+
+
+def score(folder: Path, tasks: Tasks, plan: Plan) -> None:
+    """Judge the stored texts by lm-eval, and write `scores.parquet` and `summary.parquet`."""
+    samples = records.read_rows(folder, "samples").to_pandas()
+    rounds = records.read_rows(folder, "rounds", [*metrics.SAMPLE, "warmup", *metrics.ROUND_COLUMNS]).to_pandas()
+    good = samples[~samples.warmup & (samples.finish != "error")]
+    rows = []
+    for (repeat, method), group in good.groupby(["repeat", "method"], sort=False):
+        texts = {
+            (task, doc_id): text for task, doc_id, text in group[["task", "doc_id", "text"]].itertuples(index=False)
+        }
+        rows += [{"repeat": repeat, "method": method, **vars(one)} for one in tasks.score(texts)]
+    records.write_table(folder / "scores.parquet", rows, records.SCORES)
+    headline = {line.task: task_info(line.task).metric for line in plan.tasks}
+    scores = pq.read_table(folder / "scores.parquet").to_pandas()
+    summary = metrics.summarize(samples, rounds, scores, headline, plan.baseline)
+    records.write_frame(folder / "summary.parquet", summary)
+
+
+def text_generator(pair: str, method: str, device: str = "auto", dtype: str = "auto") -> Callable[..., str]:
+    """A function (prompt, until, max_new_tokens, temperature) -> text, for those who start from lm-eval."""
+    loaded = load_pair(read_pair(pair), device, dtype)
+    built = build(load_method(method), loaded, Stopwatch(loaded.device))
+
+    def generate(prompt: str, until: tuple[str, ...], max_new_tokens: int, temperature: float) -> str:
+        ending = Ending(Limits(max_new_tokens, loaded.eos_ids, until), detokenizer(loaded))
+        rng = torch.Generator(loaded.device).manual_seed(stable_seed(prompt))
+        for _ in until_end(built.rounds(encode(loaded, prompt), Sampling(temperature), rng), ending):
+            pass
+        return ending.text()
+
+    return generate
+
+
+def stable_seed(*parts: object) -> int:
+    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16] if value is not None else ""
+
+
+def read_summary(folder: Path) -> pd.DataFrame:
+    path = folder / "summary.parquet"
+    if not path.exists():
+        raise UserError(f"{folder} has no summary: it is no finished run; `specbench run --resume {folder}` goes on")
+    return pq.read_table(path).to_pandas()

@@ -1,0 +1,52 @@
+"""Data and scoring of the pocket tasks, for lm-eval's `!function`."""
+
+import functools
+import json
+from pathlib import Path
+
+import datasets
+from rouge_score.rouge_scorer import RougeScorer
+
+from specbench.sandbox import passes
+
+
+def load(family: str, **_: object) -> dict[str, datasets.Dataset]:
+    """The bundled documents by split, `train` and `test`, held in memory: no hub, no cache, any working folder."""
+    return {split: datasets.Dataset.from_list(_rows(f"{family}_{split}.jsonl")) for split in ("train", "test")}
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (Path(__file__).parent / name).read_text("utf-8").splitlines()]
+
+
+def score_math(doc: dict[str, str], results: list[str]) -> dict[str, int]:
+    """`exact_match`: the last box equals the answer, by lm-eval's MATH rules; `math_verify`: as in minerva_math."""
+    from lm_eval.tasks.minerva_math import utils as minerva
+    from math_verify import parse, verify
+
+    try:
+        boxed = minerva.remove_boxed(minerva.last_boxed_only_string(results[0]) or "")
+    except AssertionError:  # no box, or a broken one
+        boxed = "[invalidanswer]"
+    gold = minerva.normalize_final_answer(doc["answer"])
+    return {
+        "exact_match": int(minerva.is_equiv(minerva.normalize_final_answer(boxed), gold)),
+        "math_verify": int(verify(gold=parse(doc["solution"]), target=parse(results[0]))),
+    }
+
+
+@functools.cache
+def _rouge() -> RougeScorer:
+    return RougeScorer(["rouge1", "rougeL"], use_stemmer=True)
+
+
+def score_summary(doc: dict[str, str], results: list[str]) -> dict[str, float]:
+    """F-measures of ROUGE-1 and ROUGE-L with stemming, from 0 to 1."""
+    scores = _rouge().score(doc["highlights"], results[0])
+    return {name: score.fmeasure for name, score in scores.items()}
+
+
+def score_code(doc: dict[str, str], results: list[str]) -> dict[str, float]:
+    """`pass@1`: 1.0 if the completed function passes its tests in the sandbox, else 0.0."""
+    program = f"{doc['prompt']}{results[0]}\n\n{doc['test']}\ncheck({doc['entry_point']})"
+    return {"pass@1": float(passes(program).passed)}
