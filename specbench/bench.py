@@ -18,7 +18,8 @@ from rich.table import Table
 from transformers import PreTrainedModel
 
 from specbench import environment
-from specbench.config import SUITES, load_pair as read_pair, task_info
+from specbench.config import SUITES, task_info
+from specbench.config import load_pair as read_pair
 from specbench.console import console, progress
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.generate import Ending, Limits, until_end
@@ -54,11 +55,11 @@ def main(pair_name: str, documents: int, gamma: int, device: str, dtype: str, ou
     vanilla, sps = methods(watch)
     bare_vanilla, bare_sps = methods(None)
     engines: dict[str, Generate] = {
-        "vanilla": _ours(vanilla, pair),
-        "vanilla, unwatched": _ours(bare_vanilla, pair),
+        "vanilla": _ours(vanilla, pair, watch),
+        "vanilla, unwatched": _ours(bare_vanilla, pair, Stopwatch(pair.device)),
         "vanilla, transformers": _theirs(pair, None, gamma),
-        "sps": _ours(sps, pair),
-        "sps, unwatched": _ours(bare_sps, pair),
+        "sps": _ours(sps, pair, watch),
+        "sps, unwatched": _ours(bare_sps, pair, Stopwatch(pair.device)),
         "sps, transformers": _theirs(pair, pair.models["draft"], gamma),
     }
     gc.collect()
@@ -117,14 +118,10 @@ def main(pair_name: str, documents: int, gamma: int, device: str, dtype: str, ou
     return int(exact and any(n < len(prompts) for n in equal.values()))
 
 
-def _ours(method: Method, pair: Pair) -> Generate:
-    watch = Stopwatch(pair.device)
-
+def _ours(method: Method, pair: Pair, watch: Stopwatch) -> Generate:
     def generate(prompt: list[int]) -> list[int]:
         ending = Ending(Limits(NEW_TOKENS, pair.eos_ids), detokenizer(pair))
-        watched = getattr(method, "target")._watch
-        clock = watched if isinstance(watched, Stopwatch) else watch
-        timed(until_end(method.rounds(prompt, Sampling(), torch.Generator(pair.device)), ending), clock)
+        timed(until_end(method.rounds(prompt, Sampling(), torch.Generator(pair.device)), ending), watch)
         return ending.tokens
 
     return generate

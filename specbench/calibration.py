@@ -35,7 +35,7 @@ def calibrate(
     data_dir: Path | None,
     out: Path | None,
 ) -> None:
-    """Count (draft token, target token) at the first rejection of every round (CSD, section 4.2), and save the counts."""
+    """Count (draft token, target token) at the first rejection of every round (CSD, section 4.2) into a file."""
     spec = config.load_method(method)
     if spec.method != "csd":
         raise UserError(f"{method} needs no calibration; csd does")

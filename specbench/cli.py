@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -183,7 +183,7 @@ def _catalogue(kind: Kind) -> Iterator[tuple[str, str, str]]:
         for name, info in config.tasks().items():
             yield name, info.description, f"({info.counterpart} for pocket)" if info.counterpart else ""
         return
-    load = {Kind.pairs: config.load_pair, Kind.methods: config.load_method, Kind.suites: config.load_suite}[kind]
+    load: Any = {Kind.pairs: config.load_pair, Kind.methods: config.load_method, Kind.suites: config.load_suite}[kind]
     for name in config.names(kind.value):
         spec = load(name)
         yield name, spec.description, spec.paper

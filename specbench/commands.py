@@ -12,7 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from specbench import config, run as engine
+from specbench import config
+from specbench import run as engine
 from specbench.config import MethodSpec, Plan, UserError
 from specbench.console import RunProgress, console
 from specbench.environment import MUST_AGREE
@@ -131,7 +132,7 @@ def caption(folder: Path, summary: pd.DataFrame) -> Iterator[str]:
     documents = int(summary.documents.max()) // plan["repeats"] if len(summary) else 0
     yield f"{plan['pair']['name']}, {sampling}, {dtype}, {where}, up to {documents} documents a task"
     if plan["baseline"]:
-        yield f"speedup: decode time per token of {plan['baseline']} over the method's, same documents; = holds 1"
+        yield f"score, accept, α in %; speedup: decode time per token of {plan['baseline']} / of the method, same documents; = the interval holds 1"
     if summary.errors.any():
         yield f"{int(summary.errors.sum())} samples failed; their tracebacks are in samples.parquet"
     for row in summary[summary.drift.abs() > engine.metrics.DRIFT_BOUND].drop_duplicates("task").itertuples():

@@ -102,7 +102,7 @@ def load_pair(text: str) -> PairSpec:
     if not parts.get("target"):
         raise UserError("--pair needs a target: target=NAME_OR_PATH,draft=NAME_OR_PATH")
     models = {role: ModelSpec(model=name, dtype="auto") for role, name in parts.items()}
-    return PairSpec(name=OWN_PAIR, description=text, **models)
+    return PairSpec(name=OWN_PAIR, description=text, target=models["target"], draft=models.get("draft"))
 
 
 def load_suite(text: str) -> SuiteSpec:

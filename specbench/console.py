@@ -22,7 +22,7 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 class RunProgress:
-    """Progress of a run: document, tokens/s, τ and acceptance so far, time left. A line now and then without a terminal."""
+    """Document, tokens/s, τ and acceptance so far, time left; a line now and then where there is no terminal."""
 
     def __init__(self) -> None:
         columns = (

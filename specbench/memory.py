@@ -1,4 +1,4 @@
-"""CSD's correction memory as a file: Parquet rows (draft token, target token, count) and the tokenizer they speak of."""
+"""CSD's correction memory as a file: rows (draft token, target token, count) and the tokenizer they speak of."""
 
 from collections import Counter
 from pathlib import Path

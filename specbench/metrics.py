@@ -3,6 +3,7 @@
 Warm-up samples and failed ones are left out, and so is round 0 (the prefill) of every sample.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -99,15 +100,22 @@ def drift(counts: pd.DataFrame, baseline: str) -> float:
 
 
 def summarize(
-    samples: pd.DataFrame, rounds: pd.DataFrame, scores: pd.DataFrame, headline: dict[str, str], baseline: str | None
+    samples: pd.DataFrame,
+    rounds: pd.DataFrame,
+    scores: pd.DataFrame,
+    headline: dict[str, str],
+    methods: Sequence[str],
+    baseline: str | None,
 ) -> pd.DataFrame:
-    """One row per task and method: accuracy by the task's headline metric, rates, and speedups with their intervals."""
+    """One row per task and method: accuracy by the task's headline metric, rates, and speedups with their intervals.
+
+    `headline` maps each task to its metric as lm-eval's `name,filter`.
+    """
     counts = per_document(samples, rounds)
     table = rates(counts, ["task", "method"])
     failed = samples[~samples.warmup & (samples.finish == "error")].groupby(["task", "method"]).size()
-    pairs = samples[~samples.warmup][["task", "method"]].drop_duplicates().itertuples(index=False, name=None)
     rows = []
-    for task, method in pairs:
+    for task, method in itertools.product(headline, methods):
         row: dict[str, object] = {"task": task, "method": method, "errors": int(failed.get((task, method), 0))}
         metric, _, filter_name = headline[task].partition(",")
         mine = scores[(scores.task == task) & (scores.method == method) & scores.doc_id.isna()]

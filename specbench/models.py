@@ -64,8 +64,13 @@ class Pair:
 
 
 def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Which token each id stands for, as 16 hexadecimal digits."""
-    return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()[:16]
+    """Which token each id stands for, as 16 hexadecimal digits.
+
+    Added tokens are left out: within a family they carry other names for reserved ids (Llama 3 and 3.2, for example).
+    """
+    added = tokenizer.get_added_vocab()
+    own = sorted((token, i) for token, i in tokenizer.get_vocab().items() if token not in added)
+    return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]
 
 
 def load_pair(

@@ -267,7 +267,7 @@ def score(folder: Path, tasks: Tasks, plan: Plan) -> None:
     records.write_table(folder / "scores.parquet", rows, records.SCORES)
     headline = {line.task: task_info(line.task).metric for line in plan.tasks}
     scores = pq.read_table(folder / "scores.parquet").to_pandas()
-    summary = metrics.summarize(samples, rounds, scores, headline, plan.baseline)
+    summary = metrics.summarize(samples, rounds, scores, headline, [m.name for m in plan.methods], plan.baseline)
     records.write_frame(folder / "summary.parquet", summary)
 
 

@@ -64,7 +64,7 @@ main()
 
 @dataclass(frozen=True)
 class Outcome:
-    """`reason`: passed | failed (an exception) | exited (left early) | timeout | killed; `detail`: stderr's last line."""
+    """`reason`: passed, failed (an exception), exited (early), timeout or killed; `detail`: stderr's last line."""
 
     passed: bool
     reason: str
@@ -100,6 +100,7 @@ def passes(program: str, *, seconds: float = 3.0, memory_mb: int = 512) -> Outco
             close_fds=True,
             start_new_session=True,
         ) as process:
+            assert process.stdin and process.stdout and process.stderr
             try:
                 with suppress(BrokenPipeError):
                     process.stdin.write(nonce + b"\n" + program.encode("utf-8", "surrogatepass"))
@@ -123,6 +124,7 @@ def passes(program: str, *, seconds: float = 3.0, memory_mb: int = 512) -> Outco
 def _watch(process: subprocess.Popen, deadline: float) -> bytes:
     """Drain stderr until the process ends or the deadline passes; returns its tail."""
     tail = b""
+    assert process.stderr
     source = process.stderr.fileno()
     os.set_blocking(source, False)
     with selectors.DefaultSelector() as selector:

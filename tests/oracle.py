@@ -230,7 +230,7 @@ def csd_greedy(
 
 def committed(rounds: list[Round]) -> list[int]:
     """All tokens the rounds emit, in order, uncut."""
-    return [token for item in rounds for token in item.drafted[: item.accepted] + [item.token]]
+    return [token for item in rounds for token in [*item.drafted[: item.accepted], item.token]]
 
 
 def patterned_counts(vocab: int = 96, lam: int = 2) -> Counts:
@@ -251,7 +251,7 @@ def two_token_distribution(
     joint = np.zeros((len(first), len(first)))
     for token in range(len(first)):
         if first[token] > 0:
-            second = warp(next_logits(model, prompt + [token]), temperature, top_k, top_p)
+            second = warp(next_logits(model, [*prompt, token]), temperature, top_k, top_p)
             joint[token] = (first[token] * second).numpy()
     return joint
 

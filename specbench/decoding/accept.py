@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from specbench.decoding.sampling import pick, probabilities, residual
 from specbench.decoding.types import Draft, Sampling, Scored, Verdict

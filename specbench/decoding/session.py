@@ -19,7 +19,7 @@ class Session:
     """Feed tokens, roll back, catch up. Invariant: the cache holds exactly `tokens`.
 
     Every layer caches the whole sequence, sliding-window layers too, so that any of them can roll back; the window is
-    applied by the attention mask. `role` names the model in the watch's records; logits are cut to `vocabulary` entries.
+    applied by the attention mask. `role` names the model in the watch's records; logits are cut to `vocabulary`.
     """
 
     def __init__(

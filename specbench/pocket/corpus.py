@@ -9,6 +9,7 @@ import itertools
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +54,7 @@ def _shuffle(source: Iterable[Problem], rng: random.Random, window: int = 200) -
         pool[at] = next(source)
 
 
-def write_stream(tokenizer, path: Path, tokens: int, split: str = "train", seed: int = 0) -> None:
+def write_stream(tokenizer: Any, path: Path, tokens: int, split: str = "train", seed: int = 0) -> None:
     """Write `tokens` token ids to `path`.ids.npy (uint16) and their loss weights to `path`.weights.npy (float16)."""
     from specbench.console import progress
 

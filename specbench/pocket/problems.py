@@ -6,6 +6,7 @@ function to write, the facts of a news item) is drawn from `content`, which reme
 are the same problem however they are worded, and so always fall into the same split.
 """
 
+import builtins
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -24,14 +25,14 @@ class Content:
         self._rng = rng
         self.drawn: list[object] = []
 
-    def int(self, low: int, high: int) -> int:
+    def int(self, low: builtins.int, high: builtins.int) -> builtins.int:
         """An integer, both ends included."""
         return self._keep(self._rng.randint(low, high))
 
     def choice(self, options: Sequence[T]) -> T:
         return self._keep(self._rng.choice(options))
 
-    def sample(self, options: Sequence[T], count: int) -> list[T]:
+    def sample(self, options: Sequence[T], count: builtins.int) -> list[T]:
         """`count` different options, in drawn order."""
         return self._keep(self._rng.sample(options, count))
 

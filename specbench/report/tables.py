@@ -23,13 +23,13 @@ percent = number(1, 100)
 
 # Column of the summary -> heading and how it is written.
 COLUMNS: dict[str, tuple[str, Callable[[object], str]]] = {
-    "acceptance_rate": ("accept %", percent),
-    "alpha": ("α %", percent),
+    "acceptance_rate": ("accept", percent),
+    "alpha": ("α", percent),
     "tau": ("τ", number(2)),
     "discard_rate": ("discard", number(2)),
     "verification_rate": ("verify", number(2)),
-    "rescue_rate": ("rescue %", percent),
-    "overhead": ("overh. %", percent),
+    "rescue_rate": ("rescue", percent),
+    "overhead": ("overhead", percent),
     "tokens_per_s": ("tok/s", number(0)),
     "tokens_per_s_mean": ("tok/s mean", number(0)),
 }
@@ -55,7 +55,7 @@ def readable(summary: pd.DataFrame, wide: bool) -> pd.DataFrame:
     """The summary as texts under short headings: what is printed. `wide` shows every column."""
     cells = pd.DataFrame({"run": summary.run} if "run" in summary else {}, index=summary.index)
     cells["task"], cells["method"] = summary.task, summary.method
-    cells["score % ±se"] = [with_error(row) for _, row in summary.iterrows()]
+    cells["score"] = [with_error(row) for _, row in summary.iterrows()]
     for name, (heading, text) in COLUMNS.items():
         if wide or name in NARROW:
             cells[heading] = summary[name].map(text)
@@ -79,18 +79,20 @@ def render(summary: pd.DataFrame, format: str, width: int = 80) -> str:
     if format == "md":
         lines = [list(cells.columns), ["---"] * len(cells.columns), *cells.astype(str).values.tolist()]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return "\n".join(_block(str(task), block, width) for task, block in cells.groupby("task", sort=False))
+    titles = dict(zip(summary.task, summary.metric, strict=True))
+    blocks = cells.groupby("task", sort=False)
+    return "\n".join(_block(f"{task}  {titles[task]}", block, width) for task, block in blocks)
 
 
 def _block(task: str, cells: pd.DataFrame, width: int) -> str:
     """One task's methods as a table without a task column."""
-    table = Table(title=task, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = Table(title=task, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     shown = cells.drop(columns="task")
     for heading in shown.columns:
         text = heading in ("run", "method")
-        table.add_column(heading, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+        table.add_column(heading, justify="left" if text else "right", overflow="fold")
     for values in shown.astype(str).values.tolist():
         table.add_row(*values)
     canvas = Console(file=io.StringIO(), width=width)
     canvas.print(table)
-    return canvas.file.getvalue().rstrip()  # type: ignore[attr-defined]
+    return canvas.file.getvalue().rstrip() + "\n"  # type: ignore[attr-defined]

@@ -294,7 +294,7 @@ def reduce_then(content: Content, wording: random.Random) -> Fields:
     text = start + wording.choice((" and ", ", then ")) + op.say(wording, "it", k)
     name = wording.choice((f"{reducer}_{op.name}", f"{reducer}_{op.name}_{k}"))
     body = _value(wording, f"{reducer}({a})", op.code.format(x="{x}", k=k))
-    reference = lambda xs: op.apply(REDUCERS[reducer](xs), k)
+    reference = lambda xs: op.apply(REDUCERS[reducer](xs), k)  # type: ignore[operator]
     cases = [*_lists(wording, lambda y: y >= k), ([k] * k,)]
     return _fields(wording, name, {a: "list[int]"}, "int", text, body, reference, cases)
 
@@ -653,7 +653,7 @@ def two_arguments(content: Content, wording: random.Random) -> Fields:
     }[kind]
     body = _value(wording, code)
     folds = {"sum": sum, "difference": lambda pair: pair[0] - pair[1], "larger": max, "smaller": min}
-    reference = lambda p, q: folds[kind]((one * p, two * q))
+    reference = lambda p, q: folds[kind]((one * p, two * q))  # type: ignore[operator]
     cases = [(wording.randint(1, 9), wording.randint(1, 9)), (1, 50), (50, 1), (7, 3), (0, 4)]
     return _fields(wording, name, {a: "int", b: "int"}, "int", text, body, reference, cases)
 

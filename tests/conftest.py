@@ -1,0 +1,33 @@
+"""Shared by all tests: one thread (tiny models are faster so), the bundled pair, real documents if they are here."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def pocket():
+    """The bundled pair, in float32 on the CPU."""
+    from specbench.config import load_pair as read
+    from specbench.models import load_pair
+
+    return load_pair(read("pocket"), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """A folder of real benchmark documents; tests that need it are skipped where there is none."""
+    folder = Path(os.environ.get("SPECBENCH_DATA", ROOT.parent / "shared" / "data"))
+    if not (folder / "gsm8k_test.jsonl").exists():
+        pytest.skip("no folder of real benchmark documents")
+    return folder
