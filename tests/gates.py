@@ -1,0 +1,70 @@
+"""What the gate tests share: sessions and texts of tiny models, on the CPU or on a GPU, always in float64."""
+
+import functools
+import os
+
+import oracle
+import torch
+
+from specbench.decoding.drafters import ModelDrafter
+from specbench.decoding.generate import Ending, Limits, until_end
+from specbench.decoding.session import Session
+from specbench.decoding.types import Method, Round, Sampling
+from specbench.methods.csd import CSD
+from specbench.methods.csd import Settings as CSDSettings
+from specbench.methods.sps import SpS
+from specbench.methods.vanilla import Vanilla
+
+DEVICE = os.environ.get("SPECBENCH_TEST_DEVICE", "cpu")
+GREEDY = Sampling()
+
+
+@functools.cache
+def pair(architecture: str):
+    target, draft = oracle.tiny_pair(architecture)
+    return target.to(DEVICE), draft.to(DEVICE)
+
+
+def lively_prompt(architecture: str, length: int, count: int) -> tuple[list[int], list[int]]:
+    """A prompt whose greedy text holds many distinct tokens, and that text: one that repeats itself proves nothing."""
+    vanilla = Vanilla(Session(pair(architecture)[0], "target"))
+    for prompt in oracle.prompts(20, length=length, seed=length):
+        text, _ = decode(vanilla, prompt, count)
+        if len(set(text)) >= 12:
+            return prompt, text
+    raise AssertionError(f"no prompt of {length} tokens makes {architecture} say 12 different things")
+
+
+def methods(architecture: str, gamma: int) -> dict[str, Method]:
+    """Every lossless method, and CSD with the settings under which it must be lossless."""
+    target, draft = pair(architecture)
+
+    def drafter() -> ModelDrafter:
+        return ModelDrafter(Session(draft, "draft"))
+
+    return {
+        "vanilla": Vanilla(Session(target, "target")),
+        "sps": SpS(Session(target, "target"), drafter(), gamma),
+        "csd, no rescue by count": csd(target, draft, gamma, count_threshold=float("inf"), gate_threshold=0.0),
+        "csd, no rescue by gate": csd(target, draft, gamma, count_threshold=0, gate_threshold=1.0),
+    }
+
+
+def csd(target, draft, gamma: int, **changes) -> CSD:
+    settings = {
+        "gamma": gamma,
+        "count_threshold": 6,
+        "gate_threshold": 0.01,
+        "online": True,
+        "exclude_eos": False,
+        "memory": "none",
+    }
+    return CSD(Session(target, "target"), ModelDrafter(Session(draft, "draft")), CSDSettings(**{**settings, **changes}))
+
+
+def decode(method: Method, prompt: list[int], count: int, sampling: Sampling = GREEDY, seed: int = 0):
+    """`count` tokens, and the rounds that made them."""
+    ending = Ending(Limits(count, frozenset()), lambda ids: "")
+    rng = torch.Generator(DEVICE).manual_seed(seed)
+    rounds: list[Round] = list(until_end(method.rounds(prompt, sampling, rng), ending))
+    return ending.tokens, rounds

@@ -1,0 +1,261 @@
+"""Pairs, methods and suites: what is shipped is complete, what a user writes is merged, what is wrong is told."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specbench import config
+from specbench.config import Setting, UserError
+from specbench.methods import METHODS, module
+
+SUITES = Path(__file__).parent.parent / "suites"
+PAPERS_PAIRS = ("pocket", "llama-3-70b-1b", "qwen2.5-72b-7b", "llama-3.3-70b-3.1-8b", "qwen3-32b-4b", "opt-13b-125m")
+
+
+def stems(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def error(function, *arguments) -> str:
+    """The message of the one-line error that a call must raise."""
+    with pytest.raises(UserError) as caught:
+        function(*arguments)
+    text = str(caught.value)
+    assert text and "\n" not in text
+    return text
+
+
+# What is shipped
+
+
+@pytest.mark.parametrize("name", stems(SUITES / "pairs"))
+def test_shipped_pairs_load(name):
+    pair = config.load_pair(name)
+    assert pair.name == name and pair.description and pair.target.model
+    if name != "pocket":
+        assert pair.paper, "a pair of a paper says which"
+        for model in (pair.target, pair.draft, *pair.members):
+            assert model is None or len(model.revision) == 40, "pinned to a commit"
+
+
+def test_pairs_of_the_papers_are_there():
+    assert set(PAPERS_PAIRS) <= set(config.names("pairs"))
+
+
+@pytest.mark.parametrize("name", stems(SUITES))
+def test_shipped_suites_load(name):
+    suite = config.load_suite(name)
+    assert suite.name == name and suite.description and suite.tasks
+    assert len({line.task for line in suite.tasks}) == len(suite.tasks)
+
+
+@pytest.mark.parametrize("name", stems(SUITES / "methods"))
+def test_shipped_methods_name_exactly_the_fields_of_their_settings(name):
+    spec = config.load_method(name)
+    fields = module(spec.method).Settings.model_fields
+    assert set(spec.settings) == set(fields)
+    assert spec.description
+    for key, setting in spec.settings.items():
+        assert setting.source and setting.source != "user", f"{name}.{key} has no source"
+    config.validated(module(spec.method).Settings, spec.values, name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_implementation_has_its_own_complete_file(method):
+    raw = yaml.safe_load((SUITES / "methods" / f"{method}.yaml").read_text())
+    assert raw["method"] == method
+    assert set(raw["settings"]) == set(module(method).Settings.model_fields), "no default hides outside the file"
+    assert all(set(entry) == {"value", "source"} for entry in raw["settings"].values())
+
+
+def test_task_index_counterparts_are_bundled_and_have_files():
+    known = config.tasks()
+    for name, info in known.items():
+        if info.hub:
+            assert info.data and info.counterpart in known, name
+            assert known[info.counterpart].hub is None
+        else:
+            assert info.counterpart is None and (SUITES / "tasks" / "pocket" / f"{name}.yaml").is_file()
+
+
+# What a user writes
+
+
+def test_own_method_gets_the_shipped_settings_for_the_rest(tmp_path):
+    path = write(tmp_path / "bold.yaml", "method: csd\ndescription: mine\nsettings:\n  gamma: 3\n  online: false\n")
+    spec, shipped = config.load_method(path), yaml.safe_load((SUITES / "methods" / "csd.yaml").read_text())["settings"]
+    assert (spec.name, spec.method, spec.description) == ("bold", "csd", "mine")
+    assert spec.values == {key: entry["value"] for key, entry in shipped.items()} | {"gamma": 3, "online": False}
+    assert spec.settings["gamma"].source == "user"
+    assert spec.settings["gate_threshold"].source == shipped["gate_threshold"]["source"]
+
+
+def test_own_method_keeps_its_own_sources(tmp_path):
+    path = write(tmp_path / "mine.yaml", "method: sps\nsettings: {gamma: {value: 9, source: a sweep of ours}}\n")
+    assert config.load_method(path).settings["gamma"] == Setting(value=9, source="a sweep of ours")
+
+
+def test_own_method_on_top_of_an_ablation(tmp_path):
+    path = write(tmp_path / "mine.yml", "method: csd-scg\nsettings: {gamma: 2}\n")
+    spec = config.load_method(path)
+    assert (spec.name, spec.method) == ("mine", "csd")
+    assert spec.values["gamma"] == 2 and spec.values["memory"] == "none" and spec.values["online"] is False
+
+
+def test_own_suite_and_pair_files(tmp_path):
+    suite = config.load_suite(
+        write(tmp_path / "s.yaml", "description: d\nlimit: 2\ntasks: [{task: gsm8k, fewshot: 3, max_new_tokens: 9}]")
+    )
+    assert (suite.name, suite.limit) == ("s", 2)
+    assert suite.tasks[0].model_dump() == {"task": "gsm8k", "fewshot": 3, "max_new_tokens": 9}
+    pair = config.load_pair(write(tmp_path / "p.yaml", "description: d\ntarget: {model: a/b}\ndraft: {model: c/d}"))
+    assert (pair.name, pair.target.model, pair.draft.model) == ("p", "a/b", "c/d")
+
+
+def test_pair_on_the_command_line():
+    pair = config.load_pair("target=some/folder,draft=owner/name")
+    assert (pair.target.model, pair.draft.model) == ("some/folder", "owner/name")
+    assert config.load_pair("target=x").draft is None
+
+
+def test_assignments_are_read_as_yaml_and_grouped():
+    parsed = config.parse_assignments(["csd.gamma=4", "csd.online=false", "csd.memory=a=b.parquet", "sps.gamma=2"])
+    values = {method: {key: s.value for key, s in settings.items()} for method, settings in parsed.items()}
+    assert values == {"csd": {"gamma": 4, "online": False, "memory": "a=b.parquet"}, "sps": {"gamma": 2}}
+    changed = config.override(config.load_method("csd"), parsed["csd"])
+    assert changed.values["gamma"] == 4 and changed.settings["gamma"].source == "user"
+    assert config.load_method("csd").values["gamma"] == 6, "the shipped settings stay as they are"
+
+
+def test_bundled_pair_gets_bundled_tasks_unless_data_is_given():
+    suite, pocket = config.load_suite("csd"), config.load_pair("pocket")
+    found = config.resolve_tasks(suite, pocket, None)
+    assert [(line.task, line.fewshot) for line in found] == [
+        ("pocket_gsm8k", 8),
+        ("pocket_math500", 4),
+        ("pocket_humaneval", 0),
+        ("pocket_cnndm", 0),
+    ]
+    assert config.resolve_tasks(suite, pocket, "folder") == suite.tasks
+    assert config.resolve_tasks(suite, config.load_pair("target=x"), None) == suite.tasks
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("load", "word", "meant"),
+    [
+        (config.load_method, "cds", "csd"),
+        (config.load_method, "vanila", "vanilla"),
+        (config.load_suite, "maths", "math"),
+        (config.load_pair, "poket", "pocket"),
+        (config.task_info, "gsmk8", "gsm8k"),
+    ],
+)
+def test_unknown_names(load, word, meant):
+    text = error(load, word)
+    assert f"'{word}'" in text and f"did you mean '{meant}'" in text and "specbench list" in text
+
+
+def test_unknown_name_without_a_neighbour_says_where_names_are():
+    text = error(config.load_method, "zzzzzz")
+    assert "did you mean" not in text and "specbench list methods" in text
+
+
+KEYS = [
+    (config.load_suite, "description: d\ntasks: [{task: gsm8k}]\nlimt: 3", "limt", "limit"),
+    (config.load_suite, "description: d\ntasks: [{task: gsm8k, fewshots: 3}]", "fewshots", "fewshot"),
+    (config.load_suite, "description: d\ntasks: [{task: gsm8k, max_tokens: 3}]", "max_tokens", "max_new_tokens"),
+    (config.load_pair, "description: d\ntarget: {model: m}\ndraf: {model: m}", "draf", "draft"),
+    (config.load_pair, "description: d\ntarget: {model: m, revison: main}", "revison", "revision"),
+    (config.load_method, "method: csd\ndecription: d", "decription", "description"),
+    (config.load_method, "method: csd\nsettings: {gama: 3}", "gama", "gamma"),
+    (config.load_method, "method: csd\nsettings: {gamma: {value: 3, sorce: s}}", "sorce", "source"),
+]
+
+
+@pytest.mark.parametrize(("load", "text", "key", "meant"), KEYS, ids=[key for _, _, key, _ in KEYS])
+def test_unknown_keys(tmp_path, load, text, key, meant):
+    message = error(load, write(tmp_path / "own.yaml", text))
+    assert key in message and f"did you mean '{meant}'" in message
+
+
+@pytest.mark.parametrize(
+    ("load", "text"),
+    [
+        (config.load_suite, "description: d\ntasks: [{task: gsm8k"),
+        (config.load_suite, "a: b: c"),
+        (config.load_method, "method: csd\n\tsettings: 3"),
+        (config.load_method, "just words"),
+        (config.load_pair, "- a\n- list"),
+        (config.load_suite, ""),
+    ],
+)
+def test_malformed_yaml(tmp_path, load, text):
+    assert "own.yaml" in error(load, write(tmp_path / "own.yaml", text))
+
+
+@pytest.mark.parametrize("load", [config.load_method, config.load_suite, config.load_pair])
+def test_file_that_is_not_text(tmp_path, load):
+    (tmp_path / "own.yaml").write_bytes(b"\xff\xfe\x00\x9c")
+    assert "own.yaml" in error(load, str(tmp_path / "own.yaml"))
+
+
+@pytest.mark.parametrize("load", [config.load_method, config.load_suite, config.load_pair])
+def test_missing_file(tmp_path, load):
+    assert "nowhere.yaml" in error(load, str(tmp_path / "nowhere.yaml"))
+
+
+@pytest.mark.parametrize("settings", ["[gamma, 3]", "3", "gamma"])
+def test_settings_that_are_no_mapping(tmp_path, settings):
+    assert "settings" in error(config.load_method, write(tmp_path / "own.yaml", f"method: csd\nsettings: {settings}"))
+
+
+def test_method_file_without_a_method_and_with_an_unknown_one(tmp_path):
+    assert "method" in error(config.load_method, write(tmp_path / "a.yaml", "settings: {gamma: 3}"))
+    assert "did you mean 'csd'" in error(config.load_method, write(tmp_path / "b.yaml", "method: cds"))
+
+
+def test_method_file_that_names_itself(tmp_path):
+    path = tmp_path / "a.yaml"
+    assert "a.yaml" in error(config.load_method, write(path, f"method: {path}"))
+
+
+def test_suite_with_an_unknown_task(tmp_path):
+    path = write(tmp_path / "own.yaml", "description: d\ntasks: [{task: humanevl}]")
+    assert "did you mean 'humaneval'" in error(config.load_suite, path)
+
+
+@pytest.mark.parametrize("tasks", ["[]", "[{task: gsm8k, fewshot: -1}]", "[{task: gsm8k, max_new_tokens: 0}]", "[{}]"])
+def test_suite_with_impossible_tasks(tmp_path, tasks):
+    assert "tasks" in error(config.load_suite, write(tmp_path / "own.yaml", f"description: d\ntasks: {tasks}"))
+
+
+@pytest.mark.parametrize("text", ["target=a,drft=b", "draft=b", "target=", "target=a,draft="])
+def test_pair_on_the_command_line_that_is_wrong(text):
+    assert "target=NAME_OR_PATH,draft=NAME_OR_PATH" in error(config.load_pair, text)
+
+
+@pytest.mark.parametrize("text", ["csd.gamma", "gamma=4", "csd", "=", "csd.gamma=[1", "csd.gamma={a: b"])
+def test_assignments_that_are_wrong(text):
+    assert text in error(config.parse_assignments, [text])
+
+
+def test_unknown_setting_and_values_out_of_range():
+    csd = config.load_method("csd")
+    assert "did you mean 'gamma'" in error(config.override, csd, {"gama": Setting(value=1)})
+    for key, value in (("gamma", 0), ("gamma", -1), ("gate_threshold", 1.5), ("gamma", "many"), ("memory", 3)):
+        settings = config.override(csd, {key: Setting(value=value)}).values
+        assert key in error(config.validated, module("csd").Settings, settings, "csd")
+
+
+def test_specifications_cannot_be_changed():
+    with pytest.raises(ValueError):
+        config.load_method("csd").name = "other"

@@ -1,0 +1,117 @@
+"""CSD against hand-worked rounds, and the settings under which it must be speculative sampling."""
+
+import pickle
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from gates import GREEDY, csd, decode, lively_prompt, pair
+
+from specbench.decoding.drafters import ModelDrafter
+from specbench.decoding.session import Session
+from specbench.decoding.types import Draft, Sampling, Scored
+from specbench.methods.sps import SpS
+
+SAMPLED = Sampling(1.0, top_p=0.9)
+
+
+def judge(method, step, sampling=GREEDY):
+    draft = Draft(torch.tensor(step["drafted"]), None)
+    scored = Scored(torch.tensor(step["logits"], dtype=torch.float64))
+    return method.accept(draft, scored, sampling, torch.Generator().manual_seed(0))
+
+
+def test_hand_worked_rounds():
+    """Gate failure, memory miss, rescue, and a count that reaches λ while decoding; worked out in oracle.py."""
+    target, draft = pair("llama")
+    method = csd(target, draft, 4, count_threshold=oracle.WORKED_LAMBDA, gate_threshold=oracle.WORKED_TAU)
+    method.calibrated.update(oracle.WORKED_START)
+    method.reset()
+    for step in oracle.WORKED_ROUNDS:
+        verdict = judge(method, step)
+        assert verdict.accepted == step["accepted"]
+        assert verdict.token == step["token"]
+        assert verdict.rescued == tuple(step["rescued"])
+        assert {pair_: n for pair_, n in method.counts.items() if n} == {k: n for k, n in step["memory"].items() if n}
+    learned = method.state()
+    method.reset()
+    assert dict(method.counts) == oracle.WORKED_START, "calibrated counts survive; learned ones do not"
+    method.restore(learned)
+    assert {k: n for k, n in method.counts.items() if n} == oracle.WORKED_ROUNDS[-1]["memory"]
+
+
+# Columns: logits of tokens 0, 1, 2. The target prefers 0; the draft says 1, whose p/p(0) is exp(-1) = 0.37.
+ONE = {"logits": [[2.0, 1.0, -9.0], [0.0, 0.0, 5.0]], "drafted": [1]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "rescued"),
+    [
+        ({"count_threshold": 1, "gate_threshold": 0.36}, True),
+        ({"count_threshold": 1, "gate_threshold": 0.37}, False),
+        ({"count_threshold": 1, "gate_threshold": 0.0}, True),
+        ({"count_threshold": 2, "gate_threshold": 0.0}, False),
+        ({"count_threshold": 1, "gate_threshold": 0.0, "exclude_eos": True}, False),
+    ],
+)
+def test_memory_and_gate_at_their_edges(changes, rescued):
+    method = csd(*pair("llama"), 1, **changes)
+    if method.settings.exclude_eos:
+        method.protected = frozenset({1})
+    method.counts[1, 0] = 1
+    verdict = judge(method, ONE)
+    assert (verdict.accepted, verdict.token) == ((1, 2) if rescued else (0, 0))
+    assert verdict.ratios == pytest.approx([np.exp(-1.0)])
+    assert method.counts[1, 0] == 2, "counted after the look-up, rescued or not"
+
+
+def test_offline_memory_does_not_grow():
+    method = csd(*pair("llama"), 1, online=False)
+    judge(method, ONE)
+    assert not method.counts
+
+
+@pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
+@pytest.mark.parametrize(
+    "changes",
+    ({"count_threshold": float("inf"), "gate_threshold": 0.0}, {"online": False}, {"gate_threshold": 1.0}),
+    ids=("infinite threshold", "empty memory", "gate that nothing passes"),
+)
+def test_without_rescues_it_is_speculative_sampling(changes, sampling):
+    """Token for token and round for round, sampled ones too: no draw of the generator may be lost or added."""
+    target, draft = pair("qwen2")
+    prompt, _ = lively_prompt("qwen2", 12, 40)
+    sps = SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 4)
+    expected, expected_rounds = decode(sps, prompt, 60, sampling, seed=5)
+    found, rounds = decode(csd(target, draft, 4, **changes), prompt, 60, sampling, seed=5)
+    assert found == expected
+    assert [r.verdict for r in rounds] == [r.verdict for r in expected_rounds]
+
+
+def test_sampled_rescues_take_the_draft_token():
+    """At T > 0 a rejected token is rescued by memory and gate as at T = 0; a rejected argmax is no pair."""
+    method = csd(*pair("llama"), 1, count_threshold=1, gate_threshold=0.3)
+    method.counts[1, 0] = 5
+    draft = Draft(torch.tensor([1]), torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64))
+    scored = Scored(torch.tensor(ONE["logits"], dtype=torch.float64))
+    outcomes = [method.accept(draft, scored, Sampling(1.0), torch.Generator().manual_seed(i)) for i in range(40)]
+    assert all(o.accepted == 1 for o in outcomes)
+    assert {o.rescued for o in outcomes} == {(), (0,)}
+    argmax = Draft(torch.tensor([0]), torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64))
+    before = pickle.dumps(method.counts)
+    outcomes = [method.accept(argmax, scored, Sampling(1.0), torch.Generator().manual_seed(i)) for i in range(40)]
+    assert {o.accepted for o in outcomes} == {0, 1}
+    assert pickle.dumps(method.counts) == before
+
+
+def test_rescues_change_the_text_and_reset_restores_it():
+    """Memory lives across prompts: the same prompt twice differs from itself until reset."""
+    target, draft = pair("llama")
+    prompt, _ = lively_prompt("llama", 12, 40)
+    method = csd(target, draft, 4, count_threshold=1, gate_threshold=0.0)
+    first, _ = decode(method, prompt, 60)
+    _, again = decode(method, prompt, 60)
+    assert sum(r.rescued for r in again) > 0
+    method.reset()
+    assert decode(method, prompt, 60)[0] == first

@@ -1,0 +1,96 @@
+"""Where a text ends: EOS, stop strings split over tokens, and length limits, inside a block, with exact counts."""
+
+import pytest
+
+from specbench.decoding.generate import Ending, Limits, until_end
+from specbench.decoding.types import Round, Verdict
+
+# A toy vocabulary: id -> text.
+PIECES = ["", "a", "b", "\n", "Que", "stion", ":", " Question", "é"[:1], "<end>"]
+END = 9
+
+
+def text(ids):
+    return "".join(PIECES[i] for i in ids if i != END)
+
+
+def block(*tokens, accepted=None, rescued=()):
+    """A round that commits `tokens`, all but the last of them drafted and accepted (and one more draft rejected)."""
+    accepted = len(tokens) - 1 if accepted is None else accepted
+    drafted = [*tokens[:accepted], 1]
+    verdict = Verdict(accepted, tokens[-1], drafted, [0] * len(drafted), [0.5] * len(drafted), rescued)
+    return Round(list(tokens), verdict)
+
+
+def run(blocks, limit=100, stops=()):
+    ending = Ending(Limits(limit, frozenset({END}), stops), text)
+    return ending, list(until_end(iter(blocks), ending))
+
+
+def test_eos_inside_a_block():
+    ending, rounds = run([Round([1]), block(2, 2, END, 1, 1), block(1, 1)])
+    assert (ending.reason, ending.tokens, ending.text()) == ("eos", [1, 2, 2, END], "abb")
+    last = rounds[-1]
+    assert len(rounds) == 2
+    assert (last.tokens, last.truncated, last.drafted, last.accepted) == ([2, 2, END], 2, 5, 3)
+
+
+def test_eos_as_the_bonus_cuts_nothing():
+    ending, rounds = run([Round([1]), block(2, 2, END)])
+    assert (ending.reason, rounds[-1].truncated, rounds[-1].accepted) == ("eos", 0, 2)
+
+
+def test_eos_as_the_first_token():
+    ending, rounds = run([Round([END]), block(1, 1)])
+    assert (ending.reason, ending.tokens, ending.text(), len(rounds)) == ("eos", [END], "", 1)
+
+
+@pytest.mark.parametrize("limit", range(1, 9))
+def test_length_inside_a_block(limit):
+    ending, rounds = run([Round([1]), block(2, 2, 2), block(1, 1, 1, 1)], limit)
+    assert ending.reason == "length"
+    assert len(ending.tokens) == limit == sum(len(r.tokens) for r in rounds)
+    whole = {1: 1, 4: 4, 8: 8}
+    assert rounds[-1].truncated == (0 if limit in whole else {2: 2, 3: 1, 5: 3, 6: 2, 7: 1}[limit])
+
+
+def test_stop_string_split_over_tokens_and_blocks():
+    # "\nQuestion:" from the tokens "\n", "Que" in one block and "stion", ":" in the next.
+    ending, rounds = run([Round([1]), block(2, 3, 4), block(5, 6, 1, 1)], stops=("\nQuestion:",))
+    assert (ending.reason, ending.text()) == ("stop", "ab")
+    assert ending.tokens == [1, 2, 3, 4, 5, 6], "the token that completes the stop string is the last one counted"
+    assert (rounds[-1].tokens, rounds[-1].truncated, rounds[-1].accepted) == ([5, 6], 2, 2)
+
+
+def test_stop_string_in_the_middle_of_a_long_block():
+    ending, rounds = run([Round([1]), block(1, 1, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)], stops=("\n\n",))
+    assert (ending.text(), len(ending.tokens), rounds[-1].truncated) == ("aaa", 5, 12)
+
+
+def test_stop_string_that_a_token_holds_in_its_middle():
+    ending, _ = run([Round([1]), block(7, 6, 1)], stops=("Quest",))
+    assert (ending.reason, ending.text(), ending.tokens) == ("stop", "a ", [1, 7])
+
+
+def test_the_first_of_several_ends_wins():
+    assert run([Round([1]), block(2, 3, END, 1)], stops=("\n",))[0].reason == "stop"
+    assert run([Round([1]), block(2, END, 3, 1)], stops=("\n",))[0].reason == "eos"
+    ending, _ = run([Round([1]), block(3, 1, 1, 1)], limit=3, stops=("\n",))
+    assert (ending.reason, len(ending.tokens)) == ("stop", 2)
+
+
+def test_blocks_and_single_tokens_end_alike():
+    """The same tokens in any division into rounds give the same text, tokens and reason."""
+    tokens = [1, 2, 3, 4, 5, 2, 3, 4, 5, 6, 1, END, 2]
+    results = set()
+    for size in range(1, 14):
+        blocks = [Round(tokens[i : i + size]) for i in range(0, 13, size)]
+        ending, rounds = run(blocks, stops=("\nQuestion:",))
+        results.add((ending.reason, tuple(ending.tokens), ending.text()))
+        assert sum(len(r.tokens) for r in rounds) == len(ending.tokens)
+    assert results == {("stop", tuple(tokens[:10]), "ab\nQuestionb")}
+
+
+def test_rescues_behind_the_end_do_not_count():
+    _, rounds = run([Round([1]), block(2, END, 2, 2, rescued=(0, 2))])
+    assert rounds[-1].rescued == 1

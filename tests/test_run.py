@@ -1,0 +1,402 @@
+"""Whole runs on tiny models: what is recorded, and that a run stopped anywhere goes on as if nothing had happened."""
+
+import io
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from oracle import tiny_pair
+from transformers import AutoTokenizer
+
+from specbench import cli, commands, records
+from specbench import run as engine
+from specbench.config import PACKAGE, UserError
+from specbench.methods.sps import SpS
+
+TASKS = {"pocket_gsm8k": 12, "pocket_math500": 10}  # new tokens
+DOCUMENTS = 6  # of both tasks together
+SETTINGS = ["sps.gamma=3", "csd.gamma=3", "csd.count_threshold=1", "csd.gate_threshold=0"]
+SAME = ["repeat", "task", "doc_id", "method", "order", "seed", "tokens", "text", "finish", "error", "state_hash"]
+COUNTS = ["round", "drafted", "accepted", "rescued", "committed", "truncated", "target_forwards", "draft_forwards"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with a tiny target and draft that agree now and then, and a suite of two bundled tasks."""
+    folder = tmp_path_factory.mktemp("pair")
+    tokenizer = AutoTokenizer.from_pretrained(PACKAGE / "pocket" / "weights" / "target")
+    for name, model in zip(("target", "draft"), tiny_pair("llama", vocab=len(tokenizer)), strict=True):
+        model.config.max_position_embeddings = 2048
+        model.config.eos_token_id = tokenizer.eos_token_id
+        model.generation_config.eos_token_id = tokenizer.eos_token_id
+        model.lm_head.weight[:300] = 0  # only a few tokens are ever likely, so that mismatches repeat
+        model.lm_head.weight[316:] = 0
+        model.float().save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    lines = [{"task": task, "max_new_tokens": count} for task, count in TASKS.items()]
+    (folder / "few.yaml").write_text(yaml.safe_dump({"description": "few", "limit": 3, "tasks": lines}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def make_plan(place):
+    def make(methods=("sps", "csd"), **options):
+        given = {
+            "methods": methods,
+            "suite": str(place / "few.yaml"),
+            "pair": f"target={place / 'target'},draft={place / 'draft'}",
+            "assignments": [one for one in SETTINGS if one.split(".")[0] in methods],
+            "baseline": "vanilla",
+            "limit": None,
+            "data_dir": None,
+            "device": "cpu",
+        }
+        return commands.plan(**(given | options))
+
+    return make
+
+
+def always(progress):
+    return True
+
+
+@pytest.fixture(scope="module")
+def whole(make_plan, tmp_path_factory):
+    """An uninterrupted run with two repeats; beside it `unmerged`, as it was after the last document."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+
+    def report(progress):
+        if progress.done == progress.total:
+            shutil.copytree(folder, folder.parent / "unmerged")
+        return True
+
+    assert engine.execute(make_plan(repeats=2), folder, report)
+    return folder
+
+
+def samples_of(folder, warmup=False):
+    frame = records.read_rows(folder, "samples").to_pandas()
+    return frame[frame.warmup == warmup].reset_index(drop=True)
+
+
+def rounds_of(folder, method=None):
+    frame = records.read_rows(folder, "rounds").to_pandas()
+    return frame[~frame.warmup & ((frame.method == method) | (method is None))].reset_index(drop=True)
+
+
+def facts(folder):
+    """All that must not depend on interruptions, as plain lists."""
+    samples = [[list(x) if hasattr(x, "tolist") else x for x in row] for row in samples_of(folder)[SAME].values]
+    return samples, rounds_of(folder)[COUNTS].values.tolist()
+
+
+def test_every_document_and_method_once(whole):
+    samples = samples_of(whole)
+    keys = list(samples[["repeat", "task", "doc_id", "method"]].itertuples(index=False, name=None))
+    methods = ("vanilla", "sps", "csd")
+    assert sorted(keys) == sorted((r, t, d, m) for r in (0, 1) for t in TASKS for d in range(3) for m in methods)
+    assert set(samples.finish) <= {"length", "eos", "stop"}
+    warm = samples_of(whole, warmup=True)
+    assert warm[["repeat", "doc_id"]].drop_duplicates().values.tolist() == [[0, 0], [1, 0]]
+    assert sorted(warm.method) == sorted([*methods] * 2)
+    assert not (whole / "parts").exists()
+
+
+def test_order_is_drawn_anew_and_by_seed(whole, make_plan, tmp_path):
+    orders = (
+        samples_of(whole).groupby(["repeat", "task", "doc_id"]).apply(lambda g: tuple(g.sort_values("order").method))
+    )
+    assert all(sorted(order) == ["csd", "sps", "vanilla"] for order in orders)
+    assert len(set(orders)) > 2
+    recorded = samples_of(whole).groupby(["repeat", "task", "doc_id"]).order.apply(list)
+    assert all(places == [0, 1, 2] for places in recorded)
+    engine.execute(make_plan(seed=1), tmp_path / "other", always)
+    other = samples_of(tmp_path / "other")
+    other = other.groupby(["repeat", "task", "doc_id"]).apply(lambda g: tuple(g.sort_values("order").method))
+    assert other.tolist() != orders.loc[[0]].tolist()
+
+
+def test_rounds_add_up(whole):
+    rounds = rounds_of(whole)
+    later = rounds[rounds["round"] > 0]
+    drafting, plain = later[later.method != "vanilla"], later[later.method == "vanilla"]
+    assert (later.target_forwards == 1).all()
+    assert (drafting.drafted == 3).all() and (drafting.draft_forwards == 3).all()
+    assert (plain[["drafted", "accepted", "rescued", "draft_forwards", "truncated"]] == 0).all(axis=None)
+    assert (plain.committed == 1).all()
+    uncut = drafting[drafting.truncated == 0]
+    assert (uncut.committed == uncut.accepted + 1).all()
+    assert (drafting.accepted <= drafting.committed).all() and (later.committed >= 1).all()
+    assert drafting.accepted.sum() > 0 and (drafting.accepted < 3).any()
+    assert (rounds.seconds >= rounds.target_seconds + rounds.draft_seconds).all()
+    assert rounds[rounds.method == "csd"].rescued.sum() > 0 and (rounds[rounds.method != "csd"].rescued == 0).all()
+
+
+def test_prefill_is_round_zero(whole):
+    rounds = rounds_of(whole)
+    first = rounds[rounds["round"] == 0]
+    assert len(first) == 36 and (first.committed == 1).all() and (first.target_forwards == 1).all()
+    assert (first.draft_forwards == (first.method != "vanilla")).all()
+
+
+def test_samples_agree_with_rounds(whole):
+    rounds = rounds_of(whole).groupby(["repeat", "task", "doc_id", "method"])
+    for row in samples_of(whole).itertuples():
+        mine = rounds.get_group((row.repeat, row.task, row.doc_id, row.method))
+        assert len(row.tokens) == mine.committed.sum() <= TASKS[row.task]
+        assert row.prefill_seconds == mine.seconds.iloc[0]
+        assert row.decode_seconds == pytest.approx(mine.seconds.iloc[1:].sum())
+        assert mine["round"].tolist() == list(range(len(mine)))
+        assert (mine.truncated.iloc[:-1] == 0).all()
+
+
+def test_positions_are_consistent(whole):
+    rejected, accepted, rescued, unread = range(4)
+    assert records.DECISIONS == ("rejected", "accepted", "rescued", "unread")
+    rounds = rounds_of(whole)
+    assert rounds[rounds.drafted == 0].decisions.isna().all()
+    for row in rounds[rounds.drafted > 0].itertuples():
+        assert len(row.decisions) == len(row.ratios) == len(row.draft_tokens) == len(row.target_tokens) == row.drafted
+        passed = [d in (accepted, rescued) for d in row.decisions]
+        run = passed.index(False) if False in passed else row.drafted
+        assert list(row.decisions[run:]) == [rejected, *[unread] * (row.drafted - run - 1)][: row.drafted - run]
+        assert row.accepted == min(run, row.committed)
+        assert row.rescued == list(row.decisions[: row.accepted]).count(rescued)
+        assert all(0 <= ratio <= 1 for ratio in row.ratios)
+        for mine, wanted, decision, ratio in zip(
+            row.draft_tokens, row.target_tokens, row.decisions, row.ratios, strict=True
+        ):
+            if decision != unread:
+                assert (mine == wanted) == (decision == accepted)
+            assert mine != wanted or ratio == 1
+
+
+def test_text_is_that_of_the_tokens(whole, place):
+    tokenizer = AutoTokenizer.from_pretrained(place / "target")
+    for row in samples_of(whole).itertuples():
+        if row.finish == "length":
+            assert row.text == tokenizer.decode(row.tokens, skip_special_tokens=True)
+        assert tokenizer.eos_token not in row.text
+
+
+def test_lossless_methods_agree_and_repeats_do_too(whole):
+    samples = samples_of(whole)
+    texts = samples.pivot(index=["repeat", "task", "doc_id"], columns="method", values="text")
+    assert (texts.vanilla == texts.sps).all()
+    assert texts.loc[0].equals(texts.loc[1])
+    states = samples[samples.method == "csd"].groupby("repeat").state_hash.apply(list)
+    assert states[0] == states[1] and len(set(states[0])) > 1  # it learns within a repeat, and anew in the next
+
+
+@pytest.mark.parametrize("stops", [(1, 5), (6, 9)])
+def test_interrupted_run_goes_on_as_if_it_had_not(whole, make_plan, tmp_path, stops):
+    done = []
+
+    def report(progress):
+        done.append(progress.done)
+        return progress.done not in stops
+
+    folder, plan = tmp_path / "run", make_plan(repeats=2)
+    for _ in stops:
+        assert not engine.execute(plan, folder, report)
+        assert not (folder / "summary.parquet").exists()
+    assert engine.execute(plan, folder, report)
+    assert done == list(range(1, 2 * DOCUMENTS + 1))
+    assert facts(folder) == facts(whole)
+
+
+def test_sampled_run_goes_on_too(make_plan, tmp_path):
+    plan = make_plan(temperature=1.0, methods=["csd"])
+    assert engine.execute(plan, tmp_path / "one", always)
+    assert not engine.execute(plan, tmp_path / "two", lambda progress: progress.done != 4)
+    assert engine.execute(plan, tmp_path / "two", always)
+    assert facts(tmp_path / "one") == facts(tmp_path / "two")
+    other = make_plan(temperature=1.0, methods=["csd"], seed=1)
+    assert engine.execute(other, tmp_path / "three", always)
+    assert samples_of(tmp_path / "three").text.tolist() != samples_of(tmp_path / "one").text.tolist()
+
+
+def test_a_finished_run_is_not_decoded_again(whole, make_plan, tmp_path):
+    """Killed between the merge of the tables and the scores, or resumed by mistake: only scoring is left to do."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    (folder / "summary.parquet").unlink()
+    (folder / "scores.parquet").unlink()
+    seen = []
+    assert engine.execute(make_plan(repeats=2), folder, lambda progress: seen.append(progress) or True)
+    assert facts(folder) == facts(whole)
+    assert (folder / "summary.parquet").exists()
+    assert not seen
+
+
+@pytest.mark.parametrize("step", ["samples", "rounds", "removal"])
+def test_killed_while_the_tables_are_merged(whole, make_plan, tmp_path, step):
+    """After samples.parquet, after rounds.parquet too, or when some of the parts are removed already."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole.parent / "unmerged", folder)
+    shutil.copy(whole / "samples.parquet", folder)
+    if step != "samples":
+        shutil.copy(whole / "rounds.parquet", folder)
+    if step == "removal":
+        for path in sorted((folder / "parts").iterdir())[-3:]:
+            path.unlink()
+    assert engine.execute(make_plan(repeats=2), folder, always)
+    assert facts(folder) == facts(whole)
+    assert not (folder / "parts").exists() and (folder / "summary.parquet").exists()
+
+
+def child(arguments, output, method_sleep):
+    """In a forked process: the command line with `arguments`, its words into the file `output`."""
+    sys.stdout = sys.stderr = open(output, "a", buffering=1)  # noqa: SIM115
+    rounds = SpS.rounds
+
+    def slow(self, *given):
+        time.sleep(method_sleep)
+        return rounds(self, *given)
+
+    SpS.rounds = slow
+    try:
+        cli.app([str(a) for a in arguments])
+    except SystemExit as stop:
+        sys.stdout.flush()
+        os._exit(int(stop.code or 0))
+
+
+def forked(arguments, output, method_sleep=0.0):
+    process = multiprocessing.get_context("fork").Process(target=child, args=(arguments, output, method_sleep))
+    process.start()
+    return process
+
+
+def arguments(place, folder, *more):
+    pair = f"target={place / 'target'},draft={place / 'draft'}"
+    sets = [word for one in SETTINGS for word in ("--set", one)]
+    methods = ["--method", "sps", "--method", "csd", "--suite", place / "few.yaml", "--device", "cpu", "--repeats", 2]
+    return ["run", "--pair", pair, *methods, *sets, "--out", folder, *more]
+
+
+def wait_for(condition, process, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition() and process.is_alive() and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+def test_killed_run_resumes(whole, place, tmp_path):
+    folder, output, rng = tmp_path / "run", tmp_path / "output", random.Random(0)
+    command, kills = arguments(place, folder), 0
+    for goal in (2, 5, 9):
+        process = forked(command, output, 0.05)
+        wait_for(lambda: len(list(folder.glob("parts/*.samples.parquet"))) >= goal, process)  # noqa: B023
+        time.sleep(rng.uniform(0, 0.15))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        command = ["run", "--resume", folder]
+    assert kills == 3 and not (folder / "summary.parquet").exists()
+    process = forked(command, output)
+    process.join(60)
+    assert process.exitcode == 0, output.read_text()
+    assert facts(folder) == facts(whole)
+
+
+def test_first_interrupt_finishes_the_document(whole, place, tmp_path):
+    folder, output = tmp_path / "run", tmp_path / "output"
+    process = forked(arguments(place, folder), output, 0.2)
+    wait_for(lambda: len(list(folder.glob("parts/*.samples.parquet"))) >= 2, process)
+    time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    process.join(30)
+    said = " ".join(output.read_text().split())
+    assert process.exitcode == 130, said
+    assert "finishing this document" in said and "specbench run --resume" in said
+    assert len(list(folder.glob("parts/*.samples.parquet"))) == 3  # the one under way was finished
+    process = forked(["run", "--resume", folder], output)
+    process.join(60)
+    assert process.exitcode == 0
+    assert facts(folder) == facts(whole)
+
+
+def test_a_failing_document_is_a_row(whole, make_plan, tmp_path, monkeypatch, capsys):
+    rounds, calls = SpS.rounds, []
+
+    def failing(self, prompt, sampling, rng):
+        calls.append(prompt)
+        if len(calls) == 3:  # the warm-up, document 0, document 1
+            raise RuntimeError("the model broke")
+        return rounds(self, prompt, sampling, rng)
+
+    monkeypatch.setattr(SpS, "rounds", failing)
+    assert commands.run(make_plan(), tmp_path / "run", None) == 3
+    samples = samples_of(tmp_path / "run")
+    (bad,) = samples[samples.finish == "error"].itertuples()
+    assert (bad.method, bad.task, bad.doc_id) == ("sps", "pocket_gsm8k", 1)
+    assert "Traceback" in bad.error and "the model broke" in bad.error
+    good = samples[samples.finish != "error"].set_index(["task", "doc_id", "method"]).text
+    first = samples_of(whole).query("repeat == 0").set_index(["task", "doc_id", "method"]).text
+    assert len(good) == 3 * DOCUMENTS - 1 and good.equals(first.reindex(good.index))
+    printed = capsys.readouterr().out
+    assert "failed" in printed and "1 samples failed" in " ".join(printed.split())
+
+
+def test_a_method_that_always_fails(make_plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(SpS, "rounds", lambda *_: 1 / 0)
+    assert commands.run(make_plan(methods=["sps"], limit=1), tmp_path / "run", None) == 3
+    assert commands.run(make_plan(methods=["sps"], limit=1, baseline=None), tmp_path / "alone", None) == 3
+
+
+def test_show_prints_what_run_printed(make_plan, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert commands.run(make_plan(limit=1), folder, None) == 0
+    ran = capsys.readouterr().out
+    commands.show(folder, "table")
+    shown = capsys.readouterr().out
+    assert shown.strip() and shown.strip() in ran
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def changed_copy(whole, folder, change):
+    shutil.copytree(whole, folder)
+    manifest = yaml.safe_load((folder / "manifest.json").read_text())
+    change(manifest)
+    records.write_json(folder / "manifest.json", manifest)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("dtype", lambda m: m["models"]["target"].update(dtype="bfloat16")),
+        ("prompts", lambda m: m.update(prompts_hash="other")),
+        ("cpu", lambda m: m["environment"].update(cpu="other")),
+        ("versions", lambda m: m["environment"]["versions"].update(torch="0.1")),
+        ("threads", lambda m: m["environment"].update(threads=99)),
+    ],
+)
+def test_compare_refuses_what_cannot_be_compared(whole, tmp_path, field, change):
+    other = changed_copy(whole, tmp_path / "other", change)
+    with pytest.raises(UserError, match=field):
+        commands.compare([whole, other], "table")
+
+
+def test_compare_puts_runs_side_by_side(whole, tmp_path, capsys):
+    other = changed_copy(whole, tmp_path / "other", lambda m: None)
+    commands.compare([whole, other], "csv")
+    table = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert len(table) == 2 * 2 * 3 and set(table["run"]) == {"whole", "other"}
+    commands.compare([whole, other], "table")
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_resume_under_other_settings_is_refused(whole, make_plan):
+    with pytest.raises(UserError, match="seed"):
+        commands.run(make_plan(repeats=2, seed=5), None, whole)
+    with pytest.raises(UserError, match="exists"):
+        commands.run(make_plan(), whole, None)

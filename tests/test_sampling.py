@@ -1,0 +1,163 @@
+"""Gate: sampled texts follow the target's own distribution, and a check that would notice if they did not."""
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from gates import decode
+
+from specbench.decoding import accept as acceptance
+from specbench.decoding.drafters import ModelDrafter
+from specbench.decoding.sampling import draw, pick, probabilities, residual
+from specbench.decoding.session import Session
+from specbench.decoding.types import Draft, Sampling
+from specbench.methods.sps import SpS
+from specbench.methods.vanilla import Vanilla
+
+VOCABULARY = 8
+SAMPLES = 3000
+SETTINGS = (
+    Sampling(1.0),
+    Sampling(0.6),
+    Sampling(1.3, top_k=3),
+    Sampling(1.0, top_p=0.8),
+    Sampling(0.8, top_k=5, top_p=0.7),
+)
+ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
+
+
+@pytest.fixture(scope="module")
+def models():
+    """A target and a draft that differ enough for every wrong rule to show."""
+    return oracle.tiny("llama", seed=1, vocab=VOCABULARY), oracle.tiny("llama", seed=2, vocab=VOCABULARY)
+
+
+def test_probabilities_equal_transformers_warpers_and_hand_values():
+    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    logits = torch.randn(50, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) * 3
+    for temperature, top_k, top_p in ((0.7, 0, 1.0), (1.0, 5, 1.0), (1.5, 0, 0.6), (0.9, 12, 0.85)):
+        warpers = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+        if top_k:
+            warpers.append(TopKLogitsWarper(top_k))
+        if top_p < 1:
+            warpers.append(TopPLogitsWarper(top_p))
+        expected = warpers(torch.zeros(50, 1, dtype=torch.long), logits.clone()).softmax(-1)
+        found = probabilities(logits, Sampling(temperature, top_k, top_p))
+        torch.testing.assert_close(found, expected)
+    # p = 0.5, 0.3, 0.15, 0.05: the smallest set that reaches 0.6 is the first two.
+    logits = torch.tensor([[0.15, 0.5, 0.05, 0.3]]).log()
+    torch.testing.assert_close(probabilities(logits, Sampling(1.0, top_p=0.6)), torch.tensor([[0, 0.625, 0, 0.375]]))
+
+
+def test_residual_by_hand():
+    p, q = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.8, 0.0]]), torch.tensor([[0.2, 0.3, 0.5], [0.2, 0.8, 0.0]])
+    torch.testing.assert_close(residual(p, q), torch.tensor([[0.3, 0.0, 0.0], [0.2, 0.8, 0.0]]))
+
+
+def test_pick_never_takes_the_impossible():
+    """Waiting times of exactly 0 come up in float32; they must not let a token of no probability win."""
+    probs = torch.zeros(64, 100_000)
+    probs[:, 7] = 0.25
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        assert (pick(probs, rng) == 7).all()
+
+
+def test_draw_follows_the_distribution():
+    logits = torch.tensor([[2.0, 0.0, 1.0, -1.0]]).expand(20_000, 4)
+    tokens, q = draw(logits, Sampling(0.8), torch.Generator().manual_seed(1))
+    expected = oracle.warp(logits[0].double(), 0.8).numpy()
+    assert oracle.chi_square(np.bincount(tokens.numpy(), minlength=4), expected) > ALPHA
+    assert q is not None and q.shape == (20_000, 4)
+    assert draw(logits[:1], Sampling(0), torch.Generator())[0].tolist() == [0]
+
+
+def two_tokens(method, target, sampling):
+    """How often each pair of tokens follows a given first one; p-value against exact enumeration."""
+    prompt = [1, 5, 2]
+    counts = np.zeros((VOCABULARY, VOCABULARY))
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(SAMPLES):
+        tokens: list[int] = []
+        for one in method.rounds(prompt, sampling, rng):
+            tokens += one.tokens
+            if len(tokens) >= 2:
+                break
+        counts[tokens[0], tokens[1]] += 1
+    exact = oracle.two_token_distribution(target, prompt, sampling.temperature, sampling.top_k, sampling.top_p)
+    return oracle.chi_square(counts, exact)
+
+
+@pytest.mark.parametrize("sampling", SETTINGS, ids=str)
+def test_sps_samples_from_the_target(models, sampling):
+    target, draft = models
+    method = SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 2)
+    assert two_tokens(method, target, sampling) > ALPHA
+
+
+def test_vanilla_samples_from_the_target(models):
+    assert two_tokens(Vanilla(Session(models[0], "target")), models[0], SETTINGS[-1]) > ALPHA
+
+
+class GreedyDrafter(ModelDrafter):
+    """Wrong: drafts the likeliest token but says that it was drawn from q."""
+
+    def propose(self, context, gamma, sampling, rng):
+        scored = self.session.catch_up(context)
+        tokens, probs = [], []
+        for step in range(gamma):
+            token = scored.logits[-1:].argmax(-1)
+            tokens.append(token)
+            probs.append(probabilities(scored.logits[-1:], sampling))
+            if step < gamma - 1:
+                scored = self.session.forward(token)
+        return Draft(torch.cat(tokens), torch.cat(probs))
+
+
+class UnwarpedDrafter(ModelDrafter):
+    """Wrong: top-p on the target's side only, and the warped q reported for unwarped draws."""
+
+    def propose(self, context, gamma, sampling, rng):
+        plain = super().propose(context, gamma, Sampling(sampling.temperature), rng)
+        warped = plain.probs * (plain.probs > 0.1)
+        return Draft(plain.tokens, warped / warped.sum(-1, keepdim=True))
+
+
+def test_seeded_defects_are_found(models, monkeypatch):
+    target, draft = models
+    session = Session(target, "target")
+    greedy = SpS(session, GreedyDrafter(Session(draft, "draft")), 2)
+    assert two_tokens(greedy, target, Sampling(1.0)) < ALPHA
+    one_sided = SpS(session, UnwarpedDrafter(Session(draft, "draft")), 2)
+    assert two_tokens(one_sided, target, Sampling(1.0, top_p=0.8)) < ALPHA
+    monkeypatch.setattr(acceptance, "residual", lambda p, q: p)
+    no_residual = SpS(session, ModelDrafter(Session(draft, "draft")), 2)
+    assert two_tokens(no_residual, target, Sampling(1.0)) < ALPHA
+
+
+def test_a_point_mass_draft_is_judged_exactly(models):
+    """Drafts without a distribution (prompt lookup, say): accepted with probability p(d), else drawn from the rest."""
+    target, draft = models
+
+    class Deterministic(ModelDrafter):
+        def propose(self, context, gamma, sampling, rng):
+            return Draft(super().propose(context, gamma, Sampling(), rng).tokens, None)
+
+    method = SpS(Session(target, "target"), Deterministic(Session(draft, "draft")), 2)
+    assert two_tokens(method, target, Sampling(1.0, top_k=6)) > ALPHA
+
+
+def test_sampling_is_reproducible_and_seeded(models):
+    target, draft = models
+    method = SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 3)
+    texts = [decode(method, [1, 2, 3], 30, Sampling(1.0), seed)[0] for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [((-0.1,), "temperature"), ((1.0, -1), "top-k"), ((1.0, 0, 0.0), "top-p")]
+)
+def test_impossible_settings_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Sampling(*arguments)
