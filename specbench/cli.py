@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -52,8 +53,8 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        console.stderr = True
-        console.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        errors = Console(stderr=True, soft_wrap=True, highlight=False)
+        errors.print(f"[red]error:[/] {escape(str(error))}")
         raise typer.Exit(2) from None
 
 
@@ -76,6 +77,7 @@ FormatOption = Annotated[Format, typer.Option(help="how to print the table")]
 
 @app.command(rich_help_panel=MEASURE)
 def run(
+    context: typer.Context,
     method: Annotated[
         list[str] | None,
         typer.Option(help="a method by name, or a YAML file; may be repeated", autocompletion=known("methods")),
@@ -113,6 +115,8 @@ def run(
 
     with user_errors():
         given = None
+        if resume and not (method and suite) and (named := _given(context) - {"resume"}):
+            raise UserError(f"--resume takes its settings from the run; leave out --{named.pop().replace('_', '-')}")
         if method and suite:
             given = commands.plan(
                 methods=method,
@@ -136,6 +140,11 @@ def run(
         elif not resume:
             raise UserError("run needs --method and --suite: specbench run --method csd --suite math")
         raise typer.Exit(commands.run(given, out, resume))
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The options that stand on the command line, as opposed to defaults."""
+    return {name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
 
 
 @app.command(rich_help_panel=READ)

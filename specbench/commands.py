@@ -38,6 +38,8 @@ def plan(
     specs: dict[str, MethodSpec] = {}
     for name in [*([baseline] if baseline else []), *methods]:
         spec = config.load_method(name)
+        if specs.get(spec.name, spec) != spec:
+            raise UserError(f"two different methods are called {spec.name}; rename the file of one")
         specs[spec.name] = spec
     changes = config.parse_assignments(assignments)
     for name, settings in changes.items():
@@ -93,9 +95,12 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
         console.print(f"stopped; to go on: specbench run --resume {folder}")
         return 130
     summary = show(folder, "table")
-    console.print(f"\nrecords: {folder}/{{samples,rounds,scores,summary}}.parquet, manifest.json", highlight=False)
-    console.print(f"next:    specbench show {folder}", highlight=False)
-    console.print(f"         specbench compare {folder} --format md", highlight=False)
+    for line in (
+        f"\nrecords: {folder}/ (samples, rounds, scores and summary.parquet, manifest.json)",
+        f"next:    specbench show {folder} --format md",
+        f"         specbench compare {folder} OTHER_RUN",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
     return 3 if summary.errors.any() else 0
 
 
@@ -132,9 +137,10 @@ def caption(folder: Path, summary: pd.DataFrame) -> Iterator[str]:
     documents = int(summary.documents.max()) // plan["repeats"] if len(summary) else 0
     yield f"{plan['pair']['name']}, {sampling}, {dtype}, {where}, up to {documents} documents a task"
     if plan["baseline"]:
-        yield f"score, accept, α in %; speedup: decode time per token of {plan['baseline']} / of the method, same documents; = the interval holds 1"
+        yield "score (± standard error), accept and α in %; = marks a speedup whose 95 % interval holds 1"
+        yield f"speedup: decode time per token of {plan['baseline']} over the method's, on the same documents"
     if summary.errors.any():
-        yield f"{int(summary.errors.sum())} samples failed; their tracebacks are in samples.parquet"
+        yield f"failed samples: {int(summary.errors.sum())}; their tracebacks are in samples.parquet"
     for row in summary[summary.drift.abs() > engine.metrics.DRIFT_BOUND].drop_duplicates("task").itertuples():
         yield f"{row.task}: the baseline's time per token drifted by {row.drift:+.0%} within the run; repeat it"
     if machine["load"] > machine["cores"]:
@@ -173,7 +179,10 @@ def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     if not path.is_file():
         raise UserError(f"{folder} is no run folder (it has no manifest.json)")
-    return json.loads(path.read_text())
+    try:
+        return json.loads(path.read_text())
+    except ValueError:
+        raise UserError(f"{path} is damaged (not JSON); this run cannot be used") from None
 
 
 def _conditions(folder: Path) -> dict[str, Any]:
@@ -187,7 +196,10 @@ def _conditions(folder: Path) -> dict[str, Any]:
 def _difference(one: Plan, other: Plan) -> str:
     a, b = one.model_dump(mode="json"), other.model_dump(mode="json")
     key = next(key for key in a if a[key] != b[key])
-    return f"{key}: {json.dumps(a[key])[:60]} there, {json.dumps(b[key])[:60]} here"
+    if key == "methods":
+        a, b = ({m["name"]: {k: s["value"] for k, s in m["settings"].items()} for m in x[key]} for x in (a, b))
+        key = next(name for name in {**a, **b} if a.get(name) != b.get(name))
+    return f"{key}: {json.dumps(a.get(key))} there, {json.dumps(b.get(key))} here"
 
 
 def _check_space(folder: Path) -> None:

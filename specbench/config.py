@@ -80,7 +80,7 @@ class SuiteSpec(Settings):
     name: str
     description: str
     paper: str = ""
-    tasks: tuple[TaskLine, ...]
+    tasks: tuple[TaskLine, ...] = Field(min_length=1)
     limit: int | None = Field(default=None, ge=1)
 
 
@@ -99,7 +99,7 @@ def load_pair(text: str) -> PairSpec:
     parts = dict(part.partition("=")[::2] for part in text.split(","))
     if unknown := set(parts) - {"target", "draft"}:
         raise UserError(f"--pair has no {unknown.pop()!r}; write target=NAME_OR_PATH,draft=NAME_OR_PATH")
-    if not parts.get("target"):
+    if not parts.get("target") or parts.get("draft") == "":
         raise UserError("--pair needs a target: target=NAME_OR_PATH,draft=NAME_OR_PATH")
     models = {role: ModelSpec(model=name, dtype="auto") for role, name in parts.items()}
     return PairSpec(name=OWN_PAIR, description=text, target=models["target"], draft=models.get("draft"))
@@ -116,6 +116,11 @@ def load_method(text: str) -> MethodSpec:
     """A method by name or YAML file. A file of the user's own names a `method` and changes some of its settings."""
     raw, name = _read("methods", text)
     given = raw.pop("settings", None) or {}
+    if not isinstance(given, dict):
+        raise UserError(f"{text}: settings must be a mapping of names to values")
+    if text.endswith((".yaml", ".yml")) and raw.get("method") not in names("methods"):
+        hint = _did_you_mean(str(raw.get("method")), names("methods"))
+        raise UserError(f"{text}: no method {raw.get('method')!r}{hint}; `specbench list methods` shows all")
     settings = {k: v if isinstance(v, dict) and "value" in v else {"value": v} for k, v in given.items()}
     spec = _validate(MethodSpec, {**raw, "name": name, "settings": settings}, text)
     if text == spec.method:
@@ -141,7 +146,10 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Setting
         method, dot, setting = key.partition(".")
         if not (equals and dot):
             raise UserError(f"--set {text!r}: write METHOD.KEY=VALUE, such as --set csd.gamma=4")
-        parsed.setdefault(method, {})[setting] = Setting(value=yaml.safe_load(value))
+        try:
+            parsed.setdefault(method, {})[setting] = Setting(value=yaml.safe_load(value))
+        except yaml.YAMLError:
+            raise UserError(f"--set {text!r}: cannot read the value {value!r}") from None
     return parsed
 
 
@@ -183,7 +191,7 @@ def _read(kind: str, text: str) -> tuple[dict[str, Any], str]:
         raise UserError(f"no {kind_name} {text!r}{hint}; `specbench list {kind}` shows all, or give a YAML file")
     try:
         raw = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{text} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{text} must be a mapping of keys to values")
@@ -197,8 +205,13 @@ def _validate(model: type[Spec], raw: dict[str, Any], where: str) -> Spec:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
-            raise UserError(f"{where}: unknown key {key!r}{_did_you_mean(key, model.model_fields)}") from None
+            raise UserError(f"{where}: unknown key {key!r}{_did_you_mean(key, _known_keys(model))}") from None
         raise UserError(f"{where}: {key}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def _known_keys(model: type[BaseModel]) -> set[str]:
+    """Keys of a model and of what it holds, for suggestions."""
+    return {*model.model_fields, *TaskLine.model_fields, *ModelSpec.model_fields, *Setting.model_fields}
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -217,9 +230,9 @@ class Plan(Settings):
     limit: int | None = None
     repeats: int = Field(default=1, ge=1)
     seed: int = 0
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     device: str = "auto"
     dtype: str = "auto"
     data_dir: str | None = None
@@ -235,5 +248,5 @@ def resolve_tasks(suite: SuiteSpec, pair: PairSpec, data_dir: str | None) -> tup
     lines = []
     for line in suite.tasks:
         counterpart = task_info(line.task).counterpart
-        lines.append(TaskLine(task=counterpart, fewshot=line.fewshot) if counterpart else line)
+        lines.append(line.model_copy(update={"task": counterpart}) if counterpart else line)
     return tuple(lines)

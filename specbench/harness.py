@@ -11,14 +11,13 @@ import hashlib
 import io
 import json
 import logging
-import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+
+from specbench.hub import offline_if_unreachable
 
 _BOOTSTRAP_ITERATIONS = 1000  # only for metrics that lm-eval has no closed formula for
 _LOCAL_FORMATS = {"json", "csv", "parquet", "text"}
@@ -242,7 +241,7 @@ def _load(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | 
         if needs_train and source in (None, evaluated):
             raise ValueError(f"task {choice.task!r} has no documents for few-shot examples besides those it scores")
     try:
-        with contextlib.nullcontext() if local else _offline_if_unreachable():
+        with contextlib.nullcontext() if local else offline_if_unreachable():
             # a group of one is lm-eval's way to load a task with parts of its configuration replaced
             return manager.load([{"group": "specbench", "task": [overrides]}])["tasks"][choice.task]
     except Exception as error:
@@ -312,24 +311,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
-
-
-@contextlib.contextmanager
-def _offline_if_unreachable() -> Iterator[None]:
-    """Where the hub cannot be reached, use its local cache only: the hub's client retries for half a minute."""
-    from huggingface_hub import constants
-
-    url = urlsplit(constants.ENDPOINT)
-    before = constants.HF_HUB_OFFLINE
-    if not before and not any(os.environ.get(x) for x in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        try:
-            socket.create_connection((url.hostname or "", url.port or 443), timeout=5).close()
-        except OSError:
-            constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
 
 
 def _hash(text: str) -> str:

@@ -54,7 +54,7 @@ def per_document(samples: pd.DataFrame, rounds: pd.DataFrame) -> pd.DataFrame:
 
 def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Pooled rates of `per_document` counts, a row for each group; undefined ones are NaN."""
-    grouped = counts.groupby(list(by), sort=False)
+    grouped = counts.assign(speed=counts.C / counts.decode.replace(0, np.nan)).groupby(list(by), sort=False)
     total = grouped[["D", "A", "J", "S", "C", "F", "G", "R", "inside", "prefill", "decode"]].sum()
     total = total.astype(float)
     return pd.DataFrame(
@@ -67,7 +67,7 @@ def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
             "verification_rate": total.F / total.C.replace(0, np.nan),
             "rescue_rate": total.S / total.D.replace(0, np.nan),
             "tokens_per_s": total.C / total.decode.replace(0, np.nan),
-            "tokens_per_s_mean": grouped[["C", "decode"]].apply(lambda g: (g.C / g.decode)[g.decode > 0].mean()),
+            "tokens_per_s_mean": grouped.speed.mean(),
             "overhead": 1 - total.inside / total.decode.replace(0, np.nan),
             "peak_memory": grouped.memory.max(),
         }
@@ -76,7 +76,7 @@ def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 def speedups(counts: pd.DataFrame, task: str, method: str, baseline: str) -> tuple[Interval | None, Interval | None]:
     """Decode and end-to-end speedup over the baseline, on the documents that both finished; repeats are added up."""
-    sums = counts.groupby(["task", "method", "doc_id"])[["C", "prefill", "decode"]].sum()
+    sums = counts.assign(first=1).groupby(["task", "method", "doc_id"])[["C", "first", "prefill", "decode"]].sum()
     if (task, method) not in sums.index.droplevel(2) or (task, baseline) not in sums.index.droplevel(2):
         return None, None
     mine, base = sums.loc[(task, method)], sums.loc[(task, baseline)]
@@ -84,8 +84,8 @@ def speedups(counts: pd.DataFrame, task: str, method: str, baseline: str) -> tup
     mine, base = mine.loc[shared].astype(float), base.loc[shared].astype(float)
     mine_all, base_all = mine.prefill + mine.decode, base.prefill + base.decode
     decode = speedup(base.decode.to_numpy(), base.C.to_numpy(), mine.decode.to_numpy(), mine.C.to_numpy())
-    # The prefill commits one token of its own.
-    whole = speedup(base_all.to_numpy(), base.C.to_numpy() + 1, mine_all.to_numpy(), mine.C.to_numpy() + 1)
+    base_tokens, my_tokens = base.C + base["first"], mine.C + mine["first"]  # a prefill commits one token
+    whole = speedup(base_all.to_numpy(), base_tokens.to_numpy(), mine_all.to_numpy(), my_tokens.to_numpy())
     return decode, whole
 
 
@@ -121,7 +121,8 @@ def summarize(
         mine = scores[(scores.task == task) & (scores.method == method) & scores.doc_id.isna()]
         mine = mine[(mine.metric == metric) & (mine["filter"] == filter_name)]
         row |= {"metric": headline[task], "accuracy": mine.value.mean(), "accuracy_stderr": mine.stderr.mean()}
-        row |= table.loc[(task, method)].to_dict() if (task, method) in table.index else {"documents": 0}
+        known = (task, method) in table.index
+        row |= table.loc[(task, method)].to_dict() if known else {**dict.fromkeys(table, np.nan), "documents": 0}
         decode, whole = speedups(counts, task, method, baseline) if baseline else (None, None)
         for name, interval in (("speedup_decode", decode), ("speedup_e2e", whole)):
             row[name] = interval.value if interval else np.nan

@@ -3,18 +3,22 @@
 import hashlib
 import json
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from specbench.config import PACKAGE, ModelSpec, PairSpec, UserError
 from specbench.decoding.session import Session
 from specbench.decoding.types import Watch
+from specbench.hub import offline_if_unreachable
 
+UNBOUNDED = 2**31  # positions of models that are made for any length
 BUNDLED = PACKAGE / "pocket" / "weights"
 
 
@@ -41,7 +45,8 @@ class Pair:
     @cached_property
     def context(self) -> int:
         """The longest sequence that every model was made for."""
-        return min(model.config.get_text_config().max_position_embeddings for model in self.models.values())
+        configs = [model.config.get_text_config() for model in self.models.values()]
+        return min(getattr(config, "max_position_embeddings", None) or UNBOUNDED for config in configs)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
@@ -83,12 +88,15 @@ def load_pair(
     """Load the models of a pair. Raises UserError for what cannot be had or does not fit together."""
     transformers_logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    where = _device(device)
+    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise UserError(f"--dtype {dtype}: no such type; use auto, float32, bfloat16, float16 or float64")
     specs = {"target": spec.target, **({"draft": spec.draft} if spec.draft else {})}
     models, tokenizers = {}, {}
     for role, one in specs.items():
-        models[role] = _load_model(one, where, dtype, trust_remote_code, allow_pickle)
-        tokenizers[role] = AutoTokenizer.from_pretrained(_location(one.model), revision=one.revision)
+        with nullcontext() if Path(_location(one.model)).exists() else offline_if_unreachable():
+            models[role] = _load_model(one, where, dtype, trust_remote_code, allow_pickle)
+            tokenizers[role] = _load_tokenizer(one, trust_remote_code)
     if spec.draft and vocabulary_hash(tokenizers["target"]) != vocabulary_hash(tokenizers["draft"]):
         raise UserError(
             f"the tokenizers of {spec.target.model} and {spec.draft.model} differ, so their tokens cannot be compared; "
@@ -112,7 +120,7 @@ def check_rollback(session: Session) -> None:
         session.truncate(len(one))
         found = session.forward(other).logits[-1].float()
         session.truncate(0)
-    except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+    except Exception as error:  # caches of other kinds fail in their own ways
         raise UserError(
             f"{kind} cannot be used: its cache does not roll back ({' '.join(str(error).split())})"
         ) from None
@@ -135,8 +143,14 @@ def _load_model(
             use_safetensors=None if allow_pickle else True,
             trust_remote_code=trust_remote_code,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
+        if "trust_remote_code" in str(error):
+            raise UserError(f"{spec.model} brings code of its own; to let it run, add --trust-remote-code") from None
+        if not allow_pickle and any(Path(where).glob("pytorch_model*.bin")):
+            raise UserError(
+                f"{spec.model} has pickled weights only, which may run code; if you trust them, add --allow-pickle"
+            ) from None
         raise UserError(
             f"cannot load {spec.model}: {reason} -- give a folder with config.json and safetensors weights, "
             "or a hub name on a machine that reaches the hub"
@@ -144,6 +158,25 @@ def _load_model(
     if not hasattr(model, "hf_device_map"):
         model = model.to(device)
     return model.eval()
+
+
+def _load_tokenizer(spec: ModelSpec, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(
+            _location(spec.model), revision=spec.revision, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json beside it") from None
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"--device {name}: {str(error).splitlines()[0]}; use auto, cpu or cuda") from None
+    return device
 
 
 def _location(name: str) -> str:

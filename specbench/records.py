@@ -88,7 +88,9 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.parts = folder / "parts"
-        self.parts.mkdir(parents=True, exist_ok=True)
+        self.merged = all((folder / f"{name}.parquet").exists() for name in ("samples", "rounds"))
+        if not self.merged:
+            self.parts.mkdir(parents=True, exist_ok=True)
 
     def write(self, index: int, samples: list[dict], rounds: list[dict], states: dict[str, Any]) -> None:
         """Put one document's records in place. The samples come last: once they are there, the document is done.
@@ -108,10 +110,12 @@ class Recorder:
         return json.loads((self.parts / f"{index:06d}.states.json").read_text())
 
     def finish(self) -> None:
-        """Merge the parts into the two tables."""
-        for name, schema in (("samples", SAMPLES), ("rounds", ROUNDS)):
-            _put(self.folder / f"{name}.parquet", read_rows(self.folder, name).cast(_marked(schema)))
-        shutil.rmtree(self.parts)
+        """Merge the parts into the two tables, samples last, and remove the parts. Does nothing the second time."""
+        if not self.merged:
+            for name, schema in (("rounds", ROUNDS), ("samples", SAMPLES)):
+                _put(self.folder / f"{name}.parquet", read_rows(self.folder, name).cast(_marked(schema)))
+            self.merged = True
+        shutil.rmtree(self.parts, ignore_errors=True)
 
 
 def read_rows(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table:
@@ -134,6 +138,11 @@ def write_table(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema) -
 def write_frame(path: Path, frame: pd.DataFrame) -> None:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     _put(path, table.replace_schema_metadata({"specbench_schema": str(VERSION)}))
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """One of the tables of a run as a data frame; its rows are copies."""
+    return pq.read_table(path).to_pandas()
 
 
 def write_json(path: Path, value: Any) -> None:

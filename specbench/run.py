@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 import torch
 
 from specbench import environment, metrics, records
@@ -62,7 +61,7 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool]) -> boo
     if not (folder / "manifest.json").exists():
         records.write_json(folder / "manifest.json", manifest(plan, pair, requests))
     total = plan.repeats * len(requests)
-    done = recorder.done()
+    done = total if recorder.merged else recorder.done()
     gc.collect()
     gc.freeze()
     for index in range(done, total):
@@ -85,8 +84,7 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool]) -> boo
         recorder.write(index, [s for s, _ in rows], rounds, {name: m.state() for name, m in methods.items()})
         if not report(Progress(index + 1, total, request, rounds)) and index + 1 < total:
             return False
-    if recorder.parts.exists():
-        recorder.finish()
+    recorder.finish()
     score(folder, tasks, plan)
     return True
 
@@ -266,7 +264,7 @@ def score(folder: Path, tasks: Tasks, plan: Plan) -> None:
         rows += [{"repeat": repeat, "method": method, **vars(one)} for one in tasks.score(texts)]
     records.write_table(folder / "scores.parquet", rows, records.SCORES)
     headline = {line.task: task_info(line.task).metric for line in plan.tasks}
-    scores = pq.read_table(folder / "scores.parquet").to_pandas()
+    scores = records.read_frame(folder / "scores.parquet")
     summary = metrics.summarize(samples, rounds, scores, headline, [m.name for m in plan.methods], plan.baseline)
     records.write_frame(folder / "summary.parquet", summary)
 
@@ -298,4 +296,4 @@ def read_summary(folder: Path) -> pd.DataFrame:
     path = folder / "summary.parquet"
     if not path.exists():
         raise UserError(f"{folder} has no summary: it is no finished run; `specbench run --resume {folder}` goes on")
-    return pq.read_table(path).to_pandas()
+    return records.read_frame(path)

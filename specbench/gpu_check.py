@@ -1,0 +1,40 @@
+"""`make gpu-check`: the gate tests and the bench on a CUDA device, with whatever torch and transformers 5 there are.
+
+Run it from a checkout as `python -m specbench.gpu_check`; it needs pytest and hypothesis, but no lm-eval.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+GATES = ("test_exactness.py", "test_session.py", "test_sampling.py", "test_csd.py", "test_generate.py")
+TESTS = Path(__file__).parent.parent / "tests"
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def main() -> int:
+    """Returns the exit code: 0 if all is well, or if there is no GPU to check."""
+    import torch
+
+    if not torch.cuda.is_available():
+        print("gpu-check: this machine has no CUDA device that torch can use; nothing was checked")
+        return 0
+    if missing := [name for name in ("pytest", "hypothesis", "transformers") if importlib.util.find_spec(name) is None]:
+        print(f"gpu-check: install {', '.join(missing)} first")
+        return 2
+    print(f"gpu-check: {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    environment = {**os.environ, "SPECBENCH_TEST_DEVICE": "cuda"}
+    gates = [str(TESTS / name) for name in GATES]
+    failed = subprocess.run([sys.executable, "-m", "pytest", "-q", *gates], env=environment).returncode
+    for dtype in DTYPES:
+        print(f"gpu-check: bench in {dtype}", flush=True)
+        bench = ["bench", "--device", "cuda", "--dtype", dtype, "--out", f"gpu-check-{dtype}.json"]
+        failed |= subprocess.run([sys.executable, "-m", "specbench.cli", *bench]).returncode
+    print("gpu-check: " + ("something failed, see above" if failed else "all passed"))
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
