@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(STAMP)
-	$(BIN)/specbench run --method sps --method $(METHOD) --suite $(SUITE)
+	$(BIN)/specbench run --method $(METHOD) --suite $(SUITE)
 
 test: $(STAMP)
 	$(BIN)/ruff check .

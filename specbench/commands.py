@@ -91,6 +91,10 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
             finished = engine.execute(chosen, folder, report)
         except (DataUnavailable, ValueError) as error:
             raise UserError(" ".join(str(error).split())) from None
+        except OSError as error:
+            raise UserError(f"{error}; mend this, then go on with --resume {folder}") from None
+        except KeyboardInterrupt:
+            finished = False
     if not finished:
         console.print(f"stopped; to go on: specbench run --resume {folder}")
         return 130

@@ -39,7 +39,9 @@ SAMPLES = pa.schema(
         pa.field("prefill_seconds", pa.float64()),  # round 0: all models read the prompt
         pa.field("decode_seconds", pa.float64()),  # all later rounds, stop handling included
         pa.field("peak_memory", pa.int64()),  # bytes
-        pa.field("load", pa.float64()),  # of the host
+        pa.field("load", pa.float64()),  # of the host, before the sample
+        pa.field("clock_mhz", pa.float64()),
+        pa.field("temperature_c", pa.float64()),
         pa.field("state_hash", pa.string()),  # of what the method had learned before this sample
         # Greedy lossless methods only: the first token that is not vanilla's, and the target's top-2 logit gap there.
         pa.field("diverged_at", pa.int32()),

@@ -109,6 +109,8 @@ def _decoder(
             "prompt_hash": request.prompt_hash,
             "prompt_tokens": len(prompt),
             "load": environment.load(),
+            "clock_mhz": environment.clock_mhz(),
+            "temperature_c": environment.temperature_c(),
             "state_hash": _digest(method.state()),
         }
         length = WARMUP_TOKENS if warmup else request.max_new_tokens

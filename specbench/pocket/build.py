@@ -17,10 +17,10 @@ from specbench.pocket.tokenizer import CONTEXT, VOCABULARY, train_tokenizer
 from specbench.pocket.train import Plan, Stream, train
 
 TARGET = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 12, "num_attention_heads": 6}
-TARGET_PLAN = Plan(steps=3000)
-DRAFT = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+TARGET_PLAN = Plan(steps=2800)
+DRAFT = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 2, "num_attention_heads": 8}
 DRAFT_PLAN = Plan(steps=900, distill=0.7)
-ANSWER_TOKENS = 500_000  # the target's own answers, with their prompts
+ANSWER_TOKENS = 250_000  # the target's own answers, with their prompts
 WEIGHTS = Path(__file__).parent / "weights"
 
 
