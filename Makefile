@@ -28,9 +28,10 @@ test: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/specbench bench --documents 15
 
-# Uses whatever torch and transformers the machine has, so that it runs where .venv cannot be made.
+# Uses the machine's own torch and transformers where there are some (as on GPU machines), else .venv.
 gpu-check:
-	$(PYTHON) -m specbench.gpu_check
+	@if $(PYTHON) -c 'import torch, transformers' 2>/dev/null; then $(PYTHON) -m specbench.gpu_check; \
+	else $(MAKE) --no-print-directory $(STAMP) && $(BIN)/python -m specbench.gpu_check; fi
 
 pocket: $(STAMP)
 	$(BIN)/python -m specbench.pocket.build

@@ -16,10 +16,10 @@ from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.speculate import speculate
 from specbench.decoding.types import Sampling
-from specbench.harness import DataUnavailable, Request
+from specbench.harness import Request
 from specbench.memory import write_memory
 from specbench.models import Pair, load_pair
-from specbench.run import detokenizer, encode, load_tasks, stable_seed
+from specbench.run import check_lengths, detokenizer, encode, load_tasks, stable_seed
 
 
 def calibrate(
@@ -52,11 +52,11 @@ def calibrate(
         seed=seed,
     )
     path = out or Path(f"memory-{pair_spec.name}-{suite_spec.name}.parquet")
+    if path.exists():
+        raise UserError(f"{path} exists; choose another --out")
     loaded = load_pair(pair_spec, device, dtype)
-    try:
-        requests = list(_requests(plan, loaded, documents, seed))
-    except (DataUnavailable, ValueError) as error:
-        raise UserError(" ".join(str(error).split())) from None
+    requests = list(_requests(plan, loaded, documents, seed))
+    check_lengths(requests, [encode(loaded, r.prompt) for r in requests], loaded, spec.values["gamma"] + 1)
     counts = _count(loaded, requests, spec, Sampling(temperature), seed)
     source = {
         "suite": suite_spec.name,
@@ -73,7 +73,13 @@ def _requests(plan: Plan, pair: Pair, documents: int, seed: int) -> Iterator[Req
     """Calibration prompts of the plan's tasks: generated ones for bundled tasks, else the task's train split."""
     for line in plan.tasks:
         if not line.task.startswith("pocket_"):
-            yield from load_tasks(plan.model_copy(update={"tasks": (line,)}), pair, split="train").requests()
+            split = config.task_info(line.task).calibration
+            if split is None:
+                raise UserError(
+                    f"{line.task} has no documents for calibration besides those it tests; calibrate on a suite with "
+                    "another task of its kind, such as gsm8k, and give the file to run by --set csd.memory=FILE"
+                )
+            yield from load_tasks(plan.model_copy(update={"tasks": (line,)}), pair, split).requests()
             continue
         from specbench.pocket.corpus import FAMILIES, prompt_and_completion
         from specbench.pocket.problems import problems

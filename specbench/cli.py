@@ -66,7 +66,7 @@ Pair = Annotated[
 ]
 Suite = Annotated[str, typer.Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="METHOD.KEY=VALUE", help="change a method's setting")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, or spread (the target over all GPUs)")]
 Dtype = Annotated[str, typer.Option(help="auto (float32 on a CPU, the pair's own on a GPU), float64, bfloat16, …")]
 DataDir = Annotated[
     Path | None, typer.Option(help="folder of <data>_<split>.jsonl files that stand in for the hub's data sets")

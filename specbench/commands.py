@@ -17,7 +17,6 @@ from specbench import run as engine
 from specbench.config import MethodSpec, Plan, UserError
 from specbench.console import RunProgress, console
 from specbench.environment import MUST_AGREE
-from specbench.harness import DataUnavailable
 from specbench.report.tables import render
 
 FREE_SPACE = 100 * 2**20  # bytes that a run folder's disk must have left
@@ -89,14 +88,12 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
 
         try:
             finished = engine.execute(chosen, folder, report)
-        except (DataUnavailable, ValueError) as error:
-            raise UserError(" ".join(str(error).split())) from None
         except OSError as error:
-            raise UserError(f"{error}; mend this, then go on with --resume {folder}") from None
+            raise UserError(f"{error}; {_how_to_go_on(folder)}") from None
         except KeyboardInterrupt:
             finished = False
     if not finished:
-        console.print(f"stopped; to go on: specbench run --resume {folder}")
+        console.print(f"stopped; {_how_to_go_on(folder)}", soft_wrap=True)
         return 130
     summary = show(folder, "table")
     for line in (
@@ -195,6 +192,11 @@ def _conditions(folder: Path) -> dict[str, Any]:
     conditions = {key: manifest["environment"][key] for key in MUST_AGREE}
     conditions["dtype"] = {role: model["dtype"] for role, model in manifest["models"].items()}
     return conditions | {"prompts": manifest["prompts_hash"]}
+
+
+def _how_to_go_on(folder: Path) -> str:
+    begun = (folder / "manifest.json").exists()
+    return f"to go on: specbench run --resume {folder}" if begun else "nothing was written"
 
 
 def _difference(one: Plan, other: Plan) -> str:

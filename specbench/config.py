@@ -67,7 +67,7 @@ class TaskInfo(Settings):
     metric: str = Field(description="the headline figure, as lm-eval's `name,filter`")
     max_new_tokens: int
     counterpart: str | None = None
-    chat: bool = False
+    calibration: str | None = Field(default=None, description="the split that calibration may use")
 
 
 class TaskLine(Settings):

@@ -1,7 +1,8 @@
 """Where a greedy lossless method leaves vanilla decoding: a numeric tie, or a bug?
 
-Blocks of other shapes round otherwise, so in low precision two near-equal logits may swap. The target's own top-2 gap
-at the first differing token tells: within rounding of a tie, or far from it.
+Blocks of other shapes round otherwise, so in low precision two near-equal logits may swap. The target's own logits at
+the first differing token tell: both tokens within rounding of the highest, or one of them far from it. A text that is
+a mere beginning of the other is never a tie.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ TIES = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 0.1, torch.bflo
 @dataclass(frozen=True)
 class Divergence:
     at: int  # index of the first differing token of the text
-    gap: float  # between the target's two highest logits there
+    gap: float  # between the target's highest logit there and the lower one of the two tokens
     kind: str  # "tie" or "bug"
 
 
@@ -28,6 +29,7 @@ def diverged(target: Session, prompt: list[int], vanilla: list[int], tokens: lis
         return None
     pairs = enumerate(zip(vanilla, tokens, strict=False))
     at = next((i for i, (a, b) in pairs if a != b), min(len(vanilla), len(tokens)))
-    first, second = target.restart([*prompt, *vanilla[:at]]).logits[-1].double().topk(2).values.tolist()
-    gap = first - second
+    logits = target.restart([*prompt, *vanilla[:at]]).logits[-1].double()
+    chosen = [one[at] for one in (vanilla, tokens) if at < len(one)]
+    gap = float(logits.max() - logits[chosen].min()) if len(chosen) == 2 else float("inf")
     return Divergence(at, gap, "tie" if gap <= TIES[target.model.dtype] else "bug")

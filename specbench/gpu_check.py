@@ -11,19 +11,36 @@ from pathlib import Path
 
 GATES = ("test_exactness.py", "test_session.py", "test_sampling.py", "test_csd.py", "test_generate.py")
 TESTS = Path(__file__).parent.parent / "tests"
+NEEDED = (
+    *("torch", "transformers", "safetensors", "pytest", "hypothesis", "typer", "rich"),
+    *("pydantic", "yaml", "scipy", "pandas", "pyarrow"),
+)
+    "torch",
+    "transformers",
+    "safetensors",
+    "pytest",
+    "hypothesis",
+    "typer",
+    "rich",
+    "pydantic",
+    "yaml",
+    "scipy",
+    "pandas",
+    "pyarrow",
+]
 DTYPES = ("float32", "float16", "bfloat16")
 
 
 def main() -> int:
     """Returns the exit code: 0 if all is well, or if there is no GPU to check."""
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        print(f"gpu-check: this Python lacks {', '.join(missing)}; install them and try again")
+        return 2
     import torch
 
     if not torch.cuda.is_available():
         print("gpu-check: this machine has no CUDA device that torch can use; nothing was checked")
         return 0
-    if missing := [name for name in ("pytest", "hypothesis", "transformers") if importlib.util.find_spec(name) is None]:
-        print(f"gpu-check: install {', '.join(missing)} first")
-        return 2
     print(f"gpu-check: {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     environment = {**os.environ, "SPECBENCH_TEST_DEVICE": "cuda"}
     gates = [str(TESTS / name) for name in GATES]

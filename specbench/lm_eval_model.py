@@ -64,8 +64,7 @@ class SpecbenchLM(LM):
         for request in tqdm(requests, disable=disable_tqdm, desc="Running generate_until requests"):
             context, gen_kwargs = request.args
             settings: dict[str, Any] = dict(normalize_gen_kwargs(gen_kwargs, self._max_gen_toks))
-            # the text of the end-of-sequence token, where the generator tells it
-            until = handle_stop_sequences(settings["until"], eos=getattr(self._generate, "eos", None))
+            until = handle_stop_sequences(settings["until"], eos=None)  # the generator ends at end tokens by itself
             temperature = _temperature(settings, "temperature" in gen_kwargs)
             text = self._generate(context, tuple(until), settings["max_gen_toks"], temperature)
             text = postprocess_generated_text(text, stop=until, think_end_token=None)

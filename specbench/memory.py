@@ -26,7 +26,9 @@ def write_memory(path: Path, counts: Counter[tuple[int, int]], pair: Pair, sourc
         schema=SCHEMA.with_metadata(metadata),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, compression="zstd")
+    new = path.with_name(path.name + ".new")
+    pq.write_table(table, new, compression="zstd")
+    new.replace(path)
 
 
 def read_memory(path: Path, pair: Pair) -> Counter[tuple[int, int]]:

@@ -85,7 +85,10 @@ def load_pair(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> Pair:
-    """Load the models of a pair. Raises UserError for what cannot be had or does not fit together."""
+    """Load the models of a pair. Raises UserError for what cannot be had or does not fit together.
+
+    `device` is a torch device, `auto`, or `spread`: the target over all GPUs (by accelerate), the draft on the first.
+    """
     transformers_logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     where = _device(device)
@@ -95,7 +98,8 @@ def load_pair(
     models, tokenizers = {}, {}
     for role, one in specs.items():
         with nullcontext() if Path(_location(one.model)).exists() else offline_if_unreachable():
-            models[role] = _load_model(one, where, dtype, trust_remote_code, allow_pickle)
+            spread = device == "spread" and role == "target"
+            models[role] = _load_model(one, where, dtype, trust_remote_code, allow_pickle, spread)
             tokenizers[role] = _load_tokenizer(one, trust_remote_code)
     if spec.draft and vocabulary_hash(tokenizers["target"]) != vocabulary_hash(tokenizers["draft"]):
         raise UserError(
@@ -120,6 +124,8 @@ def check_rollback(session: Session) -> None:
         session.truncate(len(one))
         found = session.forward(other).logits[-1].float()
         session.truncate(0)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # caches of other kinds fail in their own ways
         raise UserError(
             f"{kind} cannot be used: its cache does not roll back ({' '.join(str(error).split())})"
@@ -129,7 +135,7 @@ def check_rollback(session: Session) -> None:
 
 
 def _load_model(
-    spec: ModelSpec, device: torch.device, dtype: str, trust_remote_code: bool, allow_pickle: bool
+    spec: ModelSpec, device: torch.device, dtype: str, trust_remote_code: bool, allow_pickle: bool, spread: bool
 ) -> PreTrainedModel:
     where = _location(spec.model)
     chosen = dtype if dtype != "auto" else "float32" if device.type == "cpu" else spec.dtype
@@ -139,11 +145,11 @@ def _load_model(
             where,
             revision=spec.revision,
             dtype=chosen if chosen == "auto" else getattr(torch, chosen),
-            device_map="auto" if device.type == "cuda" and torch.cuda.device_count() > 1 else None,
+            device_map="auto" if spread else None,
             use_safetensors=None if allow_pickle else True,
             trust_remote_code=trust_remote_code,
         )
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         if "trust_remote_code" in str(error):
             raise UserError(f"{spec.model} brings code of its own; to let it run, add --trust-remote-code") from None
@@ -172,10 +178,15 @@ def _load_tokenizer(spec: ModelSpec, trust_remote_code: bool) -> PreTrainedToken
 
 def _device(name: str) -> torch.device:
     try:
-        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        usual = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "spread": "cuda:0"}
+        device = torch.device(usual.get(name, name))
         torch.empty(0, device=device)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # events are recorded on the current device
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"--device {name}: {str(error).splitlines()[0]}; use auto, cpu or cuda") from None
+        raise UserError(
+            f"--device {name}: {str(error).splitlines()[0]}; use auto, cpu, cuda, cuda:N or spread"
+        ) from None
     return device
 
 
@@ -189,7 +200,7 @@ def _describe(model: PreTrainedModel, spec: ModelSpec | None) -> dict[str, objec
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
-        digest.update(tensor.detach().double().sum().cpu().numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return {
         "model": spec.model if spec else type(model).__name__,
         "revision": spec.revision if spec else "",

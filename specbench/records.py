@@ -1,7 +1,8 @@
 """The records of a run: column names, schemas with their version, and files that survive a kill at any moment.
 
 A run folder holds `manifest.json`, and while it runs a folder `parts/` with two Parquet files per document, each put
-in place whole by a rename. When all documents are done the parts become `samples.parquet` and `rounds.parquet`.
+in place whole by a rename, and what the methods had learned by the last one. When all documents are done the parts
+become `samples.parquet` and `rounds.parquet`.
 """
 
 import json
@@ -81,7 +82,7 @@ SCORES = pa.schema(
         pa.field("stderr", pa.float64()),
     ]
 )
-DECISIONS = ("rejected", "accepted", "rescued", "unread")  # unread: behind a rejection
+DECISIONS = ("rejected", "accepted", "rescued", "unread", "cut")  # unread: behind a rejection; cut: behind the end
 
 
 class Recorder:
@@ -90,6 +91,7 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.parts = folder / "parts"
+        folder.mkdir(parents=True, exist_ok=True)
         self.merged = all((folder / f"{name}.parquet").exists() for name in ("samples", "rounds"))
         if not self.merged:
             self.parts.mkdir(parents=True, exist_ok=True)

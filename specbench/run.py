@@ -24,7 +24,7 @@ from specbench.config import load_pair as read_pair
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.types import Method, Round, Sampling, Watch
 from specbench.divergence import diverged
-from specbench.harness import Request, TaskChoice, Tasks
+from specbench.harness import DataUnavailable, Request, TaskChoice, Tasks
 from specbench.measure import Lap, Stopwatch, peak_memory
 from specbench.methods import module
 from specbench.models import Pair, load_pair
@@ -57,9 +57,13 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool]) -> boo
     prompts = [encode(pair, request.prompt) for request in requests]
     check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
 
+    facts = manifest(plan, pair, requests, methods)
+    if (folder / "manifest.json").exists():
+        check_same(json.loads((folder / "manifest.json").read_text()), facts, folder)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        records.write_json(folder / "manifest.json", facts)
     recorder = records.Recorder(folder)
-    if not (folder / "manifest.json").exists():
-        records.write_json(folder / "manifest.json", manifest(plan, pair, requests))
     total = plan.repeats * len(requests)
     done = total if recorder.merged else recorder.done()
     gc.collect()
@@ -181,6 +185,8 @@ def round_row(number: int, one: Round, lap: Lap) -> dict[str, Any]:
         decisions = [at("accepted")] * verdict.accepted + [at("rejected")] + [at("unread")] * one.drafted
         for position in verdict.rescued:
             decisions[position] = at("rescued")
+        if one.truncated:
+            decisions = decisions[: len(one.tokens)] + [at("cut")] * one.drafted
         row |= {
             "draft_tokens": verdict.drafted,
             "target_tokens": verdict.targets,
@@ -214,7 +220,11 @@ def load_tasks(plan: Plan, pair: Pair, split: str | None = None) -> Tasks:
             return pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
     data_dir = Path(plan.data_dir) if plan.data_dir else None
-    return Tasks(choices, task_folder=SUITES / "tasks", data_dir=data_dir, limit=plan.limit, seed=plan.seed, chat=chat)
+    folder = SUITES / "tasks"
+    try:
+        return Tasks(choices, task_folder=folder, data_dir=data_dir, limit=plan.limit, seed=plan.seed, chat=chat)
+    except (DataUnavailable, ValueError) as error:
+        raise UserError(" ".join(str(error).split())) from None
 
 
 def encode(pair: Pair, prompt: str) -> list[int]:
@@ -239,18 +249,30 @@ def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair,
             )
 
 
-def manifest(plan: Plan, pair: Pair, requests: list[Request]) -> dict[str, Any]:
+def manifest(plan: Plan, pair: Pair, requests: list[Request], methods: dict[str, Method]) -> dict[str, Any]:
+    """All that the figures depend on."""
     return {
         "schema": records.VERSION,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "plan": plan.model_dump(mode="json"),
         "models": pair.describe(),
         "tokenizer_hash": pair.tokenizer_hash,
+        "inputs": {name: method.inputs() for name, method in methods.items()},
         "prompts_hash": _digest([request.prompt_hash for request in requests]),
         "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
         "generation": {r.task: {"until": r.until, "max_new_tokens": r.max_new_tokens} for r in requests},
         "environment": environment.describe(pair.device),
     }
+
+
+def check_same(stored: dict[str, Any], found: dict[str, Any], folder: Path) -> None:
+    """Refuse to go on with a run on another machine, other weights or other documents."""
+    same = ["models", "tokenizer_hash", "inputs", "prompts_hash"]
+    differing = [key for key in same if stored[key] != found[key]]
+    machine = environment.MUST_AGREE
+    differing += [key for key in machine if stored["environment"][key] != found["environment"][key]]
+    if differing:
+        raise UserError(f"{folder} was begun with other {', '.join(differing)}; start a new run instead of --resume")
 
 
 def score(folder: Path, tasks: Tasks, plan: Plan) -> None:
@@ -279,7 +301,10 @@ def text_generator(pair: str, method: str, device: str = "auto", dtype: str = "a
     def generate(prompt: str, until: tuple[str, ...], max_new_tokens: int, temperature: float) -> str:
         ending = Ending(Limits(max_new_tokens, loaded.eos_ids, until), detokenizer(loaded))
         rng = torch.Generator(loaded.device).manual_seed(stable_seed(prompt))
-        for _ in until_end(built.rounds(encode(loaded, prompt), Sampling(temperature), rng), ending):
+        ids = encode(loaded, prompt)
+        if len(ids) + max_new_tokens + built.reach > loaded.context:
+            raise ValueError(f"a prompt of {len(ids)} tokens leaves no room for {max_new_tokens} in {loaded.context}")
+        for _ in until_end(built.rounds(ids, Sampling(temperature), rng), ending):
             pass
         return ending.text()
 

@@ -1,5 +1,6 @@
 """Paired statistics over documents."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,12 +23,14 @@ def speedup(
     """Time per token of the baseline over that of the method, on the same documents, each array [documents].
 
     The 95 % interval is a paired bootstrap: documents are drawn with replacement, baseline and method together. None
-    if either decoded nothing.
+    if either decoded nothing. A single document has no interval: its bounds are NaN.
     """
     totals = np.stack([base_seconds, base_tokens, seconds, tokens])  # [4, documents]
     if not (totals.sum(1) > 0).all():
         return None
     documents = totals.shape[1]
+    if documents < 2:
+        return Interval(float(_ratio(totals.sum(1))), math.nan, math.nan)
     rng = np.random.default_rng(seed)
     weights = rng.multinomial(documents, np.full(documents, 1 / documents), size=RESAMPLES)  # [resamples, documents]
     drawn = weights @ totals.T

@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from gates import GREEDY, csd, decode, lively_prompt, pair
+from gates import DEVICE, GREEDY, csd, decode, lively_prompt, pair
 
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.session import Session
@@ -17,9 +17,9 @@ SAMPLED = Sampling(1.0, top_p=0.9)
 
 
 def judge(method, step, sampling=GREEDY):
-    draft = Draft(torch.tensor(step["drafted"]), None)
-    scored = Scored(torch.tensor(step["logits"], dtype=torch.float64))
-    return method.accept(draft, scored, sampling, torch.Generator().manual_seed(0))
+    draft = Draft(torch.tensor(step["drafted"], device=DEVICE), None)
+    scored = Scored(torch.tensor(step["logits"], dtype=torch.float64, device=DEVICE))
+    return method.accept(draft, scored, sampling, torch.Generator(DEVICE).manual_seed(0))
 
 
 def test_hand_worked_rounds():
@@ -93,14 +93,14 @@ def test_sampled_rescues_take_the_draft_token():
     """At T > 0 a rejected token is rescued by memory and gate as at T = 0; a rejected argmax is no pair."""
     method = csd(*pair("llama"), 1, count_threshold=1, gate_threshold=0.3)
     method.counts[1, 0] = 5
-    draft = Draft(torch.tensor([1]), torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64))
-    scored = Scored(torch.tensor(ONE["logits"], dtype=torch.float64))
-    outcomes = [method.accept(draft, scored, Sampling(1.0), torch.Generator().manual_seed(i)) for i in range(40)]
+    draft = Draft(*(x.to(DEVICE) for x in (torch.tensor([1]), torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64))))
+    scored = Scored(torch.tensor(ONE["logits"], dtype=torch.float64, device=DEVICE))
+    outcomes = [method.accept(draft, scored, Sampling(1.0), torch.Generator(DEVICE).manual_seed(i)) for i in range(40)]
     assert all(o.accepted == 1 for o in outcomes)
     assert {o.rescued for o in outcomes} == {(), (0,)}
-    argmax = Draft(torch.tensor([0]), torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64))
+    argmax = Draft(*(x.to(DEVICE) for x in (torch.tensor([0]), torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64))))
     before = pickle.dumps(method.counts)
-    outcomes = [method.accept(argmax, scored, Sampling(1.0), torch.Generator().manual_seed(i)) for i in range(40)]
+    outcomes = [method.accept(argmax, scored, Sampling(1.0), torch.Generator(DEVICE).manual_seed(i)) for i in range(40)]
     assert {o.accepted for o in outcomes} == {0, 1}
     assert pickle.dumps(method.counts) == before
 

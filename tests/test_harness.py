@@ -244,7 +244,6 @@ def test_registered_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
             calls.append((settings, prompt, until, max_new_tokens, temperature))
             return " #### 5 Q: #### 2"
 
-        generate.eos = "<eos>"
         return generate
 
     monkeypatch.setitem(sys.modules, "specbench.run", types.SimpleNamespace(text_generator=text_generator))
@@ -260,7 +259,7 @@ def test_registered_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert results["results"]["sums"]["exact_match,strict"] == 0.25
     assert results["results"]["sums"]["exact_match,last"] == 0.25  # cut before "Q:", so 5 and not 2
     assert len(calls) == 4
-    assert calls[0] == ({"pair": "pocket", "method": "sps"}, "Q: 1+1\nA:", ("Q:", "</s>", "<eos>"), 40, 0.0)
+    assert calls[0] == ({"pair": "pocket", "method": "sps"}, "Q: 1+1\nA:", ("Q:", "</s>"), 40, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Gate: sampled texts follow the target's own distribution, and a check that would notice if they did not."""
 
+import copy
+
 import numpy as np
 import oracle
 import pytest
 import torch
-from gates import decode
+from gates import DEVICE, decode
 
 from specbench.decoding import accept as acceptance
 from specbench.decoding.drafters import ModelDrafter
@@ -29,7 +31,7 @@ ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 @pytest.fixture(scope="module")
 def models():
     """A target and a draft that differ enough for every wrong rule to show."""
-    return oracle.tiny("llama", seed=1, vocab=VOCABULARY), oracle.tiny("llama", seed=2, vocab=VOCABULARY)
+    return tuple(oracle.tiny("llama", seed=seed, vocab=VOCABULARY).to(DEVICE) for seed in (1, 2))
 
 
 def test_probabilities_equal_transformers_warpers_and_hand_values():
@@ -57,27 +59,27 @@ def test_residual_by_hand():
 
 def test_pick_never_takes_the_impossible():
     """Waiting times of exactly 0 come up in float32; they must not let a token of no probability win."""
-    probs = torch.zeros(64, 100_000)
+    probs = torch.zeros(64, 100_000, device=DEVICE)
     probs[:, 7] = 0.25
-    rng = torch.Generator().manual_seed(0)
+    rng = torch.Generator(DEVICE).manual_seed(0)
     for _ in range(20):
         assert (pick(probs, rng) == 7).all()
 
 
 def test_draw_follows_the_distribution():
-    logits = torch.tensor([[2.0, 0.0, 1.0, -1.0]]).expand(20_000, 4)
-    tokens, q = draw(logits, Sampling(0.8), torch.Generator().manual_seed(1))
-    expected = oracle.warp(logits[0].double(), 0.8).numpy()
-    assert oracle.chi_square(np.bincount(tokens.numpy(), minlength=4), expected) > ALPHA
+    logits = torch.tensor([[2.0, 0.0, 1.0, -1.0]], device=DEVICE).expand(20_000, 4)
+    tokens, q = draw(logits, Sampling(0.8), torch.Generator(DEVICE).manual_seed(1))
+    expected = oracle.warp(logits[0].cpu().double(), 0.8).numpy()
+    assert oracle.chi_square(np.bincount(tokens.cpu().numpy(), minlength=4), expected) > ALPHA
     assert q is not None and q.shape == (20_000, 4)
-    assert draw(logits[:1], Sampling(0), torch.Generator())[0].tolist() == [0]
+    assert draw(logits[:1], Sampling(0), torch.Generator(DEVICE))[0].tolist() == [0]
 
 
 def two_tokens(method, target, sampling):
     """How often each pair of tokens follows a given first one; p-value against exact enumeration."""
     prompt = [1, 5, 2]
     counts = np.zeros((VOCABULARY, VOCABULARY))
-    rng = torch.Generator().manual_seed(0)
+    rng = torch.Generator(DEVICE).manual_seed(0)
     for _ in range(SAMPLES):
         tokens: list[int] = []
         for one in method.rounds(prompt, sampling, rng):
@@ -85,7 +87,9 @@ def two_tokens(method, target, sampling):
             if len(tokens) >= 2:
                 break
         counts[tokens[0], tokens[1]] += 1
-    exact = oracle.two_token_distribution(target, prompt, sampling.temperature, sampling.top_k, sampling.top_p)
+    exact = oracle.two_token_distribution(
+        copy.deepcopy(target).cpu(), prompt, sampling.temperature, sampling.top_k, sampling.top_p
+    )
     return oracle.chi_square(counts, exact)
 
 

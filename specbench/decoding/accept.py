@@ -4,6 +4,7 @@
 the token to emit if the scan stops there. A rule then says at which mismatches it goes on all the same.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ class Weighed:
     gaps: list[float]  # [K]: z(drafted) - z(target), raw logits, ≤ 0
 
     def verdict(self, accepted: int, rescued: tuple[int, ...] = ()) -> Verdict:
-        ratios = torch.tensor(self.gaps).exp().tolist()
+        ratios = [math.exp(gap) for gap in self.gaps]
         return Verdict(accepted, self.emit[accepted], self.drafted, self.targets, ratios, rescued)
 
 

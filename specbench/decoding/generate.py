@@ -14,6 +14,9 @@ class Limits:
     eos_ids: frozenset[int]
     stops: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stops", tuple(stop for stop in self.stops if stop))
+
 
 class Ending:
     """Watches a growing text for its end.

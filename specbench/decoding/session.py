@@ -57,18 +57,17 @@ class Session:
 
         `tokens` are host ids or a tensor [n] on the device. Returns logits [n, V], or the last `keep` rows of them.
         """
-        if isinstance(tokens, Tensor):
-            ids = tokens
-            self._fed.append(ids)
-        else:
-            ids = torch.tensor(tokens, device=self.device)
-            self.tokens.extend(tokens)
+        ids = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens, device=self.device)
         width = ids.shape[0]
         with self._watch.forward(self.role, width, self._length):
             logits = self.model(
                 ids[None], past_key_values=self._cache, use_cache=True, logits_to_keep=keep, return_dict=True
             ).logits[0, :, : self.vocabulary]
         self._length += width
+        if isinstance(tokens, Tensor):
+            self._fed.append(tokens)
+        else:
+            self.tokens.extend(tokens)
         return Scored(logits)
 
     def catch_up(self, context: Sequence[int]) -> Scored:
@@ -81,17 +80,17 @@ class Session:
         return self.forward(context[shared:])
 
     def truncate(self, length: int) -> None:
-        """Roll the cache back to its first `length` tokens, in place."""
-        excess = self._length - length
-        if not 0 <= excess <= self._length:
+        """Roll the cache back to its first `length` tokens, in place, without reading anything from the device."""
+        if not 0 <= length <= self._length:
             raise ValueError(f"cannot truncate {self._length} cached tokens to {length}")
-        if excess == self._length:
+        if length == 0:
             self._cache = DynamicCache()
-        elif excess:
-            self._cache.crop(-excess)
-        if excess:
-            del self.tokens[length:]
-            self._length = length
+        elif length < self._length:
+            self._cache.crop(length - self._length)
+        known = len(self._tokens)
+        self._fed = [torch.cat(self._fed)[: length - known]] if self._fed and length > known else []
+        del self._tokens[length:]
+        self._length = length
 
 
 def _common(a: list[int], b: Sequence[int]) -> int:

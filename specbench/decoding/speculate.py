@@ -26,8 +26,9 @@ def speculate(
     context = [*prompt, int(token)]
     yield Round(context[-1:])
     while True:
+        last = torch.tensor(context[-1:], device=target.device)
         draft = drafter.propose(context, gamma, sampling, rng)
-        scored = target.forward(torch.cat([torch.tensor(context[-1:], device=target.device), draft.tokens]))
+        scored = target.forward(torch.cat([last, draft.tokens]))
         verdict = accept(draft, scored, sampling, rng)
         target.truncate(len(context) + verdict.accepted)
         committed = [*verdict.drafted[: verdict.accepted], verdict.token]

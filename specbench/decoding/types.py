@@ -99,6 +99,9 @@ class Method(Protocol):
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         """Decode for ever; the first round is the prefill and commits one token."""
 
+    def inputs(self) -> dict[str, str]:
+        """Hashes of what the method was given beside its settings (a memory, weights), by name; for the manifest."""
+
     def reset(self) -> None:
         """Forget whatever was learned from earlier prompts."""
 
@@ -111,6 +114,9 @@ class Method(Protocol):
 
 class Stateless:
     """For methods that carry nothing from one prompt to the next."""
+
+    def inputs(self) -> dict[str, str]:
+        return {}
 
     def reset(self) -> None: ...
 

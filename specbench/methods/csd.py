@@ -4,6 +4,7 @@ A rejected draft token is rescued if the pair (draft token, target token) was re
 memory) and the target finds it likely enough (semantic consistency gating).
 """
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -77,6 +78,10 @@ class CSD:
                 return weighed.verdict(i, tuple(rescued))
             rescued.append(i)
         return weighed.verdict(len(weighed.drafted), tuple(rescued))
+
+    def inputs(self) -> dict[str, str]:
+        counts = repr(sorted(self.calibrated.items())).encode()
+        return {"memory": hashlib.sha256(counts).hexdigest()[:16]} if self.calibrated else {}
 
     def reset(self) -> None:
         self.counts = Counter(self.calibrated)

@@ -48,6 +48,8 @@ def with_interval(row: pd.Series, name: str) -> str:
     if row.method == row.baseline:
         return "1 (base)"
     low, high = row[f"{name}_low"], row[f"{name}_high"]
+    if math.isnan(low):
+        return f"{row[name]:.2f} [-]"
     return f"{row[name]:.2f} [{low:.2f}, {high:.2f}]{'=' if low <= 1 <= high else ''}"
 
 
