@@ -15,19 +15,6 @@ NEEDED = (
     *("torch", "transformers", "safetensors", "pytest", "hypothesis", "typer", "rich"),
     *("pydantic", "yaml", "scipy", "pandas", "pyarrow"),
 )
-    "torch",
-    "transformers",
-    "safetensors",
-    "pytest",
-    "hypothesis",
-    "typer",
-    "rich",
-    "pydantic",
-    "yaml",
-    "scipy",
-    "pandas",
-    "pyarrow",
-]
 DTYPES = ("float32", "float16", "bfloat16")
 
 
