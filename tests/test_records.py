@@ -131,7 +131,7 @@ def test_killed_inside_finish(recorder, monkeypatch, step):
             raise KeyboardInterrupt
         original(path, table)
 
-    def remove(folder):
+    def remove(folder, ignore_errors=False):
         if step == "removal":
             (folder / "000000.samples.parquet").unlink()
             (folder / "000002.states.json").unlink()

@@ -18,6 +18,7 @@ from specbench.pocket.problems import Fields, Problem, problems
 
 FAMILIES = {family.__name__.rpartition(".")[2]: family.TEMPLATES for family in (gsm8k, math500, humaneval, cnndm)}
 SHARES = {"gsm8k": 0.36, "math500": 0.34, "humaneval": 0.2, "cnndm": 0.1}  # arithmetic takes the longest to learn
+ALGEBRA = {"gsm8k": 0.12, "math500": 0.65, "humaneval": 0.13, "cnndm": 0.1}  # for the target's second, short stage
 FEWSHOT_SHARE = 0.06  # of the stretches; they hold 2 to 9 documents
 PROMPT_WEIGHT = 0.1  # the loss on prompt tokens, relative to completions
 
@@ -33,13 +34,13 @@ def prompt_and_completion(family: str, fields: Fields) -> tuple[str, str]:
     return f"Summarize the following article:\n\n{fields['article']}\n\nSummary:", f" {fields['highlights']}"
 
 
-def stretches(split: str, seed: int) -> Iterator[list[tuple[str, str]]]:
+def stretches(split: str, seed: int, shares: dict[str, float] = SHARES) -> Iterator[list[tuple[str, str]]]:
     """Lists of (prompt, completion) for ever: mostly one document, sometimes several of one family."""
     rng = random.Random(f"stretches/{split}/{seed}")
     sources = {family: problems(family, templates, split, seed) for family, templates in FAMILIES.items()}
     shuffled = {family: _shuffle(source, rng) for family, source in sources.items()}
     while True:
-        family = rng.choices(list(SHARES), list(SHARES.values()))[0]
+        family = rng.choices(list(shares), list(shares.values()))[0]
         count = rng.randint(2, 9) if rng.random() < FEWSHOT_SHARE else 1
         yield [prompt_and_completion(family, next(shuffled[family]).fields) for _ in range(count)]
 
@@ -54,14 +55,14 @@ def _shuffle(source: Iterable[Problem], rng: random.Random, window: int = 200) -
         pool[at] = next(source)
 
 
-def write_stream(tokenizer: Any, path: Path, tokens: int, split: str = "train", seed: int = 0) -> None:
+def write_stream(tokenizer: Any, path: Path, tokens: int, seed: int = 0, shares: dict[str, float] = SHARES) -> None:
     """Write `tokens` token ids to `path`.ids.npy (uint16) and their loss weights to `path`.weights.npy (float16)."""
     from specbench.console import progress
 
     ids = np.empty(tokens, np.uint16)
     weights = np.empty(tokens, np.float16)
     filled = 0
-    source = stretches(split, seed)
+    source = stretches("train", seed, shares)
     with progress(f"writing {path.name}", tokens) as advance:
         while filled < tokens:
             batch = list(itertools.islice(source, 500))
