@@ -155,7 +155,8 @@ def _load_model(
             raise UserError(f"{spec.model} brings code of its own; to let it run, add --trust-remote-code") from None
         if not allow_pickle and any(Path(where).glob("pytorch_model*.bin")):
             raise UserError(
-                f"{spec.model} has no safetensors, and pickled weights may run code; if you trust them, add --allow-pickle"
+                f"{spec.model} has no safetensors, and pickled weights may run code; "
+                "if you trust them, add --allow-pickle"
             ) from None
         raise UserError(
             f"cannot load {spec.model}: {reason} -- give a folder with config.json and safetensors weights, "
