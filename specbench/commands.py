@@ -204,8 +204,9 @@ def _difference(one: Plan, other: Plan) -> str:
     key = next(key for key in a if a[key] != b[key])
     if key == "methods":
         a, b = ({m["name"]: {k: s["value"] for k, s in m["settings"].items()} for m in x[key]} for x in (a, b))
-        key = next(name for name in {**a, **b} if a.get(name) != b.get(name))
-    return f"{key}: {json.dumps(a.get(key))} there, {json.dumps(b.get(key))} here"
+        name = next((name for name in {**a, **b} if a.get(name) != b.get(name)), "their order")
+        return f"methods: {name} with {json.dumps(a.get(name))} there, with {json.dumps(b.get(name))} here"
+    return f"{key}: {json.dumps(a[key])} there, {json.dumps(b[key])} here"
 
 
 def _check_space(folder: Path) -> None:

@@ -12,6 +12,7 @@ from specbench.decoding import accept as acceptance
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.sampling import draw, pick, probabilities, residual
 from specbench.decoding.session import Session
+from specbench.decoding.speculate import speculate
 from specbench.decoding.types import Draft, Sampling
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
@@ -119,13 +120,14 @@ class GreedyDrafter(ModelDrafter):
         return Draft(torch.cat(tokens), torch.cat(probs))
 
 
-class UnwarpedDrafter(ModelDrafter):
-    """Wrong: top-p on the target's side only, and the warped q reported for unwarped draws."""
+class OneSided(SpS):
+    """Wrong: top-p when drafting, none when verifying."""
 
-    def propose(self, context, gamma, sampling, rng):
-        plain = super().propose(context, gamma, Sampling(sampling.temperature), rng)
-        warped = plain.probs * (plain.probs > 0.1)
-        return Draft(plain.tokens, warped / warped.sum(-1, keepdim=True))
+    def rounds(self, prompt, sampling, rng):
+        def accept(draft, scored, sampling, rng):
+            return acceptance.exact(draft, scored, Sampling(sampling.temperature), rng)
+
+        return speculate(self.target, self.drafter, accept, self.gamma, prompt, sampling, rng)
 
 
 def test_seeded_defects_are_found(models, monkeypatch):
@@ -133,7 +135,7 @@ def test_seeded_defects_are_found(models, monkeypatch):
     session = Session(target, "target")
     greedy = SpS(session, GreedyDrafter(Session(draft, "draft")), 2)
     assert two_tokens(greedy, target, Sampling(1.0)) < ALPHA
-    one_sided = SpS(session, UnwarpedDrafter(Session(draft, "draft")), 2)
+    one_sided = OneSided(session, ModelDrafter(Session(draft, "draft")), 2)
     assert two_tokens(one_sided, target, Sampling(1.0, top_p=0.8)) < ALPHA
     monkeypatch.setattr(acceptance, "residual", lambda p, q: p)
     no_residual = SpS(session, ModelDrafter(Session(draft, "draft")), 2)

@@ -21,6 +21,7 @@ TARGET_PLAN = Plan(steps=2800)
 ALGEBRA_PLAN = Plan(steps=400, rate=2e-3, warmup=20, decay=0.9)  # algebra lags behind the rest after the first stage
 DRAFT = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 2, "num_attention_heads": 8}
 DRAFT_PLAN = Plan(steps=800, distill=0.7)
+DRAFT_ALGEBRA_PLAN = Plan(steps=300, rate=2e-3, warmup=20, decay=0.9, distill=0.7)
 ANSWER_TOKENS = 250_000  # the target's own answers, with their prompts
 WEIGHTS = Path(__file__).parent / "weights"
 
@@ -96,7 +97,10 @@ def main() -> None:
     if not (work / "draft" / "final").exists():
         draft = model(DRAFT, tokenizer, seed=1).to(device)
         train(draft, [Stream(text), Stream(answers)], DRAFT_PLAN, work / "draft", teacher=target)
-    pack(work / "draft", "draft", tokenizer)
+    if not (work / "draft-algebra" / "final").exists():
+        draft = LlamaForCausalLM.from_pretrained(work / "draft" / "final").to(device)
+        train(draft, [Stream(algebra)], DRAFT_ALGEBRA_PLAN, work / "draft-algebra", teacher=target)
+    pack(work / "draft-algebra", "draft", tokenizer)
 
 
 if __name__ == "__main__":
