@@ -37,8 +37,8 @@ def pick(probs: Tensor, rng: torch.Generator) -> Tensor:
     """One token id from each distribution [n, V] (which need not be normalised), without a host round trip.
 
     The smallest of independent exponential waiting times with rates `probs` falls on i with probability ∝ probs[i].
-    A generator of few bits returns a wait of exactly 0 now and then, which would win for any token at all; the clamp
-    makes it the middle of the interval that it stands for.
+    A wait of exactly 0, should a device's generator round to it, would win for any token at all, possible or not; the
+    clamp makes it the middle of the interval that it stands for.
     """
     waits = torch.empty_like(probs).exponential_(generator=rng).clamp_(min=torch.finfo(probs.dtype).eps / 4)
     return (probs / waits).argmax(-1)
