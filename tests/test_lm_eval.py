@@ -48,6 +48,8 @@ def test_vanilla_equals_the_hf_model(pocket, task, fewshot):
             pass
         texts[task, request.doc_id] = ending.text()
     samples = theirs["samples"][task]
+    prompts = {request.doc_id: request.prompt for request in tasks.requests()}
+    assert {s["doc_id"]: s["arguments"][0][0] for s in samples} == prompts
     assert {(task, s["doc_id"]): s["resps"][0][0] for s in samples} == texts
     assert len(set(texts.values())) > LIMIT // 2
     metric, _, label = info.metric.partition(",")
