@@ -1,6 +1,7 @@
 """`python -m specbench.pocket.build`: make the pair again, from nothing, in steps that each resume.
 
-tokenizer -> text -> target -> the target's own answers -> draft -> packing. At most three hours on two CPU cores.
+tokenizer -> text -> target -> the target's own answers -> draft -> the target's last stage. At most three hours on two
+CPU cores.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from specbench.pocket.train import Plan, Stream, train
 TARGET = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 12, "num_attention_heads": 6}
 TARGET_PLAN = Plan(steps=2800)
 ALGEBRA_PLAN = Plan(steps=400, rate=2e-3, warmup=20, decay=0.9)  # algebra lags behind the rest after the first stage
+LATE_ALGEBRA_PLAN = Plan(steps=800, rate=2e-3, warmup=20, decay=0.9)  # the target's last stage, once the draft is made
 DRAFT = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 2, "num_attention_heads": 8}
 DRAFT_PLAN = Plan(steps=800, distill=0.7)
 DRAFT_ALGEBRA_PLAN = Plan(steps=300, rate=2e-3, warmup=20, decay=0.9, distill=0.7)
@@ -89,7 +91,6 @@ def main() -> None:
     if not (work / "target-algebra" / "final").exists():
         first_stage = LlamaForCausalLM.from_pretrained(work / "target" / "final").to(device)
         train(first_stage, [Stream(algebra)], ALGEBRA_PLAN, work / "target-algebra")
-    pack(work / "target-algebra", "target", tokenizer)
 
     target = LlamaForCausalLM.from_pretrained(work / "target-algebra" / "final").to(device).eval()
     if not answers.with_suffix(".ids.npy").exists():
@@ -101,6 +102,13 @@ def main() -> None:
         draft = LlamaForCausalLM.from_pretrained(work / "draft" / "final").to(device)
         train(draft, [Stream(algebra)], DRAFT_ALGEBRA_PLAN, work / "draft-algebra", teacher=target)
     pack(work / "draft-algebra", "draft", tokenizer)
+
+    late_algebra = work / "late-algebra"
+    if not late_algebra.with_suffix(".ids.npy").exists():
+        write_stream(tokenizer, late_algebra, LATE_ALGEBRA_PLAN.steps * LATE_ALGEBRA_PLAN.batch_tokens, 3, ALGEBRA)
+    if not (work / "target-late-algebra" / "final").exists():
+        train(target, [Stream(late_algebra)], LATE_ALGEBRA_PLAN, work / "target-late-algebra")
+    pack(work / "target-late-algebra", "target", tokenizer)
 
 
 if __name__ == "__main__":
