@@ -31,7 +31,7 @@ from specbench.methods.vanilla import Vanilla
 from specbench.models import Pair, load_pair
 from specbench.pocket.corpus import prompt_and_completion
 from specbench.run import detokenizer, encode, timed
-from specbench.stats import Interval, speedup
+from specbench.stats import Interval, Paired, speedup
 
 FAMILIES = ("gsm8k", "math500", "humaneval", "cnndm")
 NEW_TOKENS = 96
@@ -90,7 +90,7 @@ def main(pair_name: str, documents: int, gamma: int, device: str, dtype: str, ou
                     divergences.append(found)
             advance(1)
     ratios = {
-        name: speedup(seconds[base], counts[base], seconds[mine], counts[mine])
+        name: speedup(Paired(seconds[base], counts[base], seconds[mine], counts[mine]))
         for name, mine, base in (
             ("sps over vanilla", "sps", "vanilla"),
             ("vanilla over transformers' vanilla", "vanilla", "vanilla, transformers"),

@@ -39,7 +39,16 @@ class Format(str, Enum):
     table = "table"
     csv = "csv"
     md = "md"
+    latex = "latex"
     json = "json"
+    parquet = "parquet"
+
+
+class By(str, Enum):
+    task = "task"
+    method = "method"
+    pair = "pair"
+    depth = "depth"
 
 
 def known(kind: str) -> Callable[[str], list[str]]:
@@ -153,22 +162,40 @@ def show(run: Annotated[Path, typer.Argument(help="a run folder")], format: Form
 
     `specbench show runs/20260101-120000-math-csd`
     """
-    from specbench import commands
+    from specbench import reading
 
     with user_errors():
-        commands.show(run, format.value)
+        reading.show(run, format.value)
 
 
 @app.command(rich_help_panel=READ)
-def compare(runs: Runs, format: FormatOption = Format.table) -> None:
-    """Put runs side by side; runs that differ in hardware, dtype, versions or prompts are refused.
+def compare(
+    runs: Runs,
+    format: FormatOption = Format.table,
+    by: Annotated[By, typer.Option(help="what makes a block; depth: acceptance by draft position")] = By.task,
+    sort: Annotated[str | None, typer.Option(help="a column, largest first; COLUMN:asc: smallest first")] = None,
+    columns: Annotated[str | None, typer.Option(help="only these, such as accuracy,tau,speedup_decode")] = None,
+    allow_mismatch: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD", help="compare runs that differ in this; the caption says so")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="write to this file")] = None,
+) -> None:
+    """Put runs side by side, per task and on average, and say which differences are real.
 
-    `specbench compare runs/one runs/other --format md`
+    Runs of the same pair and method are pooled as repeats. Runs that differ in hardware, dtype, versions, documents or
+    prompts are refused.
+
+    `specbench compare runs/one runs/other --sort speedup_decode`
+
+    `specbench compare runs/one --by depth`
+
+    `specbench compare runs/one runs/other --allow-mismatch cpu --format latex --out table.tex`
     """
-    from specbench import commands
+    from specbench import reading
 
     with user_errors():
-        commands.compare(runs, format.value)
+        names = [name.strip() for name in columns.split(",")] if columns else []
+        reading.compare(runs, format.value, by.value, sort, names, allow_mismatch or [], out)
 
 
 @app.command("list", rich_help_panel=READ)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 VERSION = 1
@@ -124,15 +125,18 @@ class Recorder:
 
 def read_rows(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table:
     """The `samples` or `rounds` of a finished or an unfinished run."""
+    return scan(folder, name).to_table(columns=columns)
+
+
+def scan(folder: Path, name: str) -> ds.Dataset:
+    """As `read_rows`, but nothing is read yet."""
     whole = folder / f"{name}.parquet"
     if whole.exists():
-        return pq.read_table(whole, columns=columns)
+        return ds.dataset(whole)
     done = {path.name.split(".")[0] for path in (folder / "parts").glob("*.samples.parquet")}
     paths = [folder / "parts" / f"{index}.{name}.parquet" for index in sorted(done)]
     schema = SAMPLES if name == "samples" else ROUNDS
-    if not paths:
-        return schema.empty_table().select(columns or schema.names)
-    return pa.concat_tables([pq.read_table(path, columns=columns) for path in paths])
+    return ds.dataset(paths, schema) if paths else ds.dataset(schema.empty_table())
 
 
 def write_table(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> None:

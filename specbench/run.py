@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 
-from specbench import environment, metrics, records
+from specbench import compare, environment, records
 from specbench.config import SUITES, MethodSpec, Plan, UserError, load_method, task_info, validated
 from specbench.config import load_pair as read_pair
 from specbench.decoding.generate import Ending, Limits, until_end
@@ -28,6 +27,7 @@ from specbench.harness import DataUnavailable, Request, TaskChoice, Tasks
 from specbench.measure import Lap, Stopwatch, peak_memory
 from specbench.methods import module
 from specbench.models import Pair, load_pair
+from specbench.stored import StoredRun
 
 WARMUP_TOKENS = 24
 
@@ -89,7 +89,7 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool]) -> boo
         if not report(Progress(index + 1, total, request, rounds)) and index + 1 < total:
             return False
     recorder.finish()
-    score(folder, tasks, plan)
+    score(folder, tasks)
     return True
 
 
@@ -261,6 +261,7 @@ def manifest(plan: Plan, pair: Pair, requests: list[Request], methods: dict[str,
         "prompts_hash": _digest([request.prompt_hash for request in requests]),
         "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
         "generation": {r.task: {"until": r.until, "max_new_tokens": r.max_new_tokens} for r in requests},
+        "headline": {line.task: task_info(line.task).metric for line in plan.tasks},
         "environment": environment.describe(pair.device),
     }
 
@@ -275,10 +276,9 @@ def check_same(stored: dict[str, Any], found: dict[str, Any], folder: Path) -> N
         raise UserError(f"{folder} was begun with other {', '.join(differing)}; start a new run instead of --resume")
 
 
-def score(folder: Path, tasks: Tasks, plan: Plan) -> None:
+def score(folder: Path, tasks: Tasks) -> None:
     """Judge the stored texts by lm-eval, and write `scores.parquet` and `summary.parquet`."""
     samples = records.read_rows(folder, "samples").to_pandas()
-    rounds = records.read_rows(folder, "rounds", [*metrics.SAMPLE, "warmup", *metrics.ROUND_COLUMNS]).to_pandas()
     good = samples[~samples.warmup & (samples.finish != "error")]
     rows = []
     for (repeat, method), group in good.groupby(["repeat", "method"], sort=False):
@@ -287,10 +287,7 @@ def score(folder: Path, tasks: Tasks, plan: Plan) -> None:
         }
         rows += [{"repeat": repeat, "method": method, **vars(one)} for one in tasks.score(texts)]
     records.write_table(folder / "scores.parquet", rows, records.SCORES)
-    headline = {line.task: task_info(line.task).metric for line in plan.tasks}
-    scores = records.read_frame(folder / "scores.parquet")
-    summary = metrics.summarize(samples, rounds, scores, headline, [m.name for m in plan.methods], plan.baseline)
-    records.write_frame(folder / "summary.parquet", summary)
+    records.write_frame(folder / "summary.parquet", compare.summary(compare.measured([StoredRun(folder)])))
 
 
 def text_generator(pair: str, method: str, device: str = "auto", dtype: str = "auto") -> Callable[..., str]:
@@ -317,10 +314,3 @@ def stable_seed(*parts: object) -> int:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16] if value is not None else ""
-
-
-def read_summary(folder: Path) -> pd.DataFrame:
-    path = folder / "summary.parquet"
-    if not path.exists():
-        raise UserError(f"{folder} has no summary: it is no finished run; `specbench run --resume {folder}` goes on")
-    return records.read_frame(path)

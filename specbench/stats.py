@@ -1,44 +1,125 @@
-"""Paired statistics over documents."""
+"""Paired statistics over documents: intervals of speedups, tests of differences in accuracy, agreement of orders."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 Floats = NDArray[np.float64]
 RESAMPLES = 10_000
+DRAWS = 20_000_000  # the most document weights that are drawn at once: many documents need fewer resamples
 
 
 @dataclass(frozen=True)
 class Interval:
     value: float
-    low: float  # the 95 % interval
+    low: float  # the 95 % interval; NaN where one document cannot have one
     high: float
 
 
-def speedup(
-    base_seconds: Floats, base_tokens: Floats, seconds: Floats, tokens: Floats, seed: int = 0
-) -> Interval | None:
-    """Time per token of the baseline over that of the method, on the same documents, each array [documents].
+@dataclass(frozen=True)
+class Difference:
+    """How far a method's accuracy is from the baseline's on the same documents."""
 
-    The 95 % interval is a paired bootstrap: documents are drawn with replacement, baseline and method together. None
-    if either decoded nothing. A single document has no interval: its bounds are NaN.
+    value: float  # method less baseline
+    p: float  # two-sided, of no difference
+    test: str  # "mcnemar" or "permutation"
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Seconds and tokens of the baseline and of a method on the same documents, each array [documents]."""
+
+    base_seconds: Floats
+    base_tokens: Floats
+    seconds: Floats
+    tokens: Floats
+
+
+def speedup(task: Paired) -> Interval | None:
+    """Time per token of the baseline over that of the method, with a paired bootstrap over documents.
+
+    Documents are drawn with replacement, baseline and method together. None if either decoded nothing.
     """
-    totals = np.stack([base_seconds, base_tokens, seconds, tokens])  # [4, documents]
-    if not (totals.sum(1) > 0).all():
+    return average_speedup([task])
+
+
+def average_speedup(tasks: Sequence[Paired]) -> Interval | None:
+    """The mean over tasks of their speedups; documents are drawn within each task. None as in `speedup`."""
+    values, draws = [], []
+    for task in tasks:
+        totals = np.stack([task.base_seconds, task.base_tokens, task.seconds, task.tokens])  # [4, documents]
+        if not (totals.sum(1) > 0).all():
+            return None
+        values.append(_ratio(totals.sum(1)))
+        draws.append(_resampled(totals) if totals.shape[1] > 1 else np.full(1, math.nan))
+    if not values:
         return None
-    documents = totals.shape[1]
-    if documents < 2:
-        return Interval(float(_ratio(totals.sum(1))), math.nan, math.nan)
-    rng = np.random.default_rng(seed)
-    weights = rng.multinomial(documents, np.full(documents, 1 / documents), size=RESAMPLES)  # [resamples, documents]
-    drawn = weights @ totals.T
-    valid = (drawn > 0).all(1)
-    low, high = np.quantile(_ratio(drawn[valid].T), [0.025, 0.975])
-    return Interval(float(_ratio(totals.sum(1))), float(low), float(high))
+    shortest = min(map(len, draws))
+    drawn = np.mean([one[:shortest] for one in draws], axis=0)
+    low, high = np.nanquantile(drawn, [0.025, 0.975]) if not np.isnan(drawn).all() else (math.nan, math.nan)
+    return Interval(float(np.mean(values)), float(low), float(high))
+
+
+def _resampled(totals: Floats) -> Floats:
+    """Speedups of bootstrap samples [resamples]; NaN where a sample decoded nothing."""
+    drawn = (_weights(totals.shape[1]) @ totals.T).T  # [4, resamples]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((drawn > 0).all(0), _ratio(drawn), math.nan)
+
+
+@lru_cache(maxsize=4)
+def _weights(documents: int) -> Floats:
+    """How often each document is drawn, [resamples, documents]; the same for every method, so that they compare."""
+    resamples = max(1000, min(RESAMPLES, DRAWS // documents))
+    rng = np.random.default_rng(0)
+    return rng.multinomial(documents, np.full(documents, 1 / documents), size=resamples).astype(float)
 
 
 def _ratio(totals: Floats) -> Floats:
     base_seconds, base_tokens, seconds, tokens = totals
     return (base_seconds / base_tokens) / (seconds / tokens)
+
+
+def difference(mine: Floats, base: Floats) -> Difference:
+    """Compare scores on the same documents, each array [documents].
+
+    Right-or-wrong scores get McNemar's exact test, others a permutation test of the mean (signs flipped at random).
+    """
+    change = mine - base
+    value = float(change.mean()) if len(change) else math.nan
+    if np.isin(mine, (0, 1)).all() and np.isin(base, (0, 1)).all():
+        return Difference(value, mcnemar(int((change > 0).sum()), int((change < 0).sum())), "mcnemar")
+    if not change.any():
+        return Difference(value, 1.0, "permutation")
+    rng = np.random.default_rng(0)
+    found = stats.permutation_test(
+        (change,),
+        lambda x, axis: np.mean(x, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=max(999, min(RESAMPLES - 1, DRAWS // len(change) - 1)),
+        batch=max(1, DRAWS // 10 // len(change)),
+        rng=rng,
+    )
+    return Difference(value, float(found.pvalue), "permutation")
+
+
+def mcnemar(better: int, worse: int) -> float:
+    """The exact two-sided p of McNemar's test, from the documents that only one of the two methods solved."""
+    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """P values adjusted for their number by Holm's step-down rule, in the given order; NaN ones are passed over."""
+    adjusted = [math.nan] * len(ps)
+    order = sorted((p, i) for i, p in enumerate(ps) if not math.isnan(p))
+    reached = 0.0
+    for rank, (p, i) in enumerate(order):
+        reached = max(reached, min(1.0, p * (len(order) - rank)))
+        adjusted[i] = reached
+    return adjusted

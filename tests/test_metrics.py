@@ -1,14 +1,14 @@
-"""Rates against hand-worked numbers, identities, and the table that people read."""
+"""Counts and rates against hand-worked numbers, and identities."""
 
-import io
 import itertools
 import math
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 from specbench import metrics
-from specbench.report.tables import render, with_interval
 
 
 def sample(method, doc_id, decode, *, task="one", repeat=0, prefill=0.25, warmup=False, finish="length", memory=10):
@@ -41,6 +41,15 @@ def round_(number, drafted, accepted, committed, truncated=0, rescued=0, seconds
 
 
 PREFILL = round_(0, 0, 0, 1, seconds=(50.0, 50.0), forwards=7)  # would spoil every sum if it were counted
+
+
+def dataset(rounds):
+    """Rounds as they are scanned from files, in several batches."""
+    return ds.dataset(pa.Table.from_pandas(pd.DataFrame(rounds)).to_batches(max_chunksize=3))
+
+
+def counts_of(samples, rounds):
+    return metrics.per_document(pd.DataFrame(samples), dataset(rounds))
 
 
 def rows(method, doc_id, *rounds, task="one", repeat=0, warmup=False):
@@ -78,27 +87,25 @@ def tables():
         *rows("sps", 0, PREFILL, round_(1, 2, 2, 3), task="two"),
         *rows("plain", 0, PREFILL, *single(3), task="two"),
     ]
-    return pd.DataFrame(samples), pd.DataFrame(rounds)
+    return samples, rounds
 
 
 @pytest.fixture
 def rates(tables):
-    return metrics.rates(metrics.per_document(*tables), ["task", "method"])
+    return metrics.rates(counts_of(*tables), ["task", "method"])
 
 
 def test_counts_of_a_document(tables):
-    counts = metrics.per_document(*tables)
+    counts = counts_of(*tables)
     assert len(counts) == 7  # 10 samples, 2 warm-ups and 1 failure left out
     one = counts.loc[(0, "one", 0, "sps")]
-    names = ["D", "A", "J", "S", "C", "F", "G", "R", "prefill", "decode", "memory"]
-    assert one[names].tolist() == [12, 7, 1, 0, 9, 3, 12, 3, 0.25, 0.6, 30]
-    assert one.inside == pytest.approx(0.45)
+    names = ["D", "A", "J", "S", "C", "F", "G", "R", "target", "draft", "prefill", "decode", "memory"]
+    assert one[names].tolist() == pytest.approx([12, 7, 1, 0, 9, 3, 12, 3, 0.3, 0.15, 0.25, 0.6, 30])
 
 
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
-        ("documents", 2),
         ("acceptance_rate", 10 / 20),
         ("alpha", 10 / 13),
         ("tau", 14 / 5),
@@ -117,7 +124,7 @@ def test_rates_by_hand(rates, column, expected):
 
 def test_tasks_are_kept_apart(rates):
     two = rates.loc[("two", "sps")]
-    assert two[["documents", "acceptance_rate", "alpha", "tau", "discard_rate"]].tolist() == [1, 1, 1, 3, 0]
+    assert two[["acceptance_rate", "alpha", "tau", "discard_rate"]].tolist() == [1, 1, 3, 0]
     assert two.verification_rate == pytest.approx(1 / 3)
     assert two.tokens_per_s == pytest.approx(6)
 
@@ -125,17 +132,15 @@ def test_tasks_are_kept_apart(rates):
 def test_without_drafts_rates_are_undefined_not_zero(rates):
     plain = rates.loc[("one", "plain")]
     assert plain[["acceptance_rate", "alpha", "rescue_rate"]].isna().all()
-    assert (plain.tau, plain.verification_rate, plain.discard_rate, plain.documents) == (1, 1, 0, 3)
+    assert (plain.tau, plain.verification_rate, plain.discard_rate) == (1, 1, 0)
     assert plain.tokens_per_s == pytest.approx(17 / 103)
 
 
 def test_a_text_that_ends_with_the_prefill_has_no_rates():
-    samples = pd.DataFrame([sample("sps", 0, 0.0)])
-    rounds = pd.DataFrame(rows("sps", 0, PREFILL))
-    table = metrics.rates(metrics.per_document(samples, rounds), ["task", "method"])
+    counts = counts_of([sample("sps", 0, 0.0)], rows("sps", 0, PREFILL))
+    table = metrics.rates(counts, ["task", "method"])
     undefined = ["acceptance_rate", "alpha", "tau", "verification_rate", "tokens_per_s", "tokens_per_s_mean"]
     assert table.loc[("one", "sps"), undefined].isna().all()
-    assert table.loc[("one", "sps"), "documents"] == 1
 
 
 def test_identities_without_truncation():
@@ -144,7 +149,7 @@ def test_identities_without_truncation():
         round_(i + 1, drafted, accepted, accepted + 1)
         for i, (drafted, accepted) in enumerate((d, a) for d in range(1, 6) for a in range(d + 1))
     ]
-    counts = metrics.per_document(pd.DataFrame([sample("sps", 0, 1.0)]), pd.DataFrame(rows("sps", 0, *rounds)))
+    counts = counts_of([sample("sps", 0, 1.0)], rows("sps", 0, *rounds))
     total = counts.sum()
     assert total.C == total.D - (total.D - total.A) + total.F == sum(r["accepted"] + 1 for r in rounds)
     row = metrics.rates(counts, ["task", "method"]).loc[("one", "sps")]
@@ -152,37 +157,10 @@ def test_identities_without_truncation():
     assert row.acceptance_rate == pytest.approx((1 - v) / (1 - v + d))
 
 
-def test_speedups_on_shared_documents(tables):
-    """Document 2 failed under sps, so plain's 100 seconds on it do not count."""
-    decode, whole = metrics.speedups(metrics.per_document(*tables), "one", "sps", "plain")
-    assert decode.value == pytest.approx((3.0 / 15) / (1.0 / 14))
-    assert whole.value == pytest.approx((3.5 / 17) / (1.5 / 16))  # each prefill commits a token
-    assert decode.low <= decode.value <= decode.high
-
-
-def test_speedups_of_what_did_not_run(tables):
-    counts = metrics.per_document(*tables)
-    assert metrics.speedups(counts, "one", "absent", "plain") == (None, None)
-    assert metrics.speedups(counts, "absent", "sps", "plain") == (None, None)
-
-
-def test_end_to_end_counts_one_prefill_token_a_repeat():
-    samples, rounds = [], []
-    for repeat in (0, 1):
-        samples += [sample("plain", 0, 1.0, repeat=repeat), sample("sps", 0, 0.5, repeat=repeat)]
-        rounds += rows("plain", 0, PREFILL, *single(4), repeat=repeat)
-        rounds += rows("sps", 0, PREFILL, round_(1, 3, 1, 2), repeat=repeat)
-    _, whole = metrics.speedups(
-        metrics.per_document(pd.DataFrame(samples), pd.DataFrame(rounds)), "one", "sps", "plain"
-    )
-    # plain: 2 * (0.25 + 1.0) s for 2 * (1 + 4) tokens; sps: 2 * (0.25 + 0.5) s for 2 * (1 + 2) tokens
-    assert whole.value == pytest.approx((2.5 / 10) / (1.5 / 6))
-
-
 def drifting(per_token):
     samples = [sample("plain", i, 4 * seconds) for i, seconds in enumerate(per_token)]
     rounds = list(itertools.chain(*(rows("plain", i, PREFILL, *single(4)) for i in range(len(per_token)))))
-    return metrics.drift(metrics.per_document(pd.DataFrame(samples), pd.DataFrame(rounds)), "plain")
+    return metrics.drift(counts_of(samples, rounds))
 
 
 def test_drift_is_the_move_of_the_median():
@@ -192,95 +170,34 @@ def test_drift_is_the_move_of_the_median():
     assert drifting([1.0] * 2 + [2.0] * 2) == 0  # too few to tell
 
 
-SCORES = ["repeat", "task", "method", "doc_id", "metric", "filter", "value", "stderr"]
+def test_what_is_not_told_is_unknown_and_no_zero():
+    """An imported run may know what a round committed, but not what it drafted."""
+    rounds = rows("sps", 0, *(round_(i, 4, 2, 3) | {"drafted": None, "draft_seconds": None} for i in (1, 2)))
+    samples = [sample("sps", 0, 0.5) | {"peak_memory": None}]
+    found = metrics.rates(counts_of(samples, rounds), ["task", "method"]).loc[("one", "sps")]
+    unknown = ["acceptance_rate", "alpha", "discard_rate", "rescue_rate", "overhead", "peak_memory"]
+    assert found[unknown].isna().all()
+    assert (found.tau, found.tokens_per_s) == (3, 12)
 
 
-def summary_of(tables, methods=("plain", "sps"), scores=()):
-    frame = pd.DataFrame(list(scores), columns=SCORES)
-    return metrics.summarize(*tables, frame, {"one": "hit,strict", "two": "hit,strict"}, list(methods), "plain")
+def test_one_unknown_round_makes_the_rate_unknown():
+    rounds = [round_(1, 4, 2, 3), round_(2, 4, 2, 3) | {"accepted": None}]
+    found = metrics.rates(counts_of([sample("sps", 0, 0.5)], rows("sps", 0, *rounds)), ["task", "method"])
+    assert math.isnan(found.acceptance_rate.iloc[0])
 
 
-@pytest.fixture
-def summary(tables):
-    return summary_of(
-        tables,
-        scores=[
-            (0, "one", "sps", None, "hit", "strict", 0.25, 0.125),
-            (0, "one", "sps", 0, "hit", "strict", 1.0, None),
-            (0, "one", "sps", None, "hit", "loose", 0.75, 0.5),
-            (0, "one", "plain", None, "hit", "strict", 0.5, 0.25),
-        ],
-    )
+def test_acceptance_by_depth_by_hand():
+    """Rounds (D, A): (3, 3), (3, 1), (2, 0), (2, 2) and one cut behind its first token, (3, 1)."""
+    rounds = [(3, 3, 0), (3, 1, 0), (2, 0, 0), (2, 2, 0), (3, 1, 2)]
+    rounds = [round_(i + 1, d, a, a + 1 - (cut > 0), truncated=cut) for i, (d, a, cut) in enumerate(rounds)]
+    counts = metrics.depths(dataset(rows("sps", 0, PREFILL, *rounds) + rows("sps", 0, *rounds, warmup=True)))
+    found = metrics.acceptance_by_depth(counts)
+    assert found.depth.tolist() == [1, 2, 3]
+    # Depth 2 was drafted behind an accepted first token in four rounds, but the cut one never tested it.
+    assert found.tested.tolist() == [5, 3, 1]
+    assert found.cond_accept.tolist() == pytest.approx([4 / 5, 2 / 3, 1])
+    assert found.joint_accept.tolist() == pytest.approx([4 / 5, 2 / 5, 1 / 5])
 
 
-def test_summary(summary):
-    assert summary[["task", "method"]].values.tolist() == [
-        ["one", "plain"],
-        ["one", "sps"],
-        ["two", "plain"],
-        ["two", "sps"],
-    ]
-    row = summary.iloc[1]
-    assert (row.accuracy, row.accuracy_stderr, row.errors, row.documents) == (0.25, 0.125, 1, 2)
-    assert row.speedup_decode == pytest.approx(2.8)
-    assert row.speedup_decode_low <= 2.8 <= row.speedup_decode_high
-    assert summary.iloc[0].speedup_decode == pytest.approx(1)
-    assert math.isnan(summary.iloc[2].accuracy)
-
-
-def test_summary_where_a_method_failed_everywhere(tables):
-    samples, rounds = tables
-    samples = pd.concat([samples, pd.DataFrame([sample("broken", 0, 0, finish="error")])], ignore_index=True)
-    found = summary_of((samples, rounds), ["plain", "broken"])
-    row = found[(found.task == "one") & (found.method == "broken")].iloc[0]
-    assert (row.errors, row.documents) == (1, 0)
-    assert math.isnan(row.tau) and math.isnan(row.speedup_decode)
-    assert "broken" in render(found, "table")
-
-
-def test_summary_where_everything_failed():
-    """A run that has nothing but errors still has a table."""
-    samples = pd.DataFrame([sample("plain", 0, 0, finish="error"), sample("sps", 0, 0, finish="error")])
-    rounds = pd.DataFrame(rows("plain", 0, PREFILL, warmup=True))
-    frame = pd.DataFrame([], columns=SCORES)
-    found = metrics.summarize(samples, rounds, frame, {"one": "hit,strict"}, ["plain", "sps"], "plain")
-    assert found.errors.tolist() == [1, 1]
-    for format in ("table", "csv", "md", "json"):
-        assert "sps" in render(found, format)
-
-
-def interval_row(low, high, method="sps"):
-    return pd.Series({"method": method, "baseline": "plain", "s": 1.5, "s_low": low, "s_high": high})
-
-
-def test_speedup_cells():
-    assert with_interval(interval_row(0.9, 1.6), "s") == "1.50 [0.90, 1.60]="
-    assert with_interval(interval_row(1.0, 1.6), "s").endswith("=")
-    assert with_interval(interval_row(1.2, 1.6), "s") == "1.50 [1.20, 1.60]"
-    assert with_interval(interval_row(0.7, 0.9), "s") == "1.50 [0.70, 0.90]"
-    assert "base" in with_interval(interval_row(1, 1, "plain"), "s")
-
-
-@pytest.mark.parametrize("errors", [0, 3])
-@pytest.mark.parametrize("runs", [False, True])
-def test_table_fits_80_columns(summary, errors, runs):
-    wide = summary.assign(method=["plain", "speculate-12", "plain", "speculate-12"], errors=errors)
-    wide = wide.assign(speedup_decode=2.34, speedup_decode_low=0.98, speedup_decode_high=3.45, tokens_per_s=1234.5)
-    if runs:
-        wide = wide.assign(run="20260101-120000-math-csd")
-    lines = render(wide, "table", 80).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any("2.34 [0.98, 3.45]=" in line for line in lines) or runs or errors
-    assert any("speculate-12" in line for line in lines) or runs
-
-
-def test_formats_parse_back(summary):
-    csv = pd.read_csv(io.StringIO(render(summary, "csv")))
-    back = pd.read_json(io.StringIO(render(summary, "json")))
-    for found in (csv, back):
-        assert found.method.tolist() == summary.method.tolist()
-        assert found.tau.tolist() == pytest.approx(summary.tau.tolist())
-    lines = [line.strip("| ").split(" | ") for line in render(summary, "md").splitlines()]
-    assert len({len(line) for line in lines}) == 1 and len(lines) == 2 + len(summary)
-    assert set(lines[1]) == {"---"}
-    assert lines[3][lines[0].index("τ")] == "2.80"
+def test_acceptance_by_depth_of_vanilla_is_empty():
+    assert metrics.acceptance_by_depth(metrics.depths(dataset(rows("plain", 0, *single(3))))).empty

@@ -17,7 +17,7 @@ import yaml
 from oracle import tiny_pair
 from transformers import AutoTokenizer
 
-from specbench import cli, commands, records
+from specbench import cli, commands, reading, records
 from specbench import run as engine
 from specbench.config import PACKAGE, UserError
 from specbench.methods.sps import SpS
@@ -360,43 +360,18 @@ def test_show_prints_what_run_printed(make_plan, tmp_path, capsys):
     folder = tmp_path / "run"
     assert commands.run(make_plan(limit=1), folder, None) == 0
     ran = capsys.readouterr().out
-    commands.show(folder, "table")
+    reading.show(folder, "table")
     shown = capsys.readouterr().out
     assert shown.strip() and shown.strip() in ran
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def changed_copy(whole, folder, change):
-    shutil.copytree(whole, folder)
-    manifest = yaml.safe_load((folder / "manifest.json").read_text())
-    change(manifest)
-    records.write_json(folder / "manifest.json", manifest)
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("field", "change"),
-    [
-        ("dtype", lambda m: m["models"]["target"].update(dtype="bfloat16")),
-        ("prompts", lambda m: m.update(prompts_hash="other")),
-        ("cpu", lambda m: m["environment"].update(cpu="other")),
-        ("versions", lambda m: m["environment"]["versions"].update(torch="0.1")),
-        ("threads", lambda m: m["environment"].update(threads=99)),
-    ],
-)
-def test_compare_refuses_what_cannot_be_compared(whole, tmp_path, field, change):
-    other = changed_copy(whole, tmp_path / "other", change)
-    with pytest.raises(UserError, match=field):
-        commands.compare([whole, other], "table")
-
-
-def test_compare_puts_runs_side_by_side(whole, tmp_path, capsys):
-    other = changed_copy(whole, tmp_path / "other", lambda m: None)
-    commands.compare([whole, other], "csv")
+def test_a_run_and_its_copy_are_pooled(whole, tmp_path, capsys):
+    shutil.copytree(whole, tmp_path / "copy")
+    reading.compare([whole, tmp_path / "copy", whole], "csv")
     table = pd.read_csv(io.StringIO(capsys.readouterr().out))
-    assert len(table) == 2 * 2 * 3 and set(table["run"]) == {"whole", "other"}
-    commands.compare([whole, other], "table")
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    assert len(table) == 3 * 3  # two tasks and their average, three methods
+    assert set(table.repeats) == {4}
 
 
 def test_resume_under_other_settings_is_refused(whole, make_plan):

@@ -1,18 +1,25 @@
-"""Tables for people and for programs: from summary rows to the terminal, CSV, Markdown or JSON."""
+"""Tables for people and for programs: from rows of the summary to the terminal, Markdown, LaTeX, CSV or JSON."""
 
+import difflib
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-FORMATS = ("table", "csv", "md", "json")
+from specbench.config import UserError
+
+FORMATS = ("table", "csv", "md", "latex", "json", "parquet")
+IDENTITY = ("pair", "sampling", "task", "method")
 
 
 def number(digits: int, scale: float = 1.0) -> Callable[[object], str]:
+    """A function that writes a number to so many digits, and a missing one as `-`."""
+
     def text(value: object) -> str:
         return "-" if not isinstance(value, float | int) or math.isnan(value) else f"{value * scale:.{digits}f}"
 
@@ -21,19 +28,22 @@ def number(digits: int, scale: float = 1.0) -> Callable[[object], str]:
 
 percent = number(1, 100)
 
-# Column of the summary -> heading and how it is written.
-COLUMNS: dict[str, tuple[str, Callable[[object], str]]] = {
-    "acceptance_rate": ("accept", percent),
-    "alpha": ("α", percent),
-    "tau": ("τ", number(2)),
-    "discard_rate": ("discard", number(2)),
-    "verification_rate": ("verify", number(2)),
-    "rescue_rate": ("rescue", percent),
-    "overhead": ("overhead", percent),
-    "tokens_per_s": ("tok/s", number(0)),
-    "tokens_per_s_mean": ("tok/s mean", number(0)),
-}
-NARROW = ("acceptance_rate", "alpha", "tau", "discard_rate", "verification_rate", "tokens_per_s")
+
+@dataclass(frozen=True)
+class Column:
+    """A column for people, and the columns of the summary that it is written from."""
+
+    heading: str
+    text: Callable[[pd.Series], str]
+    raw: tuple[str, ...]
+
+
+def _plain(heading: str, name: str, text: Callable[[object], str]) -> Column:
+    return Column(heading, lambda row: text(row[name]), (name,))
+
+
+def _interval(heading: str, name: str) -> Column:
+    return Column(heading, lambda row: with_interval(row, name), (name, f"{name}_low", f"{name}_high"))
 
 
 def with_error(row: pd.Series) -> str:
@@ -53,47 +63,128 @@ def with_interval(row: pd.Series, name: str) -> str:
     return f"{row[name]:.2f} [{low:.2f}, {high:.2f}]{'=' if low <= 1 <= high else ''}"
 
 
-def readable(summary: pd.DataFrame, wide: bool) -> pd.DataFrame:
-    """The summary as texts under short headings: what is printed. `wide` shows every column."""
-    cells = pd.DataFrame({"run": summary.run} if "run" in summary else {}, index=summary.index)
-    cells["task"], cells["method"] = summary.task, summary.method
-    cells["score"] = [with_error(row) for _, row in summary.iterrows()]
-    for name, (heading, text) in COLUMNS.items():
-        if wide or name in NARROW:
-            cells[heading] = summary[name].map(text)
-    cells["speedup [95 %]"] = [with_interval(row, "speedup_decode") for _, row in summary.iterrows()]
-    if wide:
-        cells["end to end [95 %]"] = [with_interval(row, "speedup_e2e") for _, row in summary.iterrows()]
-        cells["memory MB"] = summary.peak_memory.map(number(0, 1e-6))
-        cells["docs"] = summary.documents.map(number(0))
-    if summary.errors.any():
-        cells["failed"] = summary.errors.map(str)
-    return cells
+def p_value(p: float) -> str:
+    return "-" if math.isnan(p) else "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
 
 
-def render(summary: pd.DataFrame, format: str, width: int = 80) -> str:
-    """The summary in one of FORMATS; `table` fits a terminal of `width` columns, one block per task."""
-    if format == "csv":
-        return summary.to_csv(index=False)
-    if format == "json":
-        return summary.to_json(orient="records", indent=1)
-    cells = readable(summary, wide=format == "md" or width >= 150)
+COLUMNS: dict[str, Column] = {
+    "accuracy": Column("score", with_error, ("accuracy", "accuracy_stderr")),
+    "accuracy_delta": _plain("Δ", "accuracy_delta", number(1, 100)),
+    "accuracy_p": Column("p", lambda row: p_value(row.accuracy_p), ("accuracy_p", "accuracy_test")),
+    "acceptance_rate": _plain("accept", "acceptance_rate", percent),
+    "alpha": _plain("α", "alpha", percent),
+    "tau": _plain("τ", "tau", number(2)),
+    "discard_rate": _plain("discard", "discard_rate", number(2)),
+    "verification_rate": _plain("verify", "verification_rate", number(2)),
+    "rescue_rate": _plain("rescue", "rescue_rate", percent),
+    "overhead": _plain("overhead", "overhead", percent),
+    "tokens_per_s": _plain("tok/s", "tokens_per_s", number(0)),
+    "tokens_per_s_mean": _plain("tok/s mean", "tokens_per_s_mean", number(0)),
+    "speedup_decode": _interval("speedup [95 %]", "speedup_decode"),
+    "speedup_e2e": _interval("end to end [95 %]", "speedup_e2e"),
+    "peak_memory": _plain("memory MB", "peak_memory", number(0, 1e-6)),
+    "documents": _plain("docs", "documents", number(0)),
+    "repeats": _plain("repeats", "repeats", number(0)),
+    "accuracy_spread": _plain("score sd", "accuracy_spread", percent),
+    "speedup_spread": _plain("speedup sd", "speedup_spread", number(3)),
+    "errors": _plain("failed", "errors", number(0)),
+}
+NARROW = ["accuracy", "accuracy_p", "acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s"]
+NARROW += ["speedup_decode"]
+DEPTH_COLUMNS: dict[str, Column] = {
+    "depth": _plain("depth", "depth", number(0)),
+    "cond_accept": _plain("accepted if tested %", "cond_accept", percent),
+    "joint_accept": _plain("accepted of all rounds %", "joint_accept", percent),
+    "tested": _plain("tested", "tested", number(0)),
+}
+
+
+def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
+    """The columns that are printed when none are asked for: those that fit, and those that have something to say."""
+    chosen = list(COLUMNS if wide else NARROW)
+    silent = [name for name in ("accuracy_spread", "speedup_spread") if summary[name].isna().all()]
+    silent += ["repeats"] if (summary.repeats <= 1).all() else []
+    chosen = [name for name in chosen if name not in silent and name != "errors"]
+    return [*chosen, *(["errors"] if summary.errors.any() else [])]
+
+
+def checked_columns(names: Sequence[str]) -> list[str]:
+    """Names of COLUMNS. Raises UserError for an unknown one."""
+    for name in names:
+        if name not in COLUMNS:
+            close = difflib.get_close_matches(name, COLUMNS, n=1)
+            hint = f", did you mean {close[0]!r}?" if close else ""
+            raise UserError(f"no column {name!r}{hint}; there are {', '.join(COLUMNS)}")
+    return list(names)
+
+
+def sort(summary: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Rows by a column of the summary, largest first; `NAME:asc` turns that round. Raises UserError."""
+    name, _, direction = by.partition(":")
+    if name not in summary or direction not in ("", "asc", "desc"):
+        raise UserError(f"cannot sort by {by!r}; write COLUMN or COLUMN:asc, with one of {', '.join(summary.columns)}")
+    return summary.sort_values(name, ascending=direction == "asc", kind="stable")
+
+
+def render(summary: pd.DataFrame, format: str, width: int = 80, columns: Sequence[str] = (), by: str = "task") -> str:
+    """The summary as text in one of FORMATS (but for parquet, which is no text).
+
+    `table` fits a terminal of `width` columns and has a block for each `by`; `columns` are names of COLUMNS.
+    """
+    if format in ("csv", "json"):
+        raw = raw_columns(summary, columns)
+        return raw.to_csv(index=False) if format == "csv" else raw.to_json(orient="records", indent=1)
+    chosen = checked_columns(columns) or choose(summary, wide=format != "table" or width >= 150)
+    return _written(summary, {name: COLUMNS[name] for name in chosen}, format, width, by)
+
+
+def render_depths(table: pd.DataFrame, format: str, width: int = 80) -> str:
+    """Acceptance by depth as text in one of FORMATS."""
+    if format in ("csv", "json"):
+        return table.to_csv(index=False) if format == "csv" else table.to_json(orient="records", indent=1)
+    return _written(table, DEPTH_COLUMNS, format, width, "task")
+
+
+def raw_columns(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The summary for programs: all of it, or what the chosen columns are written from."""
+    if not columns:
+        return summary
+    raw = [name for column in checked_columns(columns) for name in COLUMNS[column].raw]
+    return summary[[*IDENTITY, *raw]]
+
+
+def _written(rows: pd.DataFrame, columns: dict[str, Column], format: str, width: int, by: str) -> str:
+    """Identity columns that vary, then `columns`, as a Markdown or LaTeX table or as blocks for the terminal."""
+    varying = [name for name in ("pair", "sampling") if rows[name].nunique() > 1]
+    shown = [name for name in (*varying, "task", "method") if format != "table" or name != by]
+    cells = rows[shown].copy()
+    for column in columns.values():
+        cells[column.heading] = [column.text(row) for _, row in rows.iterrows()]
     if format == "md":
         lines = [list(cells.columns), ["---"] * len(cells.columns), *cells.astype(str).values.tolist()]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    titles = dict(zip(summary.task, summary.metric, strict=True))
-    blocks = cells.groupby("task", sort=False)
-    return "\n".join(_block(f"{task}  {titles[task]}", block, width) for task, block in blocks)
+    if format == "latex":
+        return latex(cells)
+    metrics = dict(zip(rows.task, rows.metric, strict=True)) if by == "task" and "metric" in rows else {}
+    blocks = cells.groupby(rows[by], sort=False)
+    return "\n".join(_block(f"{name}  {metrics.get(name, '')}".rstrip(), block, width) for name, block in blocks)
 
 
-def _block(task: str, cells: pd.DataFrame, width: int) -> str:
-    """One task's methods as a table without a task column."""
-    table = Table(title=task, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
-    shown = cells.drop(columns="task")
-    for heading in shown.columns:
-        text = heading in ("run", "method")
-        table.add_column(heading, justify="left" if text else "right", overflow="fold")
-    for values in shown.astype(str).values.tolist():
+def latex(cells: pd.DataFrame) -> str:
+    """A booktabs table of texts."""
+    names = {"±": r"$\pm$", "α": r"$\alpha$", "τ": r"$\tau$", "Δ": r"$\Delta$", "γ": r"$\gamma$", "λ": r"$\lambda$"}
+    names |= {"μ": r"$\mu$", "−": "$-$", "≥": r"$\ge$", "≤": r"$\le$", "×": r"$\times$", "→": r"$\to$"}
+    align = "".join("l" if name in (*IDENTITY, "metric", "run") else "r" for name in cells.columns)
+    text = cells.to_latex(index=False, escape=True, column_format=align)
+    return text.translate(str.maketrans(names)).rstrip()
+
+
+def _block(title: str, cells: pd.DataFrame, width: int) -> str:
+    """One block of rows for the terminal."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    for heading in cells.columns:
+        table.add_column(heading, justify="left" if heading in IDENTITY else "right", overflow="fold")
+    for values in cells.astype(str).values.tolist():
         table.add_row(*values)
     canvas = Console(file=io.StringIO(), width=width)
     canvas.print(table)

@@ -1,0 +1,274 @@
+"""Several runs in one table: a row for each pair, sampling, task and method, and their averages over tasks.
+
+Runs of the same pair, sampling and method are pooled as repeats. A method is set against the baseline of the very runs
+it was in, document by document.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from specbench import metrics, stats
+from specbench.config import UserError
+from specbench.stored import StoredRun
+
+SETUP = ["pair", "sampling"]
+ROW = [*SETUP, "task", "method"]
+ONCE = ["run", "repeat"]  # one pass over the documents
+AVERAGE = "average"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The samples and scores of several runs, under common labels."""
+
+    counts: pd.DataFrame  # of metrics.per_document, indexed by ROW, ONCE and doc_id
+    scores: pd.DataFrame  # value and stderr of the tasks' headline metrics; columns ROW, ONCE and doc_id
+    depths: pd.DataFrame  # of metrics.depths, with SETUP
+    errors: pd.Series  # failed samples by ROW
+    metric: dict[str, str]  # by task
+    baseline: str | None
+    mismatches: list[str]  # differences that the user let pass, and what imported runs do not tell
+
+
+def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths: bool = False) -> Measured:
+    """Read runs for a comparison. Raises UserError if they differ in what must agree and is not in `allowed`."""
+    mismatches = check_alike(runs, allowed)
+    labels = method_labels(runs)
+    counts, scores, depths, errors = [], [], [], []
+    metric: dict[str, str] = {}
+    for number, run in enumerate(runs):
+        setup = {"pair": run.plan.pair.name, "sampling": run.sampling}
+        columns = [*metrics.SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "peak_memory"]
+        samples = run.samples(columns)
+        rounds = run.rounds()
+        one = metrics.per_document(samples, rounds).reset_index()
+        counts.append(one.assign(**setup, run=number, method=one.method.map(labels[number])))
+        failed = samples[~samples.warmup & (samples.finish == "error")]
+        errors.append(failed.assign(**setup, method=failed.method.map(labels[number])))
+        metric |= (headline := run.headline())
+        found = run.scores()
+        wanted = found.task.map(headline) == found.metric + "," + found["filter"]
+        found = found[wanted]
+        scores.append(found.assign(**setup, run=number, method=found.method.map(labels[number])))
+        if with_depths:
+            deep = metrics.depths(rounds)
+            depths.append(deep.assign(**setup, method=deep.method.map(labels[number])))
+    return Measured(
+        counts=pd.concat(counts, ignore_index=True).set_index([*ROW, *ONCE, "doc_id"]).sort_index(),
+        scores=pd.concat(scores, ignore_index=True),
+        depths=pd.concat(depths, ignore_index=True) if depths else pd.DataFrame(),
+        errors=pd.concat(errors, ignore_index=True).groupby(ROW).size(),
+        metric=metric,
+        baseline=runs[0].plan.baseline and labels[0][runs[0].plan.baseline],
+        mismatches=mismatches,
+    )
+
+
+def summary(runs: Measured) -> pd.DataFrame:
+    """One row per pair, sampling, task and method, in the order of the runs, then averages over the tasks."""
+    present = runs.scores[ROW].drop_duplicates()
+    failed_only = runs.errors.reset_index()[ROW]
+    present = pd.concat([present, failed_only]).drop_duplicates()
+    rates = metrics.rates(runs.counts, ROW)
+    tables = []
+    for _, setup in present.groupby(SETUP, sort=False):
+        methods = sorted(setup.method.drop_duplicates(), key=lambda name: name != runs.baseline)
+        tasks = [task for task in runs.metric if task in set(setup.task)]
+        cells = {}
+        for task in tasks:
+            for method in methods:
+                row = (*setup.iloc[0][SETUP], task, method)
+                if row in set(present.itertuples(index=False, name=None)):
+                    cells[task, method] = _cell(runs, row, rates)
+        tables += [cell.row for cell in cells.values()]
+        if len(tasks) > 1:
+            tables += [
+                _average([cells[task, method] for task in tasks])
+                for method in methods
+                if all((task, method) in cells for task in tasks)
+            ]
+    return pd.DataFrame(tables)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the summary, with what its average over tasks needs."""
+
+    row: dict[str, Any]
+    times: stats.Paired | None
+    whole_times: stats.Paired | None
+
+
+def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
+    mine = runs.counts.loc[key] if key in rates.index else runs.counts.iloc[:0].reset_index(ROW, drop=True)
+    base_key = (*key[:3], runs.baseline)
+    base = runs.counts.loc[base_key] if base_key in rates.index else mine.iloc[:0]
+    row: dict[str, Any] = dict(zip(ROW, key, strict=True))
+    row |= {
+        "baseline": runs.baseline or "",
+        "metric": runs.metric[key[2]],
+        "documents": mine.index.get_level_values("doc_id").nunique(),
+        "repeats": len(mine.index.droplevel("doc_id").unique()),
+        "errors": int(runs.errors.get(key, 0)),
+    }
+    row |= _accuracy(runs.scores, key, runs.baseline)
+    row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)
+    times, whole_times = _paired(mine, base), _paired(mine, base, whole=True)
+    row |= _speedup_columns("speedup_decode", stats.speedup(times) if times else None)
+    row |= _speedup_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)
+    row["speedup_spread"] = _spread(mine, base) if row["repeats"] > 1 else np.nan
+    row["drift"] = max((metrics.drift(one) for _, one in base.groupby("run")), key=abs, default=0.0)
+    return Cell(row, times, whole_times)
+
+
+def _paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
+    """Times per document, added up over the passes in which both decoded it; `whole` counts the prefill in."""
+    both = mine[["C", "prefill", "decode"]].join(base[["C", "prefill", "decode"]], how="inner", rsuffix="_base")
+    if both.empty or both.isna().all().any():
+        return None
+    if whole:  # a prefill commits one token
+        for end in ("", "_base"):
+            both[f"decode{end}"] += both[f"prefill{end}"]
+            both[f"C{end}"] += 1
+    sums = both.groupby("doc_id").sum()
+    return stats.Paired(*(sums[name].to_numpy(float) for name in ("decode_base", "C_base", "decode", "C")))
+
+
+def _spread(mine: pd.DataFrame, base: pd.DataFrame) -> float:
+    """The standard deviation of the decode speedup between passes."""
+    pairs = [_paired(one, base) for _, one in mine.groupby(ONCE)]
+    found = [stats.speedup(one) for one in pairs if one]
+    return float(np.std([one.value for one in found if one], ddof=1)) if len(found) > 1 else np.nan
+
+
+def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str | None) -> dict[str, Any]:
+    """The headline metric, and its difference from the baseline's on the same documents of the same passes."""
+    here = scores[(scores[ROW[:3]] == key[:3]).all(axis=1)]
+    mine = here[here.method == key[3]]
+    whole, documents = mine[mine.doc_id.isna()], mine[mine.doc_id.notna()]
+    per_document = documents.groupby("doc_id").value.mean()
+    stderr = whole.stderr.mean()
+    if len(whole) > 1:
+        stderr = per_document.std(ddof=1) / np.sqrt(len(per_document)) if len(per_document) > 1 else np.nan
+    row = {"accuracy": whole.value.mean(), "accuracy_stderr": stderr}
+    row["accuracy_spread"] = whole.value.std(ddof=1) if len(whole) > 1 else np.nan
+    base = here[(here.method == baseline) & here.doc_id.notna()]
+    both = documents.merge(base, on=[*ONCE, "doc_id"], suffixes=("", "_base"))
+    if both.empty or key[3] == baseline:
+        return row | {"accuracy_delta": np.nan, "accuracy_p": np.nan, "accuracy_test": ""}
+    means = both.groupby("doc_id")[["value", "value_base"]].mean().to_numpy(float).T
+    found = stats.difference(*means)
+    return row | {"accuracy_delta": found.value, "accuracy_p": found.p, "accuracy_test": found.test}
+
+
+def _speedup_columns(name: str, found: stats.Interval | None) -> dict[str, float]:
+    value, low, high = (found.value, found.low, found.high) if found else (np.nan, np.nan, np.nan)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def _average(cells: list[Cell]) -> dict[str, Any]:
+    """The unweighted mean over tasks of accuracy, rates and speedups; counts are added up."""
+    table = pd.DataFrame([cell.row for cell in cells])
+    first = cells[0].row
+    numbers = table.select_dtypes("number")
+    row = {**dict.fromkeys(first, np.nan), **numbers.mean(skipna=False).to_dict()}
+    row |= {name: first[name] for name in (*SETUP, "method", "baseline", "repeats")}
+    row |= {"task": AVERAGE, "metric": f"mean of {len(cells)} tasks", "accuracy_test": "", "accuracy_p": np.nan}
+    row |= {"documents": int(table.documents.sum()), "errors": int(table.errors.sum())}
+    row["accuracy_stderr"] = float(np.sqrt((table.accuracy_stderr**2).sum(skipna=False)) / len(cells))
+    row |= {"peak_memory": table.peak_memory.max(), "drift": max(table.drift, key=abs)}
+    row |= {"speedup_spread": np.nan, "accuracy_spread": np.nan}
+    for name, times in (
+        ("speedup_decode", [cell.times for cell in cells]),
+        ("speedup_e2e", [cell.whole_times for cell in cells]),
+    ):
+        known = [one for one in times if one]
+        row |= _speedup_columns(name, stats.average_speedup(known) if len(known) == len(cells) else None)
+    return row
+
+
+def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
+    """Compare what runs were made on. Returns lines for the table's caption; raises UserError on a real difference."""
+    lines = []
+    first = runs[0]
+    for other in runs[1:]:
+        differing = _differences(first, other)
+        refused = [f"{field} ({text})" for field, text in differing.items() if field not in allowed]
+        if refused:
+            fields = " ".join(f"--allow-mismatch {field}" for field in differing if field not in allowed)
+            raise UserError(
+                f"{first.folder} and {other.folder} differ in {'; '.join(refused)}: their figures do not compare; "
+                f"run both alike, or pass {fields}"
+            )
+        lines += [f"MISMATCH allowed, {first.name} / {other.name}: {f}: {text}" for f, text in differing.items()]
+    for run in runs:
+        if unknown := [key for key, value in run.conditions().items() if value is None and key != "baseline"]:
+            lines.append(f"{run.name} does not tell its {', '.join(unknown)}: whether it compares is not known")
+    return lines
+
+
+def _differences(one: StoredRun, other: StoredRun) -> dict[str, str]:
+    """What differs between two runs that should agree, in words, by field."""
+    a, b = one.conditions(), other.conditions()
+    found = {
+        key: f"{_short(a[key])} / {_short(b[key])}" for key in a if None not in (a[key], b[key]) and a[key] != b[key]
+    }
+    mine, theirs = one.documents(), other.documents()
+    shared = [task for task in mine if task in theirs]
+    if counts := [f"{t}: {len(mine[t])} / {len(theirs[t])}" for t in shared if mine[t].keys() != theirs[t].keys()]:
+        found["documents"] = "; ".join(counts)
+    prompts = [t for t in shared if any(theirs[t].get(doc, text) != text for doc, text in mine[t].items())]
+    settings, other_settings = one.manifest["generation"], other.manifest["generation"]
+    prompts += [t for t in shared if t not in prompts and settings.get(t) != other_settings.get(t)]
+    if prompts:
+        found["prompts"] = f"of {', '.join(prompts)}"
+    models, other_models = one.manifest["models"], other.manifest["models"]
+    if one.plan.pair.name == other.plan.pair.name and models and other_models and models != other_models:
+        found["models"] = f"two pairs are called {one.plan.pair.name}"
+    return found
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def method_labels(runs: Sequence[StoredRun]) -> list[dict[str, str]]:
+    """A label for each method of each run: its name, with the settings by which its namesakes differ."""
+    namesakes: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    facts: list[dict[str, dict[str, Any]]] = []
+    for run in runs:
+        inputs = run.manifest["inputs"]
+        facts.append({m.name: _facts(m.method, m.values, inputs.get(m.name, {})) for m in run.plan.methods})
+        for name, values in facts[-1].items():
+            namesakes[name].append(values)
+    labels: list[dict[str, str]] = []
+    for methods in facts:
+        labels.append({})
+        for name, values in methods.items():
+            differing = [k for k in values if any(other.get(k) != values[k] for other in namesakes[name])]
+            text = ", ".join(f"{k}={values[k]}" for k in differing if k.removesuffix(HASH) == k or differing == [k])
+            labels[-1][name] = f"{name} {text}" if text else name
+    return labels
+
+
+HASH = " hash"
+
+
+def _facts(method: str, settings: dict[str, Any], inputs: dict[str, str]) -> dict[str, Any]:
+    """All that makes a method what it is; files that it was given count by their hash."""
+    return {**settings, **{f"{name}{HASH}": value for name, value in inputs.items()}, "method": method}
+
+
+def depth_table(runs: Measured) -> pd.DataFrame:
+    """Acceptance at each draft position, a row for each pair, sampling, task, method and depth."""
+    parts = []
+    for key, counts in runs.depths.groupby(ROW, sort=False):
+        table = metrics.acceptance_by_depth(counts)
+        parts.append(table.assign(**dict(zip(ROW, key, strict=True)))[[*ROW, *table.columns]])
+    return pd.concat(parts, ignore_index=True)

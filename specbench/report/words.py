@@ -1,0 +1,83 @@
+"""What a comparison says, in words: which differences are real, and which may be chance."""
+
+import math
+
+import pandas as pd
+
+from specbench.compare import AVERAGE, SETUP
+from specbench.stats import holm
+
+LEVEL = 0.05  # differences in accuracy with a smaller p are called real, after Holm's correction
+
+
+def sentences(summary: pd.DataFrame) -> list[str]:
+    """One line for each pair, sampling and method beside the baseline; p values are corrected for their number."""
+    rows = summary[(summary.task != AVERAGE) & (summary.method != summary.baseline) & (summary.baseline != "")]
+    rows = rows.assign(p=holm(rows.accuracy_p.tolist()))
+    lines = []
+    setups = rows[SETUP].drop_duplicates()
+    for (pair, sampling, method), own in rows.groupby([*SETUP, "method"], sort=False):
+        where = f" ({pair}, {sampling})" if len(setups) > 1 else ""
+        lines.append(f"{method}{where}: {_speed(own)}; {_accuracy(own)}.")
+    if len(rows.p.dropna()) > 1 and lines:
+        lines.append(f"p values are Holm's, for {len(rows.p.dropna())} comparisons of accuracy.")
+    return lines
+
+
+def _speed(rows: pd.DataFrame) -> str:
+    """Where the method is faster or slower than its baseline, or cannot be told from it."""
+    known = rows[rows.speedup_decode_low.notna()]
+    if known.empty:
+        return "its speed is not known"
+    baseline = rows.baseline.iloc[0]
+    faster, slower = known[known.speedup_decode_low > 1], known[known.speedup_decode_high < 1]
+    unsure = known.drop([*faster.index, *slower.index])
+    parts = [
+        f"{word} {baseline} on {_tasks(some, known)} ({_range(some.speedup_decode)} ×)"
+        for word, some in (("faster than", faster), ("slower than", slower), ("not told apart in speed from", unsure))
+        if len(some)
+    ]
+    return ", ".join(parts)
+
+
+def _accuracy(rows: pd.DataFrame) -> str:
+    """Where the method's accuracy differs from the baseline's."""
+    known = rows[rows.p.notna()]
+    if known.empty:
+        return "its accuracy is not compared"
+    real, same = known[known.p < LEVEL], known[known.accuracy_delta == 0]
+    chance = known.drop([*real.index, *same.index])
+    parts = [
+        f"{words} {_tasks(some, known)}" + (f" ({_changes(some)})" if changed else "")
+        for words, some, changed in (
+            ("accuracy lower on", real[real.accuracy_delta < 0], True),
+            ("accuracy higher on", real[real.accuracy_delta > 0], True),
+            ("a difference in accuracy that may be chance on", chance, True),
+            ("the same accuracy on", same, False),
+        )
+        if len(some)
+    ]
+    return ", ".join(parts)
+
+
+def _tasks(some: pd.DataFrame, known: pd.DataFrame) -> str:
+    """The tasks by name, or all of them by number."""
+    if len(some) == len(known) > 2:
+        return f"all {len(known)} tasks"
+    return " and ".join(some.task)
+
+
+def _range(values: pd.Series) -> str:
+    low, high = values.min(), values.max()
+    return f"{low:.2f}" if math.isclose(low, high, abs_tol=0.005) else f"{low:.2f} to {high:.2f}"
+
+
+def _changes(rows: pd.DataFrame) -> str:
+    """Differences in points with their p values."""
+    return ", ".join(
+        f"{100 * row.accuracy_delta:+.1f}".replace("-", "−") + f" points, p {_p(row.p)}" for row in rows.itertuples()
+    )
+
+
+def _p(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}" if p < 0.1 else f"= {p:.2f}"

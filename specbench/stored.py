@@ -1,0 +1,87 @@
+"""A run folder read back: its manifest and plan, its tables, and what must agree before two runs are compared."""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.dataset as ds
+
+from specbench import records
+from specbench.config import Plan, UserError
+from specbench.environment import MUST_AGREE
+
+
+class StoredRun:
+    """A finished or unfinished run; reads only what is asked for. Raises UserError where `folder` is no run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        path = self.folder / "manifest.json"
+        if not path.is_file():
+            raise UserError(f"{self.folder} is no run folder (it has no manifest.json)")
+        try:
+            return json.loads(path.read_text())
+        except ValueError:
+            raise UserError(f"{path} is damaged (not JSON); this run cannot be used") from None
+
+    @cached_property
+    def plan(self) -> Plan:
+        return Plan.model_validate(self.manifest["plan"])
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "scores.parquet").exists()
+
+    @property
+    def sampling(self) -> str:
+        """`greedy`, or temperature, top-k and top-p where they are in use."""
+        plan = self.plan
+        if plan.temperature == 0:
+            return "greedy"
+        filters = f" top-k={plan.top_k}" * (plan.top_k > 0) + f" top-p={plan.top_p:g}" * (plan.top_p < 1)
+        return f"T={plan.temperature:g}{filters}"
+
+    def samples(self, columns: list[str] | None = None) -> pd.DataFrame:
+        """Rows of `records.SAMPLES`, warm-up and failed ones among them."""
+        return records.read_rows(self.folder, "samples", columns).to_pandas()
+
+    def rounds(self) -> ds.Dataset:
+        """Rows of `records.ROUNDS` to be scanned: there may be many millions."""
+        return records.scan(self.folder, "rounds")
+
+    def scores(self) -> pd.DataFrame:
+        """Rows of `records.SCORES`; raises UserError for an unfinished run."""
+        if not self.finished:
+            raise UserError(
+                f"{self.folder} has no scores: it is no finished run; `specbench run --resume {self.folder}` goes on"
+            )
+        return records.read_frame(self.folder / "scores.parquet")
+
+    def headline(self) -> dict[str, str]:
+        """The task's metric that counts as its accuracy, as lm-eval's `name,filter`, by task."""
+        return self.manifest["headline"]
+
+    def conditions(self) -> dict[str, Any]:
+        """What must agree between runs before their figures may stand side by side; None where it is unknown."""
+        environment = self.manifest["environment"]
+        models = self.manifest["models"]
+        return {key: environment.get(key) for key in MUST_AGREE} | {
+            "dtype": models["target"]["dtype"] if models else None,
+            "baseline": self.plan.baseline,
+        }
+
+    def documents(self) -> dict[str, dict[int, str]]:
+        """Hashes of the prompts, by task and document."""
+        found: dict[str, dict[int, str]] = {}
+        for task, doc_id, prompt_hash, _ in self.manifest["requests"]:
+            found.setdefault(task, {})[doc_id] = prompt_hash
+        return found

@@ -1,0 +1,74 @@
+"""Run folders made of rows that a test writes down, so that what is read from them can be worked out by hand."""
+
+from pathlib import Path
+
+from specbench import records
+
+ENVIRONMENT = {"device": "cpu", "cpu": "abacus", "cores": 2, "threads": 2, "driver": "", "versions": {"torch": "1"}}
+ENVIRONMENT |= {"load": 0.1}
+
+
+def sample(method, doc_id, decode=1.0, *, task="one", repeat=0, prefill=0.25, **others):
+    row = {"repeat": repeat, "task": task, "doc_id": doc_id, "method": method, "warmup": False, "finish": "length"}
+    return row | {"prefill_seconds": prefill, "decode_seconds": decode, "peak_memory": 10} | others
+
+
+def rounds(sample_row, *drafted_accepted, seconds=(0.1, 0.05)):
+    """A prefill and one round for each (D, A), each of which commits A + 1 tokens."""
+    key = {name: sample_row[name] for name in ("repeat", "task", "doc_id", "method", "warmup")}
+    prefill = {"round": 0, "drafted": 0, "accepted": 0, "rescued": 0, "committed": 1, "truncated": 0}
+    prefill |= {"target_forwards": 7, "draft_forwards": 7, "target_seconds": 50.0, "draft_seconds": 50.0}
+    rows = [key | prefill]
+    for number, (drafted, accepted) in enumerate(drafted_accepted, 1):
+        row = {"round": number, "drafted": drafted, "accepted": accepted, "rescued": 0, "committed": accepted + 1}
+        row |= {"truncated": 0, "target_forwards": 1, "draft_forwards": drafted}
+        rows.append(key | row | {"target_seconds": seconds[0], "draft_seconds": seconds[1] if drafted else 0.0})
+    return rows
+
+
+def scores(method, values, *, task="one", repeat=0, metric="hit", filter="strict"):
+    """Per-document scores [documents] and the task's mean, with a made-up standard error of 0.125."""
+    key = {"repeat": repeat, "task": task, "method": method, "metric": metric, "filter": filter}
+    rows = [key | {"doc_id": doc_id, "value": float(value), "stderr": None} for doc_id, value in enumerate(values)]
+    return [*rows, key | {"doc_id": None, "value": sum(values) / len(values), "stderr": 0.125}]
+
+
+def write_run(
+    folder: Path, samples, all_rounds, score_rows, *, settings=None, environment=None, prompts=None, **plan
+) -> Path:
+    """A finished run; `settings` are those of its methods by name, `prompts` a hash for each task and document."""
+    tasks = list(dict.fromkeys(row["task"] for row in samples))
+    methods = list(dict.fromkeys(row["method"] for row in samples))
+    documents = list(dict.fromkeys((row["task"], row["doc_id"]) for row in samples))
+    prompts = prompts or {}
+    folder.mkdir(parents=True)
+    records.write_table(folder / "samples.parquet", samples, records.SAMPLES)
+    records.write_table(folder / "rounds.parquet", all_rounds, records.ROUNDS)
+    records.write_table(folder / "scores.parquet", score_rows, records.SCORES)
+    specs = []
+    for name in methods:
+        given = {key: {"value": value} for key, value in (settings or {}).get(name, {}).items()}
+        specs.append({"name": name, "method": name.partition("[")[0], "settings": given})
+    model = {"model": "bundled:target"}
+    records.write_json(
+        folder / "manifest.json",
+        {
+            "schema": records.VERSION,
+            "plan": {
+                "pair": {"name": "tiny", "description": "", "target": model, "draft": model},
+                "methods": specs,
+                "baseline": "plain",
+                "suite": "synthetic",
+                "tasks": [{"task": task} for task in tasks],
+                **plan,
+            },
+            "models": {"target": {"dtype": "float32", "weights_hash": "aa"}},
+            "tokenizer_hash": "bb",
+            "inputs": {},
+            "requests": [[t, d, prompts.get((t, d), f"{t}/{d}"), ""] for t, d in documents],
+            "generation": {task: {"until": [], "max_new_tokens": 9} for task in tasks},
+            "headline": dict.fromkeys(tasks, "hit,strict"),
+            "environment": ENVIRONMENT | (environment or {}),
+        },
+    )
+    return folder

@@ -1,0 +1,237 @@
+"""Runs side by side: pooling, pairing, what may be compared, and what is said of it."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic import rounds, sample, scores, write_run
+
+from specbench import compare, records
+from specbench.config import UserError
+from specbench.report.words import sentences
+from specbench.stored import StoredRun
+
+
+def simple(folder, *, decode=0.5, method="sps", tasks=("one",), repeat=0, right=(1, 0, 1, 1), **options):
+    """Four documents a task: plain takes 1 s for 4 tokens, the method `decode` s for as many."""
+    samples, all_rounds, score_rows = [], [], []
+    for task in tasks:
+        for doc in range(4):
+            base, mine = sample("plain", doc, 1.0, task=task), sample(method, doc, decode, task=task)
+            samples += [base, mine]
+            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
+        score_rows += scores("plain", (1, 1, 1, 0), task=task) + scores(method, right, task=task)
+    return StoredRun(write_run(folder, samples, all_rounds, score_rows, **options))
+
+
+def table(*runs, **options):
+    return compare.summary(compare.measured(runs, **options))
+
+
+def row(found, **wanted):
+    for name, value in wanted.items():
+        found = found[found[name] == value]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def test_one_run(tmp_path):
+    found = table(simple(tmp_path / "a"))
+    assert found.method.tolist() == ["plain", "sps"]
+    mine = row(found, method="sps")
+    assert (mine.documents, mine.repeats, mine.errors, mine.baseline) == (4, 1, 0, "plain")
+    assert (mine.accuracy, mine.accuracy_stderr, mine.accuracy_delta) == (0.75, 0.125, 0.0)
+    assert (mine.accuracy_p, mine.accuracy_test) == (1.0, "mcnemar")  # one document better, one worse
+    assert mine.speedup_decode == pytest.approx(2) and mine.speedup_decode_low == pytest.approx(2)
+    # plain: 1.25 s for 5 tokens; sps: 0.75 s for 5 tokens
+    assert mine.speedup_e2e == pytest.approx(1.25 / 0.75)
+    assert math.isnan(mine.speedup_spread) and math.isnan(row(found, method="plain").accuracy_p)
+
+
+def test_baseline_comes_first_and_tasks_keep_their_order(tmp_path):
+    found = table(simple(tmp_path / "a", tasks=("zeta", "alpha")))
+    assert found[["task", "method"]].values.tolist() == [
+        [task, method] for task in ("zeta", "alpha", "average") for method in ("plain", "sps")
+    ]
+
+
+def test_average_over_tasks(tmp_path):
+    """Speedups 2 and 4, scores 0.75 and 0.25: their means, whatever the number of documents."""
+    samples, all_rounds, score_rows = [], [], []
+    for task, decode, documents in (("one", 0.5, 2), ("two", 0.25, 4)):
+        for doc in range(documents):
+            base, mine = sample("plain", doc, 1.0, task=task), sample("sps", doc, decode, task=task)
+            samples += [base, mine]
+            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
+    score_rows = scores("plain", (1, 1), task="one") + scores("plain", (1, 0, 0, 0), task="two")
+    score_rows += scores("sps", (0, 1), task="one") + scores("sps", (1, 0, 1, 0), task="two")
+    found = table(StoredRun(write_run(tmp_path / "a", samples, all_rounds, score_rows)))
+    mean = row(found, task="average", method="sps")
+    assert mean.speedup_decode == pytest.approx(3)
+    assert (mean.accuracy, mean.documents) == (0.5, 6)
+    assert mean.accuracy_stderr == pytest.approx(math.sqrt(2 * 0.125**2) / 2)
+    assert mean.accuracy_delta == pytest.approx((-0.5 + 0.25) / 2)
+    assert math.isnan(mean.accuracy_p)
+
+
+def test_a_method_that_lacks_a_task_has_no_average(tmp_path):
+    both = simple(tmp_path / "a", tasks=("one", "two"))
+    found = table(both, simple(tmp_path / "b", method="fly"))
+    assert found[found.task == "average"].method.tolist() == ["plain", "sps"]
+
+
+def test_runs_of_one_method_are_pooled_as_repeats(tmp_path):
+    """Per-token times 0.5 / 4 and 1.0 / 4 against 1.0 / 4 each: 2.0 / 1.5 together; 2 and 1 apart."""
+    found = table(simple(tmp_path / "a"), simple(tmp_path / "b", decode=1.0, seed=1, right=(1, 1, 1, 1)))
+    mine = row(found, method="sps")
+    assert (mine.repeats, mine.documents) == (2, 4)
+    assert mine.speedup_decode == pytest.approx(2 / 1.5)
+    assert mine.speedup_spread == pytest.approx(np.std([2, 1], ddof=1))
+    assert mine.accuracy == pytest.approx((0.75 + 1) / 2)
+    assert mine.accuracy_spread == pytest.approx(np.std([0.75, 1], ddof=1))
+    assert mine.accuracy_stderr == pytest.approx(np.std([1, 0.5, 1, 1], ddof=1) / 2)  # of the documents' means
+    assert mine.accuracy_test == "permutation"
+
+
+def test_a_method_is_set_against_the_baseline_of_its_own_run(tmp_path):
+    """A run on a slow afternoon: both of its methods took twice as long."""
+    samples, all_rounds = [], []
+    for doc in range(4):
+        base, mine = sample("plain", doc, 2.0), sample("fly", doc, 1.0)
+        samples += [base, mine]
+        all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
+    score_rows = scores("plain", (1, 1, 1, 0)) + scores("fly", (1, 1, 1, 0))
+    slow = StoredRun(write_run(tmp_path / "slow", samples, all_rounds, score_rows))
+    found = table(simple(tmp_path / "a"), slow)
+    assert row(found, method="fly").speedup_decode == pytest.approx(2)
+    assert row(found, method="sps").speedup_decode == pytest.approx(2)
+
+
+def test_namesakes_with_other_settings_are_told_apart(tmp_path):
+    one = simple(tmp_path / "a", settings={"sps": {"gamma": 4, "depth": 1}})
+    other = simple(tmp_path / "b", settings={"sps": {"gamma": 8, "depth": 1}})
+    assert set(table(one, other).method) == {"plain", "sps gamma=4", "sps gamma=8"}
+
+
+def test_samplings_are_kept_apart(tmp_path):
+    found = table(simple(tmp_path / "a"), simple(tmp_path / "b", decode=1.0, temperature=0.7, top_p=0.9))
+    assert row(found, sampling="greedy", method="sps").speedup_decode == pytest.approx(2)
+    assert row(found, sampling="T=0.7 top-p=0.9", method="sps").speedup_decode == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"environment": {"cpu": "slide rule"}}, "cpu"),
+        ({"environment": {"versions": {"torch": "2"}}}, "versions"),
+        ({"prompts": {("one", 2): "another prompt"}}, "prompts"),
+        ({"baseline": "sps"}, "baseline"),
+    ],
+)
+def test_unlike_runs_are_refused_unless_allowed(tmp_path, options, field):
+    one, other = simple(tmp_path / "a"), simple(tmp_path / "b", **options)
+    with pytest.raises(UserError, match=f"--allow-mismatch {field}"):
+        table(one, other)
+    mismatches = compare.measured([one, other], allowed=[field]).mismatches
+    assert len(mismatches) == 1 and mismatches[0].startswith("MISMATCH") and field in mismatches[0]
+
+
+def test_other_documents_are_refused(tmp_path):
+    short = simple(tmp_path / "b")
+    manifest = short.manifest
+    manifest["requests"] = manifest["requests"][:2]
+    records.write_json(tmp_path / "b" / "manifest.json", manifest)
+    with pytest.raises(UserError, match=r"documents \(one: 4 / 2\)"):
+        table(simple(tmp_path / "a"), StoredRun(tmp_path / "b"))
+
+
+def test_runs_of_other_tasks_compare(tmp_path):
+    found = table(simple(tmp_path / "a", tasks=("one",)), simple(tmp_path / "b", tasks=("two",)))
+    assert found.task.drop_duplicates().tolist() == ["one", "two", "average"]
+
+
+def test_what_a_run_does_not_tell_is_said(tmp_path):
+    run = simple(tmp_path / "a", environment={"cpu": None})
+    assert "cpu" in compare.measured([simple(tmp_path / "b"), run]).mismatches[0]
+
+
+def test_unfinished_and_foreign_folders_are_refused(tmp_path):
+    run = simple(tmp_path / "a")
+    (tmp_path / "a" / "scores.parquet").unlink()
+    with pytest.raises(UserError, match="--resume"):
+        table(run)
+    with pytest.raises(UserError, match="manifest"):
+        table(StoredRun(tmp_path))
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        table(StoredRun(tmp_path))
+
+
+def test_failed_documents_are_counted_and_left_out(tmp_path):
+    samples = [sample("plain", 0), sample("plain", 1, 100.0), sample("sps", 0, 0.5)]
+    samples += [sample("sps", 1, finish="error", prefill=None) | {"decode_seconds": None}]
+    all_rounds = [one for s in samples if s["finish"] != "error" for one in rounds(s, *[(0, 0)] * 4)]
+    run = StoredRun(write_run(tmp_path / "a", samples, all_rounds, scores("plain", (1, 1)) + scores("sps", (1,))))
+    mine = row(table(run), method="sps")
+    assert (mine.errors, mine.documents, mine.speedup_decode) == (1, 1, 2)  # plain's 100 s do not count
+    assert math.isnan(mine.speedup_decode_low)  # one document has no interval
+
+
+def test_a_run_of_nothing_but_failures_has_a_table(tmp_path):
+    samples = [sample(name, 0, finish="error", prefill=None) | {"decode_seconds": None} for name in ("plain", "sps")]
+    run = StoredRun(write_run(tmp_path / "a", samples, [], []))
+    found = table(run)
+    assert found.errors.tolist() == [1, 1] and found.documents.tolist() == [0, 0]
+    assert found[["tau", "accuracy", "speedup_decode"]].isna().all(axis=None)
+
+
+def test_depths(tmp_path):
+    found = compare.depth_table(compare.measured([simple(tmp_path / "a")], with_depths=True))
+    assert found[["method", "depth", "cond_accept", "tested"]].values.tolist() == [
+        ["sps", 1, 1.0, 8],
+        ["sps", 2, 0.0, 8],
+        ["sps", 3, pytest.approx(math.nan, nan_ok=True), 0],
+    ]
+
+
+def verdict(**changes):
+    values = {"pair": "p", "sampling": "greedy", "task": "one", "method": "sps", "baseline": "plain"}
+    values |= {"speedup_decode": 1.5, "speedup_decode_low": 1.4, "speedup_decode_high": 1.6}
+    return values | {"accuracy_delta": 0.0, "accuracy_p": 1.0} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "sps: faster than plain on one (1.50 ×); the same accuracy on one."),
+        ({"speedup_decode_low": 0.9}, "sps: not told apart in speed from plain on one (1.50 ×); the same accuracy"),
+        ({"speedup_decode_high": 0.9, "speedup_decode": 0.8, "speedup_decode_low": 0.7}, "sps: slower than plain on"),
+        ({"accuracy_delta": -0.1, "accuracy_p": 0.004}, "accuracy lower on one (−10.0 points, p = 0.004)"),
+        ({"accuracy_delta": 0.1, "accuracy_p": 0.00004}, "accuracy higher on one (+10.0 points, p < 0.001)"),
+        ({"accuracy_delta": -0.02, "accuracy_p": 0.4}, "may be chance on one (−2.0 points, p = 0.40)"),
+        ({"accuracy_delta": math.nan, "accuracy_p": math.nan}, "its accuracy is not compared"),
+        ({"speedup_decode_low": math.nan}, "its speed is not known"),
+    ],
+)
+def test_sentences(changes, expected):
+    assert expected in sentences(pd.DataFrame([verdict(**changes)]))[0]
+
+
+def test_sentences_correct_p_for_the_number_of_comparisons():
+    """0.03 alone is real; among three comparisons Holm makes it 0.09."""
+    rows = [verdict(task=t, accuracy_delta=-0.1, accuracy_p=p) for t, p in (("a", 0.03), ("b", 0.9), ("c", 0.8))]
+    alone = sentences(pd.DataFrame(rows[:1]))
+    assert "accuracy lower" in alone[0]
+    lines = sentences(pd.DataFrame(rows))
+    assert "accuracy lower" not in lines[0] and "p = 0.090" in lines[0] and "3 comparisons" in lines[1]
+
+
+def test_stored_summary_equals_the_recomputed_one(tmp_path):
+    run = simple(tmp_path / "a", tasks=("one", "two"))
+    found = table(run)
+    records.write_frame(tmp_path / "s.parquet", found)
+    back = records.read_frame(tmp_path / "s.parquet")
+    pd.testing.assert_frame_equal(back, found, check_dtype=False)
+    assert json.loads(found.to_json(orient="records"))[0]["method"] == "plain"
