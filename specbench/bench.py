@@ -100,7 +100,7 @@ def main(pair_name: str, documents: int, gamma: int, device: str, dtype: str, ou
         )
     }
     overhead = {name: 1 - part / whole for name, (part, whole) in inside.items()}
-    forwards = {role: _forward_times(pair, role) for role in pair.models}
+    forwards = {role: forward_times(pair, role) for role in pair.models}
     speeds = {name: counts[name].sum() / seconds[name].sum() for name in engines}
     _print(len(prompts), gamma, speeds, equal, ratios, overhead, forwards)
     if out:
@@ -162,7 +162,7 @@ def _theirs(pair: Pair, assistant: PreTrainedModel | None, gamma: int) -> Genera
     return generate
 
 
-def _forward_times(pair: Pair, role: str, repeats: int = 30) -> dict[int, float]:
+def forward_times(pair: Pair, role: str, repeats: int = 30) -> dict[int, float]:
     """Milliseconds (median) of a forward of each width behind CONTEXT tokens."""
     watch = Stopwatch(pair.device)
     session = pair.session(role, watch)

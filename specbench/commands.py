@@ -1,4 +1,4 @@
-"""What the command `run` does: from a request to a plan, and from a plan to a folder of records."""
+"""What the commands `run` and `audit` do: from a request to a plan, and from a plan to records or findings."""
 
 import json
 import shutil
@@ -9,13 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from specbench import audit as auditing
 from specbench import config, reading
 from specbench import run as engine
 from specbench.config import MethodSpec, Plan, UserError
-from specbench.console import RunProgress, console
+from specbench.console import RunProgress, console, progress
+from specbench.decoding.session import Unwatched
+from specbench.doctor import quick_lines
+from specbench.doctor_machine import NO_SPACE
+from specbench.models import Pair
+from specbench.report.audit_view import print_audit
 from specbench.stored import StoredRun
-
-FREE_SPACE = 100 * 2**20  # bytes that a run folder's disk must have left
 
 
 def plan(
@@ -26,9 +30,13 @@ def plan(
     baseline: str | None,
     limit: int | None,
     data_dir: str | None,
+    params: Sequence[str] = (),
     **options: Any,
 ) -> Plan:
-    """Resolve names into a plan; the baseline joins the methods, and `--set` changes their settings."""
+    """Resolve names into a plan; the baseline joins the methods, and `--set` changes their settings.
+
+    `params` sweeps settings of the methods (not of the baseline): a variant for each combination of values.
+    """
     pair_spec, suite_spec = config.load_pair(pair), config.load_suite(suite)
     specs: dict[str, MethodSpec] = {}
     for name in [*([baseline] if baseline else []), *methods]:
@@ -41,6 +49,10 @@ def plan(
         if name not in specs:
             raise UserError(f"--set {name}.…: this run has no method {name!r}; it has {', '.join(specs)}")
         specs[name] = config.override(specs[name], settings)
+    if params:
+        swept = [spec for name, spec in specs.items() if name != baseline]
+        kept = [spec for name, spec in specs.items() if name == baseline]
+        specs = {spec.name: spec for spec in [*kept, *(one for spec in swept for one in config.grid(spec, params))]}
     tasks = config.resolve_tasks(suite_spec, pair_spec, data_dir)
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
         console.print(f"[dim]pair pocket: the bundled tasks stand in: {', '.join(line.task for line in tasks)}[/]")
@@ -73,23 +85,9 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
         folder, chosen = out or default_folder(given), given
         if folder.exists():
             raise UserError(f"{folder} exists; go on with it by --resume {folder}, or choose another --out")
-    _check_space(folder)
-    for spec in chosen.methods:
-        config.validated(engine.module(spec.method).Settings, spec.values, spec.name)
-    with stop_requests() as stopping, RunProgress() as progress:
-
-        def report(state: engine.Progress) -> bool:
-            progress.update(state.done, state.total, state.request.task, state.rounds)
-            return not stopping
-
-        try:
-            finished = engine.execute(chosen, folder, report)
-        except OSError as error:
-            raise UserError(f"{error}; {_how_to_go_on(folder)}") from None
-        except KeyboardInterrupt:
-            finished = False
-    if not finished:
-        console.print(f"stopped; {_how_to_go_on(folder)}", soft_wrap=True)
+    for line in quick_lines(folder, chosen.device):
+        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    if not carry_out(chosen, folder):
         return 130
     summary = reading.show(folder, "table")
     for line in (
@@ -99,6 +97,46 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
     ):
         console.print(line, highlight=False, soft_wrap=True)
     return 3 if summary.errors.any() else 0
+
+
+def carry_out(chosen: Plan, folder: Path, pair: Pair | None = None) -> bool:
+    """Run a plan into `folder`, or go on there, with progress; returns whether it was finished.
+
+    `pair` may be loaded already. Raises UserError for wrong settings and for what the disk refuses.
+    """
+    _check_space(folder)
+    for spec in chosen.methods:
+        config.validated(engine.module(spec.method).Settings, spec.values, spec.name)
+    with stop_requests() as stopping, RunProgress() as bar:
+
+        def report(state: engine.Progress) -> bool:
+            bar.update(state.done, state.total, state.request.task, state.rounds)
+            return not stopping
+
+        try:
+            finished = engine.execute(chosen, folder, report, pair)
+        except OSError as error:
+            raise UserError(f"{error}; {_how_to_go_on(folder)}") from None
+        except KeyboardInterrupt:
+            finished = False
+    if not finished:
+        console.print(f"stopped; {_how_to_go_on(folder)}", soft_wrap=True)
+    return finished
+
+
+def audit(chosen: Plan, length: int, draws: int, out: Path | None) -> int:
+    """Audit the methods of a plan on its documents and print what was found; returns 1 if there is a defect."""
+    pair = engine.load_models(chosen)
+    prompts = auditing.prompts_of(chosen, pair)
+    methods = {spec.name: engine.build(spec, pair, Unwatched()) for spec in chosen.methods}
+    lossless = sum(method.lossless for method in methods.values())
+    texts = len(prompts) * (len(methods) + lossless * len(auditing.SAMPLINGS) * draws)
+    with progress("auditing", texts) as advance:
+        found = list(auditing.audit(pair, methods, prompts, length, draws, advance))
+    print_audit(console, found)
+    if out:
+        auditing.write(out, found, pair)
+    return int(any(one.verdict == "defect" for one in found))
 
 
 @contextmanager
@@ -143,7 +181,7 @@ def _difference(one: Plan, other: Plan) -> str:
 def _check_space(folder: Path) -> None:
     place = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(place).free
-    if free < FREE_SPACE:
+    if free < NO_SPACE:
         raise UserError(
-            f"{place} has {free // 2**20} MB left and a run wants {FREE_SPACE // 2**20}; choose another --out"
+            f"{place} has {free // 2**20} MB left and a run wants {NO_SPACE // 2**20}; choose another --out"
         )

@@ -31,6 +31,7 @@ class Measured:
     scores: pd.DataFrame  # value and stderr of the tasks' headline metrics; columns ROW, ONCE and doc_id
     depths: pd.DataFrame  # of metrics.depths, with SETUP
     errors: pd.Series  # failed samples by ROW
+    methods: list[str]  # the baseline first, then in the order of the runs
     metric: dict[str, str]  # by task
     baseline: str | None
     mismatches: list[str]  # differences that the user let pass, and what imported runs do not tell
@@ -59,26 +60,27 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
         if with_depths:
             deep = metrics.depths(rounds)
             depths.append(deep.assign(**setup, method=deep.method.map(labels[number])))
+    baseline = runs[0].plan.baseline and labels[0][runs[0].plan.baseline]
+    methods = dict.fromkeys(label for by_name in labels for label in by_name.values())
     return Measured(
+        methods=sorted(methods, key=lambda label: label != baseline),
         counts=pd.concat(counts, ignore_index=True).set_index([*ROW, *ONCE, "doc_id"]).sort_index(),
         scores=pd.concat(scores, ignore_index=True),
         depths=pd.concat(depths, ignore_index=True) if depths else pd.DataFrame(),
         errors=pd.concat(errors, ignore_index=True).groupby(ROW).size(),
         metric=metric,
-        baseline=runs[0].plan.baseline and labels[0][runs[0].plan.baseline],
+        baseline=baseline,
         mismatches=mismatches,
     )
 
 
 def summary(runs: Measured) -> pd.DataFrame:
     """One row per pair, sampling, task and method, in the order of the runs, then averages over the tasks."""
-    present = runs.scores[ROW].drop_duplicates()
-    failed_only = runs.errors.reset_index()[ROW]
-    present = pd.concat([present, failed_only]).drop_duplicates()
+    present = pd.concat([runs.scores[ROW], runs.errors.reset_index()[ROW]]).drop_duplicates()
     rates = metrics.rates(runs.counts, ROW)
     tables = []
     for _, setup in present.groupby(SETUP, sort=False):
-        methods = sorted(setup.method.drop_duplicates(), key=lambda name: name != runs.baseline)
+        methods = [name for name in runs.methods if name in set(setup.method)]
         tasks = [task for task in runs.metric if task in set(setup.task)]
         cells = {}
         for task in tasks:

@@ -1,6 +1,8 @@
 """Pairs, methods and suites: YAML into validated, immutable settings. A wrong name or key is an error that helps."""
 
 import difflib
+import itertools
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,6 +58,11 @@ class MethodSpec(Settings):
     @property
     def values(self) -> dict[str, Any]:
         return {key: setting.value for key, setting in self.settings.items()}
+
+    @property
+    def identity(self) -> str:
+        """What makes two methods the same, whatever they are called."""
+        return json.dumps([self.method, self.values], sort_keys=True)
 
 
 class TaskInfo(Settings):
@@ -136,6 +143,29 @@ def override(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
         if key not in spec.settings:
             raise UserError(f"{spec.name} has no setting {key!r}{_did_you_mean(key, spec.settings)}")
     return spec.model_copy(update={"settings": {**spec.settings, **settings}})
+
+
+def variant(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
+    """The same method with other settings, which its name tells: `csd[gamma=4]`."""
+    if not settings:
+        return spec
+    text = ",".join(f"{key}={setting.value}" for key, setting in settings.items())
+    return override(spec, settings).model_copy(update={"name": f"{spec.name}[{text}]"})
+
+
+def grid(spec: MethodSpec, params: Iterable[str]) -> list[MethodSpec]:
+    """All combinations of `KEY=V1,V2,…` texts as variants of a method; values are read as YAML."""
+    axes: list[list[tuple[str, Setting]]] = []
+    for text in params:
+        key, equals, values = text.partition("=")
+        if not (key and equals and values):
+            raise UserError(f"--param {text!r}: write KEY=VALUE,VALUE,…, such as --param gamma=2,4,6")
+        try:
+            found = [yaml.safe_load(value) for value in values.split(",")]
+        except yaml.YAMLError:
+            raise UserError(f"--param {text!r}: cannot read the values {values!r}") from None
+        axes.append([(key, Setting(value=value, source="swept")) for value in dict.fromkeys(found)])
+    return [variant(spec, dict(point)) for point in itertools.product(*axes)]
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Setting]]:

@@ -54,8 +54,10 @@ def depths(rounds: ds.Dataset) -> pd.DataFrame:
 def acceptance_by_depth(counts: pd.DataFrame) -> pd.DataFrame:
     """`cond_accept` and `joint_accept` at each depth k = 1, 2, …, with the number of drafts `tested` there.
 
-    `counts` are rows of `depths` of one task and method. A draft behind the end of the text was not tested.
+    `counts` are rows of `depths` of one task and method. A draft behind the end of the text was not tested; rounds that
+    do not tell what they drafted are left out.
     """
+    counts = counts.dropna(subset=["D", "A"])
     drafted, accepted, rounds = counts["D"], counts["A"], counts["R"]
     rows = []
     for k in range(1, int(drafted.max() if len(counts) else 0) + 1):

@@ -42,13 +42,13 @@ class Progress:
     rounds: list[dict[str, Any]]  # of this document, as recorded
 
 
-def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool]) -> bool:
-    """Carry out a plan into `folder`, going on where an earlier call stopped.
+def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: Pair | None = None) -> bool:
+    """Carry out a plan into `folder`, going on where an earlier call stopped; `pair` may be loaded already.
 
     `report` is called after every document and says whether to go on. Returns whether all documents are done; then the
     folder holds samples, rounds, scores and summary.
     """
-    pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle)
+    pair = pair or load_models(plan)
     tasks = load_tasks(plan, pair)
     stopwatch = Stopwatch(pair.device)
     methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.methods}
@@ -91,6 +91,10 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool]) -> boo
     recorder.finish()
     score(folder, tasks)
     return True
+
+
+def load_models(plan: Plan) -> Pair:
+    return load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle)
 
 
 def _decoder(
@@ -202,8 +206,11 @@ def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
     return implementation.build(settings, pair, watch)
 
 
-def load_tasks(plan: Plan, pair: Pair, split: str | None = None) -> Tasks:
-    """The plan's lm-eval tasks; `split` takes documents from another split than the one that is evaluated."""
+def load_tasks(plan: Plan, pair: Pair | None, split: str | None = None) -> Tasks:
+    """The plan's lm-eval tasks; `split` takes documents from another split than the one that is evaluated.
+
+    `pair` is needed for a chat template only.
+    """
     choices = []
     for line in plan.tasks:
         info = task_info(line.task)
@@ -211,6 +218,7 @@ def load_tasks(plan: Plan, pair: Pair, split: str | None = None) -> Tasks:
         choices.append(TaskChoice(line.task, line.fewshot, limit, info.data, info.hub or "", info.counterpart, split))
     chat = None
     if plan.chat_template:
+        assert pair
         if pair.tokenizer.chat_template is None:
             raise UserError(
                 f"the tokenizer of {plan.pair.name} has no chat template; run without --apply-chat-template"

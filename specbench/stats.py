@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import optimize, stats
 
 Floats = NDArray[np.float64]
 RESAMPLES = 10_000
@@ -63,6 +63,26 @@ def average_speedup(tasks: Sequence[Paired]) -> Interval | None:
     drawn = np.mean([one[:shortest] for one in draws], axis=0)
     low, high = np.nanquantile(drawn, [0.025, 0.975]) if not np.isnan(drawn).all() else (math.nan, math.nan)
     return Interval(float(np.mean(values)), float(low), float(high))
+
+
+def rate_ratio(mine: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> Interval | None:
+    """One method's pooled rate over another's: each a numerator and a denominator, arrays [documents]."""
+    (numerator, denominator), (other_numerator, other_denominator) = mine, other
+    return speedup(Paired(numerator, denominator, other_numerator, other_denominator))
+
+
+def resampled_rates(numerators: Floats, denominators: Floats) -> Floats:
+    """Pooled rates of bootstrap samples [methods, resamples], from arrays [methods, documents]."""
+    weights = _weights(numerators.shape[1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (numerators @ weights.T) / (denominators @ weights.T)
+
+
+def kendall(published: Floats, ours: Floats) -> Floats:
+    """Kendall's τ between one order [methods] and many [methods, orders]; a tie counts for neither side."""
+    first, second = np.triu_indices(len(published), 1)
+    agree = np.sign(published[first] - published[second])[:, None] * np.sign(ours[first] - ours[second])
+    return agree.mean(0)
 
 
 def _resampled(totals: Floats) -> Floats:
@@ -123,3 +143,47 @@ def holm(ps: Sequence[float]) -> list[float]:
         reached = max(reached, min(1.0, p * (len(order) - rank)))
         adjusted[i] = reached
     return adjusted
+
+
+@dataclass(frozen=True)
+class ChiSquare:
+    """Draws from distributions that differ from draw to draw, counted by class."""
+
+    draws: int
+    statistic: float
+    df: int
+    p: float
+    detectable: (
+        float  # the shift of probability between the classes' two halves that a test at `level` sees 4 in 5 times
+    )
+
+
+def chi_square(drawn: NDArray[np.int64], expected: Floats, toward: Floats, level: float) -> ChiSquare:
+    """Test classes `drawn` [draws] against the class probabilities `expected` [draws, classes] of each draw.
+
+    The counts' exact covariance, the sum over draws of diag(e) - e eᵀ, takes the place of Pearson's denominators; with
+    equal rows the statistic is Pearson's. `toward` [classes] is 1 where a bias would push draws to, and 0 elsewhere:
+    the detectable shift is along that direction, at a power of 0.8.
+    """
+    draws, classes = expected.shape
+    excess = np.bincount(drawn, minlength=classes) - expected.sum(0)
+    covariance = np.diag(expected.sum(0)) - expected.T @ expected
+    inverse = np.linalg.pinv(covariance, rcond=1e-9, hermitian=True)
+    df = int(np.linalg.matrix_rank(covariance, tol=1e-9 * max(covariance.trace(), 1e-30), hermitian=True))
+    statistic = float(excess @ inverse @ excess)
+    if df == 0:
+        return ChiSquare(draws, statistic, 0, 1.0, math.nan)
+    mass = expected.sum(0)
+    gain, loss = mass * toward, mass * (1 - toward)
+    detectable = math.nan
+    if gain.sum() > 0 and loss.sum() > 0:
+        shift = draws * (gain / gain.sum() - loss / loss.sum())
+        wanted = _noncentrality(df, level)
+        detectable = math.sqrt(wanted / float(shift @ inverse @ shift))
+    return ChiSquare(draws, statistic, df, float(stats.chi2.sf(statistic, df)), detectable)
+
+
+def _noncentrality(df: int, level: float, power: float = 0.8) -> float:
+    """How far off the truth must be for a χ² test to see it with this power."""
+    critical = stats.chi2.isf(level, df)
+    return float(optimize.brentq(lambda n: stats.ncx2.sf(critical, df, n) - power, 1e-6, 1e4))

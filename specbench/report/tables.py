@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from specbench.config import UserError
@@ -161,13 +162,18 @@ def _written(rows: pd.DataFrame, columns: dict[str, Column], format: str, width:
     for column in columns.values():
         cells[column.heading] = [column.text(row) for _, row in rows.iterrows()]
     if format == "md":
-        lines = [list(cells.columns), ["---"] * len(cells.columns), *cells.astype(str).values.tolist()]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return markdown(cells)
     if format == "latex":
         return latex(cells)
     metrics = dict(zip(rows.task, rows.metric, strict=True)) if by == "task" and "metric" in rows else {}
     blocks = cells.groupby(rows[by], sort=False)
     return "\n".join(_block(f"{name}  {metrics.get(name, '')}".rstrip(), block, width) for name, block in blocks)
+
+
+def markdown(cells: pd.DataFrame) -> str:
+    """A Markdown table of texts."""
+    lines = [list(cells.columns), ["---"] * len(cells.columns), *cells.astype(str).values.tolist()]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
 
 
 def latex(cells: pd.DataFrame) -> str:
@@ -181,11 +187,11 @@ def latex(cells: pd.DataFrame) -> str:
 
 def _block(title: str, cells: pd.DataFrame, width: int) -> str:
     """One block of rows for the terminal."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     for heading in cells.columns:
         table.add_column(heading, justify="left" if heading in IDENTITY else "right", overflow="fold")
     for values in cells.astype(str).values.tolist():
-        table.add_row(*values)
+        table.add_row(*map(escape, values))
     canvas = Console(file=io.StringIO(), width=width)
     canvas.print(table)
     return canvas.file.getvalue().rstrip() + "\n"  # type: ignore[attr-defined]

@@ -1,0 +1,256 @@
+"""`specbench audit`: is a method lossless on this pair, on this machine?
+
+Greedy: where a method's text leaves vanilla's, the target's own logits tell a numeric tie from a defect. Sampling: the
+tokens of many draws are tested against the target's distribution at the very positions where they were drawn.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from specbench import environment, records
+from specbench import run as engine
+from specbench.config import Plan, UserError
+from specbench.decoding.generate import Ending, Limits, until_end
+from specbench.decoding.sampling import probabilities
+from specbench.decoding.session import Session
+from specbench.decoding.types import Method, Sampling
+from specbench.divergence import diverged
+from specbench.methods.vanilla import Vanilla
+from specbench.models import Pair
+from specbench.stats import ChiSquare, chi_square
+
+LEVEL = 0.01  # of a false alarm over all sampling tests of an audit together
+SAMPLINGS = (Sampling(1.0), Sampling(1.0, top_p=0.8))
+DRAWN_TOKENS = 4  # of a draw: the prefill's, and those of a round behind it
+POSITIONS = 2  # of each document's text, where draws begin
+NUCLEUS_SLACK = 1e-3  # tokens this close to the edge of the top-p set may fall on either side by rounding
+ROOM = 256  # positions behind a prompt
+CLASSES = 4  # a token is over-proposed by the draft (q > p) or not, and the target's likeliest or not
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """The first token that is not vanilla's."""
+
+    task: str
+    doc_id: int
+    at: int  # index of the token in the text
+    gap: float  # of the target's logits there, highest less chosen
+    kind: str  # tie or bug
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One sampling test of a method."""
+
+    sampling: Sampling
+    test: ChiSquare
+    impossible: int  # tokens that the target's distribution does not hold
+    level: float
+
+    @property
+    def passed(self) -> bool:
+        return self.impossible == 0 and self.test.p >= self.level
+
+
+@dataclass
+class Finding:
+    """All that an audit has to say of one method."""
+
+    method: str
+    lossless: bool  # what the method says of itself
+    documents: int = 0
+    same: int = 0  # documents whose text is vanilla's
+    agreed: list[float] = field(default_factory=list)  # the share of each text before it leaves vanilla's
+    leavings: list[Leaving] = field(default_factory=list)
+    sampled: list[Sampled] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def verdict(self) -> str:
+        if self.failure:
+            return "defect"
+        if not self.lossless:
+            return "lossy by design"
+        if any(one.kind == "bug" for one in self.leavings) or not all(one.passed for one in self.sampled):
+            return "defect"
+        return "lossless, numeric ties" if self.leavings else "lossless"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Where a text begins: a document's prompt, or a place within its answer."""
+
+    task: str
+    doc_id: int
+    ids: list[int]
+    at: int = 0  # tokens of the answer among `ids`
+
+
+def audit(
+    pair: Pair,
+    methods: dict[str, Method],
+    prompts: Sequence[Prompt],
+    length: int,
+    draws: int,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Iterator[Finding]:
+    """Audit methods on `prompts`, `length` tokens each (greedy) and `draws` times each (sampling).
+
+    `advance` is told of each finished text. Yields a finding for each method; nothing that a method raises stops it.
+    """
+    target = pair.session("target")
+    vanilla = Vanilla(pair.session("target"))
+    reference = [_greedy(vanilla, pair, prompt, length) for prompt in prompts]
+    places = [place for pair_of in zip(prompts, reference, strict=True) for place in _telling(pair, *pair_of)]
+    tested = sum(method.lossless for method in methods.values()) * len(SAMPLINGS)
+    for name, method in methods.items():
+        finding = Finding(name, method.lossless)
+        try:
+            for prompt, text in zip(prompts, reference, strict=True):
+                _check_greedy(finding, target, prompt, text, _greedy(method, pair, prompt, length))
+                advance(1)
+            if method.lossless:
+                for sampling in SAMPLINGS:
+                    finding.sampled.append(
+                        _check_sampling(method, pair, places, sampling, draws, LEVEL / tested, advance)
+                    )
+        except Exception as error:  # whatever a method raises is what its audit says
+            finding.failure = f"{type(error).__name__}: {error}"
+        yield finding
+
+
+def _greedy(method: Method, pair: Pair, prompt: Prompt, length: int) -> list[int]:
+    method.reset()
+    ending = Ending(Limits(length, pair.eos_ids), engine.detokenizer(pair))
+    for _ in until_end(method.rounds(prompt.ids, Sampling(), torch.Generator(pair.device)), ending):
+        pass
+    return ending.tokens
+
+
+def _check_greedy(finding: Finding, target: Session, prompt: Prompt, vanilla: list[int], tokens: list[int]) -> None:
+    """Compare one greedy text with vanilla's, in place."""
+    finding.documents += 1
+    found = diverged(target, prompt.ids, vanilla, tokens)
+    finding.same += found is None
+    finding.agreed.append(1.0 if found is None else found.at / max(len(vanilla), 1))
+    if found:
+        finding.leavings.append(Leaving(prompt.task, prompt.doc_id, found.at, found.gap, found.kind))
+
+
+def _telling(pair: Pair, prompt: Prompt, text: list[int]) -> Iterator[Prompt]:
+    """The places of a text where draws tell most: those where a wrong residual would show.
+
+    Drawing a rejected token's substitute from p and not from norm((p - q)₊) makes min(p, q) + (1 - Σ min(p, q)) p of p:
+    how far that is from p says how much hangs on the rule. Without a draft it is where the target is least sure. A draw
+    begins one token before, since its first token is the prefill's, which no method drafts.
+    """
+    rows = []
+    for session in _sessions(pair):
+        first = session.restart(prompt.ids).logits
+        rows.append(probabilities(torch.cat([first, session.forward(text[:-1]).logits]).double(), SAMPLINGS[0]))
+    p, *others = rows
+    telling = 1 - p.max(-1).values
+    if others:
+        both = torch.minimum(p, others[0])
+        telling = (both - both.sum(-1, keepdim=True) * p).abs().sum(-1)
+    for at in telling[1:].topk(min(POSITIONS, len(text) - 1)).indices.tolist():
+        yield Prompt(prompt.task, prompt.doc_id, [*prompt.ids, *text[:at]], at)
+
+
+def _sessions(pair: Pair) -> list[Session]:
+    return [pair.session(role) for role in ("target", "draft") if role in pair.models]
+
+
+def _check_sampling(
+    method: Method,
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    draws: int,
+    level: float,
+    advance: Callable[[int], None],
+) -> Sampled:
+    """Draw texts of a few tokens and test each token against the target's distribution behind the drawn ones."""
+    rng = torch.Generator(pair.device).manual_seed(0)
+    sessions = _sessions(pair)
+    classes, expected, impossible = [], [], 0
+    for prompt in prompts:
+        first = [session.restart(prompt.ids).logits for session in sessions]
+        for _ in range(draws):
+            tokens = _drawn(method, prompt, sampling, rng)
+            rows = []
+            for session, logits in zip(sessions, first, strict=True):
+                session.truncate(len(prompt.ids))
+                rows.append(torch.cat([logits, session.forward(tokens[:-1]).logits]))
+            drawn, probs, outside = _classed(tokens[1:], [logits[1:] for logits in rows], sampling)
+            classes += drawn
+            expected.append(probs)
+            impossible += outside
+            advance(1)
+    toward = np.array([0.0, 0.0, 1.0, 1.0])
+    return Sampled(sampling, chi_square(np.array(classes), np.concatenate(expected), toward, level), impossible, level)
+
+
+def _drawn(method: Method, prompt: Prompt, sampling: Sampling, rng: torch.Generator) -> list[int]:
+    method.reset()
+    tokens: list[int] = []
+    for one in method.rounds(prompt.ids, sampling, rng):
+        tokens += one.tokens
+        if len(tokens) >= DRAWN_TOKENS:
+            return tokens[:DRAWN_TOKENS]
+    raise ValueError("the method stopped decoding by itself")
+
+
+def _classed(
+    tokens: list[int], rows: Sequence[torch.Tensor], sampling: Sampling
+) -> tuple[list[int], np.ndarray[Any, np.dtype[np.float64]], int]:
+    """Classes of drawn tokens [n], their probabilities by class [n, CLASSES], and how many were impossible.
+
+    `rows` are the logits [n, V] of the target and, where the pair has one, of the draft.
+    """
+    p, *others = (probabilities(logits.double(), sampling) for logits in rows)
+    over = others[0] > p if others else torch.zeros_like(p, dtype=torch.bool)
+    likeliest = torch.zeros_like(over).scatter(-1, p.argmax(-1, keepdim=True), True)
+    kind = 2 * over.long() + (~likeliest).long()  # [n, V]
+    at = torch.tensor(tokens, device=p.device)[:, None]
+    probs = torch.zeros(len(tokens), CLASSES, dtype=p.dtype, device=p.device).scatter_add_(-1, kind, p)
+    wider = Sampling(sampling.temperature, sampling.top_k, min(1.0, sampling.top_p + NUCLEUS_SLACK))
+    possible = probabilities(rows[0].double(), wider).gather(-1, at) > 0
+    return kind.gather(-1, at)[:, 0].tolist(), probs.cpu().numpy(), int((~possible).sum())
+
+
+def prompts_of(plan: Plan, pair: Pair) -> list[Prompt]:
+    """The prompts of a plan's documents. Raises UserError for one that leaves no room to decode."""
+    requests = engine.load_tasks(plan, pair).requests()
+    prompts = [Prompt(r.task, r.doc_id, engine.encode(pair, r.prompt)) for r in requests]
+    longest = max(len(prompt.ids) for prompt in prompts)
+    if longest + ROOM > pair.context:
+        raise UserError(f"a prompt has {longest} tokens and {pair.name} reads {pair.context}; choose another --suite")
+    return prompts
+
+
+def write(path: Path, findings: Sequence[Finding], pair: Pair) -> None:
+    """Keep an audit as JSON, with the machine that it speaks of."""
+    rows = []
+    for one in findings:
+        sampled = [
+            {"sampling": vars(s.sampling), **vars(s.test), "impossible": s.impossible, "level": s.level}
+            for s in one.sampled
+        ]
+        leavings = [vars(leaving) for leaving in one.leavings]
+        rows.append({**vars(one), "verdict": one.verdict, "leavings": leavings, "sampled": sampled})
+    facts = {"environment": environment.describe(pair.device), "models": pair.describe(), "methods": rows}
+    records.write_json(path, json.loads(json.dumps(facts, default=str)))
+
+
+def agreement(finding: Finding) -> float:
+    """The mean share of a text before it leaves vanilla's."""
+    return float(np.mean(finding.agreed)) if finding.agreed else math.nan

@@ -1,0 +1,33 @@
+"""The commands. No logic here, and no heavy import outside a command: help and lists must answer at once."""
+
+import os
+import sys
+
+import typer
+
+from specbench.cli import check, measure, prepare, read
+
+PANELS = {
+    "Measure": (measure.run, measure.sweep),
+    "Read": (read.show, read.compare, read.tables, read.plot, read.list_),
+    "Prepare": (prepare.calibrate,),
+    "Check": (check.doctor, check.audit, check.bench),
+}
+
+app = typer.Typer(
+    name="specbench",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,
+    help="Measure speculative decoding: every method on one engine, accuracy and speed from the same generations.",
+)
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
+
+
+def main() -> None:
+    """The `specbench` command."""
+    # Tokenizers warn about forks and hub lookups retry for minutes unless told otherwise.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    sys.exit(app())

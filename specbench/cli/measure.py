@@ -1,0 +1,137 @@
+"""Commands that measure: run and sweep."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.cli.options import (
+    DataDir,
+    Device,
+    Dtype,
+    Limit,
+    Pair,
+    Repeats,
+    RunOut,
+    Seed,
+    Set,
+    Suite,
+    Temperature,
+    folder,
+    known,
+    user_errors,
+)
+from specbench.config import UserError
+
+
+def run(
+    context: typer.Context,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="a method by name, or a YAML file; may be repeated", autocompletion=known("methods")),
+    ] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))
+    ] = None,
+    pair: Pair = "pocket",
+    limit: Limit = None,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+    temperature: Temperature = 0.0,
+    top_p: Annotated[float, typer.Option(help="1 is off")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="0 is off")] = 0,
+    set_: Set = None,
+    baseline: Annotated[str, typer.Option(help="the method that speedups are against, or none")] = "vanilla",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    data_dir: DataDir = None,
+    out: RunOut = None,
+    resume: Annotated[Path | None, typer.Option(help="go on with an unfinished run")] = None,
+    apply_chat_template: Annotated[bool, typer.Option(help="wrap prompts in the tokenizer's chat template")] = False,
+    trust_remote_code: Annotated[bool, typer.Option(help="let a model bring its own code")] = False,
+    allow_pickle: Annotated[bool, typer.Option(help="load weights that are not safetensors")] = False,
+) -> None:
+    """Decode a suite with one or more methods, time every forward, score the texts, and print a table.
+
+    `specbench run --method csd --suite math`
+
+    `specbench run --method sps --method csd --suite csd --set csd.gamma=4 --limit 20`
+
+    `specbench run --resume runs/20260101-120000-math-csd`
+    """
+    from specbench import commands
+
+    with user_errors():
+        given = None
+        if resume and not (method and suite) and (named := _given(context) - {"resume"}):
+            raise UserError(f"--resume takes its settings from the run; leave out --{named.pop().replace('_', '-')}")
+        if method and suite:
+            given = commands.plan(
+                methods=method,
+                suite=suite,
+                pair=pair,
+                assignments=set_ or [],
+                baseline=None if baseline == "none" else baseline,
+                limit=limit,
+                repeats=repeats,
+                seed=seed,
+                temperature=temperature,
+                top_p=top_p,
+                top_k=top_k,
+                device=device,
+                dtype=dtype,
+                data_dir=folder(data_dir),
+                chat_template=apply_chat_template,
+                trust_remote_code=trust_remote_code,
+                allow_pickle=allow_pickle,
+            )
+        elif not resume:
+            raise UserError("run needs --method and --suite: specbench run --method csd --suite math")
+        raise typer.Exit(commands.run(given, out, resume))
+
+
+def sweep(
+    method: Annotated[str, typer.Option(help="a method by name, or a YAML file", autocompletion=known("methods"))],
+    param: Annotated[list[str], typer.Option(metavar="KEY=V1,V2,…", help="a setting and its values; may be repeated")],
+    suite: Suite,
+    pair: Pair = "pocket",
+    limit: Limit = None,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+    temperature: Temperature = 0.0,
+    set_: Set = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    data_dir: DataDir = None,
+    out: RunOut = None,
+) -> None:
+    """Run a method under every combination of some settings, as one run that can be resumed.
+
+    `specbench sweep --method csd --param gamma=2,4,6,8 --suite math`
+
+    `specbench sweep --method csd --param gamma=4,8 --param gate_threshold=0.01,0.1 --suite math --limit 50`
+    """
+    from specbench import commands
+
+    with user_errors():
+        given = commands.plan(
+            [method],
+            suite,
+            pair,
+            set_ or [],
+            "vanilla",
+            limit,
+            folder(data_dir),
+            params=param,
+            repeats=repeats,
+            seed=seed,
+            temperature=temperature,
+            device=device,
+            dtype=dtype,
+        )
+        raise typer.Exit(commands.run(given, out, None))
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The options that stand on the command line, as opposed to defaults."""
+    return {name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}

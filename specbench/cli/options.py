@@ -1,0 +1,76 @@
+"""What several commands share: options, completion, and errors that become one line."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from specbench import config
+from specbench.config import UserError
+
+
+class Format(str, Enum):
+    table = "table"
+    csv = "csv"
+    md = "md"
+    latex = "latex"
+    json = "json"
+    parquet = "parquet"
+
+
+class By(str, Enum):
+    task = "task"
+    method = "method"
+    pair = "pair"
+    depth = "depth"
+
+
+def known(kind: str) -> Callable[[str], list[str]]:
+    """Tab completion from the names in suites/."""
+    return lambda incomplete: [name for name in config.names(kind) if name.startswith(incomplete)]
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """What the user can mend becomes one line and exit code 2."""
+    try:
+        yield
+    except UserError as error:
+        errors = Console(stderr=True, soft_wrap=True, highlight=False)
+        errors.print(f"[red]error:[/] {escape(str(error))}")
+        raise typer.Exit(2) from None
+
+
+Pair = Annotated[
+    str,
+    typer.Option(
+        help="a pair by name, a YAML file, or target=NAME_OR_PATH,draft=NAME_OR_PATH", autocompletion=known("pairs")
+    ),
+]
+Suite = Annotated[str, typer.Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="METHOD.KEY=VALUE", help="change a method's setting")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, or spread (the target over all GPUs)")]
+Dtype = Annotated[str, typer.Option(help="auto (float32 on a CPU, the pair's own on a GPU), float64, bfloat16, …")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="folder of <data>_<split>.jsonl files that stand in for the hub's data sets")
+]
+Runs = Annotated[list[Path], typer.Argument(help="run folders", show_default=False)]
+AllowMismatch = Annotated[
+    list[str] | None, typer.Option(metavar="FIELD", help="compare runs that differ in this; the caption says so")
+]
+FormatOption = Annotated[Format, typer.Option(help="how to print the table")]
+Limit = Annotated[int | None, typer.Option(min=1, help="documents of each task; default: all")]
+Repeats = Annotated[int, typer.Option(min=1, help="how often to decode every document")]
+Seed = Annotated[int, typer.Option(help="of sampling, shuffling and few-shot examples")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy")]
+RunOut = Annotated[Path | None, typer.Option(help="run folder to make; default: a new one in runs/")]
+
+
+def folder(data_dir: Path | None) -> str | None:
+    """A data folder as a run remembers it."""
+    return str(data_dir.resolve()) if data_dir else None

@@ -1,0 +1,166 @@
+"""Commands that read records, and list what there is."""
+
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from specbench import config
+from specbench.cli.options import (
+    AllowMismatch,
+    By,
+    DataDir,
+    Device,
+    Dtype,
+    Format,
+    FormatOption,
+    Limit,
+    Pair,
+    Repeats,
+    Runs,
+    Seed,
+    folder,
+    known,
+    user_errors,
+)
+from specbench.console import console
+
+
+class Kind(str, Enum):
+    pairs = "pairs"
+    methods = "methods"
+    suites = "suites"
+    tasks = "tasks"
+
+
+class Plot(str, Enum):
+    """The names of report/plots.py, which is too heavy to import for help."""
+
+    speed_accuracy = "speed-accuracy"
+    discard_verification = "discard-verification"
+    depth = "depth"
+    lengths = "lengths"
+    sweep = "sweep"
+    time = "time"
+    forwards = "forwards"
+
+
+def show(run: Annotated[Path, typer.Argument(help="a run folder")], format: FormatOption = Format.table) -> None:
+    """Print the table of one run again, from its files.
+
+    `specbench show runs/20260101-120000-math-csd`
+    """
+    from specbench import reading
+
+    with user_errors():
+        reading.show(run, format.value)
+
+
+def compare(
+    runs: Runs,
+    format: FormatOption = Format.table,
+    by: Annotated[By, typer.Option(help="what makes a block; depth: acceptance by draft position")] = By.task,
+    sort: Annotated[str | None, typer.Option(help="a column, largest first; COLUMN:asc: smallest first")] = None,
+    columns: Annotated[str | None, typer.Option(help="only these, such as accuracy,tau,speedup_decode")] = None,
+    allow_mismatch: AllowMismatch = None,
+    out: Annotated[Path | None, typer.Option(help="write to this file")] = None,
+) -> None:
+    """Put runs side by side, per task and on average, and say which differences are real.
+
+    Runs of the same pair and method are pooled as repeats. Runs that differ in hardware, dtype, versions, documents or
+    prompts are refused.
+
+    `specbench compare runs/one runs/other --sort speedup_decode`
+
+    `specbench compare runs/one --by depth`
+
+    `specbench compare runs/one runs/other --allow-mismatch cpu --format latex --out table.tex`
+    """
+    from specbench import reading
+
+    with user_errors():
+        names = [name.strip() for name in columns.split(",")] if columns else []
+        reading.compare(runs, format.value, by.value, sort, names, allow_mismatch or [], out)
+
+
+def tables(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="run folders; without any, what is missing is run in runs/tables/")
+    ] = None,
+    paper: Annotated[list[str] | None, typer.Option(help="csd, specdecpp, cos or cospec; may be repeated")] = None,
+    check: Annotated[bool, typer.Option("--check", help="say which claims of the papers hold")] = False,
+    pair: Pair = "pocket",
+    suite: Annotated[
+        str | None, typer.Option(help="default: pocket for the bundled pair, else csd", autocompletion=known("suites"))
+    ] = None,
+    limit: Limit = None,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    data_dir: DataDir = None,
+    allow_mismatch: AllowMismatch = None,
+    out: Annotated[Path, typer.Option(help="folder for the tables")] = Path("results/tables"),
+) -> None:
+    """Write the papers' tables next to our own figures, after running what nobody has run yet.
+
+    `specbench tables --paper csd --check`
+
+    `specbench tables runs/one runs/other --out tables`
+    """
+    from specbench import reproduce
+
+    with user_errors():
+        options = {"repeats": repeats, "seed": seed, "device": device, "dtype": dtype, "data_dir": folder(data_dir)}
+        allowed = allow_mismatch or []
+        raise typer.Exit(reproduce.tables(runs or [], paper, pair, suite, limit, check, out, allowed, **options))
+
+
+def plot(
+    kind: Annotated[Plot, typer.Argument(help="what to draw")],
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option(help="FILE.svg, .png or .pdf; default: KIND.svg here")] = None,
+    allow_mismatch: AllowMismatch = None,
+) -> None:
+    """Draw runs: speed against accuracy, acceptance by depth, where time goes, and more.
+
+    `specbench plot speed-accuracy runs/one runs/other --out plot.pdf`
+
+    `specbench plot sweep runs/20260101-120000-math-csd`
+    """
+    from specbench.console import console
+    from specbench.report import plots
+
+    with user_errors():
+        written = plots.plot(kind.value, runs, out, allow_mismatch or [])
+        console.print(f"written: {written}", highlight=False, soft_wrap=True)
+
+
+def list_(kind: Annotated[Kind | None, typer.Argument(help="only these")] = None) -> None:
+    """What there is: pairs, methods, suites and tasks, with one line and the paper each.
+
+    `specbench list methods`
+    """
+    with user_errors():
+        for one in [kind] if kind else list(Kind):
+            table = Table(title=one.value, title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+            table.add_column(style="bold", no_wrap=True)
+            table.add_column()
+            for name, line, paper in _catalogue(one):
+                table.add_row(name, line + (f" [dim]· {escape(paper)}[/]" if paper else ""))
+            console.print(table)
+
+
+def _catalogue(kind: Kind) -> Iterator[tuple[str, str, str]]:
+    if kind is Kind.tasks:
+        for name, info in config.tasks().items():
+            yield name, info.description, f"({info.counterpart} for pocket)" if info.counterpart else ""
+        return
+    load: Any = {Kind.pairs: config.load_pair, Kind.methods: config.load_method, Kind.suites: config.load_suite}[kind]
+    for name in config.names(kind.value):
+        spec = load(name)
+        yield name, spec.description, spec.paper

@@ -1,0 +1,71 @@
+"""An audit for the terminal: a line for each method, then what was found, then what the tests could have seen."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from specbench.audit import Finding, Sampled, agreement
+from specbench.decoding.types import Sampling
+
+
+def print_audit(console: Console, findings: Sequence[Finding]) -> None:
+    table = Table(title="audit", title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    for heading in ("method", "greedy: as vanilla", "agrees for", "sampling: p", "verdict"):
+        table.add_column(heading, justify="left" if heading in ("method", "verdict") else "right")
+    for one in findings:
+        ps = " ".join(f"{s.test.p:.3f}" + ("!" if s.impossible else "") for s in one.sampled) or "-"
+        colour = {"defect": "red", "lossy by design": "yellow"}.get(one.verdict, "green")
+        same = f"{one.same}/{one.documents}"
+        table.add_row(escape(one.method), same, f"{agreement(one):.0%}", ps, f"[{colour}]{one.verdict}[/]")
+    console.print(table)
+    for one in findings:
+        for line in details(one):
+            console.print(f"{one.method}: {line}", highlight=False, markup=False)
+    for line in power(findings):
+        console.print(line, style="dim", highlight=False, markup=False)
+
+
+def details(finding: Finding, most: int = 5) -> list[str]:
+    """What is wrong or remarkable with a method, in words."""
+    lines = [f"it failed: {finding.failure}"] if finding.failure else []
+    if finding.lossless:
+        for one in finding.leavings[:most]:
+            word = "a numeric tie" if one.kind == "tie" else "a defect"
+            lines.append(
+                f"{one.task}, document {one.doc_id}: leaves vanilla at token {one.at}, logit gap {one.gap:.2g}: {word}"
+            )
+        if len(finding.leavings) > most:
+            lines.append(f"and {len(finding.leavings) - most} more documents")
+    for test in finding.sampled:
+        if not test.passed:
+            lines.append(f"{setting(test.sampling)}: {_why(test)}")
+    return lines
+
+
+def _why(test: Sampled) -> str:
+    if test.impossible:
+        return f"{test.impossible} of {test.test.draws} tokens cannot be drawn from the target at all: a defect"
+    return (
+        f"{test.test.draws} tokens are not the target's: χ² {test.test.statistic:.1f} with {test.test.df} degrees of "
+        f"freedom, p {test.test.p:.1g} (below {test.level:.1g}): a defect"
+    )
+
+
+def power(findings: Sequence[Finding]) -> list[str]:
+    """What bias the sampling tests would have seen."""
+    lines = []
+    for sampling in dict.fromkeys(test.sampling for one in findings for test in one.sampled):
+        tests = [test for one in findings for test in one.sampled if test.sampling == sampling]
+        worst = max(test.test.detectable for test in tests)
+        lines.append(
+            f"{setting(sampling)}: with {tests[0].test.draws} tokens, a shift of {worst:.1%} of the probability "
+            "towards what the draft proposes too often is seen 4 times in 5"
+        )
+    return lines
+
+
+def setting(sampling: Sampling) -> str:
+    return f"T={sampling.temperature:g}" + (f", top-p {sampling.top_p:g}" if sampling.top_p < 1 else "")

@@ -1,0 +1,162 @@
+"""Which claims of the papers hold in our runs: the sign of each, and the order of methods by each metric."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from specbench import stats
+from specbench.published import Claim, Figure, Paper
+from specbench.report.side_by_side import Ours, sampling_of
+
+LEVEL = 0.05
+# Metric -> numerator and denominator of its rate, in columns of `Ours.documents`.
+RATES = {
+    "speedup_decode": ("C", "decode"),
+    "tokens_per_s": ("C", "decode"),
+    "speedup_e2e": ("all_tokens", "all_seconds"),
+    "acceptance_rate": ("A", "D"),
+    "tau": ("C", "R"),
+    "accuracy": ("score", "one"),
+}
+ORDERS = {"speed": ("speedup_e2e", "speedup_decode", "tokens_per_s"), "accuracy": ("accuracy",)}
+ORDERS |= {"acceptance": ("acceptance_rate",)}
+FEWEST = 3  # an order of fewer methods says no more than the claims do
+
+
+@dataclass(frozen=True)
+class Check:
+    """A claim or an order, what we found, and on what."""
+
+    paper: str
+    table: int
+    claim: str
+    verdict: str  # holds, fails, undecided, mixed or not measured
+    detail: str
+
+
+def checks(chosen: Sequence[Paper], ours: Ours) -> list[Check]:
+    """All claims of the papers in their order, then the orders of their tables."""
+    found = [_claim(paper, claim, ours) for paper in chosen for claim in paper.claims]
+    for paper in chosen:
+        for table in paper.tables:
+            found += _orders(paper, table, ours)
+    return found
+
+
+def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
+    """One headline claim on each of its tasks that we have."""
+    figures = paper.figures(claim.table)
+    parts: dict[str, list[str]] = {"holds": [], "fails": [], "undecided": []}
+    higher, lower = (_method(paper, figures, name, ours) for name in (claim.higher, claim.lower))
+    if higher is None or lower is None or claim.metric not in RATES:
+        missing = claim.higher if higher is None else claim.lower if lower is None else claim.metric
+        return Check(paper.paper, claim.table, claim.text, "not measured", f"no {missing} in these runs")
+    wanted = [f for f in figures if claim.tasks is None or f.task in claim.tasks]
+    for sampling, task in dict.fromkeys(_places(paper, wanted, ours)):
+        mine, other = (ours.documents(sampling, task, label) for label in (higher, lower))
+        if compared := _compare(mine, other, claim.metric):
+            verdict, text = compared
+            parts[verdict].append(f"{task} {text}")
+    if not any(parts.values()):
+        return Check(paper.paper, claim.table, claim.text, "not measured", "none of its tasks in these runs")
+    verdicts = [verdict for verdict, places in parts.items() if places]
+    detail = "; ".join(f"{verdict}: {', '.join(places)}" for verdict, places in parts.items() if places)
+    return Check(paper.paper, claim.table, claim.text, verdicts[0] if len(verdicts) == 1 else "mixed", detail)
+
+
+def _method(paper: Paper, figures: Sequence[Figure], name: str, ours: Ours) -> str | None:
+    """Our label of a method with the settings that a table gives it."""
+    specs = (paper.method_spec(f) for f in figures if (ref := paper.methods.get(f.method)) and ref.method == name)
+    return next((label for spec in specs if spec and (label := ours.label(spec))), None)
+
+
+def _places(paper: Paper, figures: Sequence[Figure], ours: Ours) -> Iterator[tuple[str, str]]:
+    """Our sampling and task of figures; an average stands for all tasks of its table."""
+    for figure in figures:
+        if figure.is_average:
+            yield from _places(paper, [f for f in paper.figures(figure.table) if not f.is_average], ours)
+        elif task := ours.task(paper, figure.task):
+            yield sampling_of(figure), task
+
+
+def _compare(mine: pd.DataFrame, other: pd.DataFrame, metric: str) -> tuple[str, str] | None:
+    """Whether the first method's metric is the larger one, on the documents of both; None if it cannot be told."""
+    mine, other = _with_sums(mine), _with_sums(other)
+    shared = mine.index.intersection(other.index)
+    mine, other = mine.loc[shared], other.loc[shared]
+    if metric == "accuracy":
+        found = stats.difference(mine.score.to_numpy(float), other.score.to_numpy(float))
+        verdict = "undecided" if found.p >= LEVEL else "holds" if found.value > 0 else "fails"
+        return verdict, f"{100 * found.value:+.1f} points (p {found.p:.3f})"
+    over, under = RATES[metric]
+    rates = [(one[over].to_numpy(float), one[under].to_numpy(float)) for one in (mine, other)]
+    ratio = stats.rate_ratio(*rates)
+    if ratio is None:
+        return None
+    verdict = "holds" if ratio.low > 1 else "fails" if ratio.high < 1 else "undecided"
+    return verdict, f"{ratio.value:.2f} × [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def _with_sums(documents: pd.DataFrame) -> pd.DataFrame:
+    """With what end-to-end rates need: a prefill commits one token."""
+    return documents.assign(all_tokens=documents.C + documents.one, all_seconds=documents.prefill + documents.decode)
+
+
+def _orders(paper: Paper, table: int, ours: Ours) -> Iterator[Check]:
+    """Kendall's τ between the table's order of methods and ours, averaged over its pairs and tasks."""
+    figures = paper.figures(table)
+    for kind, metrics in ORDERS.items():
+        cells = [f for f in figures if paper.metrics.get(f.metric) in metrics and not f.is_average]
+        draws, values, methods = [], [], set()
+        for _, group in itertools.groupby(sorted(cells, key=_place), key=_place):
+            if found := _agreement(paper, list(group), ours):
+                value, drawn, names = found
+                values.append(value)
+                draws.append(drawn)
+                methods |= names
+        if values:
+            drawn = np.mean([one[: min(map(len, draws))] for one in draws], axis=0)
+            low, high = np.nanquantile(drawn, [0.025, 0.975])
+            text = f"Kendall's τ {np.mean(values):.2f} [{low:.2f}, {high:.2f}] over {len(values)} columns, "
+            verdict = "holds" if low > 0 else "fails" if high < 0 else "undecided"
+            yield Check(
+                paper.paper, table, f"the order of methods by {kind}", verdict, text + ", ".join(sorted(methods))
+            )
+
+
+def _place(figure: Figure) -> tuple[str, ...]:
+    return figure.pair, figure.task, figure.temperature, figure.metric
+
+
+def _agreement(paper: Paper, column: list[Figure], ours: Ours) -> tuple[float, stats.Floats, set[str]] | None:
+    """τ of one column of a table, and of its bootstrap samples."""
+    task, metric = ours.task(paper, column[0].task), paper.metrics[column[0].metric]
+    if task is None or metric not in RATES:
+        return None
+    over, under = RATES[metric]
+    published, documents, names = [], [], []
+    for figure in column:
+        spec = paper.method_spec(figure)
+        label = ours.label(spec) if spec else None
+        if label is None or label in names:
+            continue
+        found = _with_sums(ours.documents(sampling_of(figure), task, label))
+        if found[under].sum() > 0:  # what drafts nothing has no place in an order of acceptance
+            published.append(float(figure.value))
+            documents.append(found)
+            names.append(label)
+    if len(names) < FEWEST:
+        return None
+    shared = documents[0].index
+    for one in documents[1:]:
+        shared = shared.intersection(one.index)
+    numerators, denominators = (
+        np.array([one.loc[shared, c].to_numpy(float) for one in documents]) for c in (over, under)
+    )
+    point = (numerators.sum(1) / denominators.sum(1))[:, None]
+    order = np.array(published)
+    drawn = stats.kendall(order, stats.resampled_rates(numerators, denominators))
+    return float(stats.kendall(order, point)[0]), drawn, set(names)

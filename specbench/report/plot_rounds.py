@@ -1,0 +1,234 @@
+"""Plots of what happens in rounds: discards, acceptance by depth, accepted lengths, where time goes, forward times."""
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from specbench import compare, metrics
+from specbench.compare import ROW
+from specbench.config import UserError
+from specbench.report.plot_data import PlotData, drafted, panels
+from specbench.report.plot_style import BLACK, GREY, few_ticks, grid, head, label_axes
+
+FEWEST = 4  # rounds in a group that is given quartiles
+CONTEXTS = 8  # bins of the context's length, about
+TIMED = "`specbench run --method csd --suite pocket` makes a run that does"
+
+
+def discard_verification(data: PlotData) -> Figure:
+    """Verification rate against discard rate, with lines of equal speed as the measured forward times have it.
+
+    Time per token = V · t_target + (1 − V + d) · t_draft, with the mean seconds of a panel's forwards. SpecDec++,
+    Figure 3.
+    """
+    counts = data.measured.counts.groupby(ROW, sort=False)[["D", "A", "C", "F", "G", "target", "draft"]].sum()
+    counts = drafted(data, "discard-verification", counts.reset_index())
+    every = list(panels(data, counts))
+    columns = min(2, len(every))
+    fig, axes = grid([2.1 if columns == 1 else 1.5] * len(every), columns, sharex=True, sharey=True)
+    for ax, (title, rows) in zip(axes, every, strict=True):
+        for row in rows.itertuples():
+            style = data.styles[row.method].drawn() | {"ls": ""}
+            ax.plot([(row.D - row.A) / row.C], [row.F / row.C], label=data.named(row.method), **style)
+        ax.margins(0.2)
+        head(ax, title, columns)
+        few_ticks(ax)
+    axes[0].set_xlim(left=max(0, axes[0].get_xlim()[0]))
+    axes[0].set_ylim(bottom=max(0, axes[0].get_ylim()[0]))
+    for ax, (_, rows) in zip(axes, every, strict=True):
+        total = rows.sum(numeric_only=True)
+        _iso_lines(ax, total.target / total.F, total.draft / total.G if total.G else 0.0)
+    label_axes(axes, columns, "discard rate", "verification rate")
+    return fig
+
+
+def _iso_lines(ax: Axes, t_target: float, t_draft: float) -> None:
+    """Lines of equal tokens per second, at round numbers of them, over the limits that the points have set."""
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    d, v = np.meshgrid([left, right], [bottom, top])
+    corners = v * t_target + (1 - v + d) * t_draft
+    if not (corners > 0).all() or t_target <= t_draft:
+        return
+    points = np.stack([np.asarray(line.get_xydata())[0] for line in ax.lines])
+    span = np.array([right - left, top - bottom])
+    speeds = MaxNLocator(6).tick_values(1 / corners.max(), 1 / corners.min())
+    x = np.linspace(left, right, 101)
+    for speed in speeds[(speeds > 1 / corners.max()) & (speeds < 1 / corners.min())]:
+        y = (1 / speed - (1 + x) * t_draft) / (t_target - t_draft)
+        seen = np.flatnonzero((y > bottom) & (y < top))
+        if len(seen) < len(x) / 4:  # too short for its number
+            continue
+        ax.plot(x[[0, -1]], y[[0, -1]], color=GREY, ls=":", lw=0.8, label="equal tokens/s", zorder=1)
+        apart = [np.abs((points - (x[i], y[i])) / span).sum(1).min() for i in seen[10:-10]]
+        at = seen[10 + int(np.argmax(apart))]  # far from the points
+        slope = np.degrees(np.arctan2(y[-1] - y[0], x[-1] - x[0]))
+        ax.text(
+            *(x[at], y[at], f"{speed:g}"),
+            **{"ha": "center", "va": "center", "color": GREY, "rotation": slope, "transform_rotates_text": True},
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+            zorder=1.5,
+        )
+    ax.set_xlim(left, right)
+    ax.set_ylim(bottom, top)
+
+
+def depth(data: PlotData) -> Figure:
+    """How often a draft at each position was accepted, of those that were tested there, in percent."""
+    counts = drafted(data, "depth", data.measured.depths)
+    table = compare.depth_table(dataclasses.replace(data.measured, depths=counts))
+    every = list(panels(data, table))
+    columns = min(2, len(every))
+    fig, axes = grid([1.9 if columns == 1 else 1.55] * len(every), columns, sharex=True, sharey=True)
+    for ax, (title, rows) in zip(axes, every, strict=True):
+        for method, mine in rows.groupby("method", sort=False):
+            style = data.styles[method].drawn()
+            ax.plot(mine.depth, 100 * mine.cond_accept, label=data.named(method), **style)
+        head(ax, title, columns)
+        few_ticks(ax, x=6, whole=True)
+    label_axes(axes, columns, "draft position", "accepted if tested (%)")
+    return fig
+
+
+def lengths(data: PlotData) -> Figure:
+    """Shares of the rounds that drafted, in percent, by how many drafts they accepted."""
+    every = list(panels(data, drafted(data, "lengths", data.measured.depths)))
+    fig, axes = grid([1.25] * len(every), 1, sharex=True, sharey=True)
+    for ax, (title, rows) in zip(axes, every, strict=True):
+        methods = rows.method.unique()
+        width = min(0.84 / len(methods), 0.4)
+        accepted = np.arange(int(rows.A.max()) + 1)
+        for i, method in enumerate(methods):
+            rounds = rows[rows.method == method].groupby("A").R.sum().reindex(accepted, fill_value=0)
+            ax.bar(
+                accepted + (i - (len(methods) - 1) / 2) * width,
+                100 * rounds / rounds.sum(),
+                width,
+                label=data.named(method),
+                color=data.styles[method].color,
+                hatch=data.styles[method].hatch,
+                edgecolor="white",
+            )
+        head(ax, title, 1)
+        ax.grid(axis="x", visible=False)
+        few_ticks(ax, x=17, whole=True)
+    label_axes(axes, 1, "drafts accepted in a round", "rounds (%)")
+    return fig
+
+
+def time(data: PlotData) -> Figure:
+    """Milliseconds of decoding per token of each method: in the models' forwards, and the rest."""
+    counts = data.measured.counts
+    models = [name for name in ("target", "draft", "auxiliary") if name in counts]
+    total = counts.groupby(ROW, sort=False)[[*models, "decode", "C"]].sum(min_count=1)
+    per_token = (1000 * total[[*models, "decode"]]).div(total.C.where(total.C > 0), axis=0)
+    per_token = per_token.assign(rest=per_token.decode - per_token[models].sum(axis=1, skipna=False)).dropna()
+    if per_token.empty:
+        raise UserError(f"time needs the seconds of forwards, which these runs do not tell; {TIMED}")
+    every = list(panels(data, per_token.reset_index()))
+    names = {name: "\n".join(textwrap.wrap(data.named(name), 20)) for name in data.styles}
+    lines = [sum(1 + names[name].count("\n") for name in rows.method) for _, rows in every]
+    fig, axes = grid([0.4 + 0.22 * count for count in lines], 1, sharex=True)
+    for ax, (title, rows) in zip(axes, every, strict=True):
+        for y, row in enumerate(rows.to_dict("records")):
+            left = 0.0
+            for name, (face, hatch) in _parts(data.styles[row["method"]].color, models).items():
+                ax.barh(y, row[name], 0.7, left, color=face, hatch=hatch, edgecolor=BLACK)
+                left += row[name]
+            if row["method"] == data.measured.baseline:
+                ax.axvline(row["decode"], color=BLACK, ls=":")
+        for name, (face, hatch) in _parts(GREY, models).items():  # only for the legend
+            ax.barh(0, 0, color=face, hatch=hatch, edgecolor=BLACK, label=name)
+        ax.set_yticks(range(len(rows)), [names[name] for name in rows.method])
+        ax.invert_yaxis()
+        ax.grid(axis="y", visible=False)
+        head(ax, title, 1)
+    label_axes(axes, 1, "decode time (ms/token)", "")
+    return fig
+
+
+def _parts(color: str, models: Sequence[str]) -> dict[str, tuple[object, str]]:
+    """Face colour and hatch of each part of a bar: a method's colour, ever lighter, then white for the rest."""
+    hatches = dict(zip(("target", "draft", "auxiliary"), ("", "////", "...."), strict=True))
+    alpha = {"target": 1.0, "draft": 0.5, "auxiliary": 0.25}
+    return {name: ((color, alpha[name]), hatches[name]) for name in models} | {"rest": ("white", "")}
+
+
+def forwards(data: PlotData) -> Figure:
+    """Milliseconds of a target forward against its block's width and against its context: medians and quartiles.
+
+    Only rounds with exactly one target forward count. Groups of fewer than FEWEST rounds are left out.
+    """
+    every = list(panels(data, _target_forwards(data)))
+    fig, axes = grid([1.8] * (2 * len(every)), 2, sharey="row")
+    for i, (title, rows) in enumerate(every):
+        by_width, by_context = axes[2 * i : 2 * i + 2]
+        by_width.set_title(title, loc="left")
+        edges = MaxNLocator(CONTEXTS).tick_values(rows.context.min(), rows.context.max())
+        bins = np.clip(np.digitize(rows.context, edges) - 1, 0, len(edges) - 2)
+        rows = rows.assign(middle=(edges[bins] + edges[bins + 1]) / 2)
+        for method, mine in rows.groupby("method", sort=False):
+            for ax, x in ((by_width, "width"), (by_context, "middle")):
+                _quartiles(ax, mine, x, data, str(method))
+        by_width.set_ylabel("target forward (ms)")
+        few_ticks(by_width, x=5, whole=True)
+        few_ticks(by_context, x=3)
+        if i == len(every) - 1:
+            by_width.set_xlabel("block width (tokens)")
+            by_context.set_xlabel("context (tokens)")
+    return fig
+
+
+def _quartiles(ax: Axes, rows: pd.DataFrame, x: str, data: PlotData, method: str) -> None:
+    """Medians of `ms` by x with their quartiles: a band along the context, bars at the few widths there are."""
+    grouped = rows.groupby(x).ms
+    found = grouped.quantile([0.25, 0.5, 0.75]).unstack()[grouped.size() >= FEWEST]
+    if found.empty:
+        return
+    style, label = data.styles[method], data.named(method)
+    if x == "width":
+        around = [found[0.5] - found[0.25], found[0.75] - found[0.5]]
+        ax.errorbar(found.index, found[0.5], yerr=around, label=label, **style.drawn())
+    else:
+        ax.fill_between(found.index, found[0.25], found[0.75], color=style.color, alpha=0.2, lw=0)
+        ax.plot(found.index, found[0.5], label=label, **style.drawn())
+
+
+def _target_forwards(data: PlotData) -> pd.DataFrame:
+    """Width, context (tokens before the block) and `ms` of every target forward, with pair, sampling and method."""
+    parts = []
+    for run, labels in zip(data.runs, data.labels, strict=True):
+        samples = run.samples([*metrics.SAMPLE, "warmup", "finish", "prompt_tokens"])
+        samples = samples[~samples.warmup & (samples.finish != "error") & samples.prompt_tokens.notna()]
+        for method, label in labels.items():
+            own = samples[samples.method == method]
+            if len(own):
+                found = _one_method(run.rounds(), method, own)
+                parts.append(found.assign(pair=run.plan.pair.name, sampling=run.sampling, method=label))
+    if not any(map(len, parts)):
+        raise UserError(f"forwards needs prompt lengths and seconds of forwards, which these runs do not tell; {TIMED}")
+    return pd.concat(parts, ignore_index=True)
+
+
+def _one_method(rounds: ds.Dataset, method: str, samples: pd.DataFrame) -> pd.DataFrame:
+    """Width, context and `ms` of one method's rounds with one target forward; tasks are read as numbers."""
+    key = ["repeat", "task", "doc_id"]
+    tasks = pa.array(samples.task.unique(), pa.string())
+    columns = {name: pc.field(name) for name in (*key, "round", "committed", "drafted", "target_forwards")}
+    columns |= {"task": pc.index_in(pc.field("task"), tasks), "s": pc.field("target_seconds")}
+    chosen = ~pc.field("warmup") & (pc.field("method") == method) & pc.field("task").isin(tasks)
+    frame = rounds.to_table(columns=columns, filter=chosen).to_pandas()
+    samples = samples[[*key, "prompt_tokens"]].assign(task=samples.task.map(tasks.to_pylist().index))
+    frame = frame.merge(samples, on=key).sort_values([*key, "round"])
+    before = frame.groupby(key).committed.cumsum() - frame.committed
+    context = frame.prompt_tokens + before
+    found = pd.DataFrame({"width": frame.drafted + 1, "context": context, "ms": 1000 * frame.s})
+    return found[(frame["round"] > 0) & (frame.target_forwards == 1)].dropna()

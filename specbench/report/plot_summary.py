@@ -1,0 +1,187 @@
+"""Plots of the summary's rows: speed against accuracy, and both against a setting that was swept."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from specbench.config import UserError
+from specbench.report.plot_data import PlotData, panels
+from specbench.report.plot_style import BLACK, GREY, few_ticks, grid, head, label_axes
+
+SPEEDUP, ACCURACY = "decode speedup (×)", "accuracy (%)"
+DECADES = 2  # values that span more are drawn on a log scale
+
+
+def speed_accuracy(data: PlotData) -> Figure:
+    """Accuracy (± standard error) against decode speedup (95 % interval), a panel for each task and their average."""
+    every = list(panels(data, _timed_rows(data, "speed-accuracy")))
+    columns = min(2, len(every))
+    fig, axes = grid([1.9 if columns == 1 else 1.45] * len(every), columns, sharex=True)
+    for ax, (title, rows) in zip(axes, every, strict=True):
+        for row in rows.itertuples():
+            style = data.styles[row.method]
+            ax.errorbar(
+                [row.speedup_decode],
+                [100 * row.accuracy],
+                xerr=_around(pd.DataFrame([row])),
+                yerr=[100 * row.accuracy_stderr],
+                label=data.named(row.method),
+                **(style.drawn() | {"ls": "", "ecolor": style.color}),
+            )
+        head(ax, title, columns)
+        few_ticks(ax)
+        _percent_limit(ax, rows)
+    for ax, (_, rows) in zip(axes, every, strict=True):
+        _front(ax, rows.speedup_decode, 100 * rows.accuracy)
+    label_axes(axes, columns, SPEEDUP, ACCURACY)
+    return fig
+
+
+def _front(ax: Axes, x: pd.Series, y: pd.Series) -> None:
+    """The Pareto front as a staircase between the edges of the panel, whose limits stay."""
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    best = pareto(x, y)
+    front = pd.DataFrame({"x": x[best], "y": y[best]}).sort_values("x")
+    xs, ys = [left, *front.x, front.x.iloc[-1]], [front.y.iloc[0], *front.y, bottom]
+    ax.plot(xs, ys, ls="--", color=GREY, lw=0.8, drawstyle="steps-pre", label="Pareto front", zorder=1)
+    ax.set_xlim(left, right)
+    ax.set_ylim(bottom, top)
+
+
+def _percent_limit(ax: Axes, rows: pd.DataFrame) -> None:
+    """Error bars may reach over 100 %, the axis does not."""
+    if (rows.accuracy <= 1).all():
+        bottom, top = ax.get_ylim()
+        ax.set_ylim(bottom, min(top, 100 + 0.06 * (100 - bottom)))
+
+
+def pareto(x: pd.Series, y: pd.Series) -> pd.Series:
+    """Which points no other one beats in one of x and y without losing in the other."""
+    better = (x.to_numpy() >= x.to_numpy()[:, None]) & (y.to_numpy() >= y.to_numpy()[:, None])
+    beyond = better & ((x.to_numpy() > x.to_numpy()[:, None]) | (y.to_numpy() > y.to_numpy()[:, None]))
+    return pd.Series(~beyond.any(axis=1), index=x.index)
+
+
+def sweep(data: PlotData) -> Figure:
+    """Decode speedup (95 % interval) and accuracy (± standard error) against the setting by which methods differ."""
+    x_name, points = swept(data)
+    rows = _timed_rows(data, "sweep")
+    every = list(panels(data, rows[rows.method.isin(points.label) | (rows.method == rows.baseline)]))
+    fig, axes = grid([1.5] * (2 * len(every)), 2, sharex=True)
+    for i, (title, part) in enumerate(every):
+        fast, right = axes[2 * i : 2 * i + 2]
+        fast.set_title(title, loc="left")
+        fast.set_ylabel(SPEEDUP)
+        right.set_ylabel(ACCURACY)
+        _baseline(data, part, fast, right)
+        found = points.merge(part, left_on="label", right_on="method")
+        for line, mine in found.groupby("line", sort=False):
+            style = data.styles[points.label[points.line == line].iloc[0]]
+            mine = mine.sort_values("x")
+            look = {**style.drawn(), "label": line}
+            fast.errorbar(mine.x, mine.speedup_decode, yerr=_around(mine), **look)
+            right.errorbar(mine.x, 100 * mine.accuracy, yerr=100 * mine.accuracy_stderr, **look)
+        for ax in (fast, right):
+            few_ticks(ax)
+            _scale(ax, points)
+            ax.tick_params(labelbottom=i == len(every) - 1)
+            if i == len(every) - 1:
+                ax.set_xlabel(x_name)
+        _percent_limit(right, part)
+    return fig
+
+
+def swept(data: PlotData) -> tuple[str, pd.DataFrame]:
+    """The setting that was swept, and for each method of the sweep its `label`, its `line`, `x` and `value`.
+
+    Methods belong together by their implementation. If they differ in more than one setting, the one with most values
+    is swept, and each combination of the others makes a line. `x` is the value, or its number where values are not
+    numbers. Raises UserError if nothing was swept, or different settings of different implementations.
+    """
+    methods = {
+        labels[spec.name]: (spec.method, spec.values)
+        for run, labels in zip(data.runs, data.labels, strict=True)
+        for spec in run.plan.methods
+    }
+    families: dict[str, dict[str, dict[str, Any]]] = {}
+    for label, (implementation, values) in methods.items():
+        families.setdefault(implementation, {})[label] = values
+    settings = {name: _varying(list(own.values())) for name, own in families.items()}
+    settings = {name: found for name, found in settings.items() if found}
+    if not settings:
+        raise UserError(
+            "sweep needs methods that differ in a setting; `specbench run --method csd --suite pocket "
+            "--set csd.gamma=2` and again with csd.gamma=4 make two runs to be plotted together"
+        )
+    names = {name: found[0] for name, found in settings.items()}
+    if len(set(names.values())) > 1:
+        told = " and ".join(f"{setting} by {name}" for name, setting in names.items())
+        raise UserError(f"different settings are swept ({told}); plot runs of one of them at a time")
+    x_name = next(iter(names.values()))
+    rows = []
+    for name, (_, *others) in settings.items():
+        for label, values in families[name].items():
+            line = ", ".join([name, *(f"{key}={values.get(key)}" for key in others)])
+            rows.append({"label": label, "line": line, "value": values.get(x_name)})
+    points = pd.DataFrame(rows).astype({"value": object})
+    if not all(map(_is_number, points.value)):
+        points["value"] = [str(value) for value in points.value]
+        return x_name, points.assign(x=pd.factorize(points.value)[0])
+    return x_name, points.assign(x=points.value.astype(float)).sort_values("x", kind="stable")
+
+
+def _varying(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """The settings by which methods of one implementation differ, the one with most values first."""
+    keys = dict.fromkeys(key for one in settings for key in one)
+    counts = {key: len({json.dumps(one.get(key), default=str) for one in settings}) for key in keys}
+    varying = [key for key in keys if counts[key] > 1]
+    return sorted(varying, key=lambda key: (-counts[key], not all(_is_number(one.get(key)) for one in settings)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _scale(ax: Axes, points: pd.DataFrame) -> None:
+    """Ticks along a swept setting: its values by name, or a linear, log or (where 0 is a value) symmetric log scale."""
+    if isinstance(points.value.iloc[0], str):
+        named = points.drop_duplicates("x")
+        ax.set_xticks(named.x, named.value)
+        ax.set_xlim(named.x.min() - 0.5, named.x.max() + 0.5)
+        return
+    positive = points.x[points.x > 0]
+    if len(positive) and math.log10(positive.max() / positive.min()) > DECADES:
+        linear = {} if (points.x > 0).all() else {"linthresh": positive.min()}
+        ax.set_xscale("symlog" if linear else "log", **linear)
+        ax.xaxis.set_major_formatter("{x:g}")  # superscripts would be smaller than the rest
+        ax.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _baseline(data: PlotData, rows: pd.DataFrame, fast: Axes, right: Axes) -> None:
+    for row in rows[rows.method == rows.baseline].itertuples():
+        for ax, y in ((fast, 1.0), (right, 100 * row.accuracy)):
+            ax.axhline(y, color=BLACK, ls=":", label=data.named(row.method))
+
+
+def _timed_rows(data: PlotData, kind: str) -> pd.DataFrame:
+    """Rows that have a speedup and an accuracy. Raises UserError if there are none beside the baseline's."""
+    rows = data.summary[data.summary.speedup_decode.notna() & data.summary.accuracy.notna()]
+    if (rows.method == rows.baseline).all():
+        raise UserError(
+            f"{kind} needs methods beside the baseline that they were timed with; "
+            "`specbench run --method csd --suite pocket` makes such a run"
+        )
+    return rows
+
+
+def _around(rows: pd.DataFrame) -> np.ndarray:
+    """The intervals of speedups as distances [2, rows] from their values."""
+    value = rows.speedup_decode
+    return np.stack([value - rows.speedup_decode_low, rows.speedup_decode_high - value])

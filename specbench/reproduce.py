@@ -1,0 +1,140 @@
+"""`specbench tables`: run what the papers' tables need and nobody has run yet, and write them next to our figures."""
+
+import math
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from specbench import commands
+from specbench import run as engine
+from specbench.config import MethodSpec, Plan, UserError
+from specbench.console import console
+from specbench.models import Pair
+from specbench.published import Paper, papers
+from specbench.report.checks import Check, checks
+from specbench.report.side_by_side import Ours, sampling_of, written
+from specbench.report.tables import markdown
+from specbench.stored import StoredRun
+
+STORE = Path("runs") / "tables"
+
+
+def tables(
+    folders: Sequence[Path],
+    names: list[str] | None,
+    pair: str,
+    suite: str | None,
+    limit: int | None,
+    check: bool,
+    out: Path,
+    allowed: Sequence[str] = (),
+    **options: Any,
+) -> int:
+    """Write every table of the papers to `out`; without `folders`, first run what is missing. Returns the exit code."""
+    chosen = papers(names)
+    runs: list[StoredRun] | None = [StoredRun(folder) for folder in folders]
+    if not folders:
+        runs = measure(chosen, pair, suite or ("pocket" if pair == "pocket" else "csd"), limit, **options)
+    if runs is None:
+        return 130
+    ours = Ours(runs, allowed)
+    out.mkdir(parents=True, exist_ok=True)
+    count = sum(_write(paper, ours, out) for paper in chosen)
+    verdicts = checks(chosen, ours)
+    frame = pd.DataFrame([vars(one) for one in verdicts])
+    (out / "checks.md").write_text(f"# Which claims of the papers hold on {ours.pair}\n\n{markdown(frame)}\n")
+    if check:
+        _print_checks(verdicts)
+    console.print(f"{count} tables as Markdown and LaTeX, and checks.md: {out}/", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _print_checks(found: Sequence[Check]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    for heading in ("paper", "claim", "verdict"):
+        table.add_column(heading, overflow="fold")
+    for one in found:
+        table.add_row(f"{one.paper} {one.table}", f"{one.claim}\n[dim]{escape(one.detail)}[/]", one.verdict)
+    console.print(table)
+
+
+def _write(paper: Paper, ours: Ours, out: Path) -> int:
+    """The tables of a paper that have numbers, as files; returns how many."""
+    numbered = [table for table in paper.tables if paper.figures(table)]
+    for table in numbered:
+        as_markdown, as_latex = written(paper, table, ours)
+        (out / f"{paper.paper}-table{table}.md").write_text(as_markdown)
+        (out / f"{paper.paper}-table{table}.tex").write_text(as_latex)
+    return len(numbered)
+
+
+def measure(
+    chosen: Sequence[Paper], pair: str, suite: str, limit: int | None, **options: Any
+) -> list[StoredRun] | None:
+    """The stored runs that serve these papers on a pair, after running what was missing; None if stopped."""
+    template = commands.plan(["vanilla"], suite, pair, [], "vanilla", limit, **options)
+    loaded = None
+    runs = []
+    for temperature, specs in needed(chosen).items():
+        want = template.model_copy(update={"temperature": temperature})
+        stored = _stored(want)
+        plans = [(run.plan, run.folder) for run in stored if not run.finished]
+        have = {spec.identity for run in stored for spec in run.plan.methods}
+        if missing := [spec for spec in specs if spec.identity not in have]:
+            baseline = want.methods[0]
+            methods = (baseline, *(spec for spec in missing if spec != baseline))
+            folder = STORE / f"{want.pair.name}-T{temperature:g}-{time.strftime('%Y%m%d-%H%M%S')}"
+            plans.append((want.model_copy(update={"methods": methods}), folder))
+        for plan, folder in plans:
+            loaded = loaded or engine.load_models(plan)
+            _announce(plan, folder, loaded)
+            if not commands.carry_out(plan, folder, loaded):
+                return None
+        runs += [*stored, *(StoredRun(folder) for plan, folder in plans if folder not in [s.folder for s in stored])]
+    if not runs:
+        raise UserError("none of these papers' methods can be run by this version")
+    return runs
+
+
+def needed(chosen: Sequence[Paper]) -> dict[float, list[MethodSpec]]:
+    """The methods that the papers' cells ask for, by temperature."""
+    found: dict[float, dict[str, MethodSpec]] = {}
+    for paper in chosen:
+        for table in paper.tables:
+            for figure in paper.figures(table):
+                spec = paper.method_spec(figure)
+                if spec and paper.metrics.get(figure.metric) and (paper.tasks.get(figure.task) or figure.is_average):
+                    temperature = 0.0 if sampling_of(figure) == "greedy" else float(figure.temperature)
+                    found.setdefault(temperature, {})[spec.name] = spec
+    return {temperature: list(specs.values()) for temperature, specs in found.items()}
+
+
+def _stored(plan: Plan) -> list[StoredRun]:
+    """Earlier runs of the store that differ from a plan in their methods only."""
+    runs = [StoredRun(path.parent) for path in sorted(STORE.glob("*/manifest.json"))]
+    return [run for run in runs if run.plan.model_copy(update={"methods": plan.methods}) == plan]
+
+
+def _announce(plan: Plan, folder: Path, pair: Pair) -> None:
+    """Say how long a plan will take, by a trial of one document a task."""
+    console.print(f"to run in {folder}: {', '.join(spec.name for spec in plan.methods)}", highlight=False, markup=False)
+    documents = Counter(request.task for request in engine.load_tasks(plan, pair).requests())
+    with tempfile.TemporaryDirectory() as scratch:
+        engine.execute(plan.model_copy(update={"limit": 1, "repeats": 1}), Path(scratch), lambda _: True, pair)
+        samples = StoredRun(Path(scratch)).samples(["task", "warmup", "prefill_seconds", "decode_seconds"])
+    timed = samples[~samples.warmup]
+    a_document = (timed.prefill_seconds + timed.decode_seconds).groupby(timed.task).sum()
+    seconds = plan.repeats * sum(a_document.get(task, 0.0) * count for task, count in documents.items())
+    console.print(
+        f"about {math.ceil(seconds / 60)} min for {documents.total()} documents by {len(plan.methods)} methods; if "
+        "stopped, the same command goes on",
+        highlight=False,
+    )
