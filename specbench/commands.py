@@ -29,7 +29,7 @@ def plan(
     assignments: Sequence[str],
     baseline: str | None,
     limit: int | None,
-    data_dir: str | None,
+    data_dir: str | None = None,
     params: Sequence[str] = (),
     **options: Any,
 ) -> Plan:

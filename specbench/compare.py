@@ -8,6 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,11 @@ class Measured:
     metric: dict[str, str]  # by task
     baseline: str | None
     mismatches: list[str]  # differences that the user let pass, and what imported runs do not tell
+
+    @cached_property
+    def by_row(self) -> dict[tuple[str, ...], pd.DataFrame]:
+        """The counts of each row of the summary, indexed by ONCE and doc_id."""
+        return {key: part.droplevel(ROW) for key, part in self.counts.groupby(level=ROW, sort=False)}
 
 
 def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths: bool = False) -> Measured:
@@ -108,9 +114,8 @@ class Cell:
 
 
 def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
-    mine = runs.counts.loc[key] if key in rates.index else runs.counts.iloc[:0].reset_index(ROW, drop=True)
-    base_key = (*key[:3], runs.baseline)
-    base = runs.counts.loc[base_key] if base_key in rates.index else mine.iloc[:0]
+    nothing = runs.counts.iloc[:0].droplevel(ROW)
+    mine, base = runs.by_row.get(key, nothing), runs.by_row.get((*key[:3], runs.baseline or ""), nothing)
     row: dict[str, Any] = dict(zip(ROW, key, strict=True))
     row |= {
         "baseline": runs.baseline or "",
@@ -131,7 +136,8 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
 
 def _paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
     """Times per document, added up over the passes in which both decoded it; `whole` counts the prefill in."""
-    both = mine[["C", "prefill", "decode"]].join(base[["C", "prefill", "decode"]], how="inner", rsuffix="_base")
+    columns = ["C", "prefill", "decode"]
+    both = mine[columns].merge(base[columns], left_index=True, right_index=True, suffixes=("", "_base"))
     if both.empty or both.isna().all().any():
         return None
     if whole:  # a prefill commits one token
@@ -151,7 +157,7 @@ def _spread(mine: pd.DataFrame, base: pd.DataFrame) -> float:
 
 def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str | None) -> dict[str, Any]:
     """The headline metric, and its difference from the baseline's on the same documents of the same passes."""
-    here = scores[(scores[ROW[:3]] == key[:3]).all(axis=1)]
+    here = scores[(scores[ROW[:3]] == list(key[:3])).all(axis=1)]
     mine = here[here.method == key[3]]
     whole, documents = mine[mine.doc_id.isna()], mine[mine.doc_id.notna()]
     per_document = documents.groupby("doc_id").value.mean()

@@ -87,10 +87,15 @@ class Paper(Settings):
         with open(path, newline="") as file:
             return [Figure.model_validate(row) for row in csv.DictReader(file)]
 
+    def runs(self, label: str) -> bool:
+        """Whether this version has the method of a label."""
+        ref = self.methods.get(label)
+        return ref is not None and ref.method in config.names("methods")
+
     def method_spec(self, figure: Figure) -> MethodSpec | None:
         """The method of a figure with its settings; None where specbench cannot run it."""
         ref = self.methods.get(figure.method)
-        if ref is None or ref.method not in config.names("methods"):
+        if ref is None or not self.runs(figure.method):
             return None
         spec = config.load_method(ref.method)
         settings = {**ref.settings, **figure.settings}

@@ -86,6 +86,8 @@ def _compare(mine: pd.DataFrame, other: pd.DataFrame, metric: str) -> tuple[str,
     """Whether the first method's metric is the larger one, on the documents of both; None if it cannot be told."""
     mine, other = _with_sums(mine), _with_sums(other)
     shared = mine.index.intersection(other.index)
+    if shared.empty:
+        return None
     mine, other = mine.loc[shared], other.loc[shared]
     if metric == "accuracy":
         found = stats.difference(mine.score.to_numpy(float), other.score.to_numpy(float))

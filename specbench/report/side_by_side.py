@@ -62,10 +62,10 @@ class Ours:
     def documents(self, sampling: str, task: str, label: str) -> pd.DataFrame:
         """Counts, times and the score of every document that a method did, added up over passes; index doc_id."""
         key = [self.pair, sampling, task, label]
-        index = self.measured.counts.index
-        if tuple(key) not in index.droplevel([*compare.ONCE, "doc_id"]):
+        found = self.measured.by_row.get(tuple(key))
+        if found is None:
             return pd.DataFrame(columns=[*self.measured.counts, "score", "one"], dtype=float)
-        counts = self.measured.counts.loc[tuple(key)].groupby("doc_id").sum()
+        counts = found.groupby("doc_id").sum()
         scores = self.measured.scores
         mine = scores[(scores[compare.ROW] == key).all(axis=1) & scores.doc_id.notna()]
         return counts.assign(score=mine.groupby(mine.doc_id.astype(int)).value.mean(), one=1.0)
@@ -77,8 +77,13 @@ class Ours:
             return Cell(MISSING, reason=f"{figure.metric}: no column of ours has this definition")
         spec = paper.method_spec(figure)
         if spec is None:
-            setting = f" with {figure.setting}" if figure.setting else ""
-            return Cell(MISSING, reason=f"{figure.method}{setting}: not a method of this version")
+            known = paper.runs(figure.method)
+            reason = (
+                f"{figure.method} with {figure.setting}: no setting of ours"
+                if known
+                else (f"{figure.method}: not a method of this version")
+            )
+            return Cell(MISSING, reason=reason)
         if self.measured.baseline is None:
             return Cell(MISSING, reason="the runs have no baseline")
         table = self._against(paper, figure.table)
