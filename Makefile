@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 METHOD ?= csd
 SUITE ?= math
 
-.PHONY: run test bench gpu-check pocket format clean
+.PHONY: run test bench reproduce-tables gpu-check pocket format clean
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -27,6 +27,12 @@ test: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/specbench bench --documents 15
+	$(BIN)/python tests/bench_compare.py
+
+# Runs what no earlier call has measured, then writes results/tables/; PAIR=, SUITE= and LIMIT= for your own.
+reproduce-tables: $(STAMP)
+	$(BIN)/specbench tables --check $(if $(PAIR),--pair $(PAIR)) $(if $(LIMIT),--limit $(LIMIT)) \
+	  $(if $(filter command line environment,$(origin SUITE)),--suite $(SUITE))
 
 # Uses the machine's own torch and transformers where there are some (as on GPU machines), else .venv.
 gpu-check:
