@@ -52,6 +52,7 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
     for number, run in enumerate(runs):
         setup = {"pair": run.plan.pair.name, "sampling": run.sampling}
         columns = [*metrics.SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "peak_memory"]
+        columns += ["new_tokens", "wall_seconds"]
         samples = run.samples(columns)
         rounds = run.rounds()
         one = metrics.per_document(samples, rounds).reset_index()
@@ -82,7 +83,8 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
 
 def summary(runs: Measured) -> pd.DataFrame:
     """One row per pair, sampling, task and method, in the order of the runs, then averages over the tasks."""
-    present = pd.concat([runs.scores[ROW], runs.errors.reset_index()[ROW]]).drop_duplicates()
+    timed = runs.counts.index.droplevel([*ONCE, "doc_id"]).unique().to_frame(index=False)  # imported: without scores
+    present = pd.concat([runs.scores[ROW], timed, runs.errors.reset_index()[ROW]]).drop_duplicates()
     rates = metrics.rates(runs.counts, ROW)
     tables = []
     for _, setup in present.groupby(SETUP, sort=False):
@@ -136,23 +138,20 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
 
 def _paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
     """Times per document, added up over the passes in which both decoded it; `whole` counts the prefill in."""
-    columns = ["C", "prefill", "decode"]
+    columns = ["whole", "whole_tokens"] if whole else ["decode", "decoded"]  # seconds, tokens
     both = mine[columns].merge(base[columns], left_index=True, right_index=True, suffixes=("", "_base"))
-    if both.empty or both.isna().all().any():
+    if both.empty or both.isna().any(axis=None):
         return None
-    if whole:  # a prefill commits one token
-        for end in ("", "_base"):
-            both[f"decode{end}"] += both[f"prefill{end}"]
-            both[f"C{end}"] += 1
     sums = both.groupby("doc_id").sum()
-    return stats.Paired(*(sums[name].to_numpy(float) for name in ("decode_base", "C_base", "decode", "C")))
+    names = (*(f"{name}_base" for name in columns), *columns)
+    return stats.Paired(*(sums[name].to_numpy(float) for name in names))
 
 
 def _spread(mine: pd.DataFrame, base: pd.DataFrame) -> float:
     """The standard deviation of the decode speedup between passes."""
     pairs = [_paired(one, base) for _, one in mine.groupby(ONCE)]
-    found = [stats.speedup(one) for one in pairs if one]
-    return float(np.std([one.value for one in found if one], ddof=1)) if len(found) > 1 else np.nan
+    found = [one.value for pair in pairs if pair and (one := stats.speedup(pair))]
+    return float(np.std(found, ddof=1)) if len(found) > 1 else np.nan
 
 
 def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str | None) -> dict[str, Any]:
@@ -279,4 +278,4 @@ def depth_table(runs: Measured) -> pd.DataFrame:
     for key, counts in runs.depths.groupby(ROW, sort=False):
         table = metrics.acceptance_by_depth(counts)
         parts.append(table.assign(**dict(zip(ROW, key, strict=True)))[[*ROW, *table.columns]])
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*ROW, *metrics.DEPTH])

@@ -29,6 +29,7 @@ COUNTS = {
     "target": _field("target_seconds"),
     "draft": _field("draft_seconds"),
 }
+DEPTH = ["depth", "cond_accept", "joint_accept", "tested"]
 DRIFT_BOUND = 0.10  # a baseline whose time per token moved by more than this between the halves of a run is flagged
 
 
@@ -36,18 +37,28 @@ def per_document(samples: pd.DataFrame, rounds: ds.Dataset) -> pd.DataFrame:
     """Counts and times of every timed sample, indexed by repeat, task, document and method.
 
     D drafted, A accepted, J rejections, S rescued, C committed, F and G target and draft forwards, R rounds, and
-    seconds: `prefill`, `decode`, `target` and `draft` (in their forwards); `memory` in bytes.
+    seconds: `prefill`, `decode`, `target` and `draft` (in their forwards); `memory` in bytes. `decoded` tokens took
+    `decode`, and `whole_tokens` (the prefill's among them) took `whole` seconds.
     """
     timed = samples[~samples.warmup & (samples.finish != "error")]
     index = timed.set_index(SAMPLE)
     counts = _sums(rounds, SAMPLE, COUNTS).set_index(SAMPLE)
     counts = counts.reindex(index.index, fill_value=0).astype(float)
-    return counts.assign(prefill=index.prefill_seconds, decode=index.decode_seconds, memory=index.peak_memory)
+    told = index.reindex(columns=["new_tokens", "wall_seconds"]).astype(float)  # of imported runs
+    decoded = counts.C.fillna(told.new_tokens - 1)
+    return counts.assign(
+        prefill=index.prefill_seconds,
+        decode=index.decode_seconds,
+        memory=index.peak_memory,
+        decoded=decoded,
+        whole=told.wall_seconds.fillna(index.prefill_seconds + index.decode_seconds),
+        whole_tokens=told.new_tokens.fillna(decoded + 1),
+    )
 
 
 def depths(rounds: ds.Dataset) -> pd.DataFrame:
     """How many rounds (R) drafted D and accepted A tokens, by task and method; `cut` ones ended the text."""
-    by = {"D": _field("drafted"), "A": _field("accepted"), "cut": _field("truncated") > 0}
+    by = {"D": _field("drafted"), "A": _field("accepted"), "cut": pc.coalesce(_field("truncated"), pc.scalar(0)) > 0}
     return _sums(rounds, ["task", "method", *by], {"R": _ones}, by)
 
 
@@ -66,7 +77,7 @@ def acceptance_by_depth(counts: pd.DataFrame) -> pd.DataFrame:
         joint, tested = rounds[passed].sum(), rounds[(drafted >= k) & (passed | rejected)].sum()
         cond = joint / tested if tested else np.nan
         rows.append({"depth": k, "cond_accept": cond, "joint_accept": joint / rounds.sum(), "tested": tested})
-    return pd.DataFrame(rows, columns=["depth", "cond_accept", "joint_accept", "tested"])
+    return pd.DataFrame(rows, columns=DEPTH)
 
 
 def _sums(
@@ -94,8 +105,8 @@ def _sums(
 
 def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Pooled rates of `per_document` counts, a row for each group; undefined ones are NaN."""
-    grouped = counts.assign(speed=counts.C / counts.decode.replace(0, np.nan)).groupby(list(by), sort=False)
-    summed = [*COUNTS, "prefill", "decode"]
+    grouped = counts.assign(speed=counts.decoded / counts.decode.replace(0, np.nan)).groupby(list(by), sort=False)
+    summed = [*COUNTS, "prefill", "decode", "decoded"]
     total = grouped[summed].sum().mask(counts[summed].isna().groupby(list(by), sort=False).any())
     return pd.DataFrame(
         {
@@ -105,7 +116,7 @@ def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
             "discard_rate": (total.D - total.A) / total.C.replace(0, np.nan),
             "verification_rate": total.F / total.C.replace(0, np.nan),
             "rescue_rate": total.S / total.D.replace(0, np.nan),
-            "tokens_per_s": total.C / total.decode.replace(0, np.nan),
+            "tokens_per_s": total.decoded / total.decode.replace(0, np.nan),
             "tokens_per_s_mean": grouped.speed.mean(),
             "overhead": 1 - (total.target + total.draft) / total.decode.replace(0, np.nan),
             "peak_memory": grouped.memory.max(),
@@ -115,7 +126,7 @@ def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 def drift(baseline: pd.DataFrame) -> float:
     """How far the median seconds per token of the baseline's counts moved between the halves of a run."""
-    per_token = (baseline.decode / baseline.C.replace(0, np.nan)).dropna().to_numpy()
+    per_token = (baseline.decode / baseline.decoded.replace(0, np.nan)).dropna().to_numpy()
     if len(per_token) < 10:
         return 0.0
     first, second = np.array_split(per_token, 2)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -97,7 +97,7 @@ def load_pair(
     specs = {"target": spec.target, **({"draft": spec.draft} if spec.draft else {})}
     models, tokenizers = {}, {}
     for role, one in specs.items():
-        with nullcontext() if Path(_location(one.model)).exists() else offline_if_unreachable():
+        with _reaching(one):
             spread = device == "spread" and role == "target"
             models[role] = _load_model(one, where, dtype, trust_remote_code, allow_pickle, spread)
             tokenizers[role] = _load_tokenizer(one, trust_remote_code)
@@ -165,6 +165,17 @@ def _load_model(
     if not hasattr(model, "hf_device_map"):
         model = model.to(device)
     return model.eval()
+
+
+def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """A model's tokenizer without the model. Raises UserError if it cannot be had."""
+    with _reaching(spec):
+        return _load_tokenizer(spec, trust_remote_code)
+
+
+def _reaching(spec: ModelSpec) -> AbstractContextManager[None]:
+    """Around a load from the hub: no retries for minutes where it cannot be reached."""
+    return nullcontext() if Path(_location(spec.model)).exists() else offline_if_unreachable()
 
 
 def _load_tokenizer(spec: ModelSpec, trust_remote_code: bool) -> PreTrainedTokenizerBase:

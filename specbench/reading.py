@@ -1,4 +1,4 @@
-"""What the commands `show` and `compare` do: from run folders to a table, its caption and what it says in words."""
+"""What the commands that read runs do: `show`, `compare`, `report` and `trace`."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,12 @@ from specbench.config import UserError
 from specbench.console import console
 from specbench.records import write_frame
 from specbench.report import tables
+from specbench.report.page import write_page
+from specbench.report.trace_view import print_trace
 from specbench.report.words import sentences
 from specbench.stored import StoredRun
+from specbench.texts import load_decode
+from specbench.trace import trace as trace_of
 
 
 def show(folder: Path, format: str) -> pd.DataFrame:
@@ -47,7 +51,8 @@ def compare(
     else:
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
-    notes = [*caption(runs, summary, measured.mismatches), *([] if by == "depth" else legend(runs[0].plan.baseline))]
+    notes = [*warnings(runs, summary, measured.mismatches), condition(runs[0], summary)]
+    notes += [] if by == "depth" else legend(runs[0].plan.baseline)
     said = [] if by == "depth" else sentences(summary)
     if format == "parquet":
         assert out
@@ -61,8 +66,31 @@ def compare(
     return summary
 
 
-def caption(runs: Sequence[StoredRun], summary: pd.DataFrame, mismatches: Sequence[str]) -> Iterator[str]:
-    """What a reader must know beside the figures; what is wrong with them comes first."""
+def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> None:
+    """Write one page with everything about some runs. Raises UserError as `compare`."""
+    runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
+    measured = comparison.measured(runs, allowed)
+    summary = comparison.summary(measured)
+    wrong = [*warnings(runs, summary, measured.mismatches), *unsure(summary)]
+    told = [condition(runs[0], summary), *legend(runs[0].plan.baseline)]
+    with console.status("writing the page"):
+        write_page(out, runs, summary, wrong, sentences(summary), told)
+    console.print(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
+
+
+def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
+    """Print one text, or two side by side, by where each token came from. Raises UserError if it is not there."""
+    run = StoredRun(folder)
+    drafting = [spec.name for spec in run.plan.methods if spec.name != run.plan.baseline]
+    chosen = list(methods) or drafting[:1] or [spec.name for spec in run.plan.methods][:1]
+    if len(chosen) > 2:
+        raise UserError("two methods at most fit side by side; give --method once or twice")
+    decode = load_decode(run)
+    print_trace(console, [trace_of(run, task, doc_id, method, decode=decode) for method in chosen])
+
+
+def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, mismatches: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the figures, or may be."""
     yield from mismatches
     if summary.errors.any():
         failed = int(summary[summary.task != comparison.AVERAGE].errors.sum())
@@ -74,13 +102,24 @@ def caption(runs: Sequence[StoredRun], summary: pd.DataFrame, mismatches: Sequen
         machine = run.manifest["environment"]
         if (machine.get("load") or 0) > (machine.get("cores") or float("inf")):
             yield f"the machine was busy at the start of {run.name} (load {machine['load']:.1f})"
-    first = runs[0]
+
+
+def unsure(summary: pd.DataFrame) -> Iterator[str]:
+    """Speedups that may be none."""
+    holds = (summary.speedup_decode_low <= 1) & (summary.speedup_decode_high >= 1)
+    for row in summary[holds & (summary.method != summary.baseline)].itertuples():
+        low, high = row.speedup_decode_low, row.speedup_decode_high
+        yield f"{row.task}, {row.method}: the speedup's interval [{low:.2f}, {high:.2f}] holds 1: it may be none"
+
+
+def condition(first: StoredRun, summary: pd.DataFrame) -> str:
+    """On what the figures were measured."""
     machine, models = first.manifest["environment"], first.manifest["models"]
     where = f"{machine.get('cores')} cores of {machine.get('cpu')}" if machine["device"] == "cpu" else machine["device"]
     setups = [" ".join(setup) for setup in summary[comparison.SETUP].drop_duplicates().to_numpy()]
     dtype = models["target"]["dtype"] if models else "dtype not told"
     documents = summary[summary.task != comparison.AVERAGE].documents.max() if len(summary) else 0
-    yield f"{', '.join(setups)}; {dtype}, {where or 'machine not told'}, up to {documents:.0f} documents a task"
+    return f"{', '.join(setups)}; {dtype}, {where or 'machine not told'}, up to {documents:.0f} documents a task"
 
 
 def legend(baseline: str | None) -> Iterator[str]:

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-VERSION = 1
+VERSION = 2
 # 1: first version.
+# 2: new_tokens and wall_seconds of imported samples.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -40,6 +41,8 @@ SAMPLES = pa.schema(
         pa.field("error", pa.string()),
         pa.field("prefill_seconds", pa.float64()),  # round 0: all models read the prompt
         pa.field("decode_seconds", pa.float64()),  # all later rounds, stop handling included
+        pa.field("new_tokens", pa.int32()),  # imported runs only: all committed ones, prefill's included
+        pa.field("wall_seconds", pa.float64()),  # imported runs only: prefill and decoding, where they are one figure
         pa.field("peak_memory", pa.int64()),  # bytes
         pa.field("load", pa.float64()),  # of the host, before the sample
         pa.field("clock_mhz", pa.float64()),
@@ -131,11 +134,11 @@ def read_rows(folder: Path, name: str, columns: list[str] | None = None) -> pa.T
 def scan(folder: Path, name: str) -> ds.Dataset:
     """As `read_rows`, but nothing is read yet."""
     whole = folder / f"{name}.parquet"
+    schema = SAMPLES if name == "samples" else ROUNDS
     if whole.exists():
-        return ds.dataset(whole)
+        return ds.dataset(whole, schema)  # columns that an older version lacks are null
     done = {path.name.split(".")[0] for path in (folder / "parts").glob("*.samples.parquet")}
     paths = [folder / "parts" / f"{index}.{name}.parquet" for index in sorted(done)]
-    schema = SAMPLES if name == "samples" else ROUNDS
     return ds.dataset(paths, schema) if paths else ds.dataset(schema.empty_table())
 
 

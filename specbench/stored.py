@@ -45,6 +45,8 @@ class StoredRun:
     def sampling(self) -> str:
         """`greedy`, or temperature, top-k and top-p where they are in use."""
         plan = self.plan
+        if "imported" in self.manifest:
+            return "sampling not told"
         if plan.temperature == 0:
             return "greedy"
         filters = f" top-k={plan.top_k}" * (plan.top_k > 0) + f" top-p={plan.top_p:g}" * (plan.top_p < 1)

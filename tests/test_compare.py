@@ -199,6 +199,7 @@ def test_depths(tmp_path):
 def verdict(**changes):
     values = {"pair": "p", "sampling": "greedy", "task": "one", "method": "sps", "baseline": "plain"}
     values |= {"speedup_decode": 1.5, "speedup_decode_low": 1.4, "speedup_decode_high": 1.6}
+    values |= {"speedup_e2e": math.nan, "speedup_e2e_low": math.nan, "speedup_e2e_high": math.nan}
     return values | {"accuracy_delta": 0.0, "accuracy_p": 1.0} | changes
 
 
@@ -213,6 +214,10 @@ def verdict(**changes):
         ({"accuracy_delta": -0.02, "accuracy_p": 0.4}, "may be chance on one (−2.0 points, p = 0.40)"),
         ({"accuracy_delta": math.nan, "accuracy_p": math.nan}, "its accuracy is not compared"),
         ({"speedup_decode_low": math.nan}, "its speed is not known"),
+        (
+            {"speedup_decode_low": math.nan, "speedup_e2e": 1.2, "speedup_e2e_low": 1.1, "speedup_e2e_high": 1.3},
+            "sps: faster than plain end to end on one (1.20 ×)",
+        ),
     ],
 )
 def test_sentences(changes, expected):

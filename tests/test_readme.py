@@ -41,7 +41,7 @@ def test_the_readme_has_commands():
 def test_command(command, folder, monkeypatch):
     """In the README's order, since later commands read the runs of earlier ones."""
     monkeypatch.chdir(folder)
-    fewer = re.sub(r"--(limit|documents) \d+", r"--\1 2", command)
+    fewer = re.sub(r"--(limit|documents|draws) \d+", r"--\1 2", command)
     result = CliRunner().invoke(app, shlex.split(fewer)[1:])
     assert result.exit_code == 0, result.output
     assert result.output.strip()

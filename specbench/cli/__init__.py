@@ -9,8 +9,8 @@ from specbench.cli import check, measure, prepare, read
 
 PANELS = {
     "Measure": (measure.run, measure.sweep),
-    "Read": (read.show, read.compare, read.tables, read.plot, read.list_),
-    "Prepare": (prepare.calibrate,),
+    "Read": (read.show, read.compare, read.tables, read.plot, read.report, read.trace, read.list_),
+    "Prepare": (prepare.calibrate, prepare.import_),
     "Check": (check.doctor, check.audit, check.bench),
 }
 

@@ -140,6 +140,44 @@ def plot(
         console.print(f"written: {written}", highlight=False, soft_wrap=True)
 
 
+def report(
+    runs: Runs,
+    out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
+    allow_mismatch: AllowMismatch = None,
+) -> None:
+    """Write one page that opens without a network: warnings, table, plots, settings, and every text by its tokens.
+
+    `specbench report runs/one runs/other --out report.html`
+    """
+    from specbench import reading
+
+    with user_errors():
+        reading.report(runs, out, allow_mismatch or [])
+
+
+def trace(
+    run: Annotated[Path, typer.Argument(help="a run folder")],
+    task: Annotated[str, typer.Option(help="the task's name, as in the table")],
+    doc: Annotated[int, typer.Option(help="the document's number")],
+    method: Annotated[
+        list[str] | None, typer.Option(help="a method of the run; twice: side by side. Default: the first that drafts")
+    ] = None,
+    color: Annotated[bool, typer.Option(help="plain marks instead of colours")] = True,
+) -> None:
+    """Print one text by where each token came from: accepted, rescued, correction or bonus; and what was rejected.
+
+    `specbench trace runs/one --task pocket_gsm8k --doc 3 --method csd`
+
+    `specbench trace runs/one --task pocket_gsm8k --doc 3 --method vanilla --method csd`
+    """
+    from specbench import reading
+    from specbench.console import console
+
+    with user_errors():
+        console.no_color = console.no_color or not color
+        reading.trace(run, task, doc, method or [])
+
+
 def list_(kind: Annotated[Kind | None, typer.Argument(help="only these")] = None) -> None:
     """What there is: pairs, methods, suites and tasks, with one line and the paper each.
 

@@ -105,6 +105,8 @@ def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
     chosen = list(COLUMNS if wide else NARROW)
     silent = [name for name in ("accuracy_spread", "speedup_spread") if summary[name].isna().all()]
     silent += ["repeats"] if (summary.repeats <= 1).all() else []
+    if summary.speedup_decode.isna().all():  # some imported runs know whole times only
+        chosen = ["speedup_e2e" if name == "speedup_decode" else name for name in chosen if name != "speedup_e2e"]
     chosen = [name for name in chosen if name not in silent and name != "errors"]
     return [*chosen, *(["errors"] if summary.errors.any() else [])]
 

@@ -26,14 +26,15 @@ def sentences(summary: pd.DataFrame) -> list[str]:
 
 def _speed(rows: pd.DataFrame) -> str:
     """Where the method is faster or slower than its baseline, or cannot be told from it."""
-    known = rows[rows.speedup_decode_low.notna()]
+    name = "speedup_decode" if rows.speedup_decode_low.notna().any() else "speedup_e2e"
+    known = rows[rows[f"{name}_low"].notna()]
     if known.empty:
         return "its speed is not known"
-    baseline = rows.baseline.iloc[0]
-    faster, slower = known[known.speedup_decode_low > 1], known[known.speedup_decode_high < 1]
+    baseline = rows.baseline.iloc[0] + (" end to end" if name == "speedup_e2e" else "")
+    faster, slower = known[known[f"{name}_low"] > 1], known[known[f"{name}_high"] < 1]
     unsure = known.drop([*faster.index, *slower.index])
     parts = [
-        f"{word} {baseline} on {_tasks(some, known)} ({_range(some.speedup_decode)} ×)"
+        f"{word} {baseline} on {_tasks(some, known)} ({_range(some[name])} ×)"
         for word, some in (("faster than", faster), ("slower than", slower), ("not told apart in speed from", unsure))
         if len(some)
     ]

@@ -1,0 +1,180 @@
+"""What a foreign file tells, and the run folder that is made of it."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import pyarrow as pa
+from pydantic import ConfigDict, Field
+
+from specbench import records
+from specbench.config import MethodSpec, ModelSpec, PairSpec, Plan, Settings, TaskLine, UserError
+from specbench.console import console
+from specbench.environment import MUST_AGREE
+
+BASELINE = "vanilla"
+WHOLE = [pa.field("new_tokens", pa.int32()), pa.field("wall_seconds", pa.float64())]
+
+Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Row: TypeAlias = dict[str, Any]
+
+
+class Entry(Settings):
+    """Part of a foreign file; what is not read of it may be anything."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+@dataclass
+class Told:
+    """What a file tells of one method; samples and rounds lack only the method's name."""
+
+    path: Path
+    sha256: str
+    name: str
+    samples: list[Row] = field(default_factory=list)
+    rounds: list[Row] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    totals: list[Row] = field(default_factory=list)
+
+    def add(self, task: str, doc_id: int, repeat: int, sample: Row, rounds: Sequence[Row]) -> None:
+        """A sample and its rounds after the prefill; rounds that are not told are one row of nulls.
+
+        A text of one token, the prefill's, has none.
+        """
+        key = {"repeat": repeat, "task": task, "doc_id": doc_id, "warmup": False}
+        self.samples.append(key | sample)
+        if sample.get("finish") == "error":
+            return
+        untold: list[Row] = [] if sample.get("new_tokens") == 1 else [{}]
+        self.rounds += [key | {"round": at} | one for at, one in enumerate(rounds or untold, 1)]
+
+
+def entries(path: Path) -> tuple[list[tuple[str, Row]], str]:
+    """The objects of a JSON or JSON Lines file, each with where it is, and the file's SHA-256."""
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    raw = path.read_bytes()
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no text file (not UTF-8)") from None
+    try:
+        whole = json.loads(text)
+        found = [(f"{path}, entry {n}", one) for n, one in enumerate(whole if isinstance(whole, list) else [whole], 1)]
+    except ValueError:
+        found = [(f"{path}, line {n}", _line(path, n, x)) for n, x in enumerate(text.split("\n"), 1) if x.strip()]
+    if not found:
+        raise UserError(f"{path} holds no entries")
+    for where, one in found:
+        if not isinstance(one, dict):
+            raise UserError(f"{where}: not an object with keys; is this another kind of file?")
+    return found, hashlib.sha256(raw).hexdigest()
+
+
+def _line(path: Path, number: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise UserError(f"{path}, line {number}: not JSON; the file is damaged or no JSON Lines") from None
+
+
+def write(
+    kind: str,
+    read: Callable[[Path], Told],
+    files: Sequence[Path],
+    baseline: Path | None,
+    method: str | None,
+    pair: str,
+    out: Path | None,
+) -> Path:
+    """Read files and make the run folder of them; print what is doubtful. Writes nothing where it raises UserError."""
+    if not files:
+        raise UserError("no file to import")
+    if method and len(files) > 1:
+        raise UserError("--method names the method of one file; import several without it, or one by one")
+    parts = {BASELINE: read(baseline)} if baseline else {}
+    for told in map(read, files):
+        name = method or told.name
+        if name in parts:
+            raise UserError(
+                f"{told.path}: there is a method {name!r} already; name it by --method, and import each repetition "
+                "into a run of its own (compare pools them)"
+            )
+        parts[name] = told
+    warnings = [line for told in parts.values() for line in told.warnings]
+    if baseline:
+        warnings += [line for name in list(parts)[1:] if (line := _unpaired(name, parts[name], parts[BASELINE]))]
+    folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}-{'-'.join(parts).replace('/', '_')}"
+    if folder.exists():
+        raise UserError(f"{folder} exists; choose another --out")
+    folder.mkdir(parents=True)
+    records.write_json(folder / "manifest.json", _manifest(kind, pair, parts, warnings))
+    samples, rounds = (
+        [row | {"method": name} for name, told in parts.items() for row in getattr(told, table)]
+        for table in ("samples", "rounds")
+    )
+    own = [one for one in WHOLE if one.name not in records.SAMPLES.names]
+    records.write_table(folder / "rounds.parquet", rounds, records.ROUNDS)
+    records.write_table(folder / "samples.parquet", samples, pa.schema([*records.SAMPLES, *own]))
+    records.write_table(folder / "scores.parquet", [], records.SCORES)
+    for line in warnings:
+        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    return folder
+
+
+def _unpaired(name: str, told: Told, base: Told) -> str | None:
+    """A warning about samples that the baseline lacks; UserError if its prompts are others."""
+    lengths = {(s["task"], s["doc_id"], s["repeat"]): s for s in base.samples}
+    alone = 0
+    for sample in told.samples:
+        other = lengths.get((sample["task"], sample["doc_id"], sample["repeat"]))
+        alone += other is None
+        if other is None or "error" in (sample.get("finish"), other.get("finish")):
+            continue
+        mine, theirs = sample.get("prompt_tokens"), other.get("prompt_tokens")
+        if None not in (mine, theirs) and mine != theirs:
+            raise UserError(
+                f"request {sample['doc_id'] + 1} has {mine} prompt tokens in {told.path} and {theirs} in {base.path}: "
+                "these are not the same prompts in the same order"
+            )
+    return f"{name}: {alone} samples have none of the baseline's beside them, and no speedup" if alone else None
+
+
+def _manifest(kind: str, pair: str, parts: dict[str, Told], warnings: list[str]) -> dict[str, Any]:
+    requests = dict.fromkeys((s["task"], s["doc_id"]) for told in parts.values() for s in told.samples)
+    tasks = list(dict.fromkeys(task for task, _ in requests))
+    unknown = ModelSpec(model="not told", revision="", dtype="")
+    plan = Plan(
+        pair=PairSpec(name=pair, description=f"imported from {kind}", target=unknown),
+        methods=tuple(
+            MethodSpec(name=name, method=BASELINE if name == BASELINE else "imported", description=told.name)
+            for name, told in parts.items()
+        ),
+        baseline=BASELINE if BASELINE in parts else None,
+        suite=kind,
+        tasks=tuple(TaskLine(task=task) for task in tasks),
+    )
+    files = [
+        {"method": name, "file": told.path.name, "sha256": told.sha256, "totals": told.totals}
+        for name, told in parts.items()
+    ]
+    return {
+        "schema": records.VERSION,
+        "started": "",
+        "plan": plan.model_dump(mode="json"),
+        "imported": {"from": kind, "files": files, "warnings": warnings},
+        "models": None,
+        "tokenizer_hash": None,
+        "inputs": {},
+        "prompts_hash": "",
+        "requests": [[task, doc_id, "", ""] for task, doc_id in requests],
+        "generation": {},
+        "headline": dict.fromkeys(tasks, ""),
+        "environment": dict.fromkeys(MUST_AGREE),
+    }

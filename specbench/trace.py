@@ -1,0 +1,255 @@
+"""One sample taken apart: where each piece of its text came from, and which drafts were thrown away."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from specbench import records
+from specbench.config import UserError
+from specbench.stored import StoredRun
+from specbench.texts import Decode, Texts, load_decode
+
+ORIGINS = ("prefill", "target", "accepted", "rescued", "correction", "bonus")
+REJECTED, RESCUED, UNREAD, CUT = (records.DECISIONS.index(x) for x in ("rejected", "rescued", "unread", "cut"))
+SAMPLE = ["repeat", "task", "doc_id", "method", "warmup", "tokens", "text", "finish", "error"]
+LISTS = ("draft_tokens", "target_tokens", "decisions", "ratios")
+ROUND = ("round", "drafted", "accepted", "committed", "seconds", *LISTS)
+NAMES = {"task": "task", "doc_id": "document", "method": "method", "repeat": "repeat"}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one committed token adds to the text. A character that spans tokens belongs to the one that completes it."""
+
+    text: str
+    origin: str  # one of ORIGINS
+    cut: str = ""  # what it says behind the text's end: EOS, or a stop string and what follows it
+    instead: str = ""  # rescued: the token that the target preferred
+    ratio: float = math.nan  # rescued: p(draft token) / p(target token)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A draft token that was refused."""
+
+    text: str
+    target: str  # the token that the target preferred
+    ratio: float  # p(draft token) / p(target token); NaN where it was not recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One round: what it committed, and the drafts that came to nothing."""
+
+    number: int  # 0 is the prefill
+    seconds: float  # NaN where it was not recorded
+    drafted: int
+    pieces: tuple[Piece, ...]
+    rejected: tuple[Rejected, ...] = ()
+    unread: tuple[str, ...] = ()  # behind a rejection
+    cut: tuple[str, ...] = ()  # behind the end of the text
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A sample, round by round; the texts of its pieces join to `text`."""
+
+    task: str
+    doc_id: int
+    method: str
+    repeat: int
+    finish: str  # eos, stop or length
+    text: str
+    tokens: tuple[int, ...]  # a piece for each
+    steps: tuple[Step, ...]
+
+
+def trace(run: StoredRun, task: str, doc_id: int, method: str, repeat: int = 0, decode: Decode | None = None) -> Trace:
+    """The trace of one sample; `decode` turns token ids into text and is the run's own tokenizer if not given.
+
+    Raises UserError for a sample that is not there, that failed, or whose tokens were not recorded.
+    """
+    samples = run.samples(SAMPLE)
+    samples = samples[~samples.warmup]
+    place = str(run.folder)
+    for column, wanted in (("task", task), ("doc_id", doc_id), ("method", method), ("repeat", repeat)):
+        known = samples[column].drop_duplicates().tolist()
+        samples = samples[samples[column] == wanted]
+        if samples.empty:
+            raise UserError(f"{place} has no {NAMES[column]} {wanted}; it has {_listed(known) or 'none yet'}")
+        place += f", {NAMES[column]} {wanted}," if column == "task" else ""
+    sample = next(samples.itertuples())
+    if sample.finish == "error":
+        raise UserError(f"{task}, document {doc_id}, {method} failed, so it has no rounds: {last_line(sample.error)}")
+    chosen = (pc.field("doc_id") == doc_id) & (pc.field("method") == method)
+    rows = _rounds(run, task, repeat, chosen).get((doc_id, method), [])
+    return _trace(sample, rows, Texts(decode or load_decode(run)))
+
+
+def traces(
+    run: StoredRun,
+    decode: Decode | None = None,
+    repeat: int = 0,
+    documents: Mapping[str, Collection[int]] | None = None,
+    methods: Collection[str] | None = None,
+) -> Iterator[Trace]:
+    """Traces of many samples, a task at a time and document by document; failed samples are left out.
+
+    `documents` are the wanted ones by task, and `methods` the wanted methods; without them all are. Raises UserError
+    as `trace` does.
+    """
+    texts = Texts(decode or load_decode(run))
+    samples = run.samples(SAMPLE)
+    samples = samples[~samples.warmup & (samples.repeat == repeat) & (samples.finish != "error")]
+    if methods is not None:
+        samples = samples[samples.method.isin(list(methods))]
+    for task, of_task in samples.groupby("task", sort=False):
+        chosen = pc.field("method").isin(of_task.method.unique().tolist())
+        if documents is not None:
+            wanted = list(documents.get(task, ()))
+            of_task = of_task[of_task.doc_id.isin(wanted)]
+            chosen &= pc.field("doc_id").isin(wanted)
+        rounds = _rounds(run, task, repeat, chosen)
+        for sample in of_task.sort_values("doc_id", kind="stable").itertuples():
+            yield _trace(sample, rounds.get((sample.doc_id, sample.method), []), texts)
+
+
+def first_divergence(one: Trace, other: Trace) -> int | None:
+    """The first token in which two traces differ, or None; the shorter one's end counts if it has no other."""
+    if one.tokens == other.tokens:
+        return None
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one.tokens, other.tokens, strict=False)))
+
+
+def last_line(error: object) -> str:
+    """What a traceback comes to."""
+    lines = error.split("\n") if isinstance(error, str) else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no reason recorded")
+
+
+def ratio_text(ratio: float) -> str:
+    """A ratio of probabilities in a few characters; empty where it is not known."""
+    if math.isnan(ratio):
+        return ""
+    return f"{ratio:.2f}" if ratio >= 0.095 else f"{ratio:.3f}" if ratio >= 0.0005 else "<.001"
+
+
+class _Row(NamedTuple):
+    """A row of `records.ROUNDS`."""
+
+    number: int
+    drafted: int
+    accepted: int
+    committed: int
+    seconds: float  # NaN where it was not recorded
+    draft_tokens: list[int] | None
+    target_tokens: list[int] | None
+    decisions: list[int] | None
+    ratios: list[float] | None
+
+
+def _rounds(run: StoredRun, task: str, repeat: int, chosen: pc.Expression) -> dict[tuple[int, str], list[_Row]]:
+    """The rounds of a task's chosen samples in their order, by document and method."""
+    of_task = ~pc.field("warmup") & (pc.field("task") == task) & (pc.field("repeat") == repeat)
+    table = run.rounds().to_table(columns=["doc_id", "method", *ROUND], filter=of_task & chosen)
+    keys = zip(table["doc_id"].to_pylist(), table["method"].to_pylist(), strict=True)
+    columns = [_lists(table[name]) if name in LISTS else table[name].to_numpy().tolist() for name in ROUND]
+    found: dict[tuple[int, str], list[_Row]] = {}
+    for key, values in zip(keys, zip(*columns, strict=True), strict=True):
+        found.setdefault(key, []).append(_Row(*values))
+    for rows in found.values():
+        rows.sort(key=lambda row: row.number)
+    return found
+
+
+def _lists(column: pa.ChunkedArray) -> list[list[Any] | None]:
+    """A column of lists; many times faster than `to_pylist`."""
+    found: list[list[Any] | None] = []
+    for chunk in column.chunks:
+        values = chunk.values.to_numpy(zero_copy_only=False).tolist()
+        found += [
+            values[start:end] if valid else None
+            for (start, end), valid in zip(pairwise(chunk.offsets.tolist()), chunk.is_valid().tolist(), strict=True)
+        ]
+    return found
+
+
+def _trace(sample: Any, rows: list[_Row], texts: Texts) -> Trace:
+    name = f"{sample.task}, document {sample.doc_id}, {sample.method}"
+    if not isinstance(sample.tokens, np.ndarray) or not all(map(_told, rows)):
+        raise UserError(f"{name}: its tokens were not recorded, so there is nothing to trace")
+    tokens: list[int] = sample.tokens.tolist()
+    if sum(row.committed for row in rows) != len(tokens) or any(map(_torn, rows)):
+        raise UserError(f"{name}: its rounds do not add up to its {len(tokens)} tokens; the records are damaged")
+    parts = texts.pieces(tokens, sample.text)
+    if parts is None:
+        raise UserError(f"{name}: its tokens do not spell the text that was recorded; this is not their tokenizer")
+    eos = tokens[-1] if sample.finish == "eos" else None
+    left = len(sample.text)
+    kept = []
+    for part in parts:
+        kept.append((part[:left], part[left:]))
+        left -= len(kept[-1][0])
+    if eos is not None and not parts[-1]:
+        kept[-1] = "", texts.draft(eos, eos)
+    steps = []
+    at = 0
+    for row in rows:
+        steps.append(_step(row, kept[at : at + row.committed], texts, eos))
+        at += row.committed
+    return Trace(
+        sample.task,
+        int(sample.doc_id),
+        sample.method,
+        int(sample.repeat),
+        sample.finish,
+        sample.text,
+        tuple(tokens),
+        tuple(steps),
+    )
+
+
+def _told(row: _Row) -> bool:
+    return not row.drafted or None not in (row.draft_tokens, row.target_tokens, row.decisions)
+
+
+def _torn(row: _Row) -> bool:
+    lists = (row.draft_tokens, row.target_tokens, row.decisions, row.ratios)
+    return any(values is not None and len(values) != row.drafted for values in lists)
+
+
+def _step(row: _Row, texts_of_pieces: Sequence[tuple[str, str]], texts: Texts, eos: int | None) -> Step:
+    """One round; a correction follows a rejection, a bonus token a draft that was accepted whole."""
+    if not row.drafted:
+        origin = "target" if row.number else "prefill"
+        return Step(row.number, row.seconds, 0, tuple(Piece(text, origin, cut) for text, cut in texts_of_pieces))
+    drafts, targets, decisions = row.draft_tokens or [], row.target_tokens or [], row.decisions or []
+    ratios = row.ratios or [math.nan] * len(drafts)
+    pieces = []
+    for i, (text, cut) in enumerate(texts_of_pieces):
+        if i >= row.accepted:
+            pieces.append(Piece(text, "correction" if REJECTED in decisions else "bonus", cut))
+        elif decisions[i] == RESCUED:
+            pieces.append(Piece(text, "rescued", cut, texts.draft(targets[i], eos), ratios[i]))
+        else:
+            pieces.append(Piece(text, "accepted", cut))
+    rejected, unread, behind = [], [], []
+    for draft, target, decision, ratio in zip(drafts, targets, decisions, ratios, strict=True):
+        if decision == REJECTED:
+            rejected.append(Rejected(texts.draft(draft, eos), texts.draft(target, eos), ratio))
+        elif decision == UNREAD:
+            unread.append(texts.draft(draft, eos))
+        elif decision == CUT:
+            behind.append(texts.draft(draft, eos))
+    return Step(row.number, row.seconds, row.drafted, tuple(pieces), tuple(rejected), tuple(unread), tuple(behind))
+
+
+def _listed(known: list[Any], most: int = 12) -> str:
+    shown = ", ".join(map(str, known[:most]))
+    return shown if len(known) <= most else f"{shown} and {len(known) - most} more"
