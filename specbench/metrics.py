@@ -107,7 +107,8 @@ def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Pooled rates of `per_document` counts, a row for each group; undefined ones are NaN."""
     grouped = counts.assign(speed=counts.decoded / counts.decode.replace(0, np.nan)).groupby(list(by), sort=False)
     summed = [*COUNTS, "prefill", "decode", "decoded"]
-    total = grouped[summed].sum().mask(counts[summed].isna().groupby(list(by), sort=False).any())
+    unknown = counts.isna().groupby(list(by), sort=False).any()
+    total = grouped[summed].sum().mask(unknown[summed])
     return pd.DataFrame(
         {
             "acceptance_rate": total.A / total.D.replace(0, np.nan),
@@ -117,9 +118,9 @@ def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
             "verification_rate": total.F / total.C.replace(0, np.nan),
             "rescue_rate": total.S / total.D.replace(0, np.nan),
             "tokens_per_s": total.decoded / total.decode.replace(0, np.nan),
-            "tokens_per_s_mean": grouped.speed.mean(),
+            "tokens_per_s_mean": grouped.speed.mean().mask(unknown.decoded | unknown.decode),
             "overhead": 1 - (total.target + total.draft) / total.decode.replace(0, np.nan),
-            "peak_memory": grouped.memory.max(),
+            "peak_memory": grouped.memory.max().mask(unknown.memory),
         }
     )
 

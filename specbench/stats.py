@@ -114,7 +114,7 @@ def difference(mine: Floats, base: Floats) -> Difference:
     value = float(change.mean()) if len(change) else math.nan
     if np.isin(mine, (0, 1)).all() and np.isin(base, (0, 1)).all():
         return Difference(value, mcnemar(int((change > 0).sum()), int((change < 0).sum())), "mcnemar")
-    if not change.any():
+    if len(change) < 2 or not change.any():
         return Difference(value, 1.0, "permutation")
     rng = np.random.default_rng(0)
     found = stats.permutation_test(

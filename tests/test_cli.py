@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import yaml
 from oracle import tiny
@@ -427,3 +428,22 @@ def test_a_full_disk(monkeypatch):
 
 def test_show_and_compare_of_what_is_no_run(finished):
     assert "gone" in refused("compare", finished.folder, "gone")
+
+
+def test_a_sweep_is_one_run_with_a_method_for_each_point(tmp_path):
+    out = tmp_path / "sweep"
+    result = CliRunner().invoke(
+        app,
+        ["sweep", "--method", "sps", "--param", "gamma=2,3", "--suite", "smoke", "--limit", "1", "--out", str(out)],
+    )
+    assert result.exit_code == 0, result.output
+    assert "sps[gamma=2]" in result.output and "sps[gamma=3]" in result.output
+    samples = pd.read_parquet(out / "samples.parquet")
+    assert set(samples.method) == {"vanilla", "sps[gamma=2]", "sps[gamma=3]"}
+
+
+def test_plots_of_the_command_line_are_those_there_are():
+    from specbench.cli.read import Plot
+    from specbench.report.plots import KINDS
+
+    assert [plot.value for plot in Plot] == list(KINDS)

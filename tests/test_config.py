@@ -259,3 +259,29 @@ def test_unknown_setting_and_values_out_of_range():
 def test_specifications_cannot_be_changed():
     with pytest.raises(ValueError):
         config.load_method("csd").name = "other"
+
+
+def test_a_grid_names_its_points():
+    points = config.grid(config.load_method("csd"), ["gamma=2,4", "online=true,false"])
+    assert [point.name for point in points] == [
+        f"csd[gamma={gamma},online={online}]" for gamma in (2, 4) for online in (True, False)
+    ]
+    assert points[2].values["gamma"] == 4 and points[2].values["online"] is True
+    assert points[2].settings["gamma"].source == "swept"
+    assert points[2].values["gate_threshold"] == config.load_method("csd").values["gate_threshold"]
+
+
+@pytest.mark.parametrize(
+    ("param", "message"),
+    [("gamma", "KEY=VALUE"), ("gamma=", "KEY=VALUE"), ("gama=2", "did you mean 'gamma'"), ("gamma=2,[", "cannot read")],
+)
+def test_a_wrong_grid_is_refused(param, message):
+    with pytest.raises(UserError, match=message):
+        config.grid(config.load_method("csd"), [param])
+
+
+def test_the_same_settings_are_the_same_method():
+    csd = config.load_method("csd")
+    assert config.grid(csd, ["gamma=4"])[0].identity == config.override(csd, {"gamma": Setting(value=4)}).identity
+    assert config.grid(csd, ["gamma=4"])[0].identity != csd.identity
+    assert config.variant(csd, {}) == csd
