@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-GATES = ("test_exactness.py", "test_session.py", "test_sampling.py", "test_csd.py", "test_generate.py")
+GATES = (
+    *("test_exactness.py", "test_session.py", "test_sampling.py", "test_generate.py"),
+    *("test_csd.py", "test_lossy.py", "test_fly.py", "test_reflective.py"),
+)
 TESTS = Path(__file__).parent.parent / "tests"
 NEEDED = (
     *("torch", "transformers", "safetensors", "pytest", "hypothesis", "typer", "rich"),

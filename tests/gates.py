@@ -12,6 +12,8 @@ from specbench.decoding.session import Session
 from specbench.decoding.types import Method, Round, Sampling
 from specbench.methods.csd import CSD
 from specbench.methods.csd import Settings as CSDSettings
+from specbench.methods.reflective import Reflective
+from specbench.methods.reflective import Settings as ReflectiveSettings
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
 
@@ -45,9 +47,14 @@ def methods(architecture: str, gamma: int) -> dict[str, Method]:
     return {
         "vanilla": Vanilla(Session(target, "target")),
         "sps": SpS(Session(target, "target"), drafter(), gamma),
+        "reflective, weight 0": Reflective(Session(target, "target"), drafter(), reflecting(gamma), [7, 70, 17]),
         "csd, no rescue by count": csd(target, draft, gamma, count_threshold=float("inf"), gate_threshold=0.0),
         "csd, no rescue by gate": csd(target, draft, gamma, count_threshold=0, gate_threshold=1.0),
     }
+
+
+def reflecting(gamma: int) -> ReflectiveSettings:
+    return ReflectiveSettings(gamma=gamma, alpha=0, prompt="given as ids", prefix_tokens=4)
 
 
 def csd(target, draft, gamma: int, **changes) -> CSD:

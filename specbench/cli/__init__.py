@@ -9,7 +9,7 @@ from specbench.cli import check, measure, prepare, read
 
 PANELS = {
     "Measure": (measure.run, measure.sweep),
-    "Read": (read.show, read.compare, read.tables, read.plot, read.report, read.trace, read.list_),
+    "Read": (read.show, read.compare, read.tables, read.plot, read.report, read.trace, read.analyze, read.list_),
     "Prepare": (prepare.calibrate, prepare.import_),
     "Check": (check.doctor, check.audit, check.bench),
 }

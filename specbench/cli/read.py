@@ -178,6 +178,32 @@ def trace(
         reading.trace(run, task, doc, method or [])
 
 
+class Analyzed(str, Enum):
+    table = "table"
+    csv = "csv"
+    json = "json"
+
+
+class Analysis(str, Enum):
+    rejections = "rejections"
+
+
+def analyze(
+    what: Annotated[Analysis, typer.Argument(help="what to look into")],
+    run: Annotated[Path, typer.Argument(help="a run folder")],
+    method: Annotated[str | None, typer.Option(help="a method of the run; default: one that has what is asked")] = None,
+    format: Annotated[Analyzed, typer.Option(help="how to print it")] = Analyzed.table,
+) -> None:
+    """Which drafts a run rejected and rescued: how few pairs make up most, of what kind they are, which ones hurt.
+
+    `specbench analyze rejections runs/one --method csd`
+    """
+    from specbench.report import analysis_view
+
+    with user_errors():
+        analysis_view.main(run, method, format.value)
+
+
 def list_(kind: Annotated[Kind | None, typer.Argument(help="only these")] = None) -> None:
     """What there is: pairs, methods, suites and tasks, with one line and the paper each.
 

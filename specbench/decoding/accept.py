@@ -5,10 +5,11 @@ the token to emit if the scan stops there. A rule then says at which mismatches 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from specbench.decoding.sampling import pick, probabilities, residual
 from specbench.decoding.types import Draft, Sampling, Scored, Verdict
@@ -23,52 +24,87 @@ class Weighed:
     drafted: list[int]  # [K]
     passed: list[bool]  # [K]: kept by exact matching (T = 0) or by rejection sampling (T > 0)
     emit: list[int]  # [K + 1]: the token to emit if the scan stops at i; the last one is the bonus
-    targets: list[int]  # [K]: argmax of the target's raw logits, lowest index on ties
-    gaps: list[float]  # [K]: z(drafted) - z(target), raw logits, ≤ 0
+    targets: list[int]  # [K]: argmax of the target's own raw logits, lowest index on ties
+    gaps: list[float]  # [K]: z(drafted) - z(target), the target's own raw logits, ≤ 0
+    also: tuple[list[float], ...] = ()  # columns [K] that a method asked for
 
     def verdict(self, accepted: int, rescued: tuple[int, ...] = ()) -> Verdict:
         ratios = [math.exp(gap) for gap in self.gaps]
         return Verdict(accepted, self.emit[accepted], self.drafted, self.targets, ratios, rescued)
 
 
-def weigh(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Weighed:
-    """Test a draft of K tokens against the target's logits [K + 1, V]; one copy to the host.
+@dataclass(frozen=True)
+class Tested:
+    """The test of K draft tokens, on the device."""
+
+    passed: Tensor  # [K] bool
+    emit: Tensor  # [K + 1]: the token to emit if the scan stops at i; the last one is the bonus
+    p: Tensor | None = None  # [K], T > 0: p(d), which passes where it is more than
+    needed: Tensor | None = None  # [K], T > 0: u q(d)
+
+
+def exact_test(draft: Draft, logits: Tensor, sampling: Sampling, rng: torch.Generator) -> Tested:
+    """Test K draft tokens under the exact rule against logits [K + 1, V].
 
     T = 0: a token passes if it is the argmax, and the argmax is emitted otherwise. T > 0: speculative sampling
     (Leviathan et al., arXiv 2211.17192, Algorithm 1): pass with probability min(1, p/q), else emit a draw from
     norm((p - q)₊). The residuals of all rows are drawn together; only one of them is used, so each stays independent.
     """
-    logits, tokens = scored.logits, draft.tokens
-    count = tokens.shape[0]
-    highest, best = logits.max(-1)
-    gaps = logits[:count].gather(-1, tokens[:, None])[:, 0] - highest[:count]
+    tokens, count = draft.tokens, draft.tokens.shape[0]
     if sampling.greedy:
-        passed, emit = tokens == best[:count], best
+        emit = logits.argmax(-1)
+        return Tested(tokens == emit[:count], emit)
+    p = probabilities(logits, sampling)
+    q = torch.zeros_like(p)  # the last row stays zero: the bonus is drawn from p
+    if draft.probs is None:
+        q[:count].scatter_(-1, tokens[:, None], 1.0)
     else:
-        p = probabilities(logits, sampling)
-        q = torch.zeros_like(p)  # the last row stays zero: the bonus is drawn from p
-        if draft.probs is None:
-            q[:count].scatter_(-1, tokens[:, None], 1.0)
-        else:
-            q[:count] = draft.probs
-        at = tokens[:, None]
-        u = torch.rand(count, generator=rng, device=p.device, dtype=p.dtype)
-        passed = u * q[:count].gather(-1, at)[:, 0] < p[:count].gather(-1, at)[:, 0]
-        emit = pick(residual(p, q), rng)
-    # Ids are exact in float64, so that everything crosses to the host in one copy.
-    packed = torch.cat([tokens.double(), passed.double(), emit.double(), best[:count].double(), gaps.double()]).tolist()
-    as_ids = [int(x) for x in packed[: 4 * count + 1]]
+        q[:count] = draft.probs
+    p_draft, q_draft = (x[:count].gather(-1, tokens[:, None])[:, 0] for x in (p, q))
+    needed = torch.rand(count, generator=rng, device=p.device, dtype=p.dtype) * q_draft
+    return Tested(needed < p_draft, pick(residual(p, q), rng), p_draft, needed)
+
+
+def weigh(
+    draft: Draft,
+    scored: Scored,
+    sampling: Sampling,
+    rng: torch.Generator,
+    tested: Tested | None = None,
+    also: Sequence[Tensor] = (),
+) -> Weighed:
+    """Bring a draft of K tokens, its test and the target's view of it to the host, in one copy.
+
+    `tested` is the exact test unless a method has its own; `also` are further columns [K] that it needs there.
+    """
+    tokens = draft.tokens
+    count = tokens.shape[0]
+    own = scored.logits[:count] if scored.original is None else scored.original
+    highest, targets = own.max(-1)
+    gaps = own.gather(-1, tokens[:, None])[:, 0] - highest
+    test = tested or exact_test(draft, scored.logits, sampling, rng)
+    columns = (tokens, test.passed, targets, gaps, *also, test.emit)
+    # Ids are exact in float64, so that everything crosses in one copy.
+    host = torch.cat([column.double() for column in columns]).tolist()
+    drafted, passed, preferred, differences, *others = (host[i * count : (i + 1) * count] for i in range(4 + len(also)))
     return Weighed(
-        drafted=as_ids[:count],
-        passed=[x == 1 for x in as_ids[count : 2 * count]],
-        emit=as_ids[2 * count : 3 * count + 1],
-        targets=as_ids[3 * count + 1 :],
-        gaps=packed[4 * count + 1 :],
+        drafted=[int(x) for x in drafted],
+        passed=[x == 1 for x in passed],
+        emit=[int(x) for x in host[-count - 1 :]],
+        targets=[int(x) for x in preferred],
+        gaps=differences,
+        also=tuple(others),
     )
 
 
 def exact(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-    """Speculative sampling's own rule: stop at the first token that does not pass. Lossless."""
+    """Speculative sampling's own rule: stop at the first token that does not pass. Lossless on the target's own logits.
+
+    On other logits, greedy tokens that the target's own would have rejected are noted as rescued.
+    """
     weighed = weigh(draft, scored, sampling, rng)
     accepted = next((i for i, passed in enumerate(weighed.passed) if not passed), len(weighed.passed))
-    return weighed.verdict(accepted)
+    rescued: tuple[int, ...] = ()
+    if sampling.greedy and scored.original is not None:
+        rescued = tuple(i for i in range(accepted) if weighed.drafted[i] != weighed.targets[i])
+    return weighed.verdict(accepted, rescued)

@@ -1,14 +1,24 @@
 """Draft, score, accept: the loop that most methods share. A method that would need a flag in it writes its own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
 from specbench.decoding.accept import Accept
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import draw
 from specbench.decoding.session import Session
-from specbench.decoding.types import Round, Sampling
+from specbench.decoding.types import Draft, Round, Sampling, Scored
+
+# How the target is asked about a draft of K tokens: target, the last committed tokens (the very last of them is not
+# fed yet), draft -> logits [K + 1, V]. Afterwards the target's cache holds the whole context and the draft, no more.
+Score = Callable[[Session, Tensor, Draft], Scored]
+
+
+def read_once(target: Session, recent: Tensor, draft: Draft) -> Scored:
+    """One forward over the last committed token and the draft."""
+    return target.forward(torch.cat([recent[-1:], draft.tokens]))
 
 
 def speculate(
@@ -19,16 +29,22 @@ def speculate(
     prompt: list[int],
     sampling: Sampling,
     rng: torch.Generator,
+    score: Score = read_once,
+    recent: int = 1,
 ) -> Iterator[Round]:
-    """Decode `prompt` for ever, γ drafted tokens and one target forward a round."""
+    """Decode `prompt` for ever, γ drafted tokens and one target forward a round.
+
+    `score` is shown the last `recent` committed tokens (at least 1), or all of them while there are fewer.
+    """
     drafter.begin(prompt)
     token, _ = draw(target.restart(prompt).logits, sampling, rng)
     context = [*prompt, int(token)]
     yield Round(context[-1:])
     while True:
-        last = torch.tensor(context[-1:], device=target.device)
+        # Sent before the draft: behind it, the host would wait until all draft forwards are done.
+        last = torch.tensor(context[-recent:], device=target.device)
         draft = drafter.propose(context, gamma, sampling, rng)
-        scored = target.forward(torch.cat([last, draft.tokens]))
+        scored = score(target, last, draft)
         verdict = accept(draft, scored, sampling, rng)
         target.truncate(len(context) + verdict.accepted)
         committed = [*verdict.drafted[: verdict.accepted], verdict.token]

@@ -6,6 +6,9 @@ from types import ModuleType
 METHODS = {
     "vanilla": "specbench.methods.vanilla",
     "sps": "specbench.methods.sps",
+    "lossy": "specbench.methods.lossy",
+    "fly": "specbench.methods.fly",
+    "reflective": "specbench.methods.reflective",
     "csd": "specbench.methods.csd",
 }
 

@@ -1,0 +1,194 @@
+"""FLy: training-free loosely speculative decoding (arXiv 2511.22972). Lossy.
+
+A rejected draft token is kept if the target is unsure there (entropy gate) and agrees with the draft right behind it
+(deferred window). The paper's text and the authors' code measure both differently; `form` says whose way it is.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+from torch import Tensor
+
+from specbench.config import Settings as Base
+from specbench.decoding.accept import Tested, exact, exact_test, weigh
+from specbench.decoding.drafters import Drafter, ModelDrafter
+from specbench.decoding.sampling import pick, probabilities
+from specbench.decoding.session import Session
+from specbench.decoding.speculate import speculate
+from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.models import Pair
+
+
+class Settings(Base):
+    gamma: int = Field(ge=1, description="draft tokens a round (γ)")
+    form: Literal["paper", "code"] = Field(description="whose entropy and window, unless these are given")
+    entropy: Literal["form", "full_norm", "top3"] = Field(
+        description="full_norm: of all tokens, over ln V (0 to 1); top3: the three likeliest tokens' terms, in nats"
+    )
+    entropy_threshold: float = Field(ge=0, description="least entropy where a mismatch may be kept (θ); 0: anywhere")
+    window: Literal["form", "paper", "code"] = Field(description="paper: W tokens behind the mismatch; code: W with it")
+    window_length: int = Field(ge=1, description="tokens of the deferred window (W)")
+    sampling: Literal["strict", "code"] = Field(
+        description="at T > 0, strict: a mismatch is a rejection by speculative sampling; code: a greedy draft token "
+        "that is neither of two draws from the target"
+    )
+    ngram: bool = Field(description="the drafter guesses its own tokens by prompt lookup and verifies them")
+    ngram_size: int = Field(ge=1, description="the longest n-gram that is looked up")
+    ngram_tokens: int = Field(ge=1, description="tokens that a lookup guesses")
+
+    @field_validator("window_length")
+    @classmethod
+    def fits(cls, length: int, info: ValidationInfo) -> int:
+        gamma: int | None = info.data.get("gamma")
+        if gamma is not None and length >= gamma:
+            raise PydanticCustomError(
+                "window", f"{length} must be less than gamma ({gamma}), or no mismatch could ever be kept; raise gamma"
+            )
+        return length
+
+    @property
+    def normalised(self) -> bool:
+        kind = {"paper": "full_norm", "code": "top3"}[self.form] if self.entropy == "form" else self.entropy
+        return kind == "full_norm"
+
+    @property
+    def followers(self) -> int:
+        """Matches that must stand behind a mismatch."""
+        kind = self.form if self.window == "form" else self.window
+        return self.window_length if kind == "paper" else self.window_length - 1
+
+
+class FLy(Stateless):
+    """Speculative decoding that defers the verdict on a mismatch until the tokens behind it are seen."""
+
+    lossless = False
+
+    def __init__(self, target: Session, drafter: Drafter, settings: Settings) -> None:
+        self.target, self.settings = target, settings
+        self.drafter = Greedy(drafter) if settings.sampling == "code" else drafter
+        self.reach = settings.gamma + 1
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        return speculate(self.target, self.drafter, self.accept, self.settings.gamma, prompt, sampling, rng)
+
+    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        """Keep a mismatch where the entropy of the target's raw logits is high and all its followers match.
+
+        Followers are read on the mask of matches as it came, so of two mismatches within a window the first is never
+        kept, and none of the last W positions is. At T > 0 a token that matches on the second try only is a rescue
+        too. One copy to the host.
+        """
+        count = draft.tokens.shape[0]
+        tested, second = match(draft, scored, sampling, rng, self.settings.sampling == "code")
+        also = [second, self.unsure(scored.logits[:count])]
+        weighed = weigh(draft, scored, sampling, rng, tested, also)
+        second_match, high = weighed.also
+        mask = [x or y == 1 for x, y in zip(weighed.passed, second_match, strict=True)]
+        rescued: list[int] = []
+        for j, passed_exactly in enumerate(weighed.passed):
+            if not (mask[j] or (high[j] == 1 and self.deferred(mask, j))):
+                return weighed.verdict(j, tuple(rescued))
+            if not passed_exactly:
+                rescued.append(j)
+        return weighed.verdict(count, tuple(rescued))
+
+    def unsure(self, logits: Tensor) -> Tensor:
+        """The entropy gate: which rows of raw target logits [K, V] have an entropy of at least θ, bool [K]."""
+        p = probabilities(logits, Sampling(1.0))
+        if self.settings.normalised:
+            entropy = torch.special.entr(p).sum(-1) / math.log(p.shape[-1])
+        else:
+            entropy = torch.special.entr(p.topk(min(3, p.shape[-1])).values).sum(-1)
+        return entropy >= self.settings.entropy_threshold
+
+    def deferred(self, mask: list[bool], j: int) -> bool:
+        """The deferred window: whether the followers of j all match, and j is not among the last W positions."""
+        inside = j + self.settings.window_length < len(mask)
+        return inside and all(mask[j + 1 : j + 1 + self.settings.followers])
+
+
+def match(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator, twice: bool) -> tuple[Tested, Tensor]:
+    """The exact test of K draft tokens, and which of them match on a second try [K].
+
+    `twice` is the official code's own test at T > 0, for greedy drafts: a token matches if it equals a draw from p, or
+    else another one, and the first draw is emitted.
+    """
+    if sampling.greedy or not twice:
+        tested = exact_test(draft, scored.logits, sampling, rng)
+        return tested, tested.passed
+    count = draft.tokens.shape[0]
+    p = probabilities(scored.logits, sampling)
+    first = pick(p, rng)
+    return Tested(draft.tokens == first[:count], first), draft.tokens == pick(p[:count], rng)
+
+
+class Greedy:
+    """A drafter that takes its likeliest tokens at any temperature."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+
+    def begin(self, prompt: list[int]) -> None:
+        self.drafter.begin(prompt)
+
+    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
+        return self.drafter.propose(context, gamma, Sampling(), rng)
+
+
+class LookupDrafter:
+    """A draft model that guesses its own next tokens by prompt lookup and verifies them in one forward.
+
+    Proposes what the model alone would, the same tokens at T = 0 and the same distribution at T > 0, in fewer
+    forwards where the text repeats itself. Each forward costs a copy to the host: where the next one starts depends
+    on how much of the guess stood.
+    """
+
+    def __init__(self, session: Session, size: int, tokens: int) -> None:
+        self.session, self.size, self.tokens = session, size, tokens
+
+    def begin(self, prompt: list[int]) -> None:
+        self.session.restart(prompt)
+
+    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
+        """γ tokens; if nothing is found, the last guess is tried again. A guess never reaches beyond γ."""
+        known, probs = list(context), []
+        guess: list[int] = []
+        while (left := len(context) + gamma - len(known)) > 0:
+            guess = lookup(known, self.size, self.tokens) or guess
+            trial = guess[: left - 1]
+            self.session.truncate(min(len(self.session), len(known) - 1))
+            logits = self.session.catch_up([*known, *trial]).logits[-len(trial) - 1 :]
+            guessed = Draft(torch.tensor(trial, dtype=torch.long, device=self.session.device), None)
+            verdict = exact(guessed, Scored(logits), sampling, rng)
+            known += [*trial[: verdict.accepted], verdict.token]
+            if not sampling.greedy:
+                probs.append(probabilities(logits[: verdict.accepted + 1], sampling))
+        drafted = torch.tensor(known[len(context) :], device=self.session.device)
+        return Draft(drafted, torch.cat(probs) if probs else None)
+
+
+def lookup(tokens: list[int], size: int, count: int) -> list[int]:
+    """What followed the longest possible end of `tokens`, of at most `size` tokens, where it first stood before.
+
+    At most `count` tokens, none if even the last token is new. The two occurrences do not overlap.
+    """
+    ids = np.asarray(tokens)
+    for n in range(min(size, len(ids) // 2), 0, -1):
+        found = np.flatnonzero((sliding_window_view(ids[:-n], n) == ids[-n:]).all(-1))
+        if len(found):
+            start = int(found[0]) + n
+            return tokens[start : start + count]
+    return []
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    draft = pair.session("draft", watch)
+    lookups = settings.ngram_size, settings.ngram_tokens
+    drafter = LookupDrafter(draft, *lookups) if settings.ngram else ModelDrafter(draft)
+    return FLy(pair.session("target", watch), drafter, settings)

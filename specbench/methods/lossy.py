@@ -1,0 +1,85 @@
+"""Lossy speculative decoding: one fixed threshold decides which rejected draft tokens are kept all the same. Lossy.
+
+`gate` is the static gate to which CSD compares itself (arXiv 2604.13634, section 5.1; Eq. 3 without a memory).
+`lenience` multiplies q by a factor ε where it is compared with p (Leviathan et al., arXiv 2211.17192).
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from specbench.config import Settings as Base
+from specbench.decoding.accept import Weighed, exact_test, weigh
+from specbench.decoding.drafters import Drafter, ModelDrafter
+from specbench.decoding.session import Session
+from specbench.decoding.speculate import speculate
+from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.models import Pair
+
+
+class Settings(Base):
+    gamma: int = Field(ge=1, description="draft tokens a round (γ)")
+    form: Literal["gate", "lenience"] = Field(description="which rule keeps a rejected token")
+    gate_threshold: float = Field(ge=0, le=1, description="gate: least p(draft)/p(target token) to keep (τ); 1: SpS")
+    lenience: float = Field(ge=0, le=1, description="lenience: accept with min(1, p/(ε q)) (ε); 1: SpS")
+
+
+class Lossy(Stateless):
+    """Speculative sampling that keeps a rejected token if the target finds it likely enough.
+
+    With a threshold of 1 it is speculative sampling, but for exact ties with the likeliest token, which are kept.
+    """
+
+    lossless = False
+
+    def __init__(self, target: Session, drafter: Drafter, settings: Settings) -> None:
+        self.target, self.drafter, self.settings = target, drafter, settings
+        self.reach = settings.gamma + 1
+        threshold = settings.gate_threshold if settings.form == "gate" else settings.lenience
+        self.log_threshold = math.log(threshold) if threshold else -math.inf
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        return speculate(self.target, self.drafter, self.accept, self.settings.gamma, prompt, sampling, rng)
+
+    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        """Keep a rejected d if z(d) - max z ≥ ln threshold, raw logits; stop at the first that is not kept.
+
+        At T = 0 both forms are this gate: p(d) ≥ ε max p. At T > 0 the gate is asked where speculative sampling
+        rejects, and a rejected argmax stays rejected (else a threshold of 1 would keep it); lenience has a test of
+        its own.
+        """
+        if self.settings.form == "lenience" and not sampling.greedy:
+            weighed, kept = lenient(draft, scored, self.settings.lenience, sampling, rng)
+        else:
+            weighed = weigh(draft, scored, sampling, rng)
+            pairs = zip(weighed.drafted, weighed.targets, weighed.gaps, strict=True)
+            kept = [d != t and gap >= self.log_threshold for d, t, gap in pairs]
+        rescued: list[int] = []
+        for i, passed in enumerate(weighed.passed):
+            if passed:
+                continue
+            if not kept[i]:
+                return weighed.verdict(i, tuple(rescued))
+            rescued.append(i)
+        return weighed.verdict(len(weighed.drafted), tuple(rescued))
+
+
+def lenient(
+    draft: Draft, scored: Scored, lenience: float, sampling: Sampling, rng: torch.Generator
+) -> tuple[Weighed, list[bool]]:
+    """The exact test of each draft token at T > 0, and the lenient one [K] under the same u: u ε q < p.
+
+    The correction comes from norm((p - q)₊), as in the exact rule. No token comes out with more than p/ε, and of all
+    corrections none leaves the distribution nearer to p: it adds mass only where p > q, and never beyond p.
+    """
+    tested = exact_test(draft, scored.logits, sampling, rng)
+    assert tested.p is not None and tested.needed is not None
+    weighed = weigh(draft, scored, sampling, rng, tested, [lenience * tested.needed < tested.p])
+    return weighed, [x == 1 for x in weighed.also[0]]
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    return Lossy(pair.session("target", watch), ModelDrafter(pair.session("draft", watch)), settings)
