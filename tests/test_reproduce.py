@@ -3,6 +3,7 @@
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from scipy import stats as scipy_stats
@@ -206,6 +207,19 @@ def test_a_claim_that_holds_on_some_tasks(paper, tmp_path):
     found = verdicts(paper, Ours([one, other]))["Spec is faster"]
     assert found.verdict == "mixed"
     assert "holds: pocket_gsm8k" in found.detail and "fails: pocket_humaneval" in found.detail
+
+
+def test_methods_of_other_runs_compare_by_their_own_baselines(paper, tmp_path):
+    """A second run, ten times slower throughout, in which csd alone was measured beside vanilla."""
+    slow = make_run(tmp_path / "slow", times=(10.0, 5.0, 2.5))
+    first, second = make_run(tmp_path / "first"), slow
+    for folder, gone in ((first, "csd"), (second, "sps[gamma=4]")):
+        for name in ("samples", "rounds", "scores"):
+            frame = pd.read_parquet(folder / f"{name}.parquet")
+            frame[frame.method != gone].to_parquet(folder / f"{name}.parquet")
+    found = verdicts(paper, Ours([StoredRun(first), StoredRun(second)]))
+    assert found["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
+    assert found["the order of methods by speed"].detail.startswith("Kendall's τ 1.00")
 
 
 def test_orders(paper, tmp_path, ours):

@@ -14,9 +14,9 @@ from specbench.report.side_by_side import Ours, sampling_of
 LEVEL = 0.05
 # Metric -> numerator and denominator of its rate, in columns of `Ours.documents`.
 RATES = {
-    "speedup_decode": ("C", "decode"),
-    "tokens_per_s": ("C", "decode"),
-    "speedup_e2e": ("all_tokens", "all_seconds"),
+    "speedup_decode": ("decoded", "decode"),
+    "tokens_per_s": ("decoded", "decode"),
+    "speedup_e2e": ("whole_tokens", "whole"),
     "acceptance_rate": ("A", "D"),
     "tau": ("C", "R"),
     "accuracy": ("score", "one"),
@@ -84,7 +84,6 @@ def _places(paper: Paper, figures: Sequence[Figure], ours: Ours) -> Iterator[tup
 
 def _compare(mine: pd.DataFrame, other: pd.DataFrame, metric: str) -> tuple[str, str] | None:
     """Whether the first method's metric is the larger one, on the documents of both; None if it cannot be told."""
-    mine, other = _with_sums(mine), _with_sums(other)
     shared = mine.index.intersection(other.index)
     if shared.empty:
         return None
@@ -100,11 +99,6 @@ def _compare(mine: pd.DataFrame, other: pd.DataFrame, metric: str) -> tuple[str,
         return None
     verdict = "holds" if ratio.low > 1 else "fails" if ratio.high < 1 else "undecided"
     return verdict, f"{ratio.value:.2f} × [{ratio.low:.2f}, {ratio.high:.2f}]"
-
-
-def _with_sums(documents: pd.DataFrame) -> pd.DataFrame:
-    """With what end-to-end rates need: a prefill commits one token."""
-    return documents.assign(all_tokens=documents.C + documents.one, all_seconds=documents.prefill + documents.decode)
 
 
 def _orders(paper: Paper, table: int, ours: Ours) -> Iterator[Check]:
@@ -145,7 +139,7 @@ def _agreement(paper: Paper, column: list[Figure], ours: Ours) -> tuple[float, s
         label = ours.label(spec) if spec else None
         if label is None or label in names:
             continue
-        found = _with_sums(ours.documents(sampling_of(figure), task, label))
+        found = ours.documents(sampling_of(figure), task, label)
         if found[under].sum() > 0:  # what drafts nothing has no place in an order of acceptance
             published.append(float(figure.value))
             documents.append(found)

@@ -60,14 +60,22 @@ class Ours:
         return counterpart if counterpart in measured else None
 
     def documents(self, sampling: str, task: str, label: str) -> pd.DataFrame:
-        """Counts, times and the score of every document that a method did, added up over passes; index doc_id."""
-        key = [self.pair, sampling, task, label]
-        found = self.measured.by_row.get(tuple(key))
-        if found is None:
+        """Counts, times and the score of every document that a method did, added up over passes; index doc_id.
+
+        Times are in units of the baseline's time per token in the very passes of the method: methods that were measured
+        in other runs, at other hours, do not compare in seconds.
+        """
+        key = (self.pair, sampling, task, label)
+        found = self.measured.by_row.get(key)
+        base = self.measured.by_row.get((*key[:3], self.measured.baseline or ""))
+        if found is None or base is None:
             return pd.DataFrame(columns=[*self.measured.counts, "score", "one"], dtype=float)
+        same = base[base.index.droplevel("doc_id").isin(found.index.droplevel("doc_id"))]
+        unit = same.decode.sum() / same.decoded.sum()
         counts = found.groupby("doc_id").sum()
+        counts[["decode", "prefill", "whole"]] /= unit
         scores = self.measured.scores
-        mine = scores[(scores[compare.ROW] == key).all(axis=1) & scores.doc_id.notna()]
+        mine = scores[(scores[compare.ROW] == list(key)).all(axis=1) & scores.doc_id.notna()]
         return counts.assign(score=mine.groupby(mine.doc_id.astype(int)).value.mean(), one=1.0)
 
     def cell(self, paper: Paper, figure: Figure) -> Cell:
