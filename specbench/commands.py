@@ -51,6 +51,8 @@ def plan(
         specs[name] = config.override(specs[name], settings)
     if params:
         swept = [spec for name, spec in specs.items() if name != baseline]
+        if not swept:
+            raise UserError(f"{baseline} is the baseline and is not swept; choose another --method")
         kept = [spec for name, spec in specs.items() if name == baseline]
         specs = {spec.name: spec for spec in [*kept, *(one for spec in swept for one in config.grid(spec, params))]}
     tasks = config.resolve_tasks(suite_spec, pair_spec, data_dir)
@@ -126,6 +128,8 @@ def carry_out(chosen: Plan, folder: Path, pair: Pair | None = None) -> bool:
 
 def audit(chosen: Plan, length: int, draws: int, out: Path | None) -> int:
     """Audit the methods of a plan on its documents and print what was found; returns 1 if there is a defect."""
+    if out and not out.absolute().parent.is_dir():
+        raise UserError(f"there is no folder {out.parent}; make it, or choose another --out")
     pair = engine.load_models(chosen)
     prompts = auditing.prompts_of(chosen, pair)
     methods = {spec.name: engine.build(spec, pair, Unwatched()) for spec in chosen.methods}

@@ -4,6 +4,7 @@ Runs of the same pair, sampling and method are pooled as repeats. A method is se
 it was in, document by document.
 """
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,12 +17,14 @@ import pandas as pd
 
 from specbench import metrics, stats
 from specbench.config import UserError
+from specbench.environment import MUST_AGREE
 from specbench.stored import StoredRun
 
 SETUP = ["pair", "sampling"]
 ROW = [*SETUP, "task", "method"]
 ONCE = ["run", "repeat"]  # one pass over the documents
 AVERAGE = "average"
+STALL = 5  # times the median time per token of its row: a text that was held up
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
         setup = {"pair": run.plan.pair.name, "sampling": run.sampling}
         columns = [*metrics.SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "peak_memory"]
         columns += ["new_tokens", "wall_seconds"]
+        found = run.scores()  # first: it refuses what is unfinished or damaged
         samples = run.samples(columns)
         rounds = run.rounds()
         one = metrics.per_document(samples, rounds).reset_index()
@@ -60,14 +64,14 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
         failed = samples[~samples.warmup & (samples.finish == "error")]
         errors.append(failed.assign(**setup, method=failed.method.map(labels[number])))
         metric |= (headline := run.headline())
-        found = run.scores()
         wanted = found.task.map(headline) == found.metric + "," + found["filter"]
         found = found[wanted]
         scores.append(found.assign(**setup, run=number, method=found.method.map(labels[number])))
         if with_depths:
             deep = metrics.depths(rounds)
             depths.append(deep.assign(**setup, method=deep.method.map(labels[number])))
-    baseline = runs[0].plan.baseline and labels[0][runs[0].plan.baseline]
+    named = [by_name[run.plan.baseline] for run, by_name in zip(runs, labels, strict=True) if run.plan.baseline]
+    baseline = named[0] if named else None
     methods = dict.fromkeys(label for by_name in labels for label in by_name.values())
     return Measured(
         methods=sorted(methods, key=lambda label: label != baseline),
@@ -163,7 +167,8 @@ def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str | None) 
     stderr = whole.stderr.mean()
     if len(whole) > 1:
         stderr = per_document.std(ddof=1) / np.sqrt(len(per_document)) if len(per_document) > 1 else np.nan
-    row = {"accuracy": whole.value.mean(), "accuracy_stderr": stderr}
+    value = whole.value.mean() if len(whole) == 1 else per_document.mean()
+    row = {"accuracy": value, "accuracy_stderr": stderr}
     row["accuracy_spread"] = whole.value.std(ddof=1) if len(whole) > 1 else np.nan
     base = here[(here.method == baseline) & here.doc_id.notna()]
     both = documents.merge(base, on=[*ONCE, "doc_id"], suffixes=("", "_base"))
@@ -204,6 +209,13 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
     """Compare what runs were made on. Returns lines for the table's caption; raises UserError on a real difference."""
     lines = []
     first = runs[0]
+    known = (*MUST_AGREE, "dtype", "baseline", "documents", "prompts", "models")
+    for field in allowed:
+        if field not in known:
+            raise UserError(f"--allow-mismatch {field}: no such field; there are {', '.join(known)}")
+    for one, other in itertools.combinations(runs, 2):
+        if one.manifest.get("started") and one.manifest == other.manifest:
+            raise UserError(f"{other.folder} is a copy of {one.folder}; give one of them")
     for other in runs[1:]:
         differing = _differences(first, other)
         refused = [f"{field} ({text})" for field, text in differing.items() if field not in allowed]
@@ -270,6 +282,36 @@ HASH = " hash"
 def _facts(method: str, settings: dict[str, Any], inputs: dict[str, str]) -> dict[str, Any]:
     """All that makes a method what it is; files that it was given count by their hash."""
     return {**settings, **{f"{name}{HASH}": value for name, value in inputs.items()}, "method": method}
+
+
+def uneven(runs: Measured) -> list[str]:
+    """Tasks whose baseline was much faster in one run than in another: their tokens/s do not compare, speedups do."""
+    lines = []
+    for key, counts in runs.by_row.items():
+        if key[3] == runs.baseline:
+            sums = counts.groupby("run")[["decode", "decoded"]].sum()
+            speeds = sums.decoded / sums.decode
+            if len(speeds) > 1 and speeds.max() > (1 + metrics.DRIFT_BOUND) * speeds.min():
+                lines.append(
+                    f"{key[2]}: {runs.baseline} ran at {speeds.min():.0f} to {speeds.max():.0f} tokens/s in these "
+                    "runs: compare speedups, not tokens/s"
+                )
+    return lines
+
+
+def stalled(runs: Measured) -> list[str]:
+    """Rows some of whose documents took far longer a token than the rest: something else had the machine."""
+    lines = []
+    for key, counts in runs.by_row.items():
+        per_token = counts.decode / counts.decoded.replace(0, np.nan)
+        slow = per_token > STALL * per_token.median()
+        if slow.any():
+            share = counts.decode[slow].sum() / counts.decode.sum()
+            lines.append(
+                f"{key[2]}, {key[3]}: {int(slow.sum())} of {len(counts)} texts took over {STALL} times the median a "
+                f"token, {share:.0%} of the time; measure again on an idle machine"
+            )
+    return lines
 
 
 def depth_table(runs: Measured) -> pd.DataFrame:

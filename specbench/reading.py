@@ -38,6 +38,8 @@ def compare(
 
     Raises UserError if the runs cannot be compared, or for an unknown column.
     """
+    if by == "depth" and columns:
+        raise UserError("--by depth has columns of its own; leave out --columns")
     if format == "parquet" and not out:
         raise UserError("--format parquet is no text; say where it goes: --out FILE.parquet")
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
@@ -51,7 +53,7 @@ def compare(
     else:
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
-    notes = [*warnings(runs, summary, measured.mismatches), condition(runs[0], summary)]
+    notes = [*warnings(runs, summary, measured), condition(runs[0], summary)]
     notes += [] if by == "depth" else legend(runs[0].plan.baseline)
     said = [] if by == "depth" else sentences(summary)
     if format == "parquet":
@@ -71,7 +73,7 @@ def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> N
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     measured = comparison.measured(runs, allowed)
     summary = comparison.summary(measured)
-    wrong = [*warnings(runs, summary, measured.mismatches), *unsure(summary)]
+    wrong = [*warnings(runs, summary, measured), *unsure(summary)]
     told = [condition(runs[0], summary), *legend(runs[0].plan.baseline)]
     with console.status("writing the page"):
         write_page(out, runs, summary, wrong, sentences(summary), told)
@@ -89,9 +91,11 @@ def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
     print_trace(console, [trace_of(run, task, doc_id, method, decode=decode) for method in chosen])
 
 
-def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, mismatches: Sequence[str]) -> Iterator[str]:
+def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: comparison.Measured) -> Iterator[str]:
     """What is wrong with the figures, or may be."""
-    yield from mismatches
+    yield from measured.mismatches
+    yield from comparison.stalled(measured)
+    yield from comparison.uneven(measured)
     if summary.errors.any():
         failed = int(summary[summary.task != comparison.AVERAGE].errors.sum())
         yield f"failed samples: {failed}; their tracebacks are in samples.parquet"

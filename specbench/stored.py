@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from specbench import records
-from specbench.config import Plan, UserError
+from specbench.config import Plan, UserError, validated
 from specbench.environment import MUST_AGREE
+
+NEEDED = {"schema", "plan", "models", "inputs", "requests", "generation", "headline", "environment"}
+TABLES = ("samples", "rounds", "scores")
 
 
 class StoredRun:
@@ -25,13 +30,18 @@ class StoredRun:
         if not path.is_file():
             raise UserError(f"{self.folder} is no run folder (it has no manifest.json)")
         try:
-            return json.loads(path.read_text())
+            found = json.loads(path.read_text())
         except ValueError:
             raise UserError(f"{path} is damaged (not JSON); this run cannot be used") from None
+        if not isinstance(found, dict) or not found.keys() >= NEEDED:
+            raise UserError(f"{path} is no manifest of a run of this version; run it anew")
+        if found["schema"] > records.VERSION:
+            raise UserError(f"{self.folder} was written by a later version of specbench; read it with that one")
+        return found
 
     @cached_property
     def plan(self) -> Plan:
-        return Plan.model_validate(self.manifest["plan"])
+        return validated(Plan, self.manifest["plan"], f"{self.folder}/manifest.json")
 
     @property
     def name(self) -> str:
@@ -39,7 +49,7 @@ class StoredRun:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "scores.parquet").exists()
+        return all((self.folder / f"{name}.parquet").exists() for name in TABLES)
 
     @property
     def sampling(self) -> str:
@@ -66,6 +76,11 @@ class StoredRun:
             raise UserError(
                 f"{self.folder} has no scores: it is no finished run; `specbench run --resume {self.folder}` goes on"
             )
+        for name in TABLES:
+            try:
+                pq.read_metadata(self.folder / f"{name}.parquet")
+            except pa.ArrowInvalid:
+                raise UserError(f"{self.folder}/{name}.parquet is damaged; this run cannot be used") from None
         return records.read_frame(self.folder / "scores.parquet")
 
     def headline(self) -> dict[str, str]:

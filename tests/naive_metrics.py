@@ -130,7 +130,7 @@ def speedup(texts: dict[Key, tuple[Row, list[Row]]], task: str, method: str, bas
 def accuracy(scores: list[Row], headline: str, task: str, method: str, baseline: str) -> Row:
     """The headline metric with its standard error, and its difference from the baseline's on the same documents.
 
-    Over several passes: the mean of their scores, and the standard error of the documents' means.
+    Over several passes: the mean of the documents' means, which may be of other documents in each, and its error.
     """
     wanted = [s for s in scores if s["task"] == task and f"{s['metric']},{s['filter']}" == headline]
     whole = [s for s in wanted if s["method"] == method and s["doc_id"] is None]
@@ -142,12 +142,14 @@ def accuracy(scores: list[Row], headline: str, task: str, method: str, baseline:
             by_doc.setdefault(doc, []).append(value)
             if (repeat, task, doc, baseline) in single:
                 changes.setdefault(doc, []).append(value - single[repeat, task, doc, baseline])
+    value = mean([mean(values) for values in by_doc.values()])
     if len(whole) == 1:
+        value = whole[0]["value"]
         stderr = math.nan if whole[0]["stderr"] is None else whole[0]["stderr"]
     else:
         stderr = standard_error([mean(values) for values in by_doc.values()])
     delta = mean([mean(values) for values in changes.values()]) if method != baseline else math.nan
-    return {"accuracy": mean([s["value"] for s in whole]), "accuracy_stderr": stderr, "accuracy_delta": delta}
+    return {"accuracy": value, "accuracy_stderr": stderr, "accuracy_delta": delta}
 
 
 def standard_error(values: list[float]) -> float:

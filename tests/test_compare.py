@@ -169,6 +169,60 @@ def test_unfinished_and_foreign_folders_are_refused(tmp_path):
         table(StoredRun(tmp_path))
 
 
+def test_a_text_that_was_held_up_is_named(tmp_path):
+    """Document 3 of sps took 9 s where the others took 0.5 s; plain was even."""
+    samples, all_rounds = [], []
+    for doc in range(4):
+        base, mine = sample("plain", doc, 1.0), sample("sps", doc, 9.0 if doc == 3 else 0.5)
+        samples += [base, mine]
+        all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
+    run = write_run(tmp_path / "a", samples, all_rounds, scores("plain", (1,) * 4) + scores("sps", (1,) * 4))
+    (line,) = compare.stalled(compare.measured([StoredRun(run)]))
+    assert line.startswith("one, sps: 1 of 4 texts took over 5 times the median a token, 86% of the time")
+    assert compare.stalled(compare.measured([simple(tmp_path / "b")])) == []
+
+
+def test_runs_at_other_speeds_are_named(tmp_path):
+    slow, all_rounds = [], []
+    for doc in range(4):
+        slow.append(sample("plain", doc, 2.0))
+        all_rounds += rounds(slow[-1], *[(0, 0)] * 4)
+    run = StoredRun(write_run(tmp_path / "slow", slow, all_rounds, scores("plain", (1, 1, 1, 0))))
+    (line,) = compare.uneven(compare.measured([simple(tmp_path / "a"), run]))
+    assert line == "one: plain ran at 2 to 4 tokens/s in these runs: compare speedups, not tokens/s"
+    assert compare.uneven(compare.measured([simple(tmp_path / "b"), simple(tmp_path / "c")])) == []
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"plan": 1}'])
+def test_foreign_manifests_are_refused(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(UserError, match="no manifest of a run"):
+        table(StoredRun(tmp_path))
+
+
+def test_damaged_files_are_refused(tmp_path):
+    run = simple(tmp_path / "a")
+    manifest = json.loads((run.folder / "manifest.json").read_text())
+    for name in ("rounds", "samples", "scores"):
+        kept = (run.folder / f"{name}.parquet").read_bytes()
+        (run.folder / f"{name}.parquet").write_bytes(kept[: len(kept) // 2])
+        with pytest.raises(UserError, match=f"{name}.parquet is damaged"):
+            StoredRun(run.folder).scores()
+        (run.folder / f"{name}.parquet").unlink()
+        with pytest.raises(UserError, match="--resume"):
+            StoredRun(run.folder).scores()
+        (run.folder / f"{name}.parquet").write_bytes(kept)
+    for change, message in (({"schema": 99}, "later version"), ({"plan": {"suite": 3}}, "manifest.json")):
+        records.write_json(run.folder / "manifest.json", manifest | change)
+        with pytest.raises(UserError, match=message):
+            table(StoredRun(run.folder))
+
+
+def test_an_unknown_field_cannot_be_allowed(tmp_path):
+    with pytest.raises(UserError, match="no such field"):
+        compare.measured([simple(tmp_path / "a")], allowed=["bananas"])
+
+
 def test_failed_documents_are_counted_and_left_out(tmp_path):
     samples = [sample("plain", 0), sample("plain", 1, 100.0), sample("sps", 0, 0.5)]
     samples += [sample("sps", 1, finish="error", prefill=None) | {"decode_seconds": None}]

@@ -32,7 +32,7 @@ def run(real_data, tmp_path_factory):
 def test_every_task_has_figures(run):
     summary = records.read_frame(run / "summary.parquet")
     assert set(summary.task) == {*TASKS, "average"}
-    assert (summary.documents == 2).all()
+    assert (summary[summary.task != "average"].documents == 2).all()
     assert summary.accuracy.notna().all()
     assert not summary.errors.any()
 

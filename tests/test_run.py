@@ -366,8 +366,12 @@ def test_show_prints_what_run_printed(make_plan, tmp_path, capsys):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_a_run_and_its_copy_are_pooled(whole, tmp_path, capsys):
+def test_a_run_and_a_later_one_are_pooled(whole, tmp_path, capsys):
     shutil.copytree(whole, tmp_path / "copy")
+    with pytest.raises(UserError, match="is a copy of"):
+        reading.compare([whole, tmp_path / "copy"], "csv")
+    manifest = yaml.safe_load((whole / "manifest.json").read_text()) | {"started": "later"}
+    records.write_json(tmp_path / "copy" / "manifest.json", manifest)
     reading.compare([whole, tmp_path / "copy", whole], "csv")
     table = pd.read_csv(io.StringIO(capsys.readouterr().out))
     assert len(table) == 3 * 3  # two tasks and their average, three methods

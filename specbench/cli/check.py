@@ -36,7 +36,7 @@ def audit(
         str | None, typer.Option(help="whose prompts; default: pocket for the bundled pair, else smoke")
     ] = None,
     documents: Annotated[int, typer.Option(min=1, help="documents of each task")] = 3,
-    length: Annotated[int, typer.Option(min=1, help="tokens of each greedy text")] = 96,
+    length: Annotated[int, typer.Option(min=4, help="tokens of each greedy text")] = 96,
     draws: Annotated[int, typer.Option(min=1, help="sampled texts of each document, of a few tokens")] = 25,
     set_: Set = None,
     device: Device = "auto",

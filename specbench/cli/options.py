@@ -40,7 +40,7 @@ def user_errors() -> Iterator[None]:
     """What the user can mend becomes one line and exit code 2."""
     try:
         yield
-    except UserError as error:
+    except (UserError, OSError) as error:
         errors = Console(stderr=True, soft_wrap=True, highlight=False)
         errors.print(f"[red]error:[/] {escape(str(error))}")
         raise typer.Exit(2) from None

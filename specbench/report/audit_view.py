@@ -1,5 +1,6 @@
 """An audit for the terminal: a line for each method, then what was found, then what the tests could have seen."""
 
+import math
 from collections.abc import Sequence
 
 from rich import box
@@ -60,6 +61,9 @@ def power(findings: Sequence[Finding]) -> list[str]:
     for sampling in dict.fromkeys(test.sampling for one in findings for test in one.sampled):
         tests = [test for one in findings for test in one.sampled if test.sampling == sampling]
         worst = max(test.test.detectable for test in tests)
+        if math.isnan(worst):
+            lines.append(f"{setting(sampling)}: target or draft left too little to chance to say what would be seen")
+            continue
         lines.append(
             f"{setting(sampling)}: with {tests[0].test.draws} tokens, a shift of {worst:.1%} of the probability "
             "towards what the draft proposes too often is seen 4 times in 5"

@@ -68,12 +68,15 @@ class Ours:
         key = (self.pair, sampling, task, label)
         found = self.measured.by_row.get(key)
         base = self.measured.by_row.get((*key[:3], self.measured.baseline or ""))
-        if found is None or base is None:
+        if found is None:
             return pd.DataFrame(columns=[*self.measured.counts, "score", "one"], dtype=float)
-        same = base[base.index.droplevel("doc_id").isin(found.index.droplevel("doc_id"))]
-        unit = same.decode.sum() / same.decoded.sum()
         counts = found.groupby("doc_id").sum()
-        counts[["decode", "prefill", "whole"]] /= unit
+        if base is None:  # no speed can be told
+            counts[["decode", "whole"]] = math.nan
+        else:
+            same = base[base.index.droplevel("doc_id").isin(found.index.droplevel("doc_id"))]
+            counts["decode"] /= same.decode.sum() / same.decoded.sum()
+            counts["whole"] /= same.whole.sum() / same.whole_tokens.sum()
         scores = self.measured.scores
         mine = scores[(scores[compare.ROW] == list(key)).all(axis=1) & scores.doc_id.notna()]
         return counts.assign(score=mine.groupby(mine.doc_id.astype(int)).value.mean(), one=1.0)
@@ -92,8 +95,8 @@ class Ours:
                 else (f"{figure.method}: not a method of this version")
             )
             return Cell(MISSING, reason=reason)
-        if self.measured.baseline is None:
-            return Cell(MISSING, reason="the runs have no baseline")
+        if self.measured.baseline is None and metric in WITH_INTERVAL:
+            return Cell(MISSING, reason="the runs have no baseline, so no speedup")
         table = self._against(paper, figure.table)
         sampling = sampling_of(figure)
         task = compare.AVERAGE if figure.is_average else self.task(paper, figure.task)
@@ -116,7 +119,8 @@ class Ours:
     def _averages_the_same(self, paper: Paper, figure: Figure) -> bool:
         """Whether the tasks that a paper averages over are just those that were run."""
         labels = {f.task for f in paper.figures(figure.table) if not f.is_average}
-        return {self.task(paper, label) for label in labels} == set(self.measured.metric)
+        run = {task for sampling, task, _ in self.sources if sampling == sampling_of(figure)}
+        return {self.task(paper, label) for label in labels} == run
 
     def _against(self, paper: Paper, table: int) -> pd.DataFrame:
         """The summary with the speedups of a table: against the method that the table names."""

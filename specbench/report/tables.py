@@ -167,7 +167,9 @@ def _written(rows: pd.DataFrame, columns: dict[str, Column], format: str, width:
         return markdown(cells)
     if format == "latex":
         return latex(cells)
-    metrics = dict(zip(rows.task, rows.metric, strict=True)) if by == "task" and "metric" in rows else {}
+    metrics = {}
+    if by == "task" and "metric" in rows:
+        metrics = {task: metric.iloc[0] for task, metric in rows.groupby("task").metric if metric.nunique() == 1}
     blocks = cells.groupby(rows[by], sort=False)
     return "\n".join(_block(f"{name}  {metrics.get(name, '')}".rstrip(), block, width) for name, block in blocks)
 

@@ -29,7 +29,7 @@ def _speed(rows: pd.DataFrame) -> str:
     name = "speedup_decode" if rows.speedup_decode_low.notna().any() else "speedup_e2e"
     known = rows[rows[f"{name}_low"].notna()]
     if known.empty:
-        return "its speed is not known"
+        return "too few documents to tell its speed" if rows[name].notna().any() else "its speed is not known"
     baseline = rows.baseline.iloc[0] + (" end to end" if name == "speedup_e2e" else "")
     faster, slower = known[known[f"{name}_low"] > 1], known[known[f"{name}_high"] < 1]
     unsure = known.drop([*faster.index, *slower.index])
