@@ -134,7 +134,7 @@ def audit(chosen: Plan, length: int, draws: int, out: Path | None) -> int:
     prompts = auditing.prompts_of(chosen, pair)
     methods = {spec.name: engine.build(spec, pair, Unwatched()) for spec in chosen.methods}
     lossless = sum(method.lossless for method in methods.values())
-    texts = len(prompts) * (len(methods) + lossless * len(auditing.SAMPLINGS) * draws)
+    texts = len(prompts) * (len(methods) + lossless * len(auditing.SAMPLINGS) * auditing.POSITIONS * draws)
     with progress("auditing", texts) as advance:
         found = list(auditing.audit(pair, methods, prompts, length, draws, advance))
     print_audit(console, found)

@@ -15,6 +15,7 @@ from specbench import records
 from specbench.console import console
 
 TASKS, METHODS, ROUNDS = 4, 8, 62
+MOST_SECONDS, MOST_MEGABYTES = 10, 1500  # for ten million rounds on two cores
 MEASURED = """
 import resource, sys, time
 from pathlib import Path
@@ -83,7 +84,10 @@ def main() -> None:
             [sys.executable, "-c", MEASURED, folder], capture_output=True, text=True, check=True
         ).stdout.split()
     lines, seconds, megabytes = int(printed[0]), float(printed[1]), float(printed[2])
+    over = seconds > MOST_SECONDS or megabytes > MOST_MEGABYTES
     console.print(f"compare of {stored / 1e6:.1f} million rounds: {lines} rows in {seconds:.1f} s, {megabytes:.0f} MB")
+    if over and rows <= 10_000_000:
+        sys.exit(f"that is over the bound of {MOST_SECONDS} s and {MOST_MEGABYTES} MB")
 
 
 if __name__ == "__main__":

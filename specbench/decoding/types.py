@@ -35,9 +35,7 @@ class Scored:
     """What a model says after a block of tokens: row i predicts the token after the i-th one."""
 
     logits: Tensor  # [n, V]
-    original: Tensor | None = (
-        None  # [K, V]: a method's own reading is in `logits`, the target's in here; None: the same
-    )
+    original: Tensor | None = None  # [K, V]: the target's own, where a method changed `logits`; None: the same
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Figures of other tools as run folders, which `show` and `compare` read like any other.
 
 What a file does not tell stays null: metrics then makes NaN of all that needs it. Nothing is judged, so
-`scores.parquet` is empty. Two columns stand beside those of `records.SAMPLES`, for files that tell a whole but not its
+`scores.parquet` is empty. Two columns of `records.SAMPLES` are for files that tell a whole but not its
 parts: `new_tokens` (the first one included) and `wall_seconds` (prefill and decoding together).
 
 Spec-Bench: the answer files of its evaluation scripts, JSON Lines. Read are question_id, category, model_id, and of

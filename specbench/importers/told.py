@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-import pyarrow as pa
 from pydantic import ConfigDict, Field
 
 from specbench import records
@@ -17,7 +16,6 @@ from specbench.console import console
 from specbench.environment import MUST_AGREE
 
 BASELINE = "vanilla"
-WHOLE = [pa.field("new_tokens", pa.int32()), pa.field("wall_seconds", pa.float64())]
 
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -119,9 +117,8 @@ def write(
         [row | {"method": name} for name, told in parts.items() for row in getattr(told, table)]
         for table in ("samples", "rounds")
     )
-    own = [one for one in WHOLE if one.name not in records.SAMPLES.names]
     records.write_table(folder / "rounds.parquet", rounds, records.ROUNDS)
-    records.write_table(folder / "samples.parquet", samples, pa.schema([*records.SAMPLES, *own]))
+    records.write_table(folder / "samples.parquet", samples, records.SAMPLES)
     records.write_table(folder / "scores.parquet", [], records.SCORES)
     for line in warnings:
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
