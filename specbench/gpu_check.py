@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 GATES = (
-    *("test_exactness.py", "test_session.py", "test_sampling.py", "test_generate.py"),
+    *("test_exactness.py", "test_session.py", "test_trees.py", "test_sampling.py", "test_generate.py"),
     *("test_csd.py", "test_lossy.py", "test_fly.py", "test_reflective.py"),
 )
 TESTS = Path(__file__).parent.parent / "tests"

@@ -16,11 +16,12 @@ import pyarrow.dataset as ds
 SAMPLE = ["repeat", "task", "doc_id", "method"]
 _field = pc.field
 _ones = pc.scalar(1)
+_levels = pc.coalesce(_field("levels"), _field("drafted"))  # records before version 3 hold chains only
 # What is summed over the rounds of a sample.
 COUNTS = {
     "D": _field("drafted"),
     "A": _field("accepted"),
-    "J": ((_field("truncated") == 0) & (_field("accepted") < _field("drafted"))).cast(pa.int32()),
+    "J": ((_field("truncated") == 0) & (_field("accepted") < _levels)).cast(pa.int32()),
     "S": _field("rescued"),
     "C": _field("committed"),
     "F": _field("target_forwards"),
@@ -57,8 +58,11 @@ def per_document(samples: pd.DataFrame, rounds: ds.Dataset) -> pd.DataFrame:
 
 
 def depths(rounds: ds.Dataset) -> pd.DataFrame:
-    """How many rounds (R) drafted D and accepted A tokens, by task and method; `cut` ones ended the text."""
-    by = {"D": _field("drafted"), "A": _field("accepted"), "cut": pc.coalesce(_field("truncated"), pc.scalar(0)) > 0}
+    """How many rounds (R) had a draft of D levels and accepted A, by task and method; `cut` ones ended the text.
+
+    Of a tree, D counts the levels that the verified path met.
+    """
+    by = {"D": _levels, "A": _field("accepted"), "cut": pc.coalesce(_field("truncated"), pc.scalar(0)) > 0}
     return _sums(rounds, ["task", "method", *by], {"R": _ones}, by)
 
 

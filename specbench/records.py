@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-VERSION = 2
+VERSION = 3
 # 1: first version.
 # 2: new_tokens and wall_seconds of imported samples.
+# 3: levels and parents of drafts that are trees.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -59,6 +60,7 @@ ROUNDS = pa.schema(
         *KEY,
         pa.field("round", pa.int32()),  # 0 is the prefill
         pa.field("drafted", pa.int32()),
+        pa.field("levels", pa.int32()),  # of the draft where it was verified: of a tree, those that the path met
         pa.field("accepted", pa.int32()),
         pa.field("rescued", pa.int32()),
         pa.field("committed", pa.int32()),
@@ -72,6 +74,7 @@ ROUNDS = pa.schema(
         pa.field("target_tokens", pa.list_(pa.int32())),  # what the target preferred at each position
         pa.field("decisions", pa.list_(pa.int8())),  # see DECISIONS
         pa.field("ratios", pa.list_(pa.float32())),  # p(draft token) / p(target token)
+        pa.field("parents", pa.list_(pa.int16())),  # of a tree: which drafted token each one follows, -1 the context
     ]
 )
 SCORES = pa.schema(

@@ -185,17 +185,14 @@ def round_row(number: int, one: Round, lap: Lap) -> dict[str, Any]:
         "seconds": lap.seconds,
     }
     if (verdict := one.verdict) is not None:
-        at = records.DECISIONS.index
-        decisions = [at("accepted")] * verdict.accepted + [at("rejected")] + [at("unread")] * one.drafted
-        for position in verdict.rescued:
-            decisions[position] = at("rescued")
-        if one.truncated:
-            decisions = decisions[: len(one.tokens)] + [at("cut")] * one.drafted
+        decisions = verdict.decisions(len(one.tokens) if one.truncated else None)
         row |= {
+            "levels": verdict.levels,
             "draft_tokens": verdict.drafted,
             "target_tokens": verdict.targets,
-            "decisions": decisions[: one.drafted],
+            "decisions": [records.DECISIONS.index(decision) for decision in decisions],
             "ratios": verdict.ratios,
+            "parents": verdict.parents,
         }
     return row
 

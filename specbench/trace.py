@@ -16,10 +16,10 @@ from specbench.stored import StoredRun
 from specbench.texts import Decode, Texts, load_decode
 
 ORIGINS = ("prefill", "target", "accepted", "rescued", "correction", "bonus")
-REJECTED, RESCUED, UNREAD, CUT = (records.DECISIONS.index(x) for x in ("rejected", "rescued", "unread", "cut"))
+REJECTED, ACCEPTED, RESCUED, UNREAD, CUT = range(len(records.DECISIONS))
 SAMPLE = ["repeat", "task", "doc_id", "method", "warmup", "tokens", "text", "finish", "error"]
 LISTS = ("draft_tokens", "target_tokens", "decisions", "ratios")
-ROUND = ("round", "drafted", "accepted", "committed", "seconds", *LISTS)
+ROUND = ("round", "drafted", "levels", "accepted", "committed", "seconds", *LISTS)
 NAMES = {"task": "task", "doc_id": "document", "method": "method", "repeat": "repeat"}
 
 
@@ -145,6 +145,7 @@ class _Row(NamedTuple):
 
     number: int
     drafted: int
+    levels: int
     accepted: int
     committed: int
     seconds: float  # NaN where it was not recorded
@@ -157,7 +158,9 @@ class _Row(NamedTuple):
 def _rounds(run: StoredRun, task: str, repeat: int, chosen: pc.Expression) -> dict[tuple[int, str], list[_Row]]:
     """The rounds of a task's chosen samples in their order, by document and method."""
     of_task = ~pc.field("warmup") & (pc.field("task") == task) & (pc.field("repeat") == repeat)
-    table = run.rounds().to_table(columns=["doc_id", "method", *ROUND], filter=of_task & chosen)
+    names = {name: pc.field(name) for name in ("doc_id", "method", *ROUND)}
+    names["levels"] = pc.coalesce(pc.field("levels"), pc.field("drafted"))  # as older records mean it
+    table = run.rounds().to_table(columns=names, filter=of_task & chosen)
     keys = zip(table["doc_id"].to_pylist(), table["method"].to_pylist(), strict=True)
     columns = [_lists(table[name]) if name in LISTS else table[name].to_numpy().tolist() for name in ROUND]
     found: dict[tuple[int, str], list[_Row]] = {}
@@ -225,18 +228,19 @@ def _torn(row: _Row) -> bool:
 
 
 def _step(row: _Row, texts_of_pieces: Sequence[tuple[str, str]], texts: Texts, eos: int | None) -> Step:
-    """One round; a correction follows a rejection, a bonus token a draft that was accepted whole."""
+    """One round; a correction follows a rejection, a bonus token a draft (of a tree: a path) accepted to its end."""
     if not row.drafted:
         origin = "target" if row.number else "prefill"
         return Step(row.number, row.seconds, 0, tuple(Piece(text, origin, cut) for text, cut in texts_of_pieces))
     drafts, targets, decisions = row.draft_tokens or [], row.target_tokens or [], row.decisions or []
     ratios = row.ratios or [math.nan] * len(drafts)
     pieces = []
-    for i, (text, cut) in enumerate(texts_of_pieces):
-        if i >= row.accepted:
-            pieces.append(Piece(text, "correction" if REJECTED in decisions else "bonus", cut))
-        elif decisions[i] == RESCUED:
-            pieces.append(Piece(text, "rescued", cut, texts.draft(targets[i], eos), ratios[i]))
+    path = [i for i, decision in enumerate(decisions) if decision in (ACCEPTED, RESCUED)]
+    for at, (text, cut) in enumerate(texts_of_pieces):
+        if at >= row.accepted:
+            pieces.append(Piece(text, "correction" if row.accepted < row.levels else "bonus", cut))
+        elif decisions[path[at]] == RESCUED:
+            pieces.append(Piece(text, "rescued", cut, texts.draft(targets[path[at]], eos), ratios[path[at]]))
         else:
             pieces.append(Piece(text, "accepted", cut))
     rejected, unread, behind = [], [], []

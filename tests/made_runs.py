@@ -31,7 +31,7 @@ def word(text: str) -> int:
 
 def drafted(drafts, targets, accepted, token, ratios=None, rescued=()) -> Round:
     """A round of a method that drafts; the tokens it commits are the accepted drafts and `token`."""
-    verdict = Verdict(accepted, token, drafts, targets, ratios or [1.0] * len(drafts), rescued)
+    verdict = Verdict(tuple(range(accepted)), token, drafts, targets, ratios or [1.0] * len(drafts), rescued)
     return Round([*drafts[:accepted], token], verdict)
 
 

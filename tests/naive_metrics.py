@@ -70,7 +70,8 @@ def timed(folder: Path) -> dict[Key, tuple[Row, list[Row]]]:
 
 def rejected(one: Row) -> float:
     """1 if a draft was rejected; where tokens were cut off, a rejection would have been among them."""
-    drafted, accepted, truncated = one["drafted"], one["accepted"], one["truncated"]
+    accepted, truncated = one["accepted"], one["truncated"]
+    drafted = one["levels"] if one.get("levels") is not None else one["drafted"]
     if truncated not in (0, None) or (drafted == accepted and drafted is not None):
         return 0
     return math.nan if None in (drafted, accepted, truncated) else 1

@@ -18,7 +18,7 @@ def block(*tokens, accepted=None, rescued=()):
     """A round that commits `tokens`, all but the last of them drafted and accepted (and one more draft rejected)."""
     accepted = len(tokens) - 1 if accepted is None else accepted
     drafted = [*tokens[:accepted], 1]
-    verdict = Verdict(accepted, tokens[-1], drafted, [0] * len(drafted), [0.5] * len(drafted), rescued)
+    verdict = Verdict(tuple(range(accepted)), tokens[-1], drafted, [0] * len(drafted), [0.5] * len(drafted), rescued)
     return Round(list(tokens), verdict)
 
 

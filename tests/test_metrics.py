@@ -25,10 +25,11 @@ def sample(method, doc_id, decode, *, task="one", repeat=0, prefill=0.25, warmup
     }
 
 
-def round_(number, drafted, accepted, committed, truncated=0, rescued=0, seconds=(0.1, 0.05), forwards=1):
+def round_(number, drafted, accepted, committed, truncated=0, rescued=0, seconds=(0.1, 0.05), forwards=1, levels=None):
     return {
         "round": number,
         "drafted": drafted,
+        "levels": levels,  # null: a chain, as in records before version 3
         "accepted": accepted,
         "rescued": rescued,
         "committed": committed,
@@ -45,7 +46,9 @@ PREFILL = round_(0, 0, 0, 1, seconds=(50.0, 50.0), forwards=7)  # would spoil ev
 
 def dataset(rounds):
     """Rounds as they are scanned from files, in several batches."""
-    return ds.dataset(pa.Table.from_pandas(pd.DataFrame(rounds)).to_batches(max_chunksize=3))
+    return ds.dataset(
+        pa.Table.from_pandas(pd.DataFrame(rounds).astype({"levels": "Int32"})).to_batches(max_chunksize=3)
+    )
 
 
 def counts_of(samples, rounds):
@@ -201,3 +204,16 @@ def test_acceptance_by_depth_by_hand():
 
 def test_acceptance_by_depth_of_vanilla_is_empty():
     assert metrics.acceptance_by_depth(metrics.depths(dataset(rows("plain", 0, *single(3))))).empty
+
+
+def test_a_tree_is_rejected_where_its_verified_path_met_more_levels_than_it_accepted():
+    """12 nodes each. Met 3 levels and accepted 2; accepted a path to its leaf, 2 deep; refused at the first level."""
+    rounds = [PREFILL, round_(1, 12, 2, 3, levels=3), round_(2, 12, 2, 3, levels=2), round_(3, 12, 0, 1, levels=1)]
+    samples = [sample("swift", 0, 1.0)]
+    found = metrics.rates(counts_of(samples, rows("swift", 0, *rounds)), ["method"]).loc["swift"]
+    assert found.acceptance_rate == pytest.approx(4 / 36)
+    assert found.alpha == pytest.approx(4 / 6)  # two rejections
+    by_depth = metrics.acceptance_by_depth(metrics.depths(dataset(rows("swift", 0, *rounds))))
+    assert by_depth.cond_accept.tolist() == pytest.approx([2 / 3, 1.0, 0.0])
+    assert by_depth.joint_accept.tolist() == pytest.approx([2 / 3, 2 / 3, 0.0])
+    assert by_depth.tested.tolist() == [3, 2, 1]

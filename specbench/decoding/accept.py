@@ -27,10 +27,17 @@ class Weighed:
     targets: list[int]  # [K]: argmax of the target's own raw logits, lowest index on ties
     gaps: list[float]  # [K]: z(drafted) - z(target), the target's own raw logits, ≤ 0
     also: tuple[list[float], ...] = ()  # columns [K] that a method asked for
+    parents: tuple[int, ...] | None = None  # of a tree
 
     def verdict(self, accepted: int, rescued: tuple[int, ...] = ()) -> Verdict:
+        """Of a chain, whose first `accepted` tokens stand."""
+        return self.along(tuple(range(accepted)), rescued)
+
+    def along(self, path: tuple[int, ...], rescued: tuple[int, ...] = ()) -> Verdict:
+        """Of a chain or a tree, whose tokens on `path` stand."""
         ratios = [math.exp(gap) for gap in self.gaps]
-        return Verdict(accepted, self.emit[accepted], self.drafted, self.targets, ratios, rescued)
+        token = self.emit[path[-1] + 1 if path else 0]
+        return Verdict(path, token, self.drafted, self.targets, ratios, rescued, self.parents)
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ def weigh(
     """
     tokens = draft.tokens
     count = tokens.shape[0]
-    own = scored.logits[:count] if scored.original is None else scored.original
+    own = predicting(draft, scored.logits) if scored.original is None else scored.original
     highest, targets = own.max(-1)
     gaps = own.gather(-1, tokens[:, None])[:, 0] - highest
     test = tested or exact_test(draft, scored.logits, sampling, rng)
@@ -94,7 +101,15 @@ def weigh(
         targets=[int(x) for x in preferred],
         gaps=differences,
         also=tuple(others),
+        parents=draft.parents,
     )
+
+
+def predicting(draft: Draft, rows: Tensor) -> Tensor:
+    """Of rows [K + 1, …] behind the context and each drafted token, those [K, …] that predict the drafted tokens."""
+    if draft.parents is None:
+        return rows[: draft.tokens.shape[0]]
+    return rows[torch.tensor(draft.parents, device=rows.device) + 1]
 
 
 def exact(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:

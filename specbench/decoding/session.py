@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
@@ -18,8 +19,10 @@ class Unwatched:
 class Session:
     """Feed tokens, roll back, catch up. Invariant: the cache holds exactly `tokens`.
 
-    Every layer caches the whole sequence, sliding-window layers too, so that any of them can roll back; the window is
-    applied by the attention mask. `role` names the model in the watch's records; logits are cut to `vocabulary`.
+    While a tree is open, they are the context and then the tree's tokens in the order in which they were fed; `keep`
+    makes one path of it the sequence, `truncate` cuts it off whole. Every layer caches the whole sequence,
+    sliding-window layers too, so that any of them can roll back; the window is applied by the attention mask. `role`
+    names the model in the watch's records; logits are cut to `vocabulary`.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class Session:
         self._tokens: list[int] = []
         self._fed: list[Tensor] = []  # fed from the device and not read back yet
         self._length = 0
+        self._tree = Tree(0)
 
     def __len__(self) -> int:
         return self._length
@@ -52,29 +56,58 @@ class Session:
         return self.forward(prompt, keep=1)
 
     @torch.inference_mode()
-    def forward(self, tokens: Sequence[int] | Tensor, keep: int = 0) -> Scored:
-        """Feed a chain of n tokens and append them to the cache.
+    def forward(
+        self,
+        tokens: Sequence[int] | Tensor,
+        keep: int = 0,
+        parents: Sequence[int] | None = None,
+        hidden: bool = False,
+    ) -> Scored:
+        """Feed n tokens, a chain or (part of) a tree, and append them to the cache.
 
-        `tokens` are host ids or a tensor [n] on the device. Returns logits [n, V], or the last `keep` rows of them.
+        `tokens` are host ids or a tensor [n] on the device. Returns logits [n, V], or the last `keep` rows of them, and
+        with `hidden` as many last hidden states. `parents` makes them a tree: for each token the index, among the
+        tree's tokens in the order they were fed, of the one that it follows; -1 for the context. Calls with `parents`
+        go on with the open tree.
         """
         ids = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens, device=self.device)
         width = ids.shape[0]
         with self._watch.forward(self.role, width, self._length):
-            logits = self.model(
-                ids[None], past_key_values=self._cache, use_cache=True, logits_to_keep=keep, return_dict=True
-            ).logits[0, :, : self.vocabulary]
+            out = self.model(
+                ids[None],
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=keep,
+                return_dict=True,
+                output_hidden_states=hidden,
+                **self._branches(parents),
+            )
         self._length += width
         if isinstance(tokens, Tensor):
             self._fed.append(tokens)
         else:
             self.tokens.extend(tokens)
-        return Scored(logits)
+        logits = out.logits[0, :, : self.vocabulary]
+        return Scored(logits, hidden=out.hidden_states[-1][0, -keep:] if hidden else None)
+
+    def _branches(self, parents: Sequence[int] | None) -> dict[str, object]:
+        """Positions and attention masks for the next tokens of a tree; what the model does by itself for a chain."""
+        if parents is None:
+            if self._tree:
+                raise ValueError("a tree is open: keep a path of it, or truncate it, before a chain is fed")
+            return {}
+        if not self._tree:
+            self._tree = Tree(self._length)
+        self._tree.grow(parents)
+        return self._tree.inputs(len(parents), self.model)
 
     def catch_up(self, context: Sequence[int]) -> Scored:
         """Make the cache hold exactly `context`: roll back to what is common, feed the rest; logits [fed, V].
 
         The last token is fed anew if it is there already, since its logits are wanted.
         """
+        if self._tree:
+            self.truncate(self._tree.root)
         shared = min(_common(self.tokens, context), len(context) - 1)
         self.truncate(shared)
         return self.forward(context[shared:])
@@ -83,6 +116,9 @@ class Session:
         """Roll the cache back to its first `length` tokens, in place, without reading anything from the device."""
         if not 0 <= length <= self._length:
             raise ValueError(f"cannot truncate {self._length} cached tokens to {length}")
+        if self._tree and length > self._tree.root:
+            raise ValueError(f"a tree begins at {self._tree.root}: keep a path of it, or truncate it whole")
+        self._tree = Tree(0)
         if length == 0:
             self._cache = DynamicCache()
         elif length < self._length:
@@ -91,6 +127,69 @@ class Session:
         self._fed = [torch.cat(self._fed)[: length - known]] if self._fed and length > known else []
         del self._tokens[length:]
         self._length = length
+
+    @torch.inference_mode()
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        """Keep the first `start` cached tokens and, of those behind, the ones at `path`, in place.
+
+        `path` holds rising offsets from `start`: a path of the open tree, or the first few of a chain.
+        """
+        kept = start + len(path)
+        if list(path) != list(range(len(path))):
+            tokens = self.tokens
+            tokens[start:kept] = [tokens[start + i] for i in path]
+            at = torch.tensor(path, device=self.device) + start
+            for layer in self._cache.layers:
+                for cached in (layer.keys, layer.values):
+                    cached[:, :, start:kept] = cached[:, :, at]
+        self._tree = Tree(0)
+        self.truncate(kept)
+
+
+class Tree:
+    """The shape of a tree behind `root` cached tokens; true once it has tokens."""
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self.depths: list[int] = []  # of each token, 0 for those that follow the context
+        self.seen: list[set[int]] = []  # the tokens that each one reads, itself among them
+
+    def __len__(self) -> int:
+        return len(self.depths)
+
+    def grow(self, parents: Sequence[int]) -> None:
+        for parent in parents:
+            if not -1 <= parent < len(self):
+                raise ValueError(f"token {len(self)} of a tree cannot follow token {parent}")
+            above = self.seen[parent] if parent >= 0 else set()
+            self.seen.append({*above, len(self)})
+            self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
+
+    def inputs(self, width: int, model: PreTrainedModel) -> dict[str, object]:
+        """Position ids [1, n] by depth and additive masks [1, 1, n, context + tree] of the last `width` tokens.
+
+        Sliding-window layers get a mask of their own, by position.
+        """
+        total = self.root + len(self)
+        allowed = np.zeros((width, total), bool)
+        allowed[:, : self.root] = True
+        for row, seen in enumerate(self.seen[-width:]):
+            allowed[row, [self.root + i for i in seen]] = True
+        positions = self.root + np.array(self.depths)
+        config = model.config.get_text_config()
+        kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
+        full = _additive(allowed, model)
+        masks: object = full
+        if window and (not kinds or "sliding_attention" in kinds):
+            at = np.concatenate([np.arange(self.root), positions])
+            near = _additive(allowed & (positions[-width:, None] - at < window), model)
+            masks = {"full_attention": full, "sliding_attention": near} if kinds else near
+        return {"attention_mask": masks, "position_ids": torch.tensor(positions[None, -width:], device=model.device)}
+
+
+def _additive(allowed: "np.ndarray[tuple[int, int], np.dtype[np.bool_]]", model: PreTrainedModel) -> Tensor:
+    mask = torch.zeros(allowed.shape, dtype=model.dtype).masked_fill_(torch.from_numpy(~allowed), -torch.inf)
+    return mask.to(model.device)[None, None]
 
 
 def _common(a: list[int], b: Sequence[int]) -> int:

@@ -12,13 +12,15 @@ from specbench.decoding.session import Session
 from specbench.decoding.types import Draft, Round, Sampling, Scored
 
 # How the target is asked about a draft of K tokens: target, the last committed tokens (the very last of them is not
-# fed yet), draft -> logits [K + 1, V]. Afterwards the target's cache holds the whole context and the draft, no more.
+# fed yet), draft -> logits [K + 1, V]: behind the context, then behind each drafted token. Afterwards the target's
+# cache holds the whole context and the draft, no more.
 Score = Callable[[Session, Tensor, Draft], Scored]
 
 
 def read_once(target: Session, recent: Tensor, draft: Draft) -> Scored:
-    """One forward over the last committed token and the draft."""
-    return target.forward(torch.cat([recent[-1:], draft.tokens]))
+    """One forward over the last committed token and the draft, a chain or a tree."""
+    parents = None if draft.parents is None else [-1, *(parent + 1 for parent in draft.parents)]
+    return target.forward(torch.cat([recent[-1:], draft.tokens]), parents=parents)
 
 
 def speculate(
@@ -32,7 +34,7 @@ def speculate(
     score: Score = read_once,
     recent: int = 1,
 ) -> Iterator[Round]:
-    """Decode `prompt` for ever, γ drafted tokens and one target forward a round.
+    """Decode `prompt` for ever, at most γ drafted tokens (levels of a tree) and one target forward a round.
 
     `score` is shown the last `recent` committed tokens (at least 1), or all of them while there are fewer.
     """
@@ -46,7 +48,6 @@ def speculate(
         draft = drafter.propose(context, gamma, sampling, rng)
         scored = score(target, last, draft)
         verdict = accept(draft, scored, sampling, rng)
-        target.truncate(len(context) + verdict.accepted)
-        committed = [*verdict.drafted[: verdict.accepted], verdict.token]
-        context += committed
-        yield Round(committed, verdict)
+        target.keep(len(context), verdict.path)
+        context += verdict.committed
+        yield Round(verdict.committed, verdict)

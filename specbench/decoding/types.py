@@ -36,26 +36,68 @@ class Scored:
 
     logits: Tensor  # [n, V]
     original: Tensor | None = None  # [K, V]: the target's own, where a method changed `logits`; None: the same
+    hidden: Tensor | None = None  # [n, D]: the last hidden state after reading each token, if it was asked for
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A proposed chain of K tokens; `probs` are the distributions they were drawn from."""
+    """K proposed tokens, a chain or a tree; `probs` are the distributions they were drawn from.
+
+    In a tree, `parents` tells which token each one follows: an index before its own, or -1 for the context. Those that
+    follow the same one differ.
+    """
 
     tokens: Tensor  # [K] int64, on the model's device
     probs: Tensor | None  # [K, V]; None: a point mass on each token
+    parents: tuple[int, ...] | None = None  # [K]; None: a chain
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a draft was judged: its first `accepted` tokens stand, then `token` follows (a correction, or the bonus)."""
+    """How a draft was judged: its tokens on `path` stand, then `token` follows (a correction, or the bonus)."""
 
-    accepted: int
+    path: tuple[int, ...]  # indices into `drafted`; of a chain, the first few
     token: int
     drafted: list[int]  # K tokens, now on the host
     targets: list[int]  # K tokens: what the target preferred at each position
     ratios: list[float]  # K: p(drafted) / p(target's preference), from raw logits
-    rescued: tuple[int, ...] = ()  # accepted positions that the exact rule would have rejected
+    rescued: tuple[int, ...] = ()  # those of `path` that the exact rule would have rejected
+    parents: tuple[int, ...] | None = None  # as in the draft
+
+    @property
+    def accepted(self) -> int:
+        return len(self.path)
+
+    @property
+    def committed(self) -> list[int]:
+        return [*(self.drafted[i] for i in self.path), self.token]
+
+    @property
+    def levels(self) -> int:
+        """Levels of the draft where it was verified: of a chain K, of a tree those that the path met."""
+        if self.parents is None:
+            return len(self.drafted)
+        return self.accepted + ((self.path[-1] if self.path else -1) in self.parents)
+
+    def decisions(self, committed: int | None = None) -> list[str]:
+        """What became of each drafted token: accepted, rescued, rejected, unread (not tested) or cut.
+
+        Tokens that follow the same one are tested in turn. Where a text ended with `committed` tokens of the round,
+        deeper levels were cut off.
+        """
+        parents = range(-1, len(self.drafted) - 1) if self.parents is None else self.parents
+        depths: list[int] = []
+        found: list[str] = []
+        chosen = dict(zip((-1, *self.path), (*self.path, len(self.drafted)), strict=True))  # node -> what follows it
+        for i, parent in enumerate(parents):
+            depths.append(depths[parent] + 1 if parent >= 0 else 1)
+            if committed is not None and depths[i] > committed:
+                found.append("cut")
+            elif i in chosen:
+                found.append("rescued" if i in self.rescued else "accepted")
+            else:
+                found.append("rejected" if parent in chosen and i < chosen[parent] else "unread")
+        return found
 
 
 @dataclass(frozen=True)
@@ -77,7 +119,7 @@ class Round:
 
     @property
     def rescued(self) -> int:
-        return sum(position < self.accepted for position in self.verdict.rescued) if self.verdict else 0
+        return len(set(self.verdict.rescued).intersection(self.verdict.path[: self.accepted])) if self.verdict else 0
 
     def cut(self, count: int) -> "Round":
         """The same round with only its first `count` tokens."""
