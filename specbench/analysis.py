@@ -65,11 +65,11 @@ def rejections(run: StoredRun, method: str | None, decode: Decode) -> Rejections
     A quartile is NaN where the ratios were not recorded. Raises UserError if the run has no such method, or does not
     tell its drafts.
     """
-    sums = _drafting(run)
+    sums = drafting(run)
     if method is None:
         method = (sums.index[sums.rescued == 0].tolist() or sums.index.tolist())[0]
     _check_method(run, sums, method)
-    found = _decided(run, method, REJECTED)
+    found = decided(run, method, REJECTED)
     paired = found[found.draft_token != found.target_token]
     pairs = _counted(paired, PAIR)
     total = len(paired)
@@ -90,11 +90,11 @@ def rescues(run: StoredRun, method: str | None, decode: Decode, examples: int = 
     `right` and `wrong` count the rescues in documents that the baseline has right and the method has right or wrong,
     by each task's headline metric where that is 0 or 1. Raises UserError as `rejections` does.
     """
-    sums = _drafting(run)
+    sums = drafting(run)
     if method is None:
         method = (sums.index[sums.rescued > 0].tolist() or sums.index.tolist())[0]
     _check_method(run, sums, method)
-    found = _decided(run, method, RESCUED)
+    found = decided(run, method, RESCUED)
     names = Names(run, decode)
     pairs = names.added(_counted(found, PAIR))
     pairs["kind"] = [kind(draft, target) for draft, target in zip(pairs.draft, pairs.target, strict=True)]
@@ -131,7 +131,7 @@ class Names:
         return self.texts.draft(token, token if token in self.ends else None)
 
 
-def _drafting(run: StoredRun) -> pd.DataFrame:
+def drafting(run: StoredRun) -> pd.DataFrame:
     """Tokens `drafted` and `rescued` by the methods that draft, in the run's order. Raises UserError if none does."""
     columns = ["method", "drafted", "rescued"]
     parts = [
@@ -156,7 +156,7 @@ def _check_method(run: StoredRun, drafting: pd.DataFrame, method: str) -> None:
         raise UserError(f"{run.folder} has no drafts of a method {method}; it has those of {', '.join(drafting.index)}")
 
 
-def _decided(run: StoredRun, method: str, decision: int) -> pd.DataFrame:
+def decided(run: StoredRun, method: str, decision: int) -> pd.DataFrame:
     """The draft tokens of which a round decided so: DOCUMENT, round, position, PAIR and ratio, a row for each."""
     some = pc.field("rescued") > 0 if decision == RESCUED else pc.field("accepted") < pc.field("drafted")
     chosen = ~pc.field("warmup") & (pc.field("method") == method) & some

@@ -1,9 +1,9 @@
 """Fill CSD's correction memory: plain speculative sampling over calibration documents, whose rejections are counted."""
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,14 +16,28 @@ from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.speculate import speculate
 from specbench.decoding.types import Sampling
-from specbench.harness import Request
-from specbench.memory import write_memory
+from specbench.memory import UNIVERSAL, write_memory
 from specbench.models import Pair, load_pair
 from specbench.run import check_lengths, detokenizer, encode, load_tasks, stable_seed
 
+PREFIX = 64  # tokens of a text of a corpus that are given
+CONTINUATION = 64  # tokens that follow it
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is decoded once: a document's prompt, or the beginning of a text of a corpus."""
+
+    task: str
+    number: int
+    prompt: list[int]
+    until: tuple[str, ...]
+    max_new_tokens: int
+
 
 def calibrate(
-    suite: str,
+    suite: str | None,
+    corpus: Path | None,
     pair: str,
     method: str,
     assignments: Sequence[str],
@@ -32,83 +46,130 @@ def calibrate(
     seed: int,
     device: str,
     dtype: str,
-    data_dir: Path | None,
+    data_dir: str | None,
     out: Path | None,
 ) -> None:
-    """Count (draft token, target token) at the first rejection of every round (CSD, section 4.2) into a file."""
+    """Count (draft token, target token) at the first rejection of every round (CSD, section 4.2).
+
+    `out` is a file for the counts of all tasks together, or a folder: then each task has a file of its own there, and
+    `universal.parquet` holds their sum. A corpus makes one file.
+    """
     spec = config.load_method(method)
     if spec.method != "csd":
         raise UserError(f"{method} needs no calibration; csd does")
     spec = config.override(spec, config.parse_assignments(assignments).get(spec.name, {}))
-    pair_spec, suite_spec = config.load_pair(pair), config.load_suite(suite)
-    plan = Plan(
+    if (suite is None) == (corpus is None):
+        raise UserError("calibrate needs --suite (documents of its tasks) or --corpus FILE (texts), one of them")
+    pair_spec = config.load_pair(pair)
+    name = suite and config.load_suite(suite).name
+    path = out or Path(f"memory-{pair_spec.name}-{name or (corpus and corpus.stem)}")
+    if path.exists():
+        raise UserError(f"{path} exists; choose another --out")
+    loaded = load_pair(pair_spec, device, dtype)
+    gamma = spec.values["gamma"]
+    if suite:
+        plan = _plan(suite, loaded, pair_spec, spec, documents, seed, data_dir)
+        texts = list(_documents(plan, loaded, gamma + 1))
+    else:
+        assert corpus
+        texts = list(_beginnings(corpus, loaded, documents, gamma + 1))
+    source = {
+        "corpus": name or str(corpus and corpus.name),
+        "documents": documents,
+        "temperature": temperature,
+        "gamma": gamma,
+    }
+    metadata = {key: json.dumps(value) for key, value in source.items()}
+    counts = _count(loaded, texts, gamma, Sampling(temperature), seed)
+    if path.suffix == ".parquet" or corpus:
+        write_memory(path, sum(counts.values(), Counter()), loaded, metadata)
+    else:
+        for task, of_task in counts.items():
+            write_memory(path / f"{task}.parquet", of_task, loaded, metadata)
+        write_memory(path / f"{UNIVERSAL}.parquet", sum(counts.values(), Counter()), loaded, metadata)
+    for task, of_task in counts.items():
+        console.print(f"{task}: {sum(of_task.values())} rejections of {len(of_task)} pairs", highlight=False)
+    console.print(f"{len(texts)} texts: {path}", highlight=False, soft_wrap=True)
+    if suite:
+        console.print(f"next: specbench run --method csd --suite {suite} --set csd.memory={path}", highlight=False)
+
+
+def _plan(
+    suite: str,
+    pair: Pair,
+    pair_spec: config.PairSpec,
+    spec: MethodSpec,
+    documents: int,
+    seed: int,
+    data_dir: str | None,
+) -> Plan:
+    suite_spec = config.load_suite(suite)
+    return Plan(
         pair=pair_spec,
         methods=(spec,),
         baseline=None,
         suite=suite_spec.name,
-        tasks=config.resolve_tasks(suite_spec, pair_spec, str(data_dir) if data_dir else None),
+        tasks=config.resolve_tasks(suite_spec, pair_spec, data_dir),
         limit=documents,
-        data_dir=str(data_dir) if data_dir else None,
+        data_dir=data_dir,
         seed=seed,
     )
-    path = out or Path(f"memory-{pair_spec.name}-{suite_spec.name}.parquet")
-    if path.exists():
-        raise UserError(f"{path} exists; choose another --out")
-    loaded = load_pair(pair_spec, device, dtype)
-    requests = list(_requests(plan, loaded, documents, seed))
-    check_lengths(requests, [encode(loaded, r.prompt) for r in requests], loaded, spec.values["gamma"] + 1)
-    counts = _count(loaded, requests, spec, Sampling(temperature), seed)
-    source = {
-        "suite": suite_spec.name,
-        "documents": len(requests),
-        "temperature": temperature,
-        "gamma": spec.values["gamma"],
-    }
-    write_memory(path, counts, loaded, {key: json.dumps(value) for key, value in source.items()})
-    console.print(f"{sum(counts.values())} rejections of {len(counts)} pairs from {len(requests)} documents: {path}")
-    console.print(f"next: specbench run --method csd --suite {suite} --set csd.memory={path}", highlight=False)
 
 
-def _requests(plan: Plan, pair: Pair, documents: int, seed: int) -> Iterator[Request]:
-    """Calibration prompts of the plan's tasks: generated ones for bundled tasks, else the task's train split."""
+def _documents(plan: Plan, pair: Pair, reach: int) -> Iterator[Text]:
+    """Prompts of the calibration documents of the plan's tasks."""
     for line in plan.tasks:
-        if not line.task.startswith("pocket_"):
-            split = config.task_info(line.task).calibration
-            if split is None:
-                raise UserError(
-                    f"{line.task} has no documents for calibration besides those it tests; calibrate on a suite with "
-                    "another task of its kind, such as gsm8k, and give the file to run by --set csd.memory=FILE"
-                )
-            yield from load_tasks(plan.model_copy(update={"tasks": (line,)}), pair, split).requests()
-            continue
-        from specbench.pocket.corpus import FAMILIES, prompt_and_completion
-        from specbench.pocket.problems import problems
+        where = config.task_info(line.task).calibration
+        if where is None:
+            raise UserError(
+                f"{line.task} has no documents for calibration besides those it tests; calibrate on a suite with "
+                "another task of its kind, such as gsm8k, and give the file to run by --set csd.memory=FILE"
+            )
+        task, _, split = where.rpartition(":")
+        stand_in = line.model_copy(update={"task": task or line.task, "fewshot": None if task else line.fewshot})
+        requests = load_tasks(plan.model_copy(update={"tasks": (stand_in,), "split": split}), pair).requests()
+        prompts = [encode(pair, request.prompt) for request in requests]
+        check_lengths(requests, prompts, pair, reach)
+        for request, prompt in zip(requests, prompts, strict=True):
+            yield Text(line.task, request.doc_id, prompt, request.until, request.max_new_tokens)
 
-        family = line.task.removeprefix("pocket_")
-        limit = config.task_info(line.task).max_new_tokens
-        for number, problem in enumerate(
-            itertools.islice(problems(family, FAMILIES[family], "calibration", seed), documents)
-        ):
-            prompt, _ = prompt_and_completion(family, problem.fields)
-            yield Request(line.task, number, prompt, (), limit, "", "")
+
+def _beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterator[Text]:
+    """The first tokens of the first texts of a JSON Lines file with a field `text`."""
+    if PREFIX + CONTINUATION + reach > pair.context:
+        raise UserError(f"{pair.name} reads {pair.context} tokens; a corpus wants {PREFIX + CONTINUATION + reach}")
+    found = 0
+    with open(corpus, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                text = json.loads(line)["text"]
+                ids = encode(pair, text)[:PREFIX]
+            except (ValueError, KeyError, TypeError):
+                raise UserError(f'{corpus}, line {number}: write JSON Lines with a "text" on every line') from None
+            if len(ids) == PREFIX:
+                yield Text(UNIVERSAL, number, ids, (), CONTINUATION)
+                found += 1
+            if found == documents:
+                return
+    if not found:
+        raise UserError(f"{corpus} has no text of {PREFIX} tokens or more")
 
 
 def _count(
-    pair: Pair, requests: list[Request], spec: MethodSpec, sampling: Sampling, seed: int
-) -> Counter[tuple[int, int]]:
+    pair: Pair, texts: list[Text], gamma: int, sampling: Sampling, seed: int
+) -> dict[str, Counter[tuple[int, int]]]:
+    """Rejected pairs by task."""
     target, drafter = pair.session("target"), ModelDrafter(pair.session("draft"))
-    counts: Counter[tuple[int, int]] = Counter()
-    with progress("calibrating", len(requests)) as advance:
-        for request in requests:
-            ending = Ending(Limits(request.max_new_tokens, pair.eos_ids, request.until), detokenizer(pair))
-            rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, request.task, request.doc_id))
-            prompt = encode(pair, request.prompt)
-            rounds = speculate(target, drafter, exact, spec.values["gamma"], prompt, sampling, rng)
-            for one in until_end(rounds, ending):
+    counts: dict[str, Counter[tuple[int, int]]] = {text.task: Counter() for text in texts}
+    with progress("calibrating", len(texts)) as advance:
+        for text in texts:
+            ending = Ending(Limits(text.max_new_tokens, pair.eos_ids, text.until), detokenizer(pair))
+            rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, text.task, text.number))
+            for one in until_end(speculate(target, drafter, exact, gamma, text.prompt, sampling, rng), ending):
                 verdict = one.verdict
                 if verdict and not one.truncated and verdict.accepted < len(verdict.drafted):
-                    pair_of_tokens = verdict.drafted[verdict.accepted], verdict.targets[verdict.accepted]
-                    if pair_of_tokens[0] != pair_of_tokens[1]:
-                        counts[pair_of_tokens] += 1
+                    rejected = verdict.drafted[verdict.accepted], verdict.targets[verdict.accepted]
+                    if rejected[0] != rejected[1]:
+                        counts[text.task][rejected] += 1
             advance(1)
     return counts

@@ -258,6 +258,7 @@ class Plan(Settings):
     suite: str
     tasks: tuple[TaskLine, ...]
     limit: int | None = None
+    split: str | None = Field(default=None, description="other documents than those that the tasks evaluate")
     repeats: int = Field(default=1, ge=1)
     seed: int = 0
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)

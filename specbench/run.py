@@ -73,11 +73,13 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
         request, prompt = requests[at], prompts[at]
         decode = _decoder(pair, stopwatch, sampling, plan.seed, repeat, request, prompt)
         rows: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+        begins = at == 0 or request.task != requests[at - 1].task  # nothing learned goes from task to task
         if index == done or at == 0:
             rows += [decode(name, method, 0, True) for name, method in methods.items()]
+        if index == done or begins:
             for name, method in methods.items():
-                method.reset()
-                if at:
+                method.reset(request.task)
+                if not begins:
                     method.restore(recorder.states(index - 1)[name])
         order = list(methods)
         random.Random(f"{plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(order)
@@ -203,16 +205,15 @@ def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
     return implementation.build(settings, pair, watch)
 
 
-def load_tasks(plan: Plan, pair: Pair | None, split: str | None = None) -> Tasks:
-    """The plan's lm-eval tasks; `split` takes documents from another split than the one that is evaluated.
-
-    `pair` is needed for a chat template only.
-    """
+def load_tasks(plan: Plan, pair: Pair | None) -> Tasks:
+    """The plan's lm-eval tasks. `pair` is needed for a chat template only."""
     choices = []
     for line in plan.tasks:
         info = task_info(line.task)
         limit = line.max_new_tokens or info.max_new_tokens
-        choices.append(TaskChoice(line.task, line.fewshot, limit, info.data, info.hub or "", info.counterpart, split))
+        choices.append(
+            TaskChoice(line.task, line.fewshot, limit, info.data, info.hub or "", info.counterpart, plan.split)
+        )
     chat = None
     if plan.chat_template:
         assert pair

@@ -10,6 +10,7 @@ from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.session import Session
 from specbench.decoding.types import Method, Round, Sampling
+from specbench.memory import Memory
 from specbench.methods.csd import CSD
 from specbench.methods.csd import Settings as CSDSettings
 from specbench.methods.reflective import Reflective
@@ -57,16 +58,20 @@ def reflecting(gamma: int) -> ReflectiveSettings:
     return ReflectiveSettings(gamma=gamma, alpha=0, prompt="given as ids", prefix_tokens=4)
 
 
-def csd(target, draft, gamma: int, **changes) -> CSD:
+def csd(target, draft, gamma: int, counts=None, **changes) -> CSD:
     settings = {
         "gamma": gamma,
         "count_threshold": 6,
         "gate_threshold": 0.01,
+        "count_test": "at_least",
         "online": True,
+        "count_rescued": True,
         "exclude_eos": False,
         "memory": "none",
+        "calibration": "task-specific",
     }
-    return CSD(Session(target, "target"), ModelDrafter(Session(draft, "draft")), CSDSettings(**{**settings, **changes}))
+    chosen = CSDSettings(**{**settings, **changes})
+    return CSD(Session(target, "target"), ModelDrafter(Session(draft, "draft")), chosen, Memory({"": counts or {}}))
 
 
 def decode(method: Method, prompt: list[int], count: int, sampling: Sampling = GREEDY, seed: int = 0):

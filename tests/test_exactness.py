@@ -54,9 +54,7 @@ def test_csd_rounds_equal_the_reference(architecture):
     target, draft = oracle.tiny_pair(architecture)
     first = oracle.greedy(target, prompt, 1)
     counts = oracle.patterned_counts()
-    method = csd(target, draft, 4, count_threshold=2, gate_threshold=0.2)
-    method.calibrated.update(counts)
-    method.reset()
+    method = csd(target, draft, 4, dict(counts), count_threshold=2, gate_threshold=0.2)
     expected = oracle.csd_greedy(target, draft, prompt + first, 24, 4, counts, 2, 0.2)
     _, rounds = decode(method, prompt, 200)
     rounds = rounds[1 : len(expected) + 1]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.decoding.session import Session
-from specbench.memory import find_memory, read_memory, write_memory
-from specbench.models import Pair, check_rollback, load_pair, vocabulary_hash
+from specbench.models import check_rollback, load_pair, vocabulary_hash
 
 WORDS = 90  # of the tests' tokenizers; the models have a few embedding rows more
 PROMPT = [5, 9, 17, 3, 44, 8]
@@ -322,38 +320,3 @@ def test_tilde_is_the_home_folder(saved, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     shutil.copytree(saved.model, tmp_path / "here")
     assert load_pair(pair_of(ModelSpec(model="~/here")), "cpu").vocabulary == 96
-
-
-# Memory files
-
-
-@pytest.fixture(scope="module")
-def pair(saved) -> Pair:
-    return load_pair(pair_of(saved), "cpu")
-
-
-def test_memory_comes_back(tmp_path, pair):
-    counts = Counter({(3, 4): 2, (4, 3): 9, (1, 2): 2})
-    write_memory(tmp_path / "deep" / "m.parquet", counts, pair, {"suite": "math"})
-    assert read_memory(tmp_path / "deep" / "m.parquet", pair) == counts
-    assert find_memory(str(tmp_path / "deep" / "m.parquet"), pair) == counts
-
-
-def test_memory_that_is_not_given(pair):
-    assert find_memory("none", pair) is None
-    assert find_memory("auto", pair) is None, "nothing is shipped for this pair"
-
-
-def test_memory_of_another_tokenizer_is_refused(tmp_path, pair):
-    other = Pair("other", pair.models, tokenizer(last="another"))
-    write_memory(tmp_path / "m.parquet", Counter({(3, 4): 2}), other, {})
-    with pytest.raises(UserError, match=r"m\.parquet.*tokenizer.*specbench calibrate"):
-        read_memory(tmp_path / "m.parquet", pair)
-
-
-def test_memory_that_is_none(tmp_path, pair):
-    with pytest.raises(UserError, match=r"nowhere\.parquet"):
-        read_memory(tmp_path / "nowhere.parquet", pair)
-    (tmp_path / "m.parquet").write_text("words")
-    with pytest.raises(UserError, match=r"m\.parquet"):
-        read_memory(tmp_path / "m.parquet", pair)

@@ -65,6 +65,9 @@ AllowMismatch = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option(help="how to print the table")]
 Limit = Annotated[int | None, typer.Option(min=1, help="documents of each task; default: all")]
+Split = Annotated[
+    str | None, typer.Option(help="other documents than those that the tasks evaluate, such as validation")
+]
 Repeats = Annotated[int, typer.Option(min=1, help="how often to decode every document")]
 Seed = Annotated[int, typer.Option(help="of sampling, shuffling and few-shot examples")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy")]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.options import DataDir, Device, Dtype, Pair, RunOut, Set, Suite, user_errors
+from specbench.cli.options import DataDir, Device, Dtype, Pair, RunOut, Set, folder, known, user_errors
 from specbench.config import UserError
 
 
@@ -16,29 +16,45 @@ class Tool(str, Enum):
 
 
 def calibrate(
-    suite: Suite,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            help="whose calibration documents: a suite by name, or a YAML file", autocompletion=known("suites")
+        ),
+    ] = None,
+    corpus: Annotated[Path | None, typer.Option(help='instead of a suite: JSON Lines with a field "text"')] = None,
     pair: Pair = "pocket",
     method: Annotated[str, typer.Option(help="csd, or a YAML file based on it")] = "csd",
-    documents: Annotated[int, typer.Option(min=1, help="calibration documents of each task")] = 2000,
+    documents: Annotated[int, typer.Option(min=1, help="calibration documents of each task, or texts")] = 2000,
     temperature: Annotated[float, typer.Option(help="of the plain speculative sampling that is watched")] = 1.0,
     seed: Annotated[int, typer.Option(help="of sampling and of generated documents")] = 0,
     set_: Set = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     data_dir: DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="memory file to write; default: memory-PAIR-SUITE.parquet")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="FILE.parquet for all tasks together, or a folder: a file a task; default: memory-PAIR-SUITE/"
+        ),
+    ] = None,
 ) -> None:
     """Fill CSD's correction memory from calibration documents (never test ones), by plain speculative sampling.
 
-    `specbench calibrate --method csd --pair pocket --suite math --out math.parquet`
+    A folder serves each task with its own counts, other tasks with `universal.parquet`, their sum.
 
-    `specbench run --method csd --suite math --set csd.memory=math.parquet`
+    `specbench calibrate --method csd --pair pocket --suite math --out math`
+
+    `specbench run --method csd --suite math --set csd.memory=math`
+
+    `specbench calibrate --corpus texts.jsonl --documents 6000 --out universal.parquet`
     """
     from specbench import calibration
 
     with user_errors():
         calibration.calibrate(
             suite=suite,
+            corpus=corpus,
             pair=pair,
             method=method,
             assignments=set_ or [],
@@ -47,9 +63,26 @@ def calibrate(
             seed=seed,
             device=device,
             dtype=dtype,
-            data_dir=data_dir,
+            data_dir=folder(data_dir),
             out=out,
         )
+
+
+def merge(
+    sources: Annotated[list[Path], typer.Argument(help="memory files, or run folders", show_default=False)],
+    out: Annotated[Path, typer.Option(help="memory file to write")],
+    method: Annotated[str | None, typer.Option(help="whose rejections, of run folders with several methods")] = None,
+) -> None:
+    """Add up CSD's memories of several runs: files of counts, and what run folders rejected.
+
+    `specbench merge monday.parquet runs/tuesday --method csd --out fleet.parquet`
+
+    `specbench run --method csd --suite math --set csd.memory=fleet.parquet`
+    """
+    from specbench import merging
+
+    with user_errors():
+        merging.merge(sources, method, out)
 
 
 def import_(

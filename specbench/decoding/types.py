@@ -145,8 +145,8 @@ class Method(Protocol):
     def inputs(self) -> dict[str, str]:
         """Hashes of what the method was given beside its settings (a memory, weights), by name; for the manifest."""
 
-    def reset(self) -> None:
-        """Forget whatever was learned from earlier prompts."""
+    def reset(self, task: str = "") -> None:
+        """Forget whatever was learned from earlier prompts; those that follow belong to `task`."""
 
     def state(self) -> Any:
         """What was learned from earlier prompts, as JSON-like data; None if the method learns nothing."""
@@ -161,7 +161,7 @@ class Stateless:
     def inputs(self) -> dict[str, str]:
         return {}
 
-    def reset(self) -> None: ...
+    def reset(self, task: str = "") -> None: ...
 
     def state(self) -> Any:
         return None

@@ -5,6 +5,7 @@ the train split. The same code always writes the same bytes.
 """
 
 import argparse
+import itertools
 import json
 import random
 from collections import Counter
@@ -15,6 +16,7 @@ from specbench.pocket.problems import Problem, problems
 
 FOLDER = Path(__file__).parents[2] / "suites" / "tasks" / "pocket"
 COUNTS = {"test": 150, "train": 16}
+CALIBRATION, VALIDATION = 2000, 280
 SEED = 2024
 MOST_DRAWS = 100_000
 
@@ -43,6 +45,27 @@ def draw(family: str, split: str, count: int, seed: int = SEED) -> list[Problem]
             drawn.append(problem)
     rng.shuffle(drawn)
     return drawn
+
+
+def generated(family: str, split: str) -> list[dict[str, str]]:
+    """Documents that are not bundled: `calibration` ones, and `validation` ones for choosing settings.
+
+    Both are of the calibration split, and no content is in both. Raises KeyError for another split.
+    """
+    count = {"calibration": CALIBRATION, "validation": VALIDATION}[split]
+    source = problems(family, FAMILIES[family], "calibration", seed=0)
+    drawn = list(itertools.islice(source, CALIBRATION))
+    if split == "validation":
+        seen = {(problem.template, problem.content) for problem in drawn}
+        drawn = []
+        for problem in itertools.islice(problems(family, FAMILIES[family], "calibration", seed=1), MOST_DRAWS):
+            if (problem.template, problem.content) not in seen:
+                seen.add((problem.template, problem.content))
+                drawn.append(problem)
+            if len(drawn) == count:
+                break
+        random.Random(0).shuffle(drawn)
+    return [{"template": problem.template, **problem.fields} for problem in drawn]
 
 
 def as_jsonl(drawn: list[Problem]) -> str:

@@ -7,16 +7,31 @@ from pathlib import Path
 import datasets
 from rouge_score.rouge_scorer import RougeScorer
 
+from specbench.pocket.documents import generated
 from specbench.sandbox import passes
 
 
-def load(family: str, **_: object) -> dict[str, datasets.Dataset]:
-    """The bundled documents by split, `train` and `test`, held in memory: no hub, no cache, any working folder."""
-    return {split: datasets.Dataset.from_list(_rows(f"{family}_{split}.jsonl")) for split in ("train", "test")}
+class Splits(dict[str, datasets.Dataset]):
+    """Documents of a family by split, held in memory: no hub, no cache, any working folder.
+
+    `train` and `test` are bundled; `calibration` and `validation` are made when they are asked for.
+    """
+
+    def __init__(self, family: str) -> None:
+        self.family = family
+
+    def __missing__(self, split: str) -> datasets.Dataset:
+        if split in ("train", "test"):
+            path = Path(__file__).parent / f"{self.family}_{split}.jsonl"
+            rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        else:
+            rows = generated(self.family, split)
+        self[split] = datasets.Dataset.from_list(rows)
+        return self[split]
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    return [json.loads(line) for line in (Path(__file__).parent / name).read_text("utf-8").splitlines()]
+def load(family: str, **_: object) -> Splits:
+    return Splits(family)
 
 
 def score_math(doc: dict[str, str], results: list[str]) -> dict[str, int]:
