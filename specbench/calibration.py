@@ -16,7 +16,7 @@ from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.speculate import speculate
 from specbench.decoding.types import Sampling
-from specbench.memory import UNIVERSAL, write_memory
+from specbench.memory import UNIVERSAL, Rejections, write_memory
 from specbench.models import Pair, load_pair
 from specbench.run import check_lengths, detokenizer, encode, load_tasks, stable_seed
 
@@ -88,7 +88,8 @@ def calibrate(
             write_memory(path / f"{task}.parquet", of_task, loaded, metadata)
         write_memory(path / f"{UNIVERSAL}.parquet", sum(counts.values(), Counter()), loaded, metadata)
     for task, of_task in counts.items():
-        console.print(f"{task}: {sum(of_task.values())} rejections of {len(of_task)} pairs", highlight=False)
+        pairs = {(d, t) for _, d, t in of_task}
+        console.print(f"{task}: {sum(of_task.values())} rejections of {len(pairs)} pairs", highlight=False)
     console.print(f"{len(texts)} texts: {path}", highlight=False, soft_wrap=True)
     if suite:
         console.print(f"next: specbench run --method csd --suite {suite} --set csd.memory={path}", highlight=False)
@@ -147,7 +148,7 @@ def _beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterato
             except (ValueError, KeyError, TypeError):
                 raise UserError(f'{corpus}, line {number}: write JSON Lines with a "text" on every line') from None
             if len(ids) == PREFIX:
-                yield Text(UNIVERSAL, number, ids, (), CONTINUATION)
+                yield Text(UNIVERSAL, found, ids, (), CONTINUATION)
                 found += 1
             if found == documents:
                 return
@@ -155,12 +156,10 @@ def _beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterato
         raise UserError(f"{corpus} has no text of {PREFIX} tokens or more")
 
 
-def _count(
-    pair: Pair, texts: list[Text], gamma: int, sampling: Sampling, seed: int
-) -> dict[str, Counter[tuple[int, int]]]:
-    """Rejected pairs by task."""
+def _count(pair: Pair, texts: list[Text], gamma: int, sampling: Sampling, seed: int) -> dict[str, Rejections]:
+    """Rejected pairs of each document, by task."""
     target, drafter = pair.session("target"), ModelDrafter(pair.session("draft"))
-    counts: dict[str, Counter[tuple[int, int]]] = {text.task: Counter() for text in texts}
+    counts: dict[str, Rejections] = {text.task: Counter() for text in texts}
     with progress("calibrating", len(texts)) as advance:
         for text in texts:
             ending = Ending(Limits(text.max_new_tokens, pair.eos_ids, text.until), detokenizer(pair))
@@ -168,8 +167,8 @@ def _count(
             for one in until_end(speculate(target, drafter, exact, gamma, text.prompt, sampling, rng), ending):
                 verdict = one.verdict
                 if verdict and not one.truncated and verdict.accepted < len(verdict.drafted):
-                    rejected = verdict.drafted[verdict.accepted], verdict.targets[verdict.accepted]
-                    if rejected[0] != rejected[1]:
-                        counts[text.task][rejected] += 1
+                    draft, preferred = verdict.drafted[verdict.accepted], verdict.targets[verdict.accepted]
+                    if draft != preferred:
+                        counts[text.task][text.number, draft, preferred] += 1
             advance(1)
     return counts

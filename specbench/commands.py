@@ -21,6 +21,8 @@ from specbench.models import Pair
 from specbench.report.audit_view import print_audit
 from specbench.stored import StoredRun
 
+LONG_NAME = 80  # characters of methods in the name of a folder
+
 
 def plan(
     methods: Sequence[str],
@@ -35,12 +37,15 @@ def plan(
 ) -> Plan:
     """Resolve names into a plan; the baseline joins the methods, and `--set` changes their settings.
 
-    `params` sweeps settings of the methods (not of the baseline): a variant for each combination of values.
+    Without `methods` the suite's own are taken. `params` sweeps settings of the methods (not of the baseline): a
+    variant for each combination of values.
     """
     pair_spec, suite_spec = config.load_pair(pair), config.load_suite(suite)
+    if not (methods or suite_spec.methods):
+        raise UserError(f"the suite {suite} brings no methods; name some: --method csd --suite {suite}")
+    own = [] if methods else config.suite_methods(suite_spec)
     specs: dict[str, MethodSpec] = {}
-    for name in [*([baseline] if baseline else []), *methods]:
-        spec = config.load_method(name)
+    for spec in [*map(config.load_method, [*([baseline] if baseline else []), *methods]), *own]:
         if specs.get(spec.name, spec) != spec:
             raise UserError(f"two different methods are called {spec.name}; rename the file of one")
         specs[spec.name] = spec
@@ -54,7 +59,8 @@ def plan(
         if not swept:
             raise UserError(f"{baseline} is the baseline and is not swept; choose another --method")
         kept = [spec for name, spec in specs.items() if name == baseline]
-        specs = {spec.name: spec for spec in [*kept, *(one for spec in swept for one in config.grid(spec, params))]}
+        axes = config.parse_params(params)
+        specs = {spec.name: spec for spec in [*kept, *(one for spec in swept for one in config.grid(spec, axes))]}
     tasks = config.resolve_tasks(suite_spec, pair_spec, data_dir)
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
         console.print(f"[dim]pair pocket: the bundled tasks stand in: {', '.join(line.task for line in tasks)}[/]")
@@ -163,7 +169,10 @@ def stop_requests() -> Iterator[list[int]]:
 
 
 def default_folder(chosen: Plan) -> Path:
-    methods = "-".join(spec.name for spec in chosen.methods if spec.name != chosen.baseline) or chosen.baseline
+    names = [spec.name for spec in chosen.methods if spec.name != chosen.baseline]
+    methods = "-".join(names) or chosen.baseline
+    if methods and len(methods) > LONG_NAME:
+        methods = f"{len(names)}-methods"
     return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{chosen.suite}-{methods}"
 
 

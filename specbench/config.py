@@ -3,7 +3,7 @@
 import difflib
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,12 +83,21 @@ class TaskLine(Settings):
     max_new_tokens: int | None = Field(default=None, ge=1)
 
 
+class MethodLine(Settings):
+    """A method of a suite with changed settings, or with every combination of some."""
+
+    method: str
+    settings: dict[str, Any] = {}
+    sweep: dict[str, tuple[Any, ...]] = {}
+
+
 class SuiteSpec(Settings):
     name: str
     description: str
     paper: str = ""
     tasks: tuple[TaskLine, ...] = Field(min_length=1)
     limit: int | None = Field(default=None, ge=1)
+    methods: tuple[MethodLine, ...] = Field(default=(), description="what is run where no method is named")
 
 
 Spec = TypeVar("Spec", bound=Settings)
@@ -153,19 +162,36 @@ def variant(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
     return override(spec, settings).model_copy(update={"name": f"{spec.name}[{text}]"})
 
 
-def grid(spec: MethodSpec, params: Iterable[str]) -> list[MethodSpec]:
-    """All combinations of `KEY=V1,V2,…` texts as variants of a method; values are read as YAML."""
-    axes: list[list[tuple[str, Setting]]] = []
+def grid(spec: MethodSpec, axes: Mapping[str, Iterable[Any]]) -> list[MethodSpec]:
+    """All combinations of values of some settings as variants of a method."""
+    points = [
+        [(key, Setting(value=value, source="swept")) for value in dict.fromkeys(values)] for key, values in axes.items()
+    ]
+    return [variant(spec, dict(point)) for point in itertools.product(*points)]
+
+
+def parse_params(params: Iterable[str]) -> dict[str, list[Any]]:
+    """`KEY=V1,V2,…` texts into values by setting; values are read as YAML."""
+    axes: dict[str, list[Any]] = {}
     for text in params:
         key, equals, values = text.partition("=")
         if not (key and equals and values):
             raise UserError(f"--param {text!r}: write KEY=VALUE,VALUE,…, such as --param gamma=2,4,6")
         try:
-            found = [yaml.safe_load(value) for value in values.split(",")]
+            axes.setdefault(key, []).extend(yaml.safe_load(value) for value in values.split(","))
         except yaml.YAMLError:
             raise UserError(f"--param {text!r}: cannot read the values {values!r}") from None
-        axes.append([(key, Setting(value=value, source="swept")) for value in dict.fromkeys(found)])
-    return [variant(spec, dict(point)) for point in itertools.product(*axes)]
+    return axes
+
+
+def suite_methods(suite: SuiteSpec) -> list[MethodSpec]:
+    """The methods that a suite brings, each variant by a name of its own."""
+    found = []
+    for line in suite.methods:
+        spec = load_method(line.method)
+        changed = {key: Setting(value=v, source=f"suite {suite.name}") for key, v in line.settings.items()}
+        found += grid(variant(spec, changed), line.sweep)
+    return found
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Setting]]:
@@ -241,7 +267,8 @@ def _validate(model: type[Spec], raw: dict[str, Any], where: str) -> Spec:
 
 def _known_keys(model: type[BaseModel]) -> set[str]:
     """Keys of a model and of what it holds, for suggestions."""
-    return {*model.model_fields, *TaskLine.model_fields, *ModelSpec.model_fields, *Setting.model_fields}
+    held = (TaskLine, MethodLine, ModelSpec, Setting)
+    return {*model.model_fields, *(name for one in held for name in one.model_fields)}
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,25 +1,35 @@
-"""CSD's correction memory as files: rows (draft token, target token, count) and the tokenizer they speak of.
+"""CSD's correction memory as files: which pairs of tokens were rejected how often, and the tokenizer they speak of.
 
-A folder holds a file for each task and `universal.parquet` for tasks without one.
+Rows are (document, draft token, target token, count), so that a file also serves as the smaller ones that fewer
+documents would have made. A folder holds a file for each task and `universal.parquet` for tasks without one.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from specbench.config import SUITES, UserError
 from specbench.models import Pair
 
 Pairs = Mapping[tuple[int, int], int]  # (draft token, target token) -> times rejected
-VERSION = 1
+Rejections = Counter[tuple[int, int, int]]  # (document, draft token, target token) -> times rejected
+VERSION = 2
+# 1: without documents.
+# 2: the calibration document of each count, from 0; null in merged files.
 UNIVERSAL = "universal"
 SHIPPED = SUITES / "methods" / "memory"
-SCHEMA = pa.schema([("draft_token", pa.int32()), ("target_token", pa.int32()), ("count", pa.int64())])
+SCHEMA = pa.schema(
+    [("document", pa.int32()), ("draft_token", pa.int32()), ("target_token", pa.int32()), ("count", pa.int64())]
+)
+
+
+COUNTS = pa.schema([SCHEMA.field(name) for name in SCHEMA.names[1:]])
 
 
 @dataclass(frozen=True)
@@ -40,30 +50,27 @@ def _digest(counts: Pairs) -> str:
     return hashlib.sha256(repr(sorted(counts.items())).encode()).hexdigest()[:16]
 
 
-def write_memory(path: Path, counts: Pairs, pair: Pair, source: dict[str, str]) -> None:
-    """Save counts, most frequent first; `source` says how they came about."""
-    _write(path, counts, {"tokenizer": pair.tokenizer_hash, "pair": pair.name, **source})
+def write_memory(path: Path, rejections: Rejections, pair: Pair, source: dict[str, str]) -> None:
+    """Save what was rejected in which document; `source` says how that came about."""
+    rows = [(*key, n) for key, n in sorted(rejections.items())]
+    _write(path, rows, {"tokenizer": pair.tokenizer_hash, "pair": pair.name, **source})
 
 
-def _write(path: Path, counts: Pairs, metadata: dict[str, str]) -> None:
-    rows = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    table = pa.table(
-        {
-            "draft_token": [d for (d, _), _ in rows],
-            "target_token": [t for (_, t), _ in rows],
-            "count": [n for _, n in rows],
-        },
-        schema=SCHEMA.with_metadata({**metadata, "schema": str(VERSION)}),
-    )
+def _write(path: Path, rows: Sequence[tuple[int | None, int, int, int]], metadata: dict[str, str]) -> None:
+    columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(SCHEMA.names, ())
+    table = pa.table(columns, schema=SCHEMA.with_metadata({**metadata, "schema": str(VERSION)}))
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + ".new")
     pq.write_table(table, new, compression="zstd")
     new.replace(path)
 
 
-def read_memory(path: Path, pair: Pair) -> Counter[tuple[int, int]]:
-    """Counts of one file. Raises UserError for one that is damaged, of a later schema or of another tokenizer."""
-    counts, speaks_of = read_counts(path)
+def read_memory(path: Path, pair: Pair, documents: int = 0) -> Counter[tuple[int, int]]:
+    """Counts of the first `documents` of a file, or of all (0).
+
+    Raises UserError for a file that is damaged, of a later schema, of another tokenizer, or of fewer documents.
+    """
+    counts, speaks_of = read_counts(path, documents)
     if speaks_of != pair.tokenizer_hash:
         raise UserError(
             f"the memory {path} belongs to another tokenizer ({speaks_of or 'unknown'}; the pair {pair.name} has "
@@ -72,7 +79,7 @@ def read_memory(path: Path, pair: Pair) -> Counter[tuple[int, int]]:
     return counts
 
 
-def read_counts(path: Path) -> tuple[Counter[tuple[int, int]], str]:
+def read_counts(path: Path, documents: int = 0) -> tuple[Counter[tuple[int, int]], str]:
     """Counts of a file and the hash of the tokenizer that they speak of. Raises UserError for a damaged file."""
     if not path.is_file():
         raise UserError(f"there is no memory file {path}; `specbench calibrate --method csd` writes one")
@@ -81,10 +88,17 @@ def read_counts(path: Path) -> tuple[Counter[tuple[int, int]], str]:
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
         if int(metadata.get("schema", VERSION)) > VERSION:
             raise UserError(f"the memory {path} was written by a later version of specbench; use that one to read it")
-        columns = [column.to_pylist() for column in table.select(SCHEMA.names).cast(SCHEMA).columns]
+        if (documents and "document" not in table.column_names) or documents > int(metadata.get("documents", 0)):
+            raise UserError(
+                f"{path} does not hold {documents} documents (it tells of {metadata.get('documents', 'none')}); "
+                "set calibration_size to fewer, or 0 for all"
+            )
+        if documents:
+            table = table.filter(pc.field("document") < documents)
+        columns = [column.to_pylist() for column in table.select(SCHEMA.names[1:]).cast(COUNTS).columns]
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
         raise UserError(f"{path} is no memory file, or damaged ({' '.join(str(error).split())[:80]})") from None
-    if any(None in column for column in columns) or min(columns[2], default=0) < 0:
+    if any(None in column for column in columns) or min(columns[-1], default=0) < 0:
         raise UserError(f"{path} is damaged: it has rows without a token, or counts below 0")
     counts: Counter[tuple[int, int]] = Counter()
     for d, t, n in zip(*columns, strict=True):
@@ -92,10 +106,11 @@ def read_counts(path: Path) -> tuple[Counter[tuple[int, int]], str]:
     return counts, metadata.get("tokenizer", "")
 
 
-def find_memory(setting: str, calibration: str, pair: Pair) -> Memory | None:
+def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) -> Memory | None:
     """The memory that a setting names: a file for all tasks, a folder, `auto` for the pair's own folder, or `none`.
 
-    `calibration` is `task-specific` (a folder's file for each task, the universal one for others) or `universal`.
+    `calibration` is `task-specific` (a folder's file for each task, the universal one for others) or `universal`;
+    `documents` takes what the first few of each task gave, 0 all.
     """
     if setting == "none":
         return None
@@ -103,14 +118,16 @@ def find_memory(setting: str, calibration: str, pair: Pair) -> Memory | None:
     if setting == "auto" and not path.is_dir():
         return None
     if not path.is_dir():
-        return Memory({"": read_memory(path, pair)})
+        return Memory({"": read_memory(path, pair, documents)})
     files = {file.stem: file for file in sorted(path.glob("*.parquet"))}
     if calibration == UNIVERSAL:
         files = {name: file for name, file in files.items() if name == UNIVERSAL}
     if not files:
         wanted = "universal.parquet" if calibration == UNIVERSAL else "memory files"
         raise UserError(f"{path} has no {wanted}; `specbench calibrate --method csd --out {path}` writes them")
-    return Memory({"" if name == UNIVERSAL else name: read_memory(file, pair) for name, file in files.items()})
+    return Memory(
+        {"" if name == UNIVERSAL else name: read_memory(file, pair, documents) for name, file in files.items()}
+    )
 
 
 def merge(parts: Mapping[str, tuple[Pairs, str]], out: Path) -> Pairs:
@@ -124,5 +141,6 @@ def merge(parts: Mapping[str, tuple[Pairs, str]], out: Path) -> Pairs:
     total: Counter[tuple[int, int]] = Counter()
     for counts, _ in parts.values():
         total.update(counts)
-    _write(out, total, {"tokenizer": tokenizers.pop(), "merged": " ".join(parts)})
+    rows = [(None, d, t, n) for (d, t), n in sorted(total.items())]
+    _write(out, rows, {"tokenizer": tokenizers.pop(), "merged": " ".join(parts)})
     return total

@@ -69,6 +69,7 @@ def csd(target, draft, gamma: int, counts=None, **changes) -> CSD:
         "exclude_eos": False,
         "memory": "none",
         "calibration": "task-specific",
+        "calibration_size": 0,
     }
     chosen = CSDSettings(**{**settings, **changes})
     return CSD(Session(target, "target"), ModelDrafter(Session(draft, "draft")), chosen, Memory({"": counts or {}}))

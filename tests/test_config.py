@@ -262,7 +262,7 @@ def test_specifications_cannot_be_changed():
 
 
 def test_a_grid_names_its_points():
-    points = config.grid(config.load_method("csd"), ["gamma=2,4", "online=true,false"])
+    points = config.grid(config.load_method("csd"), config.parse_params(["gamma=2,4", "online=true,false"]))
     assert [point.name for point in points] == [
         f"csd[gamma={gamma},online={online}]" for gamma in (2, 4) for online in (True, False)
     ]
@@ -277,11 +277,37 @@ def test_a_grid_names_its_points():
 )
 def test_a_wrong_grid_is_refused(param, message):
     with pytest.raises(UserError, match=message):
-        config.grid(config.load_method("csd"), [param])
+        config.grid(config.load_method("csd"), config.parse_params([param]))
 
 
 def test_the_same_settings_are_the_same_method():
     csd = config.load_method("csd")
-    assert config.grid(csd, ["gamma=4"])[0].identity == config.override(csd, {"gamma": Setting(value=4)}).identity
-    assert config.grid(csd, ["gamma=4"])[0].identity != csd.identity
+    assert config.grid(csd, {"gamma": [4]})[0].identity == config.override(csd, {"gamma": Setting(value=4)}).identity
+    assert config.grid(csd, {"gamma": [4]})[0].identity != csd.identity
     assert config.variant(csd, {}) == csd
+
+
+def test_a_suite_brings_its_methods(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("""
+description: two lines
+tasks: [{task: gsm8k}]
+methods:
+  - {method: sps, settings: {gamma: 15}}
+  - {method: csd, settings: {gamma: 4}, sweep: {count_threshold: [1, 6], online: [true]}}
+  - {method: csd}
+""")
+    specs = config.suite_methods(config.load_suite(str(path)))
+    swept = "csd[gamma=4][count_threshold={},online=True]"
+    assert [spec.name for spec in specs] == ["sps[gamma=15]", swept.format(1), swept.format(6), "csd"]
+    assert specs[1].values["gamma"] == 4 and specs[1].values["count_threshold"] == 1
+    assert specs[0].settings["gamma"].source == "suite mine"
+    assert specs[3] == config.load_method("csd")
+
+
+@pytest.mark.parametrize("name", [name for name in config.names("suites") if config.load_suite(name).methods])
+def test_methods_of_bundled_suites_have_settings_that_their_classes_take(name):
+    specs = config.suite_methods(config.load_suite(name))
+    assert len({spec.name for spec in specs}) == len(specs)
+    for spec in specs:
+        config.validated(module(spec.method).Settings, spec.values, spec.name)

@@ -14,6 +14,7 @@ from specbench.decoding.types import Round
 from specbench.memory import find_memory, merge, read_counts, read_memory, write_memory
 from specbench.models import Pair, vocabulary_hash
 
+SEEN = Counter({(0, 3, 4): 1, (1, 3, 4): 1, (1, 4, 3): 9, (2, 1, 2): 2})  # (document, draft token, target token)
 COUNTS = Counter({(3, 4): 2, (4, 3): 9, (1, 2): 2})
 HASH = vocabulary_hash(TOKENIZER)
 
@@ -24,18 +25,17 @@ def pair() -> Pair:
     return Pair("made", {"target": model}, TOKENIZER)
 
 
-def test_memory_comes_back_most_frequent_first(tmp_path, pair):
+def test_memory_comes_back(tmp_path, pair):
     path = tmp_path / "deep" / "m.parquet"
-    write_memory(path, COUNTS, pair, {"corpus": "math"})
+    write_memory(path, SEEN, pair, {"corpus": "math"})
     assert read_memory(path, pair) == COUNTS
-    assert pq.read_table(path).to_pylist()[0] == {"draft_token": 4, "target_token": 3, "count": 9}
     found = find_memory(str(path), "task-specific", pair)
     assert found.of("gsm8k") == found.of("") == COUNTS
 
 
 def test_a_folder_serves_each_task_its_own(tmp_path, pair):
-    write_memory(tmp_path / "gsm8k.parquet", Counter({(1, 2): 1}), pair, {})
-    write_memory(tmp_path / "universal.parquet", COUNTS, pair, {})
+    write_memory(tmp_path / "gsm8k.parquet", Counter({(0, 1, 2): 1}), pair, {})
+    write_memory(tmp_path / "universal.parquet", SEEN, pair, {})
     own = find_memory(str(tmp_path), "task-specific", pair)
     assert own.of("gsm8k") == {(1, 2): 1} and own.of("humaneval") == COUNTS
     universal = find_memory(str(tmp_path), "universal", pair)
@@ -49,10 +49,32 @@ def test_a_folder_serves_each_task_its_own(tmp_path, pair):
         find_memory(str(tmp_path), "universal", pair)
 
 
+def test_fewer_documents_of_a_file(tmp_path, pair):
+    path = tmp_path / "m.parquet"
+    write_memory(path, SEEN, pair, {"documents": "3"})
+    assert read_memory(path, pair, 1) == {(3, 4): 1}
+    assert read_memory(path, pair, 2) == {(3, 4): 2, (4, 3): 9}
+    assert read_memory(path, pair, 3) == read_memory(path, pair) == COUNTS
+    assert find_memory(str(path), "universal", pair, 1).of("any") == {(3, 4): 1}
+    with pytest.raises(UserError, match=r"does not hold 4 documents.*calibration_size"):
+        read_memory(path, pair, 4)
+    merge({"m": read_counts(path)}, tmp_path / "merged.parquet")
+    with pytest.raises(UserError, match="calibration_size"):
+        read_memory(tmp_path / "merged.parquet", pair, 1)
+
+
+def test_a_file_of_the_first_version_is_read(tmp_path, pair):
+    metadata = {"tokenizer": HASH, "documents": "1000"}
+    pq.write_table(table().replace_schema_metadata(metadata), tmp_path / "m.parquet")
+    assert read_memory(tmp_path / "m.parquet", pair) == {(1, 2): 3}
+    with pytest.raises(UserError, match="calibration_size"):
+        read_memory(tmp_path / "m.parquet", pair, 10)
+
+
 def test_a_hash_tells_counts_apart(tmp_path, pair):
-    write_memory(tmp_path / "a.parquet", COUNTS, pair, {"corpus": "one"})
-    write_memory(tmp_path / "b.parquet", COUNTS, pair, {"corpus": "another"})
-    write_memory(tmp_path / "c.parquet", COUNTS + Counter({(3, 4): 1}), pair, {})
+    write_memory(tmp_path / "a.parquet", SEEN, pair, {"corpus": "one"})
+    write_memory(tmp_path / "b.parquet", SEEN, pair, {"corpus": "another"})
+    write_memory(tmp_path / "c.parquet", SEEN + Counter({(0, 3, 4): 1}), pair, {})
     a, b, c = (find_memory(str(tmp_path / f"{x}.parquet"), "universal", pair).hashes()["memory"] for x in "abc")
     assert a == b != c
 
@@ -76,7 +98,7 @@ def table(**columns) -> pa.Table:
         (table(count=[-1]), "counts below 0"),
         (table(draft_token=pa.array([None], pa.int32())), "without a token"),
         (table().replace_schema_metadata({"schema": "9", "tokenizer": HASH}), "later version"),
-        (table().replace_schema_metadata({"schema": "1", "tokenizer": "0123456789abcdef"}), "another tokenizer"),
+        (table().replace_schema_metadata({"schema": "2", "tokenizer": "0123456789abcdef"}), "another tokenizer"),
     ],
 )
 def test_files_that_cannot_serve_are_one_line(tmp_path, pair, content, said):
@@ -92,15 +114,15 @@ def test_files_that_cannot_serve_are_one_line(tmp_path, pair, content, said):
 
 def test_a_file_that_was_cut_off_is_named(tmp_path, pair):
     path = tmp_path / "m.parquet"
-    write_memory(path, COUNTS, pair, {})
+    write_memory(path, SEEN, pair, {})
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"m\.parquet.*damaged"):
         read_memory(path, pair)
 
 
 def test_merged_counts_add_up(tmp_path, pair):
-    write_memory(tmp_path / "monday.parquet", COUNTS, pair, {})
-    write_memory(tmp_path / "tuesday.parquet", Counter({(3, 4): 5, (8, 9): 1}), pair, {})
+    write_memory(tmp_path / "monday.parquet", SEEN, pair, {})
+    write_memory(tmp_path / "tuesday.parquet", Counter({(0, 3, 4): 5, (7, 8, 9): 1}), pair, {})
     merging.merge([tmp_path / "monday.parquet", tmp_path / "tuesday.parquet"], None, tmp_path / "fleet.parquet")
     assert read_memory(tmp_path / "fleet.parquet", pair) == {(3, 4): 7, (4, 3): 9, (1, 2): 2, (8, 9): 1}
     with pytest.raises(UserError, match="exists"):

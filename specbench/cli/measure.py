@@ -29,7 +29,10 @@ def run(
     context: typer.Context,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="a method by name, or a YAML file; may be repeated", autocompletion=known("methods")),
+        typer.Option(
+            help="a method by name, or a YAML file; may be repeated; default: those that the suite brings",
+            autocompletion=known("methods"),
+        ),
     ] = None,
     suite: Annotated[
         str | None, typer.Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))
@@ -59,17 +62,19 @@ def run(
 
     `specbench run --method sps --method csd --suite csd --set csd.gamma=4 --limit 20`
 
+    `specbench run --suite csd-ablation`
+
     `specbench run --resume runs/20260101-120000-math-csd`
     """
     from specbench import commands
 
     with user_errors():
         given = None
-        if resume and not (method and suite) and (named := _given(context) - {"resume"}):
+        if resume and not suite and (named := _given(context) - {"resume"}):
             raise UserError(f"--resume takes its settings from the run; leave out --{named.pop().replace('_', '-')}")
-        if method and suite:
+        if suite:
             given = commands.plan(
-                methods=method,
+                methods=method or [],
                 suite=suite,
                 pair=pair,
                 assignments=set_ or [],

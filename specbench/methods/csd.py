@@ -33,6 +33,7 @@ class Settings(Base):
     exclude_eos: bool = Field(description="never rescue a pair that holds an end token")
     memory: str = Field(description="calibrated counts: a file or folder, `auto` (what comes with the pair) or `none`")
     calibration: Literal["task-specific", "universal"] = Field(description="which memory of a folder serves a task")
+    calibration_size: int = Field(ge=0, description="calibration documents of each task that count; 0: all there are")
 
 
 class CSD:
@@ -111,6 +112,6 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
         pair.session("target", watch),
         ModelDrafter(pair.session("draft", watch)),
         settings,
-        find_memory(settings.memory, settings.calibration, pair),
+        find_memory(settings.memory, settings.calibration, pair, settings.calibration_size),
         pair.eos_ids if settings.exclude_eos else frozenset(),
     )
