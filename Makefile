@@ -28,6 +28,7 @@ test: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/specbench bench --documents 15
 	$(BIN)/python tests/bench_compare.py
+	$(BIN)/python tests/bench_csd.py
 
 # Runs what no earlier call has measured, then writes results/tables/; PAIR=, SUITE= and LIMIT= for your own.
 reproduce-tables: $(STAMP)

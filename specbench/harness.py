@@ -264,7 +264,7 @@ def _replacement(choice: TaskChoice, config: Mapping[str, Any], data_dir: Path, 
     for split in [evaluated, "train"] if needs_train else [evaluated]:
         path = data_dir / f"{choice.data}_{split}.jsonl"
         if not path.is_file():
-            use = "few-shot examples" if split == "train" else "documents"
+            use = "documents" if split == evaluated else "few-shot examples"
             raise _unavailable(choice, config, f"is replaced, but {data_dir} has no file for the {use}", split)
         files[split] = str(path.resolve())
     train = "train" if needs_train else None
