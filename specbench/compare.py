@@ -7,8 +7,8 @@ it was in, document by document.
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +44,17 @@ class Measured:
     def by_row(self) -> dict[tuple[str, ...], pd.DataFrame]:
         """The counts of each row of the summary, indexed by ONCE and doc_id."""
         return {key: part.droplevel(ROW) for key, part in self.counts.groupby(level=ROW, sort=False)}
+
+    def only(self, tasks: Iterable[str]) -> "Measured":
+        """The same for some of the tasks, so that averages are over these."""
+        chosen = set(tasks)
+        return replace(
+            self,
+            counts=self.counts[self.counts.index.isin(chosen, level="task")],
+            scores=self.scores[self.scores.task.isin(chosen)],
+            errors=self.errors[self.errors.index.isin(chosen, level="task")],
+            metric={task: metric for task, metric in self.metric.items() if task in chosen},
+        )
 
 
 def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths: bool = False) -> Measured:

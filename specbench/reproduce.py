@@ -4,7 +4,7 @@ import math
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from specbench import commands
 from specbench import run as engine
-from specbench.config import MethodSpec, Plan, UserError
+from specbench.config import MethodSpec, Plan, UserError, task_info
 from specbench.console import console
 from specbench.models import Pair
 from specbench.published import Paper, papers
@@ -42,7 +42,7 @@ def tables(
     chosen = papers(names)
     runs: list[StoredRun] | None = [StoredRun(folder) for folder in folders]
     if not folders:
-        runs = measure(chosen, pair, suite or ("pocket" if pair == "pocket" else "csd"), limit, **options)
+        runs = measure(chosen, pair, [suite] if suite else _suites(pair), limit, **options)
     if runs is None:
         return 130
     ours = Ours(runs, allowed)
@@ -76,22 +76,30 @@ def _write(paper: Paper, ours: Ours, out: Path) -> int:
     return len(numbered)
 
 
+def _suites(pair: str) -> list[str]:
+    """Whose tasks the papers' tables are measured on: those of most tables, and those of few."""
+    return ["pocket" if pair == "pocket" else "csd", "csd-generality"]
+
+
 def measure(
-    chosen: Sequence[Paper], pair: str, suite: str, limit: int | None, **options: Any
+    chosen: Sequence[Paper], pair: str, suites: Sequence[str], limit: int | None, **options: Any
 ) -> list[StoredRun] | None:
     """The stored runs that serve these papers on a pair, after running what was missing; None if stopped."""
-    template = commands.plan(["vanilla"], suite, pair, [], "vanilla", limit, **options)
+    templates = [commands.plan(["vanilla"], suite, pair, [], "vanilla", limit, **options) for suite in suites]
     loaded = None
     runs = []
-    for temperature, specs in needed(chosen).items():
-        want = template.model_copy(update={"temperature": temperature})
+    for want, specs in [
+        (template.model_copy(update={"temperature": temperature}), specs)
+        for template in templates
+        for temperature, specs in needed(chosen, {line.task for line in template.tasks}).items()
+    ]:
         stored = _stored(want)
         plans = [(run.plan, run.folder) for run in stored if not run.finished]
         have = {spec.identity for run in stored for spec in run.plan.methods}
         if missing := [spec for spec in specs if spec.identity not in have]:
             baseline = want.methods[0]
             methods = (baseline, *(spec for spec in missing if spec != baseline))
-            folder = STORE / f"{want.pair.name}-T{temperature:g}-{time.strftime('%Y%m%d-%H%M%S')}"
+            folder = STORE / f"{want.pair.name}-{want.suite}-T{want.temperature:g}-{time.strftime('%Y%m%d-%H%M%S')}"
             plans.append((want.model_copy(update={"methods": methods}), folder))
         for plan, folder in plans:
             loaded = loaded or engine.load_models(plan)
@@ -104,14 +112,16 @@ def measure(
     return runs
 
 
-def needed(chosen: Sequence[Paper]) -> dict[float, list[MethodSpec]]:
-    """The methods that the papers' cells ask for, by temperature."""
+def needed(chosen: Sequence[Paper], tasks: Collection[str]) -> dict[float, list[MethodSpec]]:
+    """The methods that the papers' cells on some tasks, or on their counterparts, ask for, by temperature."""
     found: dict[float, dict[str, MethodSpec]] = {}
     for paper in chosen:
         for table in paper.tables:
             for figure in paper.figures(table):
                 spec = paper.method_spec(figure)
-                if spec and paper.metrics.get(figure.metric) and (paper.tasks.get(figure.task) or figure.is_average):
+                task = paper.tasks.get(figure.task)
+                here = task is not None and bool({task, task_info(task).counterpart} & {*tasks})
+                if spec and paper.metrics.get(figure.metric) and here:
                     temperature = 0.0 if sampling_of(figure) == "greedy" else float(figure.temperature)
                     found.setdefault(temperature, {})[spec.name] = spec
     return {temperature: list(specs.values()) for temperature, specs in found.items()}

@@ -39,6 +39,7 @@ PAPER = {
         {"table": 1, "text": "in chess", "metric": "accuracy", "higher": "sps", "lower": "csd", "tasks": ["Chess"]},
     ],
 }
+TASKS = {"pocket_gsm8k", "pocket_math500", "pocket_humaneval", "pocket_cnndm"}
 HEADER = "paper,table,pair,task,temperature,method,setting,metric,value,unit"
 TABLE_1 = f"""{HEADER}
 paper,1,Big/Small,Sums,0,Plain,,Acc,50.0,%
@@ -77,13 +78,14 @@ def settings_of(name, **changes):
     return config.load_method(name).values | changes
 
 
-def make_run(folder, *, times=(1.0, 0.5, 0.25), tasks=("pocket_gsm8k",), **plan):
+def make_run(folder, *, times=(1.0, 0.5, 0.25), tasks=("pocket_gsm8k",), others=None, **plan):
     """Ten documents of 4 tokens: vanilla 1 s, sps 0.5 s, csd 0.25 s; sps accepts 2 of 6, csd 4 of 8, and errs more."""
     names = ("vanilla", "sps[gamma=4]", "csd")
     samples, all_rounds, score_rows = [], [], []
     for task in tasks:
         for doc in range(10):
-            rows = [sample(name, doc, seconds, task=task) for name, seconds in zip(names, times, strict=True)]
+            seconds = (others or {}).get(task, times)
+            rows = [sample(name, doc, s, task=task) for name, s in zip(names, seconds, strict=True)]
             samples += rows
             all_rounds += rounds(rows[0], *[(0, 0)] * 4) + rounds(rows[1], (3, 1), (3, 1))
             all_rounds += rounds(rows[2], (4, 2), (4, 2))
@@ -156,6 +158,15 @@ def test_an_average_over_the_same_tasks(paper, tmp_path, monkeypatch):
     (published.FOLDER / "paper-table1.csv").write_text("\n".join(kept) + "\n")
     both = Ours([StoredRun(make_run(tmp_path / "b", tasks=("pocket_gsm8k", "pocket_humaneval")))])
     frame, _ = cells(paper, 1, both)
+    assert ours_of(frame, task="Avg.") == "2.00 [2.00, 2.00]"
+
+
+def test_an_average_leaves_out_tasks_that_the_table_does_not_have(paper, tmp_path, monkeypatch):
+    kept = [line for line in TABLE_1.splitlines() if "Chess" not in line]
+    (published.FOLDER / "paper-table1.csv").write_text("\n".join(kept) + "\n")
+    tasks = ("pocket_gsm8k", "pocket_humaneval", "pocket_cnndm")
+    slow = {"pocket_cnndm": (1.0, 4.0, 4.0)}
+    frame, _ = cells(paper, 1, Ours([StoredRun(make_run(tmp_path / "c", tasks=tasks, others=slow))]))
     assert ours_of(frame, task="Avg.") == "2.00 [2.00, 2.00]"
 
 
@@ -260,29 +271,47 @@ def engine(tmp_path, monkeypatch):
 
 
 def test_only_what_is_missing_is_run(paper, engine):
-    assert {t: [s.name for s in specs] for t, specs in reproduce.needed([paper]).items()} == {
+    assert {t: [s.name for s in specs] for t, specs in reproduce.needed([paper], TASKS).items()} == {
         0.0: ["vanilla", "sps[gamma=4]", "sps[gamma=9]", "csd"],
         1.0: ["sps[gamma=4]"],
     }
-    first = reproduce.measure([paper], "pocket", "pocket", 5)
+    first = reproduce.measure([paper], "pocket", ["pocket"], 5)
     assert [(p.temperature, [m.name for m in p.methods]) for p in engine] == [
         (0.0, ["vanilla", "sps[gamma=4]", "sps[gamma=9]", "csd"]),
         (1.0, ["vanilla", "sps[gamma=4]"]),
     ]
-    again = reproduce.measure([paper], "pocket", "pocket", 5)
+    again = reproduce.measure([paper], "pocket", ["pocket"], 5)
     assert len(engine) == 2 and [r.folder for r in again] == [r.folder for r in first]
     lines = (published.FOLDER / "paper-table2.csv").read_text() + "paper,2,,Sums,,Spec,gamma=7,Spd,1.00,x\n"
     (published.FOLDER / "paper-table2.csv").write_text(lines)
-    reproduce.measure([paper], "pocket", "pocket", 5)
+    reproduce.measure([paper], "pocket", ["pocket"], 5)
     assert [m.name for m in engine[2].methods] == ["vanilla", "sps[gamma=7]"] and len(engine) == 3
-    reproduce.measure([paper], "pocket", "pocket", 6)  # other documents: all of it anew
+    reproduce.measure([paper], "pocket", ["pocket"], 6)  # other documents: all of it anew
     assert len(engine) == 5
 
 
+def test_methods_are_run_on_the_tasks_that_their_tables_ask_for(paper, engine):
+    """Words is asked of one method only, by a table of its own, which a second suite serves."""
+    about = yaml.safe_load((published.FOLDER / "paper.yaml").read_text())
+    about["tasks"]["Words"] = "ifeval"
+    (published.FOLDER / "paper.yaml").write_text(yaml.safe_dump(about))
+    lines = (published.FOLDER / "paper-table2.csv").read_text() + "paper,2,,Words,,Spec,gamma=7,Spd,1.00,x\n"
+    (published.FOLDER / "paper-table2.csv").write_text(lines)
+    (paper,) = published.papers(["paper"])
+    assert [s.name for s in reproduce.needed([paper], {"pocket_ifeval"})[0.0]] == ["sps[gamma=7]"]
+    assert "sps[gamma=7]" not in [s.name for s in reproduce.needed([paper], TASKS)[0.0]]
+    reproduce.measure([paper], "pocket", ["pocket", "csd-generality"], 5)
+    assert [(p.suite, p.temperature, len(p.methods)) for p in engine] == [
+        ("pocket", 0.0, 4),
+        ("pocket", 1.0, 2),
+        ("csd-generality", 0.0, 2),
+    ]
+
+
 def test_an_unfinished_run_goes_on(paper, engine):
-    runs = reproduce.measure([paper], "pocket", "pocket", 5)
+    runs = reproduce.measure([paper], "pocket", ["pocket"], 5)
     (runs[0].folder / "scores.parquet").unlink()
-    again = reproduce.measure([paper], "pocket", "pocket", 5)
+    again = reproduce.measure([paper], "pocket", ["pocket"], 5)
     assert len(engine) == 3 and engine[2] == engine[0]
     assert sorted(r.folder for r in again) == sorted(r.folder for r in runs)
 

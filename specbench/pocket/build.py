@@ -1,7 +1,7 @@
 """`python -m specbench.pocket.build`: make the pair again, from nothing, in steps that each resume.
 
-tokenizer -> text -> target -> the target's own answers -> draft -> the target's last stage. At most three hours on two
-CPU cores.
+tokenizer -> text -> target -> the target's own answers -> draft -> the target's last stages -> the draft's last stage.
+At most four hours on two CPU cores.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 
 from specbench.console import progress
 from specbench.pocket.answers import answered
-from specbench.pocket.corpus import ALGEBRA, PROMPT_WEIGHT, prompt_and_completion, write_stream
+from specbench.pocket.corpus import ALGEBRA, LATE, PROMPT_WEIGHT, SUMS, prompt_and_completion, write_stream
 from specbench.pocket.tokenizer import CONTEXT, VOCABULARY, train_tokenizer
 from specbench.pocket.train import Plan, Stream, train
 
@@ -22,8 +22,11 @@ TARGET_PLAN = Plan(steps=2800)
 ALGEBRA_PLAN = Plan(steps=400, rate=2e-3, warmup=20, decay=0.9)  # algebra lags behind the rest after the first stage
 LATE_ALGEBRA_PLAN = Plan(steps=800, rate=2e-3, warmup=20, decay=0.9)  # the target's last stage, once the draft is made
 DRAFT = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 2, "num_attention_heads": 8}
+SUMS_PLAN = Plan(steps=600, rate=2e-3, warmup=20, decay=0.05)  # more of the first four families, at a steady rate
+FORMATS_PLAN = Plan(steps=700, block=1024, rate=1.5e-3, warmup=20, decay=0.9)  # instructions and needles join
 DRAFT_PLAN = Plan(steps=800, distill=0.7)
 DRAFT_ALGEBRA_PLAN = Plan(steps=300, rate=2e-3, warmup=20, decay=0.9, distill=0.7)
+DRAFT_FORMATS_PLAN = Plan(steps=400, block=1024, rate=1.5e-3, warmup=20, decay=0.9, distill=0.7)
 ANSWER_TOKENS = 250_000  # the target's own answers, with their prompts
 WEIGHTS = Path(__file__).parent / "weights"
 
@@ -101,14 +104,31 @@ def main() -> None:
     if not (work / "draft-algebra" / "final").exists():
         draft = LlamaForCausalLM.from_pretrained(work / "draft" / "final").to(device)
         train(draft, [Stream(algebra)], DRAFT_ALGEBRA_PLAN, work / "draft-algebra", teacher=target)
-    pack(work / "draft-algebra", "draft", tokenizer)
-
     late_algebra = work / "late-algebra"
     if not late_algebra.with_suffix(".ids.npy").exists():
         write_stream(tokenizer, late_algebra, LATE_ALGEBRA_PLAN.steps * LATE_ALGEBRA_PLAN.batch_tokens, 3, ALGEBRA)
     if not (work / "target-late-algebra" / "final").exists():
         train(target, [Stream(late_algebra)], LATE_ALGEBRA_PLAN, work / "target-late-algebra")
-    pack(work / "target-late-algebra", "target", tokenizer)
+
+    sums = work / "sums"
+    if not sums.with_suffix(".ids.npy").exists():
+        write_stream(tokenizer, sums, SUMS_PLAN.steps * SUMS_PLAN.batch_tokens, 5, SUMS)
+    if not (work / "target-sums" / "final").exists():
+        target = LlamaForCausalLM.from_pretrained(work / "target-late-algebra" / "final").to(device)
+        train(target, [Stream(sums)], SUMS_PLAN, work / "target-sums")
+
+    formats = work / "formats"
+    if not formats.with_suffix(".ids.npy").exists():
+        write_stream(tokenizer, formats, FORMATS_PLAN.steps * FORMATS_PLAN.batch_tokens, 4, LATE)
+    if not (work / "target-formats" / "final").exists():
+        target = LlamaForCausalLM.from_pretrained(work / "target-sums" / "final").to(device)
+        train(target, [Stream(formats)], FORMATS_PLAN, work / "target-formats")
+    pack(work / "target-formats", "target", tokenizer)
+    if not (work / "draft-formats" / "final").exists():
+        target = LlamaForCausalLM.from_pretrained(work / "target-formats" / "final").to(device).eval()
+        draft = LlamaForCausalLM.from_pretrained(work / "draft-algebra" / "final").to(device)
+        train(draft, [Stream(formats)], DRAFT_FORMATS_PLAN, work / "draft-formats", teacher=target)
+    pack(work / "draft-formats", "draft", tokenizer)
 
 
 if __name__ == "__main__":

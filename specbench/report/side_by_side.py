@@ -104,7 +104,7 @@ class Ours:
             return Cell(MISSING, reason=f"{figure.task}: not a task of these runs")
         label = self.label(spec)
         found = table[(table.sampling == sampling) & (table.task == task) & (table.method == label)]
-        if figure.is_average and not self._averages_the_same(paper, figure):
+        if figure.is_average and None in self._tasks(paper, figure.table):
             return Cell(MISSING, reason=f"{figure.task}: the paper averages over tasks that were not run")
         if found.empty or pd.isna(found.iloc[0].get(metric, math.nan)):
             return Cell(MISSING, reason=f"{figure.method}: not in these runs" if found.empty else "")
@@ -116,14 +116,13 @@ class Ours:
             wanted = [self.sources.get((sampling, task, label), [])]
         return tuple(dict.fromkeys(name for names in wanted for name in names))
 
-    def _averages_the_same(self, paper: Paper, figure: Figure) -> bool:
-        """Whether the tasks that a paper averages over are just those that were run."""
-        labels = {f.task for f in paper.figures(figure.table) if not f.is_average}
-        run = {task for sampling, task, _ in self.sources if sampling == sampling_of(figure)}
-        return {self.task(paper, label) for label in labels} == run
+    def _tasks(self, paper: Paper, table: int) -> tuple[str | None, ...]:
+        """Our tasks of a table, over which it averages; None for those that were not run."""
+        labels = dict.fromkeys(f.task for f in paper.figures(table) if not f.is_average)
+        return tuple(self.task(paper, label) for label in labels)
 
     def _against(self, paper: Paper, table: int) -> pd.DataFrame:
-        """The summary with the speedups of a table: against the method that the table names."""
+        """The summary of a table's tasks with its speedups: against the method that the table names."""
         name = paper.tables[table].baseline or paper.baseline
         label = next((self.labels[i] for i in self.labels if json.loads(i)[0] == name), None)
         for figure in paper.figures(table):  # the very settings that the table gives its baseline
@@ -131,10 +130,10 @@ class Ours:
             if ref and spec and ref.method == name and self.label(spec):
                 label = self.label(spec)
                 break
-        return self._summary(label)
+        return self._summary(label, tuple(task for task in self._tasks(paper, table) if task))
 
-    def _summary_against(self, baseline: str | None) -> pd.DataFrame:
-        return compare.summary(replace(self.measured, baseline=baseline))
+    def _summary_against(self, baseline: str | None, tasks: tuple[str, ...]) -> pd.DataFrame:
+        return compare.summary(replace(self.measured.only(tasks), baseline=baseline))
 
 
 def sampling_of(figure: Figure) -> str:
