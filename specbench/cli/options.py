@@ -57,7 +57,7 @@ Set = Annotated[list[str] | None, typer.Option("--set", metavar="METHOD.KEY=VALU
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, or spread (the target over all GPUs)")]
 Dtype = Annotated[str, typer.Option(help="auto (float32 on a CPU, the pair's own on a GPU), float64, bfloat16, …")]
 DataDir = Annotated[
-    Path | None, typer.Option(help="folder of <data>_<split>.jsonl files that stand in for the hub's data sets")
+    Path | None, typer.Option(help="folder of DATA_SPLIT.jsonl files that stand in for the hub's data sets")
 ]
 Runs = Annotated[list[Path], typer.Argument(help="run folders", show_default=False)]
 AllowMismatch = Annotated[

@@ -23,10 +23,10 @@ ALGEBRA_PLAN = Plan(steps=400, rate=2e-3, warmup=20, decay=0.9)  # algebra lags 
 LATE_ALGEBRA_PLAN = Plan(steps=800, rate=2e-3, warmup=20, decay=0.9)  # the target's last stage, once the draft is made
 DRAFT = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 2, "num_attention_heads": 8}
 SUMS_PLAN = Plan(steps=600, rate=2e-3, warmup=20, decay=0.05)  # more of the first four families, at a steady rate
-FORMATS_PLAN = Plan(steps=700, block=1024, rate=1.5e-3, warmup=20, decay=0.9)  # instructions and needles join
+FORMATS_PLAN = Plan(steps=520, block=1024, rate=1.5e-3, warmup=20, decay=0.9)  # instructions and needles join
 DRAFT_PLAN = Plan(steps=800, distill=0.7)
 DRAFT_ALGEBRA_PLAN = Plan(steps=300, rate=2e-3, warmup=20, decay=0.9, distill=0.7)
-DRAFT_FORMATS_PLAN = Plan(steps=400, block=1024, rate=1.5e-3, warmup=20, decay=0.9, distill=0.7)
+DRAFT_FORMATS_PLAN = Plan(steps=320, block=1024, rate=1.5e-3, warmup=20, decay=0.9, distill=0.7)
 ANSWER_TOKENS = 250_000  # the target's own answers, with their prompts
 WEIGHTS = Path(__file__).parent / "weights"
 

@@ -13,12 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from specbench.pocket.families import cnndm, gsm8k, humaneval, math500
+from specbench.pocket.families import cnndm, gsm8k, humaneval, ifeval, math500, ruler
 from specbench.pocket.problems import Fields, Problem, problems
 
-FAMILIES = {family.__name__.rpartition(".")[2]: family.TEMPLATES for family in (gsm8k, math500, humaneval, cnndm)}
+FAMILIES = {
+    family.__name__.rpartition(".")[2]: family.TEMPLATES for family in (gsm8k, math500, humaneval, cnndm, ifeval, ruler)
+}
 SHARES = {"gsm8k": 0.36, "math500": 0.34, "humaneval": 0.2, "cnndm": 0.1}  # arithmetic takes the longest to learn
 ALGEBRA = {"gsm8k": 0.12, "math500": 0.65, "humaneval": 0.13, "cnndm": 0.1}  # for the target's second, short stage
+SUMS = {"gsm8k": 0.3, "math500": 0.5, "humaneval": 0.1, "cnndm": 0.1}
+LATE = {"gsm8k": 0.19, "math500": 0.38, "humaneval": 0.1, "cnndm": 0.08, "ifeval": 0.14, "ruler": 0.11}  # a last stage
+ALONE = {"ruler"}  # families that never share a stretch: a few of their documents are longer than a training block
 FEWSHOT_SHARE = 0.06  # of the stretches; they hold 2 to 9 documents
 PROMPT_WEIGHT = 0.1  # the loss on prompt tokens, relative to completions
 
@@ -31,6 +36,12 @@ def prompt_and_completion(family: str, fields: Fields) -> tuple[str, str]:
         return f"Problem:\n{fields['problem']}\n\nSolution:", f" {fields['solution']}"
     if family == "humaneval":
         return fields["prompt"], fields["canonical_solution"].rstrip("\n")
+    if family == "ifeval":
+        return f"Instruction: {fields['prompt']}\nResponse:", f" {fields['answer']}"
+    if family == "ruler":
+        return f"Read the following text:\n\n{fields['context']}\n\nQuestion: {fields['question']}\nAnswer:", (
+            f" {fields['answer']}"
+        )
     return f"Summarize the following article:\n\n{fields['article']}\n\nSummary:", f" {fields['highlights']}"
 
 
@@ -41,7 +52,7 @@ def stretches(split: str, seed: int, shares: dict[str, float] = SHARES) -> Itera
     shuffled = {family: _shuffle(source, rng) for family, source in sources.items()}
     while True:
         family = rng.choices(list(shares), list(shares.values()))[0]
-        count = rng.randint(2, 9) if rng.random() < FEWSHOT_SHARE else 1
+        count = rng.randint(2, 9) if rng.random() < FEWSHOT_SHARE and family not in ALONE else 1
         yield [prompt_and_completion(family, next(shuffled[family]).fields) for _ in range(count)]
 
 
