@@ -245,6 +245,8 @@ def _load(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | 
             # a group of one is lm-eval's way to load a task with parts of its configuration replaced
             return manager.load([{"group": "specbench", "task": [overrides]}])["tasks"][choice.task]
     except Exception as error:
+        if choice.split and isinstance(error, KeyError):
+            raise ValueError(f"task {choice.task!r} has no documents of a split {choice.split!r}") from None
         if local or not _from_hub(error):
             raise
         cause = (str(error).splitlines() or [type(error).__name__])[0]

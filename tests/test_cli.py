@@ -447,3 +447,31 @@ def test_plots_of_the_command_line_are_those_there_are():
     from specbench.report.plots import KINDS
 
     assert [plot.value for plot in Plot] == list(KINDS)
+
+
+def test_a_suite_that_brings_its_methods_needs_none(here):
+    text = "description: two\ntasks: [{task: gsm8k}]\nmethods: [{method: sps, settings: {gamma: 3}}, {method: csd}]\n"
+    write("mine.yaml", text)
+    result = call("run", "--suite", "mine.yaml", "--limit", "1", "--split", "validation", "--out", "made")
+    assert result.exit_code == 0, result.output
+    manifest = json.loads((here / "made" / "manifest.json").read_text())
+    assert [m["name"] for m in manifest["plan"]["methods"]] == ["vanilla", "sps[gamma=3]", "csd"]
+    assert manifest["plan"]["split"] == "validation"
+    other = call("run", "--suite", "mine.yaml", "--method", "sps", "--limit", "1", "--out", "tested")
+    assert other.exit_code == 0, other.output
+    tested = json.loads((here / "tested" / "manifest.json").read_text())
+    assert [m["name"] for m in tested["plan"]["methods"]] == ["vanilla", "sps"]
+    assert tested["requests"] != manifest["requests"], "validation documents are others"
+
+
+def test_suites_without_methods_and_splits_that_do_not_exist():
+    assert "--method csd --suite math" in refused("run", "--suite", "math")
+    assert "no documents of a split 'sometimes'" in refused(
+        "run", "--method", "sps", "--suite", "math", "--split", "sometimes", "--out", "x"
+    )
+
+
+def test_merging_what_is_no_memory(here):
+    write("words.parquet", "words")
+    assert "no memory file" in refused("merge", "words.parquet", "--out", "all.parquet")
+    assert "specbench calibrate" in refused("merge", "gone.parquet", "--out", "all.parquet")
