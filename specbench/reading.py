@@ -119,11 +119,14 @@ def unsure(summary: pd.DataFrame) -> Iterator[str]:
 def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     """On what the figures were measured."""
     machine, models = first.manifest["environment"], first.manifest["models"]
-    where = f"{machine.get('cores')} cores of {machine.get('cpu')}" if machine["device"] == "cpu" else machine["device"]
+    cores, threads = machine.get("cores"), machine.get("threads")
+    used = f"{threads} of {cores}" if threads and threads != cores else cores
+    where = f"{used} cores of {machine.get('cpu')}" if machine["device"] == "cpu" else machine["device"]
     setups = [" ".join(setup) for setup in summary[comparison.SETUP].drop_duplicates().to_numpy()]
     dtype = models["target"]["dtype"] if models else "dtype not told"
     documents = summary[summary.task != comparison.AVERAGE].documents.max() if len(summary) else 0
-    return f"{', '.join(setups)}; {dtype}, {where or 'machine not told'}, up to {documents:.0f} documents a task"
+    which = f"{first.plan.split} documents" if first.plan.split else "documents"
+    return f"{', '.join(setups)}; {dtype}, {where or 'machine not told'}, up to {documents:.0f} {which} a task"
 
 
 def legend(baseline: str | None) -> Iterator[str]:
