@@ -29,6 +29,7 @@ from specbench.stats import ChiSquare, chi_square
 LEVEL = 0.01  # of a false alarm over all sampling tests of an audit together
 SAMPLINGS = (Sampling(1.0), Sampling(1.0, top_p=0.8))
 DRAWN_TOKENS = 4  # of a draw: the prefill's, and those of a round behind it
+MOST_DRAWN = 24  # of a method that drafts only after a few rounds
 POSITIONS = 2  # of each document's text, where draws begin
 NUCLEUS_SLACK = 1e-3  # tokens this close to the edge of the top-p set may fall on either side by rounding
 ROOM = 256  # positions behind a prompt
@@ -200,12 +201,16 @@ def _check_sampling(
 
 
 def _drawn(method: Method, prompt: Prompt, sampling: Sampling, rng: torch.Generator) -> list[int]:
+    """The first few tokens of a draw: as many as it takes until a method that drafts has had a draft tested."""
     method.reset()
     tokens: list[int] = []
+    drafts = False
     for one in method.rounds(prompt.ids, sampling, rng):
+        late = len(tokens) >= DRAWN_TOKENS
         tokens += one.tokens
-        if len(tokens) >= DRAWN_TOKENS:
-            return tokens[:DRAWN_TOKENS]
+        drafts = drafts or one.verdict is not None or method.reach == 1
+        if len(tokens) >= (DRAWN_TOKENS if drafts else MOST_DRAWN):
+            return tokens if late else tokens[:DRAWN_TOKENS]
     raise ValueError("the method stopped decoding by itself")
 
 

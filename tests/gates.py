@@ -13,6 +13,8 @@ from specbench.decoding.types import Method, Round, Sampling
 from specbench.memory import Memory
 from specbench.methods.csd import CSD
 from specbench.methods.csd import Settings as CSDSettings
+from specbench.methods.lookahead import Lookahead
+from specbench.methods.lookahead import Settings as LookaheadSettings
 from specbench.methods.reflective import Reflective
 from specbench.methods.reflective import Settings as ReflectiveSettings
 from specbench.methods.sps import SpS
@@ -48,6 +50,7 @@ def methods(architecture: str, gamma: int) -> dict[str, Method]:
     return {
         "vanilla": Vanilla(Session(target, "target")),
         "sps": SpS(Session(target, "target"), drafter(), gamma),
+        "lookahead": Lookahead(Session(target, "target"), LookaheadSettings(window=5, ngram=4, candidates=3)),
         "reflective, weight 0": Reflective(Session(target, "target"), drafter(), reflecting(gamma), [7, 70, 17]),
         "csd, no rescue by count": csd(target, draft, gamma, count_threshold=float("inf"), gate_threshold=0.0),
         "csd, no rescue by gate": csd(target, draft, gamma, count_threshold=0, gate_threshold=1.0),

@@ -10,7 +10,7 @@ from specbench.cli import check, measure, prepare, read
 PANELS = {
     "Measure": (measure.run, measure.sweep),
     "Read": (read.show, read.compare, read.tables, read.plot, read.report, read.trace, read.analyze, read.list_),
-    "Prepare": (prepare.calibrate, prepare.merge, prepare.import_),
+    "Prepare": (prepare.calibrate, prepare.train, prepare.merge, prepare.import_),
     "Check": (check.doctor, check.audit, check.bench),
 }
 

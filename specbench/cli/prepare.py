@@ -68,6 +68,46 @@ def calibrate(
         )
 
 
+def train(
+    method: Annotated[str, typer.Option(help="what to train: judge, or a YAML file based on it")],
+    suite: Annotated[
+        str,
+        typer.Option(
+            help="whose calibration documents: a suite by name, or a YAML file", autocompletion=known("suites")
+        ),
+    ],
+    pair: Pair = "pocket",
+    documents: Annotated[int, typer.Option(min=1, help="calibration documents of each task")] = 50,
+    seed: Annotated[int, typer.Option(help="of what is drawn from the documents")] = 0,
+    set_: Set = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="head file to write; default: METHOD-PAIR.safetensors")] = None,
+) -> None:
+    """Train a method's head on calibration documents (never test ones). A stopped training goes on if called again.
+
+    `specbench train --method judge --pair pocket --suite pocket --documents 50 --out judge.safetensors`
+
+    `specbench run --method judge --suite math --set judge.head=judge.safetensors`
+    """
+    from specbench import train as module
+
+    with user_errors():
+        module.train(
+            method=method,
+            pair=pair,
+            suite=suite,
+            documents=documents,
+            seed=seed,
+            assignments=set_ or [],
+            device=device,
+            dtype=dtype,
+            data_dir=folder(data_dir),
+            out=out,
+        )
+
+
 def merge(
     sources: Annotated[list[Path], typer.Argument(help="memory files, or run folders", show_default=False)],
     out: Annotated[Path, typer.Option(help="memory file to write")],

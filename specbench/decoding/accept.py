@@ -107,9 +107,7 @@ def weigh(
 
 def predicting(draft: Draft, rows: Tensor) -> Tensor:
     """Of rows [K + 1, …] behind the context and each drafted token, those [K, …] that predict the drafted tokens."""
-    if draft.parents is None:
-        return rows[: draft.tokens.shape[0]]
-    return rows[torch.tensor(draft.parents, device=rows.device) + 1]
+    return rows[: draft.tokens.shape[0]] if draft.rows is None else rows[draft.rows]
 
 
 def exact(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:

@@ -17,20 +17,19 @@ def tree_test(draft: Draft, logits: torch.Tensor, sampling: Sampling, rng: torch
     left, and where none passes, the token to emit is drawn from what is left of p: multi-round rejection sampling
     (SpecInfer, arXiv 2305.09781, Algorithm 2) with point masses for q.
     """
-    tokens = draft.tokens
-    assert draft.parents is not None and draft.probs is None
+    tokens, rows = draft.tokens, draft.rows
+    assert rows is not None and draft.probs is None
     if sampling.greedy:
         emit = logits.argmax(-1)
         return Tested(tokens == predicting(draft, emit), emit)
     p = probabilities(logits, sampling)
-    parents = torch.tensor(draft.parents, device=p.device)
-    p_draft = p[parents + 1, tokens]
-    earlier = (parents[:, None] == parents).tril(-1)  # [K, K]: of those that follow the same, the ones before
+    p_draft = p[rows, tokens]
+    earlier = (rows[:, None] == rows).tril(-1)  # [K, K]: of those that follow the same, the ones before
     needed = torch.rand(len(tokens), generator=rng, device=p.device, dtype=p.dtype) * (
         1 - earlier.to(p.dtype) @ p_draft
     )
     refused = torch.zeros_like(p)
-    refused[parents + 1, tokens] = p_draft
+    refused[rows, tokens] = p_draft
     return Tested(needed < p_draft, pick(residual(p, refused), rng), p_draft, needed)
 
 

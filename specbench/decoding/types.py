@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -50,6 +50,11 @@ class Draft:
     tokens: Tensor  # [K] int64, on the model's device
     probs: Tensor | None  # [K, V]; None: a point mass on each token
     parents: tuple[int, ...] | None = None  # [K]; None: a chain
+    rows: Tensor | None = field(init=False, default=None)  # [K] on the device: parents + 1
+
+    def __post_init__(self) -> None:
+        if self.parents is not None:  # sent now: behind the target's forward, the host would wait for it
+            object.__setattr__(self, "rows", torch.tensor(self.parents, device=self.tokens.device) + 1)
 
 
 @dataclass(frozen=True)

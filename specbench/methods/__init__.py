@@ -10,6 +10,9 @@ METHODS = {
     "fly": "specbench.methods.fly",
     "reflective": "specbench.methods.reflective",
     "csd": "specbench.methods.csd",
+    "judge": "specbench.methods.judge",
+    "swift": "specbench.methods.swift",
+    "lookahead": "specbench.methods.lookahead",
 }
 
 

@@ -1,0 +1,144 @@
+"""Trained heads as files: a few small tensors that read a target model's hidden states, and whose they are.
+
+A file is safetensors with metadata, JSON under one key: what kind of head it is, the target's weights, tokenizer and
+hidden size it was trained for, and how.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.config import OWN_PAIR, SUITES, UserError
+from specbench.models import Pair
+
+VERSION = 1
+KEY = "specbench"
+SHIPPED = SUITES / "methods" / "heads"
+SAMPLED = 4096  # values of each tensor that tell one model from another
+
+
+@dataclass(frozen=True)
+class Head:
+    """Tensors by name, float32 on the CPU; `trained` tells how they came about."""
+
+    kind: str
+    tensors: Mapping[str, Tensor]
+    trained: Mapping[str, Any]
+
+    def hashes(self) -> dict[str, str]:
+        """The first 16 hexadecimal digits of SHA-256 of the tensors, by the name `head`."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.tensors.items()):
+            digest.update(f"{name} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+        return {"head": digest.hexdigest()[:16]}
+
+
+def hidden_size(model: PreTrainedModel) -> int:
+    """The width of the last hidden state: what the output layer reads."""
+    return int(model.get_output_embeddings().weight.shape[-1])
+
+
+def fingerprint(model: PreTrainedModel) -> str:
+    """Which weights a model has, in 16 hexadecimal digits; the same whatever wider type they are loaded in.
+
+    Of each tensor about SAMPLED values, spread evenly and rounded to bfloat16: reading all of a large model would take
+    minutes, and no training leaves these as they were.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        values = tensor.detach().flatten()
+        some = values[:: max(1, values.numel() // SAMPLED)].to(torch.bfloat16).cpu().contiguous()
+        digest.update(f"{name} {tuple(tensor.shape)}".encode())
+        digest.update(some.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def write_head(path: Path, kind: str, tensors: Mapping[str, Tensor], pair: Pair, trained: Mapping[str, Any]) -> None:
+    """Save a head for the pair's target as float32; `trained` (JSON-like) says how it came about."""
+    target = pair.models["target"]
+    metadata = {
+        "version": VERSION,
+        "kind": kind,
+        "pair": pair.name,
+        "target": fingerprint(target),
+        "tokenizer": pair.tokenizer_hash,
+        "hidden_size": hidden_size(target),
+        "trained": dict(trained),
+    }
+    # One key: the order of several is drawn anew at each call, and the same training shall give the same file.
+    data = save(
+        {name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()},
+        {KEY: json.dumps(metadata)},
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(data)
+    new.replace(path)
+
+
+def read_head(path: Path, kind: str, pair: Pair, shapes: Mapping[str, tuple[int, ...]]) -> Head:
+    """The head in a file; `shapes` are those its tensors must have.
+
+    Raises UserError for a file that is missing, damaged or of a later version, for a head of another kind, and for
+    one that was trained for another hidden size, tokenizer or target.
+    """
+    remedy = f"train one: {command(kind, pair)}"
+    if not path.is_file():
+        raise UserError(f"there is no head {path}; {remedy}")
+    damaged = f"{path} is no head of specbench, or damaged"
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = json.loads((file.metadata() or {})[KEY])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        version, width, trained = (metadata[key] for key in ("version", "hidden_size", "trained"))
+        own, whose, speaks_of, weights = (metadata[key] for key in ("kind", "pair", "tokenizer", "target"))
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        raise UserError(f"{damaged} ({' '.join(str(error).split())[:80]}); {remedy}") from None
+    if version > VERSION:
+        raise UserError(f"the head {path} was written by a later version of specbench; use that one to read it")
+    if own != kind:
+        raise UserError(f"{path} is a head for {own}, not for {kind}; {remedy}")
+    target = pair.models["target"]
+    if width != hidden_size(target):
+        raise UserError(
+            f"the head {path} reads {width} values, but the target of {pair.name} has {hidden_size(target)}; {remedy}"
+        )
+    if speaks_of != pair.tokenizer_hash:
+        raise UserError(f"the head {path} (of {whose}) belongs to another tokenizer than that of {pair.name}; {remedy}")
+    if weights != fingerprint(target):
+        raise UserError(f"the head {path} was trained on {whose}, whose target has other weights than this; {remedy}")
+    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != dict(shapes):
+        raise UserError(f"{damaged} (its tensors are not those of a head for {kind}); {remedy}")
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise UserError(f"{damaged} (it holds values that are no numbers); {remedy}")
+    return Head(kind, {name: tensor.float() for name, tensor in tensors.items()}, trained)
+
+
+def find_head(setting: str, kind: str, pair: Pair, shapes: Mapping[str, tuple[int, ...]]) -> Head:
+    """The head that a setting names: a file, or `auto` for the one that ships with the pair. Errors as in read_head."""
+    if setting != "auto":
+        return read_head(Path(setting), kind, pair, shapes)
+    shipped = SHIPPED / f"{kind}-{pair.name}.safetensors"
+    if not shipped.is_file():
+        raise UserError(
+            f"no head of {kind} ships with {pair.name}; train one ({command(kind, pair)}) "
+            f"and name it by --set {kind}.head=FILE"
+        )
+    return read_head(shipped, kind, pair, shapes)
+
+
+def command(kind: str, pair: Pair) -> str:
+    """How to train a head for a pair, as it is typed."""
+    named = "target=…,draft=…" if pair.name == OWN_PAIR else pair.name
+    suite = "pocket" if pair.name == "pocket" else "math"
+    return f"specbench train --method {kind} --pair {named} --suite {suite} --out {kind}.safetensors"

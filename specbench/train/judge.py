@@ -1,0 +1,150 @@
+"""Train the head of judge decoding (arXiv 2501.19309): mine labels, fit a logistic regression, say how good it is.
+
+The paper's labels are a human's; ours are mined (mining.py), and only mismatches are learned from, since only there is
+the head asked. Weights that balance the labels, the penalties and the split are our inference.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.table import Table
+
+from specbench.config import UserError
+from specbench.console import console, progress
+from specbench.heads import write_head
+from specbench.methods.judge import KIND, Settings
+from specbench.run import stable_seed
+from specbench.train import Job
+from specbench.train.documents import training_documents
+from specbench.train.logistic import Bools, Floats, Linear, at_threshold, auroc, balanced, choose_penalty, fit
+from specbench.train.mining import Mined, Miner, mine_all
+
+PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
+HELD_OUT = 5  # one document in so many is kept for the figures at the end
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+@dataclass(frozen=True)
+class Swaps:
+    """The swaps of several documents."""
+
+    hidden: Floats  # [n, D]
+    labels: Bools  # [n]
+    documents: NDArray[np.int64]  # [n]: which one each is of
+
+
+def train(job: Job) -> None:
+    """Mine the job's documents (or go on with that), fit, write the head to `job.out` and print the held-out figures.
+
+    What was mined stays in a folder beside the file, `FILE.mined`. Raises UserError where there is nothing to learn.
+    """
+    settings = job.settings
+    assert isinstance(settings, Settings)
+    documents = training_documents(job.plan, job.pair, settings.gamma + 1)
+    miner = Miner(job.pair, job.plan.seed)
+    folder = mined_folder(job.out)
+    if folder.exists():
+        console.print(f"going on with what was mined in {folder}", highlight=False, soft_wrap=True)
+    with progress("mining", len(documents)) as advance:
+        mined = mine_all(miner, documents, folder, advance)
+    learned, held = split(mined, job.plan.seed)
+    head, penalty = learn(learned)
+    scores = head.scores(held.hidden)
+    accuracy = at_threshold(held.labels, scores, settings.threshold).accuracy
+    trained = {
+        "suite": job.plan.suite,
+        "tasks": [line.task for line in job.plan.tasks if any(d.task == line.task for d in documents)],
+        "documents": len(documents),
+        "swaps": len(learned.labels),
+        "right": int(learned.labels.sum()),
+        "penalty": penalty,
+        "seed": job.plan.seed,
+        "held_out_swaps": len(held.labels),
+        "held_out_auroc": _told(auroc(held.labels, scores)),
+        "held_out_accuracy": _told(accuracy),
+    }
+    tensors = {"weight": torch.from_numpy(head.weight), "bias": torch.tensor(head.bias)}
+    write_head(job.out, KIND, tensors, job.pair, trained)
+    answered = [one for one in mined.values() if one.original > 0]
+    console.print(
+        f"{len(answered)} of {len(documents)} answers are right; {len(learned.labels)} swaps to learn from, "
+        f"{learned.labels.mean():.0%} of them harmless (penalty {penalty:g})",
+        highlight=False,
+    )
+    show(held, scores, settings.threshold)
+    console.print(f"{job.out}; mined labels: {folder}", highlight=False, soft_wrap=True)
+    console.print(
+        f"next: specbench run --method judge --suite {job.plan.suite} --set judge.head={job.out}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def mined_folder(out: Path) -> Path:
+    return out.with_name(f"{out.stem}.mined")
+
+
+def split(mined: Mapping[str, Mined], seed: int) -> tuple[Swaps, Swaps]:
+    """Swaps to learn from, and those of one document in HELD_OUT, drawn by the documents' names.
+
+    Raises UserError if fewer than two documents have swaps.
+    """
+    names = sorted((name for name, one in mined.items() if one.labels), key=lambda name: stable_seed(seed, name))
+    if len(names) < 2:
+        raise UserError(
+            f"{len(names)} of {len(mined)} documents have a right answer and a draft that differs from it; "
+            "that is too few to learn from, take more --documents"
+        )
+    held = max(1, len(names) // HELD_OUT)
+    return gather([mined[name] for name in names[held:]]), gather([mined[name] for name in names[:held]])
+
+
+def gather(mined: Sequence[Mined]) -> Swaps:
+    return Swaps(
+        np.concatenate([one.hidden for one in mined]).astype(np.float64),
+        np.concatenate([np.array(one.labels, bool) for one in mined]),
+        np.concatenate([np.full(len(one.labels), i, np.int64) for i, one in enumerate(mined)]),
+    )
+
+
+def learn(swaps: Swaps) -> tuple[Linear, float]:
+    """The head, and the penalty that cross-validation by document chose. Raises UserError if only one label occurs."""
+    if swaps.labels.all() or not swaps.labels.any():
+        what = "right" if swaps.labels.all() else "wrong"
+        raise UserError(
+            f"all {len(swaps.labels)} swaps left the answer {what}: nothing tells them apart; take more --documents"
+        )
+    penalty = choose_penalty(swaps.hidden, swaps.labels, swaps.documents, PENALTIES)
+    return fit(swaps.hidden, swaps.labels, balanced(swaps.labels), penalty), penalty
+
+
+def show(held: Swaps, scores: Floats, threshold: float) -> None:
+    """Print how the head does on swaps [n] of documents that it has not seen."""
+    right, area = int(held.labels.sum()), _text(auroc(held.labels, scores), ".3f")
+    accuracy = _text(at_threshold(held.labels, scores, threshold).accuracy, ".0%")
+    console.print(
+        f"held out: {len(held.labels)} swaps, {right} of them harmless; AUROC {area}, "
+        f"accuracy at {threshold:g} {accuracy}",
+        highlight=False,
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("threshold", "accepted", "precision", "recall", "accuracy"):
+        table.add_column(column, justify="right")
+    for value in sorted({*THRESHOLDS, threshold}):
+        row = at_threshold(held.labels, scores, value)
+        shares = (row.accepted, row.precision, row.recall, row.accuracy)
+        table.add_row(f"{value:g}", *(_text(share, ".0%") for share in shares))
+    console.print(table)
+
+
+def _text(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else format(value, form)
+
+
+def _told(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 4)
