@@ -15,6 +15,7 @@ from specbench import run as engine
 from specbench.config import MethodSpec, Plan, UserError
 from specbench.console import RunProgress, console, progress
 from specbench.decoding.session import Unwatched
+from specbench.decoding.types import Method
 from specbench.doctor import quick_lines
 from specbench.doctor_machine import NO_SPACE
 from specbench.models import Pair
@@ -132,13 +133,23 @@ def carry_out(chosen: Plan, folder: Path, pair: Pair | None = None) -> bool:
     return finished
 
 
-def audit(chosen: Plan, length: int, draws: int, out: Path | None) -> int:
-    """Audit the methods of a plan on its documents and print what was found; returns 1 if there is a defect."""
+def audit(chosen: Plan, length: int, draws: int, out: Path | None, named: bool = True) -> int:
+    """Audit the methods of a plan on its documents and print what was found; returns 1 if there is a defect.
+
+    Methods that were not `named` are left out where they cannot be had (without a trained head, for example).
+    """
     if out and not out.absolute().parent.is_dir():
         raise UserError(f"there is no folder {out.parent}; make it, or choose another --out")
     pair = engine.load_models(chosen)
     prompts = auditing.prompts_of(chosen, pair)
-    methods = {spec.name: engine.build(spec, pair, Unwatched()) for spec in chosen.methods}
+    methods: dict[str, Method] = {}
+    for spec in chosen.methods:
+        try:
+            methods[spec.name] = engine.build(spec, pair, Unwatched())
+        except UserError as error:
+            if named:
+                raise
+            console.print(f"left out: {spec.name}: {error}", style="yellow", highlight=False, soft_wrap=True)
     lossless = sum(method.lossless for method in methods.values())
     texts = len(prompts) * (len(methods) + lossless * len(auditing.SAMPLINGS) * auditing.POSITIONS * draws)
     with progress("auditing", texts) as advance:

@@ -11,7 +11,15 @@ from pathlib import Path
 
 GATES = (
     *("test_exactness.py", "test_session.py", "test_trees.py", "test_sampling.py", "test_generate.py"),
-    *("test_csd.py", "test_lossy.py", "test_fly.py", "test_reflective.py"),
+    *(
+        "test_csd.py",
+        "test_lossy.py",
+        "test_fly.py",
+        "test_reflective.py",
+        "test_lookahead.py",
+        "test_swift.py",
+        "test_judge.py",
+    ),
 )
 TESTS = Path(__file__).parent.parent / "tests"
 NEEDED = (

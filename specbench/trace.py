@@ -52,7 +52,7 @@ class Step:
     drafted: int
     pieces: tuple[Piece, ...]
     rejected: tuple[Rejected, ...] = ()
-    unread: tuple[str, ...] = ()  # behind a rejection
+    unread: tuple[str, ...] = ()  # behind a rejection, or beside an accepted branch of a tree
     cut: tuple[str, ...] = ()  # behind the end of the text
 
 

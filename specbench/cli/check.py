@@ -67,7 +67,7 @@ def audit(
             device=device,
             dtype=dtype,
         )
-        raise typer.Exit(commands.audit(plan, length, draws, out))
+        raise typer.Exit(commands.audit(plan, length, draws, out, named=bool(method)))
 
 
 def doctor(

@@ -212,6 +212,6 @@ def _legend(traces: Sequence[Trace], plain: bool) -> Text:
                 if plain
                 else Text.assemble((name, look.style), (comma + more, "dim"))
             )
-    counts = ["[n unread] drafts behind a rejection"] * unread + ["[n cut] drafts behind the end"] * cut
+    counts = ["[n unread] drafts that were not tested"] * unread + ["[n cut] drafts behind the end"] * cut
     entries += [Text(entry, "" if plain else "dim") for entry in counts]
     return Text(" · ").join(entries)
