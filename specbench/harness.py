@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import logging
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -20,6 +21,8 @@ from typing import Any
 from specbench.hub import offline_if_unreachable
 
 _BOOTSTRAP_ITERATIONS = 1000  # only for metrics that lm-eval has no closed formula for
+_NLTK_DATA = {"ifeval": "tokenizers/punkt_tab"}  # what the scoring of a task reads, and would miss only at the end
+_LENGTH = 4096  # tokens of documents that lm-eval makes itself
 _LOCAL_FORMATS = {"json", "csv", "parquet", "text"}
 
 
@@ -85,9 +88,11 @@ class Tasks:
         seed: seeds the draw of few-shot examples.
         chat: turns messages (`role`, `content`) into a prompt that ends where the assistant's answer begins;
             None leaves prompts as plain text.
+        tokenizer: name or folder, for tasks of lm-eval that make their documents by length (RULER).
 
     Raises:
-        DataUnavailable: a task's documents, or the separate documents its few-shot examples need, are missing.
+        DataUnavailable: a task's documents, the separate documents its few-shot examples need, or packages that its
+            scoring needs are missing.
         ValueError: a task is unknown, does not generate text, has no documents to take few-shot examples from, or
             would run model-written code outside the task folder's own scoring.
     """
@@ -101,6 +106,7 @@ class Tasks:
         limit: int | None,
         seed: int,
         chat: Callable[[list[dict[str, str]]], str] | None,
+        tokenizer: str = "",
     ) -> None:
         self._choices = tuple(choices)
         self._loaded: dict[str, Any] = {}  # task name -> lm_eval Task
@@ -108,7 +114,8 @@ class Tasks:
         with _quiet():
             manager = _manager([choice.task for choice in self._choices], task_folder)
             for choice in self._choices:
-                task = _load(manager, choice, task_folder, data_dir)
+                random.seed(seed)  # tasks that make their documents draw from the global generator
+                task = _load(manager, choice, task_folder, data_dir, tokenizer)
                 task.set_fewshot_seed(seed)
                 task.build_all_requests(
                     limit=limit,
@@ -202,7 +209,11 @@ def _manager(names: Sequence[str], task_folder: Path) -> Any:
     import lm_eval.tasks
 
     root = Path(lm_eval.tasks.__file__).parent
-    likely = sorted(x for x in root.iterdir() if x.is_dir() and any(name.startswith(x.name) for name in names))
+    likely = sorted(
+        x
+        for x in root.iterdir()
+        if x.is_dir() and any(n.startswith(x.name) or (x / f"{n}.yaml").exists() for n in names)
+    )
     manager = lm_eval.tasks.TaskManager(include_defaults=False, include_path=[*likely, task_folder])
     if not set(names) <= set(manager.all_subtasks):
         manager = lm_eval.tasks.TaskManager(include_path=[task_folder])
@@ -214,7 +225,7 @@ def _manager(names: Sequence[str], task_folder: Path) -> Any:
     return manager
 
 
-def _load(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | None) -> Any:
+def _load(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | None, tokenizer: str) -> Any:
     """The lm-eval task of a choice, with its documents, few-shot examples never taken from those to be scored."""
     entry = manager.task_index[choice.task]
     config = entry.cfg
@@ -232,6 +243,8 @@ def _load(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | 
     overrides: dict[str, Any] = {"task": choice.task, "num_fewshot": fewshot, "test_split": config.get("test_split")}
     needs_train = fewshot > 0 and not (config.get("fewshot_config") or {}).get("samples")
     local = "custom_dataset" in config or config.get("dataset_path") in _LOCAL_FORMATS
+    if "custom_dataset" in config and not entry.yaml_path.resolve().is_relative_to(task_folder.resolve()):
+        overrides["dataset_kwargs"] = {"tokenizer": tokenizer, "max_seq_lengths": [_LENGTH]}
     if data_dir is not None and choice.data is not None:
         overrides |= _replacement(choice, config, data_dir, needs_train)
         local = True
@@ -241,9 +254,18 @@ def _load(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | 
         if needs_train and source in (None, evaluated):
             raise ValueError(f"task {choice.task!r} has no documents for few-shot examples besides those it scores")
     try:
+        if choice.task in _NLTK_DATA:
+            _check_nltk(_NLTK_DATA[choice.task])
         with contextlib.nullcontext() if local else offline_if_unreachable():
             # a group of one is lm-eval's way to load a task with parts of its configuration replaced
             return manager.load([{"group": "specbench", "task": [overrides]}])["tasks"][choice.task]
+    except ImportError as error:
+        missing = " ".join((error.name or str(error)).split())[:80]
+        stand_in = f", or use the bundled task {choice.counterpart}" if choice.counterpart else ""
+        raise DataUnavailable(
+            f"{choice.task} needs what is not installed ({missing}); install lm-eval's extras for it "
+            f"(pip install 'lm-eval[ifeval,ruler]'){stand_in}"
+        ) from None
     except Exception as error:
         if choice.split and isinstance(error, KeyError):
             raise ValueError(f"task {choice.task!r} has no documents of a split {choice.split!r}") from None
@@ -251,6 +273,17 @@ def _load(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | 
             raise
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise _unavailable(choice, config, f"cannot be loaded ({cause})") from error
+
+
+def _check_nltk(data: str) -> None:
+    """Raise ImportError where a data package of nltk is missing."""
+    import nltk
+
+    try:
+        nltk.data.find(data)
+    except LookupError:
+        name = data.rpartition("/")[2]
+        raise ImportError(name, name=f"nltk's data: python -m nltk.downloader {name}") from None
 
 
 def _from_hub(error: Exception) -> bool:

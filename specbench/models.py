@@ -137,7 +137,7 @@ def check_rollback(session: Session) -> None:
 def _load_model(
     spec: ModelSpec, device: torch.device, dtype: str, trust_remote_code: bool, allow_pickle: bool, spread: bool
 ) -> PreTrainedModel:
-    where = _location(spec.model)
+    where = location(spec.model)
     chosen = dtype if dtype != "auto" else "float32" if device.type == "cpu" else spec.dtype
     try:
         AutoConfig.from_pretrained(where, revision=spec.revision, trust_remote_code=trust_remote_code)
@@ -175,13 +175,13 @@ def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrain
 
 def _reaching(spec: ModelSpec) -> AbstractContextManager[None]:
     """Around a load from the hub: no retries for minutes where it cannot be reached."""
-    return nullcontext() if Path(_location(spec.model)).exists() else offline_if_unreachable()
+    return nullcontext() if Path(location(spec.model)).exists() else offline_if_unreachable()
 
 
 def _load_tokenizer(spec: ModelSpec, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(
-            _location(spec.model), revision=spec.revision, trust_remote_code=trust_remote_code
+            location(spec.model), revision=spec.revision, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -202,7 +202,7 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _location(name: str) -> str:
+def location(name: str) -> str:
     if name.startswith("bundled:"):
         return str(BUNDLED / name.removeprefix("bundled:"))
     return str(Path(name).expanduser()) if Path(name).expanduser().exists() else name

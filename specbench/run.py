@@ -26,7 +26,7 @@ from specbench.divergence import diverged
 from specbench.harness import DataUnavailable, Request, TaskChoice, Tasks
 from specbench.measure import Lap, Stopwatch, peak_memory
 from specbench.methods import module
-from specbench.models import Pair, load_pair
+from specbench.models import Pair, load_pair, location
 from specbench.stored import StoredRun
 
 WARMUP_TOKENS = 24
@@ -228,7 +228,15 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Tasks:
     data_dir = Path(plan.data_dir) if plan.data_dir else None
     folder = SUITES / "tasks"
     try:
-        return Tasks(choices, task_folder=folder, data_dir=data_dir, limit=plan.limit, seed=plan.seed, chat=chat)
+        return Tasks(
+            choices,
+            task_folder=folder,
+            data_dir=data_dir,
+            limit=plan.limit,
+            seed=plan.seed,
+            chat=chat,
+            tokenizer=location(plan.pair.target.model),
+        )
     except (DataUnavailable, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from None
 

@@ -343,3 +343,16 @@ def test_real_code_and_mathematics() -> None:
     values = {(s.task, s.doc_id, s.metric): s.value for s in suite.score(texts)}
     assert [values["humaneval", x, "pass@1"] for x in (0, 1, None)] == [1.0, 0.0, 0.5]
     assert values["minerva_math500", None, "math_verify"] == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "missing"), [("ifeval", "punkt_tab"), ("niah_single_1", "wonderwords")], ids=["scoring", "documents"]
+)
+def test_what_is_not_installed_is_named_before_anything_is_generated(task, missing, monkeypatch):
+    """Both before the first document, though IFEval's scoring would miss its data only after the last."""
+    monkeypatch.setitem(sys.modules, "wonderwords", None)
+    monkeypatch.setattr("nltk.data.find", lambda name: (_ for _ in ()).throw(LookupError(name)))
+    choice = TaskChoice(task, 0, 20, task, "hub", f"pocket_{task}")
+    with pytest.raises(DataUnavailable, match=rf"{missing}.*lm-eval\[ifeval,ruler\].*pocket_{task}") as error:
+        Tasks([choice], task_folder=ROOT / "suites" / "tasks", data_dir=None, limit=1, seed=0, chat=None)
+    assert "\n" not in str(error.value)

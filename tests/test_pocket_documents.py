@@ -1,10 +1,10 @@
 """The bundled pocket documents: apart from training, reproducible, asked and scored through lm-eval as intended."""
 
+import hashlib
 import itertools
 import json
 import logging
 import os
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,20 +15,30 @@ import yaml
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
+from transformers import AutoTokenizer
 
-from specbench.pocket.corpus import FAMILIES, prompt_and_completion
-from specbench.pocket.documents import as_jsonl, draw, write
+from specbench.pocket.corpus import ALGEBRA, ALONE, FAMILIES, LATE, SHARES, prompt_and_completion, stretches
+from specbench.pocket.documents import as_jsonl, draw, generated, write
 from specbench.pocket.problems import SPLITS, problems
 from specbench.sandbox import passes
 
-TASKS = Path(__file__).parents[1] / "suites" / "tasks"
+ROOT = Path(__file__).parents[1]
+TASKS = ROOT / "suites" / "tasks"
+WEIGHTS = ROOT / "specbench" / "pocket" / "weights"
 BUNDLED = [(family, split, count) for family in FAMILIES for split, count in (("test", 150), ("train", 16))]
 HEADLINES = {
     "gsm8k": ["exact_match,strict-match", "exact_match,flexible-extract"],
     "math500": ["exact_match,none", "math_verify,none"],
     "humaneval": ["pass@1,none"],
     "cnndm": ["rougeL,none", "rouge1,none"],
+    "ifeval": ["inst_level_strict_acc,none", "prompt_level_strict_acc,none"],
+    "ruler": ["contains,none"],
 }
+# SHA-256 of the first 50 stretches as JSON, taken before there were families that SHARES and ALGEBRA do not name.
+STREAMS = [
+    (SHARES, 0, "ccd892053ea7531e75c8eae08f7a325e2674003fa1ebb5491792bd336b86845f"),
+    (ALGEBRA, 1, "36ea23bfe360f712726dde98854a414697e61cfbc7a12d21ace68e9c098b9196"),
+]
 DRAWN = 2000
 
 
@@ -55,7 +65,8 @@ def _local(path: Path, cache: Path) -> dict[str, object]:
 
 
 def _scores(task: ConfigurableTask, answers: list[str]) -> dict[str, list[float]]:
-    """Scores of `answers` to the first documents by "metric,filter", through lm-eval's filters and metrics."""
+    """Scores of `answers` to the first documents by "metric,filter", through lm-eval's filters and metrics. A metric
+    of several scores a document gives them all."""
     task.build_all_requests(limit=len(answers), rank=0, world_size=1)
     for instance, answer in zip(task.instances, answers, strict=True):
         instance.resps = [answer]
@@ -64,7 +75,7 @@ def _scores(task: ConfigurableTask, answers: list[str]) -> dict[str, list[float]
     for instance in task.instances:
         for name, response in instance.filtered_resps.items():
             for metric, score in task.process_results(instance.doc, [response]).items():
-                scores.setdefault(f"{metric},{name}", []).append(score)
+                scores.setdefault(f"{metric},{name}", []).extend(score if isinstance(score, list) else [score])
     return scores
 
 
@@ -105,6 +116,31 @@ def test_bundled_documents_are_of_their_split_and_all_different(family: str, spl
     assert max(covered.values()) - min(covered.values()) <= 1
 
 
+@pytest.mark.parametrize(("shares", "seed", "digest"), STREAMS)
+def test_streams_of_the_first_stages_stay_what_they_were(shares: dict[str, float], seed: int, digest: str) -> None:
+    first = json.dumps(list(itertools.islice(stretches("train", seed, shares), 50)), ensure_ascii=False)
+    assert hashlib.sha256(first.encode()).hexdigest() == digest
+
+
+def test_the_last_mixture_has_all_families_and_those_that_stand_alone_do() -> None:
+    assert set(LATE) == set(FAMILIES) and sum(LATE.values()) == pytest.approx(1)
+    assert {"ruler"} == ALONE
+    sizes: dict[str, set[int]] = {"Instruction": set(), "Read": set()}
+    for stretch in itertools.islice(stretches("train", 3, {"ifeval": 0.5, "ruler": 0.5}), 400):
+        sizes[stretch[0][0].partition(" ")[0].rstrip(":")].add(len(stretch))
+    assert sizes["Read"] == {1} and len(sizes["Instruction"]) > 3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_longest_answer_fits_the_limit(family: str, manager: TaskManager) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS / "target")
+    some = [*_rows(family, "test"), *generated(family, "validation")]
+    answers = [prompt_and_completion(family, row)[1] for row in some]
+    longest = max(len(ids) for ids in tokenizer(answers, add_special_tokens=False)["input_ids"])
+    limit = _task(manager, f"pocket_{family}").config.generation_kwargs["max_gen_toks"]
+    assert 1.1 * longest < limit < 2 * longest
+
+
 @pytest.mark.parametrize("split", ["test", "train"])
 def test_every_canonical_solution_passes_and_none_does_not(split: str) -> None:
     for row in _rows("humaneval", split):
@@ -143,7 +179,8 @@ def test_gold_answers_score_one(family: str, manager: TaskManager) -> None:
     scores = _scores(_task(manager, f"pocket_{family}"), answers)
     assert sorted(scores) == sorted(HEADLINES[family])
     for metric in HEADLINES[family]:
-        assert scores[metric] == pytest.approx([1.0] * len(rows)), metric
+        assert len(scores[metric]) >= len(rows)
+        assert scores[metric] == pytest.approx([1.0] * len(scores[metric])), metric
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -152,7 +189,7 @@ def test_an_answer_to_another_document_scores_less(family: str, manager: TaskMan
     answers = [prompt_and_completion(family, row)[1] for row in [*rows[1:], rows[0]]]
     scores = _scores(_task(manager, f"pocket_{family}"), answers)
     for metric in HEADLINES[family]:
-        assert sum(scores[metric]) / len(rows) < 0.5, metric
+        assert sum(scores[metric]) / len(scores[metric]) < 0.5, metric
 
 
 @pytest.mark.parametrize(("answer", "right"), [
@@ -213,8 +250,10 @@ def test_index_names_tasks_metrics_and_counterparts(manager: TaskManager) -> Non
             task = _task(manager, name)
             assert task.config.generation_kwargs["max_gen_toks"] == entry["max_new_tokens"]
             assert entry["metric"] in HEADLINES[name.removeprefix("pocket_")]
-        else:
-            assert manager.task_index[name].cfg["dataset_path"] == entry["hub"]
+        elif dataset := manager.task_index[name].cfg["dataset_path"]:
+            assert dataset == entry["hub"]
+        else:  # made by lm-eval
+            assert "custom_dataset" in manager.task_index[name].cfg
     assert {f"pocket_{family}" for family in FAMILIES} <= set(index)
 
 
@@ -228,5 +267,5 @@ def test_pocket_tasks_load_offline_from_any_folder_without_a_cache(tmp_path: Pat
     environment = {key: value for key, value in environment.items() if key not in ("HF_DATASETS_CACHE", "HF_HUB_CACHE")}
     command = [sys.executable, "-c", script, str(TASKS), *(f"pocket_{family}" for family in FAMILIES)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert re.search(r"\[150, 150, 150, 150\]", done.stdout), done.stderr
+    assert f"{[150] * len(FAMILIES)}" in done.stdout, done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

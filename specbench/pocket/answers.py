@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from specbench.pocket.corpus import FAMILIES, prompt_and_completion
+from specbench.pocket.corpus import FAMILIES, SHARES, prompt_and_completion
 from specbench.pocket.problems import Problem, problems
 
 
@@ -27,9 +27,9 @@ def answer(
     return [ids[: ids.index(end) + 1] if end in ids else [i for i in ids if i != pad] for ids in answers]
 
 
-def problems_of_all_families(split: str, seed: int) -> Iterator[Problem]:
-    """Problems of the four families in turn, for ever."""
-    sources = [problems(family, templates, split, seed) for family, templates in FAMILIES.items()]
+def problems_in_turn(split: str, seed: int) -> Iterator[Problem]:
+    """Problems of the families of the first stage in turn, for ever."""
+    sources = [problems(family, FAMILIES[family], split, seed) for family in SHARES]
     for group in zip(*sources, strict=True):
         yield from group
 
@@ -43,7 +43,7 @@ def answered(
     batch: int = 128,
 ) -> Iterator[tuple[Problem, list[int]]]:
     """Generated problems with the model's answers, for ever, a batch at a time."""
-    source = problems_of_all_families(split, seed)
+    source = problems_in_turn(split, seed)
     while True:
         some = list(itertools.islice(source, batch))
         prompts = [prompt_and_completion(p.family, p.fields)[0] for p in some]
