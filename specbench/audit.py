@@ -186,12 +186,12 @@ def _check_sampling(
     for prompt in prompts:
         first = [session.restart(prompt.ids).logits for session in sessions]
         for _ in range(draws):
-            tokens = _drawn(method, prompt, sampling, rng)
+            tokens, before = _drawn(method, prompt, sampling, rng)
             rows = []
             for session, logits in zip(sessions, first, strict=True):
                 session.truncate(len(prompt.ids))
                 rows.append(torch.cat([logits, session.forward(tokens[:-1]).logits]))
-            drawn, probs, outside = _classed(tokens[1:], [logits[1:] for logits in rows], sampling)
+            drawn, probs, outside = _classed(tokens[before:], [logits[before:] for logits in rows], sampling)
             classes += drawn
             expected.append(probs)
             impossible += outside
@@ -200,17 +200,23 @@ def _check_sampling(
     return Sampled(sampling, chi_square(np.array(classes), np.concatenate(expected), toward, level), impossible, level)
 
 
-def _drawn(method: Method, prompt: Prompt, sampling: Sampling, rng: torch.Generator) -> list[int]:
-    """The first few tokens of a draw: as many as it takes until a method that drafts has had a draft tested."""
+def _drawn(method: Method, prompt: Prompt, sampling: Sampling, rng: torch.Generator) -> tuple[list[int], int]:
+    """A draw up to a few tokens of rounds that tested a draft, and how many tokens come before these.
+
+    The prefill's token always does; a method that has no draft yet may commit more. If it has none for long, the tokens
+    behind the prefill serve.
+    """
     method.reset()
     tokens: list[int] = []
-    drafts = False
+    before, drafting = 0, False
     for one in method.rounds(prompt.ids, sampling, rng):
-        late = len(tokens) >= DRAWN_TOKENS
+        drafting = drafting or one.verdict is not None or (method.reach == 1 and before > 0)
+        before += 0 if drafting else len(one.tokens)
         tokens += one.tokens
-        drafts = drafts or one.verdict is not None or method.reach == 1
-        if len(tokens) >= (DRAWN_TOKENS if drafts else MOST_DRAWN):
-            return tokens if late else tokens[:DRAWN_TOKENS]
+        if not drafting and before >= MOST_DRAWN:
+            before, drafting = 1, True
+        if drafting and len(tokens) >= before + DRAWN_TOKENS - 1:
+            return tokens[: before + DRAWN_TOKENS - 1], before
     raise ValueError("the method stopped decoding by itself")
 
 

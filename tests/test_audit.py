@@ -153,6 +153,32 @@ def test_defects_of_sampling_are_found(pair, prompts, name):
     assert any("not the target's" in line or "cannot be drawn" in line for line in details(finding))
 
 
+class Late(Stateless):
+    """Tests its first draft only behind six tokens."""
+
+    lossless = True
+    reach = 5
+
+    def __init__(self, vanilla, method):
+        self.vanilla, self.method = vanilla, method
+
+    def rounds(self, prompt, sampling, rng):
+        text = []
+        for one in self.vanilla.rounds(prompt, sampling, rng):
+            text += one.tokens
+            yield one
+            if len(text) == 6:
+                break
+        yield from self.method.rounds([*prompt, *text], sampling, rng)
+
+
+def test_a_defect_behind_a_few_rounds_without_a_draft_is_found(pair, prompts):
+    late = Late(Vanilla(pair.session("target")), defective(pair, "draft sampled greedily"))
+    assert found(pair, prompts, late).verdict == "defect"
+    right = SpS(pair.session("target"), ModelDrafter(pair.session("draft")), 4)
+    assert found(pair, prompts, Late(Vanilla(pair.session("target")), right)).verdict == "lossless"
+
+
 @pytest.mark.parametrize("name", ["bonus from the wrong row", "cache one token short"])
 def test_defects_of_the_loop_are_found_greedily(pocket, documents, name):
     finding = found(pocket, documents, defective(pocket, name), draws=1)
