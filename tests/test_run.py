@@ -383,3 +383,28 @@ def test_resume_under_other_settings_is_refused(whole, make_plan):
         commands.run(make_plan(repeats=2, seed=5), None, whole)
     with pytest.raises(UserError, match="exists"):
         commands.run(make_plan(), whole, None)
+
+
+def test_nothing_learned_goes_from_task_to_task(whole):
+    """And within a task it does: only then can the first look of the next one tell."""
+    samples = samples_of(whole)
+    mine = samples[samples.method == "csd"].sort_values(["repeat", "task", "doc_id"])
+    states = mine.groupby(["repeat", "task"]).state_hash.apply(list)
+    empty = engine._digest([])
+    assert all(first == empty != second for first, second in states)
+    assert len(states) == 2 * mine["repeat"].nunique()
+
+
+def test_each_task_is_decoded_with_its_own_memory(whole, make_plan, tmp_path):
+    """A memory that rescues everything, for the second task only."""
+    from specbench.memory import write_memory
+
+    pair = engine.load_models(make_plan())
+    every = {(0, d, t): 99 for d in range(300, 308) for t in range(300, 308) if d != t}
+    write_memory(tmp_path / "memory" / "pocket_math500.parquet", every, pair, {})
+    write_memory(tmp_path / "memory" / "universal.parquet", {}, pair, {})
+    settings = [*SETTINGS[1:2], "csd.count_threshold=50", "csd.gate_threshold=0", f"csd.memory={tmp_path / 'memory'}"]
+    assert engine.execute(make_plan(["csd"], assignments=settings), tmp_path / "run", always)
+    rounds = records.read_rows(tmp_path / "run", "rounds").to_pandas()
+    rescued = rounds[(rounds.method == "csd") & ~rounds.warmup].groupby("task").rescued.sum()
+    assert rescued["pocket_gsm8k"] == 0 < rescued["pocket_math500"]
