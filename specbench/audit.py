@@ -203,8 +203,8 @@ def _check_sampling(
 def _drawn(method: Method, prompt: Prompt, sampling: Sampling, rng: torch.Generator) -> tuple[list[int], int]:
     """A draw up to a few tokens of rounds that tested a draft, and how many tokens come before these.
 
-    The prefill's token always does; a method that has no draft yet may commit more. If it has none for long, the tokens
-    behind the prefill serve.
+    The prefill's token always does; a method that has no draft yet may commit more. If it has none for long, the next
+    ones serve: those before were seen to come without a draft, which may hang on what they are.
     """
     method.reset()
     tokens: list[int] = []
@@ -213,8 +213,7 @@ def _drawn(method: Method, prompt: Prompt, sampling: Sampling, rng: torch.Genera
         drafting = drafting or one.verdict is not None or (method.reach == 1 and before > 0)
         before += 0 if drafting else len(one.tokens)
         tokens += one.tokens
-        if not drafting and before >= MOST_DRAWN:
-            before, drafting = 1, True
+        drafting = drafting or before >= MOST_DRAWN
         if drafting and len(tokens) >= before + DRAWN_TOKENS - 1:
             return tokens[: before + DRAWN_TOKENS - 1], before
     raise ValueError("the method stopped decoding by itself")

@@ -17,6 +17,7 @@ from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.speculate import speculate
 from specbench.decoding.types import Sampling
 from specbench.memory import UNIVERSAL, Rejections, write_memory
+from specbench.methods.csd import Settings
 from specbench.models import Pair, load_pair
 from specbench.run import check_lengths, detokenizer, encode, load_tasks, stable_seed
 
@@ -57,7 +58,11 @@ def calibrate(
     spec = config.load_method(method)
     if spec.method != "csd":
         raise UserError(f"{method} needs no calibration; csd does")
-    spec = config.override(spec, config.parse_assignments(assignments).get(spec.name, {}))
+    assigned = config.parse_assignments(assignments)
+    if others := set(assigned) - {spec.name}:
+        raise UserError(f"--set {others.pop()}.…: only {spec.name} is calibrated")
+    spec = config.override(spec, assigned.get(spec.name, {}))
+    config.validated(Settings, spec.values, spec.name)
     if (suite is None) == (corpus is None):
         raise UserError("calibrate needs --suite (documents of its tasks) or --corpus FILE (texts), one of them")
     pair_spec = config.load_pair(pair)
@@ -75,7 +80,7 @@ def calibrate(
         texts = list(_beginnings(corpus, loaded, documents, gamma + 1))
     source = {
         "corpus": name or str(corpus and corpus.name),
-        "documents": documents,
+        "documents": min(Counter(text.task for text in texts).values()),
         "temperature": temperature,
         "gamma": gamma,
     }
@@ -140,10 +145,10 @@ def _beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterato
     if PREFIX + CONTINUATION + reach > pair.context:
         raise UserError(f"{pair.name} reads {pair.context} tokens; a corpus wants {PREFIX + CONTINUATION + reach}")
     found = 0
-    with open(corpus, encoding="utf-8") as lines:
+    with open(corpus, "rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                text = json.loads(line)["text"]
+                text = json.loads(line.decode())["text"]
                 ids = encode(pair, text)[:PREFIX]
             except (ValueError, KeyError, TypeError):
                 raise UserError(f'{corpus}, line {number}: write JSON Lines with a "text" on every line') from None

@@ -52,9 +52,11 @@ def plan(
         specs[spec.name] = spec
     changes = config.parse_assignments(assignments)
     for name, settings in changes.items():
-        if name not in specs:
+        variants = [one for one in specs if one == name or one.startswith(f"{name}[")]
+        if not variants:
             raise UserError(f"--set {name}.…: this run has no method {name!r}; it has {', '.join(specs)}")
-        specs[name] = config.override(specs[name], settings)
+        for one in variants:  # what a variant is named after stays
+            specs[one] = config.override(specs[one], {k: v for k, v in settings.items() if f"{k}=" not in one})
     if params:
         swept = [spec for name, spec in specs.items() if name != baseline]
         if not swept:

@@ -165,7 +165,8 @@ def variant(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
 def grid(spec: MethodSpec, axes: Mapping[str, Iterable[Any]]) -> list[MethodSpec]:
     """All combinations of values of some settings as variants of a method."""
     points = [
-        [(key, Setting(value=value, source="swept")) for value in dict.fromkeys(values)] for key, values in axes.items()
+        [(key, Setting(value=value, source="swept")) for value in {str(v): v for v in values}.values()]
+        for key, values in axes.items()
     ]
     return [variant(spec, dict(point)) for point in itertools.product(*points)]
 

@@ -38,7 +38,7 @@ class TaskChoice:
     when the task names none and the upper limit when it does; `data` is the stem of the files `<data>_<split>.jsonl`
     in the data folder, None if the task is never replaced; `hub` and `counterpart` (the hub data set and the task
     with bundled data that stands in for this one) appear in error messages only; `split` takes the documents from
-    another split than the one that the task evaluates, without few-shot examples.
+    another split than the one that the task evaluates, without few-shot examples if they come from that split.
     """
 
     task: str
@@ -239,7 +239,8 @@ def _load(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | 
         )
     fewshot = (config.get("num_fewshot") or 0) if choice.fewshot is None else choice.fewshot
     if choice.split:
-        config, fewshot = {**config, "test_split": choice.split}, 0
+        examples = config.get("fewshot_split") or config.get("training_split")
+        config, fewshot = {**config, "test_split": choice.split}, 0 if choice.split == examples else fewshot
     overrides: dict[str, Any] = {"task": choice.task, "num_fewshot": fewshot, "test_split": config.get("test_split")}
     needs_train = fewshot > 0 and not (config.get("fewshot_config") or {}).get("samples")
     local = "custom_dataset" in config or config.get("dataset_path") in _LOCAL_FORMATS

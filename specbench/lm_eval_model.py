@@ -66,7 +66,8 @@ class SpecbenchLM(LM):
             settings: dict[str, Any] = dict(normalize_gen_kwargs(gen_kwargs, self._max_gen_toks))
             until = handle_stop_sequences(settings["until"], eos=None)  # the generator ends at end tokens by itself
             temperature = _temperature(settings, "temperature" in gen_kwargs)
-            text = self._generate(context, tuple(until), settings["max_gen_toks"], temperature)
+            task = request.task_name or ""
+            text = self._generate(context, tuple(until), settings["max_gen_toks"], temperature, task)
             text = postprocess_generated_text(text, stop=until, think_end_token=None)
             self.cache_hook.add_partial("generate_until", (context, gen_kwargs), text)
             texts.append(text)

@@ -116,6 +116,11 @@ def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) 
         return None
     path = SHIPPED / pair.name if setting == "auto" else Path(setting)
     if setting == "auto" and not path.is_dir():
+        if calibration == UNIVERSAL or documents:
+            raise UserError(
+                f"no {calibration} memory of {documents or 'all'} documents comes with the pair {pair.name}; "
+                f"specbench calibrate --method csd --pair {pair.name} --out FOLDER, then --set csd.memory=FOLDER"
+            )
         return None
     if not path.is_dir():
         return Memory({"": read_memory(path, pair, documents)})

@@ -108,7 +108,9 @@ def measure(
                 return None
         runs += [*stored, *(StoredRun(folder) for plan, folder in plans if folder not in [s.folder for s in stored])]
     if not runs:
-        raise UserError("none of these papers' methods can be run by this version")
+        raise UserError(
+            "none of these papers' tables asks for a method of this version on these tasks; choose another --suite"
+        )
     return runs
 
 

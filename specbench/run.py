@@ -305,11 +305,20 @@ def score(folder: Path, tasks: Tasks) -> None:
 
 
 def text_generator(pair: str, method: str, device: str = "auto", dtype: str = "auto") -> Callable[..., str]:
-    """A function (prompt, until, max_new_tokens, temperature) -> text, for those who start from lm-eval."""
+    """A function (prompt, until, max_new_tokens, temperature, task) -> text, for those who start from lm-eval.
+
+    What a method learns goes from text to text, until one of another task comes.
+    """
     loaded = load_pair(read_pair(pair), device, dtype)
     built = build(load_method(method), loaded, Stopwatch(loaded.device))
 
-    def generate(prompt: str, until: tuple[str, ...], max_new_tokens: int, temperature: float) -> str:
+    known = ""
+
+    def generate(prompt: str, until: tuple[str, ...], max_new_tokens: int, temperature: float, task: str = "") -> str:
+        nonlocal known
+        if task != known:
+            built.reset(task)
+            known = task
         ending = Ending(Limits(max_new_tokens, loaded.eos_ids, until), detokenizer(loaded))
         rng = torch.Generator(loaded.device).manual_seed(stable_seed(prompt))
         ids = encode(loaded, prompt)

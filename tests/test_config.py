@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specbench import config
+from specbench import commands, config
 from specbench.config import Setting, UserError
 from specbench.methods import METHODS, module
 
@@ -317,3 +317,17 @@ def test_methods_of_bundled_suites_have_settings_that_their_classes_take(name):
     assert len({spec.name for spec in specs}) == len(specs)
     for spec in specs:
         config.validated(module(spec.method).Settings, spec.values, spec.name)
+
+
+def test_a_sweep_over_lists():
+    specs = config.grid(config.load_method("swift"), {"branches": [[1, 1, 1, 1], [3, 5, 8, 10], [1, 1, 1, 1]]})
+    assert [spec.values["branches"] for spec in specs] == [[1, 1, 1, 1], [3, 5, 8, 10]]
+
+
+def test_a_change_reaches_every_variant_but_what_it_is_named_after():
+    plan = commands.plan(
+        [], "csd-sensitivity-gate", "pocket", ["csd.memory=none", "csd.gate_threshold=0.9"], "vanilla", 1
+    )
+    swept = [spec for spec in plan.methods if spec.method == "csd"]
+    assert {spec.values["memory"] for spec in swept} == {"none"}
+    assert [spec.values["gate_threshold"] for spec in swept] == [0.001, 0.01, 0.1, 0.3, 0.6]

@@ -240,8 +240,8 @@ def test_registered_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     calls = []
 
     def text_generator(**settings: object) -> object:
-        def generate(prompt: str, until: tuple[str, ...], max_new_tokens: int, temperature: float) -> str:
-            calls.append((settings, prompt, until, max_new_tokens, temperature))
+        def generate(prompt: str, until: tuple[str, ...], max_new_tokens: int, temperature: float, task: str) -> str:
+            calls.append((settings, prompt, until, max_new_tokens, temperature, task))
             return " #### 5 Q: #### 2"
 
         return generate
@@ -259,7 +259,7 @@ def test_registered_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert results["results"]["sums"]["exact_match,strict"] == 0.25
     assert results["results"]["sums"]["exact_match,last"] == 0.25  # cut before "Q:", so 5 and not 2
     assert len(calls) == 4
-    assert calls[0] == ({"pair": "pocket", "method": "sps"}, "Q: 1+1\nA:", ("Q:", "</s>"), 40, 0.0)
+    assert calls[0] == ({"pair": "pocket", "method": "sps"}, "Q: 1+1\nA:", ("Q:", "</s>"), 40, 0.0, "sums")
 
 
 @pytest.mark.parametrize(
@@ -282,13 +282,13 @@ def test_generation_settings(
     fake = types.SimpleNamespace(text_generator=lambda **_: lambda *call: calls.append(call) or "text")
     monkeypatch.setitem(sys.modules, "specbench.run", fake)
     model = SpecbenchLM(pair="pocket", method="sps")
-    request = types.SimpleNamespace(args=("prompt", settings))
+    request = types.SimpleNamespace(args=("prompt", settings), task_name="a task")
     if temperature is None:
         with pytest.raises(ValueError, match="temperature"):
             model.generate_until([request], disable_tqdm=True)
         return
     assert model.generate_until([request], disable_tqdm=True) == ["text"]
-    assert calls == [("prompt", (), tokens, temperature)]
+    assert calls == [("prompt", (), tokens, temperature, "a task")]
     for refused in (model.loglikelihood, model.loglikelihood_rolling):
         with pytest.raises(NotImplementedError, match="generation only"):
             refused([request])

@@ -81,7 +81,13 @@ def test_a_hash_tells_counts_apart(tmp_path, pair):
 
 def test_memory_that_is_not_given(pair):
     assert find_memory("none", "universal", pair) is None
-    assert find_memory("auto", "universal", pair) is None, "nothing is shipped for this pair"
+    assert find_memory("auto", "task-specific", pair) is None, "nothing is shipped for this pair"
+    for asked in (
+        ("universal", pair),
+        ("task-specific", pair, 60),
+    ):  # not silently none: the figures would be CSD's without
+        with pytest.raises(UserError, match="comes with the pair made; specbench calibrate"):
+            find_memory("auto", *asked)
 
 
 def table(**columns) -> pa.Table:

@@ -94,7 +94,7 @@ def run(
                 allow_pickle=allow_pickle,
             )
         elif not resume:
-            raise UserError("run needs --method and --suite: specbench run --method csd --suite math")
+            raise UserError("run needs --suite (and --method): specbench run --method csd --suite math")
         raise typer.Exit(commands.run(given, out, resume))
 
 

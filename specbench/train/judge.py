@@ -41,7 +41,8 @@ class Swaps:
 def train(job: Job) -> None:
     """Mine the job's documents (or go on with that), fit, write the head to `job.out` and print the held-out figures.
 
-    What was mined stays in a folder beside the file, `FILE.mined`. Raises UserError where there is nothing to learn.
+    What was mined stays in a folder beside the file, `NAME.mined` for NAME.safetensors. Raises UserError where there is
+    nothing to learn.
     """
     settings = job.settings
     assert isinstance(settings, Settings)
