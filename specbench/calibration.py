@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from specbench import config
-from specbench.config import MethodSpec, Plan, UserError
+from specbench.config import Plan, UserError
 from specbench.console import console, progress
 from specbench.decoding.accept import exact
 from specbench.decoding.drafters import ModelDrafter
@@ -73,7 +73,7 @@ def calibrate(
     loaded = load_pair(pair_spec, device, dtype)
     gamma = spec.values["gamma"]
     if suite:
-        plan = _plan(suite, loaded, pair_spec, spec, documents, seed, data_dir)
+        plan = config.preparing(pair_spec, suite, spec, documents, seed, data_dir)
         texts = list(_documents(plan, loaded, gamma + 1))
     else:
         assert corpus
@@ -98,28 +98,6 @@ def calibrate(
     console.print(f"{len(texts)} texts: {path}", highlight=False, soft_wrap=True)
     if suite:
         console.print(f"next: specbench run --method csd --suite {suite} --set csd.memory={path}", highlight=False)
-
-
-def _plan(
-    suite: str,
-    pair: Pair,
-    pair_spec: config.PairSpec,
-    spec: MethodSpec,
-    documents: int,
-    seed: int,
-    data_dir: str | None,
-) -> Plan:
-    suite_spec = config.load_suite(suite)
-    return Plan(
-        pair=pair_spec,
-        methods=(spec,),
-        baseline=None,
-        suite=suite_spec.name,
-        tasks=config.resolve_tasks(suite_spec, pair_spec, data_dir),
-        limit=documents,
-        data_dir=data_dir,
-        seed=seed,
-    )
 
 
 def _documents(plan: Plan, pair: Pair, reach: int) -> Iterator[Text]:

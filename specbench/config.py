@@ -309,3 +309,18 @@ def resolve_tasks(suite: SuiteSpec, pair: PairSpec, data_dir: str | None) -> tup
         counterpart = task_info(line.task).counterpart
         lines.append(line.model_copy(update={"task": counterpart}) if counterpart else line)
     return tuple(lines)
+
+
+def preparing(pair: PairSpec, suite: str, spec: MethodSpec, documents: int, seed: int, data_dir: str | None) -> Plan:
+    """A plan for what is learned before a run: one method, and so many documents of each task of a suite."""
+    suite_spec = load_suite(suite)
+    return Plan(
+        pair=pair,
+        methods=(spec,),
+        baseline=None,
+        suite=suite_spec.name,
+        tasks=resolve_tasks(suite_spec, pair, data_dir),
+        limit=documents,
+        data_dir=data_dir,
+        seed=seed,
+    )

@@ -22,7 +22,7 @@ from specbench import run as engine
 from specbench.config import PACKAGE, UserError
 from specbench.methods.sps import SpS
 
-TASKS = {"pocket_gsm8k": 12, "pocket_math500": 10}  # new tokens
+TASKS = {"pocket_gsm8k": 28, "pocket_math500": 20}  # new tokens
 DOCUMENTS = 4  # of both tasks together
 SETTINGS = ["sps.gamma=3", "csd.gamma=3", "csd.count_threshold=1", "csd.gate_threshold=0"]
 SAME = ["repeat", "task", "doc_id", "method", "order", "seed", "tokens", "text", "finish", "error", "state_hash"]

@@ -50,19 +50,10 @@ def train(
         raise UserError(f"--set {others.pop()}.…: only {spec.name} is trained")
     spec = config.override(spec, assigned.get(spec.name, {}))
     settings = config.validated(methods.module(spec.method).Settings, spec.values, spec.name)
-    pair_spec, suite_spec = config.load_pair(pair), config.load_suite(suite)
+    pair_spec = config.load_pair(pair)
     path = out or Path(f"{spec.method}-{pair_spec.name}.safetensors")
     if path.exists():
         raise UserError(f"{path} exists; choose another --out")
-    plan = Plan(
-        pair=pair_spec,
-        methods=(spec,),
-        baseline=None,
-        suite=suite_spec.name,
-        tasks=config.resolve_tasks(suite_spec, pair_spec, data_dir),
-        limit=documents,
-        data_dir=data_dir,
-        seed=seed,
-    )
+    plan = config.preparing(pair_spec, suite, spec, documents, seed, data_dir)
     trainer = importlib.import_module(TRAINERS[spec.method])
     trainer.train(Job(spec, settings, load_pair(pair_spec, device, dtype), plan, path))
