@@ -49,5 +49,6 @@ def speculate(
         scored = score(target, last, draft)
         verdict = accept(draft, scored, sampling, rng)
         target.keep(len(context), verdict.path)
-        context += verdict.committed
-        yield Round(verdict.committed, verdict)
+        committed = verdict.committed
+        context += committed
+        yield Round(committed, verdict)
