@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-VERSION = 3
+VERSION = 4
 # 1: first version.
 # 2: new_tokens and wall_seconds of imported samples.
 # 3: levels and parents of drafts that are trees.
+# 4: predictions and confidences of drafted tokens.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -74,6 +75,8 @@ ROUNDS = pa.schema(
         pa.field("target_tokens", pa.list_(pa.int32())),  # what the target preferred at each position
         pa.field("decisions", pa.list_(pa.int8())),  # see DECISIONS
         pa.field("ratios", pa.list_(pa.float32())),  # p(draft token) / p(target token)
+        pa.field("predictions", pa.list_(pa.float32())),  # what the length policy went by; NaN: it did not look there
+        pa.field("confidences", pa.list_(pa.float32())),  # q(draft token), where it was drawn at random
         pa.field("parents", pa.list_(pa.int16())),  # of a tree: which drafted token each one follows, -1 the context
     ]
 )

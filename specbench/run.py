@@ -53,6 +53,11 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
     stopwatch = Stopwatch(pair.device)
     methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.methods}
     sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
+    for name, method in methods.items():
+        try:
+            method.check(sampling)
+        except ValueError as error:
+            raise UserError(f"{name}: {error}") from None
     requests = tasks.requests()
     prompts = [encode(pair, request.prompt) for request in requests]
     check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
@@ -194,6 +199,8 @@ def round_row(number: int, one: Round, lap: Lap) -> dict[str, Any]:
             "target_tokens": verdict.targets,
             "decisions": [records.DECISIONS.index(decision) for decision in decisions],
             "ratios": verdict.ratios,
+            "predictions": verdict.predictions,
+            "confidences": verdict.confidences,
             "parents": verdict.parents,
         }
     return row

@@ -28,6 +28,8 @@ class Weighed:
     gaps: list[float]  # [K]: z(drafted) - z(target), the target's own raw logits, ≤ 0
     also: tuple[list[float], ...] = ()  # columns [K] that a method asked for
     parents: tuple[int, ...] | None = None  # of a tree
+    predictions: tuple[float, ...] | None = None  # [K], as in the draft
+    confidences: list[float] | None = None  # [K]: q(drafted), where it was drawn at random
 
     def verdict(self, accepted: int, rescued: tuple[int, ...] = ()) -> Verdict:
         """Of a chain, whose first `accepted` tokens stand."""
@@ -37,7 +39,17 @@ class Weighed:
         """Of a chain or a tree, whose tokens on `path` stand."""
         ratios = [math.exp(gap) for gap in self.gaps]
         token = self.emit[path[-1] + 1 if path else 0]
-        return Verdict(path, token, self.drafted, self.targets, ratios, rescued, self.parents)
+        return Verdict(
+            path,
+            token,
+            self.drafted,
+            self.targets,
+            ratios,
+            rescued,
+            self.parents,
+            self.predictions,
+            self.confidences,
+        )
 
 
 @dataclass(frozen=True)
@@ -90,10 +102,14 @@ def weigh(
     highest, targets = own.max(-1)
     gaps = own.gather(-1, tokens[:, None])[:, 0] - highest
     test = tested or exact_test(draft, scored.logits, sampling, rng)
+    also = list(also)
+    if draft.probs is not None:
+        also.append(draft.probs.gather(-1, tokens[:, None])[:, 0])
     columns = (tokens, test.passed, targets, gaps, *also, test.emit)
     # Ids are exact in float64, so that everything crosses in one copy.
     host = torch.cat([column.double() for column in columns]).tolist()
     drafted, passed, preferred, differences, *others = (host[i * count : (i + 1) * count] for i in range(4 + len(also)))
+    confidences = others.pop() if draft.probs is not None else None
     return Weighed(
         drafted=[int(x) for x in drafted],
         passed=[x == 1 for x in passed],
@@ -102,6 +118,8 @@ def weigh(
         gaps=differences,
         also=tuple(others),
         parents=draft.parents,
+        predictions=draft.predictions,
+        confidences=confidences,
     )
 
 

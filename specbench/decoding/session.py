@@ -101,8 +101,10 @@ class Session:
         self._tree.grow(parents)
         return self._tree.inputs(len(parents), self.model)
 
-    def catch_up(self, context: Sequence[int]) -> Scored:
+    def catch_up(self, context: Sequence[int], hidden: bool = False) -> Scored:
         """Make the cache hold exactly `context`: roll back to what is common, feed the rest; logits [fed, V].
+
+        With `hidden` the last hidden states too.
 
         The last token is fed anew if it is there already, since its logits are wanted.
         """
@@ -110,7 +112,7 @@ class Session:
             self.truncate(self._tree.root)
         shared = min(_common(self.tokens, context), len(context) - 1)
         self.truncate(shared)
-        return self.forward(context[shared:])
+        return self.forward(context[shared:], hidden=hidden)
 
     def truncate(self, length: int) -> None:
         """Roll the cache back to its first `length` tokens, in place, without reading anything from the device."""

@@ -48,6 +48,7 @@ def speculate(
         draft = drafter.propose(context, gamma, sampling, rng)
         scored = score(target, last, draft)
         verdict = accept(draft, scored, sampling, rng)
+        drafter.lengths.observe(verdict)
         target.keep(len(context), verdict.path)
         committed = verdict.committed
         context += committed

@@ -50,6 +50,7 @@ class Draft:
     tokens: Tensor  # [K] int64, on the model's device
     probs: Tensor | None  # [K, V]; None: a point mass on each token
     parents: tuple[int, ...] | None = None  # [K]; None: a chain
+    predictions: tuple[float, ...] | None = None  # [K]: what the drafter's length policy went by
     rows: Tensor | None = field(init=False, default=None)  # [K] on the device: parents + 1
 
     def __post_init__(self) -> None:
@@ -68,6 +69,8 @@ class Verdict:
     ratios: list[float]  # K: p(drafted) / p(target's preference), from raw logits
     rescued: tuple[int, ...] = ()  # those of `path` that the exact rule would have rejected
     parents: tuple[int, ...] | None = None  # as in the draft
+    predictions: tuple[float, ...] | None = None  # K: as in the draft
+    confidences: list[float] | None = None  # K: q(drafted); None: the tokens were not drawn at random
 
     @property
     def accepted(self) -> int:
@@ -150,6 +153,9 @@ class Method(Protocol):
     def inputs(self) -> dict[str, str]:
         """Hashes of what the method was given beside its settings (a memory, weights), by name; for the manifest."""
 
+    def check(self, sampling: Sampling) -> None:
+        """Raise ValueError if the method cannot decode under this sampling."""
+
     def reset(self, task: str = "") -> None:
         """Forget whatever was learned from earlier prompts; those that follow belong to `task`."""
 
@@ -165,6 +171,8 @@ class Stateless:
 
     def inputs(self) -> dict[str, str]:
         return {}
+
+    def check(self, sampling: Sampling) -> None: ...
 
     def reset(self, task: str = "") -> None: ...
 

@@ -13,6 +13,13 @@ METHODS = {
     "judge": "specbench.methods.judge",
     "swift": "specbench.methods.swift",
     "lookahead": "specbench.methods.lookahead",
+    "confidence": "specbench.methods.confidence",
+    "cumulative": "specbench.methods.cumulative",
+    "entropy": "specbench.methods.entropy",
+    "heuristic": "specbench.methods.heuristic",
+    "specdecpp": "specbench.methods.specdecpp",
+    "bandit": "specbench.methods.bandit",
+    "oracle": "specbench.methods.oracle",
 }
 
 

@@ -13,18 +13,17 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from specbench.config import Settings as Base
 from specbench.decoding.accept import Weighed, weigh
-from specbench.decoding.drafters import Drafter, ModelDrafter
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.session import Session
 from specbench.decoding.speculate import speculate
 from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.memory import Memory, find_memory
+from specbench.methods.drafting import Drafted, Drafting, model_drafter
 from specbench.models import Pair
 
 
-class Settings(Base):
-    gamma: int = Field(ge=1, description="draft tokens a round (γ)")
+class Settings(Drafting):
     count_threshold: float = Field(ge=0, description="rejections of a pair before it may be rescued (λ); 0: any pair")
     count_test: Literal["at_least", "more_than"] = Field(description="how a count is held against λ")
     gate_threshold: float = Field(ge=0, le=1, description="least p(draft)/p(target token) of a rescue (τ); 0: no gate")
@@ -36,7 +35,7 @@ class Settings(Base):
     calibration_size: int = Field(ge=0, description="calibration documents of each task that count; 0: all there are")
 
 
-class CSD:
+class CSD(Drafted):
     """Speculative sampling whose rejections are looked up in a memory that lives across the prompts of a task.
 
     `memory` holds the counts at the start of each task; what is counted while decoding is kept apart, in `learned`, and
@@ -93,24 +92,27 @@ class CSD:
         return self.calibrated.get(pair, 0) + self.learned.get(pair, 0)
 
     def inputs(self) -> dict[str, str]:
-        return self.memory.hashes()
+        return {**super().inputs(), **self.memory.hashes()}
 
     def reset(self, task: str = "") -> None:
+        super().reset(task)
         self.calibrated = self.memory.of(task)
         self.learned = Counter()
 
     def state(self) -> Any:
-        """The counts of this task so far, as [draft token, target token, count]."""
-        return sorted([d, t, n] for (d, t), n in self.learned.items())
+        """The counts of this task so far, as [draft token, target token, count], and what the length policy learned."""
+        return [sorted([d, t, n] for (d, t), n in self.learned.items()), super().state()]
 
     def restore(self, state: Any) -> None:
-        self.learned = Counter({(d, t): n for d, t, n in state})
+        counts, lengths = state
+        self.learned = Counter({(d, t): n for d, t, n in counts})
+        super().restore(lengths)
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     return CSD(
         pair.session("target", watch),
-        ModelDrafter(pair.session("draft", watch)),
+        model_drafter(settings, pair, watch),
         settings,
         find_memory(settings.memory, settings.calibration, pair, settings.calibration_size),
         pair.eos_ids if settings.exclude_eos else frozenset(),

@@ -15,18 +15,19 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
-from specbench.config import Settings as Base
+from specbench.config import UserError
 from specbench.decoding.accept import Tested, exact, exact_test, weigh
-from specbench.decoding.drafters import Drafter, ModelDrafter
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.lengths import Lengths
 from specbench.decoding.sampling import pick, probabilities
 from specbench.decoding.session import Session
 from specbench.decoding.speculate import speculate
-from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
+from specbench.methods.drafting import FIXED, Drafted, Drafting, model_drafter
 from specbench.models import Pair
 
 
-class Settings(Base):
-    gamma: int = Field(ge=1, description="draft tokens a round (γ)")
+class Settings(Drafting):
     form: Literal["paper", "code"] = Field(description="whose entropy and window, unless these are given")
     entropy: Literal["form", "full_norm", "top3"] = Field(
         description="full_norm: of all tokens, over ln V (0 to 1); top3: the three likeliest tokens' terms, in nats"
@@ -64,7 +65,7 @@ class Settings(Base):
         return self.window_length if kind == "paper" else self.window_length - 1
 
 
-class FLy(Stateless):
+class FLy(Drafted):
     """Speculative decoding that defers the verdict on a mismatch until the tokens behind it are seen."""
 
     lossless = False
@@ -132,7 +133,7 @@ class Greedy:
     """A drafter that takes its likeliest tokens at any temperature."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self.drafter = drafter
+        self.drafter, self.lengths = drafter, drafter.lengths
 
     def begin(self, prompt: list[int]) -> None:
         self.drafter.begin(prompt)
@@ -151,6 +152,7 @@ class LookupDrafter:
 
     def __init__(self, session: Session, size: int, tokens: int) -> None:
         self.session, self.size, self.tokens = session, size, tokens
+        self.lengths = Lengths()
 
     def begin(self, prompt: list[int]) -> None:
         self.session.restart(prompt)
@@ -188,7 +190,9 @@ def lookup(tokens: list[int], size: int, count: int) -> list[int]:
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    draft = pair.session("draft", watch)
-    lookups = settings.ngram_size, settings.ngram_tokens
-    drafter = LookupDrafter(draft, *lookups) if settings.ngram else ModelDrafter(draft)
+    drafter: Drafter = model_drafter(settings, pair, watch)
+    if settings.ngram:
+        if settings.length != FIXED or settings.stop_at_eos:
+            raise UserError("fly drafts a fixed length by prompt lookup; for another one add --set fly.ngram=false")
+        drafter = LookupDrafter(pair.session("draft", watch), settings.ngram_size, settings.ngram_tokens)
     return FLy(pair.session("target", watch), drafter, settings)

@@ -11,25 +11,24 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specbench.config import Settings as Base
 from specbench.decoding.accept import weigh
-from specbench.decoding.drafters import Drafter, ModelDrafter
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.session import Session
 from specbench.decoding.speculate import speculate
-from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.heads import Head, find_head, hidden_size
+from specbench.methods.drafting import Drafted, Drafting, model_drafter
 from specbench.models import Pair
 
 KIND = "judge"
 
 
-class Settings(Base):
-    gamma: int = Field(ge=1, description="draft tokens a round (γ)")
+class Settings(Drafting):
     threshold: float = Field(ge=0, le=1, description="a rejected token is kept if σ(head) is more; 1: SpS")
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
 
-class Judge(Stateless):
+class Judge(Drafted):
     """Speculative sampling that keeps a rejected token if the head finds it right: σ(w·h + b) > threshold.
 
     h is the target's last hidden state after reading the draft token itself, which the verifying forward gives. The
@@ -73,7 +72,7 @@ class Judge(Stateless):
         return weighed.verdict(len(weighed.drafted), tuple(rescued))
 
     def inputs(self) -> dict[str, str]:
-        return self.head.hashes()
+        return {**super().inputs(), **self.head.hashes()}
 
 
 def read_states(target: Session, recent: Tensor, draft: Draft) -> Scored:
@@ -88,4 +87,4 @@ def shapes(pair: Pair) -> dict[str, tuple[int, ...]]:
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     head = find_head(settings.head, KIND, pair, shapes(pair))
-    return Judge(pair.session("target", watch), ModelDrafter(pair.session("draft", watch)), settings, head)
+    return Judge(pair.session("target", watch), model_drafter(settings, pair, watch), settings, head)

@@ -11,23 +11,22 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from specbench.config import Settings as Base
 from specbench.decoding.accept import Weighed, exact_test, weigh
-from specbench.decoding.drafters import Drafter, ModelDrafter
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.session import Session
 from specbench.decoding.speculate import speculate
-from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
+from specbench.methods.drafting import Drafted, Drafting, model_drafter
 from specbench.models import Pair
 
 
-class Settings(Base):
-    gamma: int = Field(ge=1, description="draft tokens a round (γ)")
+class Settings(Drafting):
     form: Literal["gate", "lenience"] = Field(description="which rule keeps a rejected token")
     gate_threshold: float = Field(ge=0, le=1, description="gate: least p(draft)/p(target token) to keep (τ); 1: SpS")
     lenience: float = Field(ge=0, le=1, description="lenience: accept with min(1, p/(ε q)) (ε); 1: SpS")
 
 
-class Lossy(Stateless):
+class Lossy(Drafted):
     """Speculative sampling that keeps a rejected token if the target finds it likely enough.
 
     With a threshold of 1 it is speculative sampling, but for exact ties with the likeliest token, which are kept.
@@ -82,4 +81,4 @@ def lenient(
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return Lossy(pair.session("target", watch), ModelDrafter(pair.session("draft", watch)), settings)
+    return Lossy(pair.session("target", watch), model_drafter(settings, pair, watch), settings)

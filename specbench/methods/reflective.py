@@ -10,23 +10,22 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specbench.config import Settings as Base
 from specbench.decoding.accept import exact
-from specbench.decoding.drafters import Drafter, ModelDrafter
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.session import Session
 from specbench.decoding.speculate import read_once, speculate
-from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Stateless, Watch
+from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Watch
+from specbench.methods.drafting import Drafted, Drafting, model_drafter
 from specbench.models import Pair
 
 
-class Settings(Base):
-    gamma: int = Field(ge=1, description="draft tokens a round (γ)")
+class Settings(Drafting):
     alpha: float = Field(ge=0, le=1, description="weight of the second reading (α); 0: speculative sampling")
     prompt: str = Field(description='reflective prompt between the readings; "" with a weight of 0: no second reading')
     prefix_tokens: int = Field(ge=0, description="last committed tokens repeated before the second reading")
 
 
-class Reflective(Stateless):
+class Reflective(Drafted):
     """Speculative sampling on fused logits. `prompt` is the tokenised reflective prompt, without special tokens."""
 
     lossless = False
@@ -73,5 +72,5 @@ def fuse(logits: Tensor, count: int, alpha: float) -> Tensor:
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     prompt = pair.tokenizer(settings.prompt, add_special_tokens=False)["input_ids"]
-    drafter = ModelDrafter(pair.session("draft", watch))
+    drafter = model_drafter(settings, pair, watch)
     return Reflective(pair.session("target", watch), drafter, settings, prompt)

@@ -3,22 +3,22 @@
 from collections.abc import Iterator
 
 import torch
-from pydantic import Field
 
-from specbench.config import Settings as Base
 from specbench.decoding.accept import exact
 from specbench.decoding.drafters import Drafter, ModelDrafter
+from specbench.decoding.lengths import Lengths
 from specbench.decoding.session import Session
 from specbench.decoding.speculate import speculate
-from specbench.decoding.types import Method, Round, Sampling, Stateless, Watch
+from specbench.decoding.types import Method, Round, Sampling, Watch
+from specbench.methods.drafting import Bounded, Drafted, Drafting, model_drafter
 from specbench.models import Pair
 
 
-class Settings(Base):
-    gamma: int = Field(ge=1, description="draft tokens a round (γ)")
+class Settings(Drafting):
+    """Those of every method that drafts from a model."""
 
 
-class SpS(Stateless):
+class SpS(Drafted):
     """Draft γ tokens, verify them by one target forward, keep those that rejection sampling passes."""
 
     lossless = True
@@ -32,4 +32,10 @@ class SpS(Stateless):
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return SpS(pair.session("target", watch), ModelDrafter(pair.session("draft", watch)), settings.gamma)
+    return SpS(pair.session("target", watch), model_drafter(settings, pair, watch), settings.gamma)
+
+
+def adaptive(settings: Bounded, lengths: Lengths, pair: Pair, watch: Watch) -> Method:
+    """Speculative sampling whose draft lengths a policy chooses."""
+    drafter = ModelDrafter(pair.session("draft", watch), lengths, pair.eos_ids if settings.stop_at_eos else frozenset())
+    return SpS(pair.session("target", watch), drafter, settings.longest)

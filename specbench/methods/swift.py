@@ -15,11 +15,12 @@ from pydantic import Field
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.decoding.layer_skip import decoder_layers, without
+from specbench.decoding.lengths import Lengths
 from specbench.decoding.sampling import probabilities
 from specbench.decoding.session import Session
 from specbench.decoding.speculate import speculate
 from specbench.decoding.trees import exact_tree
-from specbench.decoding.types import Draft, Method, Round, Sampling, Watch
+from specbench.decoding.types import Draft, Method, Round, Sampling, Stateless, Watch
 from specbench.methods.swift_search import Search, Skip
 from specbench.models import Pair
 
@@ -62,6 +63,7 @@ class SelfDrafter:
     def __init__(self, target: Session, watch: Watch, settings: Settings) -> None:
         self.target, self.watch, self.settings = target, watch, settings
         self.layers = len(decoder_layers(target.model))
+        self.lengths = Lengths()  # its trees end by themselves
         self.restore([])
 
     def begin(self, prompt: list[int]) -> None:
@@ -153,7 +155,7 @@ def skipped_sublayers(layers: int, ratio: float) -> int:
     return math.floor(2 * (layers - 2) * ratio + 1e-9)
 
 
-class Swift:
+class Swift(Stateless):
     """Self-speculative decoding with a tree of likeliest tokens and a search that goes on from prompt to prompt."""
 
     lossless = True
@@ -164,9 +166,6 @@ class Swift:
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         return speculate(self.target, self.drafter, exact_tree, self.settings.gamma, prompt, sampling, rng)
-
-    def inputs(self) -> dict[str, str]:
-        return {}
 
     def reset(self, task: str = "") -> None:
         self.drafter.restore([])

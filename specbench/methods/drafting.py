@@ -1,0 +1,87 @@
+"""What all methods share that draft from a model: how long their drafts are."""
+
+from typing import Any
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from specbench import config
+from specbench.config import Settings as Base
+from specbench.config import UserError
+from specbench.decoding.drafters import Drafter, ModelDrafter
+from specbench.decoding.lengths import Lengths
+from specbench.decoding.types import Sampling, Watch
+from specbench.methods import module
+from specbench.models import Pair
+
+FIXED = "fixed"
+LENGTHS = ("confidence", "cumulative", "entropy", "heuristic", "specdecpp", "bandit", "oracle")
+
+
+class Drafting(Base):
+    """Settings of a method that drafts from a model."""
+
+    gamma: int = Field(ge=1, description="draft tokens a round (γ); the most, where `length` chooses")
+    length: str = Field(
+        default=FIXED,
+        description="who chooses the draft length: fixed, or a length method (such as specdecpp) or its YAML",
+    )
+    stop_at_eos: bool = Field(default=False, description="a draft ends behind an end token")
+
+
+class Bounded(Base):
+    """Settings of a length method."""
+
+    longest: int = Field(ge=1, description="the most draft tokens a round")
+    stop_at_eos: bool = Field(description="a draft ends behind an end token")
+
+
+class Stopping(Bounded):
+    """Settings of a length method that stops by a signal."""
+
+    shortest: int = Field(ge=1, description="no stop before so many draft tokens")
+
+    @field_validator("shortest")
+    @classmethod
+    def fits(cls, shortest: int, info: ValidationInfo) -> int:
+        longest: int | None = info.data.get("longest")
+        if longest is not None and shortest > longest:
+            raise PydanticCustomError("bounds", f"{shortest} is more than longest ({longest}); change one of them")
+        return shortest
+
+
+class Drafted:
+    """Base of methods with a drafter, which carry from text to text what its length policy learns, and no more."""
+
+    drafter: Drafter
+
+    def check(self, sampling: Sampling) -> None:
+        self.drafter.lengths.check(sampling)
+
+    def inputs(self) -> dict[str, str]:
+        return self.drafter.lengths.inputs()
+
+    def reset(self, task: str = "") -> None:
+        self.drafter.lengths.reset()
+
+    def state(self) -> Any:
+        return self.drafter.lengths.state()
+
+    def restore(self, state: Any) -> None:
+        self.drafter.lengths.restore(state)
+
+
+def model_drafter(settings: Drafting, pair: Pair, watch: Watch) -> ModelDrafter:
+    """The pair's draft model with the draft lengths of the settings. Raises UserError for what is no length method."""
+    lengths = Lengths()
+    stop_at_eos = settings.stop_at_eos
+    if settings.length != FIXED:
+        spec = config.load_method(settings.length)
+        chooser = module(spec.method)
+        if not hasattr(chooser, "lengths"):
+            raise UserError(
+                f"length={settings.length}: {spec.method} chooses no lengths; these do: {', '.join(LENGTHS)}"
+            )
+        chosen = config.validated(chooser.Settings, spec.values, spec.name)
+        lengths, stop_at_eos = chooser.lengths(chosen, pair), stop_at_eos or chosen.stop_at_eos
+    return ModelDrafter(pair.session("draft", watch), lengths, pair.eos_ids if stop_at_eos else frozenset())
