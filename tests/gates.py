@@ -6,8 +6,11 @@ import os
 import oracle
 import torch
 
+from specbench.decoding.acceptance import AcceptanceHead
+from specbench.decoding.bandit import Bandit
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.generate import Ending, Limits, until_end
+from specbench.decoding.lengths import Confidence, Cumulative, Entropy, Heuristic, Lengths, Oracle, Predicted
 from specbench.decoding.session import Session
 from specbench.decoding.types import Method, Round, Sampling
 from specbench.memory import Memory
@@ -50,11 +53,44 @@ def methods(architecture: str, gamma: int) -> dict[str, Method]:
     return {
         "vanilla": Vanilla(Session(target, "target")),
         "sps": SpS(Session(target, "target"), drafter(), gamma),
+        **{f"sps, {name}": sps(architecture, gamma + 2, chosen) for name, chosen in policies(architecture).items()},
         "lookahead": Lookahead(Session(target, "target"), LookaheadSettings(window=5, ngram=4, candidates=3)),
         "reflective, weight 0": Reflective(Session(target, "target"), drafter(), reflecting(gamma), [7, 70, 17]),
         "csd, no rescue by count": csd(target, draft, gamma, count_threshold=float("inf"), gate_threshold=0.0),
         "csd, no rescue by gate": csd(target, draft, gamma, count_threshold=0, gate_threshold=1.0),
     }
+
+
+def sps(architecture: str, gamma: int, lengths: Lengths) -> SpS:
+    """Speculative sampling with a policy for its draft lengths."""
+    target, draft = pair(architecture)
+    return SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft"), lengths), gamma)
+
+
+def policies(architecture: str) -> dict[str, Lengths]:
+    """Every way to choose a draft length, set so that it chooses different ones."""
+    target, draft = pair(architecture)
+    oracle = Oracle(Session(target, "target"), Session(draft, "draft"), frozenset(), 40)
+    return {
+        "confidence": Confidence(0.15, shortest=1),
+        "cumulative": Cumulative(0.01, shortest=2),
+        "entropy": Entropy(2.8, shortest=1),
+        "specdecpp": Predicted(random_head(draft), 0.6, shortest=1, hashes={}),
+        "heuristic": Heuristic(3),
+        "bandit": Bandit((1, 2, 4), draft_cost=0.2, alpha=1.0),
+        "oracle": oracle,
+    }
+
+
+def random_head(model, depth: int = 2, seed: int = 0) -> AcceptanceHead:
+    """A head that says something else at each state."""
+    width = model.get_output_embeddings().weight.shape[-1]
+    rng = torch.Generator().manual_seed(seed)
+
+    def noise(*shape: int) -> torch.Tensor:
+        return (torch.randn(*shape, generator=rng) / width**0.5).to(DEVICE)
+
+    return AcceptanceHead(noise(depth, width, width), noise(depth, width), 4 * noise(2, width), noise(2), depth)
 
 
 def reflecting(gamma: int) -> ReflectiveSettings:

@@ -135,7 +135,7 @@ def test_each_task_begins_with_its_own_memory_and_without_what_the_last_one_lear
     judge(method, ONE)
     assert method.count(1, 0) == 3 and method.state() == [[[1, 0, 1]], None]
     method.reset("two")
-    assert method.count(1, 0) == 7 and method.state() == []
+    assert method.count(1, 0) == 7 and method.state() == [[], None]
     method.reset("one")
     assert method.count(1, 0) == 2
     assert set(method.inputs()) == {"memory", "memory one"}

@@ -15,10 +15,11 @@ class Bandit(Lengths):
     """Choose a length from `lengths` behind the first drafted token (SpecKV's decision, arXiv 2605.02888).
 
     SpecKV trains a small network beforehand; this learns while decoding, by LinUCB with one linear model a length
-    (Li et al., arXiv 1003.0146, Algorithm 1): features (1, q(d_1), H(q_1)), deviations weighed by `alpha`. A round's
-    reward is its committed tokens less ρ (1 + c K): c is a draft forward's cost in target forwards, and ρ the tokens
-    per cost of all rounds so far, so that what is maximised in the long run is tokens per time. Ties go to the shorter.
-    It learns from text to text of a task.
+    (Li et al., arXiv 1003.0146, Algorithm 1) of the tokens that a round commits: features (1, q(d_1), H(q_1)),
+    deviations weighed by `alpha`. Chosen is the length K of the highest bound less ρ (1 + c K): c is a draft forward's
+    cost in target forwards, and ρ the tokens per cost of all rounds so far, so that what is maximised in the long run
+    is tokens per time. Ties go to the shorter. A length that was never tried is thought to stand whole (K + 1 tokens),
+    so that each is tried. It learns from text to text of a task.
     """
 
     looks = True
@@ -28,8 +29,9 @@ class Bandit(Lengths):
         self.reset()
 
     def reset(self) -> None:
-        self.restore({"gram": [np.eye(3).tolist()] * len(self.lengths), "sums": [[0.0] * 3] * len(self.lengths),
-                      "tokens": 0.0, "cost": 0.0})  # fmt: skip
+        arms = len(self.lengths)
+        sums = [[length + 1.0, 0.0, 0.0] for length in self.lengths]
+        self.restore({"gram": [np.eye(3).tolist()] * arms, "sums": sums, "tokens": 0.0, "cost": 0.0})
 
     def state(self) -> Any:
         return {"gram": self.gram.tolist(), "sums": self.sums.tolist(), "tokens": self.tokens, "cost": self.cost}
@@ -49,11 +51,13 @@ class Bandit(Lengths):
         return step >= self.lengths[self.chosen]
 
     def choose(self, features: Floats) -> int:
-        """Which of the lengths has the highest upper bound of its reward, for features [3]."""
+        """Which of the lengths has the highest upper bound of what it brings, for features [3]."""
         inverse = np.linalg.inv(self.gram)
         expected = np.einsum("kij,kj->ki", inverse, self.sums) @ features
         spread = np.sqrt(np.einsum("i,kij,j->k", features, inverse, features))
-        return int(np.argmax(expected + self.alpha * spread))
+        costs = 1 + self.draft_cost * np.array(self.lengths)
+        rate = self.tokens / self.cost if self.cost else 0.0
+        return int(np.argmax(expected + self.alpha * spread - rate * costs))
 
     def observe(self, verdict: Verdict) -> None:
         """Learn from a round, in place; one that ended before its length, at an end token, counts like the others."""
@@ -61,4 +65,4 @@ class Bandit(Lengths):
         self.tokens, self.cost = self.tokens + committed, self.cost + cost
         if self.chosen >= 0:
             self.gram[self.chosen] += np.outer(self.features, self.features)
-            self.sums[self.chosen] += (committed - self.tokens / self.cost * cost) * self.features
+            self.sums[self.chosen] += committed * self.features

@@ -48,7 +48,7 @@ def acceptance_head(head: Head, device: torch.device) -> AcceptanceHead:
 
 def lengths(settings: Settings, pair: Pair) -> Lengths:
     pair.session("draft")  # a pair without a draft model is refused in its words
-    head = find_head(settings.head, KIND, pair, shapes(pair))
+    head = find_head(settings.head, KIND, pair, shapes(pair), "draft")
     loaded = acceptance_head(head, pair.models["draft"].device)
     return Predicted(loaded, settings.threshold, settings.shortest, head.hashes())
 
