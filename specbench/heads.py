@@ -1,7 +1,8 @@
-"""Trained heads as files: a few small tensors that read a target model's hidden states, and whose they are.
+"""Trained heads as files: a few small tensors that read one model's hidden states, and whose they are.
 
-A file is safetensors with metadata, JSON under one key: what kind of head it is, the target's weights, tokenizer and
-hidden size it was trained for, and how.
+A file is safetensors with metadata, JSON under one key: what kind of head it is, which model of the pair it reads, the
+hidden size, weights and tokenizer it was trained for, and how. A head that reads the draft judges what the target will
+do, so it belongs to the weights of both.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,6 +25,8 @@ VERSION = 1
 KEY = "specbench"
 SHIPPED = SUITES / "methods" / "heads"
 SAMPLED = 4096  # values of each tensor that tell one model from another
+Reads = Literal["target", "draft"]  # whose hidden states
+Shapes = Mapping[str, tuple[int, ...]]  # of tensors by name; -1 for any size
 
 
 @dataclass(frozen=True)
@@ -63,16 +66,29 @@ def fingerprint(model: PreTrainedModel) -> str:
     return digest.hexdigest()[:16]
 
 
-def write_head(path: Path, kind: str, tensors: Mapping[str, Tensor], pair: Pair, trained: Mapping[str, Any]) -> None:
-    """Save a head for the pair's target as float32; `trained` (JSON-like) says how it came about."""
-    target = pair.models["target"]
+def weights(pair: Pair, reads: Reads) -> dict[str, str]:
+    """Fingerprints, by role, of the models that a head belongs to."""
+    roles = ("target", "draft") if reads == "draft" else ("target",)
+    return {role: fingerprint(pair.session(role).model) for role in roles}
+
+
+def write_head(
+    path: Path,
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    pair: Pair,
+    trained: Mapping[str, Any],
+    reads: Reads = "target",
+) -> None:
+    """Save a head for the pair as float32; `trained` (JSON-like) says how it came about."""
     metadata = {
         "version": VERSION,
         "kind": kind,
         "pair": pair.name,
-        "target": fingerprint(target),
+        "reads": reads,
+        **weights(pair, reads),
         "tokenizer": pair.tokenizer_hash,
-        "hidden_size": hidden_size(target),
+        "hidden_size": hidden_size(pair.session(reads).model),
         "trained": dict(trained),
     }
     # One key: the order of several is drawn anew at each call, and the same training shall give the same file.
@@ -86,11 +102,11 @@ def write_head(path: Path, kind: str, tensors: Mapping[str, Tensor], pair: Pair,
     new.replace(path)
 
 
-def read_head(path: Path, kind: str, pair: Pair, shapes: Mapping[str, tuple[int, ...]]) -> Head:
-    """The head in a file; `shapes` are those its tensors must have.
+def read_head(path: Path, kind: str, pair: Pair, shapes: Shapes, reads: Reads = "target") -> Head:
+    """The head in a file; its tensors must have these shapes, and it must read the model that `reads` names.
 
     Raises UserError for a file that is missing, damaged or of a later version, for a head of another kind, and for
-    one that was trained for another hidden size, tokenizer or target.
+    one that was trained for another hidden size, tokenizer, target or draft.
     """
     remedy = f"train one: {command(kind, pair)}"
     if not path.is_file():
@@ -101,40 +117,48 @@ def read_head(path: Path, kind: str, pair: Pair, shapes: Mapping[str, tuple[int,
             metadata = json.loads((file.metadata() or {})[KEY])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
         version, width, trained = (metadata[key] for key in ("version", "hidden_size", "trained"))
-        own, whose, speaks_of, weights = (metadata[key] for key in ("kind", "pair", "tokenizer", "target"))
+        own, whose, speaks_of = (metadata[key] for key in ("kind", "pair", "tokenizer"))
+        model = metadata.get("reads", "target")  # the first heads did not say it
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"{damaged} ({' '.join(str(error).split())[:80]}); {remedy}") from None
     if version > VERSION:
         raise UserError(f"the head {path} was written by a later version of specbench; use that one to read it")
     if own != kind:
         raise UserError(f"{path} is a head for {own}, not for {kind}; {remedy}")
-    target = pair.models["target"]
-    if width != hidden_size(target):
-        raise UserError(
-            f"the head {path} reads {width} values, but the target of {pair.name} has {hidden_size(target)}; {remedy}"
-        )
+    if model != reads:
+        raise UserError(f"{damaged} (it reads the {model}, and a head for {kind} reads the {reads}); {remedy}")
+    size = hidden_size(pair.session(reads).model)
+    if width != size:
+        raise UserError(f"the head {path} reads {width} values, but the {reads} of {pair.name} has {size}; {remedy}")
     if speaks_of != pair.tokenizer_hash:
         raise UserError(f"the head {path} (of {whose}) belongs to another tokenizer than that of {pair.name}; {remedy}")
-    if weights != fingerprint(target):
-        raise UserError(f"the head {path} was trained on {whose}, whose target has other weights than this; {remedy}")
-    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != dict(shapes):
+    for role, found in weights(pair, reads).items():
+        if metadata.get(role) != found:
+            raise UserError(
+                f"the head {path} was trained on {whose}, whose {role} has other weights than this; {remedy}"
+            )
+    if tensors.keys() != shapes.keys() or not all(_fits(tensors[name], shape) for name, shape in shapes.items()):
         raise UserError(f"{damaged} (its tensors are not those of a head for {kind}); {remedy}")
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
         raise UserError(f"{damaged} (it holds values that are no numbers); {remedy}")
     return Head(kind, {name: tensor.float() for name, tensor in tensors.items()}, trained)
 
 
-def find_head(setting: str, kind: str, pair: Pair, shapes: Mapping[str, tuple[int, ...]]) -> Head:
+def _fits(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    return tensor.ndim == len(shape) and all(wanted in (-1, n) for n, wanted in zip(tensor.shape, shape, strict=True))
+
+
+def find_head(setting: str, kind: str, pair: Pair, shapes: Shapes, reads: Reads = "target") -> Head:
     """The head that a setting names: a file, or `auto` for the one that ships with the pair. Errors as in read_head."""
     if setting != "auto":
-        return read_head(Path(setting), kind, pair, shapes)
+        return read_head(Path(setting), kind, pair, shapes, reads)
     shipped = SHIPPED / f"{kind}-{pair.name}.safetensors"
     if not shipped.is_file():
         raise UserError(
             f"no head of {kind} ships with {pair.name}; train one ({command(kind, pair)}) "
             f"and name it by --set {kind}.head=FILE"
         )
-    return read_head(shipped, kind, pair, shapes)
+    return read_head(shipped, kind, pair, shapes, reads)
 
 
 def command(kind: str, pair: Pair) -> str:

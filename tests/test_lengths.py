@@ -140,6 +140,27 @@ def test_predictions_are_those_of_the_tokens_themselves():
     assert scored >= 10
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="the reference decodes on the CPU")
+@pytest.mark.parametrize("sampling", (GREEDY, Sampling(0.7, top_k=30)), ids=str)
+def test_a_head_that_reads_q_gets_that_of_its_own_token(sampling):
+    """Greedy drafts have the plain softmax's q."""
+    (prompt,) = oracle.prompts(1, length=9, seed=5)
+    head = random_head(pair("llama")[1], more=1)
+    net, scored = torch_head(head), 0
+    text, rounds = decode(sps("llama", 6, Predicted(head, 0.9, 1, {}, confident=True)), prompt, 60, sampling)
+    context = [*prompt, text[0]]
+    for one in rounds[1:-1]:
+        drafted, slow = one.verdict.drafted, Slow("llama", context)
+        for i, token in enumerate(drafted[:-1]):
+            logits = oracle.next_logits(slow.draft, [*context, *drafted[:i]])
+            q = float(oracle.warp(logits, sampling.temperature or 1.0, sampling.top_k)[token])
+            read = torch.cat([slow.state(drafted[: i + 1]), torch.tensor([math.log(q / (1 - q))])])
+            assert one.verdict.predictions[i] == pytest.approx(float(net(read.float()).softmax(-1)[1]), abs=1e-4)
+            scored += 1
+        context += one.tokens
+    assert scored >= 10
+
+
 def test_confidences_are_q_of_the_drawn_tokens():
     (prompt,) = oracle.prompts(1, length=9)
     text, rounds = decode(sps("llama", 3, Lengths()), prompt, 30, Sampling(0.8, top_k=20))

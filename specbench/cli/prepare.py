@@ -13,6 +13,7 @@ from specbench.config import UserError
 class Tool(str, Enum):
     spec_bench = "spec-bench"
     vllm = "vllm"
+    specdecpp_head = "specdecpp-head"
 
 
 def calibrate(
@@ -69,17 +70,29 @@ def calibrate(
 
 
 def train(
-    method: Annotated[str, typer.Option(help="what to train: judge, or a YAML file based on it")],
+    method: Annotated[str, typer.Option(help="what to train: judge, specdecpp, or a YAML file based on one of them")],
     suite: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="whose calibration documents: a suite by name, or a YAML file", autocompletion=known("suites")
         ),
-    ],
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TASK:SPLIT", help="instead of a suite: these documents, never those a task tests"),
+    ] = None,
     pair: Pair = "pocket",
-    documents: Annotated[int, typer.Option(min=1, help="calibration documents of each task")] = 50,
+    documents: Annotated[int, typer.Option(min=1, help="documents of each task")] = 50,
     seed: Annotated[int, typer.Option(help="of what is drawn from the documents")] = 0,
     set_: Set = None,
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="specdecpp: change a setting of suites/training/specdecpp.yaml"),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=V1,V2,…", help="specdecpp: a head for every combination, in the folder --out"),
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     data_dir: DataDir = None,
@@ -90,6 +103,10 @@ def train(
     `specbench train --method judge --pair pocket --suite pocket --documents 50 --out judge.safetensors`
 
     `specbench run --method judge --suite math --set judge.head=judge.safetensors`
+
+    `specbench train --method specdecpp --data pocket_gsm8k:calibration --recipe depth=2 --out head.safetensors`
+
+    `specbench train --method specdecpp --suite math --grid depth=0,1,2,3,4 --grid weight=1,3,6,12 --out heads`
     """
     from specbench import train as module
 
@@ -105,6 +122,9 @@ def train(
             dtype=dtype,
             data_dir=folder(data_dir),
             out=out,
+            data=data or [],
+            recipe=recipe or [],
+            grid=grid or [],
         )
 
 
@@ -127,29 +147,49 @@ def merge(
 
 def import_(
     tool: Annotated[Tool, typer.Argument(help="whose files")],
-    files: Annotated[list[Path], typer.Argument(help="one file a method", show_default=False)],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="one file a method; of specdecpp-head the checkpoint's folder", show_default=False),
+    ],
     baseline: Annotated[Path | None, typer.Option(help="the tool's file of plain decoding; becomes vanilla")] = None,
     method: Annotated[str | None, typer.Option(help="what to call the method of a single file")] = None,
-    pair: Annotated[str | None, typer.Option(help="what to call the pair of models; default: the tool")] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option(help="what to call the pair of models; default: the tool. specdecpp-head: the pair itself"),
+    ] = None,
     by_category: Annotated[bool, typer.Option("--by-category", help="Spec-Bench: each category is a task")] = False,
     out: RunOut = None,
 ) -> None:
     """Make a run folder of another tool's figures, so that `compare` puts them under the same definitions.
 
-    What a format does not tell stays empty.
+    What a format does not tell stays empty. Of a head that SpecDec++ released, make a head file.
 
     `specbench import spec-bench answers-eagle.jsonl --baseline answers-vanilla.jsonl --by-category`
 
     `specbench import vllm result.json --method eagle3`
+
+    `specbench import specdecpp-head acchead-llama2-chat-7bx70b --pair llama-2-chat-70b-7b --out head.safetensors`
     """
     from specbench import importers
     from specbench.console import console
+    from specbench.importers.acceptance_head import import_head
 
     with user_errors():
+        if by_category and tool is not Tool.spec_bench:
+            raise UserError(f"--by-category is for spec-bench; {tool.value} has no categories")
+        if tool is Tool.specdecpp_head:
+            if len(files) != 1 or pair is None or baseline or method:
+                raise UserError("specdecpp-head takes one folder, --pair and --out; nothing else")
+            head = import_head(files[0], pair, out)
+            console.print(
+                f"head: {head}\nnext: specbench run --method specdecpp --pair {pair} --suite specdecpp "
+                f"--set specdecpp.head={head}",
+                highlight=False,
+                soft_wrap=True,
+            )
+            return
         if tool is Tool.spec_bench:
             made = importers.import_spec_bench(files, baseline, method, pair or tool.value, out, by_category)
         else:
-            if by_category:
-                raise UserError("--by-category is for spec-bench; a vLLM file has no categories")
             made = importers.import_vllm(files, baseline, method, pair or tool.value, out)
         console.print(f"records: {made}/\nnext:    specbench show {made}", highlight=False, soft_wrap=True)

@@ -8,18 +8,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
+LEAST = 1e-6  # chance that is told from none, and from certainty
+
 
 @dataclass(frozen=True)
 class AcceptanceHead:
     """D residual blocks x + SiLU(Wx + b), then a linear layer to two classes, of which 1 is "accepted".
 
-    It reads the draft's last hidden state after reading the token, [H]. The released heads go through one block D times
-    (their blocks share their weights); such a head holds that one.
+    It reads the draft's last hidden state after reading the token, [H], as in the paper; or that and how sure the draft
+    was of the token (`features`), which is our addition. The released heads go through one block D times (their blocks
+    share their weights); such a head holds that one.
     """
 
-    blocks_weight: Tensor  # [B, H, H]; B is D, or 1 if the blocks share their weights
-    blocks_bias: Tensor  # [B, H]
-    out_weight: Tensor  # [2, H]
+    blocks_weight: Tensor  # [B, W, W]; B is D, or 1 if the blocks share their weights; W is H, or H + 1
+    blocks_bias: Tensor  # [B, W]
+    out_weight: Tensor  # [2, W]
     out_bias: Tensor  # [2]
     depth: int  # D
 
@@ -27,21 +30,21 @@ class AcceptanceHead:
         if self.blocks_weight.shape[0] not in (1, self.depth):
             raise ValueError(f"{self.blocks_weight.shape[0]} blocks cannot make a depth of {self.depth}")
 
-    def log_odds(self, hidden: Tensor) -> Tensor:
-        """log P(accepted) / P(rejected) of hidden states [..., H]: [...]."""
+    def log_odds(self, inputs: Tensor) -> Tensor:
+        """log P(accepted) / P(rejected) of inputs [..., W]: [...]."""
         for weight, bias in self._blocks():
-            hidden = hidden + silu(linear(hidden, weight, bias))
-        classes = linear(hidden, self.out_weight, self.out_bias)
+            inputs = inputs + silu(linear(inputs, weight, bias))
+        classes = linear(inputs, self.out_weight, self.out_bias)
         return classes[..., 1] - classes[..., 0]
 
     @torch.inference_mode()
-    def probability(self, hidden: Tensor) -> float:
-        """P(accepted) of one hidden state [H]; waits for the device. For frozen heads: it keeps what it works out."""
+    def probability(self, inputs: Tensor) -> float:
+        """P(accepted) of one input [W]; waits for the device. For frozen heads: it keeps what it works out."""
         blocks, weight, bias = self._layers
-        hidden = hidden.to(weight.dtype)
+        inputs = inputs.to(weight.dtype)
         for w, b in blocks:
-            hidden = hidden + silu(torch.addmv(b, w, hidden))
-        return 1 / (1 + math.exp(-max(float(torch.dot(weight, hidden) + bias), -700.0)))
+            inputs = inputs + silu(torch.addmv(b, w, inputs))
+        return 1 / (1 + math.exp(-max(float(torch.dot(weight, inputs) + bias), -700.0)))
 
     def _blocks(self) -> list[tuple[Tensor, Tensor]]:
         """(W, b) of each block, D of them."""
@@ -52,3 +55,8 @@ class AcceptanceHead:
     def _layers(self) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
         """The blocks, and the one row [H] and number that the two classes differ by."""
         return self._blocks(), self.out_weight[1] - self.out_weight[0], self.out_bias[1] - self.out_bias[0]
+
+
+def features(hidden: Tensor, confidence: Tensor) -> Tensor:
+    """[..., H + 1]: hidden states [..., H], and the log odds of the chance q(d) [...] that the draft gave each token."""
+    return torch.cat([hidden, torch.logit(confidence.to(hidden.dtype), eps=LEAST)[..., None]], -1)

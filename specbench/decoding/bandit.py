@@ -46,7 +46,7 @@ class Bandit(Lengths):
 
     def enough(self, step: int, drawn: Drawn) -> bool:
         if step == 1:
-            self.features = np.array([1.0, drawn.confidence(), drawn.entropy()])
+            self.features = np.array([1.0, float(drawn.chance()), drawn.entropy()])
             self.chosen = self.choose(self.features)
         return step >= self.lengths[self.chosen]
 

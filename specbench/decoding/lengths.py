@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.decoding.acceptance import AcceptanceHead
+from specbench.decoding.acceptance import AcceptanceHead, features
 from specbench.decoding.sampling import probabilities
 from specbench.decoding.session import Session
 from specbench.decoding.types import Sampling, Verdict
@@ -34,9 +34,9 @@ class Drawn:
         """The distribution [V] that the token was drawn from; the model's own where it was chosen greedily."""
         return (probabilities(self.logits, RAW) if self.probs is None else self.probs)[0]
 
-    def confidence(self) -> float:
-        """q(d). Waits for the device."""
-        return float(self.q[self.token])
+    def chance(self) -> Tensor:
+        """q(d) [1], on the device."""
+        return self.q[self.token]
 
     def entropy(self) -> float:
         """H(q) in nats. Waits for the device."""
@@ -114,7 +114,7 @@ class Confidence(Looking):
     """Stop behind a token with q(d) < threshold (Kim et al., arXiv 2302.07863; Liu et al., arXiv 2404.18911)."""
 
     def signal(self, drawn: Drawn) -> float:
-        return drawn.confidence()
+        return float(drawn.chance())
 
     def reached(self) -> bool:
         return self.seen[-1] < self.threshold
@@ -142,18 +142,26 @@ class Predicted(Looking):
 
     The head scores d_{s-1} from the state behind it, which the forward that brought d_s gives for free. So the chance
     that all tokens stand is the product over those before d_s, and d_s itself is never scored (official code).
+
+    `confident` tells a head that reads q(d) too.
     """
 
     hidden = True
 
-    def __init__(self, head: AcceptanceHead, threshold: float, shortest: int, hashes: Mapping[str, str]) -> None:
+    def __init__(
+        self, head: AcceptanceHead, threshold: float, shortest: int, hashes: Mapping[str, str], confident: bool = False
+    ) -> None:
         super().__init__(threshold, shortest)
-        self.head, self.hashes = head, hashes
+        self.head, self.hashes, self.confident = head, hashes, confident
+        self.chance = torch.empty(0)  # q of the last token drawn, [1]
 
     def enough(self, step: int, drawn: Drawn) -> bool:
         if step > 1:
             assert drawn.hidden is not None
-            self.seen.append(self.head.probability(drawn.hidden))
+            inputs = features(drawn.hidden, self.chance[0]) if self.confident else drawn.hidden
+            self.seen.append(self.head.probability(inputs))
+        if self.confident:
+            self.chance = drawn.chance()
         return step >= self.shortest and 1 - math.prod(self.seen) > self.threshold
 
     def inputs(self) -> dict[str, str]:

@@ -1,20 +1,23 @@
 """Training what has weights beside the models: `specbench train --method NAME`.
 
 Each trainer is a module with `train(job)`, which learns from documents that no test uses and writes one head file
-(specbench/heads.py).
+(specbench/heads.py), or a folder of them for a grid of recipes.
 """
 
 import importlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from specbench import config, methods
-from specbench.config import MethodSpec, Plan, UserError
+from specbench.config import MethodSpec, PairSpec, Plan, TaskLine, UserError
 from specbench.models import Pair, load_pair
+from specbench.train.recipe import load_recipe, parse_grid
 
 TRAINERS = {
     "judge": "specbench.train.judge",
+    "specdecpp": "specbench.train.specdecpp",
 }
 
 
@@ -27,12 +30,20 @@ class Job:
     pair: Pair
     plan: Plan
     out: Path
+    data: tuple[str, ...] = ()  # TASK:SPLIT; empty: the calibration documents of the plan's suite
+    recipe: MethodSpec | None = None  # of methods that have one
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values of recipe settings; `out` is a folder then
+
+    def use(self, head: Path) -> str:
+        """The command that decodes with a head."""
+        suite = "SUITE" if self.data else self.plan.suite
+        return f"specbench run --method {self.spec.method} --suite {suite} --set {self.spec.method}.head={head}"
 
 
 def train(
     method: str,
     pair: str,
-    suite: str,
+    suite: str | None,
     documents: int,
     seed: int,
     assignments: Sequence[str],
@@ -40,8 +51,14 @@ def train(
     dtype: str,
     data_dir: str | None,
     out: Path | None,
+    data: Sequence[str] = (),
+    recipe: Sequence[str] = (),
+    grid: Sequence[str] = (),
 ) -> None:
-    """Train a method's head for a pair on `documents` of each task of a suite. Raises UserError."""
+    """Train a method's head for a pair on `documents` of each task of a suite, or of each TASK:SPLIT in `data`.
+
+    Raises UserError.
+    """
     spec = config.load_method(method)
     if spec.method not in TRAINERS:
         raise UserError(f"{method} has nothing to train; these have: {', '.join(TRAINERS)}")
@@ -50,10 +67,36 @@ def train(
         raise UserError(f"--set {others.pop()}.…: only {spec.name} is trained")
     spec = config.override(spec, assigned.get(spec.name, {}))
     settings = config.validated(methods.module(spec.method).Settings, spec.values, spec.name)
+    own_recipe, axes = load_recipe(spec.method, recipe), parse_grid(grid)
+    if own_recipe is None and (recipe or grid):
+        raise UserError(f"{method} is trained without a recipe; leave out --recipe and --grid")
+    if (suite is None) == (not data):
+        raise UserError("train needs --suite (calibration documents of its tasks) or --data TASK:SPLIT, one of them")
     pair_spec = config.load_pair(pair)
-    path = out or Path(f"{spec.method}-{pair_spec.name}.safetensors")
-    if path.exists():
+    path = out or Path(f"{spec.method}-{pair_spec.name}" + ("-grid" if axes else ".safetensors"))
+    if path.exists() and not (axes and path.is_dir()):
         raise UserError(f"{path} exists; choose another --out")
-    plan = config.preparing(pair_spec, suite, spec, documents, seed, data_dir)
+    if suite:
+        plan = config.preparing(pair_spec, suite, spec, documents, seed, data_dir)
+    else:
+        plan = _of_splits(pair_spec, data, spec, documents, seed, data_dir)
     trainer = importlib.import_module(TRAINERS[spec.method])
-    trainer.train(Job(spec, settings, load_pair(pair_spec, device, dtype), plan, path))
+    trainer.train(Job(spec, settings, load_pair(pair_spec, device, dtype), plan, path, tuple(data), own_recipe, axes))
+
+
+def _of_splits(
+    pair: PairSpec, data: Sequence[str], spec: MethodSpec, documents: int, seed: int, data_dir: str | None
+) -> Plan:
+    """A plan whose documents are named as TASK:SPLIT."""
+    from specbench.train.documents import named
+
+    return Plan(
+        pair=pair,
+        methods=(spec,),
+        baseline=None,
+        suite=" ".join(data),
+        tasks=tuple(TaskLine(task=source.task) for source in named(data)),
+        limit=documents,
+        data_dir=data_dir,
+        seed=seed,
+    )

@@ -18,9 +18,8 @@ from specbench.config import UserError
 from specbench.console import console, progress
 from specbench.heads import write_head
 from specbench.methods.judge import KIND, Settings
-from specbench.run import stable_seed
 from specbench.train import Job
-from specbench.train.documents import training_documents
+from specbench.train.documents import held_apart, training_documents
 from specbench.train.logistic import Bools, Floats, Linear, at_threshold, auroc, balanced, choose_penalty, fit
 from specbench.train.mining import Mined, Miner, mine_all
 
@@ -46,7 +45,7 @@ def train(job: Job) -> None:
     """
     settings = job.settings
     assert isinstance(settings, Settings)
-    documents = training_documents(job.plan, job.pair, settings.gamma + 1)
+    documents = training_documents(job.plan, job.pair, settings.gamma + 1, job.data)
     miner = Miner(job.pair, job.plan.seed)
     folder = mined_folder(job.out)
     if folder.exists():
@@ -59,7 +58,7 @@ def train(job: Job) -> None:
     accuracy = at_threshold(held.labels, scores, settings.threshold).accuracy
     trained = {
         "suite": job.plan.suite,
-        "tasks": [line.task for line in job.plan.tasks if any(d.task == line.task for d in documents)],
+        "tasks": list(dict.fromkeys(document.task for document in documents)),
         "documents": len(documents),
         "swaps": len(learned.labels),
         "right": int(learned.labels.sum()),
@@ -79,11 +78,7 @@ def train(job: Job) -> None:
     )
     show(held, scores, settings.threshold)
     console.print(f"{job.out}; mined labels: {folder}", highlight=False, soft_wrap=True)
-    console.print(
-        f"next: specbench run --method judge --suite {job.plan.suite} --set judge.head={job.out}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.print(f"next: {job.use(job.out)}", highlight=False, soft_wrap=True)
 
 
 def mined_folder(out: Path) -> Path:
@@ -95,14 +90,14 @@ def split(mined: Mapping[str, Mined], seed: int) -> tuple[Swaps, Swaps]:
 
     Raises UserError if fewer than two documents have swaps.
     """
-    names = sorted((name for name, one in mined.items() if one.labels), key=lambda name: stable_seed(seed, name))
+    names = [name for name, one in mined.items() if one.labels]
     if len(names) < 2:
         raise UserError(
             f"{len(names)} of {len(mined)} documents have a right answer and a draft that differs from it; "
             "that is too few to learn from, take more --documents"
         )
-    held = max(1, len(names) // HELD_OUT)
-    return gather([mined[name] for name in names[held:]]), gather([mined[name] for name in names[:held]])
+    learned, held = held_apart(names, seed, HELD_OUT)
+    return gather([mined[name] for name in learned]), gather([mined[name] for name in held])
 
 
 def gather(mined: Sequence[Mined]) -> Swaps:

@@ -11,30 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specbench.config import UserError
 from specbench.decoding.generate import Ending, Limits
 from specbench.decoding.session import Session
 from specbench.heads import fingerprint
 from specbench.models import Pair
 from specbench.run import detokenizer, stable_seed
+from specbench.train.collected import Facts, collect_all, half, state_column, states_of
 from specbench.train.documents import Document
 
 MOST_SWAPS = 32  # of a document, drawn at random from its mismatches
-LARGEST = float(np.finfo(np.float16).max)
-SCHEMA = pa.schema(
-    [
-        ("position", pa.int32()),  # in the answer, from 0
-        ("draft_token", pa.int32()),
-        ("target_token", pa.int32()),
-        ("score", pa.float64()),  # of the answer after the swap
-        ("label", pa.bool_()),
-        ("hidden", pa.list_(pa.float16())),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -114,57 +102,38 @@ def finish(session: Session, logits: Tensor, ending: Ending) -> None:
             logits = session.forward([token]).logits[-1]
 
 
-def half(state: Tensor) -> NDArray[np.float16]:
-    return state.float().clamp(-LARGEST, LARGEST).cpu().numpy().astype(np.float16)
-
-
 def mine_all(
     miner: Miner, documents: Sequence[Document], folder: Path, advance: Callable[[int], None]
 ) -> dict[str, Mined]:
-    """Mine every document into a file of its own in `folder`; those that an earlier call left there are read instead.
-
-    `advance` is called with 1 after each. Raises UserError if a file is damaged or was mined otherwise.
-    """
+    """Mine every document into a file of its own in `folder`; arguments and errors as in `collect_all`."""
     whose = {role: fingerprint(model) for role, model in miner.pair.models.items()}
-    found = {}
-    for document in documents:
-        path = folder / f"{document.name}.parquet"
-        facts = {
+
+    def facts(document: Document) -> Facts:
+        return {
             **whose,
             "prompt": document.prompt_hash,
             "length": document.max_new_tokens,
             "most_swaps": MOST_SWAPS,
             "seed": miner.seed,
         }
-        if not path.exists():
-            write_mined(path, miner.mine(document), facts)
-        found[document.name] = read_mined(path, facts)
-        advance(1)
-    return found
+
+    return collect_all(documents, folder, facts, lambda one: as_table(miner.mine(one)), from_table, advance)
 
 
-def write_mined(path: Path, mined: Mined, facts: dict[str, object]) -> None:
-    columns = (mined.positions, mined.draft_tokens, mined.target_tokens, mined.scores, mined.labels, list(mined.hidden))
-    metadata = {"facts": json.dumps(facts), "original": json.dumps(mined.original)}
-    table = pa.table(dict(zip(SCHEMA.names, columns, strict=True)), schema=SCHEMA.with_metadata(metadata))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    pq.write_table(table, new, compression="zstd")
-    new.replace(path)
+def as_table(mined: Mined) -> pa.Table:
+    """A row a swap: position in the answer, tokens, score of the answer after the swap, label, hidden state."""
+    columns = {
+        "position": pa.array(mined.positions, pa.int32()),
+        "draft_token": pa.array(mined.draft_tokens, pa.int32()),
+        "target_token": pa.array(mined.target_tokens, pa.int32()),
+        "score": pa.array(mined.scores, pa.float64()),
+        "label": pa.array(mined.labels, pa.bool_()),
+        "hidden": state_column(mined.hidden),
+    }
+    return pa.table(columns).replace_schema_metadata({"original": json.dumps(mined.original)})
 
 
-def read_mined(path: Path, facts: dict[str, object]) -> Mined:
-    try:
-        table = pq.read_table(path, schema=SCHEMA)
-        metadata = pq.read_schema(path).metadata
-        stored, original = json.loads(metadata[b"facts"]), json.loads(metadata[b"original"])
-        positions, drafts, targets, scores, labels, hidden = (column.to_pylist() for column in table.columns)
-        states = np.array(hidden, np.float16).reshape(len(hidden), -1) if hidden else np.empty((0, 0), np.float16)
-    except (pa.ArrowException, KeyError, ValueError, TypeError, OSError) as error:
-        cause = " ".join(str(error).split())[:80]
-        raise UserError(f"{path} is damaged ({cause}); delete it to mine that document again") from None
-    if differing := [key for key, value in facts.items() if stored.get(key) != value]:
-        raise UserError(
-            f"{path.parent} was mined with other {', '.join(differing)}; delete that folder, or choose another --out"
-        )
-    return Mined(positions, drafts, targets, scores, labels, states, original)
+def from_table(table: pa.Table) -> Mined:
+    original = json.loads(table.schema.metadata[b"original"])
+    positions, drafts, targets, scores, labels = (column.to_pylist() for column in table.columns[:5])
+    return Mined(positions, drafts, targets, scores, labels, states_of(table["hidden"]), original)

@@ -1,0 +1,120 @@
+"""Acceptance heads that the authors of SpecDec++ released, as head files (github.com/Kaffaljidhmah2/SpecDec_pp).
+
+A checkpoint is a folder with config.json (hidden_size and num_layers) and model.safetensors or pytorch_model.bin. Its
+tensors are those of a sequence: blocks i < num_layers with `model.{i}.linear`, then the linear layer
+`model.{num_layers}`, whose class 1 is "accepted". There all blocks are one, stored once or so many times.
+"""
+
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from specbench.config import Settings, UserError, load_pair, validated
+from specbench.heads import hidden_size, write_head
+from specbench.methods.specdecpp import KIND
+from specbench.models import Pair
+from specbench.models import load_pair as load_models
+
+# How the released head was trained, by the official code's README and defaults.
+RELEASED = {"inputs": "state", "weight": 6.0, "temperature": 1.0, "top_k": 50, "warped": False, "mix": 0.15}
+
+
+class Config(Settings):
+    hidden_size: int
+    num_layers: int = 0
+
+
+def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
+    """Write a released head as a head file for a pair, and return its path.
+
+    Raises UserError for a folder that holds no such head, and for a pair whose draft has another hidden size.
+    """
+    depth, tensors = read_released(checkpoint)
+    path = out or Path(f"{KIND}-{checkpoint.resolve().name}.safetensors")
+    if path.exists():
+        raise UserError(f"{path} exists; choose another --out")
+    loaded = load_models(load_pair(pair))
+    fits(checkpoint, tensors, loaded)
+    trained = {
+        **RELEASED,
+        "depth": depth,
+        "shared_blocks": len(tensors["blocks.weight"]) < depth,
+        "released": checkpoint.resolve().name,
+    }
+    write_head(path, KIND, tensors, loaded, trained, "draft")
+    return path
+
+
+def fits(checkpoint: Path, tensors: Mapping[str, Tensor], pair: Pair) -> None:
+    width, found = hidden_size(pair.session("draft").model), tensors["out.weight"].shape[1]
+    if width != found:
+        raise UserError(
+            f"{checkpoint} reads {found} values, but the draft of {pair.name} has {width}; "
+            "name the pair that it was trained for by --pair"
+        )
+
+
+def read_released(folder: Path) -> tuple[int, dict[str, Tensor]]:
+    """The depth of a released head, and its tensors by their names in a head file. Raises UserError."""
+    stored = _tensors(folder)
+    try:
+        raw = json.loads((folder / "config.json").read_text())
+        if not isinstance(raw, dict):
+            raise ValueError("it is no mapping")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / 'config.json'} cannot be read ({' '.join(str(error).split())[:80]})") from None
+    known = {key: value for key, value in raw.items() if key in Config.model_fields}
+    config = validated(Config, known, str(folder / "config.json"))
+    depth, width = config.num_layers, config.hidden_size
+    blocks = [i for i in range(depth) if f"model.{i}.linear.weight" in stored]
+    wanted = {
+        **{f"model.{i}.linear.{part}": shape for i in blocks for part, shape in _shapes(width, width)},
+        **{f"model.{depth}.{part}": shape for part, shape in _shapes(2, width)},
+    }
+    if {name: tuple(tensor.shape) for name, tensor in stored.items()} != wanted or len(blocks) not in (
+        depth,
+        min(depth, 1),
+    ):
+        raise UserError(f"{folder} holds no acceptance head of {depth} blocks that read {width} values")
+    layers = [[stored[f"model.{i}.linear.{part}"].float() for part in ("weight", "bias")] for i in blocks]
+    if all(torch.equal(mine, first) for layer in layers for mine, first in zip(layer, layers[0], strict=True)):
+        layers = layers[:1]  # one block, gone through again and again
+    return depth, {
+        "blocks.weight": torch.stack([weight for weight, _ in layers]) if layers else torch.empty(0, width, width),
+        "blocks.bias": torch.stack([bias for _, bias in layers]) if layers else torch.empty(0, width),
+        "out.weight": stored[f"model.{depth}.weight"].float(),
+        "out.bias": stored[f"model.{depth}.bias"].float(),
+    }
+
+
+def _shapes(rows: int, width: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return ("weight", (rows, width)), ("bias", (rows,))
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors in a folder, from safetensors, or from a pickle that may hold nothing but tensors."""
+    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    path = safe if safe.is_file() else pickled
+    if not path.is_file():
+        raise UserError(
+            f"{folder} has neither model.safetensors nor pytorch_model.bin; name the folder of a released head"
+        )
+    try:
+        found = load_file(path) if path == safe else torch.load(path, map_location="cpu", weights_only=True)
+        return {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
+    except (
+        SafetensorError,
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        AttributeError,
+        ValueError,
+        OSError,
+    ) as error:
+        raise UserError(f"{path} is damaged ({' '.join(str(error).split())[:80]})") from None

@@ -1,0 +1,82 @@
+"""How a head is trained: settings in suites/training/, each with its source; the command line changes some."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from specbench import config
+from specbench.config import SUITES, MethodSpec, Setting, Settings, UserError
+
+FOLDER = SUITES / "training"
+
+
+class Recipe(Settings):
+    """Of the acceptance head of SpecDec++ (arXiv 2405.19715, sections 4.4, 5.1 and D.1)."""
+
+    inputs: Literal["state", "state+confidence"] = Field(
+        description="what the head reads: the draft's hidden state behind the token, or with it the log odds of q(d)"
+    )
+    depth: int = Field(ge=0, description="residual blocks of the head (D)")
+    shared_blocks: bool = Field(description="all blocks share their weights")
+    weight: float = Field(gt=0, allow_inf_nan=False, description="weight of rejections in the loss (w_rej)")
+    mix: float = Field(ge=0, lt=1, description="share of the target's own tokens in what the draft reads (r)")
+    temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's responses; 0 is greedy")
+    top_k: int = Field(ge=0, description="of the target's responses; 0: off")
+    warped: bool = Field(description="acceptance under this temperature and top-k, not under the plain softmax")
+    epochs: int = Field(ge=1, description="passes over the documents")
+    batch: int = Field(ge=1, description="documents a step")
+    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls by a cosine")
+    warmup: float = Field(ge=0, le=1, description="share of the steps in which the learning rate rises")
+    weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
+    clip: float = Field(gt=0, description="largest norm of a step's gradient")
+    patience: int = Field(ge=0, description="epochs without a better held-out KL before it stops; 0: never")
+
+
+COLLECTING = ("mix", "temperature", "top_k", "warped")  # what the collected positions depend on
+
+
+def load_recipe(method: str, assignments: Iterable[str]) -> MethodSpec | None:
+    """The recipe of a method, `assignments` (KEY=VALUE) in place of its own; None if the method has none.
+
+    Raises UserError for a setting that the recipe does not have.
+    """
+    path = FOLDER / f"{method}.yaml"
+    if not path.is_file():
+        return None
+    raw = {**yaml.safe_load(path.read_text()), "name": f"the recipe of {method}"}
+    return config.override(config.validated(MethodSpec, raw, str(path)), dict(map(assignment, assignments)))
+
+
+def assignment(text: str) -> tuple[str, Setting]:
+    key, value = _parts("--recipe", text)
+    return key, Setting(value=_read("--recipe", text, value))
+
+
+def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """`KEY=V1,V2,…` into values by setting, each value once."""
+    axes: dict[str, list[Any]] = {}
+    for text in texts:
+        key, values = _parts("--grid", text)
+        read = [_read("--grid", text, value) for value in values.split(",")]
+        axes[key] = list(dict.fromkeys([*axes.get(key, []), *read]))
+    return axes
+
+
+def _parts(option: str, text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    if not (key and value):
+        more = ",VALUE,…" if option == "--grid" else ""
+        raise UserError(f"{option} {text!r}: write KEY=VALUE{more}, such as {option} depth={'1,2' if more else 2}")
+    return key, value
+
+
+def _read(option: str, text: str, value: str) -> Any:
+    try:
+        found = yaml.safe_load(value)
+    except yaml.YAMLError:
+        found = None
+    if found is None or isinstance(found, list | dict):
+        raise UserError(f"{option} {text!r}: cannot read the value {value!r}")
+    return found
