@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 METHOD ?= csd
 SUITE ?= math
 
-.PHONY: run test bench reproduce-tables gpu-check pocket format clean
+.PHONY: run test bench reproduce-tables gpu-check pocket pocket-heads format clean
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -29,6 +29,7 @@ bench: $(STAMP)
 	$(BIN)/specbench bench --documents 15
 	$(BIN)/python tests/bench_compare.py
 	$(BIN)/python tests/bench_csd.py
+	$(BIN)/python tests/bench_lengths.py
 
 # Runs what no earlier call has measured, then writes results/tables/; PAIR=, SUITE= and LIMIT= for your own.
 reproduce-tables: $(STAMP)
@@ -42,6 +43,13 @@ gpu-check:
 
 pocket: $(STAMP)
 	$(BIN)/python -m specbench.pocket.build
+
+# The heads that ship with the pair, into pocket-work/heads/: about half an hour on one core; a stopped call goes on.
+pocket-heads: $(STAMP)
+	$(BIN)/specbench train --method judge --suite pocket --documents 150 --out pocket-work/heads/judge-pocket.safetensors
+	$(BIN)/specbench train --method specdecpp --suite pocket-all --documents 1000 --recipe inputs=state+confidence \
+	  --recipe depth=1 --recipe weight=1 --recipe learning_rate=0.001 --recipe epochs=12 --recipe patience=3 \
+	  --out pocket-work/heads/specdecpp-pocket.safetensors
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

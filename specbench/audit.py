@@ -7,6 +7,7 @@ tokens of many draws are tested against the target's distribution at the very po
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,21 +112,29 @@ def audit(
     vanilla = Vanilla(pair.session("target"))
     reference = [_greedy(vanilla, pair, prompt, length) for prompt in prompts]
     places = [place for pair_of in zip(prompts, reference, strict=True) for place in _telling(pair, *pair_of)]
-    tested = sum(method.lossless for method in methods.values()) * len(SAMPLINGS)
+    tested = sum(len(samplings(method)) for method in methods.values())
     for name, method in methods.items():
         finding = Finding(name, method.lossless)
         try:
             for prompt, text in zip(prompts, reference, strict=True):
                 _check_greedy(finding, target, prompt, text, _greedy(method, pair, prompt, length))
                 advance(1)
-            if method.lossless:
-                for sampling in SAMPLINGS:
-                    finding.sampled.append(
-                        _check_sampling(method, pair, places, sampling, draws, LEVEL / tested, advance)
-                    )
+            for sampling in samplings(method):
+                level = LEVEL / tested
+                finding.sampled.append(_check_sampling(method, pair, places, sampling, draws, level, advance))
         except Exception as error:  # whatever a method raises is what its audit says
             finding.failure = f"{type(error).__name__}: {error}"
         yield finding
+
+
+def samplings(method: Method) -> list[Sampling]:
+    """Those of SAMPLINGS under which a method claims to be lossless; some decode greedily only."""
+    found = []
+    for sampling in SAMPLINGS if method.lossless else ():
+        with suppress(ValueError):
+            method.check(sampling)
+            found.append(sampling)
+    return found
 
 
 def _greedy(method: Method, pair: Pair, prompt: Prompt, length: int) -> list[int]:

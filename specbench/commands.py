@@ -12,7 +12,7 @@ from typing import Any
 from specbench import audit as auditing
 from specbench import config, reading
 from specbench import run as engine
-from specbench.config import MethodSpec, Plan, UserError
+from specbench.config import MethodSpec, Plan, SamplingSpec, UserError
 from specbench.console import RunProgress, console, progress
 from specbench.decoding.session import Unwatched
 from specbench.decoding.types import Method
@@ -39,7 +39,8 @@ def plan(
     """Resolve names into a plan; the baseline joins the methods, and `--set` changes their settings.
 
     Without `methods` the suite's own are taken. `params` sweeps settings of the methods (not of the baseline): a
-    variant for each combination of values.
+    variant for each combination of values. `options` are further fields of the plan; temperature, top_k and top_p are
+    the suite's where they are missing or None.
     """
     pair_spec, suite_spec = config.load_pair(pair), config.load_suite(suite)
     if not (methods or suite_spec.methods):
@@ -67,6 +68,8 @@ def plan(
     tasks = config.resolve_tasks(suite_spec, pair_spec, data_dir)
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
         console.print(f"[dim]pair pocket: the bundled tasks stand in: {', '.join(line.task for line in tasks)}[/]")
+    asked = {key: options.pop(key, None) for key in SamplingSpec.model_fields}
+    sampling = suite_spec.sampling.model_dump() | {key: value for key, value in asked.items() if value is not None}
     return config.validated(
         Plan,
         {
@@ -76,7 +79,9 @@ def plan(
             "suite": suite_spec.name,
             "tasks": tasks,
             "limit": limit or suite_spec.limit,
+            "max_length": suite_spec.max_length,
             "data_dir": data_dir,
+            **sampling,
             **options,
         },
         "run",
@@ -98,8 +103,16 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
             raise UserError(f"{folder} exists; go on with it by --resume {folder}, or choose another --out")
     for line in quick_lines(folder, chosen.device):
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    if chosen.temperature:
+        console.print(f"[dim]sampled: {chosen.sampling.name}[/]", highlight=False)
     if not carry_out(chosen, folder):
         return 130
+    for task, count in StoredRun(folder).manifest.get("left_out", {}).items():
+        console.print(
+            f"{task}: {count} documents left out, whose prompts leave no room in {chosen.max_length} tokens",
+            style="yellow",
+            highlight=False,
+        )
     summary = reading.show(folder, "table")
     for line in (
         f"\nrecords: {folder}/ (samples, rounds, scores and summary.parquet, manifest.json)",
@@ -152,8 +165,8 @@ def audit(chosen: Plan, length: int, draws: int, out: Path | None, named: bool =
             if named:
                 raise
             console.print(f"left out: {spec.name}: {error}", style="yellow", highlight=False, soft_wrap=True)
-    lossless = sum(method.lossless for method in methods.values())
-    texts = len(prompts) * (len(methods) + lossless * len(auditing.SAMPLINGS) * auditing.POSITIONS * draws)
+    sampled = sum(len(auditing.samplings(method)) for method in methods.values())
+    texts = len(prompts) * (len(methods) + sampled * auditing.POSITIONS * draws)
     with progress("auditing", texts) as advance:
         found = list(auditing.audit(pair, methods, prompts, length, draws, advance))
     print_audit(console, found)

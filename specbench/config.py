@@ -73,8 +73,13 @@ class TaskInfo(Settings):
     data: str | None
     metric: str = Field(description="the headline figure, as lm-eval's `name,filter`")
     max_new_tokens: int
-    counterpart: str | None = None
+    counterpart: str | tuple[str, ...] | None = None
     calibration: str | None = Field(default=None, description="the split that calibration may use")
+
+    @property
+    def counterparts(self) -> tuple[str, ...]:
+        """The bundled tasks that stand in for this one: several where it is a mixture."""
+        return (self.counterpart,) if isinstance(self.counterpart, str) else self.counterpart or ()
 
 
 class TaskLine(Settings):
@@ -91,12 +96,30 @@ class MethodLine(Settings):
     sweep: dict[str, tuple[Any, ...]] = {}
 
 
+class SamplingSpec(Settings):
+    """How tokens are drawn, of the target and of the draft alike; temperature 0 is greedy."""
+
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    top_k: int = Field(default=0, ge=0, description="0 is off")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="1 is off")
+
+    @property
+    def name(self) -> str:
+        """`greedy`, or temperature, top-k and top-p where they are in use."""
+        if self.temperature == 0:
+            return "greedy"
+        filters = f" top-k={self.top_k}" * (self.top_k > 0) + f" top-p={self.top_p:g}" * (self.top_p < 1)
+        return f"T={self.temperature:g}{filters}"
+
+
 class SuiteSpec(Settings):
     name: str
     description: str
     paper: str = ""
     tasks: tuple[TaskLine, ...] = Field(min_length=1)
     limit: int | None = Field(default=None, ge=1)
+    sampling: SamplingSpec = SamplingSpec()
+    max_length: int | None = Field(default=None, ge=2, description="tokens of a text in all, those of its prompt too")
     methods: tuple[MethodLine, ...] = Field(default=(), description="what is run where no method is named")
 
 
@@ -268,7 +291,7 @@ def _validate(model: type[Spec], raw: dict[str, Any], where: str) -> Spec:
 
 def _known_keys(model: type[BaseModel]) -> set[str]:
     """Keys of a model and of what it holds, for suggestions."""
-    held = (TaskLine, MethodLine, ModelSpec, Setting)
+    held = (TaskLine, MethodLine, SamplingSpec, ModelSpec, Setting)
     return {*model.model_fields, *(name for one in held for name in one.model_fields)}
 
 
@@ -286,6 +309,7 @@ class Plan(Settings):
     suite: str
     tasks: tuple[TaskLine, ...]
     limit: int | None = None
+    max_length: int | None = None
     split: str | None = Field(default=None, description="other documents than those that the tasks evaluate")
     repeats: int = Field(default=1, ge=1)
     seed: int = 0
@@ -299,16 +323,25 @@ class Plan(Settings):
     trust_remote_code: bool = False
     allow_pickle: bool = False
 
+    @property
+    def sampling(self) -> SamplingSpec:
+        return SamplingSpec(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
+
 
 def resolve_tasks(suite: SuiteSpec, pair: PairSpec, data_dir: str | None) -> tuple[TaskLine, ...]:
-    """The suite's tasks, or for the bundled pair their bundled counterparts, unless real data was given."""
+    """The suite's tasks, or for the bundled pair their bundled counterparts, unless real data was given.
+
+    No task comes twice. A line that has one counterpart decides how that is run; a mixture brings the rest of its own.
+    """
     if pair.name != "pocket" or data_dir:
         return suite.tasks
-    lines = []
-    for line in suite.tasks:
-        counterpart = task_info(line.task).counterpart
-        lines.append(line.model_copy(update={"task": counterpart}) if counterpart else line)
-    return tuple(lines)
+    places = [(line, task_info(line.task).counterparts or (line.task,)) for line in suite.tasks]
+    own: dict[str, TaskLine] = {}
+    for line, (name, *others) in places:
+        if not others:
+            own.setdefault(name, line)
+    lines = {name: own.get(name, line).model_copy(update={"task": name}) for line, names in places for name in names}
+    return tuple(lines.values())
 
 
 def preparing(pair: PairSpec, suite: str, spec: MethodSpec, documents: int, seed: int, data_dir: str | None) -> Plan:
@@ -321,6 +354,7 @@ def preparing(pair: PairSpec, suite: str, spec: MethodSpec, documents: int, seed
         suite=suite_spec.name,
         tasks=resolve_tasks(suite_spec, pair, data_dir),
         limit=documents,
+        max_length=suite_spec.max_length,
         data_dir=data_dir,
         seed=seed,
     )

@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -36,9 +37,9 @@ class TaskChoice:
 
     `task` is the lm-eval name; `fewshot` None keeps the task's own number; `max_new_tokens` is both the number used
     when the task names none and the upper limit when it does; `data` is the stem of the files `<data>_<split>.jsonl`
-    in the data folder, None if the task is never replaced; `hub` and `counterpart` (the hub data set and the task
-    with bundled data that stands in for this one) appear in error messages only; `split` takes the documents from
-    another split than the one that the task evaluates, without few-shot examples if they come from that split.
+    in the data folder, None if the task is never replaced; `hub` and `counterpart` (the hub data set and the task or
+    tasks with bundled data that stand in for this one) appear in error messages only; `split` takes the documents
+    from another split than the one that the task evaluates, without few-shot examples if they come from that split.
     """
 
     task: str
@@ -46,8 +47,15 @@ class TaskChoice:
     max_new_tokens: int
     data: str | None
     hub: str
-    counterpart: str | None
+    counterpart: str | tuple[str, ...] | None
     split: str | None = None
+
+    @property
+    def stand_in(self) -> str:
+        """The words that name the counterpart; empty without one."""
+        several = isinstance(self.counterpart, tuple)
+        names = ", ".join(self.counterpart) if isinstance(self.counterpart, tuple) else self.counterpart
+        return f"use the bundled task{'s' * several} {names}" if names else ""
 
 
 @dataclass(frozen=True)
@@ -89,12 +97,15 @@ class Tasks:
         chat: turns messages (`role`, `content`) into a prompt that ends where the assistant's answer begins;
             None leaves prompts as plain text.
         tokenizer: name or folder, for tasks of lm-eval that make their documents by length (RULER).
+        room: how many new tokens a prompt leaves; documents that leave none have no request. None: any number.
 
     Raises:
         DataUnavailable: a task's documents, the separate documents its few-shot examples need, or packages that its
             scoring needs are missing.
-        ValueError: a task is unknown, does not generate text, has no documents to take few-shot examples from, or
-            would run model-written code outside the task folder's own scoring.
+        ValueError: a task is unknown, does not generate text, has no documents to take few-shot examples from, no
+            document with room for new tokens, or would run model-written code outside the task folder's own scoring.
+
+    `left_out` counts the documents without room by task; tasks that keep all of theirs are not in it.
     """
 
     def __init__(
@@ -107,6 +118,7 @@ class Tasks:
         seed: int,
         chat: Callable[[list[dict[str, str]]], str] | None,
         tokenizer: str = "",
+        room: Callable[[str], int] | None = None,
     ) -> None:
         self._choices = tuple(choices)
         self._loaded: dict[str, Any] = {}  # task name -> lm_eval Task
@@ -125,28 +137,40 @@ class Tasks:
                 )
                 self._loaded[choice.task] = task
                 self._instances[choice.task] = task.instances
+        self._requests = [one for choice in self._choices for one in self._of(choice, room)]
+        kept = Counter(one.task for one in self._requests)
+        documents = {name: len(instances) for name, instances in self._instances.items()}
+        if empty := [name for name, count in documents.items() if count and not kept[name]]:
+            raise ValueError(
+                f"the prompts of {empty[0]} leave no room for new tokens; use fewer shots or a larger max_length in a "
+                "suite file of your own"
+            )
+        self.left_out = {name: count - kept[name] for name, count in documents.items() if count > kept[name]}
 
     def requests(self) -> list[Request]:
         """All texts to generate, in task order, then document order."""
+        return list(self._requests)
+
+    def _of(self, choice: TaskChoice, room: Callable[[str], int] | None) -> Iterator[Request]:
+        """The requests of one task."""
         from lm_eval.models.utils import normalize_gen_kwargs
 
-        found = []
-        for choice in self._choices:
-            for instance in self._instances[choice.task]:
-                prompt, settings = instance.args
-                settings = normalize_gen_kwargs(settings, choice.max_new_tokens)
-                found.append(
-                    Request(
-                        task=choice.task,
-                        doc_id=instance.doc_id,
-                        prompt=prompt,
-                        until=tuple(settings["until"]),
-                        max_new_tokens=min(settings["max_gen_toks"], choice.max_new_tokens),
-                        prompt_hash=_hash(prompt),
-                        doc_hash=_hash(json.dumps(instance.doc, sort_keys=True, ensure_ascii=False, default=str)),
-                    )
+        for instance in self._instances[choice.task]:
+            prompt, settings = instance.args
+            settings = normalize_gen_kwargs(settings, choice.max_new_tokens)
+            most = min(settings["max_gen_toks"], choice.max_new_tokens)
+            if room:
+                most = min(most, room(prompt))
+            if most > 0:
+                yield Request(
+                    task=choice.task,
+                    doc_id=instance.doc_id,
+                    prompt=prompt,
+                    until=tuple(settings["until"]),
+                    max_new_tokens=most,
+                    prompt_hash=_hash(prompt),
+                    doc_hash=_hash(json.dumps(instance.doc, sort_keys=True, ensure_ascii=False, default=str)),
                 )
-        return found
 
     def score(self, texts: Mapping[tuple[str, int], str]) -> list[Score]:
         """Score generated texts, given by (task, doc_id), with lm-eval's filters, metrics and aggregation.
@@ -243,7 +267,8 @@ def _load(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | 
         config, fewshot = {**config, "test_split": choice.split}, 0 if choice.split == examples else fewshot
     overrides: dict[str, Any] = {"task": choice.task, "num_fewshot": fewshot, "test_split": config.get("test_split")}
     needs_train = fewshot > 0 and not (config.get("fewshot_config") or {}).get("samples")
-    local = "custom_dataset" in config or config.get("dataset_path") in _LOCAL_FORMATS
+    made = "custom_dataset" in config and not config.get("dataset_path")  # with a path: a data set that is split anew
+    local = made or config.get("dataset_path") in _LOCAL_FORMATS
     if "custom_dataset" in config and not entry.yaml_path.resolve().is_relative_to(task_folder.resolve()):
         overrides["dataset_kwargs"] = {"tokenizer": tokenizer, "max_seq_lengths": [_LENGTH]}
     if data_dir is not None and choice.data is not None:
@@ -262,7 +287,7 @@ def _load(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | 
             return manager.load([{"group": "specbench", "task": [overrides]}])["tasks"][choice.task]
     except ImportError as error:
         missing = " ".join((error.name or str(error)).split())[:80]
-        stand_in = f", or use the bundled task {choice.counterpart}" if choice.counterpart else ""
+        stand_in = f", or {choice.stand_in}" if choice.stand_in else ""
         raise DataUnavailable(
             f"{choice.task} needs what is not installed ({missing}); install lm-eval's extras for it "
             f"(pip install 'lm-eval[ifeval,ruler]'){stand_in}"
@@ -322,7 +347,7 @@ def _unavailable(
     """The error for a task whose data set has a `problem`; `split` is the missing one, None for the evaluated."""
     split = split or config.get("test_split") or config.get("validation_split") or "test"
     advice = [f"put {choice.data}_{split}.jsonl in a folder and name it with --data-dir"] if choice.data else []
-    advice += [f"use the bundled task {choice.counterpart}"] if choice.counterpart else []
+    advice += [choice.stand_in] if choice.stand_in else []
     return DataUnavailable("; ".join([f"{choice.task}: the hub data set {choice.hub} {problem}", ", or ".join(advice)]))
 
 

@@ -1,13 +1,15 @@
 """The papers' own figures: result tables as tidy CSV, and how their labels map onto specbench's names."""
 
 import csv
+import json
+from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import Field
 
 from specbench import config
-from specbench.config import PACKAGE, MethodSpec, Setting, Settings, UserError
+from specbench.config import PACKAGE, MethodSpec, SamplingSpec, Setting, Settings, UserError
 
 # Beside the package in a checkout, inside it when installed from a wheel.
 FOLDER = next(
@@ -17,11 +19,27 @@ FOLDER = next(
 CONTEXT = ("gpu", "baseline")  # settings of a figure that say where it was measured, not what was
 
 
-class MethodRef(Settings):
-    """How specbench runs what a paper's label stands for."""
+class MethodChoice(Settings):
+    """A method of ours by name, with some settings of it."""
 
     method: str
     settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class MethodRef(MethodChoice):
+    """How specbench runs what a paper's label stands for; `by_pair` has other choices for pairs of ours by name.
+
+    Those are for settings that were chosen on a pair's own validation documents.
+    """
+
+    by_pair: dict[str, MethodChoice] = Field(default_factory=dict)
+
+
+class Gain(Settings):
+    """A metric that is how much larger a method's `metric` is than that of the method `over`."""
+
+    metric: str
+    over: str
 
 
 class TableInfo(Settings):
@@ -64,6 +82,11 @@ class Figure(Settings):
     def is_average(self) -> bool:
         return self.task.lower().rstrip(".") in ("avg", "average", "mean")
 
+    def key(self, task: str) -> tuple[str, ...]:
+        """What tells the figure from others of all papers, with `task` in the place of its own."""
+        settings = json.dumps(self.settings, sort_keys=True, default=str)
+        return self.paper, str(self.table), task, self.method, settings, self.metric
+
 
 class Paper(Settings):
     """A paper's labels; null where specbench has no counterpart."""
@@ -75,6 +98,8 @@ class Paper(Settings):
     tasks: dict[str, str | None]
     methods: dict[str, MethodRef | None]
     metrics: dict[str, str | None]
+    gains: dict[str, Gain] = Field(default_factory=dict)
+    sampling: SamplingSpec = SamplingSpec()  # of figures that do not tell their temperature
     baseline: str
     tables: dict[int, TableInfo]
     claims: list[Claim]
@@ -82,27 +107,45 @@ class Paper(Settings):
     def figures(self, table: int) -> list[Figure]:
         """The cells of a table, in the paper's order; none for a table without numbers."""
         path = FOLDER / f"{self.paper}-table{table}.csv"
-        if not path.exists():
-            return []
-        with open(path, newline="") as file:
-            return [Figure.model_validate(row) for row in csv.DictReader(file)]
+        return read_figures(path) if path.exists() else []
 
-    def runs(self, label: str) -> bool:
-        """Whether this version has the method of a label."""
+    def sampling_of(self, figure: Figure) -> SamplingSpec:
+        """How a figure's texts were drawn: by its own temperature, or as the paper says for all."""
+        return SamplingSpec(temperature=float(figure.temperature)) if figure.temperature else self.sampling
+
+    def choice(self, label: str, pair: str) -> MethodChoice | None:
+        """What a label stands for on a pair of ours; None where this version does not have it."""
         ref = self.methods.get(label)
-        return ref is not None and ref.method in config.names("methods")
+        chosen = ref and ref.by_pair.get(pair, ref)
+        return chosen if chosen and chosen.method in config.names("methods") else None
 
-    def method_spec(self, figure: Figure) -> MethodSpec | None:
-        """The method of a figure with its settings; None where specbench cannot run it."""
-        ref = self.methods.get(figure.method)
-        if ref is None or not self.runs(figure.method):
+    def method_spec(self, figure: Figure, pair: str) -> MethodSpec | None:
+        """The method of a figure with its settings, on a pair of ours; None where specbench cannot run it."""
+        chosen = self.choice(figure.method, pair)
+        if chosen is None:
             return None
-        spec = config.load_method(ref.method)
-        settings = {**ref.settings, **figure.settings}
+        spec = config.load_method(chosen.method)
+        settings = {**chosen.settings, **figure.settings}
         if not settings.keys() <= spec.settings.keys():
             return None
         changed = {key: Setting(value=v, source=self.paper) for key, v in settings.items() if v != spec.values[key]}
         return config.variant(spec, changed)
+
+
+def read_figures(path: Path) -> list[Figure]:
+    """The figures in a tidy CSV file. Raises UserError for a file of another form."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file, restkey="one more column"))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is no CSV file ({error}); write it anew") from None
+    found = [config.validated(Figure, row, str(path)) for row in rows]
+    for figure in found:
+        try:
+            float(figure.value)
+        except ValueError:
+            raise UserError(f"{path}: {figure.metric} is {figure.value!r}; write a number") from None
+    return found
 
 
 def papers(names: list[str] | None = None) -> list[Paper]:

@@ -15,16 +15,17 @@ from rich.table import Table
 
 from specbench import commands
 from specbench import run as engine
-from specbench.config import MethodSpec, Plan, UserError, task_info
+from specbench.config import MethodSpec, Plan, SamplingSpec, UserError, task_info
 from specbench.console import console
 from specbench.models import Pair
 from specbench.published import Paper, papers
 from specbench.report.checks import Check, checks
-from specbench.report.side_by_side import Ours, sampling_of, written
+from specbench.report.side_by_side import Ours, written
 from specbench.report.tables import markdown
 from specbench.stored import StoredRun
 
 STORE = Path("runs") / "tables"
+MEASURED = STORE / "measured"  # figures that come from no run, in the form of results/published/*.csv
 
 
 def tables(
@@ -38,14 +39,17 @@ def tables(
     allowed: Sequence[str] = (),
     **options: Any,
 ) -> int:
-    """Write every table of the papers to `out`; without `folders`, first run what is missing. Returns the exit code."""
+    """Write every table of the papers to `out`; without `folders`, first run what is missing. Returns the exit code.
+
+    Figures that come from no run are taken from the files in MEASURED, where somebody has put some.
+    """
     chosen = papers(names)
     runs: list[StoredRun] | None = [StoredRun(folder) for folder in folders]
     if not folders:
         runs = measure(chosen, pair, [suite] if suite else _suites(pair), limit, **options)
     if runs is None:
         return 130
-    ours = Ours(runs, allowed)
+    ours = Ours(runs, allowed, sorted(MEASURED.glob("*.csv")))
     out.mkdir(parents=True, exist_ok=True)
     count = sum(_write(paper, ours, out) for paper in chosen)
     verdicts = checks(chosen, ours)
@@ -89,9 +93,9 @@ def measure(
     loaded = None
     runs = []
     for want, specs in [
-        (template.model_copy(update={"temperature": temperature}), specs)
+        (template.model_copy(update=sampling.model_dump()), specs)
         for template in templates
-        for temperature, specs in needed(chosen, {line.task for line in template.tasks}).items()
+        for sampling, specs in needed(chosen, template.pair.name, {line.task for line in template.tasks}).items()
     ]:
         stored = _stored(want)
         plans = [(run.plan, run.folder) for run in stored if not run.finished]
@@ -99,7 +103,9 @@ def measure(
         if missing := [spec for spec in specs if spec.identity not in have]:
             baseline = want.methods[0]
             methods = (baseline, *(spec for spec in missing if spec != baseline))
-            folder = STORE / f"{want.pair.name}-{want.suite}-T{want.temperature:g}-{time.strftime('%Y%m%d-%H%M%S')}"
+            top = f"-top{want.top_k}" if want.top_k else ""
+            name = f"{want.pair.name}-{want.suite}-T{want.temperature:g}{top}-{time.strftime('%Y%m%d-%H%M%S')}"
+            folder = STORE / name
             plans.append((want.model_copy(update={"methods": methods}), folder))
         for plan, folder in plans:
             loaded = loaded or engine.load_models(plan)
@@ -114,19 +120,18 @@ def measure(
     return runs
 
 
-def needed(chosen: Sequence[Paper], tasks: Collection[str]) -> dict[float, list[MethodSpec]]:
-    """The methods that the papers' cells on some tasks, or on their counterparts, ask for, by temperature."""
-    found: dict[float, dict[str, MethodSpec]] = {}
+def needed(chosen: Sequence[Paper], pair: str, tasks: Collection[str]) -> dict[SamplingSpec, list[MethodSpec]]:
+    """The methods that the papers' cells on some tasks, or on their counterparts, ask for, by sampling."""
+    found: dict[SamplingSpec, dict[str, MethodSpec]] = {}
     for paper in chosen:
         for table in paper.tables:
             for figure in paper.figures(table):
-                spec = paper.method_spec(figure)
+                spec = paper.method_spec(figure, pair)
                 task = paper.tasks.get(figure.task)
-                here = task is not None and bool({task, task_info(task).counterpart} & {*tasks})
-                if spec and paper.metrics.get(figure.metric) and here:
-                    temperature = 0.0 if sampling_of(figure) == "greedy" else float(figure.temperature)
-                    found.setdefault(temperature, {})[spec.name] = spec
-    return {temperature: list(specs.values()) for temperature, specs in found.items()}
+                here = task is not None and bool({task, *task_info(task).counterparts} & {*tasks})
+                if spec and here and (paper.metrics.get(figure.metric) or figure.metric in paper.gains):
+                    found.setdefault(paper.sampling_of(figure), {})[spec.name] = spec
+    return {sampling: list(specs.values()) for sampling, specs in found.items()}
 
 
 def _stored(plan: Plan) -> list[StoredRun]:

@@ -62,7 +62,7 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
     prompts = [encode(pair, request.prompt) for request in requests]
     check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
 
-    facts = manifest(plan, pair, requests, methods)
+    facts = manifest(plan, pair, requests, methods) | {"left_out": tasks.left_out}
     if (folder / "manifest.json").exists():
         check_same(json.loads((folder / "manifest.json").read_text()), facts, folder)
     else:
@@ -243,9 +243,18 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Tasks:
             seed=plan.seed,
             chat=chat,
             tokenizer=location(plan.pair.target.model),
+            room=_room(plan, pair),
         )
     except (DataUnavailable, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from None
+
+
+def _room(plan: Plan, pair: Pair | None) -> Callable[[str], int] | None:
+    """How many new tokens a prompt leaves within the plan's `max_length`; None: the tasks' own lengths are all."""
+    if plan.max_length is None or pair is None:
+        return None
+    most, loaded = plan.max_length, pair
+    return lambda prompt: most - len(encode(loaded, prompt))
 
 
 def encode(pair: Pair, prompt: str) -> list[int]:
@@ -272,6 +281,11 @@ def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair,
 
 def manifest(plan: Plan, pair: Pair, requests: list[Request], methods: dict[str, Method]) -> dict[str, Any]:
     """All that the figures depend on."""
+    generation: dict[str, dict[str, Any]] = {}
+    for r in requests:
+        bounds = {"max_length": plan.max_length} if plan.max_length else {}
+        told = generation.setdefault(r.task, {"until": r.until, "max_new_tokens": 0} | bounds)
+        told["max_new_tokens"] = max(told["max_new_tokens"], r.max_new_tokens)
     return {
         "schema": records.VERSION,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -281,7 +295,7 @@ def manifest(plan: Plan, pair: Pair, requests: list[Request], methods: dict[str,
         "inputs": {name: method.inputs() for name, method in methods.items()},
         "prompts_hash": _digest([request.prompt_hash for request in requests]),
         "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
-        "generation": {r.task: {"until": r.until, "max_new_tokens": r.max_new_tokens} for r in requests},
+        "generation": generation,
         "headline": {line.task: task_info(line.task).metric for line in plan.tasks},
         "environment": environment.describe(pair.device),
     }

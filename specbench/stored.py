@@ -54,13 +54,7 @@ class StoredRun:
     @property
     def sampling(self) -> str:
         """`greedy`, or temperature, top-k and top-p where they are in use."""
-        plan = self.plan
-        if "imported" in self.manifest:
-            return "sampling not told"
-        if plan.temperature == 0:
-            return "greedy"
-        filters = f" top-k={plan.top_k}" * (plan.top_k > 0) + f" top-p={plan.top_p:g}" * (plan.top_p < 1)
-        return f"T={plan.temperature:g}{filters}"
+        return "sampling not told" if "imported" in self.manifest else self.plan.sampling.name
 
     def samples(self, columns: list[str] | None = None) -> pd.DataFrame:
         """Rows of `records.SAMPLES`, warm-up and failed ones among them."""

@@ -150,7 +150,9 @@ def test_lists_are_quick_and_complete():
         ("pairs", "qwen2.5-72b-7b", "vanilla"),
         ("methods", "csd-ocm", "pocket"),
         ("suites", "summarization", "vanilla"),
+        ("suites", "specdecpp-frontier", "vanilla"),
         ("tasks", "pocket_cnndm", "vanilla"),
+        ("tasks", "alpaca", "vanilla"),
     ],
 )
 def test_list_of_one_kind(kind, some, other):
@@ -208,6 +210,31 @@ def test_resume_of_a_finished_run_repeats_nothing(finished, here):
     assert (here / "done" / "samples.parquet").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("words", "sampling"),
+    [
+        ("run --suite specdecpp", "T=1 top-k=50"),
+        ("run --suite specdecpp --temperature 0", "greedy"),
+        ("run --suite specdecpp --top-k 0 --top-p 0.9", "T=1 top-p=0.9"),
+        ("run --suite specdecpp --temperature 0.5 --top-k 7", "T=0.5 top-k=7"),
+        ("run --suite math --method sps", "greedy"),
+        ("run --suite math --method sps --temperature 0.5", "T=0.5"),
+        ("sweep --suite specdecpp --method sps --param gamma=2,4", "T=1 top-k=50"),
+        ("sweep --suite specdecpp --method sps --param gamma=2,4 --top-k 5 --top-p 0.8", "T=1 top-k=5 top-p=0.8"),
+        ("sweep --suite specdecpp --method sps --param gamma=2,4 --temperature 0", "greedy"),
+    ],
+)
+def test_a_suites_sampling_counts_where_the_command_line_says_nothing(words, sampling, monkeypatch):
+    from specbench import commands
+
+    plans = []
+    monkeypatch.setattr(commands, "run", lambda plan, out, resume: plans.append(plan) or 0)
+    result = call(*words.split())
+    assert result.exit_code == 0, result.output
+    assert plans[0].sampling.name == sampling
+    assert plans[0].max_length == (512 if "specdecpp" in words else None)
+
+
 # Names and files
 
 
@@ -231,6 +258,8 @@ def test_unknown_names(words, meant):
 def test_unknown_task_and_key_in_a_suite_file():
     write("own.yaml", "description: d\ntasks: [{task: gsm8kk}]")
     assert "did you mean 'gsm8k'" in refused("run", "--method", "csd", "--suite", "own.yaml")
+    write("own.yaml", "description: d\ntasks: [{task: gsm8k}]\nsampling: {temprature: 1}")
+    assert "did you mean 'temperature'" in refused("run", "--method", "csd", "--suite", "own.yaml")
     write("own.yaml", "description: d\nlimt: 3\ntasks: [{task: gsm8k}]")
     assert "did you mean 'limit'" in refused("run", "--method", "csd", "--suite", "own.yaml")
 

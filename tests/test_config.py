@@ -8,6 +8,7 @@ import yaml
 from specbench import commands, config
 from specbench.config import Setting, UserError
 from specbench.methods import METHODS, module
+from specbench.stored import StoredRun
 
 SUITES = Path(__file__).parent.parent / "suites"
 PAPERS_PAIRS = ("pocket", "llama-3-70b-1b", "qwen2.5-72b-7b", "llama-3.3-70b-3.1-8b", "qwen3-32b-4b", "opt-13b-125m")
@@ -82,12 +83,12 @@ def test_task_index_counterparts_are_bundled_and_have_files():
     assert only_for_calibration <= set(known)
     for name, info in known.items():
         if name in only_for_calibration:
-            assert info.hub and info.data and info.counterpart is None
+            assert info.hub and info.data and not info.counterparts
         elif info.hub:
-            assert info.data and info.counterpart in known, name
-            assert known[info.counterpart].hub is None
+            assert info.data and info.counterparts, name
+            assert [known[one].hub for one in info.counterparts] == [None] * len(info.counterparts)
         else:
-            assert info.counterpart is None and (SUITES / "tasks" / "pocket" / f"{name}.yaml").is_file()
+            assert not info.counterparts and (SUITES / "tasks" / "pocket" / f"{name}.yaml").is_file()
 
 
 # What a user writes
@@ -152,6 +153,65 @@ def test_bundled_pair_gets_bundled_tasks_unless_data_is_given():
     assert config.resolve_tasks(suite, config.load_pair("target=x"), None) == suite.tasks
 
 
+POCKET = [f"pocket_{family}" for family in ("gsm8k", "math500", "humaneval", "cnndm", "ifeval", "ruler")]
+
+
+def lines_on_pocket(*tasks: dict) -> list[tuple[str, int | None]]:
+    suite = config.SuiteSpec.model_validate({"name": "s", "description": "d", "tasks": tasks})
+    return [(line.task, line.fewshot) for line in config.resolve_tasks(suite, config.load_pair("pocket"), None)]
+
+
+def test_a_mixture_brings_every_bundled_task_once():
+    assert lines_on_pocket({"task": "alpaca", "fewshot": 0}) == [(name, 0) for name in POCKET]
+    both = lines_on_pocket({"task": "alpaca", "fewshot": 0}, {"task": "humaneval", "fewshot": 1}, {"task": "gsm8k"})
+    own = {"pocket_humaneval": 1, "pocket_gsm8k": None}  # what a line of a task's own says goes before the mixture's
+    assert both == [(name, own.get(name, 0)) for name in POCKET]
+    after = lines_on_pocket({"task": "gsm8k", "fewshot": 8}, {"task": "alpaca", "fewshot": 0})
+    assert after == [("pocket_gsm8k", 8), *((name, 0) for name in POCKET[1:])]
+    named = lines_on_pocket({"task": "pocket_ruler", "fewshot": 2}, {"task": "niah_single_1", "fewshot": 3})
+    assert named == [("pocket_ruler", 2)]
+
+
+def planned(suite: str, **options) -> config.Plan:
+    return commands.plan(["sps"], suite, "pocket", [], "vanilla", 1, **options)
+
+
+def test_a_suite_says_how_it_samples_unless_the_user_does(tmp_path):
+    suite = write(
+        tmp_path / "own.yaml",
+        "description: d\nmax_length: 99\nsampling: {temperature: 0.7, top_k: 40}\ntasks: [{task: gsm8k}]",
+    )
+    plain = write(tmp_path / "plain.yaml", "description: d\ntasks: [{task: gsm8k}]")
+    drawn = {"temperature": None, "top_k": None, "top_p": None}
+
+    def found(plan):
+        return plan.temperature, plan.top_k, plan.top_p, plan.max_length
+
+    assert found(planned(suite)) == found(planned(suite, **drawn)) == (0.7, 40, 1.0, 99)
+    assert found(planned(suite, **drawn | {"temperature": 0.0})) == (0.0, 40, 1.0, 99)
+    assert found(planned(suite, **drawn | {"top_k": 0, "top_p": 0.9})) == (0.7, 0, 0.9, 99)
+    assert found(planned(plain, **drawn)) == (0.0, 0, 1.0, None)
+    assert found(planned(plain, **drawn | {"temperature": 1.0})) == (1.0, 0, 1.0, None)
+    assert config.preparing(config.load_pair("pocket"), suite, config.load_method("csd"), 1, 0, None).max_length == 99
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({}, "greedy"),
+        ({"top_k": 50}, "greedy"),
+        ({"temperature": 1.0, "top_k": 50}, "T=1 top-k=50"),
+        ({"temperature": 0.8, "top_k": 5, "top_p": 0.95}, "T=0.8 top-k=5 top-p=0.95"),
+    ],
+)
+def test_a_sampling_has_the_name_that_runs_give_it(values, name, tmp_path):
+    assert config.SamplingSpec(**values).name == name
+    plan = planned(write(tmp_path / "own.yaml", "description: d\ntasks: [{task: gsm8k}]"), **values)
+    run = StoredRun(tmp_path)
+    run.manifest, run.plan = {}, plan
+    assert run.sampling == plan.sampling.name == name
+
+
 # What is wrong
 
 
@@ -179,6 +239,14 @@ KEYS = [
     (config.load_suite, "description: d\ntasks: [{task: gsm8k}]\nlimt: 3", "limt", "limit"),
     (config.load_suite, "description: d\ntasks: [{task: gsm8k, fewshots: 3}]", "fewshots", "fewshot"),
     (config.load_suite, "description: d\ntasks: [{task: gsm8k, max_tokens: 3}]", "max_tokens", "max_new_tokens"),
+    (
+        config.load_suite,
+        "description: d\ntasks: [{task: gsm8k}]\nsampling: {temprature: 1}",
+        "temprature",
+        "temperature",
+    ),
+    (config.load_suite, "description: d\ntasks: [{task: gsm8k}]\nsampling: {topk: 1}", "topk", "top_k"),
+    (config.load_suite, "description: d\ntasks: [{task: gsm8k}]\nmax_lenght: 9", "max_lenght", "max_length"),
     (config.load_pair, "description: d\ntarget: {model: m}\ndraf: {model: m}", "draf", "draft"),
     (config.load_pair, "description: d\ntarget: {model: m, revison: main}", "revison", "revision"),
     (config.load_method, "method: csd\ndecription: d", "decription", "description"),
@@ -242,6 +310,24 @@ def test_suite_with_an_unknown_task(tmp_path):
 @pytest.mark.parametrize("tasks", ["[]", "[{task: gsm8k, fewshot: -1}]", "[{task: gsm8k, max_new_tokens: 0}]", "[{}]"])
 def test_suite_with_impossible_tasks(tmp_path, tasks):
     assert "tasks" in error(config.load_suite, write(tmp_path / "own.yaml", f"description: d\ntasks: {tasks}"))
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("sampling: {temperature: -1}", "sampling.temperature"),
+        ("sampling: {temperature: .nan}", "sampling.temperature"),
+        ("sampling: {top_p: 0}", "sampling.top_p"),
+        ("sampling: {top_k: many}", "sampling.top_k"),
+        ("sampling: greedy", "sampling"),
+        ("max_length: 1", "max_length"),
+    ],
+)
+def test_suite_with_an_impossible_sampling_or_length(tmp_path, line, key):
+    message = error(
+        config.load_suite, write(tmp_path / "own.yaml", f"description: d\ntasks: [{{task: gsm8k}}]\n{line}")
+    )
+    assert f"own.yaml: {key}: " in message
 
 
 @pytest.mark.parametrize("text", ["target=a,drft=b", "draft=b", "target=", "target=a,draft="])

@@ -27,7 +27,10 @@ def rows_of(task):
         timed.append(sample("fly", doc, 0.5 + 0.5 * doc, task=task, prompt_tokens=5))
         samples += timed
         all_rounds += rounds(timed[0], *[(0, 0)] * 4)
-        all_rounds += rounds(timed[1], (2, 2), (2, 0), seconds=(0.1, 0.04))
+        foretold = rounds(timed[1], (2, 2), (2, 0), seconds=(0.1, 0.04))
+        foretold[1] |= {"decisions": [1, 1], "predictions": [0.85, 0.95]}
+        foretold[2] |= {"decisions": [0, 3], "predictions": [0.25, math.nan]}
+        all_rounds += foretold
         all_rounds += rounds(timed[2], (4, 3), seconds=(0.1, 0.08))
         all_rounds += rounds(timed[3], (3, 1), (3, 1), seconds=(0.1, 0.06))
     return samples, all_rounds
@@ -108,15 +111,109 @@ def test_pareto_keeps_equals_and_drops_the_beaten(tmp_path):
 
 def test_discard_verification(run):
     (ax,) = drawn("discard-verification", run).axes
-    assert line_of(ax, SPS2) == pytest.approx(np.array([[2 / 4, 2 / 4]]))
-    assert line_of(ax, SPS4) == pytest.approx(np.array([[1 / 4, 1 / 4]]))
+    assert line_of(ax, "sps (gamma)") == pytest.approx(np.array([[2 / 4, 2 / 4], [1 / 4, 1 / 4]]))
     assert line_of(ax, "fly") == pytest.approx(np.array([[4 / 4, 2 / 4]]))
-    assert "plain (baseline)" not in [line.get_label() for line in ax.lines]
+    assert {line.get_label() for line in ax.lines} == {"sps (gamma)", "fly", "equal tokens/s"}
     lines = [line.get_xydata() for line in ax.lines if line.get_label() == "equal tokens/s"]
     assert len(lines) >= 2
-    for line, text in zip(lines, ax.texts, strict=True):
+    texts = [text for text in ax.texts if text.get_text() not in ("2", "4")]
+    assert len(texts) == len(ax.texts) - 2
+    for line, text in zip(lines, texts, strict=True):
         seconds = line[:, 1] * 0.1 + (1 - line[:, 1] + line[:, 0]) * 0.02
         assert 1 / seconds == pytest.approx(float(text.get_text()))
+
+
+def curved_run(folder, points, **settings):
+    """Methods that draft 40 tokens in 10 rounds at given (discarded, forwards); `settings` of those that have some."""
+    samples, all_rounds = [sample("plain", 0)], []
+    for name, (discarded, forwards) in points.items():
+        samples.append(sample(name, 0))
+        (_, row) = rounds(samples[-1], (60, 60 - discarded))
+        all_rounds.append(row | {"committed": 100, "target_forwards": forwards})
+    score_rows = [row for one in samples for row in scores(one["method"], (1,))]
+    return write_run(folder, samples, all_rounds + rounds(samples[0], (0, 0)), score_rows, **settings)
+
+
+def test_curves_follow_the_setting(tmp_path):
+    """Values in the order 8, 2, 4; two methods that differ in one setting but are no variants are not joined."""
+    points = {"sps[gamma=8]": (40, 20), "sps[gamma=2]": (10, 40), "sps[gamma=4]": (20, 30), "a": (5, 5), "b": (6, 6)}
+    settings = {f"sps[gamma={g}]": {"gamma": g} for g in (8, 2, 4)} | {"a": {"gamma": 1}, "b": {"gamma": 2}}
+    (ax,) = drawn("discard-verification", curved_run(tmp_path / "run", points, settings=settings)).axes
+    assert line_of(ax, "sps (gamma)") == pytest.approx(np.array([[0.1, 0.4], [0.2, 0.3], [0.4, 0.2]]))
+    assert line_of(ax, "a") == pytest.approx(np.array([[0.05, 0.05]]))
+    names = [text.get_text() for text in ax.texts if text.get_rotation() == 0]
+    assert sorted(names) == ["2", "4", "8"]
+
+
+def test_curves_of_two_settings(tmp_path):
+    points = {f"sps[{g},{k}]": (g, 50 - g) for g, k in ((2, 1), (4, 1), (8, 5), (2, 5), (8, 9))}
+    settings = {name: dict(zip(("gamma", "k"), map(int, name[4:-1].split(",")), strict=True)) for name in points}
+    (ax,) = drawn("discard-verification", curved_run(tmp_path / "run", points, settings=settings)).axes
+    assert line_of(ax, "sps, k=1 (gamma)")[:, 0] == pytest.approx([0.02, 0.04])
+    assert line_of(ax, "sps, k=5 (gamma)")[:, 0] == pytest.approx([0.02, 0.08])
+    assert line_of(ax, "sps[8,9]")[:, 0] == pytest.approx([0.08])
+    colours = {line.get_color() for line in ax.lines if "sps" in line.get_label()}
+    assert len(colours) == 3
+
+
+def test_curves_have_colours_of_their_own(tmp_path):
+    """There are six colours: the first of t has the first one of s again, which is taken."""
+    settings = {f"s[{i}]": {"g": i} for i in range(6)} | {f"t[{i}]": {"g": i} for i in range(2)}
+    points = {name: (i + 5, 40 - i) for i, name in enumerate(settings)}
+    (ax,) = drawn("discard-verification", curved_run(tmp_path / "run", points, settings=settings)).axes
+    found = {line.get_label(): line.get_color() for line in ax.lines}
+    assert found["s (g)"] == plot_style.COLORS[0]
+    assert found["t (g)"] == plot_style.COLORS[1]
+
+
+def test_names_of_points_cover_nothing(tmp_path):
+    """Thirty points in a small place: some have their values beside them, and no text lies on another or a point."""
+    values = [round(0.03 * i, 2) for i in range(1, 31)]
+    points = {f"s[t={v}]": (5 + int(50 * v), 60 - int(50 * v**0.5)) for v in values}
+    settings = {name: {"t": v} for name, v in zip(points, values, strict=True)}
+    fig = drawn("discard-verification", curved_run(tmp_path / "run", points, settings=settings))
+    fig.draw_without_rendering()
+    (ax,) = fig.axes
+    boxes = [text.get_window_extent() for text in ax.texts if text.get_rotation() == 0]
+    assert 5 <= len(boxes) < 30
+    dots = ax.transData.transform(line_of(ax, "s (t)"))
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    reach = 2 * fig.dpi / 72  # pixels: about half of a marker
+    assert not any(box.padded(reach).contains(*dot) for box in boxes for dot in dots)
+
+
+def test_reliability(run):
+    (ax,) = drawn("reliability", run).axes
+    points, (up,) = bars_of(ax, SPS2)
+    assert points == pytest.approx(np.array([[0.25, 0], [0.85, 1], [0.95, 1]]))
+    assert up[0] == pytest.approx(np.array([[0.25, 0], [0.25, 0]]))  # both documents are alike
+    assert ax.get_title() == "one\nECE 0.150"
+    assert line_of(ax, "as foretold") == pytest.approx(np.array([[0, 0], [1, 1]]))
+    heights = {round(bar.get_x() + bar.get_width() / 2, 2): bar.get_height() for bar in ax.patches if bar.get_height()}
+    assert heights == pytest.approx(dict.fromkeys((0.25, 0.85, 0.95), 0.2))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted chance", "accepted")
+
+
+def test_reliability_by_task_and_pooled(tmp_path):
+    """Task `one`: 3 of 4 accepted at 0.5, all in one of two documents; task `two`: none of 2, at 0.75."""
+    samples, all_rounds, score_rows = [], [], []
+    for task, documents in (("one", ([1, 1, 1], [0])), ("two", ([0], [0]))):
+        for doc, decisions in enumerate(documents):
+            samples += [sample("plain", doc, task=task), sample("s", doc, task=task)]
+            all_rounds += rounds(samples[-2], (0, 0))
+            for decision in decisions:
+                row = rounds(samples[-1], (1, decision))[1]
+                all_rounds.append(row | {"decisions": [decision], "predictions": [0.5 if task == "one" else 0.75]})
+        score_rows += [row for name in ("plain", "s") for row in scores(name, (1, 1), task=task)]
+    axes = drawn("reliability", write_run(tmp_path / "run", samples, all_rounds, score_rows)).axes
+    assert [ax.get_title() for ax in axes] == ["one\nECE 0.250", "two\nECE 0.750", "pooled\nECE 0.417"]
+    points, (up,) = bars_of(axes[0], "s")
+    assert points == pytest.approx(np.array([[0.5, 0.75]]))
+    assert up[0] == pytest.approx(np.array([[0.5, 0], [0.5, 1]]))
+    points, _ = bars_of(axes[2], "s")
+    assert points == pytest.approx(np.array([[0.5, 0.75], [0.75, 0]]))
+    strip = sorted(bar.get_height() for bar in axes[2].patches if bar.get_height())
+    assert strip == pytest.approx([0.1, 0.2])
 
 
 def test_depth(run):
@@ -319,10 +416,9 @@ def test_a_method_keeps_its_colour(run):
         }
         for kind in ("depth", "discard-verification", "lengths")
     }
-    for method in (SPS2, SPS4, "fly"):
-        line, point = colours["depth"][method], colours["discard-verification"][method]
-        bar = colours["lengths"][method][0]
-        assert line.get_color() == point.get_color()
+    for method, point in ((SPS2, "sps (gamma)"), (SPS4, None), ("fly", "fly")):
+        line, bar = colours["depth"][method], colours["lengths"][method][0]
+        assert point is None or line.get_color() == colours["discard-verification"][point].get_color()
         assert bar.get_facecolor()[:3] == pytest.approx([int(line.get_color()[i : i + 2], 16) / 255 for i in (1, 3, 5)])
 
 
@@ -376,7 +472,7 @@ def test_unknown_kinds_and_files(run, tmp_path):
 
 def test_runs_that_cannot_feed_a_plot(tmp_path):
     alone = settings_run(tmp_path / "alone", {})
-    for kind in ("depth", "lengths", "discard-verification", "speed-accuracy", "sweep", "forwards"):
+    for kind in ("depth", "lengths", "discard-verification", "speed-accuracy", "sweep", "forwards", "reliability"):
         with pytest.raises(UserError, match="`specbench run --method"):
             drawn(kind, alone)
     bare = settings_run(tmp_path / "bare", {"sps[a]": {"g": 1}, "sps[b]": {"g": 2}}, baseline=None)

@@ -245,7 +245,8 @@ def test_index_names_tasks_metrics_and_counterparts(manager: TaskManager) -> Non
     fields = {"description", "hub", "data", "metric", "max_new_tokens", "counterpart"}
     for name, entry in index.items():
         assert name in manager.all_subtasks and set(entry) - {"calibration"} == fields
-        assert entry["counterpart"] is None or entry["counterpart"] in index
+        counterparts = entry["counterpart"] or []
+        assert {*([counterparts] if isinstance(counterparts, str) else counterparts)} <= set(index)
         if entry["hub"] is None:
             task = _task(manager, name)
             assert task.config.generation_kwargs["max_gen_toks"] == entry["max_new_tokens"]

@@ -10,7 +10,7 @@ from scipy import stats as scipy_stats
 from synthetic import rounds, sample, scores, write_run
 
 from specbench import config, published, records, reproduce, stats
-from specbench.config import UserError
+from specbench.config import SamplingSpec, UserError
 from specbench.report.checks import checks
 from specbench.report.side_by_side import MISSING, Ours, side_by_side, written
 from specbench.stored import StoredRun
@@ -271,9 +271,9 @@ def engine(tmp_path, monkeypatch):
 
 
 def test_only_what_is_missing_is_run(paper, engine):
-    assert {t: [s.name for s in specs] for t, specs in reproduce.needed([paper], TASKS).items()} == {
-        0.0: ["vanilla", "sps[gamma=4]", "sps[gamma=9]", "csd"],
-        1.0: ["sps[gamma=4]"],
+    assert {t.name: [s.name for s in specs] for t, specs in reproduce.needed([paper], "pocket", TASKS).items()} == {
+        "greedy": ["vanilla", "sps[gamma=4]", "sps[gamma=9]", "csd"],
+        "T=1": ["sps[gamma=4]"],
     }
     first = reproduce.measure([paper], "pocket", ["pocket"], 5)
     assert [(p.temperature, [m.name for m in p.methods]) for p in engine] == [
@@ -298,14 +298,23 @@ def test_methods_are_run_on_the_tasks_that_their_tables_ask_for(paper, engine):
     lines = (published.FOLDER / "paper-table2.csv").read_text() + "paper,2,,Words,,Spec,gamma=7,Spd,1.00,x\n"
     (published.FOLDER / "paper-table2.csv").write_text(lines)
     (paper,) = published.papers(["paper"])
-    assert [s.name for s in reproduce.needed([paper], {"pocket_ifeval"})[0.0]] == ["sps[gamma=7]"]
-    assert "sps[gamma=7]" not in [s.name for s in reproduce.needed([paper], TASKS)[0.0]]
+    greedy = SamplingSpec()
+    assert [s.name for s in reproduce.needed([paper], "pocket", {"pocket_ifeval"})[greedy]] == ["sps[gamma=7]"]
+    assert "sps[gamma=7]" not in [s.name for s in reproduce.needed([paper], "pocket", TASKS)[greedy]]
     reproduce.measure([paper], "pocket", ["pocket", "csd-generality"], 5)
     assert [(p.suite, p.temperature, len(p.methods)) for p in engine] == [
         ("pocket", 0.0, 4),
         ("pocket", 1.0, 2),
         ("csd-generality", 0.0, 2),
     ]
+
+
+def test_runs_are_drawn_as_the_papers_say_whatever_their_suite_says(paper, engine):
+    """The suite samples with top-k 50; the paper names temperatures in Table 1, and one for all of Table 2."""
+    about = PAPER | {"sampling": {"temperature": 0.5, "top_k": 7}}
+    (published.FOLDER / "paper.yaml").write_text(yaml.safe_dump(about))
+    reproduce.measure(published.papers(["paper"]), "pocket", ["specdecpp"], 5)
+    assert [(p.temperature, p.top_k) for p in engine] == [(0.0, 0), (1.0, 0), (0.5, 7)]
 
 
 def test_an_unfinished_run_goes_on(paper, engine):

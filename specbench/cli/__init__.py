@@ -5,11 +5,12 @@ import sys
 
 import typer
 
-from specbench.cli import check, measure, prepare, read
+from specbench.cli import check, measure, prepare, project, read
 
 PANELS = {
     "Measure": (measure.run, measure.sweep),
     "Read": (read.show, read.compare, read.tables, read.plot, read.report, read.trace, read.analyze, read.list_),
+    "Project": (project.profile, project.simulate),
     "Prepare": (prepare.calibrate, prepare.train, prepare.merge, prepare.import_),
     "Check": (check.doctor, check.audit, check.bench),
 }

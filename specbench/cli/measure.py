@@ -17,12 +17,16 @@ from specbench.cli.options import (
     Set,
     Split,
     Suite,
-    Temperature,
     folder,
     known,
     user_errors,
 )
 from specbench.config import UserError
+
+# Without a value here the suite's own is taken.
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: the suite's, which is 0 for most")]
+TopP = Annotated[float | None, typer.Option(help="1 is off; default: the suite's, which is 1 for most")]
+TopK = Annotated[int | None, typer.Option(help="0 is off; default: the suite's, which is 0 for most")]
 
 
 def run(
@@ -42,9 +46,9 @@ def run(
     split: Split = None,
     repeats: Repeats = 1,
     seed: Seed = 0,
-    temperature: Temperature = 0.0,
-    top_p: Annotated[float, typer.Option(help="1 is off")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="0 is off")] = 0,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
     set_: Set = None,
     baseline: Annotated[str, typer.Option(help="the method that speedups are against, or none")] = "vanilla",
     device: Device = "auto",
@@ -63,6 +67,8 @@ def run(
     `specbench run --method sps --method csd --suite csd --set csd.gamma=4 --limit 20`
 
     `specbench run --suite csd-ablation`
+
+    `specbench run --suite specdecpp --limit 10`
 
     `specbench run --resume runs/20260101-120000-math-csd`
     """
@@ -107,7 +113,9 @@ def sweep(
     split: Split = None,
     repeats: Repeats = 1,
     seed: Seed = 0,
-    temperature: Temperature = 0.0,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
     set_: Set = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -136,6 +144,8 @@ def sweep(
             repeats=repeats,
             seed=seed,
             temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
             device=device,
             dtype=dtype,
         )

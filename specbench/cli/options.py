@@ -70,7 +70,6 @@ Split = Annotated[
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="how often to decode every document")]
 Seed = Annotated[int, typer.Option(help="of sampling, shuffling and few-shot examples")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy")]
 RunOut = Annotated[Path | None, typer.Option(help="run folder to make; default: a new one in runs/")]
 
 

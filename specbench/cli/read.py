@@ -47,6 +47,7 @@ class Plot(str, Enum):
     sweep = "sweep"
     time = "time"
     forwards = "forwards"
+    reliability = "reliability"
 
 
 def show(run: Annotated[Path, typer.Argument(help="a run folder")], format: FormatOption = Format.table) -> None:
@@ -186,22 +187,55 @@ class Analyzed(str, Enum):
 
 class Analysis(str, Enum):
     rejections = "rejections"
+    acceptance = "acceptance"
+    frontier = "frontier"
 
 
 def analyze(
     what: Annotated[Analysis, typer.Argument(help="what to look into")],
     run: Annotated[Path, typer.Argument(help="a run folder")],
-    method: Annotated[str | None, typer.Option(help="a method of the run; default: one that has what is asked")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="a method of the run; default: one that has what is asked (frontier: specdecpp)"),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="frontier: the method whose variants are the other curve; default: sps")
+    ] = None,
+    best: Annotated[
+        str | None, typer.Option(help="frontier: gains are counted from this one, such as sps[gamma=4]")
+    ] = None,
     format: Annotated[Analyzed, typer.Option(help="how to print it")] = Analyzed.table,
 ) -> None:
-    """Which drafts a run rejected and rescued: how few pairs make up most, of what kind they are, which ones hurt.
+    """What a run rejected and rescued, how well its draft lengths were foretold, which curve is the better one.
+
+    rejections: how few pairs make up most, of what kind rescued tokens are, which ones hurt.
+
+    acceptance: how reliable a length policy's predictions are, and whether they tell more than the draft's confidence.
+
+    frontier: whether variants of a method discard less than those of another at the same verification rate.
 
     `specbench analyze rejections runs/one --method csd`
-    """
-    from specbench.report import analysis_view
 
+    `specbench analyze acceptance runs/one --method specdecpp`
+
+    `specbench analyze frontier runs/one --method specdecpp --against sps`
+    """
     with user_errors():
-        analysis_view.main(run, method, format.value)
+        for name, given in (("--against", against), ("--best", best)):
+            if given is not None and what is not Analysis.frontier:
+                raise config.UserError(f"{name} belongs to `analyze frontier`; leave it out of `analyze {what.value}`")
+        if what is Analysis.rejections:
+            from specbench.report import analysis_view
+
+            analysis_view.main(run, method, format.value)
+        elif what is Analysis.acceptance:
+            from specbench.report import acceptance_view
+
+            acceptance_view.main(run, method, format.value)
+        else:
+            from specbench.report import frontier_view
+
+            frontier_view.main(run, method or "specdecpp", against or "sps", best, format.value)
 
 
 def list_(kind: Annotated[Kind | None, typer.Argument(help="only these")] = None) -> None:
@@ -222,7 +256,7 @@ def list_(kind: Annotated[Kind | None, typer.Argument(help="only these")] = None
 def _catalogue(kind: Kind) -> Iterator[tuple[str, str, str]]:
     if kind is Kind.tasks:
         for name, info in config.tasks().items():
-            yield name, info.description, f"({info.counterpart} for pocket)" if info.counterpart else ""
+            yield name, info.description, f"({', '.join(info.counterparts)} for pocket)" if info.counterpart else ""
         return
     load: Any = {Kind.pairs: config.load_pair, Kind.methods: config.load_method, Kind.suites: config.load_suite}[kind]
     for name in config.names(kind.value):

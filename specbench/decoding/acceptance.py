@@ -58,5 +58,5 @@ class AcceptanceHead:
 
 
 def features(hidden: Tensor, confidence: Tensor) -> Tensor:
-    """[..., H + 1]: hidden states [..., H], and the log odds of the chance q(d) [...] that the draft gave each token."""
+    """Hidden states [..., H] and the log odds of q(d) [...], the chance each token was drawn with: [..., H + 1]."""
     return torch.cat([hidden, torch.logit(confidence.to(hidden.dtype), eps=LEAST)[..., None]], -1)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from specbench import stats
 from specbench.published import Claim, Figure, Paper
-from specbench.report.side_by_side import Ours, sampling_of
+from specbench.report.side_by_side import Ours
 
 LEVEL = 0.05
 # Metric -> numerator and denominator of its rate, in columns of `Ours.documents`.
@@ -50,16 +50,16 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
     """One headline claim on each of its tasks that we have."""
     figures = paper.figures(claim.table)
     parts: dict[str, list[str]] = {"holds": [], "fails": [], "undecided": []}
-    higher, lower = (_method(paper, figures, name, ours) for name in (claim.higher, claim.lower))
+    higher, lower = (ours.method(paper, claim.table, name) for name in (claim.higher, claim.lower))
     if higher is None or lower is None or claim.metric not in RATES:
         missing = claim.higher if higher is None else claim.lower if lower is None else claim.metric
         return Check(paper.paper, claim.table, claim.text, "not measured", f"no {missing} in these runs")
     wanted = [f for f in figures if claim.tasks is None or f.task in claim.tasks]
-    for sampling, task in dict.fromkeys(_places(paper, wanted, ours)):
-        mine, other = (ours.documents(sampling, task, label) for label in (higher, lower))
-        if compared := _compare(mine, other, claim.metric):
+    for sampling, name, tasks in dict.fromkeys(_places(paper, wanted, ours)):
+        pairs = [tuple(ours.documents(sampling, task, label) for label in (higher, lower)) for task in tasks]
+        if compared := _compare(pairs, claim.metric):
             verdict, text = compared
-            parts[verdict].append(f"{task} {text}")
+            parts[verdict].append(f"{name} {text}")
     if not any(parts.values()):
         return Check(paper.paper, claim.table, claim.text, "not measured", "none of its tasks in these runs")
     verdicts = [verdict for verdict, places in parts.items() if places]
@@ -67,34 +67,39 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
     return Check(paper.paper, claim.table, claim.text, verdicts[0] if len(verdicts) == 1 else "mixed", detail)
 
 
-def _method(paper: Paper, figures: Sequence[Figure], name: str, ours: Ours) -> str | None:
-    """Our label of a method with the settings that a table gives it."""
-    specs = (paper.method_spec(f) for f in figures if (ref := paper.methods.get(f.method)) and ref.method == name)
-    return next((label for spec in specs if spec and (label := ours.label(spec))), None)
-
-
-def _places(paper: Paper, figures: Sequence[Figure], ours: Ours) -> Iterator[tuple[str, str]]:
-    """Our sampling and task of figures; an average stands for all tasks of its table."""
+def _places(paper: Paper, figures: Sequence[Figure], ours: Ours) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Our sampling of figures, a name, and our tasks; an average stands for all tasks of its table, each by itself."""
     for figure in figures:
         if figure.is_average:
             yield from _places(paper, [f for f in paper.figures(figure.table) if not f.is_average], ours)
-        elif task := ours.task(paper, figure.task):
-            yield sampling_of(figure), task
+        elif tasks := ours.tasks(paper, figure.task):
+            name = tasks[0] if len(tasks) == 1 else f"{figure.task} (the average of {len(tasks)} tasks)"
+            yield paper.sampling_of(figure).name, name, tasks
 
 
-def _compare(mine: pd.DataFrame, other: pd.DataFrame, metric: str) -> tuple[str, str] | None:
-    """Whether the first method's metric is the larger one, on the documents of both; None if it cannot be told."""
-    shared = mine.index.intersection(other.index)
-    if shared.empty:
+def _compare(pairs: Sequence[tuple[pd.DataFrame, ...]], metric: str) -> tuple[str, str] | None:
+    """Whether the first method's metric is the larger one, on the documents of both; None if it cannot be told.
+
+    `pairs` are the documents of both methods, task by task; of several tasks the unweighted average is compared.
+    """
+    shared = [mine.index.intersection(other.index) for mine, other in pairs]
+    if any(index.empty for index in shared):
         return None
-    mine, other = mine.loc[shared], other.loc[shared]
+    pairs = [tuple(one.loc[index] for one in pair) for pair, index in zip(pairs, shared, strict=True)]
     if metric == "accuracy":
-        found = stats.difference(mine.score.to_numpy(float), other.score.to_numpy(float))
+        # weights of documents by which every task counts alike
+        even = [sum(map(len, shared)) / (len(shared) * len(index)) for index in shared]
+        scores = [
+            np.concatenate([weight * pair[i].score.to_numpy(float) for weight, pair in zip(even, pairs, strict=True)])
+            for i in (0, 1)
+        ]
+        found = stats.difference(*scores)
         verdict = "undecided" if found.p >= LEVEL else "holds" if found.value > 0 else "fails"
         return verdict, f"{100 * found.value:+.1f} points (p {found.p:.3f})"
-    over, under = RATES[metric]
-    rates = [(one[over].to_numpy(float), one[under].to_numpy(float)) for one in (mine, other)]
-    ratio = stats.rate_ratio(*rates)
+    columns = RATES[metric]
+    ratio = stats.average_speedup(
+        [stats.Paired(*(one[name].to_numpy(float) for one in pair for name in columns)) for pair in pairs]
+    )
     if ratio is None:
         return None
     verdict = "holds" if ratio.low > 1 else "fails" if ratio.high < 1 else "undecided"
@@ -128,31 +133,34 @@ def _place(figure: Figure) -> tuple[str, ...]:
 
 
 def _agreement(paper: Paper, column: list[Figure], ours: Ours) -> tuple[float, stats.Floats, set[str]] | None:
-    """τ of one column of a table, and of its bootstrap samples."""
-    task, metric = ours.task(paper, column[0].task), paper.metrics[column[0].metric]
-    if task is None or metric not in RATES:
+    """τ of one column of a table, and of its bootstrap samples; rates are averaged where several tasks meet its own."""
+    tasks, metric = ours.tasks(paper, column[0].task), paper.metrics[column[0].metric]
+    if not tasks or metric not in RATES:
         return None
     over, under = RATES[metric]
-    published, documents, names = [], [], []
+    published: list[float] = []
+    documents: dict[str, list[pd.DataFrame]] = {}  # of each method, task by task
     for figure in column:
-        spec = paper.method_spec(figure)
+        spec = paper.method_spec(figure, ours.pair)
         label = ours.label(spec) if spec else None
-        if label is None or label in names:
+        if label is None or label in documents:
             continue
-        found = ours.documents(sampling_of(figure), task, label)
-        if found[under].sum() > 0:  # what drafts nothing has no place in an order of acceptance
+        found = [ours.documents(paper.sampling_of(figure).name, task, label) for task in tasks]
+        if all(one[under].sum() > 0 for one in found):  # what drafts nothing has no place in an order of acceptance
             published.append(float(figure.value))
-            documents.append(found)
-            names.append(label)
-    if len(names) < FEWEST:
+            documents[label] = found
+    if len(documents) < FEWEST:
         return None
-    shared = documents[0].index
-    for one in documents[1:]:
-        shared = shared.intersection(one.index)
-    numerators, denominators = (
-        np.array([one.loc[shared, c].to_numpy(float) for one in documents]) for c in (over, under)
-    )
-    point = (numerators.sum(1) / denominators.sum(1))[:, None]
-    order = np.array(published)
-    drawn = stats.kendall(order, stats.resampled_rates(numerators, denominators))
-    return float(stats.kendall(order, point)[0]), drawn, set(names)
+    points, draws = [], []
+    for of_task in zip(*documents.values(), strict=True):
+        shared = of_task[0].index
+        for one in of_task[1:]:
+            shared = shared.intersection(one.index)
+        numerators, denominators = (
+            np.array([one.loc[shared, c].to_numpy(float) for one in of_task]) for c in (over, under)
+        )
+        points.append((numerators.sum(1) / denominators.sum(1))[:, None])
+        draws.append(stats.resampled_rates(numerators, denominators))
+    shortest = min(one.shape[1] for one in draws)
+    drawn = stats.kendall(np.array(published), np.mean([one[:, :shortest] for one in draws], axis=0))
+    return float(stats.kendall(np.array(published), np.mean(points, axis=0))[0]), drawn, set(documents)

@@ -2,7 +2,8 @@
 
 import dataclasses
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -16,9 +17,13 @@ from matplotlib.ticker import MaxNLocator
 from specbench import compare, metrics
 from specbench.compare import ROW
 from specbench.config import UserError
+from specbench.frontier import Family, families
 from specbench.report.plot_data import PlotData, drafted, panels
-from specbench.report.plot_style import BLACK, GREY, few_ticks, grid, head, label_axes
+from specbench.report.plot_style import BLACK, GREY, POINTS, WIDTH, Style, few_ticks, grid, head, label_axes
 
+SIDES = ((1, 1), (1, 0), (0, 1), (-1, -1), (0, -1), (-1, 0), (1, -1), (-1, 1))  # of a point, where its name may stand
+PARTS = np.linspace(0, 1, 12)  # of a line between two points, which names do not cover
+EQUAL = "equal tokens/s"
 FEWEST = 4  # rounds in a group that is given quartiles
 CONTEXTS = 8  # bins of the context's length, about
 TIMED = "`specbench run --method csd --suite pocket` makes a run that does"
@@ -27,18 +32,25 @@ TIMED = "`specbench run --method csd --suite pocket` makes a run that does"
 def discard_verification(data: PlotData) -> Figure:
     """Verification rate against discard rate, with lines of equal speed as the measured forward times have it.
 
-    Time per token = V · t_target + (1 − V + d) · t_draft, with the mean seconds of a panel's forwards. SpecDec++,
-    Figure 3.
+    Variants by one setting are joined in its order, and its values stand at the points where there is room. Time per
+    token = V · t_target + (1 − V + d) · t_draft, with the mean seconds of a panel's forwards. SpecDec++, Figure 3.
     """
     counts = data.measured.counts.groupby(ROW, sort=False)[["D", "A", "C", "F", "G", "target", "draft"]].sum()
     counts = drafted(data, "discard-verification", counts.reset_index())
-    every = list(panels(data, counts))
+    every = list(panels(data, counts.assign(x=(counts.D - counts.A) / counts.C, y=counts.F / counts.C)))
     columns = min(2, len(every))
-    fig, axes = grid([2.1 if columns == 1 else 1.5] * len(every), columns, sharex=True, sharey=True)
+    height = 2.1 if columns == 1 else 1.5
+    fig, axes = grid([height] * len(every), columns, sharex=True, sharey=True)
+    curves = _curves(data, counts.method)
+    texts = {label: str(v) for family, _ in curves if family.setting for label, v in family.values.items()}
     for ax, (title, rows) in zip(axes, every, strict=True):
-        for row in rows.itertuples():
-            style = data.styles[row.method].drawn() | {"ls": ""}
-            ax.plot([(row.D - row.A) / row.C], [row.F / row.C], label=data.named(row.method), **style)
+        rows = rows.set_index("method")
+        for family, style in curves:
+            mine = rows.reindex([label for label in family.values if label in rows.index])
+            if len(mine):
+                own = style.drawn() | ({} if family.setting else {"ls": ""})
+                name = f"{family.name} ({family.setting})" if family.setting else data.named(family.name)
+                ax.plot(mine.x, mine.y, label=name, clip_on=False, **own)
         ax.margins(0.2)
         head(ax, title, columns)
         few_ticks(ax)
@@ -47,8 +59,53 @@ def discard_verification(data: PlotData) -> Figure:
     for ax, (_, rows) in zip(axes, every, strict=True):
         total = rows.sum(numeric_only=True)
         _iso_lines(ax, total.target / total.F, total.draft / total.G if total.G else 0.0)
+        size = 72 * (WIDTH / columns - 0.5), 72 * (height - 0.4)  # of a panel, about, in points
+        _name_points(ax, [texts.get(label, "") for label in rows.method], rows[["x", "y"]].to_numpy(), size)
     label_axes(axes, columns, "discard rate", "verification rate")
     return fig
+
+
+def _curves(data: PlotData, drafting: Iterable[str]) -> list[tuple[Family, Style]]:
+    """The families of the methods that draft, and what each is drawn in: a member's style in a colour of its own."""
+    specs = {labels[s.name]: s for run, labels in zip(data.runs, data.labels, strict=True) for s in run.plan.methods}
+    wanted = set(drafting)
+    found = families({label: spec for label, spec in specs.items() if label in wanted})
+    taken = {data.styles[family.name].color for family in found if not family.setting}
+    curves = []
+    for family in found:
+        styles = [data.styles[label] for label in family.values]
+        style = next((one for one in styles if family.setting and one.color not in taken), styles[0])
+        taken.add(style.color)
+        curves.append((family, style))
+    return curves
+
+
+def _name_points(ax: Axes, names: Sequence[str], points: np.ndarray, size: tuple[float, float]) -> None:
+    """Write names at points [names, 2] where they cover no point and no text; `size` of the panel, in print points."""
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    scale = np.array(size) / (right - left, top - bottom)
+    points = (points - (left, bottom)) * scale
+    numbers = [(np.array(text.get_position()) - (left, bottom)) * scale for text in ax.texts]
+    lines = (_along(ax) - (left, bottom)) * scale
+    covered = [(at - reach, at + reach) for reach, some in ((3, points), (9, numbers), (1, lines)) for at in some]
+    for name, at in zip(names, points, strict=True):
+        box = np.array([0.6 * POINTS * len(name), POINTS])
+        for side in SIDES if name else ():
+            corner = at + np.array(side) * ((3 if all(side) else 4.5) + box / 2) - box / 2
+            ends = corner, corner + box
+            inside = (ends[0] >= 0).all() and (ends[1] <= size).all()
+            if inside and not any((ends[0] < high).all() and (ends[1] > low).all() for low, high in covered):
+                middle = (corner + box / 2) / scale + (left, bottom)
+                ax.text(middle[0], middle[1], name, ha="center", va="center", color=BLACK, zorder=3)
+                covered.append(ends)
+                break
+
+
+def _along(ax: Axes) -> np.ndarray:
+    """Places [n, 2] along the lines of methods, their points among them."""
+    lines = [np.asarray(line.get_xydata()) for line in ax.lines if line.get_label() != EQUAL]
+    steps = [start + part * (end - start) for xy in lines for start, end in pairwise(xy) for part in PARTS]
+    return np.stack([*np.concatenate(lines), *steps])
 
 
 def _iso_lines(ax: Axes, t_target: float, t_draft: float) -> None:
@@ -58,7 +115,7 @@ def _iso_lines(ax: Axes, t_target: float, t_draft: float) -> None:
     corners = v * t_target + (1 - v + d) * t_draft
     if not (corners > 0).all() or t_target <= t_draft:
         return
-    points = np.stack([np.asarray(line.get_xydata())[0] for line in ax.lines])
+    points = _along(ax)
     span = np.array([right - left, top - bottom])
     speeds = MaxNLocator(6).tick_values(1 / corners.max(), 1 / corners.min())
     x = np.linspace(left, right, 101)
@@ -67,7 +124,7 @@ def _iso_lines(ax: Axes, t_target: float, t_draft: float) -> None:
         seen = np.flatnonzero((y > bottom) & (y < top))
         if len(seen) < len(x) / 4:  # too short for its number
             continue
-        ax.plot(x[[0, -1]], y[[0, -1]], color=GREY, ls=":", lw=0.8, label="equal tokens/s", zorder=1)
+        ax.plot(x[[0, -1]], y[[0, -1]], color=GREY, ls=":", lw=0.8, label=EQUAL, zorder=1)
         apart = [np.abs((points - (x[i], y[i])) / span).sum(1).min() for i in seen[10:-10]]
         at = seen[10 + int(np.argmax(apart))]  # far from the points
         slope = np.degrees(np.arctan2(y[-1] - y[0], x[-1] - x[0]))

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from specbench.config import UserError
-from specbench.report import plot_rounds, plot_summary
+from specbench.report import plot_calibration, plot_rounds, plot_summary
 from specbench.report.plot_data import PlotData, read
 from specbench.report.plot_style import DATES, legend, look, save
 from specbench.stored import StoredRun
@@ -31,6 +31,7 @@ KINDS = {
     "sweep": Kind("speedup and accuracy against the setting by which methods differ", plot_summary.sweep),
     "time": Kind("where decode time goes: target, draft, rest", plot_rounds.time),
     "forwards": Kind("time of a target forward against block width and context", plot_rounds.forwards),
+    "reliability": Kind("predicted against actual acceptance of draft tokens", plot_calibration.reliability),
 }
 
 

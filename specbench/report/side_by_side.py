@@ -5,18 +5,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import pandas as pd
 
 from specbench import compare
 from specbench.config import MethodSpec, UserError, task_info
-from specbench.published import Figure, Paper
+from specbench.published import Figure, Paper, read_figures
 from specbench.report import tables
 from specbench.stored import StoredRun
 
 MISSING = "not measured"
 SCALES = {"%": 100.0, "GB": 1e-9, "MB": 1e-6}  # from our columns to a printed unit
 WITH_INTERVAL = ("speedup_decode", "speedup_e2e")
+SIGNIFICANT = 3  # digits of a time: those of small models are far below the printed ones
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,13 @@ class Cell:
 
 
 class Ours:
-    """What runs of one pair measured, looked up by a paper's own labels."""
+    """What runs of one pair measured, and what files tell of it, looked up by a paper's own labels.
 
-    def __init__(self, runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> None:
+    `files` are tidy CSV files of figures that come from no run, with our names of pairs and tasks; those of other
+    pairs are passed over, and of two that tell the same figure the later one counts.
+    """
+
+    def __init__(self, runs: Sequence[StoredRun], allowed: Sequence[str] = (), files: Sequence[Path] = ()) -> None:
         pairs = {run.plan.pair.name for run in runs}
         if len(pairs) != 1:
             raise UserError(f"tables need runs of one pair; these are of {', '.join(sorted(pairs)) or 'none'}")
@@ -45,19 +51,30 @@ class Ours:
                 self.labels[spec.identity] = labels[spec.name]
                 for line in run.plan.tasks:
                     self.sources.setdefault((run.sampling, line.task, labels[spec.name]), []).append(run.name)
+        self.told = {
+            figure.key(_place(figure, figure.task)): (figure, path)
+            for path in sorted(files, key=lambda path: (path.stat().st_mtime, path.name))
+            for figure in read_figures(path)
+            if figure.pair == self.pair
+        }
         self._summary = cache(self._summary_against)
 
     def label(self, spec: MethodSpec) -> str | None:
         return self.labels.get(spec.identity)
 
-    def task(self, paper: Paper, label: str) -> str | None:
-        """Our task of a paper's: itself, or the bundled one that stands in for it."""
+    def method(self, paper: Paper, table: int, name: str) -> str | None:
+        """Our label of a method with the settings that a table gives it."""
+        named = [f for f in paper.figures(table) if (ref := paper.methods.get(f.method)) and ref.method == name]
+        specs = (paper.method_spec(figure, self.pair) for figure in named)
+        return next((label for spec in specs if spec and (label := self.label(spec))), None)
+
+    def tasks(self, paper: Paper, label: str) -> tuple[str, ...]:
+        """Our tasks that meet a paper's: itself, or the bundled ones that stand in for it; none if one is missing."""
         name = paper.tasks.get(label)
-        measured = self.measured.metric
-        if name is None or name in measured:
-            return name
-        counterpart = task_info(name).counterpart
-        return counterpart if counterpart in measured else None
+        if name is None or name in self.measured.metric:
+            return (name,) if name else ()
+        counterparts = task_info(name).counterparts
+        return counterparts if set(counterparts) <= set(self.measured.metric) else ()
 
     def documents(self, sampling: str, task: str, label: str) -> pd.DataFrame:
         """Counts, times and the score of every document that a method did, added up over passes; index doc_id.
@@ -82,13 +99,18 @@ class Ours:
         return counts.assign(score=mine.groupby(mine.doc_id.astype(int)).value.mean(), one=1.0)
 
     def cell(self, paper: Paper, figure: Figure) -> Cell:
-        """Our figure in the unit and with the digits of the printed one."""
-        metric = paper.metrics.get(figure.metric)
+        """Our figure in the unit and with the digits of the printed one: from runs, else from a file."""
+        found = self._from_runs(paper, figure)
+        return found if found.text != MISSING else self._from_files(paper, figure) or found
+
+    def _from_runs(self, paper: Paper, figure: Figure) -> Cell:
+        gain = paper.gains.get(figure.metric)
+        metric = gain.metric if gain else paper.metrics.get(figure.metric)
         if metric is None:
             return Cell(MISSING, reason=f"{figure.metric}: no column of ours has this definition")
-        spec = paper.method_spec(figure)
+        spec = paper.method_spec(figure, self.pair)
         if spec is None:
-            known = paper.runs(figure.method)
+            known = paper.choice(figure.method, self.pair)
             reason = (
                 f"{figure.method} with {figure.setting}: no setting of ours"
                 if known
@@ -97,49 +119,68 @@ class Ours:
             return Cell(MISSING, reason=reason)
         if self.measured.baseline is None and metric in WITH_INTERVAL:
             return Cell(MISSING, reason="the runs have no baseline, so no speedup")
-        table = self._against(paper, figure.table)
-        sampling = sampling_of(figure)
-        task = compare.AVERAGE if figure.is_average else self.task(paper, figure.task)
-        if task is None:
+        label, sampling = self.label(spec), paper.sampling_of(figure).name
+        tasks = self.tasks(paper, figure.task)
+        if figure.is_average:
+            columns = self._columns(paper, figure.table)
+            if not all(columns):
+                return Cell(MISSING, reason=f"{figure.task}: the paper averages over tasks that were not run")
+            if max(map(len, columns)) > 1:
+                return Cell(MISSING, reason=f"{figure.task}: one of its tasks is itself an average of ours")
+            tasks = tuple(name for names in columns for name in names)
+        if not tasks:
             return Cell(MISSING, reason=f"{figure.task}: not a task of these runs")
-        label = self.label(spec)
-        found = table[(table.sampling == sampling) & (table.task == task) & (table.method == label)]
-        if figure.is_average and None in self._tasks(paper, figure.table):
-            return Cell(MISSING, reason=f"{figure.task}: the paper averages over tasks that were not run")
-        if found.empty or pd.isna(found.iloc[0].get(metric, math.nan)):
-            return Cell(MISSING, reason=f"{figure.method}: not in these runs" if found.empty else "")
-        return Cell(_text(found.iloc[0], metric, figure), self._runs(sampling, task, str(label)))
+        base = self._baseline(paper, figure.table)
+        row = self._row(base, sampling, tasks, label)
+        if row is None or pd.isna(row.get(metric, math.nan)):
+            return Cell(MISSING, reason=f"{figure.method}: not in these runs" if row is None else "")
+        if not gain:
+            return Cell(_text(row, metric, figure), self._runs(sampling, tasks, str(label)))
+        other = self.method(paper, figure.table, gain.over)
+        second = self._row(base, sampling, tasks, other)
+        if second is None or pd.isna(second.get(metric, math.nan)):
+            return Cell(MISSING, reason=f"{figure.metric}: no {gain.over} to compare with in these runs")
+        direct = self._row(other, sampling, tasks, label)  # on the same documents, in the same run
+        text = _gain(row[metric] / second[metric], direct, metric, figure)
+        return Cell(text, self._runs(sampling, tasks, str(label), str(other)))
 
-    def _runs(self, sampling: str, task: str, label: str) -> tuple[str, ...]:
-        wanted = [names for (s, t, m), names in self.sources.items() if s == sampling and m == label]
-        if task != compare.AVERAGE:
-            wanted = [self.sources.get((sampling, task, label), [])]
-        return tuple(dict.fromkeys(name for names in wanted for name in names))
+    def _from_files(self, paper: Paper, figure: Figure) -> Cell | None:
+        """A figure that a file tells for its task, or the mean of those for all the tasks that stand in for it."""
+        name = paper.tasks.get(figure.task)
+        places = [(_place(figure, name or ""),), task_info(name).counterparts if name else ()]
+        for tasks in places:
+            found = [self.told[key] for task in tasks if (key := figure.key(task)) in self.told]
+            if found and len(found) == len(tasks):
+                for other, path in found:
+                    if other.unit != figure.unit:
+                        raise UserError(f"{path}: {figure.metric} is in {other.unit}; write it in {figure.unit}")
+                mean = sum(float(f.value) for f, _ in found) / len(found)
+                return Cell(_number(mean, figure), tuple(dict.fromkeys(path.name for _, path in found)))
+        return None
 
-    def _tasks(self, paper: Paper, table: int) -> tuple[str | None, ...]:
-        """Our tasks of a table, over which it averages; None for those that were not run."""
-        labels = dict.fromkeys(f.task for f in paper.figures(table) if not f.is_average)
-        return tuple(self.task(paper, label) for label in labels)
+    def _runs(self, sampling: str, tasks: Sequence[str], *labels: str) -> tuple[str, ...]:
+        names = (name for t in tasks for label in labels for name in self.sources.get((sampling, t, label), []))
+        return tuple(dict.fromkeys(names))
 
-    def _against(self, paper: Paper, table: int) -> pd.DataFrame:
-        """The summary of a table's tasks with its speedups: against the method that the table names."""
+    def _columns(self, paper: Paper, table: int) -> list[tuple[str, ...]]:
+        """Our tasks for each of those over which a table averages; an empty one where they were not run."""
+        return [self.tasks(paper, label) for label in _labels(paper, table)]
+
+    def _baseline(self, paper: Paper, table: int) -> str | None:
+        """Our label of the method that a table's speedups are against: with its very settings, or some."""
         name = paper.tables[table].baseline or paper.baseline
-        label = next((self.labels[i] for i in self.labels if json.loads(i)[0] == name), None)
-        for figure in paper.figures(table):  # the very settings that the table gives its baseline
-            ref, spec = paper.methods.get(figure.method), paper.method_spec(figure)
-            if ref and spec and ref.method == name and self.label(spec):
-                label = self.label(spec)
-                break
-        return self._summary(label, tuple(task for task in self._tasks(paper, table) if task))
+        some = next((self.labels[i] for i in self.labels if json.loads(i)[0] == name), None)
+        return self.method(paper, table, name) or some
+
+    def _row(self, baseline: str | None, sampling: str, tasks: tuple[str, ...], label: str | None) -> pd.Series | None:
+        """A method's row for a task, or for the unweighted average of several; None if it has none."""
+        table = self._summary(baseline, tasks)
+        mine = table[(table.sampling == sampling) & (table.method == label)].set_index("task", drop=False)
+        task = tasks[0] if len(tasks) == 1 else compare.AVERAGE
+        return mine.loc[task] if {*tasks, task} <= set(mine.index) else None
 
     def _summary_against(self, baseline: str | None, tasks: tuple[str, ...]) -> pd.DataFrame:
         return compare.summary(replace(self.measured.only(tasks), baseline=baseline))
-
-
-def sampling_of(figure: Figure) -> str:
-    """The sampling of a figure as runs name it; a paper that does not tell its temperature is met by greedy runs."""
-    temperature = float(figure.temperature or 0)
-    return "greedy" if temperature == 0 else f"T={temperature:g}"
 
 
 def side_by_side(paper: Paper, table: int, ours: Ours) -> tuple[pd.DataFrame, list[str]]:
@@ -161,10 +202,28 @@ def side_by_side(paper: Paper, table: int, ours: Ours) -> tuple[pd.DataFrame, li
     frame = pd.DataFrame([dict(zip(identity, key, strict=True)) | row for key, row in rows.items()])
     frame = frame[[*identity, *pairs, f"ours: {ours.pair}", "run"]].fillna("-")
     silent = [name for name in ("T", "setting", "task") if name in frame and not (frame[name] != "").any()]
-    told = [f"{f.task} is met by {ours.task(paper, f.task)}" for f in figures if ours.task(paper, f.task)]
+    met = {label: ours.tasks(paper, label) for label in _labels(paper, table)}
+    told = [f"{label} is met by {_in_words(tasks)}" for label, tasks in met.items() if tasks]
     if any(not f.temperature for f in figures):
-        notes["where the paper does not tell its temperature, ours is greedy"] = None
-    return frame.drop(columns=silent), [*dict.fromkeys(told), *notes]
+        notes[f"where the paper does not tell its temperature, ours is {paper.sampling.name}"] = None
+    for name, gain in paper.gains.items():
+        if any(f.metric == name for f in figures):
+            notes[f"{name}: {gain.metric} over that of {gain.over} on the same documents, less 1"] = None
+    return frame.drop(columns=silent), [*told, *notes]
+
+
+def _labels(paper: Paper, table: int) -> list[str]:
+    """The paper's names of a table's tasks, without its average."""
+    return list(dict.fromkeys(figure.task for figure in paper.figures(table) if not figure.is_average))
+
+
+def _in_words(tasks: tuple[str, ...]) -> str:
+    return tasks[0] if len(tasks) == 1 else f"the average of {', '.join(tasks)}"
+
+
+def _place(figure: Figure, task: str) -> str:
+    """The task by which a figure is looked up in files: all averages are called alike."""
+    return compare.AVERAGE if figure.is_average else task
 
 
 def written(paper: Paper, table: int, ours: Ours) -> tuple[str, str]:
@@ -184,14 +243,35 @@ def written(paper: Paper, table: int, ours: Ours) -> tuple[str, str]:
 
 def _text(row: pd.Series, metric: str, figure: Figure) -> str:
     scale = SCALES.get(figure.unit, 1.0)
-    digits = len(figure.value.partition(".")[2])
-
-    def number(value: float) -> str:
-        return f"{value * scale:.{digits}f}"
-
     if metric in WITH_INTERVAL:
-        low, high = row[f"{metric}_low"], row[f"{metric}_high"]
-        if row.method == row.baseline or math.isnan(low):
-            return number(row[metric])
-        return f"{number(row[metric])} [{number(low)}, {number(high)}]"
-    return number(row[metric]) + (f" ±{number(row.accuracy_stderr)}" if metric == "accuracy" else "")
+        bounds = [row[name] * scale for name in (metric, f"{metric}_low", f"{metric}_high")]
+        return _number(bounds[0], figure) if row.method == row.baseline else _interval(figure, *bounds)
+    error = f" ±{_number(row.accuracy_stderr * scale, figure)}" if metric == "accuracy" else ""
+    return _number(row[metric] * scale, figure) + error
+
+
+def _gain(ratio: float, direct: pd.Series | None, metric: str, figure: Figure) -> str:
+    """How much larger, from the ratio of two cells; with an interval where the two methods ran together.
+
+    `direct` is the row of one against the other. Over several tasks it is the average of their ratios, as that is what
+    has an interval.
+    """
+    names = (metric, f"{metric}_low", f"{metric}_high")
+    found = [math.nan] * 3 if direct is None else [float(direct.get(name, math.nan)) for name in names]
+    value, low, high = [ratio, math.nan, math.nan] if math.isnan(found[0]) else found
+    scale = SCALES.get(figure.unit, 1.0)
+    return _interval(figure, *((one - 1) * scale for one in (value, low, high)))
+
+
+def _interval(figure: Figure, value: float, low: float, high: float) -> str:
+    digits = len(figure.value.partition(".")[2])
+    text = _number(value, figure)
+    return text if math.isnan(low) else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _number(value: float, figure: Figure) -> str:
+    """With the digits of the printed figure; but with three that count for seconds, and where it would be nothing."""
+    text = f"{value:.{len(figure.value.partition('.')[2])}f}"
+    if value and math.isfinite(value) and (figure.unit == "s" or float(text) == 0):
+        return f"{value:.{max(0, SIGNIFICANT - 1 - math.floor(math.log10(abs(value))))}f}"
+    return text

@@ -1,0 +1,104 @@
+"""Commands that say what other settings, and other machines, would give."""
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.cli.options import DataDir, Device, Dtype, Pair, Seed, Set, folder, known, user_errors
+
+
+class Form(str, Enum):
+    table = "table"
+    csv = "csv"
+    json = "json"
+
+
+def profile(
+    run: Annotated[
+        Path | None, typer.Argument(help="a run folder to read, instead of running", show_default=False)
+    ] = None,
+    pair: Pair = "pocket",
+    suite: Annotated[
+        str | None,
+        typer.Option(help="default: pocket for the bundled pair, else smoke", autocompletion=known("suites")),
+    ] = None,
+    documents: Annotated[int, typer.Option(min=3, help="documents of each task")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="how often to decode every document; the median counts")] = 5,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="a method by name, or a YAML file; default: sps and specdecpp", autocompletion=known("methods")
+        ),
+    ] = None,
+    gamma: Annotated[str, typer.Option(help="draft lengths of methods with a fixed one; at least two")] = "2,4,8",
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; default: the suite's")] = None,
+    seed: Seed = 0,
+    set_: Set = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write; default: profile-PAIR.json")] = None,
+) -> None:
+    """Forward times of a pair by block width and context, and the time model that SpecDec++ fits to decoding.
+
+    Writes FILE.json, which `simulate --forward-times` reads, FILE.csv with the fits, and the runs in the folder FILE.
+
+    `specbench profile --pair pocket --documents 20 --repeats 5 --out pocket.json`
+
+    `specbench profile runs/one`
+    """
+    from specbench import profiling
+
+    with user_errors():
+        if run:
+            profiling.read(run, out)
+            return
+        code = profiling.main(
+            pair,
+            suite,
+            documents,
+            repeats,
+            method,
+            gamma,
+            set_ or [],
+            out,
+            temperature=temperature,
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            data_dir=folder(data_dir),
+        )
+        raise typer.Exit(code)
+
+
+def simulate(
+    run: Annotated[Path, typer.Argument(help="a run folder with drafts", show_default=False)],
+    method: Annotated[
+        str | None, typer.Option(help="whose rounds; default: the run's first method with drafts")
+    ] = None,
+    forward_times: Annotated[
+        str | None,
+        typer.Option(help="a profile's FILE.json, or t_draft=SECONDS,t_target=SECONDS,…; default: as in the run"),
+    ] = None,
+    gamma: Annotated[str | None, typer.Option(help="draft lengths, such as 1,2,4,8")] = None,
+    threshold: Annotated[
+        str | None, typer.Option(help="thresholds of the length policy that made the drafts, such as 0.3,0.5")
+    ] = None,
+    shortest: Annotated[int | None, typer.Option(min=1, help="with thresholds: no stop before so many tokens")] = None,
+    format: Annotated[Form, typer.Option(help="how to print; csv and json have each task")] = Form.table,
+) -> None:
+    """What other draft lengths would have given, from one run's records, and on other hardware; without a model.
+
+    Further forward times are width_slope (seconds for each further token that the target reads), draft_start (of a
+    round's first draft forward), overhead (of a round), draft_overhead (of a drafted token) and vanilla (of a token).
+
+    `specbench simulate runs/one --method sps --gamma 1,2,4,8`
+
+    `specbench simulate runs/one --forward-times t_draft=0.0234,t_target=0.112,vanilla=0.108`
+    """
+    from specbench.report import simulate_view
+
+    with user_errors():
+        simulate_view.main(run, method, forward_times, gamma, threshold, shortest, format.value)

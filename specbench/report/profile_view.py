@@ -1,0 +1,83 @@
+"""A profile for the terminal; 80 columns are enough."""
+
+import math
+from collections.abc import Iterator
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from specbench.profile_pair import Profile
+
+
+def print_profile(console: Console, profile: Profile) -> None:
+    """Print forward times, fits, and how well they tell throughput."""
+    if len(profile.forwards):
+        console.print(_forwards(profile.forwards))
+    console.print(_fits(profile))
+    for line in notes(profile):
+        console.print(line, style="dim", highlight=False, markup=False)
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+
+
+def _forwards(forwards: pd.DataFrame) -> Table:
+    widths = list(dict.fromkeys(forwards.width))
+    table = _table("forward, ms (median) by context and width")
+    table.add_column("model")
+    for heading in ("context", *map(str, widths)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for (model, context), rows in forwards.groupby(["model", "context"], sort=False):
+        by_width = rows.set_index("width")["median"]
+        table.add_row(escape(str(model)), str(context), *(_ms(by_width[width]) for width in widths))
+    return table
+
+
+def _fits(profile: Profile) -> Table:
+    table = _table("T = t_draft · N_draft + t_target · N_target, fitted to documents; ms")
+    table.add_column("task", overflow="fold")
+    for heading in ("t_draft", "t_target", "R²", "off by", "90 %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    errors = {(row["method"], row["task"]): row for row in profile.throughput.to_dict("records")}
+    last = ""
+    for row in profile.fits.to_dict("records"):
+        if row["method"] != last:
+            last = row["method"]
+            table.add_row(Text(last, "bold"))
+        fit = _number(row["r2"], ".4f")
+        if not math.isnan(row["r2_target"]):
+            fit = " & ".join(_number(row[name], ".4f") for name in ("r2_draft", "r2_target"))
+        spread = [f" ±{_ms(row[name])}" if not math.isnan(row[name]) else "" for name in ("t_draft_sd", "t_target_sd")]
+        error = errors.get((row["method"], row["task"]), {})
+        table.add_row(
+            f"  {escape(row['task'])}",
+            _ms(row["t_draft"]) + spread[0],
+            _ms(row["t_target"]) + spread[1],
+            "" if row["task"] == "average" else fit,
+            *(_number(error[name], ".1%") if error else "" for name in ("median", "p90")),
+        )
+    return table
+
+
+def notes(profile: Profile) -> Iterator[str]:
+    """What the figures mean."""
+    yield f"{profile.pair}, {profile.sampling}; decoding without prefill; R² about the mean, of a fit without intercept"
+    yield "stand-alone: the draft alone & the target alone; average: over tasks ± their standard deviation"
+    yield "off by: of a document's tokens/s from discard and verification rate (Eq. 5.1), median and 90th percentile"
+    speculative = profile.fits[profile.fits.r2_target.isna() & (profile.fits.task != "average")]
+    unsettled = list(dict.fromkeys(speculative.method[speculative.t_target.isna()]))
+    if unsettled:
+        yield f"not settled (-): {', '.join(unsettled)}: one draft length alone does not tell the two times apart"
+
+
+def _ms(seconds: float) -> str:
+    return _number(1000 * seconds, ".3f" if seconds < 0.01 else ".2f" if seconds < 0.1 else ".1f")
+
+
+def _number(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else format(value, form)

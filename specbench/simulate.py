@@ -1,0 +1,272 @@
+"""`specbench simulate`: how many rounds other draft lengths would take, and how long, from one run's records."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow.compute as pc
+
+from specbench import config, forward_times
+from specbench.config import MethodSpec, UserError
+from specbench.config import Setting as Value
+from specbench.forward_times import Times
+from specbench.replay import Replayed, Rule, Text, Unknown, replay, texts_of, unknown
+from specbench.stored import StoredRun
+
+LOOKING = ("specdecpp", "confidence", "cumulative", "entropy")  # length methods that stop by a threshold
+GAMMAS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
+THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
+NATS = (0.5, 1.0, 1.5, 2.0, 3.0)
+TEXT = ["repeat", "task", "doc_id"]
+TIMED = ["round", "drafted", "draft_forwards", "target_seconds", "draft_seconds", "seconds"]
+ALL = "all tasks"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A draft length or a threshold to be tried."""
+
+    name: str  # gamma=4, threshold=0.7
+    rule: Rule
+    measured: str | None  # the method of the run that has just this setting
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A row of `table` for each setting and task, and for all tasks together."""
+
+    method: str
+    sampling: str
+    times: Times
+    alpha: float
+    untested: float  # the share of positions where no draft was tested
+    missing: Unknown
+    rescued: int
+    texts: int
+    table: pd.DataFrame
+
+
+def simulate(
+    run: StoredRun,
+    method: str | None = None,
+    given: str | None = None,
+    gammas: Sequence[int] = (),
+    thresholds: Sequence[float] = (),
+    shortest: int | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Simulation:
+    """Replay one method of a run under other draft lengths.
+
+    Without `gammas` and `thresholds` the usual ones are taken, as far as the records serve them. `given` are forward
+    times for `forward_times.given`. `advance` is told of every setting that is done. Raises UserError for records that
+    cannot be replayed and for settings that make no sense.
+    """
+    spec = drafting_method(run, method)
+    chosen = settings(run, spec, gammas, thresholds, shortest)
+    samples = run.samples([*TEXT, "method", "warmup", "finish", "tokens", "prompt_tokens", "decode_seconds"])
+    samples = samples[~samples.warmup & (samples.finish != "error")]
+    eos = {int(tokens[-1]) for tokens in samples.tokens[samples.finish == "eos"] if len(tokens)}
+    own = samples[samples.method == spec.name]
+    finish = {(row.repeat, row.task, row.doc_id): row.finish for row in own.itertuples()}
+    texts = [text for text in texts_of(_rows(run, spec.name), finish, eos) if text.agree]
+    tested = [x for text in texts for x in text.agree if x == x]
+    if not tested:
+        raise UserError(f"{spec.name} has no tested drafts in {run.folder}; choose another --method")
+    missing = unknown(texts)
+    times = forward_times.given(given, run.manifest["models"]) if given else recorded_times(run, [spec.name])
+    alpha = sum(tested) / len(tested)
+    measured = _measured(samples)
+    rows: list[dict[str, Any]] = []
+    for one in chosen:
+        rows += _table(one, texts, [replay(text, one.rule, missing) for text in texts], times, alpha, measured)
+        advance(1)
+    positions = sum(len(text.agree) for text in texts)
+    rescued = pc.sum(_decoding(run, spec.name, ["rescued"]).column("rescued")).as_py()
+    untested = 1 - len(tested) / positions
+    table = mark_best(pd.DataFrame(rows))
+    return Simulation(spec.name, run.sampling, times, alpha, untested, missing, int(rescued or 0), len(texts), table)
+
+
+def drafting_method(run: StoredRun, name: str | None) -> MethodSpec:
+    """The method to replay: as named, or the run's first that drafted chains. Raises UserError if there is none."""
+    by_name = {spec.name: spec for spec in run.plan.methods}
+    if name is not None and name not in by_name:
+        raise UserError(f"{run.folder} has no method {name!r}; it has {', '.join(by_name)}")
+    columns = {"method": pc.field("method"), "drafted": pc.field("drafted"), "tree": pc.field("parents").is_valid()}
+    found = run.rounds().to_table(columns=columns, filter=pc.field("drafted") > 0).to_pandas()
+    trees = set(found.method[found.tree])
+    drafting = set(found.method) - trees
+    wanted = [name] if name else [spec for spec in by_name if spec in drafting]
+    for one in wanted:
+        if one in drafting:
+            return by_name[one]
+        if one in trees:
+            raise UserError(f"{one} drafts trees, which cannot be replayed; choose another --method")
+        raise UserError(f"{one} drafted nothing in {run.folder}; choose another --method")
+    raise UserError(f"{run.folder} has no drafts of one chain to replay; `specbench run --method sps` makes some")
+
+
+def policy(spec: MethodSpec) -> MethodSpec | None:
+    """The length method that made a method's drafts, if it is one that stops by a threshold."""
+    length = spec.values.get("length", "fixed")
+    if length == "fixed":
+        return spec if spec.method in LOOKING else None
+    found = config.load_method(length)
+    if found.method not in LOOKING:
+        return None
+    bounds = {"longest": spec.values["gamma"], "stop_at_eos": spec.values["stop_at_eos"] or found.values["stop_at_eos"]}
+    return config.override(found, {key: Value(value=value, source=spec.name) for key, value in bounds.items()})
+
+
+def settings(
+    run: StoredRun, spec: MethodSpec, gammas: Sequence[int], thresholds: Sequence[float], shortest: int | None
+) -> list[Setting]:
+    """What to try. Raises UserError for impossible values, and for thresholds without recorded predictions."""
+    length = policy(spec)
+    if bad := [gamma for gamma in gammas if gamma < 1]:
+        raise UserError(f"--gamma {bad[0]}: a draft has at least 1 token")
+    entropy = length is not None and length.method == "entropy"
+    if bad_one := [t for t in thresholds if not (t > 0 and (t < 1 or entropy))]:
+        bounds = "above 0 nats" if entropy else "between 0 and 1"
+        raise UserError(f"--threshold {bad_one[0]:g}: a threshold lies {bounds}")
+    predicted = length is not None and _predicted(run, spec.name)
+    if thresholds and not predicted:
+        raise UserError(
+            f"the drafts of {spec.name} have no predictions; a run with them: specbench run --method specdecpp "
+            "--set specdecpp.shortest=20 --set specdecpp.longest=20"
+        )
+    if not gammas and not thresholds:
+        gammas = GAMMAS
+        thresholds = (NATS if entropy else THRESHOLDS) if predicted else ()
+    found = [_fixed(run, spec, gamma) for gamma in gammas]
+    if length is not None:
+        found += [_looking(run, length, threshold, shortest) for threshold in thresholds]
+    return found
+
+
+def _fixed(run: StoredRun, spec: MethodSpec, gamma: int) -> Setting:
+    like = spec if "gamma" in spec.values else config.load_method("sps")
+    values = {**like.values, "gamma": gamma} | ({"length": "fixed"} if "length" in like.values else {})
+    rule = Rule("fixed", gamma, stop_at_eos=bool(values.get("stop_at_eos", False)))
+    return Setting(f"gamma={gamma}", rule, _counterpart(run, like.method, values))
+
+
+def _looking(run: StoredRun, length: MethodSpec, threshold: float, shortest: int | None) -> Setting:
+    values = dict(length.values)
+    if shortest is None and values["shortest"] == values["longest"]:  # recorded at a fixed length, to be replayed
+        shortest = config.load_method(length.method).values["shortest"]
+    values |= {"threshold": threshold, "shortest": min(shortest or values["shortest"], values["longest"])}
+    rule = Rule(length.method, values["longest"], values["shortest"], threshold, bool(values["stop_at_eos"]))
+    return Setting(f"threshold={threshold:g}", rule, _counterpart(run, length.method, values))
+
+
+def _counterpart(run: StoredRun, method: str, values: dict[str, Any]) -> str | None:
+    """The method of the run with just these settings; those that an older version did not have count as equal."""
+    for spec in run.plan.methods:
+        if spec.method == method and all(spec.values.get(key, value) == value for key, value in values.items()):
+            return spec.name
+    return None
+
+
+def _decoding(run: StoredRun, method: str, columns: list[str]) -> Any:
+    chosen = ~pc.field("warmup") & (pc.field("round") > 0) & (pc.field("method") == method)
+    return run.rounds().to_table(columns=columns, filter=chosen)
+
+
+def _rows(run: StoredRun, method: str) -> Iterator[dict[str, Any]]:
+    columns = [*TEXT, "round", "drafted", "accepted", "committed", "truncated", "draft_tokens", "predictions"]
+    chosen = ~pc.field("warmup") & (pc.field("method") == method)
+    for batch in run.rounds().to_batches(columns=columns, filter=chosen):
+        yield from batch.to_pylist()
+
+
+def _predicted(run: StoredRun, method: str) -> bool:
+    found = _decoding(run, method, ["predictions"]).column("predictions")
+    return bool(found.null_count < len(found))
+
+
+def recorded_times(run: StoredRun, methods: Sequence[str]) -> Times:
+    """What the rounds of some methods cost, by their records and those of vanilla decoding in the same run."""
+    plain = [spec.name for spec in run.plan.methods if spec.method == "vanilla"]
+    wanted = pc.field("method").isin([*methods, *plain]) & ~pc.field("warmup")
+    rounds = run.rounds().to_table(columns=[*TEXT, "method", *TIMED], filter=wanted).to_pandas()
+    samples = run.samples([*TEXT, "method", "warmup", "prompt_tokens"])
+    widths = samples[~samples.warmup].rename(columns={"prompt_tokens": "width"}).drop(columns="warmup")
+    own, decoding = rounds.method.isin(methods), rounds["round"] > 0
+    prefills = rounds[own & ~decoding].merge(widths, on=[*TEXT, "method"]).dropna(subset=["width"])
+    return forward_times.recorded(rounds[own & decoding], prefills, rounds[rounds.method.isin(plain) & decoding])
+
+
+def _measured(samples: pd.DataFrame) -> pd.DataFrame:
+    """Decode seconds and tokens behind the prefill's of every timed sample, indexed by method and text."""
+    found = samples.assign(size=samples.tokens.map(len) - 1).dropna(subset=["decode_seconds"])
+    return found.set_index(["method", *TEXT])[["decode_seconds", "size"]]
+
+
+def _table(
+    one: Setting,
+    texts: Sequence[Text],
+    done: Sequence[Replayed],
+    times: Times,
+    alpha: float,
+    measured: pd.DataFrame,
+) -> Iterator[dict[str, Any]]:
+    """A row for each task and one for all of them."""
+    frame = pd.DataFrame([vars(each) for each in done]).drop(columns="lengths")
+    frame[TEXT] = [text.key for text in texts]
+    frame["seconds"] = [sum(n * times.round(k) for k, n in each.lengths.items()) for each in done]
+    if one.measured:
+        found = measured.loc[[one.measured]].droplevel("method")
+        frame = frame.join(found, on=TEXT)
+    tasks = list(dict.fromkeys(frame.task))
+    blocks = [(task, frame[frame.task == task]) for task in tasks]
+    for task, block in [(ALL, frame), *(blocks if len(tasks) > 1 else [])]:
+        yield {"task": task, "setting": one.name} | _row(one, block, times, alpha)
+
+
+def _row(one: Setting, block: pd.DataFrame, times: Times, alpha: float) -> dict[str, Any]:
+    total = block[["tokens", "rounds", "drafted", "accepted", "guessed", "seconds"]].sum()
+    row = {
+        "tau": total.tokens / total.rounds,
+        "acceptance_rate": total.accepted / total.drafted,
+        "discard_rate": (total.drafted - total.accepted) / total.tokens,
+        "verification_rate": total.rounds / total.tokens,
+        "tokens_per_s": total.tokens / total.seconds,
+        "speedup": times.token * total.tokens / total.seconds,
+        "theory_speedup": iid_speedup(alpha, one.rule.longest, times.cost_ratio) if one.rule.kind == "fixed" else None,
+        "guessed": total.guessed / total.rounds,
+        "measured": one.measured,
+        "measured_tokens_per_s": None,
+        "time_error": None,
+    }
+    if one.measured and block.decode_seconds.notna().any():
+        both = block.dropna(subset=["decode_seconds"])
+        both = both[(both["size"] > 0) & (both.decode_seconds > 0)]
+        rates = pd.DataFrame(
+            {
+                "doc": list(zip(both.task, both.doc_id, strict=True)),
+                "predicted": both.seconds / both.tokens,
+                "real": both.decode_seconds / both["size"],
+            }
+        )
+        by_doc = rates.groupby("doc").median()
+        row["measured_tokens_per_s"] = both["size"].sum() / both.decode_seconds.sum()
+        row["time_error"] = float((by_doc.predicted / by_doc.real - 1).abs().median())
+    return row
+
+
+def iid_speedup(alpha: float, gamma: int, c: float) -> float:
+    """Leviathan et al. (arXiv 2211.17192), Theorem 3.8: if every draft token is accepted with chance α by itself."""
+    expected = gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    return float(expected / (gamma * c + 1))
+
+
+def mark_best(table: pd.DataFrame) -> pd.DataFrame:
+    """The same with columns `best` and `theory_best`: the fixed length of a task that is fastest."""
+    fixed = table.theory_speedup.notna()
+    best = {}
+    for name, column in (("best", "speedup"), ("theory_best", "theory_speedup")):
+        values = table[column].where(fixed).astype(float)
+        best[name] = fixed & (values == values.groupby(table.task).transform("max"))
+    return table.assign(**best)
