@@ -69,7 +69,7 @@ def simulate(
     eos = {int(tokens[-1]) for tokens in samples.tokens[samples.finish == "eos"] if len(tokens)}
     own = samples[samples.method == spec.name]
     finish = {(row.repeat, row.task, row.doc_id): row.finish for row in own.itertuples()}
-    texts = [text for text in texts_of(_rows(run, spec.name), finish, eos) if text.agree]
+    texts = [text for text in texts_of(recorded_rounds(run, spec.name), finish, eos) if text.agree]
     tested = [x for text in texts for x in text.agree if x == x]
     if not tested:
         raise UserError(f"{spec.name} has no tested drafts in {run.folder}; choose another --method")
@@ -174,8 +174,10 @@ def _decoding(run: StoredRun, method: str, columns: list[str]) -> Any:
     return run.rounds().to_table(columns=columns, filter=chosen)
 
 
-def _rows(run: StoredRun, method: str) -> Iterator[dict[str, Any]]:
-    columns = [*TEXT, "round", "drafted", "accepted", "committed", "truncated", "draft_tokens", "predictions"]
+def recorded_rounds(run: StoredRun, method: str) -> Iterator[dict[str, Any]]:
+    """A method's rounds, text by text, prefills among them."""
+    columns = [*TEXT, "round", "drafted", "accepted", "committed", "truncated"]
+    columns += ["draft_tokens", "predictions", "confidences"]
     chosen = ~pc.field("warmup") & (pc.field("method") == method)
     for batch in run.rounds().to_batches(columns=columns, filter=chosen):
         yield from batch.to_pylist()

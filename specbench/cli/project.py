@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli.options import DataDir, Device, Dtype, Pair, Seed, Set, folder, known, user_errors
+from specbench.config import UserError
 
 
 class Form(str, Enum):
@@ -87,9 +88,17 @@ def simulate(
         str | None, typer.Option(help="thresholds of the length policy that made the drafts, such as 0.3,0.5")
     ] = None,
     shortest: Annotated[int | None, typer.Option(min=1, help="with thresholds: no stop before so many tokens")] = None,
+    heads: Annotated[
+        Path | None, typer.Option(help="a folder of acceptance heads: the best threshold and speed of each")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="with --heads: CSV file to write, in the form of results/published")
+    ] = None,
     format: Annotated[Form, typer.Option(help="how to print; csv and json have each task")] = Form.table,
 ) -> None:
     """What other draft lengths would have given, from one run's records, and on other hardware; without a model.
+
+    With --heads the draft model reads a run's drafts once more, which must be of a fixed length, for heads to score.
 
     Further forward times are width_slope (seconds for each further token that the target reads), draft_start (of a
     round's first draft forward), overhead (of a round), draft_overhead (of a drafted token) and vanilla (of a token).
@@ -97,8 +106,17 @@ def simulate(
     `specbench simulate runs/one --method sps --gamma 1,2,4,8`
 
     `specbench simulate runs/one --forward-times t_draft=0.0234,t_target=0.112,vanilla=0.108`
+
+    `specbench simulate runs/long --method specdecpp --heads heads --out table3.csv`
     """
     from specbench.report import simulate_view
 
     with user_errors():
+        if heads:
+            if gamma or shortest or format is not Form.table:
+                raise UserError("--heads goes with --method, --forward-times, --threshold and --out only")
+            simulate_view.compare_heads(run, heads, method, forward_times, threshold, out)
+            return
+        if out:
+            raise UserError("--out goes with --heads; write `--format csv > FILE` for a simulation")
         simulate_view.main(run, method, forward_times, gamma, threshold, shortest, format.value)

@@ -11,8 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from specbench import head_study
 from specbench.config import UserError
-from specbench.console import console
+from specbench.console import console, progress
 from specbench.forward_times import as_json
 from specbench.simulate import ALL, Simulation, simulate
 from specbench.stored import StoredRun
@@ -48,6 +49,32 @@ def main(
         facts = {name: value for name, value in asdict(found).items() if name not in ("times", "table")}
         rows = json.loads(found.table.to_json(orient="records", double_precision=12))
         sys.stdout.write(json.dumps(facts | {"times": as_json(found.times), "table": rows}, indent=1) + "\n")
+
+
+def compare_heads(
+    folder: Path, heads: Path, method: str | None, times: str | None, thresholds: str | None, out: Path | None
+) -> None:
+    """Print, and write to `out`, the best threshold and speed of each head in a folder. Raises UserError as `study`."""
+    run, tried = StoredRun(folder), numbers("--threshold", thresholds)
+    count = len(list(heads.glob("*.safetensors")))
+    with progress("replaying heads", max(count, 1)) as advance:
+        found = head_study.study(run, heads, method, times, tried, advance)
+    rows = head_study.best(found)
+    tasks = list(dict.fromkeys(rows.task))
+    table = Table(title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    table.add_column("head", overflow="fold")
+    for heading in ("train/KL", "eval/KL", *tasks):
+        table.add_column(heading.removeprefix("pocket_"), justify="right", overflow="fold")
+    for name, mine in rows.groupby("head", sort=False):
+        by_task = mine.set_index("task")
+        kls = (f"{mine[key].iloc[0]:.3f}" for key in ("train_kl", "eval_kl"))
+        speeds = (f"{by_task.tokens_per_s[task]:.0f} ({by_task.threshold[task]:g})" for task in tasks)
+        table.add_row(str(name), *kls, *speeds)
+    console.print(table)
+    console.print("tok/s, and in brackets the threshold that gives it, the best of those tried", style="dim")
+    if out:
+        head_study.write(found, run, out)
+        console.print(f"written: {out}", highlight=False, soft_wrap=True)
 
 
 def numbers(option: str, text: str | None, whole: bool = False) -> list[float]:

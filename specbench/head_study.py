@@ -1,0 +1,165 @@
+"""`specbench simulate --heads`: what each of many acceptance heads would have given, from the drafts of one run.
+
+The run drafted a fixed, large length. Its drafts are read once more by the draft model; every head scores the states
+behind the drafted tokens, and the rounds are laid anew under each threshold (SpecDec++, arXiv 2405.19715, Table 3).
+"""
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from specbench import forward_times
+from specbench import run as engine
+from specbench.config import UserError, task_info
+from specbench.decoding.acceptance import AcceptanceHead, features
+from specbench.decoding.sampling import probabilities
+from specbench.decoding.types import Sampling
+from specbench.heads import Head, hidden_size, read_head
+from specbench.methods.specdecpp import KIND, SHAPES, acceptance_head
+from specbench.models import Pair
+from specbench.profile_pair import COLUMNS
+from specbench.replay import Rule, replay, texts_of, unknown
+from specbench.simulate import TEXT, THRESHOLDS, drafting_method, policy, recorded_rounds, recorded_times
+from specbench.stored import StoredRun
+
+MIXTURE = "alpaca"  # what the paper's heads learn from, and here the mixture of all families
+REMEDY = "specbench run --method specdecpp --set specdecpp.shortest=20 --set specdecpp.longest=20"
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """The recorded rounds of a method, in order, and what the draft model says of their drafted tokens."""
+
+    rounds: list[dict[str, Any]]
+    hidden: Tensor  # [n, H]: the draft's last hidden state behind each drafted token of all rounds
+    confidence: Tensor  # [n]: q of each
+
+
+def study(
+    run: StoredRun,
+    folder: Path,
+    method: str | None = None,
+    given: str | None = None,
+    thresholds: Sequence[float] = (),
+    advance: Callable[[int], None] = lambda count: None,
+) -> pd.DataFrame:
+    """Tokens per second by head, threshold and task: columns head, depth, weight, train_kl, eval_kl, threshold, task,
+    tokens_per_s.
+
+    `folder` holds the heads' files; `given` are forward times as in `simulate`; `advance` is told of each head. Raises
+    UserError for a run that did not draft a fixed length, and for heads of another pair.
+    """
+    spec = drafting_method(run, method)
+    length = policy(spec)
+    if length is None or length.method != KIND or length.values["shortest"] != length.values["longest"]:
+        raise UserError(f"{spec.name} did not draft a fixed length under a head; a run that did: {REMEDY}")
+    pair = engine.load_models(run.plan)
+    recorded = (run.manifest["models"].get("draft") or {}).get("weights_hash")
+    if recorded != pair.describe()["draft"]["weights_hash"]:
+        raise UserError(f"{run.folder} was decoded with another draft model than {pair.name} has now")
+    heads = {path.stem: read_head(path, KIND, pair, SHAPES, "draft") for path in sorted(folder.glob("*.safetensors"))}
+    if not heads:
+        raise UserError(
+            f"{folder} has no heads; `specbench train --method specdecpp --grid … --out {folder}` makes some"
+        )
+    samples = run.samples([*TEXT, "method", "warmup", "finish", "tokens"])
+    samples = samples[~samples.warmup & (samples.finish != "error") & (samples.method == spec.name)]
+    drafts = read_again(run, spec.name, samples, pair)
+    finish = {(row.repeat, row.task, row.doc_id): row.finish for row in samples.itertuples()}
+    eos = {int(tokens[-1]) for tokens in samples.tokens[samples.finish == "eos"] if len(tokens)}
+    times = forward_times.given(given, run.manifest["models"]) if given else recorded_times(run, [spec.name])
+    shortest = min(2, length.values["longest"])
+    rows = []
+    for name, head in heads.items():
+        texts = [text for text in texts_of(scored(drafts, head, pair), finish, eos) if text.agree]
+        missing = unknown(texts)
+        for threshold in thresholds or THRESHOLDS:
+            rule = Rule(KIND, length.values["longest"], shortest, threshold, bool(length.values["stop_at_eos"]))
+            told = {"head": name} | {key: head.trained.get(key) for key in ("depth", "weight", "train_kl", "eval_kl")}
+            done: dict[str, tuple[int, float]] = {}  # tokens and seconds by task
+            for text in texts:
+                one, (tokens, seconds) = replay(text, rule, missing), done.get(text.key[1], (0, 0.0))
+                seconds += sum(count * times.round(drafted) for drafted, count in one.lengths.items())
+                done[text.key[1]] = tokens + one.tokens, seconds
+            for task, (tokens, seconds) in done.items():
+                rows.append({**told, "threshold": threshold, "task": task, "tokens_per_s": tokens / seconds})
+        advance(1)
+    return pd.DataFrame(rows)
+
+
+@torch.inference_mode()
+def read_again(run: StoredRun, method: str, samples: pd.DataFrame, pair: Pair) -> Drafts:
+    """Feed the draft model what it had read in each round, and the whole of its draft."""
+    prompts = {(r.task, r.doc_id): engine.encode(pair, r.prompt) for r in engine.load_tasks(run.plan, pair).requests()}
+    tokens = {(row.repeat, row.task, row.doc_id): list(row.tokens) for row in samples.itertuples()}
+    session = pair.session("draft")
+    rounds, hidden, confidence = [], [], []
+    for key, group in groupby(recorded_rounds(run, method), key=lambda row: tuple(row[name] for name in TEXT)):
+        if key not in tokens:
+            continue
+        known = 0
+        for row in sorted(group, key=lambda row: row["round"]):
+            rounds.append(row)
+            if row["drafted"]:
+                context = [*prompts[key[1:]], *tokens[key][:known]]
+                before = session.catch_up(context).logits[-1:]
+                scored = session.forward(row["draft_tokens"], hidden=True)
+                assert scored.hidden is not None
+                hidden.append(scored.hidden.float())
+                confidence.append(_confidence(row, torch.cat([before, scored.logits[:-1]])))
+            known += row["committed"]
+    return Drafts(rounds, torch.cat(hidden), torch.cat(confidence))
+
+
+def _confidence(row: dict[str, Any], logits: Tensor) -> Tensor:
+    """q of the drafted tokens [K], as recorded; of greedy ones by the logits [K, V] that they were chosen by."""
+    if row["confidences"] is not None:
+        return torch.tensor(row["confidences"], device=logits.device)
+    drafted = torch.tensor(row["draft_tokens"], device=logits.device)
+    return probabilities(logits, Sampling(1.0)).gather(-1, drafted[:, None])[:, 0]
+
+
+@torch.inference_mode()
+def scored(drafts: Drafts, head: Head, pair: Pair) -> Iterator[dict[str, Any]]:
+    """The rounds with a head's predictions in place of the recorded ones."""
+    loaded: AcceptanceHead = acceptance_head(head, drafts.hidden.device)
+    confident = loaded.out_weight.shape[1] > hidden_size(pair.models["draft"])
+    inputs = features(drafts.hidden, drafts.confidence) if confident else drafts.hidden
+    predictions, at = loaded.log_odds(inputs).sigmoid().tolist(), 0
+    for row in drafts.rounds:
+        yield {**row, "predictions": predictions[at : at + row["drafted"]]}
+        at += row["drafted"]
+
+
+def best(found: pd.DataFrame) -> pd.DataFrame:
+    """The fastest threshold of each head and task; the mixture of all tasks is their unweighted mean."""
+    keys = ["head", "depth", "weight", "train_kl", "eval_kl"]
+    tasks = set(found.task)
+    if tasks == set(task_info(MIXTURE).counterparts):
+        mean = found.groupby([*keys, "threshold"], sort=False, dropna=False).tokens_per_s.mean().reset_index()
+        found = pd.concat([mean.assign(task=MIXTURE), found], ignore_index=True)
+    return found.loc[found.groupby(["head", "task"], sort=False).tokens_per_s.idxmax()].reset_index(drop=True)
+
+
+def write(found: pd.DataFrame, run: StoredRun, path: Path) -> None:
+    """The best throughputs and the divergences as rows of the paper's Table 3."""
+    start = ["specdecpp", 3, run.plan.pair.name]
+    rows = []
+    for row in best(found).to_dict("records"):
+        setting = f"weight={row['weight']:g};depth={row['depth']}"
+        who = [f"{run.plan.temperature:g}", "SpecDec++", setting]
+        rows.append([*start, row["task"], *who, "throughput", f"{row['tokens_per_s']:.4g}", "tokens/s"])
+        if row["task"] == found.task.iloc[0]:
+            for key, name in (("train_kl", "train/KL"), ("eval_kl", "eval/KL")):
+                rows.append([*start, MIXTURE, *who, name, f"{row[key]:.4f}", "nats"])
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(rows)
