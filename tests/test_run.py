@@ -390,7 +390,7 @@ def test_nothing_learned_goes_from_task_to_task(whole):
     samples = samples_of(whole)
     mine = samples[samples.method == "csd"].sort_values(["repeat", "task", "doc_id"])
     states = mine.groupby(["repeat", "task"]).state_hash.apply(list)
-    empty = engine._digest([])
+    empty = engine._digest([[], None])
     assert all(first == empty != second for first, second in states)
     assert len(states) == 2 * mine["repeat"].nunique()
 

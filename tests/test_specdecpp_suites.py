@@ -82,7 +82,7 @@ def test_the_frontier_sweeps_both_kinds_of_draft():
     for spec in plan.methods[1:]:
         found[spec.method].append(spec.values["gamma" if spec.method == "sps" else "threshold"])
         assert spec.values["stop_at_eos"] is True
-    assert found == {"sps": [1, 2, 4, 6, 8, 10, 12, 14], "specdecpp": [0.1, 0.3, 0.5, 0.7, 0.9]}
+    assert found == {"sps": [1, 2, 4, 6, 8, 10, 12, 14, 20], "specdecpp": [0.05, 0.1, 0.3, 0.5, 0.7, 0.9]}
     assert [line.task for line in plan.tasks] == POCKET
 
 

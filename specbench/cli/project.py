@@ -25,7 +25,7 @@ def profile(
         str | None,
         typer.Option(help="default: pocket for the bundled pair, else smoke", autocompletion=known("suites")),
     ] = None,
-    documents: Annotated[int, typer.Option(min=3, help="documents of each task")] = 20,
+    documents: Annotated[int, typer.Option(min=2, help="documents of each task")] = 20,
     repeats: Annotated[int, typer.Option(min=1, help="how often to decode every document; the median counts")] = 5,
     method: Annotated[
         list[str] | None,
