@@ -59,11 +59,16 @@ pocket: $(STAMP)
 	$(BIN)/python -m specbench.pocket.build
 
 # The heads that ship with the pair, into pocket-work/heads/: about half an hour on one core; a stopped call goes on.
-pocket-heads: $(STAMP)
-	$(BIN)/specbench train --method judge --suite pocket --documents 150 --out pocket-work/heads/judge-pocket.safetensors
+HEADS := pocket-work/heads
+pocket-heads: $(HEADS)/judge-pocket.safetensors $(HEADS)/specdecpp-pocket.safetensors
+
+$(HEADS)/judge-pocket.safetensors: | $(STAMP)
+	$(BIN)/specbench train --method judge --suite pocket --documents 150 --out $@
+
+$(HEADS)/specdecpp-pocket.safetensors: | $(STAMP)
 	$(BIN)/specbench train --method specdecpp --suite pocket-all --documents 1000 --recipe inputs=state+confidence \
 	  --recipe depth=1 --recipe weight=1 --recipe learning_rate=0.001 --recipe epochs=12 --recipe patience=3 \
-	  --out pocket-work/heads/specdecpp-pocket.safetensors
+	  --out $@
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -107,14 +107,23 @@ def chosen(run: StoredRun, method: str | None) -> MethodSpec:
         raise UserError(f"no method of {run.folder} has predictions of its draft tokens on record; {NEEDED}")
     names = ", ".join(spec.name for spec in known)
     if method is None:
-        known = [spec for spec in known if policy(spec) != ENTROPY] or known
+        known = [spec for spec in known if not by_entropy(run, spec)] or known
     else:
         known = [spec for spec in known if spec.name == method]
     if not known:
         raise UserError(f"{run.folder} has no predictions of a method {method}; it has those of {names}")
-    if policy(known[0]) == ENTROPY:
+    if by_entropy(run, known[0]):
         raise UserError(f"{known[0].name} goes by entropy, which is not a probability of acceptance; {NEEDED}")
     return known[0]
+
+
+def by_entropy(run: StoredRun, spec: MethodSpec) -> bool:
+    """Whether a method's draft lengths, and so its predictions, go by entropy."""
+    try:
+        length = run.length_policy(spec)
+    except UserError:  # its file has been changed since, or is gone: the values themselves must tell
+        return False
+    return length is not None and length.method == ENTROPY
 
 
 def predicting(run: StoredRun) -> list[MethodSpec]:
@@ -123,12 +132,6 @@ def predicting(run: StoredRun) -> list[MethodSpec]:
     batches = run.rounds().to_batches(columns=["method"], filter=wanted)
     found = {name for batch in batches for name in pc.unique(batch.column("method")).to_pylist()}
     return [spec for spec in run.plan.methods if spec.name in found]
-
-
-def policy(spec: MethodSpec) -> str:
-    """Who chooses a method's draft lengths: another method, or the method itself."""
-    length = spec.values.get("length", "fixed")
-    return spec.method if length == "fixed" else str(length)
 
 
 def places(rows: pd.DataFrame, tasks: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -1,6 +1,7 @@
 """Pairs, methods and suites: YAML into validated, immutable settings. A wrong name or key is an error that helps."""
 
 import difflib
+import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping
@@ -63,6 +64,11 @@ class MethodSpec(Settings):
     def identity(self) -> str:
         """What makes two methods the same, whatever they are called."""
         return json.dumps([self.method, self.values], sort_keys=True)
+
+    @property
+    def digest(self) -> str:
+        """The identity in 16 hexadecimal digits."""
+        return hashlib.sha256(self.identity.encode()).hexdigest()[:16]
 
 
 class TaskInfo(Settings):

@@ -52,13 +52,16 @@ class Frontier:
     gains: pd.DataFrame  # task, method, share, low, high: of the oracle's gain over `best`; empty without an oracle
 
 
-def frontier(run: StoredRun, method: str, against: str, best: str | None = None) -> Frontier:
+def frontier(run: StoredRun, method: str, against: str | None = None, best: str | None = None) -> Frontier:
     """Compare two families of a run on the documents that all their variants (and `best` and the oracle) decoded.
+
+    Without `against` it is the family whose variants have other draft lengths γ.
 
     Raises UserError if one of them is no family, or there is no such document.
     """
     specs = {spec.name: spec for spec in run.plan.methods}
-    mine, other = (_family(run, specs, name) for name in (method, against))
+    lengths = [name.partition("[")[0] for name in specs if "[gamma=" in name]
+    mine, other = (_family(run, specs, name) for name in (method, against or (lengths or ["sps"])[0]))
     oracle = next((name for name, spec in specs.items() if ORACLE in (spec.method, spec.values.get("length"))), None)
     if best is not None and best not in specs:
         raise UserError(f"{run.folder} has no method {best} (--best); it has {', '.join(specs)}")

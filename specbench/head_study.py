@@ -57,7 +57,7 @@ def study(
     UserError for a run that did not draft a fixed length, and for heads of another pair.
     """
     spec = drafting_method(run, method)
-    length = policy(spec)
+    length = policy(run, spec)
     if length is None or length.method != KIND or length.values["shortest"] != length.values["longest"]:
         raise UserError(f"{spec.name} did not draft a fixed length under a head; a run that did: {REMEDY}")
     pair = engine.load_models(run.plan)

@@ -146,12 +146,12 @@ def measure_forwards(
 
 def describe(run: StoredRun, alone: StoredRun | None, forwards: pd.DataFrame | None = None) -> Profile:
     """The profile of a run with drafts, and of its draft alone. Raises UserError if the run has no times."""
+    implementations = {spec.name: spec.method for spec in run.plan.methods}
     counts = _documents(run)
     several = set(counts.method[counts.G != counts.D])  # not one draft forward for each drafted token: another model
     drafting = counts[(counts.D > 0) & ~counts.method.isin(several)]
     if drafting.empty:
         raise UserError(f"{run.folder} has no method with timed draft forwards; `specbench run --method sps` makes one")
-    implementations = {spec.name: spec.method for spec in run.plan.methods}
     labels = {name: LABELS.get(method, method) for name, method in implementations.items()}
     drafting = drafting.assign(label=drafting.method.map(labels))
     plain = counts[counts.method.map(implementations) == "vanilla"]

@@ -43,7 +43,7 @@ class Text:
     """One recorded text of N tokens behind the prefill's."""
 
     key: tuple[int, str, int]  # repeat, task, document
-    agree: Sequence[float]  # [N]: 1 the draft's token was accepted here, 0 rejected, NaN not tested
+    agree: list[float]  # [N]: 1 the draft's token was accepted here, 0 rejected, NaN not tested
     signals: Sequence[float]  # [N]: what the length policy went by at the token drafted here; NaN: not recorded
     tails: dict[int, Tail]  # by the position of a rejected token; N: behind the end
     eos: bool  # the last token is an end token

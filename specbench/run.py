@@ -303,7 +303,7 @@ def manifest(plan: Plan, pair: Pair, requests: list[Request], methods: dict[str,
 
 def check_same(stored: dict[str, Any], found: dict[str, Any], folder: Path) -> None:
     """Refuse to go on with a run on another machine, other weights or other documents."""
-    same = ["models", "tokenizer_hash", "inputs", "prompts_hash"]
+    same = ["schema", "models", "tokenizer_hash", "inputs", "prompts_hash"]
     differing = [key for key in same if stored[key] != found[key]]
     machine = environment.MUST_AGREE
     differing += [key for key in machine if stored["environment"][key] != found["environment"][key]]

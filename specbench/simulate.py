@@ -1,5 +1,6 @@
 """`specbench simulate`: how many rounds other draft lengths would take, and how long, from one run's records."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from specbench.forward_times import Times
 from specbench.replay import Replayed, Rule, Text, Unknown, replay, texts_of, unknown
 from specbench.stored import StoredRun
 
+ORACLE = "oracle"
 LOOKING = ("specdecpp", "confidence", "cumulative", "entropy")  # length methods that stop by a threshold
 GAMMAS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -76,10 +78,10 @@ def simulate(
     missing = unknown(texts)
     times = forward_times.given(given, run.manifest["models"]) if given else recorded_times(run, [spec.name])
     alpha = sum(tested) / len(tested)
-    measured = _measured(samples)
+    measured = pd.DataFrame() if given else _measured(samples)  # of this machine: nothing to hold against another
     rows: list[dict[str, Any]] = []
     for one in chosen:
-        rows += _table(one, texts, [replay(text, one.rule, missing) for text in texts], times, alpha, measured)
+        rows += _table(one, texts, [replay(text, one.rule, missing) for text in texts], times, measured)
         advance(1)
     positions = sum(len(text.agree) for text in texts)
     rescued = pc.sum(_decoding(run, spec.name, ["rescued"]).column("rescued")).as_py()
@@ -107,14 +109,18 @@ def drafting_method(run: StoredRun, name: str | None) -> MethodSpec:
     raise UserError(f"{run.folder} has no drafts of one chain to replay; `specbench run --method sps` makes some")
 
 
-def policy(spec: MethodSpec) -> MethodSpec | None:
-    """The length method that made a method's drafts, if it is one that stops by a threshold."""
-    length = spec.values.get("length", "fixed")
-    if length == "fixed":
-        return spec if spec.method in LOOKING else None
-    found = config.load_method(length)
-    if found.method not in LOOKING:
+def policy(run: StoredRun, spec: MethodSpec) -> MethodSpec | None:
+    """The length method that made a method's drafts, if it is one that stops by a threshold.
+
+    Raises UserError for the oracle, whose drafts end where the next token would be rejected.
+    """
+    found = run.length_policy(spec)
+    if found is not None and found.method == ORACLE:
+        raise UserError(f"{spec.name} never tested a token that would be rejected; choose another --method")
+    if found is None or found.method not in LOOKING:
         return None
+    if found is spec:
+        return spec
     bounds = {"longest": spec.values["gamma"], "stop_at_eos": spec.values["stop_at_eos"] or found.values["stop_at_eos"]}
     return config.override(found, {key: Value(value=value, source=spec.name) for key, value in bounds.items()})
 
@@ -123,7 +129,7 @@ def settings(
     run: StoredRun, spec: MethodSpec, gammas: Sequence[int], thresholds: Sequence[float], shortest: int | None
 ) -> list[Setting]:
     """What to try. Raises UserError for impossible values, and for thresholds without recorded predictions."""
-    length = policy(spec)
+    length = policy(run, spec)
     if bad := [gamma for gamma in gammas if gamma < 1]:
         raise UserError(f"--gamma {bad[0]}: a draft has at least 1 token")
     entropy = length is not None and length.method == "entropy"
@@ -156,7 +162,9 @@ def _looking(run: StoredRun, length: MethodSpec, threshold: float, shortest: int
     values = dict(length.values)
     if shortest is None and values["shortest"] == values["longest"]:  # recorded at a fixed length, to be replayed
         shortest = config.load_method(length.method).values["shortest"]
-    values |= {"threshold": threshold, "shortest": min(shortest or values["shortest"], values["longest"])}
+    values |= {"threshold": threshold, "shortest": shortest or values["shortest"]}
+    if values["shortest"] > values["longest"]:
+        raise UserError(f"--shortest {values['shortest']}: these drafts have at most {values['longest']} tokens")
     rule = Rule(length.method, values["longest"], values["shortest"], threshold, bool(values["stop_at_eos"]))
     return Setting(f"threshold={threshold:g}", rule, _counterpart(run, length.method, values))
 
@@ -211,24 +219,25 @@ def _table(
     texts: Sequence[Text],
     done: Sequence[Replayed],
     times: Times,
-    alpha: float,
     measured: pd.DataFrame,
 ) -> Iterator[dict[str, Any]]:
     """A row for each task and one for all of them."""
     frame = pd.DataFrame([vars(each) for each in done]).drop(columns="lengths")
     frame[TEXT] = [text.key for text in texts]
+    frame[["stood", "tested"]] = [(text.agree.count(1.0), sum(x == x for x in text.agree)) for text in texts]
     frame["seconds"] = [sum(n * times.round(k) for k, n in each.lengths.items()) for each in done]
-    if one.measured:
+    if one.measured and len(measured):
         found = measured.loc[[one.measured]].droplevel("method")
         frame = frame.join(found, on=TEXT)
     tasks = list(dict.fromkeys(frame.task))
     blocks = [(task, frame[frame.task == task]) for task in tasks]
     for task, block in [(ALL, frame), *(blocks if len(tasks) > 1 else [])]:
-        yield {"task": task, "setting": one.name} | _row(one, block, times, alpha)
+        yield {"task": task, "setting": one.name} | _row(one, block, times)
 
 
-def _row(one: Setting, block: pd.DataFrame, times: Times, alpha: float) -> dict[str, Any]:
+def _row(one: Setting, block: pd.DataFrame, times: Times) -> dict[str, Any]:
     total = block[["tokens", "rounds", "drafted", "accepted", "guessed", "seconds"]].sum()
+    alpha = block.stood.sum() / block.tested.sum() if block.tested.sum() else math.nan
     row = {
         "tau": total.tokens / total.rounds,
         "acceptance_rate": total.accepted / total.drafted,
@@ -242,7 +251,7 @@ def _row(one: Setting, block: pd.DataFrame, times: Times, alpha: float) -> dict[
         "measured_tokens_per_s": None,
         "time_error": None,
     }
-    if one.measured and block.decode_seconds.notna().any():
+    if "decode_seconds" in block and block.decode_seconds.notna().any():
         both = block.dropna(subset=["decode_seconds"])
         both = both[(both["size"] > 0) & (both.decode_seconds > 0)]
         rates = pd.DataFrame(

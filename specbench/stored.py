@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from specbench import records
-from specbench.config import Plan, UserError, validated
+from specbench.config import MethodSpec, Plan, UserError, load_method, validated
 from specbench.environment import MUST_AGREE
 
 NEEDED = {"schema", "plan", "models", "inputs", "requests", "generation", "headline", "environment"}
@@ -47,6 +47,21 @@ class StoredRun:
     def name(self) -> str:
         return self.folder.resolve().name
 
+    def length_policy(self, spec: MethodSpec) -> MethodSpec | None:
+        """The length method that made a method's drafts: itself, or the one that its `length` names; None: fixed ones.
+
+        Raises UserError where the named one has other settings by now.
+        """
+        length = spec.values.get("length")
+        if length is None:
+            return spec
+        if length == "fixed":
+            return None
+        found = load_method(str(length))
+        if self.manifest["inputs"].get(spec.name, {}).get("length", found.digest) != found.digest:
+            raise UserError(f"{self.folder}: {spec.name} was run with length={length}, whose settings are others now")
+        return found
+
     @property
     def finished(self) -> bool:
         return all((self.folder / f"{name}.parquet").exists() for name in TABLES)
@@ -57,11 +72,13 @@ class StoredRun:
         return "sampling not told" if "imported" in self.manifest else self.plan.sampling.name
 
     def samples(self, columns: list[str] | None = None) -> pd.DataFrame:
-        """Rows of `records.SAMPLES`, warm-up and failed ones among them."""
+        """Rows of `records.SAMPLES`, warm-up and failed ones among them. Raises UserError where they are damaged."""
+        self._check("samples")
         return records.read_rows(self.folder, "samples", columns).to_pandas()
 
     def rounds(self) -> ds.Dataset:
-        """Rows of `records.ROUNDS` to be scanned: there may be many millions."""
+        """Rows of `records.ROUNDS` to be scanned: there may be millions. Raises UserError where they are damaged."""
+        self._check("rounds")
         return records.scan(self.folder, "rounds")
 
     def scores(self) -> pd.DataFrame:
@@ -71,11 +88,16 @@ class StoredRun:
                 f"{self.folder} has no scores: it is no finished run; `specbench run --resume {self.folder}` goes on"
             )
         for name in TABLES:
-            try:
-                pq.read_metadata(self.folder / f"{name}.parquet")
-            except pa.ArrowInvalid:
-                raise UserError(f"{self.folder}/{name}.parquet is damaged; this run cannot be used") from None
+            self._check(name)
         return records.read_frame(self.folder / "scores.parquet")
+
+    def _check(self, name: str) -> None:
+        path = self.folder / f"{name}.parquet"
+        try:
+            if path.exists():
+                pq.read_metadata(path)
+        except pa.ArrowInvalid:
+            raise UserError(f"{path} is damaged; this run cannot be used") from None
 
     def headline(self) -> dict[str, str]:
         """The task's metric that counts as its accuracy, as lm-eval's `name,filter`, by task."""

@@ -13,7 +13,7 @@ from torch import nn
 
 from specbench.config import UserError, load_method, validated
 from specbench.config import load_pair as read_pair
-from specbench.decoding.acceptance import AcceptanceHead
+from specbench.decoding.acceptance import AcceptanceHead, features
 from specbench.decoding.bandit import Bandit
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.lengths import Confidence, Cumulative, Drawn, Entropy, Heuristic, Lengths, Oracle, Predicted
@@ -369,7 +369,9 @@ def csd_state_of(lengths: Lengths) -> list:
         ("specdecpp", {"threshold": 1.0}, "threshold: input should be less than 1"),
         ("specdecpp", {"shortest": 5, "longest": 3}, r"shortest: 5 is more than longest \(3\)"),
         ("cumulative", {"threshold": 1.5}, "threshold: input should be less than 1"),
-        ("bandit", {"choices": [2, 2]}, "choices: must be different lengths"),
+        ("bandit", {"choices": [2, 2]}, "choices: must be different lengths from 1 to longest"),
+        ("bandit", {"choices": [2, 30]}, r"from 1 to longest \(20\)"),
+        ("sps", {"gamma": 1, "length": "specdecpp"}, "length=specdecpp drafts at least 2 tokens"),
         ("sps", {"length": "sps"}, "length=sps: sps chooses no lengths; these do: confidence"),
         ("sps", {"length": "confidense"}, "did you mean 'confidence'"),
         ("fly", {"length": "confidence"}, "fly.ngram=false"),
@@ -388,3 +390,25 @@ def test_sampling_with_the_oracle_is_refused_before_a_run(tmp_path):
     with pytest.raises(UserError, match="oracle: oracle knows greedy texts only"):
         engine.execute(plan, tmp_path / "run", lambda _: True)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_certain_tokens_stay_numbers_in_half_precision(dtype):
+    """1 - 1e-6 is 1 there, whose log odds are infinite."""
+    hidden, sure = torch.zeros(4, 32, dtype=dtype), torch.tensor([0.0, 0.5, 0.9999, 1.0], dtype=dtype)
+    read = features(hidden, sure)
+    assert read.isfinite().all() and read.shape == (4, 33)
+    assert read[:, -1].tolist() == sorted(read[:, -1].tolist()) and float(read[1, -1]) == 0
+    assert read[3, -1] > 10
+
+
+def test_what_chooses_the_lengths_is_part_of_a_methods_inputs(bundled, tmp_path):
+    """Two files of one name and other thresholds are not the same method; a method without one has none."""
+    found = []
+    for threshold in (0.3, 0.6):
+        (tmp_path / "mine.yaml").write_text(f"method: confidence\nsettings: {{threshold: {threshold}}}\n")
+        found.append(build("sps", bundled, length=str(tmp_path / "mine.yaml")).inputs())
+    assert found[0].keys() == {"length"} and found[0] != found[1]
+    assert build("sps", bundled).inputs() == {}
+    own = build("csd", bundled, length="specdecpp", gamma=20).inputs()
+    assert own.keys() >= {"length", "head"}

@@ -199,10 +199,11 @@ def analyze(
         typer.Option(help="a method of the run; default: one that has what is asked (frontier: specdecpp)"),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(help="frontier: the method whose variants are the other curve; default: sps")
+        str | None,
+        typer.Option(help="frontier: whose variants are the other curve; default: those by γ"),
     ] = None,
     best: Annotated[
-        str | None, typer.Option(help="frontier: gains are counted from this one, such as sps[gamma=4]")
+        str | None, typer.Option(help="frontier: gains are counted from this one, such as sps-eos[gamma=4]")
     ] = None,
     format: Annotated[Analyzed, typer.Option(help="how to print it")] = Analyzed.table,
 ) -> None:
@@ -218,7 +219,7 @@ def analyze(
 
     `specbench analyze acceptance runs/one --method specdecpp`
 
-    `specbench analyze frontier runs/one --method specdecpp --against sps`
+    `specbench analyze frontier runs/one --method specdecpp --against sps-eos`
     """
     with user_errors():
         for name, given in (("--against", against), ("--best", best)):
@@ -235,7 +236,7 @@ def analyze(
         else:
             from specbench.report import frontier_view
 
-            frontier_view.main(run, method or "specdecpp", against or "sps", best, format.value)
+            frontier_view.main(run, method or "specdecpp", against, best, format.value)
 
 
 def list_(kind: Annotated[Kind | None, typer.Argument(help="only these")] = None) -> None:

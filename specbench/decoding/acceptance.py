@@ -59,4 +59,5 @@ class AcceptanceHead:
 
 def features(hidden: Tensor, confidence: Tensor) -> Tensor:
     """Hidden states [..., H] and the log odds of q(d) [...], the chance each token was drawn with: [..., H + 1]."""
-    return torch.cat([hidden, torch.logit(confidence.to(hidden.dtype), eps=LEAST)[..., None]], -1)
+    wide = torch.promote_types(hidden.dtype, torch.float32)  # in half precision 1 - LEAST is 1
+    return torch.cat([hidden.to(wide), torch.logit(confidence.to(wide), eps=LEAST)[..., None]], -1)

@@ -41,7 +41,7 @@ class Bandit(Lengths):
         self.tokens, self.cost = float(state["tokens"]), float(state["cost"])
 
     def most(self, gamma: int, context: int) -> int:
-        self.chosen, self.longest = -1, gamma
+        self.chosen = -1
         return gamma
 
     def enough(self, step: int, drawn: Drawn) -> bool:

@@ -48,6 +48,7 @@ class Lengths:
 
     looks = False  # whether it is asked behind each drafted token
     hidden = False  # whether it then reads the draft's hidden states
+    chosen_by: Mapping[str, str] = {}  # hash of the settings it was made with, where another method's `length` names it
 
     def begin(self, prompt: list[int]) -> None:
         """A new text; belongs to the prefill."""

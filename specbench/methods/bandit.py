@@ -1,6 +1,6 @@
 """A draft length for each round by the draft's confidence and entropy, learned while decoding (as SpecKV). Lossless."""
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from specbench.decoding.bandit import Bandit
@@ -18,9 +18,10 @@ class Settings(Bounded):
 
     @field_validator("choices")
     @classmethod
-    def positive(cls, choices: tuple[int, ...]) -> tuple[int, ...]:
-        if min(choices) < 1 or len(set(choices)) < len(choices):
-            raise PydanticCustomError("choices", "must be different lengths of at least 1")
+    def fits(cls, choices: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        longest: int = info.data.get("longest", max(choices))
+        if min(choices) < 1 or len(set(choices)) < len(choices) or max(choices) > longest:
+            raise PydanticCustomError("choices", f"must be different lengths from 1 to longest ({longest})")
         return choices
 
 

@@ -21,7 +21,7 @@ LENGTHS = ("confidence", "cumulative", "entropy", "heuristic", "specdecpp", "ban
 class Drafting(Base):
     """Settings of a method that drafts from a model."""
 
-    gamma: int = Field(ge=1, description="draft tokens a round (γ); the most, where `length` chooses")
+    gamma: int = Field(ge=1, description="draft tokens a round (γ); where `length` chooses, the most")
     length: str = Field(
         default=FIXED,
         description="who chooses the draft length: fixed, or a length method (such as specdecpp) or its YAML",
@@ -59,7 +59,7 @@ class Drafted:
         self.drafter.lengths.check(sampling)
 
     def inputs(self) -> dict[str, str]:
-        return self.drafter.lengths.inputs()
+        return {**self.drafter.lengths.inputs(), **self.drafter.lengths.chosen_by}
 
     def reset(self, task: str = "") -> None:
         self.drafter.lengths.reset()
@@ -83,5 +83,8 @@ def model_drafter(settings: Drafting, pair: Pair, watch: Watch) -> ModelDrafter:
                 f"length={settings.length}: {spec.method} chooses no lengths; these do: {', '.join(LENGTHS)}"
             )
         chosen = config.validated(chooser.Settings, spec.values, spec.name)
+        if isinstance(chosen, Stopping) and chosen.shortest > settings.gamma:
+            raise UserError(f"length={settings.length} drafts at least {chosen.shortest} tokens; gamma must be as many")
         lengths, stop_at_eos = chooser.lengths(chosen, pair), stop_at_eos or chosen.stop_at_eos
+        lengths.chosen_by = {"length": spec.digest}
     return ModelDrafter(pair.session("draft", watch), lengths, pair.eos_ids if stop_at_eos else frozenset())

@@ -15,7 +15,7 @@ from specbench.report.acceptance_view import between, plain, plain_table, say, w
 from specbench.stored import StoredRun
 
 
-def main(folder: Path, method: str, against: str, best: str | None, format: str) -> None:
+def main(folder: Path, method: str, against: str | None, best: str | None, format: str) -> None:
     """Print whether one frontier is below the other: `table`, `csv` or `json`. Raises UserError as `frontier` does."""
     found = frontier(StoredRun(folder), method, against, best)
     if format == "table":

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.acceptance_analysis import ENTROPY, NEEDED, POOLED, places, policy, predicting, tested
+from specbench.acceptance_analysis import NEEDED, POOLED, by_entropy, places, predicting, tested
 from specbench.config import UserError
 from specbench.reliability import BINS, calibration
 from specbench.report.plot_data import PlotData, panels
@@ -76,7 +76,7 @@ def _calibrated(data: PlotData) -> tuple[pd.DataFrame, dict[tuple[str, str, str,
     found: dict[tuple[str, str, str], list[pd.DataFrame]] = {}
     for run, labels in zip(data.runs, data.labels, strict=True):
         for spec in predicting(run):
-            if policy(spec) != ENTROPY:
+            if not by_entropy(run, spec):
                 key = run.plan.pair.name, run.sampling, labels[spec.name]
                 found.setdefault(key, []).append(tested(run, spec.name).tokens)
     if not found:

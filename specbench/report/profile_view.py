@@ -72,7 +72,7 @@ def notes(profile: Profile) -> Iterator[str]:
     speculative = profile.fits[profile.fits.r2_target.isna() & (profile.fits.task != "average")]
     unsettled = list(dict.fromkeys(speculative.method[speculative.t_target.isna()]))
     if unsettled:
-        yield f"not settled (-): {', '.join(unsettled)}: one draft length alone does not tell the two times apart"
+        yield f"not settled (-): {', '.join(unsettled)}: too few documents, or one draft length alone"
 
 
 def _ms(seconds: float) -> str:
