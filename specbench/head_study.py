@@ -131,7 +131,7 @@ def scored(drafts: Drafts, head: Head, pair: Pair) -> Iterator[dict[str, Any]]:
     """The rounds with a head's predictions in place of the recorded ones."""
     loaded: AcceptanceHead = acceptance_head(head, drafts.hidden.device)
     confident = loaded.out_weight.shape[1] > hidden_size(pair.models["draft"])
-    inputs = features(drafts.hidden, drafts.confidence) if confident else drafts.hidden
+    inputs = features(drafts.hidden, drafts.confidence[:, None]) if confident else drafts.hidden
     predictions, at = loaded.log_odds(inputs).sigmoid().tolist(), 0
     for row in drafts.rounds:
         yield {**row, "predictions": predictions[at : at + row["drafted"]]}

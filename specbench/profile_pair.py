@@ -23,7 +23,7 @@ from specbench.decoding.session import Unwatched
 from specbench.forward_times import Times
 from specbench.measure import Stopwatch
 from specbench.models import Pair
-from specbench.simulate import recorded_times
+from specbench.simulate import ALL, recorded_times
 from specbench.stats import Floats
 from specbench.stored import StoredRun
 
@@ -183,38 +183,48 @@ def _documents(run: StoredRun) -> pd.DataFrame:
     return known.groupby(same, sort=False).decode.median().reset_index()
 
 
-def regression(forwards: Floats, seconds: Floats) -> tuple[list[float], float]:
-    """Seconds per forward of each kind [k], by least squares without an intercept, and R² about the mean.
+def regression(forwards: Floats, seconds: Floats) -> tuple[list[float], float, float]:
+    """Seconds per forward of each kind [k], by least squares without an intercept, and R² about the mean and about 0.
 
     `forwards` [n, k] are counts of n documents whose decoding took `seconds` [n]. NaN where they do not settle it.
     """
     kinds = forwards.shape[1]
     scale = np.abs(forwards).max(0)
     if len(forwards) <= kinds or not scale.all() or np.linalg.cond(forwards / scale) > 1e6:
-        return [math.nan] * kinds, math.nan
+        return [math.nan] * kinds, math.nan, math.nan
     found, *_ = np.linalg.lstsq(forwards, seconds, rcond=None)
     spread = ((seconds - seconds.mean()) ** 2).sum()
     left = ((seconds - forwards @ found) ** 2).sum()
-    return found.tolist(), float(1 - left / spread) if spread else math.nan
+    about_zero = float(1 - left / (seconds**2).sum())
+    return found.tolist(), float(1 - left / spread) if spread else math.nan, about_zero
 
 
 def _fit_alone(plain: pd.DataFrame, draft: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
-    for task, rows in plain.groupby("task", sort=False):
-        (t_target,), r2_target = regression(rows[["F"]].to_numpy(), rows.decode.to_numpy())
+    for task, rows in _by_task(plain):
+        (t_target,), r2_target, zero = regression(rows[["F"]].to_numpy(), rows.decode.to_numpy())
         row = {"method": ALONE, "task": task, "t_target": t_target, "r2_target": r2_target, "documents": len(rows)}
+        row["r2_about_zero"] = zero
         if draft is not None:
-            own = draft[draft.task == task]
-            (t_draft,), r2_draft = regression(own[["F"]].to_numpy(), own.decode.to_numpy())
-            row |= {"t_draft": t_draft, "r2_draft": r2_draft}
+            own = draft if task == ALL else draft[draft.task == task]
+            (t_draft,), r2_draft, other = regression(own[["F"]].to_numpy(), own.decode.to_numpy())
+            row |= {"t_draft": t_draft, "r2_draft": r2_draft, "r2_about_zero": min(zero, other)}
         yield row
 
 
 def _fit_together(drafting: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    for (label, task), rows in drafting.groupby(["label", "task"], sort=False):
-        (t_draft, t_target), r2 = regression(rows[["G", "F"]].to_numpy(), rows.decode.to_numpy())
-        yield {"method": label, "task": task, "t_draft": t_draft, "t_target": t_target, "r2": r2} | {
-            "documents": len(rows)
-        }
+    for label, mine in drafting.groupby("label", sort=False):
+        for task, rows in _by_task(mine):
+            (t_draft, t_target), r2, zero = regression(rows[["G", "F"]].to_numpy(), rows.decode.to_numpy())
+            fit = {"t_draft": t_draft, "t_target": t_target, "r2": r2, "r2_about_zero": zero}
+            yield {"method": label, "task": task, **fit, "documents": len(rows)}
+
+
+def _by_task(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of each task and, if there are several, all of them."""
+    tasks = list(rows.groupby("task", sort=False))
+    yield from ((str(task), part) for task, part in tasks)
+    if len(tasks) > 1:
+        yield ALL, rows
 
 
 def _with_averages(fits: pd.DataFrame) -> pd.DataFrame:
@@ -222,13 +232,14 @@ def _with_averages(fits: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for method, rows in fits.groupby("method", sort=False):
         parts.append(rows)
+        rows = rows[rows.task != ALL]  # which has all documents, the average each task once
         if len(rows) > 1:
             average: dict[str, Any] = {"method": method, "task": AVERAGE}
             for name in {"t_draft", "t_target"} & set(rows.columns):
                 average |= {name: rows[name].mean(skipna=False), f"{name}_sd": rows[name].std(ddof=0, skipna=False)}
             parts.append(pd.DataFrame([average]))
     wanted = ["method", "task", "t_draft", "t_target", "r2", "r2_draft", "r2_target", "t_draft_sd", "t_target_sd"]
-    return pd.concat(parts, ignore_index=True).reindex(columns=[*wanted, "documents"])
+    return pd.concat(parts, ignore_index=True).reindex(columns=[*wanted, "r2_about_zero", "documents"])
 
 
 def _throughput(drafting: pd.DataFrame, fits: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -268,7 +279,7 @@ def tidy(profile: Profile) -> Iterator[list[Any]]:
     """Rows like those of the paper's Table 2, in seconds; what could not be fitted is left out."""
     names = {"t_draft": "t_draft", "t_draft_sd": "t_draft ±", "t_target": "t_target", "t_target_sd": "t_target ±"}
     names |= {"r2": "R2", "r2_draft": "R2 t_draft", "r2_target": "R2 t_target"}
-    for row in profile.fits.to_dict("records"):
+    for row in profile.fits[profile.fits.task != ALL].to_dict("records"):
         for key, name in names.items():
             if not math.isnan(row[key]):
                 unit = "ratio" if name.startswith("R2") else "s"

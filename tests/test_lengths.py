@@ -395,7 +395,7 @@ def test_sampling_with_the_oracle_is_refused_before_a_run(tmp_path):
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
 def test_certain_tokens_stay_numbers_in_half_precision(dtype):
     """1 - 1e-6 is 1 there, whose log odds are infinite."""
-    hidden, sure = torch.zeros(4, 32, dtype=dtype), torch.tensor([0.0, 0.5, 0.9999, 1.0], dtype=dtype)
+    hidden, sure = torch.zeros(4, 32, dtype=dtype), torch.tensor([[0.0], [0.5], [0.9999], [1.0]], dtype=dtype)
     read = features(hidden, sure)
     assert read.isfinite().all() and read.shape == (4, 33)
     assert read[:, -1].tolist() == sorted(read[:, -1].tolist()) and float(read[1, -1]) == 0

@@ -31,25 +31,27 @@ def test_a_fit_by_hand():
     # T = 2 G + 3 F exactly, then with errors +1, -1, -1, +1 that are at right angles to both columns.
     forwards = np.array([[1.0, 1.0], [2.0, 1.0], [1.0, 2.0], [2.0, 2.0]])
     seconds = forwards @ [2.0, 3.0]
-    found, r2 = regression(forwards, seconds)
-    assert found == pytest.approx([2, 3]) and r2 == pytest.approx(1)
+    found, r2, about_zero = regression(forwards, seconds)
+    assert found == pytest.approx([2, 3]) and r2 == pytest.approx(1) and about_zero == pytest.approx(1)
     errors = np.array([1.0, -1.0, -1.0, 1.0])
     assert not (forwards.T @ errors).any()
-    found, r2 = regression(forwards, seconds + errors)
-    # Mean 7.5; T = 6 6 7 11 around it: 2.25 + 2.25 + 0.25 + 12.25 = 17; the errors' squares: 4.
+    found, r2, about_zero = regression(forwards, seconds + errors)
+    # Mean 7.5; T = 6 6 7 11 around it: 2.25 + 2.25 + 0.25 + 12.25 = 17, about 0: 242; the errors' squares: 4.
     assert found == pytest.approx([2, 3]) and r2 == pytest.approx(1 - 4 / 17)
+    assert about_zero == pytest.approx(1 - 4 / 242)
 
 
 def test_without_an_intercept():
     # Through the origin: (1·3 + 2·4) / (1 + 4) = 2.2; about the mean: 1 - (0.8² + 0.4²) / 0.5.
-    (slope,), r2 = regression(np.array([[1.0], [2.0]]), np.array([3.0, 4.0]))
+    (slope,), r2, about_zero = regression(np.array([[1.0], [2.0]]), np.array([3.0, 4.0]))
     assert slope == pytest.approx(2.2) and r2 == pytest.approx(1 - 0.8 / 0.5)
+    assert about_zero == pytest.approx(1 - 0.8 / 25)
 
 
 @pytest.mark.parametrize("forwards", [[[4, 1], [8, 2], [12, 3], [16, 4]], [[1, 1], [2, 1]], [[0, 1], [0, 2], [0, 3]]])
 def test_what_counts_do_not_settle_is_not_told(forwards):
-    found, r2 = regression(np.array(forwards, float), np.arange(1.0, len(forwards) + 1))
-    assert all(map(math.isnan, found)) and math.isnan(r2)
+    found, *fits = regression(np.array(forwards, float), np.arange(1.0, len(forwards) + 1))
+    assert all(map(math.isnan, [*found, *fits]))
 
 
 def rounds_frame(lengths, seconds):
@@ -129,7 +131,9 @@ def test_the_fits_of_a_run(tmp_path):
     alone = run_of(tmp_path / "draft", PLAIN, slow=(0, 0.5))
     profile = describe(run_of(tmp_path / "run", PLAIN | TWO, slow=(1.0, 3.0)), alone)
     fits = profile.fits.set_index(["method", "task"])
-    assert list(fits.index) == [(m, t) for m in ("stand-alone", "SpecDec") for t in ("one", "two", "average")]
+    assert list(fits.index) == [
+        (m, t) for m in ("stand-alone", "SpecDec") for t in ("one", "two", "all tasks", "average")
+    ]
     together = fits.loc["SpecDec", "one"]
     assert (together.t_draft, together.t_target, together.r2) == pytest.approx((1, 3, 1))
     apart = fits.loc["stand-alone", "two"]

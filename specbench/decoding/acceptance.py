@@ -37,14 +37,13 @@ class AcceptanceHead:
         classes = linear(inputs, self.out_weight, self.out_bias)
         return classes[..., 1] - classes[..., 0]
 
-    @torch.inference_mode()
     def probability(self, inputs: Tensor) -> float:
         """P(accepted) of one input [W]; waits for the device. For frozen heads: it keeps what it works out."""
         blocks, weight, bias = self._layers
         inputs = inputs.to(weight.dtype)
         for w, b in blocks:
             inputs = inputs + silu(torch.addmv(b, w, inputs))
-        return 1 / (1 + math.exp(-max(float(torch.dot(weight, inputs) + bias), -700.0)))
+        return 1 / (1 + math.exp(-max(float(torch.dot(weight, inputs)) + bias, -700.0)))
 
     def _blocks(self) -> list[tuple[Tensor, Tensor]]:
         """(W, b) of each block, D of them."""
@@ -52,12 +51,14 @@ class AcceptanceHead:
         return blocks if len(blocks) == self.depth else blocks * self.depth
 
     @cached_property
-    def _layers(self) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
-        """The blocks, and the one row [H] and number that the two classes differ by."""
-        return self._blocks(), self.out_weight[1] - self.out_weight[0], self.out_bias[1] - self.out_bias[0]
+    def _layers(self) -> tuple[list[tuple[Tensor, Tensor]], Tensor, float]:
+        """The blocks, and the one row [W] and number that the two classes differ by."""
+        return self._blocks(), self.out_weight[1] - self.out_weight[0], float(self.out_bias[1] - self.out_bias[0])
 
 
 def features(hidden: Tensor, confidence: Tensor) -> Tensor:
-    """Hidden states [..., H] and the log odds of q(d) [...], the chance each token was drawn with: [..., H + 1]."""
-    wide = torch.promote_types(hidden.dtype, torch.float32)  # in half precision 1 - LEAST is 1
-    return torch.cat([hidden.to(wide), torch.logit(confidence.to(wide), eps=LEAST)[..., None]], -1)
+    """Hidden states [..., H] and the log odds of q(d) [..., 1], the chance each token was drawn with: [..., H + 1].
+
+    In float32, since in half precision 1 - LEAST is 1.
+    """
+    return torch.cat([hidden.float(), torch.logit(confidence.float(), eps=LEAST)], -1)

@@ -159,7 +159,7 @@ class Predicted(Looking):
     def enough(self, step: int, drawn: Drawn) -> bool:
         if step > 1:
             assert drawn.hidden is not None
-            inputs = features(drawn.hidden, self.chance[0]) if self.confident else drawn.hidden
+            inputs = features(drawn.hidden, self.chance) if self.confident else drawn.hidden
             self.seen.append(self.head.probability(inputs))
         if self.confident:
             self.chance = drawn.chance()

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.profile_pair import Profile
+from specbench.simulate import ALL
 
 
 def print_profile(console: Console, profile: Profile) -> None:
@@ -67,9 +68,12 @@ def _fits(profile: Profile) -> Table:
 def notes(profile: Profile) -> Iterator[str]:
     """What the figures mean."""
     yield f"{profile.pair}, {profile.sampling}; decoding without prefill; R² about the mean, of a fit without intercept"
+    least = profile.fits.r2_about_zero.min()
+    if not math.isnan(least):
+        yield f"about 0, as fits without intercept often tell it, R² is {least:.4f} or more in every line"
     yield "stand-alone: the draft alone & the target alone; average: over tasks ± their standard deviation"
     yield "off by: of a document's tokens/s from discard and verification rate (Eq. 5.1), median and 90th percentile"
-    speculative = profile.fits[profile.fits.r2_target.isna() & (profile.fits.task != "average")]
+    speculative = profile.fits[profile.fits.r2_target.isna() & ~profile.fits.task.isin(["average", ALL])]
     unsettled = list(dict.fromkeys(speculative.method[speculative.t_target.isna()]))
     if unsettled:
         yield f"not settled (-): {', '.join(unsettled)}: too few documents, or one draft length alone"

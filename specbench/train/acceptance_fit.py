@@ -44,7 +44,7 @@ class Examples:
         """The same with what a head of these `inputs` reads in place of the states [n, H]."""
         if inputs == "state":
             return self
-        read = features(self.hidden.float(), torch.from_numpy(self.confidence))
+        read = features(self.hidden, torch.from_numpy(self.confidence)[:, None])
         return replace(self, hidden=read.half())
 
 
