@@ -19,6 +19,7 @@ GATES = (
         "test_lookahead.py",
         "test_swift.py",
         "test_judge.py",
+        "test_lengths.py",
     ),
 )
 TESTS = Path(__file__).parent.parent / "tests"
