@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specbench import forward_times
 from specbench import run as engine
-from specbench.config import UserError, task_info
+from specbench.config import UserError, load_method, task_info
 from specbench.decoding.acceptance import AcceptanceHead, features
 from specbench.decoding.sampling import probabilities
 from specbench.decoding.types import Sampling
@@ -26,7 +26,7 @@ from specbench.methods.specdecpp import KIND, SHAPES, acceptance_head
 from specbench.models import Pair
 from specbench.profile_pair import COLUMNS
 from specbench.replay import Rule, replay, texts_of, unknown
-from specbench.simulate import TEXT, THRESHOLDS, drafting_method, policy, recorded_rounds, recorded_times
+from specbench.simulate import TEXT, THRESHOLDS, drafting_method, endings, policy, recorded_rounds, recorded_times
 from specbench.stored import StoredRun
 
 MIXTURE = "alpaca"  # what the paper's heads learn from, and here the mixture of all families
@@ -72,10 +72,9 @@ def study(
     samples = run.samples([*TEXT, "method", "warmup", "finish", "tokens"])
     samples = samples[~samples.warmup & (samples.finish != "error") & (samples.method == spec.name)]
     drafts = read_again(run, spec.name, samples, pair)
-    finish = {(row.repeat, row.task, row.doc_id): row.finish for row in samples.itertuples()}
-    eos = {int(tokens[-1]) for tokens in samples.tokens[samples.finish == "eos"] if len(tokens)}
+    finish, eos = endings(samples, spec.name)
     times = forward_times.given(given, run.manifest["models"]) if given else recorded_times(run, [spec.name])
-    shortest = min(2, length.values["longest"])
+    shortest = min(load_method(KIND).values["shortest"], length.values["longest"])
     rows = []
     for name, head in heads.items():
         texts = [text for text in texts_of(scored(drafts, head, pair), finish, eos) if text.agree]

@@ -68,9 +68,7 @@ def simulate(
     chosen = settings(run, spec, gammas, thresholds, shortest)
     samples = run.samples([*TEXT, "method", "warmup", "finish", "tokens", "prompt_tokens", "decode_seconds"])
     samples = samples[~samples.warmup & (samples.finish != "error")]
-    eos = {int(tokens[-1]) for tokens in samples.tokens[samples.finish == "eos"] if len(tokens)}
-    own = samples[samples.method == spec.name]
-    finish = {(row.repeat, row.task, row.doc_id): row.finish for row in own.itertuples()}
+    finish, eos = endings(samples, spec.name)
     texts = [text for text in texts_of(recorded_rounds(run, spec.name), finish, eos) if text.agree]
     tested = [x for text in texts for x in text.agree if x == x]
     if not tested:
@@ -88,6 +86,13 @@ def simulate(
     untested = 1 - len(tested) / positions
     table = mark_best(pd.DataFrame(rows))
     return Simulation(spec.name, run.sampling, times, alpha, untested, missing, int(rescued or 0), len(texts), table)
+
+
+def endings(samples: pd.DataFrame, method: str) -> tuple[dict[tuple[int, str, int], str], set[int]]:
+    """How each text of a method ended, by repeat, task and document, and the end tokens that were met in `samples`."""
+    own = samples[samples.method == method]
+    finish = {(row.repeat, row.task, row.doc_id): row.finish for row in own.itertuples()}
+    return finish, {int(tokens[-1]) for tokens in samples.tokens[samples.finish == "eos"] if len(tokens)}
 
 
 def drafting_method(run: StoredRun, name: str | None) -> MethodSpec:

@@ -353,11 +353,7 @@ def test_what_a_policy_learns_is_kept_by_the_method():
     twin.restore(state)
     assert decode(twin, prompt, 30) == decode(method, prompt, 30)
     method.reset("another")
-    assert method.state() == csd_state_of(Bandit((1, 2, 4), 0.2, 1.0))
-
-
-def csd_state_of(lengths: Lengths) -> list:
-    return [[], lengths.state()]
+    assert method.state() == [[], Bandit((1, 2, 4), 0.2, 1.0).state()]
 
 
 @pytest.mark.parametrize(

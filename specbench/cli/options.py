@@ -23,6 +23,14 @@ class Format(str, Enum):
     parquet = "parquet"
 
 
+class Plain(str, Enum):
+    """Formats of what is no table of methods."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+
+
 class By(str, Enum):
     task = "task"
     method = "method"

@@ -1,19 +1,12 @@
 """Commands that say what other settings, and other machines, would give."""
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specbench.cli.options import DataDir, Device, Dtype, Pair, Seed, Set, folder, known, user_errors
+from specbench.cli.options import DataDir, Device, Dtype, Pair, Plain, Seed, Set, folder, known, user_errors
 from specbench.config import UserError
-
-
-class Form(str, Enum):
-    table = "table"
-    csv = "csv"
-    json = "json"
 
 
 def profile(
@@ -94,7 +87,7 @@ def simulate(
     out: Annotated[
         Path | None, typer.Option(help="with --heads: CSV file to write, in the form of results/published")
     ] = None,
-    format: Annotated[Form, typer.Option(help="how to print; csv and json have each task")] = Form.table,
+    format: Annotated[Plain, typer.Option(help="how to print; csv and json have each task")] = Plain.table,
 ) -> None:
     """What other draft lengths would have given, from one run's records, and on other hardware; without a model.
 
@@ -113,7 +106,7 @@ def simulate(
 
     with user_errors():
         if heads:
-            if gamma or shortest or format is not Form.table:
+            if gamma or shortest or format is not Plain.table:
                 raise UserError("--heads goes with --method, --forward-times, --threshold and --out only")
             simulate_view.compare_heads(run, heads, method, forward_times, threshold, out)
             return

@@ -20,6 +20,7 @@ from specbench.cli.options import (
     FormatOption,
     Limit,
     Pair,
+    Plain,
     Repeats,
     Runs,
     Seed,
@@ -179,12 +180,6 @@ def trace(
         reading.trace(run, task, doc, method or [])
 
 
-class Analyzed(str, Enum):
-    table = "table"
-    csv = "csv"
-    json = "json"
-
-
 class Analysis(str, Enum):
     rejections = "rejections"
     acceptance = "acceptance"
@@ -205,7 +200,7 @@ def analyze(
     best: Annotated[
         str | None, typer.Option(help="frontier: gains are counted from this one, such as sps-eos[gamma=4]")
     ] = None,
-    format: Annotated[Analyzed, typer.Option(help="how to print it")] = Analyzed.table,
+    format: Annotated[Plain, typer.Option(help="how to print it")] = Plain.table,
 ) -> None:
     """What a run rejected and rescued, how well its draft lengths were foretold, which curve is the better one.
 
