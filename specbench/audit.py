@@ -1,7 +1,8 @@
 """`specbench audit`: is a method lossless on this pair, on this machine?
 
 Greedy: where a method's text leaves vanilla's, the target's own logits tell a numeric tie from a defect. Sampling: the
-tokens of many draws are tested against the target's distribution at the very positions where they were drawn.
+tokens of many draws are tested against the target's distribution at the very positions where they were drawn. For
+models that decode together, standard collaborative decoding stands for vanilla, and r for the target's distribution.
 """
 
 import json
@@ -18,11 +19,13 @@ import torch
 from specbench import environment, records
 from specbench import run as engine
 from specbench.config import Plan, UserError
+from specbench.decoding.combine import Combination
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.sampling import probabilities
 from specbench.decoding.session import Session
 from specbench.decoding.types import Method, Sampling
-from specbench.divergence import diverged
+from specbench.divergence import Reference, diverged
+from specbench.methods.ensemble import Ensemble, one_by_one
 from specbench.methods.vanilla import Vanilla
 from specbench.models import Pair
 from specbench.stats import ChiSquare, chi_square
@@ -108,20 +111,25 @@ def audit(
 
     `advance` is told of each finished text. Yields a finding for each method; nothing that a method raises stops it.
     """
-    target = pair.session("target")
-    vanilla = Vanilla(pair.session("target"))
-    reference = [_greedy(vanilla, pair, prompt, length) for prompt in prompts]
-    places = [place for pair_of in zip(prompts, reference, strict=True) for place in _telling(pair, *pair_of)]
+    by_reference: dict[Combination | None, tuple[list[list[int]], list[Prompt]]] = {}
     tested = sum(len(samplings(method)) for method in methods.values())
     for name, method in methods.items():
         finding = Finding(name, method.lossless)
+        reference = Reference(pair, method.combination)
         try:
-            for prompt, text in zip(prompts, reference, strict=True):
-                _check_greedy(finding, target, prompt, text, _greedy(method, pair, prompt, length))
+            if method.combination not in by_reference:
+                texts = [_greedy(_standard(reference), pair, prompt, length) for prompt in prompts]
+                places = [
+                    place for p, text in zip(prompts, texts, strict=True) for place in _telling(reference, p, text)
+                ]
+                by_reference[method.combination] = texts, places
+            texts, places = by_reference[method.combination]
+            for prompt, text in zip(prompts, texts, strict=True):
+                _check_greedy(finding, reference, prompt, text, _greedy(method, pair, prompt, length))
                 advance(1)
             for sampling in samplings(method):
                 level = LEVEL / tested
-                finding.sampled.append(_check_sampling(method, pair, places, sampling, draws, level, advance))
+                finding.sampled.append(_check_sampling(method, reference, places, sampling, draws, level, advance))
         except Exception as error:  # whatever a method raises is what its audit says
             finding.failure = f"{type(error).__name__}: {error}"
         yield finding
@@ -137,6 +145,14 @@ def samplings(method: Method) -> list[Sampling]:
     return found
 
 
+def _standard(reference: Reference) -> Method:
+    """The decoding that a lossless method must equal."""
+    pair = reference.pair
+    if reference.combination is None:
+        return Vanilla(pair.session("target"))
+    return Ensemble([pair.session(role) for role in reference.roles], reference.combination, {}, one_by_one)
+
+
 def _greedy(method: Method, pair: Pair, prompt: Prompt, length: int) -> list[int]:
     method.reset()
     ending = Ending(Limits(length, pair.eos_ids), engine.detokenizer(pair))
@@ -145,43 +161,47 @@ def _greedy(method: Method, pair: Pair, prompt: Prompt, length: int) -> list[int
     return ending.tokens
 
 
-def _check_greedy(finding: Finding, target: Session, prompt: Prompt, vanilla: list[int], tokens: list[int]) -> None:
-    """Compare one greedy text with vanilla's, in place."""
+def _check_greedy(
+    finding: Finding, reference: Reference, prompt: Prompt, vanilla: list[int], tokens: list[int]
+) -> None:
+    """Compare one greedy text with the standard one, in place."""
     finding.documents += 1
-    found = diverged(target, prompt.ids, vanilla, tokens)
+    found = diverged(reference, prompt.ids, vanilla, tokens)
     finding.same += found is None
     finding.agreed.append(1.0 if found is None else found.at / max(len(vanilla), 1))
     if found:
         finding.leavings.append(Leaving(prompt.task, prompt.doc_id, found.at, found.gap, found.kind))
 
 
-def _telling(pair: Pair, prompt: Prompt, text: list[int]) -> Iterator[Prompt]:
+def _telling(reference: Reference, prompt: Prompt, text: list[int]) -> Iterator[Prompt]:
     """The places of a text where draws tell most: those where a wrong residual would show.
 
     Drawing a rejected token's substitute from p and not from norm((p - q)₊) makes min(p, q) + (1 - Σ min(p, q)) p of p:
     how far that is from p says how much hangs on the rule. Without a draft it is where the target is least sure. A draw
     begins one token before, since its first token is the prefill's, which no method drafts.
     """
-    rows = []
-    for session in _sessions(pair):
+    rows = {}
+    for role, session in _sessions(reference).items():
         first = session.restart(prompt.ids).logits
-        rows.append(probabilities(torch.cat([first, session.forward(text[:-1]).logits]).double(), SAMPLINGS[0]))
-    p, *others = rows
+        rows[role] = torch.cat([first, session.forward(text[:-1]).logits]).double()
+    p = reference.expected(rows, SAMPLINGS[0])
     telling = 1 - p.max(-1).values
-    if others:
-        both = torch.minimum(p, others[0])
+    if "draft" in rows:
+        both = torch.minimum(p, probabilities(rows["draft"], SAMPLINGS[0]))
         telling = (both - both.sum(-1, keepdim=True) * p).abs().sum(-1)
     for at in telling[1:].topk(min(POSITIONS, len(text) - 1)).indices.tolist():
         yield Prompt(prompt.task, prompt.doc_id, [*prompt.ids, *text[:at]], at)
 
 
-def _sessions(pair: Pair) -> list[Session]:
-    return [pair.session(role) for role in ("target", "draft") if role in pair.models]
+def _sessions(reference: Reference) -> dict[str, Session]:
+    """Of the models that the reference needs, and of the draft where there is one."""
+    roles = dict.fromkeys((*reference.roles, *(["draft"] if "draft" in reference.pair.models else [])))
+    return {role: reference.pair.session(role) for role in roles}
 
 
 def _check_sampling(
     method: Method,
-    pair: Pair,
+    reference: Reference,
     prompts: Sequence[Prompt],
     sampling: Sampling,
     draws: int,
@@ -189,18 +209,18 @@ def _check_sampling(
     advance: Callable[[int], None],
 ) -> Sampled:
     """Draw texts of a few tokens and test each token against the target's distribution behind the drawn ones."""
-    rng = torch.Generator(pair.device).manual_seed(0)
-    sessions = _sessions(pair)
+    rng = torch.Generator(reference.pair.device).manual_seed(0)
+    sessions = _sessions(reference)
     classes, expected, impossible = [], [], 0
     for prompt in prompts:
-        first = [session.restart(prompt.ids).logits for session in sessions]
+        first = {role: session.restart(prompt.ids).logits for role, session in sessions.items()}
         for _ in range(draws):
             tokens, before = _drawn(method, prompt, sampling, rng)
-            rows = []
-            for session, logits in zip(sessions, first, strict=True):
+            rows = {}
+            for role, session in sessions.items():
                 session.truncate(len(prompt.ids))
-                rows.append(torch.cat([logits, session.forward(tokens[:-1]).logits]))
-            drawn, probs, outside = _classed(tokens[before:], [logits[before:] for logits in rows], sampling)
+                rows[role] = torch.cat([first[role], session.forward(tokens[:-1]).logits])[before:].double()
+            drawn, probs, outside = _classed(tokens[before:], rows, reference, sampling)
             classes += drawn
             expected.append(probs)
             impossible += outside
@@ -229,20 +249,20 @@ def _drawn(method: Method, prompt: Prompt, sampling: Sampling, rng: torch.Genera
 
 
 def _classed(
-    tokens: list[int], rows: Sequence[torch.Tensor], sampling: Sampling
+    tokens: list[int], rows: dict[str, torch.Tensor], reference: Reference, sampling: Sampling
 ) -> tuple[list[int], np.ndarray[Any, np.dtype[np.float64]], int]:
     """Classes of drawn tokens [n], their probabilities by class [n, CLASSES], and how many were impossible.
 
-    `rows` are the logits [n, V] of the target and, where the pair has one, of the draft.
+    `rows` are the logits [n, V] of the models by role, the draft's among them where the pair has one.
     """
-    p, *others = (probabilities(logits.double(), sampling) for logits in rows)
-    over = others[0] > p if others else torch.zeros_like(p, dtype=torch.bool)
+    p = reference.expected(rows, sampling)
+    over = probabilities(rows["draft"], sampling) > p if "draft" in rows else torch.zeros_like(p, dtype=torch.bool)
     likeliest = torch.zeros_like(over).scatter(-1, p.argmax(-1, keepdim=True), True)
     kind = 2 * over.long() + (~likeliest).long()  # [n, V]
     at = torch.tensor(tokens, device=p.device)[:, None]
     probs = torch.zeros(len(tokens), CLASSES, dtype=p.dtype, device=p.device).scatter_add_(-1, kind, p)
     wider = Sampling(sampling.temperature, sampling.top_k, min(1.0, sampling.top_p + NUCLEUS_SLACK))
-    possible = probabilities(rows[0].double(), wider).gather(-1, at) > 0
+    possible = reference.expected(rows, wider).gather(-1, at) > 0
     return kind.gather(-1, at)[:, 0].tolist(), probs.cpu().numpy(), int((~possible).sum())
 
 

@@ -24,7 +24,7 @@ from specbench.console import console, progress
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.types import Method, Sampling
-from specbench.divergence import Divergence, diverged
+from specbench.divergence import Divergence, Reference, diverged
 from specbench.measure import Stopwatch, now
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
@@ -86,7 +86,7 @@ def main(pair_name: str, documents: int, gamma: int, device: str, dtype: str, ou
                     inside[name][1] += sum(lap.seconds for lap in laps)
             for name in engines:
                 equal[name] += texts[name] == texts["vanilla"]
-                if found := diverged(pair.session("target"), prompt, texts["vanilla"], texts[name]):
+                if found := diverged(Reference(pair, None), prompt, texts["vanilla"], texts[name]):
                     divergences.append(found)
             advance(1)
     ratios = {

@@ -23,6 +23,7 @@ from specbench.report.audit_view import print_audit
 from specbench.stored import StoredRun
 
 LONG_NAME = 80  # characters of methods in the name of a folder
+EACH = "each"  # each method's own baseline
 
 
 def plan(
@@ -36,18 +37,19 @@ def plan(
     params: Sequence[str] = (),
     **options: Any,
 ) -> Plan:
-    """Resolve names into a plan; the baseline joins the methods, and `--set` changes their settings.
+    """Resolve names into a plan; the baselines join the methods, and `--set` changes their settings.
 
-    Without `methods` the suite's own are taken. `params` sweeps settings of the methods (not of the baseline): a
-    variant for each combination of values. `options` are further fields of the plan; temperature, top_k and top_p are
-    the suite's where they are missing or None.
+    `baseline` is one for all methods, EACH for each method's own, or None. Without `methods` the suite's own are taken.
+    `params` sweeps settings of the methods (not of the baseline): a variant for each combination of values. `options`
+    are further fields of the plan; temperature, top_k and top_p are the suite's where they are missing or None.
     """
     pair_spec, suite_spec = config.load_pair(pair), config.load_suite(suite)
     if not (methods or suite_spec.methods):
         raise UserError(f"the suite {suite} brings no methods; name some: --method csd --suite {suite}")
     own = [] if methods else config.suite_methods(suite_spec)
     specs: dict[str, MethodSpec] = {}
-    for spec in [*map(config.load_method, [*([baseline] if baseline else []), *methods]), *own]:
+    common = config.load_method(baseline) if baseline not in (None, EACH) else None
+    for spec in [*([common] if common else []), *map(config.load_method, methods), *own]:
         if specs.get(spec.name, spec) != spec:
             raise UserError(f"two different methods are called {spec.name}; rename the file of one")
         specs[spec.name] = spec
@@ -59,12 +61,17 @@ def plan(
         for one in variants:  # what a variant is named after stays
             specs[one] = config.override(specs[one], {k: v for k, v in settings.items() if f"{k}=" not in one})
     if params:
-        swept = [spec for name, spec in specs.items() if name != baseline]
-        if not swept:
-            raise UserError(f"{baseline} is the baseline and is not swept; choose another --method")
-        kept = [spec for name, spec in specs.items() if name == baseline]
+        kept: list[MethodSpec] = []
+        swept: list[MethodSpec] = []
+        for spec in specs.values():
+            (kept if spec == common else swept).append(spec)
+        if not swept or (baseline == EACH and all(spec.method == spec.baseline for spec in swept)):
+            raise UserError(f"{[*kept, *swept][0].name} is the baseline and is not swept; choose another --method")
         axes = config.parse_params(params)
         specs = {spec.name: spec for spec in [*kept, *(one for spec in swept for one in config.grid(spec, axes))]}
+    against = dict.fromkeys(specs, common and common.name)
+    if baseline == EACH:
+        specs, against = _with_baselines(specs)
     tasks = config.resolve_tasks(suite_spec, pair_spec, data_dir)
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
         console.print(f"[dim]pair pocket: the bundled tasks stand in: {', '.join(line.task for line in tasks)}[/]")
@@ -75,7 +82,8 @@ def plan(
         {
             "pair": pair_spec,
             "methods": tuple(specs.values()),
-            "baseline": baseline and config.load_method(baseline).name,
+            "baseline": (main := next(iter(against.values()))),
+            "baselines": {name: base for name, base in against.items() if base != main},
             "suite": suite_spec.name,
             "tasks": tasks,
             "limit": limit or suite_spec.limit,
@@ -86,6 +94,16 @@ def plan(
         },
         "run",
     )
+
+
+def _with_baselines(specs: dict[str, MethodSpec]) -> tuple[dict[str, MethodSpec], dict[str, str]]:
+    """The methods behind the baselines that they need, each once, and the baseline of every one by name."""
+    known = {spec.identity: spec for spec in specs.values()}
+    own = {name: config.baseline_of(spec) for name, spec in specs.items()}
+    bases = {base.identity: known.get(base.identity, base) for base in own.values()}
+    found = {spec.name: spec for spec in [*bases.values(), *specs.values()]}
+    against = {name: bases[base.identity].name for name, base in own.items()}
+    return found, {name: against.get(name, name) for name in found}
 
 
 def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
@@ -195,7 +213,7 @@ def stop_requests() -> Iterator[list[int]]:
 
 
 def default_folder(chosen: Plan) -> Path:
-    names = [spec.name for spec in chosen.methods if spec.name != chosen.baseline]
+    names = [spec.name for spec in chosen.methods if spec.name != chosen.against(spec.name)]
     methods = "-".join(names) or chosen.baseline
     if methods and len(methods) > LONG_NAME:
         methods = f"{len(names)}-methods"

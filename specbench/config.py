@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent
 # Beside the package in a checkout, inside it when installed from a wheel.
 SUITES = next(p for p in (PACKAGE.parent / "suites", PACKAGE / "suites") if p.exists())
 OWN_PAIR = "own"
+BUNDLED = "bundled:"
 
 
 class UserError(Exception):
@@ -33,13 +34,48 @@ class ModelSpec(Settings):
     dtype: str = "bfloat16"
 
 
+class MemberSpec(ModelSpec):
+    """A model of a collaboration."""
+
+    role: str | None = Field(default=None, description="its name; the target's and the draft's is that of their role")
+    gamma: int | None = Field(default=None, ge=1, description="tokens that it proposes at a time (γ)")
+
+
 class PairSpec(Settings):
     name: str
     description: str
     paper: str = ""
     target: ModelSpec
     draft: ModelSpec | None = None
-    members: tuple[ModelSpec, ...] = ()
+    members: tuple[MemberSpec, ...] = Field(default=(), description="all that decode together; default: draft, target")
+
+    @property
+    def bundled(self) -> bool:
+        """Whether all models come with the package; such a pair runs the bundled counterparts of tasks."""
+        return all(one.model.startswith(BUNDLED) for one in (self.target, self.draft, *self.members) if one)
+
+    @property
+    def models(self) -> dict[str, ModelSpec]:
+        """Every model once, by role: target, draft, and the members that are neither."""
+        return {**{role: one for role, one in self._pair.items()}, **self.collaboration}
+
+    @property
+    def collaboration(self) -> dict[str, ModelSpec]:
+        """The models that decode together, by role, in order. Raises UserError if two have one role."""
+        if not self.members:
+            return {role: self._pair[role] for role in ("draft", "target") if role in self._pair}
+        found: dict[str, ModelSpec] = {}
+        for at, member in enumerate(self.members):
+            one = ModelSpec(**member.model_dump(include=set(ModelSpec.model_fields)))
+            own = next((role for role, known in self._pair.items() if known == one), member.role or f"member{at + 1}")
+            if own in found or self._pair.get(own, one) != one:
+                raise UserError(f"{self.name}: two models have the role {own!r}; give each member a role of its own")
+            found[own] = one
+        return found
+
+    @property
+    def _pair(self) -> dict[str, ModelSpec]:
+        return {"target": self.target, **({"draft": self.draft} if self.draft else {})}
 
 
 class Setting(Settings):
@@ -54,6 +90,7 @@ class MethodSpec(Settings):
     description: str = ""
     paper: str = ""
     method: str
+    baseline: str = Field(default="vanilla", description="what its speedups are against, where nothing else is asked")
     settings: dict[str, Setting] = {}
 
     @property
@@ -173,6 +210,13 @@ def load_method(text: str) -> MethodSpec:
     return override(load_method(spec.method), spec.settings).model_copy(
         update={"name": name, "description": spec.description, "paper": spec.paper}
     )
+
+
+def baseline_of(spec: MethodSpec) -> MethodSpec:
+    """What a method's speedups are against by itself: its baseline, with the settings that both have."""
+    base = load_method(spec.baseline)
+    shared = {k: v for k, v in spec.settings.items() if k in base.settings and v.value != base.settings[k].value}
+    return variant(base, shared)
 
 
 def override(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
@@ -297,7 +341,7 @@ def _validate(model: type[Spec], raw: dict[str, Any], where: str) -> Spec:
 
 def _known_keys(model: type[BaseModel]) -> set[str]:
     """Keys of a model and of what it holds, for suggestions."""
-    held = (TaskLine, MethodLine, SamplingSpec, ModelSpec, Setting)
+    held = (TaskLine, MethodLine, SamplingSpec, MemberSpec, Setting)
     return {*model.model_fields, *(name for one in held for name in one.model_fields)}
 
 
@@ -312,6 +356,7 @@ class Plan(Settings):
     pair: PairSpec
     methods: tuple[MethodSpec, ...]  # the baseline is one of them
     baseline: str | None
+    baselines: dict[str, str] = Field(default={}, description="of the methods that have another one")
     suite: str
     tasks: tuple[TaskLine, ...]
     limit: int | None = None
@@ -329,17 +374,21 @@ class Plan(Settings):
     trust_remote_code: bool = False
     allow_pickle: bool = False
 
+    def against(self, method: str) -> str | None:
+        """The baseline of a method, by name; None if the run has none."""
+        return self.baselines.get(method, self.baseline)
+
     @property
     def sampling(self) -> SamplingSpec:
         return SamplingSpec(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
 
 
 def resolve_tasks(suite: SuiteSpec, pair: PairSpec, data_dir: str | None) -> tuple[TaskLine, ...]:
-    """The suite's tasks, or for the bundled pair their bundled counterparts, unless real data was given.
+    """The suite's tasks, or for a bundled pair their bundled counterparts, unless real data was given.
 
     No task comes twice. A line that has one counterpart decides how that is run; a mixture brings the rest of its own.
     """
-    if pair.name != "pocket" or data_dir:
+    if not pair.bundled or data_dir:
         return suite.tasks
     places = [(line, task_info(line.task).counterparts or (line.task,)) for line in suite.tasks]
     own: dict[str, TaskLine] = {}

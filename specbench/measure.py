@@ -7,7 +7,6 @@ inside a round. Rounds end when the host knows their tokens, so the host's clock
 import resource
 import time
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import torch
 
@@ -22,6 +21,31 @@ class Forward:
     width: int
     context: int
     seconds: float = 0.0
+    _entered: float = 0.0
+
+    def __enter__(self) -> None:
+        self._entered = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = time.perf_counter() - self._entered
+
+
+@dataclass
+class DeviceForward(Forward):
+    """One on a GPU, timed by events on the stream that it runs on."""
+
+    events: tuple[torch.cuda.Event, ...] = ()
+
+    def __enter__(self) -> None:
+        self.events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        self.events[0].record()
+
+    def __exit__(self, *error: object) -> None:
+        self.events[1].record()
+
+    def read(self) -> None:
+        """Take the time from the events; the device must have passed them."""
+        self.seconds = self.events[0].elapsed_time(self.events[1]) / 1000
 
 
 @dataclass(frozen=True)
@@ -41,40 +65,27 @@ class Lap:
 
 @dataclass
 class Stopwatch:
-    """Times one sample at a time: `start`, a `lap` at each round's end, then `laps`. A `Watch` for sessions."""
+    """Times one sample at a time: `start`, a `lap` at each round's end, then `laps`. A `Watch` for sessions.
+
+    Forwards may run at the same time, in threads.
+    """
 
     device: torch.device
     _ends: list[tuple[float, int]] = field(default_factory=list)  # host time, forwards so far
     _forwards: list[Forward] = field(default_factory=list)
-    _events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
     _began: float = 0.0
 
     def start(self) -> None:
-        self._forwards, self._ends, self._events = [], [], []
+        self._forwards, self._ends = [], []
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
         self._began = time.perf_counter()
 
-    def forward(self, model: str, width: int, context: int) -> "Stopwatch":
-        self._forwards.append(Forward(model, width, context))
-        return self
-
-    def __enter__(self) -> None:
-        if self.device.type == "cuda":
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            self._events.append((begin, end))
-            begin.record()
-        else:
-            self._entered = time.perf_counter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.device.type == "cuda":
-            self._events[-1][1].record()
-        else:
-            self._forwards[-1].seconds = time.perf_counter() - self._entered
+    def forward(self, model: str, width: int, context: int) -> Forward:
+        kind = DeviceForward if self.device.type == "cuda" else Forward
+        self._forwards.append(found := kind(model, width, context))
+        return found
 
     def lap(self) -> None:
         """A round has ended: its tokens are on the host."""
@@ -84,8 +95,9 @@ class Stopwatch:
         """Every round so far; waits for the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-            for forward, (begin, end) in zip(self._forwards, self._events, strict=True):
-                forward.seconds = begin.elapsed_time(end) / 1000
+            for forward in self._forwards:
+                if isinstance(forward, DeviceForward):
+                    forward.read()
         starts = [(self._began, 0), *self._ends]
         return [
             Lap(end - begin, self._forwards[first:last])

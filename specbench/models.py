@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from specbench.config import BUNDLED as BUNDLED_PREFIX
 from specbench.config import PACKAGE, ModelSpec, PairSpec, UserError
 from specbench.decoding.session import Session
 from specbench.decoding.types import Watch
@@ -24,18 +25,30 @@ BUNDLED = PACKAGE / "pocket" / "weights"
 
 @dataclass(frozen=True)
 class Pair:
-    """Loaded models by role (`target`, `draft`) over one vocabulary."""
+    """Loaded models by role (`target`, `draft`, and those of further members) over one vocabulary."""
 
     name: str
     models: dict[str, PreTrainedModel]
     tokenizer: PreTrainedTokenizerBase
     specs: dict[str, ModelSpec] = field(default_factory=dict)
+    members: tuple[str, ...] = ()  # the roles that decode together, in order; none: draft and target
+    gammas: tuple[int | None, ...] = ()  # the tokens that each member proposes at a time, where its pair says so
 
     def session(self, role: str, watch: Watch | None = None) -> Session:
         """A new sequence for one of the models."""
         if role not in self.models:
             raise UserError(f"the pair {self.name} has no {role} model; choose another pair, or a method without one")
         return Session(self.models[role], role, watch, self.vocabulary)
+
+    @property
+    def collaboration(self) -> tuple[str, ...]:
+        """The roles of the models that decode together, in order."""
+        return self.members or tuple(role for role in ("draft", "target") if role in self.models)
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Those of them that are neither target nor draft."""
+        return tuple(role for role in self.collaboration if role not in ("target", "draft"))
 
     @cached_property
     def vocabulary(self) -> int:
@@ -94,19 +107,21 @@ def load_pair(
     where = _device(device)
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"--dtype {dtype}: no such type; use auto, float32, bfloat16, float16 or float64")
-    specs = {"target": spec.target, **({"draft": spec.draft} if spec.draft else {})}
+    specs = spec.models
     models, tokenizers = {}, {}
     for role, one in specs.items():
         with _reaching(one):
             spread = device == "spread" and role == "target"
             models[role] = _load_model(one, where, dtype, trust_remote_code, allow_pickle, spread)
             tokenizers[role] = _load_tokenizer(one, trust_remote_code)
-    if spec.draft and vocabulary_hash(tokenizers["target"]) != vocabulary_hash(tokenizers["draft"]):
-        raise UserError(
-            f"the tokenizers of {spec.target.model} and {spec.draft.model} differ, so their tokens cannot be compared; "
-            "choose a draft of the target's family"
-        )
-    pair = Pair(spec.name, models, tokenizers["target"], specs)
+    for role, one in specs.items():
+        if vocabulary_hash(tokenizers["target"]) != vocabulary_hash(tokenizers[role]):
+            raise UserError(
+                f"the tokenizers of {spec.target.model} and {one.model} differ, so their tokens cannot be compared; "
+                f"choose {'a draft' if role == 'draft' else 'members'} of the target's family"
+            )
+    gammas = tuple(member.gamma for member in spec.members)
+    pair = Pair(spec.name, models, tokenizers["target"], specs, tuple(spec.collaboration), gammas)
     for role in models:
         check_rollback(pair.session(role))
     return pair
@@ -203,8 +218,8 @@ def _device(name: str) -> torch.device:
 
 
 def location(name: str) -> str:
-    if name.startswith("bundled:"):
-        return str(BUNDLED / name.removeprefix("bundled:"))
+    if name.startswith(BUNDLED_PREFIX):
+        return str(BUNDLED / name.removeprefix(BUNDLED_PREFIX))
     return str(Path(name).expanduser()) if Path(name).expanduser().exists() else name
 
 

@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-VERSION = 4
+VERSION = 5
 # 1: first version.
 # 2: new_tokens and wall_seconds of imported samples.
 # 3: levels and parents of drafts that are trees.
 # 4: predictions and confidences of drafted tokens.
+# 5: overlaps and proposers of drafted tokens, forwards and seconds of further members, of collaborating models.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -70,6 +71,9 @@ ROUNDS = pa.schema(
         pa.field("draft_forwards", pa.int32()),
         pa.field("target_seconds", pa.float64()),
         pa.field("draft_seconds", pa.float64()),
+        pa.field("model_seconds", pa.float64()),  # in the forwards of all models
+        pa.field("member_forwards", pa.list_(pa.int32())),  # of the members that are neither target nor draft
+        pa.field("member_seconds", pa.list_(pa.float64())),
         pa.field("seconds", pa.float64()),
         pa.field("draft_tokens", pa.list_(pa.int32())),
         pa.field("target_tokens", pa.list_(pa.int32())),  # what the target preferred at each position
@@ -77,6 +81,8 @@ ROUNDS = pa.schema(
         pa.field("ratios", pa.list_(pa.float32())),  # p(draft token) / p(target token)
         pa.field("predictions", pa.list_(pa.float32())),  # what the length policy went by; NaN: it did not look there
         pa.field("confidences", pa.list_(pa.float32())),  # q(draft token), where it was drawn at random
+        pa.field("overlaps", pa.list_(pa.float32())),  # Σ min(q, r) at the position, T > 0; NaN: not all had scored it
+        pa.field("proposers", pa.list_(pa.int8())),  # which of the collaborating models drafted the token
         pa.field("parents", pa.list_(pa.int16())),  # of a tree: which drafted token each one follows, -1 the context
     ]
 )

@@ -22,7 +22,7 @@ from specbench.config import SUITES, MethodSpec, Plan, UserError, load_method, t
 from specbench.config import load_pair as read_pair
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.types import Method, Round, Sampling, Watch
-from specbench.divergence import diverged
+from specbench.divergence import Reference, diverged
 from specbench.harness import DataUnavailable, Request, TaskChoice, Tasks
 from specbench.measure import Lap, Stopwatch, peak_memory
 from specbench.methods import module
@@ -89,8 +89,8 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
         order = list(methods)
         random.Random(f"{plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(order)
         rows += [decode(name, methods[name], place, False) for place, name in enumerate(order)]
-        if sampling.greedy and plan.baseline:
-            mark_divergence([s for s, _ in rows], methods, plan.baseline, pair, prompt)
+        if sampling.greedy:
+            mark_divergence([s for s, _ in rows], methods, plan, pair, prompt)
         rounds = [row for _, document in rows for row in document]
         recorder.write(index, [s for s, _ in rows], rounds, {name: m.state() for name, m in methods.items()})
         if not report(Progress(index + 1, total, request, rounds)) and index + 1 < total:
@@ -144,23 +144,24 @@ def _decoder(
             "decode_seconds": sum(lap.seconds for lap in laps[1:]),
             "peak_memory": peak_memory(pair.device),
         }
-        return sample, [key | round_row(i, r, lap) for i, (r, lap) in enumerate(zip(rounds, laps, strict=True))]
+        laid_out = enumerate(zip(rounds, laps, strict=True))
+        return sample, [key | round_row(i, one, lap, pair.further) for i, (one, lap) in laid_out]
 
     return decode
 
 
 def mark_divergence(
-    samples: list[dict[str, Any]], methods: dict[str, Method], baseline: str, pair: Pair, prompt: list[int]
+    samples: list[dict[str, Any]], methods: dict[str, Method], plan: Plan, pair: Pair, prompt: list[int]
 ) -> None:
     """Note in the samples of lossless methods where they leave a lossless baseline's greedy text, in place."""
     good = {s["method"]: s for s in samples if not s["warmup"] and s["finish"] != "error"}
-    if baseline not in good or not methods[baseline].lossless:
-        return
     for name, sample in good.items():
-        if name != baseline and methods[name].lossless:
-            found = diverged(pair.session("target"), prompt, good[baseline]["tokens"], sample["tokens"])
-            if found:
-                sample |= {"diverged_at": found.at, "divergence_gap": found.gap, "divergence": found.kind}
+        base = plan.against(name)
+        if base is None or base == name or base not in good or not (methods[name].lossless and methods[base].lossless):
+            continue
+        found = diverged(Reference(pair, methods[name].combination), prompt, good[base]["tokens"], sample["tokens"])
+        if found:
+            sample |= {"diverged_at": found.at, "divergence_gap": found.gap, "divergence": found.kind}
 
 
 def timed(rounds: Iterator[Round], stopwatch: Stopwatch) -> list[Round]:
@@ -177,7 +178,8 @@ def timed(rounds: Iterator[Round], stopwatch: Stopwatch) -> list[Round]:
     return done
 
 
-def round_row(number: int, one: Round, lap: Lap) -> dict[str, Any]:
+def round_row(number: int, one: Round, lap: Lap, further: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A row of `records.ROUNDS`; `further` are the roles of the members that are neither target nor draft."""
     row: dict[str, Any] = {
         "round": number,
         "drafted": one.drafted,
@@ -189,6 +191,9 @@ def round_row(number: int, one: Round, lap: Lap) -> dict[str, Any]:
         "draft_forwards": lap.count("draft"),
         "target_seconds": lap.time("target"),
         "draft_seconds": lap.time("draft"),
+        "model_seconds": sum(forward.seconds for forward in lap.forwards),
+        "member_forwards": [lap.count(role) for role in further] or None,
+        "member_seconds": [lap.time(role) for role in further] or None,
         "seconds": lap.seconds,
     }
     if (verdict := one.verdict) is not None:
@@ -201,6 +206,8 @@ def round_row(number: int, one: Round, lap: Lap) -> dict[str, Any]:
             "ratios": verdict.ratios,
             "predictions": verdict.predictions,
             "confidences": verdict.confidences,
+            "overlaps": verdict.overlaps,
+            "proposers": verdict.proposers,
             "parents": verdict.parents,
         }
     return row

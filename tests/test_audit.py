@@ -16,6 +16,7 @@ from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.sampling import draw, pick, probabilities
 from specbench.decoding.speculate import speculate
 from specbench.decoding.types import Draft, Round, Sampling, Stateless
+from specbench.divergence import Reference
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
 from specbench.models import Pair
@@ -240,14 +241,15 @@ def test_a_defect_is_exit_code_1(monkeypatch, tmp_path):
     assert commands.audit(plan, 24, 2, None) == 1
 
 
-def test_classes_by_hand():
+def test_classes_by_hand(pair):
     """p = (.5, .3, .2), q = (.2, .7, .1): only token 1 is over-proposed, token 0 is the likeliest."""
-    rows = [torch.tensor([values]).log() for values in ([0.5, 0.3, 0.2], [0.2, 0.7, 0.1])]
+    target, draft = (torch.tensor([values]).log() for values in ([0.5, 0.3, 0.2], [0.2, 0.7, 0.1]))
+    rows, reference = {"target": target, "draft": draft}, Reference(pair, None)
     for token, kind in ((0, 0), (1, 3), (2, 1)):
-        drawn, probs, impossible = audit._classed([token], rows, Sampling(1.0))
+        drawn, probs, impossible = audit._classed([token], rows, reference, Sampling(1.0))
         assert (drawn, impossible) == ([kind], 0)
         assert probs[0].tolist() == pytest.approx([0.5, 0.2, 0.0, 0.3])
-    _, probs, impossible = audit._classed([2], rows, Sampling(1.0, top_p=0.7))  # the nucleus holds tokens 0 and 1
+    _, probs, impossible = audit._classed([2], rows, reference, Sampling(1.0, top_p=0.7))  # the nucleus holds tokens 0 and 1
     assert impossible == 1 and probs.sum() == pytest.approx(1)
 
 

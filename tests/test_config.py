@@ -39,7 +39,7 @@ def error(function, *arguments) -> str:
 def test_shipped_pairs_load(name):
     pair = config.load_pair(name)
     assert pair.name == name and pair.description and pair.target.model
-    if name != "pocket":
+    if not pair.bundled:
         assert pair.paper, "a pair of a paper says which"
         for model in (pair.target, pair.draft, *pair.members):
             assert model is None or len(model.revision) == 40, "pinned to a commit"

@@ -50,7 +50,9 @@ def run(
     top_p: TopP = None,
     top_k: TopK = None,
     set_: Set = None,
-    baseline: Annotated[str, typer.Option(help="the method that speedups are against, or none")] = "vanilla",
+    baseline: Annotated[
+        str, typer.Option(help="the method that speedups are against, none, or each: every method's own")
+    ] = "each",
     device: Device = "auto",
     dtype: Dtype = "auto",
     data_dir: DataDir = None,
@@ -136,7 +138,7 @@ def sweep(
             suite,
             pair,
             set_ or [],
-            "vanilla",
+            "each",
             limit,
             folder(data_dir),
             params=param,

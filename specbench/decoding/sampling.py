@@ -11,7 +11,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
     Half precision is widened to float32 first. Greedy sampling has no use for this: see `draw`.
     """
-    scaled = _wide(logits) / sampling.temperature
+    scaled = wide(logits) / sampling.temperature
     if 0 < sampling.top_k < scaled.shape[-1]:
         kth = scaled.topk(sampling.top_k).values[..., -1:]
         scaled = scaled.masked_fill(scaled < kth, -torch.inf)
@@ -50,5 +50,6 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
     return torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)
 
 
-def _wide(logits: Tensor) -> Tensor:
+def wide(logits: Tensor) -> Tensor:
+    """Half precision as float32; the rest as it is."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from specbench.decoding.combine import Combination
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Verdict:
     """How a draft was judged: its tokens on `path` stand, then `token` follows (a correction, or the bonus)."""
 
     path: tuple[int, ...]  # indices into `drafted`; of a chain, the first few
-    token: int
+    token: int | None  # None: nothing follows
     drafted: list[int]  # K tokens, now on the host
     targets: list[int]  # K tokens: what the target preferred at each position
     ratios: list[float]  # K: p(drafted) / p(target's preference), from raw logits
@@ -71,6 +74,8 @@ class Verdict:
     parents: tuple[int, ...] | None = None  # as in the draft
     predictions: tuple[float, ...] | None = None  # K: as in the draft
     confidences: list[float] | None = None  # K: q(drafted); None: the tokens were not drawn at random
+    overlaps: list[float] | None = None  # K: Σ min(q, r) where it was drafted, T > 0; of collaborating models
+    proposers: list[int] | None = None  # K: which of the collaborating models drafted it
 
     @property
     def accepted(self) -> int:
@@ -78,7 +83,7 @@ class Verdict:
 
     @property
     def committed(self) -> list[int]:
-        return [*(self.drafted[i] for i in self.path), self.token]
+        return [*(self.drafted[i] for i in self.path), *([] if self.token is None else [self.token])]
 
     @property
     def levels(self) -> int:
@@ -147,6 +152,10 @@ class Method(Protocol):
     lossless: bool
     reach: int  # the most tokens that a round may feed beyond the committed text
 
+    @property
+    def combination(self) -> "Combination | None":
+        """Of models that decode together: what the method is exact for; None: the target."""
+
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         """Decode for ever; the first round is the prefill and commits one token."""
 
@@ -168,6 +177,8 @@ class Method(Protocol):
 
 class Stateless:
     """For methods that carry nothing from one prompt to the next."""
+
+    combination: "Combination | None" = None
 
     def inputs(self) -> dict[str, str]:
         return {}

@@ -20,6 +20,12 @@ METHODS = {
     "specdecpp": "specbench.methods.specdecpp",
     "bandit": "specbench.methods.bandit",
     "oracle": "specbench.methods.oracle",
+    "member": "specbench.methods.member",
+    "ensemble": "specbench.methods.ensemble",
+    "ensemble-parallel": "specbench.methods.ensemble_parallel",
+    "cos": "specbench.methods.cos",
+    "cos-naive": "specbench.methods.cos_naive",
+    "cos-sd": "specbench.methods.cos_sd",
 }
 
 

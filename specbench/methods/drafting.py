@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 from specbench import config
 from specbench.config import Settings as Base
 from specbench.config import UserError
+from specbench.decoding.combine import Combination
 from specbench.decoding.drafters import Drafter, ModelDrafter
 from specbench.decoding.lengths import Lengths
 from specbench.decoding.types import Sampling, Watch
@@ -54,6 +55,7 @@ class Drafted:
     """Base of methods with a drafter, which carry from text to text what its length policy learns, and no more."""
 
     drafter: Drafter
+    combination: Combination | None = None
 
     def check(self, sampling: Sampling) -> None:
         self.drafter.lengths.check(sampling)

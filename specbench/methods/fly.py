@@ -168,7 +168,7 @@ class LookupDrafter:
             logits = self.session.catch_up([*known, *trial]).logits[-len(trial) - 1 :]
             guessed = Draft(torch.tensor(trial, dtype=torch.long, device=self.session.device), None)
             verdict = exact(guessed, Scored(logits), sampling, rng)
-            known += [*trial[: verdict.accepted], verdict.token]
+            known += verdict.committed
             if not sampling.greedy:
                 probs.append(probabilities(logits[: verdict.accepted + 1], sampling))
         drafted = torch.tensor(known[len(context) :], device=self.session.device)

@@ -1,0 +1,159 @@
+"""What the methods of collaborative decoding share: how models are combined, and which of them proposes."""
+
+import hashlib
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from specbench.config import Settings as Base
+from specbench.config import UserError
+from specbench.decoding.combine import Combination, Function, contrastive, realigned, weighted
+from specbench.decoding.session import Session
+from specbench.decoding.types import Sampling, Watch
+from specbench.models import Pair
+
+SMALLEST = "smallest"
+TOLERANCE = 1e-3  # of weights and probabilities that should sum to 1
+KINDS = ("weighted", "contrastive", "realigned")
+
+
+class Combining(Base):
+    """How the models of a pair are combined."""
+
+    combine: str = Field(description="weighted, contrastive, realigned, or a function of your own: module:function")
+    weights: float | tuple[float, ...] | None = Field(
+        description="weighted: one for each model, in their order; a number λ: λ and 1 - λ of two; null: all equal"
+    )
+    mu: float = Field(ge=0, lt=1, description="contrastive: how much of the first model's logits is subtracted (μ)")
+    realign: float = Field(allow_inf_nan=False, description="realigned: the second model's share of the logits (λ)")
+    level: Literal["probabilities", "logits"] = Field(description="what a function of your own combines")
+
+
+class Proposing(Combining):
+    """Settings of a method in which one model proposes first."""
+
+    proposer: str = Field(description="who proposes first: smallest, or the role of a model")
+
+
+class Collaborating:
+    """Base of the methods: n sessions in the members' order and their combination. Lossless as to r."""
+
+    lossless = True
+    reach = 1
+
+    def __init__(self, sessions: list[Session], combination: Combination, inputs: dict[str, str]) -> None:
+        self.sessions, self.combination, self._inputs = sessions, combination, inputs
+
+    def inputs(self) -> dict[str, str]:
+        return self._inputs
+
+    def check(self, sampling: Sampling) -> None: ...
+
+    def reset(self, task: str = "") -> None: ...
+
+    def state(self) -> Any:
+        return None
+
+    def restore(self, state: Any) -> None: ...
+
+
+def parts(settings: Combining, pair: Pair, watch: Watch) -> tuple[list[Session], Combination, dict[str, str]]:
+    """What `Collaborating` is made of. Raises UserError for settings that do not fit the pair."""
+    roles = pair.collaboration
+    if len(roles) < 2:
+        raise UserError(
+            f"the pair {pair.name} has one model; collaborative decoding needs a draft or members beside it"
+        )
+    sessions = [pair.session(role, watch) for role in roles]
+    found, inputs = combination(settings, roles, pair.vocabulary)
+    return sessions, found, inputs
+
+
+def combination(settings: Combining, roles: tuple[str, ...], vocabulary: int) -> tuple[Combination, dict[str, str]]:
+    """The combination of the settings for models in these roles, and the hash of a function of one's own."""
+    if settings.combine == "weighted":
+        return weighted(_weights(settings.weights, roles)), {}
+    if settings.combine in KINDS:
+        if len(roles) != 2:
+            raise UserError(f"combine={settings.combine} is for two models; this pair has {', '.join(roles)}")
+        return contrastive(settings.mu) if settings.combine == "contrastive" else realigned(settings.realign), {}
+    function, source = _own(settings.combine)
+    _check_own(function, settings, len(roles), vocabulary)
+    return Combination(settings.level, function), {"combine": source}
+
+
+def proposer(name: str, pair: Pair) -> int:
+    """Which of the members proposes first. Raises UserError for an unknown one."""
+    roles = pair.collaboration
+    if name == SMALLEST:
+        return min(range(len(roles)), key=lambda i: pair.models[roles[i]].num_parameters())
+    if name not in roles:
+        raise UserError(f"proposer={name}: the pair {pair.name} has {', '.join(roles)}; or say smallest")
+    return roles.index(name)
+
+
+def _weights(given: float | tuple[float, ...] | None, roles: tuple[str, ...]) -> list[float]:
+    count = len(roles)
+    if given is None:
+        return [1 / count] * count
+    found = [given, 1 - given] if isinstance(given, float | int) else list(given)
+    if len(found) != count:
+        raise UserError(f"weights={given}: {len(found)} weights for {count} models; give one each: {', '.join(roles)}")
+    if min(found) < 0 or not math.isclose(sum(found), 1, abs_tol=TOLERANCE):
+        raise UserError(f"weights={given}: they must be 0 or more and sum to 1, not to {sum(found):g}")
+    return found
+
+
+def _own(text: str) -> tuple[Function, str]:
+    """A user's function `module:function`, and a hash of the file it is in. Modules in this folder are found too."""
+    module_name, colon, name = text.partition(":")
+    if not (module_name and colon and name):
+        raise UserError(f"combine={text}: there are {', '.join(KINDS)}, or write module:function")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module_name), name)
+    except Exception as error:  # a module may fail in any way
+        raise UserError(f"combine={text}: cannot be imported ({' '.join(str(error).split())})") from None
+    if not callable(function):
+        raise UserError(f"combine={text}: {name} is no function")
+    try:
+        source = Path(inspect.getfile(inspect.getmodule(function) or function)).read_bytes()
+    except (TypeError, OSError):
+        source = text.encode()
+    return function, hashlib.sha256(source).hexdigest()[:16]
+
+
+def _check_own(function: Function, settings: Combining, count: int, vocabulary: int) -> None:
+    """Try a user's function once, on rows of made-up logits or probabilities [3, V]."""
+    text = settings.combine
+    rng = torch.Generator().manual_seed(0)
+    rows = [4 * torch.randn(3, vocabulary, generator=rng) for _ in range(count)]
+    rows = rows if settings.level == "logits" else [row.softmax(-1) for row in rows]
+    try:
+        found: Any = function(rows)
+    except Exception as error:  # whatever it raises
+        raise UserError(f"combine={text} failed on {count} tensors [3, {vocabulary}]: {error}") from None
+    if not isinstance(found, Tensor) or found.shape != rows[0].shape:
+        given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise UserError(f"combine={text} must return a tensor [3, {vocabulary}] of {count} such; it returned {given}")
+    if found.isnan().any():
+        raise UserError(f"combine={text} returned NaN")
+    if settings.level == "logits":
+        return
+    if float(found.min()) < 0:
+        raise UserError(f"combine={text} returned a negative probability ({float(found.min()):.3g})")
+    total = found.double().sum(-1)
+    if not torch.allclose(total, torch.ones_like(total), atol=TOLERANCE):
+        raise UserError(
+            f"combine={text} returned probabilities that sum to {float(total[0]):.4g}, not to 1; if it combines "
+            "logits, set level=logits"
+        )

@@ -1,0 +1,78 @@
+"""CoS: collaborative decoding via speculation, by alternate proposals of n models (arXiv 2502.01662, Algorithm 2).
+
+Lossless: the tokens follow r as those of standard collaborative decoding do. Two models are n = 2: Figure 2 (b).
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from pydantic import Field
+
+from specbench.config import UserError
+from specbench.decoding.collaborate import Collaboration
+from specbench.decoding.combine import Combination
+from specbench.decoding.session import Session
+from specbench.decoding.types import Method, Round, Sampling, Watch
+from specbench.methods.combining import Collaborating, Proposing, parts, proposer
+from specbench.models import Pair
+
+
+class Settings(Proposing):
+    """Those of proposing methods, and who proposes how much."""
+
+    gamma: int | tuple[int, ...] | None = Field(
+        description="tokens that a model proposes at a time (γ): of the first proposer, the others 1; a list: of each; "
+        "null: as the pair says, or 1"
+    )
+
+
+class CoS(Collaborating):
+    """The model that is furthest behind scores all pending tokens and proposes the next ones with the same forward."""
+
+    def __init__(
+        self,
+        sessions: list[Session],
+        combination: Combination,
+        inputs: dict[str, str],
+        gammas: Sequence[int],
+        first: int,
+    ) -> None:
+        super().__init__(sessions, combination, inputs)
+        self.gammas, self.first = gammas, first
+        self.order = [first, *(i for i in range(len(sessions)) if i != first)]
+        self.reach = sum(gammas) + 1
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        group = Collaboration(self.sessions, self.combination)
+        yield Round([group.begin(prompt, sampling, rng)])
+        while True:
+            if not group.pending:  # the default proposer begins anew
+                for _ in range(self.gammas[self.first]):
+                    group.propose(self.first)
+            cached = group.cached
+            model = min(self.order, key=lambda i: cached[i])
+            group.propose(model)  # scores what is pending; its token is the bonus token
+            verdict = group.judge()
+            if verdict is not None:
+                yield Round(verdict.committed, verdict)
+            if verdict is None or verdict.token is None:  # nothing was rejected: the rest of the model's proposal
+                for _ in range(self.gammas[model] - 1):
+                    group.propose(model)
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    first = proposer(settings.proposer, pair)
+    return CoS(*parts(settings, pair, watch), _gammas(settings.gamma, pair, first), first)
+
+
+def _gammas(given: int | tuple[int, ...] | None, pair: Pair, first: int) -> list[int]:
+    """γ of each member. Raises UserError for a list of another length."""
+    roles = pair.collaboration
+    if given is None:
+        return [gamma or 1 for gamma in pair.gammas or [None] * len(roles)]
+    found = [given if i == first else 1 for i in range(len(roles))] if isinstance(given, int) else list(given)
+    if len(found) != len(roles):
+        raise UserError(f"gamma={given}: {len(found)} for {len(roles)} models; give one each: {', '.join(roles)}")
+    if min(found) < 1:
+        raise UserError(f"gamma={given}: a model proposes at least one token; give 1 or more")
+    return found
