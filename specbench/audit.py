@@ -71,6 +71,7 @@ class Finding:
 
     method: str
     lossless: bool  # what the method says of itself
+    standard: str = "vanilla"  # the decoding that it is held against
     documents: int = 0
     same: int = 0  # documents whose text is vanilla's
     agreed: list[float] = field(default_factory=list)  # the share of each text before it leaves vanilla's
@@ -114,7 +115,7 @@ def audit(
     by_reference: dict[Combination | None, tuple[list[list[int]], list[Prompt]]] = {}
     tested = sum(len(samplings(method)) for method in methods.values())
     for name, method in methods.items():
-        finding = Finding(name, method.lossless)
+        finding = Finding(name, method.lossless, "ensemble" if method.combination else "vanilla")
         reference = Reference(pair, method.combination)
         try:
             if method.combination not in by_reference:

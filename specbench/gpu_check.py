@@ -20,6 +20,9 @@ GATES = (
         "test_swift.py",
         "test_judge.py",
         "test_lengths.py",
+        "test_combine.py",
+        "test_cos_exactness.py",
+        "test_cos_counts.py",
     ),
 )
 TESTS = Path(__file__).parent.parent / "tests"

@@ -110,7 +110,11 @@ def _sums(
 
 def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Pooled rates of `per_document` counts, a row for each group; undefined ones are NaN."""
-    grouped = counts.assign(speed=counts.decoded / counts.decode.replace(0, np.nan)).groupby(list(by), sort=False)
+    speeds = {
+        "speed": counts.decoded / counts.decode.replace(0, np.nan),
+        "whole_speed": counts.whole_tokens / counts.whole.replace(0, np.nan),
+    }
+    grouped = counts.assign(**speeds).groupby(list(by), sort=False)
     summed = [*COUNTS, "prefill", "decode", "decoded"]
     unknown = counts.isna().groupby(list(by), sort=False).any()
     total = grouped[summed].sum().mask(unknown[summed])
@@ -124,6 +128,7 @@ def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
             "rescue_rate": total.S / total.D.replace(0, np.nan),
             "tokens_per_s": total.decoded / total.decode.replace(0, np.nan),
             "tokens_per_s_mean": grouped.speed.mean().mask(unknown.decoded | unknown.decode),
+            "tokens_per_s_e2e_mean": grouped.whole_speed.mean().mask(unknown.whole | unknown.whole_tokens),
             "overhead": 1 - total.models / total.decode.replace(0, np.nan),
             "peak_memory": grouped.memory.max().mask(unknown.memory),
         }

@@ -249,7 +249,8 @@ def test_classes_by_hand(pair):
         drawn, probs, impossible = audit._classed([token], rows, reference, Sampling(1.0))
         assert (drawn, impossible) == ([kind], 0)
         assert probs[0].tolist() == pytest.approx([0.5, 0.2, 0.0, 0.3])
-    _, probs, impossible = audit._classed([2], rows, reference, Sampling(1.0, top_p=0.7))  # the nucleus holds tokens 0 and 1
+    # The nucleus holds tokens 0 and 1.
+    _, probs, impossible = audit._classed([2], rows, reference, Sampling(1.0, top_p=0.7))
     assert impossible == 1 and probs.sum() == pytest.approx(1)
 
 

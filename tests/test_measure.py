@@ -117,3 +117,19 @@ def test_events_on_a_gpu():
     laps = watch.laps()
     assert len(laps) == 3 and all(0 < lap.time("target") <= lap.seconds for lap in laps)
     assert peak_memory(device) >= a.nbytes
+
+
+def test_forwards_at_the_same_time_are_timed_each_by_its_own(clock):
+    watch = Stopwatch(torch.device("cpu"))
+    watch.start()
+    one, other = watch.forward("draft", 1, 0), watch.forward("target", 1, 0)
+    one.__enter__()
+    clock.time += 1
+    other.__enter__()
+    clock.time += 2
+    one.__exit__(None, None, None)
+    clock.time += 4
+    other.__exit__(None, None, None)
+    watch.lap()
+    (lap,) = watch.laps()
+    assert (lap.time("draft"), lap.time("target"), lap.seconds) == (3, 6, 7)

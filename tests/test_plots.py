@@ -368,6 +368,49 @@ def test_sweep_over_runs_and_implementations(tmp_path):
         drawn("sweep", settings_run(tmp_path / "last", {"sps": {"gamma": 9}}), wrong, third)
 
 
+def collaborating_run(folder, methods):
+    """Two texts by each of `methods`: settings, seconds and baseline by name; every other one is wrong once."""
+    samples = [sample(name, doc, seconds) for name, (_, seconds, _) in methods.items() for doc in range(2)]
+    all_rounds = [row for one in samples for row in rounds(one, (1, 1))]
+    score_rows = [row for i, name in enumerate(methods) for row in scores(name, (1, i % 2))]
+    settings = {name: own for name, (own, _, _) in methods.items()}
+    baselines = {name: base for name, (_, _, base) in methods.items()}
+    return write_run(folder, samples, all_rounds, score_rows, settings=settings, baseline=None, baselines=baselines)
+
+
+def test_sweep_of_methods_with_baselines_of_their_own(tmp_path):
+    """Weights 1/4 and 3/4, proposed by draft in 1 and 1.25 s and by target in 1.6 and 0.8 s, of ensembles in 2 s."""
+    methods = {f"ensemble[{w}]": ({"weights": w}, 2.0, f"ensemble[{w}]") for w in (0.25, 0.75)}
+    for w, who, seconds in ((0.25, "draft", 1), (0.25, "target", 1.6), (0.75, "draft", 1.25), (0.75, "target", 0.8)):
+        methods[f"cos[{w},{who}]"] = ({"weights": w, "proposer": who}, seconds, f"ensemble[{w}]")
+    fast, right = drawn("sweep", collaborating_run(tmp_path / "run", methods)).axes
+    assert bars_of(fast, "cos, proposer=draft")[0] == pytest.approx(np.array([[0.25, 2], [0.75, 1.6]]))
+    assert bars_of(fast, "cos, proposer=target")[0] == pytest.approx(np.array([[0.25, 1.25], [0.75, 2.5]]))
+    assert line_of(fast, "ensemble (baseline)") == pytest.approx(np.array([[0.25, 1], [0.75, 1]]))
+    assert bars_of(right, "ensemble (baseline)")[0] == pytest.approx(np.array([[0.25, 50], [0.75, 100]]))
+    (shade,) = [one for one in fast.collections if one.get_label() == "best of cos"]
+    corners = {tuple(corner) for corner in shade.get_paths()[0].vertices.round(6)}
+    assert corners == {(0.25, 1), (0.75, 1), (0.25, 2), (0.75, 2.5)}
+    assert not [one for one in right.collections if one.get_label() == "best of cos"]
+
+
+def test_sweep_of_two_combinations(tmp_path):
+    """Lines against different baselines have no common best, and what only baselines differ in is not swept."""
+    methods = {}
+    for kind, *each in (("weighted", 1, 0.8), ("contrastive", 1.6, 1.25)):
+        methods[f"ensemble[{kind}]"] = ({"combine": kind}, 2.0, f"ensemble[{kind}]")
+        for gamma, seconds in zip((1, 5), each, strict=True):
+            methods[f"cos[{kind},{gamma}]"] = ({"combine": kind, "gamma": gamma}, seconds, f"ensemble[{kind}]")
+    fast, right = drawn("sweep", collaborating_run(tmp_path / "run", methods)).axes
+    assert fast.get_xlabel() == "gamma"
+    assert bars_of(fast, "cos, combine=weighted")[0] == pytest.approx(np.array([[1, 2], [5, 2.5]]))
+    assert bars_of(fast, "cos, combine=contrastive")[0] == pytest.approx(np.array([[1, 1.25], [5, 1.6]]))
+    assert not [one for one in fast.collections if str(one.get_label()).startswith("best")]
+    flat = [line for line in right.lines if str(line.get_label()).endswith("(baseline)")]
+    assert len(flat) == 2 and len({line.get_linestyle() for line in flat}) == 2
+    assert all(tick == int(tick) for tick in fast.get_xticks())
+
+
 BEGINNINGS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
 
@@ -423,7 +466,7 @@ def test_a_method_keeps_its_colour(run):
 
 
 def test_styles_differ_in_colour_and_without():
-    found = plot_style.styles([f"m{i}" for i in range(20)], "m0")
+    found = plot_style.styles([f"m{i}" for i in range(20)], ["m0"])
     assert found["m0"].color == "#000000"
     assert len({(one.color, one.marker) for one in found.values()}) == 20
     few = [found[f"m{i}"] for i in range(1, 6)]

@@ -184,6 +184,7 @@ class Analysis(str, Enum):
     rejections = "rejections"
     acceptance = "acceptance"
     frontier = "frontier"
+    collaboration = "collaboration"
 
 
 def analyze(
@@ -202,7 +203,7 @@ def analyze(
     ] = None,
     format: Annotated[Plain, typer.Option(help="how to print it")] = Plain.table,
 ) -> None:
-    """What a run rejected and rescued, how well its draft lengths were foretold, which curve is the better one.
+    """What a run rejected and rescued, how well its draft lengths and speedups were foretold, which curve is better.
 
     rejections: how few pairs make up most, of what kind rescued tokens are, which ones hurt.
 
@@ -210,13 +211,19 @@ def analyze(
 
     frontier: whether variants of a method discard less than those of another at the same verification rate.
 
+    collaboration: whether acceptance and speed of cos, cos-naive and cos-sd are what the paper's theorems say.
+
     `specbench analyze rejections runs/one --method csd`
 
     `specbench analyze acceptance runs/one --method specdecpp`
 
     `specbench analyze frontier runs/one --method specdecpp --against sps-eos`
+
+    `specbench analyze collaboration runs/one --format json`
     """
     with user_errors():
+        if what is Analysis.collaboration and method is not None:
+            raise config.UserError("`analyze collaboration` tells of all methods of the family; leave out --method")
         for name, given in (("--against", against), ("--best", best)):
             if given is not None and what is not Analysis.frontier:
                 raise config.UserError(f"{name} belongs to `analyze frontier`; leave it out of `analyze {what.value}`")
@@ -228,6 +235,10 @@ def analyze(
             from specbench.report import acceptance_view
 
             acceptance_view.main(run, method, format.value)
+        elif what is Analysis.collaboration:
+            from specbench.report import cos_view
+
+            cos_view.main(run, format.value)
         else:
             from specbench.report import frontier_view
 

@@ -138,13 +138,17 @@ def _check_own(function: Function, settings: Combining, count: int, vocabulary: 
     rng = torch.Generator().manual_seed(0)
     rows = [4 * torch.randn(3, vocabulary, generator=rng) for _ in range(count)]
     rows = rows if settings.level == "logits" else [row.softmax(-1) for row in rows]
+    given = [row.clone() for row in rows]
     try:
-        found: Any = function(rows)
+        found: Any = function(given)
     except Exception as error:  # whatever it raises
-        raise UserError(f"combine={text} failed on {count} tensors [3, {vocabulary}]: {error}") from None
+        told = " ".join(str(error).split())
+        raise UserError(f"combine={text} failed on {count} tensors [3, {vocabulary}]: {told}") from None
+    if not all(torch.equal(row, one) for row, one in zip(rows, given, strict=True)):
+        raise UserError(f"combine={text} changes the tensors that it is given in place; return a new one")
     if not isinstance(found, Tensor) or found.shape != rows[0].shape:
-        given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise UserError(f"combine={text} must return a tensor [3, {vocabulary}] of {count} such; it returned {given}")
+        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise UserError(f"combine={text} must return a tensor [3, {vocabulary}] of {count} such; it returned {what}")
     if found.isnan().any():
         raise UserError(f"combine={text} returned NaN")
     if settings.level == "logits":

@@ -20,13 +20,19 @@ def print_audit(console: Console, findings: Sequence[Finding]) -> None:
         ps = " ".join(f"{s.test.p:.3f}" + ("!" if s.impossible else "") for s in one.sampled) or "-"
         colour = {"defect": "red", "lossy by design": "yellow"}.get(one.verdict, "green")
         same = f"{one.same}/{one.documents}"
+        same += "" if one.standard == "vanilla" else f" {one.standard}"
         table.add_row(escape(one.method), same, f"{agreement(one):.0%}", ps, f"[{colour}]{one.verdict}[/]")
     console.print(table)
     for one in findings:
         for line in details(one):
             console.print(f"{one.method}: {line}", highlight=False, markup=False)
-    for line in power(findings):
+    for line in [*_standards(findings), *power(findings)]:
         console.print(line, style="dim", highlight=False, markup=False)
+
+
+def _standards(findings: Sequence[Finding]) -> list[str]:
+    together = any(one.standard == "ensemble" for one in findings)
+    return ["ensemble: as standard collaborative decoding, with r for the target's distribution"] if together else []
 
 
 def details(finding: Finding, most: int = 5) -> list[str]:
@@ -35,9 +41,8 @@ def details(finding: Finding, most: int = 5) -> list[str]:
     if finding.lossless:
         for one in finding.leavings[:most]:
             word = "a numeric tie" if one.kind == "tie" else "a defect"
-            lines.append(
-                f"{one.task}, document {one.doc_id}: leaves vanilla at token {one.at}, logit gap {one.gap:.2g}: {word}"
-            )
+            where = f"{one.task}, document {one.doc_id}: leaves {finding.standard} at token {one.at}"
+            lines.append(f"{where}, logit gap {one.gap:.2g}: {word}")
         if len(finding.leavings) > most:
             lines.append(f"and {len(finding.leavings) - most} more documents")
     for test in finding.sampled:

@@ -16,6 +16,8 @@ from specbench.report.plot_data import PlotData, panels
 from specbench.report.plot_style import BLACK, GREY, few_ticks, grid, head, label_axes
 
 SPEEDUP, ACCURACY = "decode speedup (×)", "accuracy (%)"
+SHADE = "#e9e9e9"
+BASELINES = (":", "--", "-.")  # of flat lines
 DECADES = 2  # values that span more are drawn on a log scale
 
 
@@ -70,7 +72,10 @@ def pareto(x: pd.Series, y: pd.Series) -> pd.Series:
 
 
 def sweep(data: PlotData) -> Figure:
-    """Decode speedup (95 % interval) and accuracy (± standard error) against the setting by which methods differ."""
+    """Decode speedup (95 % interval) and accuracy (± standard error) against the setting by which methods differ.
+
+    Where lines of one implementation have the same baseline, the best of them is shaded.
+    """
     x_name, points = swept(data)
     rows = _timed_rows(data, "sweep")
     every = list(panels(data, rows[rows.method.isin(points.label) | (rows.method == rows.baseline)]))
@@ -80,16 +85,20 @@ def sweep(data: PlotData) -> Figure:
         fast.set_title(title, loc="left")
         fast.set_ylabel(SPEEDUP)
         right.set_ylabel(ACCURACY)
-        _baseline(data, part, fast, right)
-        found = points.merge(part, left_on="label", right_on="method")
-        for line, mine in found.groupby("line", sort=False):
+        _baseline(data, part[~part.method.isin(points.label[points.base])], fast, right)
+        found = points.merge(part, left_on="label", right_on="method").sort_values("x", kind="stable")
+        for (line, base), mine in found.groupby(["line", "base"], sort=False):
             style = data.styles[points.label[points.line == line].iloc[0]]
-            mine = mine.sort_values("x")
             look = {**style.drawn(), "label": line}
-            fast.errorbar(mine.x, mine.speedup_decode, yerr=_around(mine), **look)
+            if base:
+                look |= {"color": BLACK, "ls": ":"}
+                fast.plot(mine.x, [1.0] * len(mine), **look)
+            else:
+                fast.errorbar(mine.x, mine.speedup_decode, yerr=_around(mine), **look)
             right.errorbar(mine.x, 100 * mine.accuracy, yerr=100 * mine.accuracy_stderr, **look)
+        _envelopes(fast, found[~found.base])
         for ax in (fast, right):
-            few_ticks(ax)
+            few_ticks(ax, whole=bool((points.x % 1 == 0).all()))
             _scale(ax, points)
             ax.tick_params(labelbottom=i == len(every) - 1)
             if i == len(every) - 1:
@@ -98,12 +107,24 @@ def sweep(data: PlotData) -> Figure:
     return fig
 
 
-def swept(data: PlotData) -> tuple[str, pd.DataFrame]:
-    """The setting that was swept, and for each method of the sweep its `label`, its `line`, `x` and `value`.
+def _envelopes(ax: Axes, rows: pd.DataFrame) -> None:
+    """Shade the largest speedup of each implementation over its lines with the same baseline at each value."""
+    named = any(isinstance(value, str) for value in rows.value)
+    for family, mine in rows.groupby("family", sort=False):
+        values = mine.groupby("x")
+        alike = (values.line.nunique() > 1) & (values.baseline.nunique() == 1)
+        if not named and alike.sum() > 1 and alike.all():
+            best = values.speedup_decode.max()
+            ax.fill_between(best.index, 1, best, color=SHADE, lw=0, zorder=0, label=f"best of {family}")
 
-    Methods belong together by their implementation. If they differ in more than one setting, the one with most values
-    is swept, and each combination of the others makes a line. `x` is the value, or its number where values are not
-    numbers. Raises UserError if nothing was swept, or different settings of different implementations.
+
+def swept(data: PlotData) -> tuple[str, pd.DataFrame]:
+    """The setting that was swept, and for each method of the sweep its `label`, `line`, `family`, `base`, `x`, `value`.
+
+    Methods belong together by their implementation, the `family`. If they differ in more than one setting, the one with
+    most values is swept, and each combination of the others makes a line. `x` is the value, or its number where values
+    are not numbers. Baselines (`base`) that differ in the swept setting make lines of their own; they do not decide
+    what is swept. Raises UserError if nothing was swept, or different settings of different implementations.
     """
     methods = {
         labels[spec.name]: (spec.method, spec.values)
@@ -113,23 +134,26 @@ def swept(data: PlotData) -> tuple[str, pd.DataFrame]:
     families: dict[str, dict[str, dict[str, Any]]] = {}
     for label, (implementation, values) in methods.items():
         families.setdefault(implementation, {})[label] = values
+    bases = {name for name, own in families.items() if own.keys() <= set(data.measured.baselines.values())}
     settings = {name: _varying(list(own.values())) for name, own in families.items()}
-    settings = {name: found for name, found in settings.items() if found}
-    if not settings:
+    names = {name: found[0] for name, found in settings.items() if found and name not in bases}
+    if not names:
         raise UserError(
             "sweep needs methods that differ in a setting; `specbench run --method csd --suite pocket "
             "--set csd.gamma=2` and again with csd.gamma=4 make two runs to be plotted together"
         )
-    names = {name: found[0] for name, found in settings.items()}
     if len(set(names.values())) > 1:
         told = " and ".join(f"{setting} by {name}" for name, setting in names.items())
         raise UserError(f"different settings are swept ({told}); plot runs of one of them at a time")
     x_name = next(iter(names.values()))
     rows = []
-    for name, (_, *others) in settings.items():
+    for name in (name for name, found in settings.items() if name in names or (name in bases and x_name in found)):
+        others = [key for key in settings[name] if key != x_name]
         for label, values in families[name].items():
             line = ", ".join([name, *(f"{key}={values.get(key)}" for key in others)])
-            rows.append({"label": label, "line": line, "value": values.get(x_name)})
+            base = name in bases
+            line += " (baseline)" * base
+            rows.append({"label": label, "line": line, "family": name, "base": base, "value": values.get(x_name)})
     points = pd.DataFrame(rows).astype({"value": object})
     if not all(map(_is_number, points.value)):
         points["value"] = [str(value) for value in points.value]
@@ -165,9 +189,9 @@ def _scale(ax: Axes, points: pd.DataFrame) -> None:
 
 
 def _baseline(data: PlotData, rows: pd.DataFrame, fast: Axes, right: Axes) -> None:
-    for row in rows[rows.method == rows.baseline].itertuples():
+    for i, row in enumerate(rows[rows.method == rows.baseline].itertuples()):
         for ax, y in ((fast, 1.0), (right, 100 * row.accuracy)):
-            ax.axhline(y, color=BLACK, ls=":", label=data.named(row.method))
+            ax.axhline(y, color=BLACK, ls=BASELINES[i % len(BASELINES)], label=data.named(row.method))
 
 
 def _timed_rows(data: PlotData, kind: str) -> pd.DataFrame:
