@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 METHOD ?= csd
 SUITE ?= math
 
-.PHONY: run test bench reproduce-tables gpu-check pocket pocket-heads format clean
+.PHONY: run test bench reproduce-tables gpu-check pocket pocket-members pocket-heads format clean
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -30,6 +30,7 @@ bench: $(STAMP)
 	$(BIN)/python tests/bench_compare.py
 	$(BIN)/python tests/bench_csd.py
 	$(BIN)/python tests/bench_lengths.py
+	$(BIN)/python tests/bench_cos.py
 
 # Runs what no earlier call has measured, then writes results/tables/; PAIR=, SUITE= and LIMIT= for your own. Figures of
 # the bundled pair that come from no run of a table's methods: forward times (SpecDec++, Table 2), heads (its Table 3).
@@ -57,6 +58,10 @@ gpu-check:
 
 pocket: $(STAMP)
 	$(BIN)/python -m specbench.pocket.build
+
+# The four that decode together, from the shipped pair: about 25 minutes on one core; a stopped call goes on.
+pocket-members: $(STAMP)
+	$(BIN)/python -m specbench.pocket.members
 
 # The heads that ship with the pair, into pocket-work/heads/: about half an hour on one core; a stopped call goes on.
 HEADS := pocket-work/heads

@@ -103,7 +103,7 @@ def rescues(run: StoredRun, method: str | None, decode: Decode, examples: int = 
     found = found.merge(outcomes, on=DOCUMENT, how="left") if outcomes is not None else found.assign(right=np.nan)
     return Rescues(
         method=method,
-        baseline=run.plan.baseline if outcomes is not None else None,
+        baseline=run.plan.against(method) if outcomes is not None else None,
         total=len(found),
         unjudged=int(found.right.isna().sum()),
         kinds=_by_kind(found),
@@ -217,14 +217,15 @@ def _top(pairs: pd.DataFrame, rows: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 def _outcomes(run: StoredRun, method: str) -> pd.DataFrame | None:
     """Documents that the baseline has right, and whether the method has them `right` (1 or 0); None if unknown."""
-    if not run.finished or run.plan.baseline in (None, method):
+    baseline = run.plan.against(method)
+    if not run.finished or baseline in (None, method):
         return None
     scores = run.scores()
     wanted = scores.task.map(run.headline()) == scores.metric + "," + scores["filter"]
-    scores = scores[wanted & scores.doc_id.notna() & scores.method.isin([method, run.plan.baseline])]
+    scores = scores[wanted & scores.doc_id.notna() & scores.method.isin([method, baseline])]
     graded = scores[~scores["value"].isin([0, 1])].task
     scores = scores[~scores.task.isin(graded)].astype({"doc_id": int})
-    mine, base = (scores[scores.method == name].set_index(DOCUMENT).value for name in (method, run.plan.baseline))
+    mine, base = (scores[scores.method == name].set_index(DOCUMENT).value for name in (method, baseline))
     return mine[mine.index.isin(base.index[base == 1])].rename("right").reset_index()
 
 

@@ -74,7 +74,8 @@ def plan(
         specs, against = _with_baselines(specs)
     tasks = config.resolve_tasks(suite_spec, pair_spec, data_dir)
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
-        console.print(f"[dim]pair pocket: the bundled tasks stand in: {', '.join(line.task for line in tasks)}[/]")
+        named = ", ".join(line.task for line in tasks)
+        console.print(f"[dim]pair {pair_spec.name}: the bundled tasks stand in: {named}[/]")
     asked = {key: options.pop(key, None) for key in SamplingSpec.model_fields}
     sampling = suite_spec.sampling.model_dump() | {key: value for key, value in asked.items() if value is not None}
     return config.validated(
@@ -97,13 +98,21 @@ def plan(
 
 
 def _with_baselines(specs: dict[str, MethodSpec]) -> tuple[dict[str, MethodSpec], dict[str, str]]:
-    """The methods behind the baselines that they need, each once, and the baseline of every one by name."""
+    """The methods behind the baselines that they need, each once, and the baseline of every one by name.
+
+    A method that shares no setting with its baseline takes the one variant of it that the others have.
+    """
     known = {spec.identity: spec for spec in specs.values()}
-    own = {name: config.baseline_of(spec) for name, spec in specs.items()}
-    bases = {base.identity: known.get(base.identity, base) for base in own.values()}
-    found = {spec.name: spec for spec in [*bases.values(), *specs.values()]}
-    against = {name: bases[base.identity].name for name, base in own.items()}
-    return found, {name: against.get(name, name) for name in found}
+    bases = {name: config.baseline_of(spec) for name, spec in specs.items()}
+    own = {name: known.get(base.identity, base) for name, base in bases.items()}
+    alone = [name for name, spec in specs.items() if not spec.settings.keys() & own[name].settings.keys()]
+    for name in alone:
+        others = [*specs.values(), *(base for other, base in own.items() if other not in alone)]
+        there = {one.identity: one for one in others if one.method == own[name].method}
+        if len(there) == 1:
+            (own[name],) = there.values()
+    found = {one.name: one for one in [*own.values(), *specs.values()]}
+    return found, {name: own[name].name if name in own else name for name in found}
 
 
 def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:

@@ -1,12 +1,9 @@
 """Several runs in one table: a row for each pair, sampling, task and method, and their averages over tasks.
 
-Runs of the same pair, sampling and method are pooled as repeats. A method is set against the baseline of the very runs
-it was in, document by document.
+Runs of the same pair, sampling and method are pooled as repeats. Each method is set against a baseline (there may be
+several) in the very runs it was in, document by document.
 """
 
-import itertools
-import json
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from specbench import metrics, stats
-from specbench.config import UserError
-from specbench.environment import MUST_AGREE
+from specbench.alike import check_alike, method_labels
 from specbench.stored import StoredRun
 
 SETUP = ["pair", "sampling"]
@@ -35,15 +31,19 @@ class Measured:
     scores: pd.DataFrame  # value and stderr of the tasks' headline metrics; columns ROW, ONCE and doc_id
     depths: pd.DataFrame  # of metrics.depths, with SETUP
     errors: pd.Series  # failed samples by ROW
-    methods: list[str]  # the baseline first, then in the order of the runs
+    methods: list[str]  # in the order of the runs, but each baseline before what is set against it
     metric: dict[str, str]  # by task
-    baseline: str | None
+    baselines: dict[str, str]  # by method; one without any has no entry
     mismatches: list[str]  # differences that the user let pass, and what imported runs do not tell
 
     @cached_property
     def by_row(self) -> dict[tuple[str, ...], pd.DataFrame]:
         """The counts of each row of the summary, indexed by ONCE and doc_id."""
         return {key: part.droplevel(ROW) for key, part in self.counts.groupby(level=ROW, sort=False)}
+
+    def against(self, baseline: str | None) -> "Measured":
+        """The same with one baseline for all methods, or with none."""
+        return replace(self, baselines=dict.fromkeys(self.methods, baseline) if baseline else {})
 
     def only(self, tasks: Iterable[str]) -> "Measured":
         """The same for some of the tasks, so that averages are over these."""
@@ -81,19 +81,39 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
         if with_depths:
             deep = metrics.depths(rounds)
             depths.append(deep.assign(**setup, method=deep.method.map(labels[number])))
-    named = [by_name[run.plan.baseline] for run, by_name in zip(runs, labels, strict=True) if run.plan.baseline]
-    baseline = named[0] if named else None
+    baselines = _baselines(runs, labels)
     methods = dict.fromkeys(label for by_name in labels for label in by_name.values())
     return Measured(
-        methods=sorted(methods, key=lambda label: label != baseline),
+        methods=_in_order(list(methods), baselines),
         counts=pd.concat(counts, ignore_index=True).set_index([*ROW, *ONCE, "doc_id"]).sort_index(),
         scores=pd.concat(scores, ignore_index=True),
         depths=pd.concat(depths, ignore_index=True) if depths else pd.DataFrame(),
         errors=pd.concat(errors, ignore_index=True).groupby(ROW).size(),
         metric=metric,
-        baseline=baseline,
+        baselines=baselines,
         mismatches=mismatches,
     )
+
+
+def _baselines(runs: Sequence[StoredRun], labels: Sequence[dict[str, str]]) -> dict[str, str]:
+    """The baseline of each method by label: of the first run that gives it one, else the main one of all runs."""
+    found: dict[str, str] = {}
+    main: str | None = None
+    for run, by_name in zip(runs, labels, strict=True):
+        main = main or (by_name[run.plan.baseline] if run.plan.baseline else None)
+        for name, label in by_name.items():
+            if own := run.plan.against(name):
+                found.setdefault(label, by_name[own])
+    rest = {label: main for by_name in labels for label in by_name.values() if label not in found}
+    return found | {label: base for label, base in rest.items() if base}
+
+
+def _in_order(methods: list[str], baselines: dict[str, str]) -> list[str]:
+    """Methods by their baselines, which come first among their own; otherwise in the given order."""
+    bases = dict.fromkeys(baselines.get(label) for label in methods)
+    own = {label: label if label in bases else baselines.get(label) for label in methods}
+    groups = list(dict.fromkeys(own.values()))
+    return sorted(methods, key=lambda label: (groups.index(own[label]), label != own[label]))
 
 
 def summary(runs: Measured) -> pd.DataFrame:
@@ -132,16 +152,17 @@ class Cell:
 
 def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     nothing = runs.counts.iloc[:0].droplevel(ROW)
-    mine, base = runs.by_row.get(key, nothing), runs.by_row.get((*key[:3], runs.baseline or ""), nothing)
+    baseline = runs.baselines.get(key[3], "")
+    mine, base = runs.by_row.get(key, nothing), runs.by_row.get((*key[:3], baseline), nothing)
     row: dict[str, Any] = dict(zip(ROW, key, strict=True))
     row |= {
-        "baseline": runs.baseline or "",
+        "baseline": baseline,
         "metric": runs.metric[key[2]],
         "documents": mine.index.get_level_values("doc_id").nunique(),
         "repeats": len(mine.index.droplevel("doc_id").unique()),
         "errors": int(runs.errors.get(key, 0)),
     }
-    row |= _accuracy(runs.scores, key, runs.baseline)
+    row |= _accuracy(runs.scores, key, baseline)
     row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)
     times, whole_times = _paired(mine, base), _paired(mine, base, whole=True)
     row |= _speedup_columns("speedup_decode", stats.speedup(times) if times else None)
@@ -169,7 +190,7 @@ def _spread(mine: pd.DataFrame, base: pd.DataFrame) -> float:
     return float(np.std(found, ddof=1)) if len(found) > 1 else np.nan
 
 
-def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str | None) -> dict[str, Any]:
+def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str) -> dict[str, Any]:
     """The headline metric, and its difference from the baseline's on the same documents of the same passes."""
     here = scores[(scores[ROW[:3]] == list(key[:3])).all(axis=1)]
     mine = here[here.method == key[3]]
@@ -216,95 +237,16 @@ def _average(cells: list[Cell]) -> dict[str, Any]:
     return row
 
 
-def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
-    """Compare what runs were made on. Returns lines for the table's caption; raises UserError on a real difference."""
-    lines = []
-    first = runs[0]
-    known = (*MUST_AGREE, "dtype", "baseline", "documents", "prompts", "models")
-    for field in allowed:
-        if field not in known:
-            raise UserError(f"--allow-mismatch {field}: no such field; there are {', '.join(known)}")
-    for one, other in itertools.combinations(runs, 2):
-        if one.manifest.get("started") and one.manifest == other.manifest:
-            raise UserError(f"{other.folder} is a copy of {one.folder}; give one of them")
-    for other in runs[1:]:
-        differing = _differences(first, other)
-        refused = [f"{field} ({text})" for field, text in differing.items() if field not in allowed]
-        if refused:
-            fields = " ".join(f"--allow-mismatch {field}" for field in differing if field not in allowed)
-            raise UserError(
-                f"{first.folder} and {other.folder} differ in {'; '.join(refused)}: their figures do not compare; "
-                f"run both alike, or pass {fields}"
-            )
-        lines += [f"MISMATCH allowed, {first.name} / {other.name}: {f}: {text}" for f, text in differing.items()]
-    for run in runs:
-        if unknown := [key for key, value in run.conditions().items() if value is None and key != "baseline"]:
-            lines.append(f"{run.name} does not tell its {', '.join(unknown)}: whether it compares is not known")
-    return lines
-
-
-def _differences(one: StoredRun, other: StoredRun) -> dict[str, str]:
-    """What differs between two runs that should agree, in words, by field."""
-    a, b = one.conditions(), other.conditions()
-    found = {
-        key: f"{_short(a[key])} / {_short(b[key])}" for key in a if None not in (a[key], b[key]) and a[key] != b[key]
-    }
-    mine, theirs = one.documents(), other.documents()
-    shared = [task for task in mine if task in theirs]
-    if counts := [f"{t}: {len(mine[t])} / {len(theirs[t])}" for t in shared if mine[t].keys() != theirs[t].keys()]:
-        found["documents"] = "; ".join(counts)
-    prompts = [t for t in shared if any(theirs[t].get(doc, text) != text for doc, text in mine[t].items())]
-    settings, other_settings = one.manifest["generation"], other.manifest["generation"]
-    prompts += [t for t in shared if t not in prompts and settings.get(t) != other_settings.get(t)]
-    if prompts:
-        found["prompts"] = f"of {', '.join(prompts)}"
-    models, other_models = one.manifest["models"], other.manifest["models"]
-    if one.plan.pair.name == other.plan.pair.name and models and other_models and models != other_models:
-        found["models"] = f"two pairs are called {one.plan.pair.name}"
-    return found
-
-
-def _short(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, dict | list) else str(value)
-
-
-def method_labels(runs: Sequence[StoredRun]) -> list[dict[str, str]]:
-    """A label for each method of each run: its name, with the settings by which its namesakes differ."""
-    namesakes: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    facts: list[dict[str, dict[str, Any]]] = []
-    for run in runs:
-        inputs = run.manifest["inputs"]
-        facts.append({m.name: _facts(m.method, m.values, inputs.get(m.name, {})) for m in run.plan.methods})
-        for name, values in facts[-1].items():
-            namesakes[name].append(values)
-    labels: list[dict[str, str]] = []
-    for methods in facts:
-        labels.append({})
-        for name, values in methods.items():
-            differing = [k for k in values if any(other.get(k) != values[k] for other in namesakes[name])]
-            text = ", ".join(f"{k}={values[k]}" for k in differing if k.removesuffix(HASH) == k or differing == [k])
-            labels[-1][name] = f"{name} {text}" if text else name
-    return labels
-
-
-HASH = " hash"
-
-
-def _facts(method: str, settings: dict[str, Any], inputs: dict[str, str]) -> dict[str, Any]:
-    """All that makes a method what it is; files that it was given count by their hash."""
-    return {**settings, **{f"{name}{HASH}": value for name, value in inputs.items()}, "method": method}
-
-
 def uneven(runs: Measured) -> list[str]:
-    """Tasks whose baseline was much faster in one run than in another: their tokens/s do not compare, speedups do."""
+    """Tasks with a baseline that was much faster in one run than in another: tokens/s do not compare, speedups do."""
     lines = []
     for key, counts in runs.by_row.items():
-        if key[3] == runs.baseline:
+        if key[3] in runs.baselines.values():
             sums = counts.groupby("run")[["decode", "decoded"]].sum()
             speeds = sums.decoded / sums.decode
             if len(speeds) > 1 and speeds.max() > (1 + metrics.DRIFT_BOUND) * speeds.min():
                 lines.append(
-                    f"{key[2]}: {runs.baseline} ran at {speeds.min():.0f} to {speeds.max():.0f} tokens/s in these "
+                    f"{key[2]}: {key[3]} ran at {speeds.min():.0f} to {speeds.max():.0f} tokens/s in these "
                     "runs: compare speedups, not tokens/s"
                 )
     return lines

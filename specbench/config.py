@@ -232,7 +232,8 @@ def variant(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
     if not settings:
         return spec
     text = ",".join(f"{key}={setting.value}" for key, setting in settings.items())
-    return override(spec, settings).model_copy(update={"name": f"{spec.name}[{text}]"})
+    name = f"{spec.name[:-1]},{text}]" if spec.name.endswith("]") else f"{spec.name}[{text}]"
+    return override(spec, settings).model_copy(update={"name": name})
 
 
 def grid(spec: MethodSpec, axes: Mapping[str, Iterable[Any]]) -> list[MethodSpec]:

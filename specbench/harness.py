@@ -37,9 +37,10 @@ class TaskChoice:
 
     `task` is the lm-eval name; `fewshot` None keeps the task's own number; `max_new_tokens` is both the number used
     when the task names none and the upper limit when it does; `data` is the stem of the files `<data>_<split>.jsonl`
-    in the data folder, None if the task is never replaced; `hub` and `counterpart` (the hub data set and the task or
-    tasks with bundled data that stand in for this one) appear in error messages only; `split` takes the documents
-    from another split than the one that the task evaluates, without few-shot examples if they come from that split.
+    in the data folder (`<data>_val.jsonl` where there is no `<data>_test.jsonl`), None if the task is never replaced;
+    `hub` and `counterpart` (the hub data set and the task or tasks with bundled data that stand in for this one) appear
+    in error messages only; `split` takes the documents from another split than the one that the task evaluates, without
+    few-shot examples if they come from that split.
     """
 
     task: str
@@ -324,6 +325,8 @@ def _replacement(choice: TaskChoice, config: Mapping[str, Any], data_dir: Path, 
     files = {}
     for split in [evaluated, "train"] if needs_train else [evaluated]:
         path = data_dir / f"{choice.data}_{split}.jsonl"
+        if split == "test" and not path.is_file():
+            path = data_dir / f"{choice.data}_val.jsonl"
         if not path.is_file():
             use = "documents" if split == evaluated else "few-shot examples"
             raise _unavailable(choice, config, f"is replaced, but {data_dir} has no file for the {use}", split)

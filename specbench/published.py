@@ -9,7 +9,7 @@ import yaml
 from pydantic import Field
 
 from specbench import config
-from specbench.config import PACKAGE, MethodSpec, SamplingSpec, Setting, Settings, UserError
+from specbench.config import PACKAGE, MethodSpec, PairSpec, SamplingSpec, Setting, Settings, UserError
 
 # Beside the package in a checkout, inside it when installed from a wheel.
 FOLDER = next(
@@ -33,6 +33,13 @@ class MethodRef(MethodChoice):
     """
 
     by_pair: dict[str, MethodChoice] = Field(default_factory=dict)
+
+
+class SettingName(Settings):
+    """What we call a setting of a paper's figures, and its printed values where we write these otherwise."""
+
+    name: str
+    values: dict[str, Any] = Field(default_factory=dict)
 
 
 class Gain(Settings):
@@ -95,8 +102,12 @@ class Paper(Settings):
     title: str
     arxiv: str = ""
     pairs: dict[str, str | None]
+    # The bundled pairs that stand for printed ones, and whose tasks they are run on; without any, one stands for all.
+    bundled: dict[str, str | None] = Field(default_factory=dict)
+    suite: str | None = None
     tasks: dict[str, str | None]
     methods: dict[str, MethodRef | None]
+    settings: dict[str, SettingName] = Field(default_factory=dict)  # those that are not called as ours
     metrics: dict[str, str | None]
     gains: dict[str, Gain] = Field(default_factory=dict)
     sampling: SamplingSpec = SamplingSpec()  # of figures that do not tell their temperature
@@ -113,6 +124,13 @@ class Paper(Settings):
         """How a figure's texts were drawn: by its own temperature, or as the paper says for all."""
         return SamplingSpec(temperature=float(figure.temperature)) if figure.temperature else self.sampling
 
+    def pair_of(self, figure: Figure, pair: PairSpec) -> str | None:
+        """The pair of ours that meets a figure's: `pair`, or where that is bundled the one that stands for the printed.
+
+        None where no bundled pair stands for it.
+        """
+        return self.bundled.get(figure.pair) if self.bundled and pair.bundled else pair.name
+
     def choice(self, label: str, pair: str) -> MethodChoice | None:
         """What a label stands for on a pair of ours; None where this version does not have it."""
         ref = self.methods.get(label)
@@ -125,11 +143,19 @@ class Paper(Settings):
         if chosen is None:
             return None
         spec = config.load_method(chosen.method)
-        settings = {**chosen.settings, **figure.settings}
+        settings = {**chosen.settings, **self._settings(figure)}
         if not settings.keys() <= spec.settings.keys():
             return None
         changed = {key: Setting(value=v, source=self.paper) for key, v in settings.items() if v != spec.values[key]}
         return config.variant(spec, changed)
+
+    def _settings(self, figure: Figure) -> dict[str, Any]:
+        """A figure's settings by our names."""
+        found = {}
+        for key, value in figure.settings.items():
+            ours = self.settings.get(key, SettingName(name=key))
+            found[ours.name] = ours.values.get(str(value), value)
+        return found
 
 
 def read_figures(path: Path) -> list[Figure]:

@@ -19,6 +19,8 @@ from specbench.stored import StoredRun
 from specbench.texts import load_decode
 from specbench.trace import trace as trace_of
 
+FEW = 4  # baselines whose methods are told in a legend
+
 
 def show(folder: Path, format: str) -> pd.DataFrame:
     """Print the table of one run; returns its summary."""
@@ -54,7 +56,7 @@ def compare(
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
     notes = [*warnings(runs, summary, measured), condition(runs[0], summary)]
-    notes += [] if by == "depth" else legend(runs[0].plan.baseline)
+    notes += [] if by == "depth" else legend(summary)
     said = [] if by == "depth" else sentences(summary)
     if format == "parquet":
         assert out
@@ -74,7 +76,7 @@ def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> N
     measured = comparison.measured(runs, allowed)
     summary = comparison.summary(measured)
     wrong = [*warnings(runs, summary, measured), *unsure(summary)]
-    told = [condition(runs[0], summary), *legend(runs[0].plan.baseline)]
+    told = [condition(runs[0], summary), *legend(summary)]
     with console.status("writing the page"):
         write_page(out, runs, summary, wrong, sentences(summary), told)
     console.print(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
@@ -83,7 +85,7 @@ def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> N
 def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
     """Print one text, or two side by side, by where each token came from. Raises UserError if it is not there."""
     run = StoredRun(folder)
-    drafting = [spec.name for spec in run.plan.methods if spec.name != run.plan.baseline]
+    drafting = [spec.name for spec in run.plan.methods if spec.name != run.plan.against(spec.name)]
     chosen = list(methods) or drafting[:1] or [spec.name for spec in run.plan.methods][:1]
     if len(chosen) > 2:
         raise UserError("two methods at most fit side by side; give --method once or twice")
@@ -99,9 +101,10 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compari
     if summary.errors.any():
         failed = int(summary[summary.task != comparison.AVERAGE].errors.sum())
         yield f"failed samples: {failed}; their tracebacks are in samples.parquet"
-    for row in summary[summary.drift.abs() > metrics.DRIFT_BOUND].drop_duplicates("task").itertuples():
+    for row in summary[summary.drift.abs() > metrics.DRIFT_BOUND].drop_duplicates(["task", "baseline"]).itertuples():
         if row.task != comparison.AVERAGE:
-            yield f"{row.task}: the baseline's time per token drifted by {row.drift:+.0%} within a run; repeat it"
+            named = row.baseline if len(_baselines(summary)) > 1 else "the baseline"
+            yield f"{row.task}: {named}'s time per token drifted by {row.drift:+.0%} within a run; repeat it"
     for run in runs:
         machine = run.manifest["environment"]
         if (machine.get("load") or 0) > (machine.get("cores") or float("inf")):
@@ -129,14 +132,32 @@ def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     return f"{', '.join(setups)}; {dtype}, {where or 'machine not told'}, up to {documents:.0f} {which} a task"
 
 
-def legend(baseline: str | None) -> Iterator[str]:
-    """What the columns of the table mean."""
-    if baseline:
+def legend(summary: pd.DataFrame) -> Iterator[str]:
+    """What the columns of the table mean, and which baseline is whose."""
+    bases = _baselines(summary)
+    if bases:
+        named = next(iter(bases)) if len(bases) == 1 else "the baseline"
         yield "score (± standard error), accept and α in %; p: of no difference from the baseline's score"
         yield (
-            f"speedup: decode time per token of {baseline} over the method's, on the same documents, with its 95 % "
+            f"speedup: decode time per token of {named} over the method's, on the same documents, with its 95 % "
             "interval; = marks one that holds 1"
         )
+    if len(bases) > FEW:
+        yield f"baselines: {', '.join(bases)}; --format csv tells whose each is"
+    elif len(bases) > 1:
+        told = [f"{base} of {', '.join(others)}" if others else f"{base} by itself" for base, others in bases.items()]
+        yield f"baselines: {'; '.join(told)}"
+
+
+def _baselines(summary: pd.DataFrame) -> dict[str, list[str]]:
+    """Every baseline of a summary, and the methods that are set against it, in their order."""
+    found: dict[str, list[str]] = {}
+    named = summary[summary.baseline != ""][["method", "baseline"]] if len(summary) else summary
+    for method, base in named.drop_duplicates().itertuples(index=False):
+        others = found.setdefault(base, [])
+        if method != base:
+            others.append(method)
+    return found
 
 
 def _print(text: str, said: Sequence[str], notes: Sequence[str], format: str) -> None:

@@ -25,6 +25,7 @@ MEANS = [
     "rescue_rate",
     "tokens_per_s",
     "tokens_per_s_mean",
+    "tokens_per_s_e2e_mean",
     "overhead",
     "speedup_decode",
     "speedup_e2e",
@@ -86,8 +87,11 @@ def rates(texts: list[tuple[Row, list[Row]]]) -> Row:
 
     drafted, accepted, committed = summed("drafted"), summed("accepted"), summed("committed")
     seconds = total(sample["decode_seconds"] for sample, _ in texts)
-    own_rates = []
+    own_rates, whole_rates = [], []
     for sample, every in texts:
+        whole = total([sample["prefill_seconds"], sample["decode_seconds"]])
+        if whole != 0:
+            whole_rates.append(total(one["committed"] for one in every) / whole)
         tokens = total(one["committed"] for one in every if one["round"] > 0)
         its_seconds = total([sample["decode_seconds"]])
         if its_seconds != 0:
@@ -103,6 +107,7 @@ def rates(texts: list[tuple[Row, list[Row]]]) -> Row:
         "rescue_rate": divide(summed("rescued"), drafted),
         "tokens_per_s": divide(committed, seconds),
         "tokens_per_s_mean": mean(own_rates),
+        "tokens_per_s_e2e_mean": mean(whole_rates),
         "overhead": divide(seconds - summed("target_seconds") - summed("draft_seconds"), seconds),
         "peak_memory": math.nan if None in memory or not memory else max(memory),
     }

@@ -122,3 +122,11 @@ def test_an_ensemble_that_is_named_is_the_baseline_of_the_others():
     found = plan(["ensemble", "cos"], assignments=["ensemble.weights=0.3", "cos.weights=0.3"])
     assert [spec.name for spec in found.methods] == ["ensemble", "cos"]
     assert found.against("cos") == "ensemble"
+
+
+def test_a_method_without_a_combination_takes_the_one_that_is_there():
+    found = plan(["member", "cos"], assignments=["cos.mu=0.3", "cos.combine=contrastive"])
+    assert found.against("cos") == found.against("member") == "ensemble[combine=contrastive,mu=0.3]"
+    assert [spec.name for spec in found.methods] == ["ensemble[combine=contrastive,mu=0.3]", "member", "cos"]
+    suite = commands.plan([], "cos-cd", "pocket", [], "each", 1)
+    assert {suite.against(spec.name) for spec in suite.methods} == {"ensemble[combine=contrastive]"}

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from synthetic import rounds, sample, scores, write_run
 
-from specbench import compare, records
+from specbench import compare, reading, records
 from specbench.config import UserError
 from specbench.report.words import sentences
 from specbench.stored import StoredRun
@@ -107,6 +107,107 @@ def test_a_method_is_set_against_the_baseline_of_its_own_run(tmp_path):
     found = table(simple(tmp_path / "a"), slow)
     assert row(found, method="fly").speedup_decode == pytest.approx(2)
     assert row(found, method="sps").speedup_decode == pytest.approx(2)
+
+
+# Several baselines
+
+SECONDS = {"plain": 1.0, "sps": 0.5, "pool": 2.0, "share": 1.6}  # for 4 tokens each
+
+
+def mixed(folder, *, only=tuple(SECONDS), seconds=SECONDS, documents=4, baseline="plain", baselines=None, **options):
+    """plain and sps, and two that pool models: share is set against pool, which is a baseline as plain is."""
+    samples, all_rounds, score_rows = [], [], []
+    for name in only:
+        for doc in range(documents):
+            samples.append(sample(name, doc, seconds[name]))
+            steps = [(3, 1), (3, 1)] if name in ("sps", "share") else [(0, 0)] * 4
+            all_rounds += rounds(samples[-1], *steps)
+        right = {"plain": 4, "sps": 3, "pool": 2, "share": 1}[name]
+        score_rows += scores(name, [1] * right + [0] * (documents - right))
+    own = {"pool": "pool", "share": "pool"} if baselines is None else baselines
+    return StoredRun(write_run(folder, samples, all_rounds, score_rows, baseline=baseline, baselines=own, **options))
+
+
+def test_each_method_is_set_against_its_own_baseline(tmp_path):
+    found = table(mixed(tmp_path / "a"))
+    assert found[["method", "baseline"]].values.tolist() == [
+        ["plain", "plain"], ["sps", "plain"], ["pool", "pool"], ["share", "pool"],
+    ]  # fmt: skip
+    assert row(found, method="sps").speedup_decode == pytest.approx(2)
+    assert row(found, method="share").speedup_decode == pytest.approx(2 / 1.6)  # not 1 / 1.6
+    # with 0.25 s of prefill for 1 token: 2.25 s against 1.85 s
+    assert row(found, method="share").speedup_e2e == pytest.approx(2.25 / 1.85)
+    assert row(found, method="pool").speedup_decode == pytest.approx(1)
+    assert row(found, method="sps").accuracy_delta == pytest.approx(-0.25)
+    assert row(found, method="share").accuracy_delta == pytest.approx(-0.25)  # to plain: -0.75
+    assert math.isnan(row(found, method="pool").accuracy_delta)
+
+
+def test_methods_come_behind_their_baselines(tmp_path):
+    run = mixed(
+        tmp_path / "a",
+        only=("share", "plain", "pool", "sps"),
+        baseline="pool",
+        baselines={"plain": "plain", "sps": "plain"},
+    )
+    assert compare.measured([run]).methods == ["pool", "share", "plain", "sps"]
+
+
+def test_one_baseline_can_be_chosen_for_all(tmp_path):
+    found = compare.measured([mixed(tmp_path / "a")])
+    rows = compare.summary(found.against("plain"))
+    assert set(rows.baseline) == {"plain"}
+    assert row(rows, method="share").speedup_decode == pytest.approx(1 / 1.6)
+    none = compare.summary(found.against(None))
+    assert set(none.baseline) == {""} and none.speedup_decode.isna().all()
+
+
+def test_runs_with_other_baselines_compare_where_no_method_has_two(tmp_path):
+    """Each run has one of the families; as a whole their baselines differ."""
+    first = mixed(tmp_path / "a", only=("plain", "sps"), baselines={})
+    second = mixed(tmp_path / "b", only=("pool", "share"), baseline="pool", baselines={}, seed=1)
+    found = table(first, second)
+    assert row(found, method="sps").speedup_decode == pytest.approx(2)
+    assert row(found, method="share").speedup_decode == pytest.approx(2 / 1.6)
+    third = mixed(tmp_path / "c", baselines={}, seed=2)  # all against plain
+    with pytest.raises(
+        UserError, match=r"baseline \(pool: pool / plain, share: pool / plain\).*--allow-mismatch baseline"
+    ):
+        table(first, second, third)
+    rows = table(first, second, third, allowed=["baseline"])
+    assert row(rows, method="share").baseline == "pool"  # of the first run that has it
+
+
+def test_what_is_said_names_the_baseline_of_each(tmp_path):
+    found = table(mixed(tmp_path / "a"))
+    first, second = sentences(found)[:2]
+    assert first.startswith("sps: faster than plain on one (2.00 ×)")
+    assert second.startswith("share: faster than pool on one (1.25 ×)")
+    *_, speed, told = reading.legend(found)
+    assert "per token of the baseline over" in speed
+    assert told == "baselines: plain of sps; pool of share"
+    (_, alone) = reading.legend(table(simple(tmp_path / "b")))
+    assert "per token of plain over" in alone
+
+
+def test_the_drift_of_each_baseline_is_told(tmp_path):
+    """pool takes half as long again in the second half of the documents."""
+    run = mixed(tmp_path / "a", documents=20)
+    frame = pd.read_parquet(run.folder / "samples.parquet")
+    late = (frame.method == "pool") & (frame.doc_id >= 10)
+    frame.assign(decode_seconds=frame.decode_seconds.where(~late, 3.0)).to_parquet(run.folder / "samples.parquet")
+    found = compare.measured([run])
+    rows = compare.summary(found)
+    assert row(rows, method="sps").drift == 0 and row(rows, method="share").drift == pytest.approx(0.5)
+    (line,) = (one for one in reading.warnings([run], rows, found) if "drift" in one)
+    assert line == "one: pool's time per token drifted by +50% within a run; repeat it"
+
+
+def test_every_baseline_that_ran_at_other_speeds_is_named(tmp_path):
+    slow = SECONDS | {"pool": 4.0}
+    one, other = mixed(tmp_path / "a"), mixed(tmp_path / "b", seconds=slow, seed=1)
+    (line,) = compare.uneven(compare.measured([one, other]))
+    assert line == "one: pool ran at 1 to 2 tokens/s in these runs: compare speedups, not tokens/s"
 
 
 def test_namesakes_with_other_settings_are_told_apart(tmp_path):

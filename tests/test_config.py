@@ -390,7 +390,7 @@ methods:
   - {method: csd}
 """)
     specs = config.suite_methods(config.load_suite(str(path)))
-    swept = "csd[gamma=4][count_threshold={},online=True]"
+    swept = "csd[gamma=4,count_threshold={},online=True]"
     assert [spec.name for spec in specs] == ["sps[gamma=15]", swept.format(1), swept.format(6), "csd"]
     assert specs[1].values["gamma"] == 4 and specs[1].values["count_threshold"] == 1
     assert specs[0].settings["gamma"].source == "suite mine"

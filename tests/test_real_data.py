@@ -8,19 +8,20 @@ from typer.testing import CliRunner
 from specbench import metrics, records
 from specbench.cli import app
 
-TASKS = {"gsm8k", "minerva_math500", "humaneval", "cnn_dailymail_abisee"}
+TASKS = {"gsm8k", "minerva_math500", "humaneval", "cnn_dailymail_abisee", "mmlu"}
 
 
 @pytest.fixture(scope="module")
 def run(real_data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("real") / "run"
     suite = tmp_path_factory.mktemp("suite") / "short.yaml"
-    # The suite `csd` with shorter answers, so that the test stays quick.
+    # The suite `csd` and mmlu with shorter answers, so that the test stays quick.
     lines = [
         {"task": "gsm8k", "fewshot": 8, "max_new_tokens": 24},
         {"task": "minerva_math500", "fewshot": 4, "max_new_tokens": 24},
         {"task": "humaneval", "fewshot": 0, "max_new_tokens": 24},
         {"task": "cnn_dailymail_abisee", "fewshot": 0, "max_new_tokens": 24},
+        {"task": "mmlu", "fewshot": 0, "max_new_tokens": 24},
     ]
     suite.write_text(json.dumps({"description": "short", "tasks": lines}))
     arguments = ["run", "--method", "csd", "--method", "sps", "--suite", str(suite), "--limit", "2"]

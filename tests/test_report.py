@@ -1,5 +1,6 @@
 """The HTML page in a real browser: it sorts, opens documents, fits and prints, and nothing a model printed acts."""
 
+import json
 import math
 import re
 import shutil
@@ -11,11 +12,13 @@ import pyarrow.compute as pc
 import pytest
 from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, large, manifest, score, word, write
 
+from specbench import compare
 from specbench.compare import AVERAGE
 from specbench.config import UserError
 from specbench.decoding.types import Round
-from specbench.report import page, page_plots
+from specbench.report import page, page_plots, plot_style
 from specbench.report.page_traces import _leb128
+from specbench.report.plot_data import read
 from specbench.stored import StoredRun
 
 EOS = TOKENIZER.eos_token_id
@@ -464,3 +467,53 @@ def test_numbers_of_every_length():
             found.append(value)
             value = shift = 0
     assert found == values.tolist()
+
+
+def test_every_baseline_looks_like_one():
+    found = page_plots.looks(["vanilla", "sps", "ensemble", "cos"], ["vanilla", "ensemble"])
+    grey = {name for name, look in found.items() if look.colour in page_plots.GREYS}
+    assert grey == {"vanilla", "ensemble"}
+    assert len({(look.colour, look.symbol) for look in found.values()}) == 4
+    styles = plot_style.styles(["vanilla", "sps", "ensemble", "cos"], ["vanilla", "ensemble"])
+    assert [name for name, style in styles.items() if style.color == "#000000"] == ["vanilla", "ensemble"]
+    assert styles["vanilla"].marker != styles["ensemble"].marker
+
+
+def test_a_page_of_two_baselines(tmp_path):
+    """sps against vanilla, cos against ensemble: each baseline is one in plots and in the settings."""
+    tables = {"samples": [], "rounds": []}
+    methods = {"vanilla": 10, "sps": 5, "ensemble": 20, "cos": 10}
+    for doc in range(3):
+        for name, long in methods.items():
+            add_sample(
+                tables,
+                "sums",
+                doc,
+                name,
+                [Round([word(" She")]), Round([word(" works")])],
+                " She works",
+                "length",
+                long,
+            )
+    folder = tmp_path / "two"
+    write(folder, tables, [score("sums", name, doc, 1.0) for name in methods for doc in range(3)])
+    manifest(folder, ["sums"], list(methods), 3)
+    facts = json.loads((folder / "manifest.json").read_text())
+    facts["plan"]["baselines"] = {"ensemble": "ensemble", "cos": "ensemble"}
+    (folder / "manifest.json").write_text(json.dumps(facts))
+    run = StoredRun(folder)
+    found = compare.summary(compare.measured([run]))
+    speeds = found.set_index("method").speedup_decode
+    assert speeds.tolist() == pytest.approx([1, 2, 1, 2])  # cos is no faster than vanilla
+    plots = {
+        plot["name"]: plot
+        for plot in page_plots.plots(
+            page._figures(found.assign(label=found.method), [page._source(run, {name: name for name in methods})])
+        )
+    }
+    (speedups,) = plots["speedup"]["views"].values()
+    assert [one["name"] for one in speedups["data"]] == ["sps", "cos"]
+    data = read([run], (), with_depths=False)
+    assert [data.named(name) for name in methods] == ["vanilla (baseline)", "sps", "ensemble (baseline)", "cos"]
+    page.write_page(tmp_path / "two.html", [run], found, [], [], [])
+    assert "vanilla, ensemble of cos" in (tmp_path / "two.html").read_text()

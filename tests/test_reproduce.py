@@ -12,7 +12,8 @@ from synthetic import rounds, sample, scores, write_run
 from specbench import config, published, records, reproduce, stats
 from specbench.config import SamplingSpec, UserError
 from specbench.report.checks import checks
-from specbench.report.side_by_side import MISSING, Ours, side_by_side, written
+from specbench.report.ours import MISSING, Ours
+from specbench.report.side_by_side import side_by_side, written
 from specbench.stored import StoredRun
 
 PAPER = {
@@ -39,6 +40,7 @@ PAPER = {
         {"table": 1, "text": "in chess", "metric": "accuracy", "higher": "sps", "lower": "csd", "tasks": ["Chess"]},
     ],
 }
+POCKET = config.load_pair("pocket")
 TASKS = {"pocket_gsm8k", "pocket_math500", "pocket_humaneval", "pocket_cnndm"}
 HEADER = "paper,table,pair,task,temperature,method,setting,metric,value,unit"
 TABLE_1 = f"""{HEADER}
@@ -271,22 +273,24 @@ def engine(tmp_path, monkeypatch):
 
 
 def test_only_what_is_missing_is_run(paper, engine):
-    assert {t.name: [s.name for s in specs] for t, specs in reproduce.needed([paper], "pocket", TASKS).items()} == {
+    assert {
+        t.name: [s.name for s in specs] for t, specs in reproduce.needed([paper], POCKET, "pocket", TASKS).items()
+    } == {
         "greedy": ["vanilla", "sps[gamma=4]", "sps[gamma=9]", "csd"],
         "T=1": ["sps[gamma=4]"],
     }
-    first = reproduce.measure([paper], "pocket", ["pocket"], 5)
+    first = reproduce.measure([paper], "pocket", "pocket", 5)
     assert [(p.temperature, [m.name for m in p.methods]) for p in engine] == [
         (0.0, ["vanilla", "sps[gamma=4]", "sps[gamma=9]", "csd"]),
         (1.0, ["vanilla", "sps[gamma=4]"]),
     ]
-    again = reproduce.measure([paper], "pocket", ["pocket"], 5)
+    again = reproduce.measure([paper], "pocket", "pocket", 5)
     assert len(engine) == 2 and [r.folder for r in again] == [r.folder for r in first]
     lines = (published.FOLDER / "paper-table2.csv").read_text() + "paper,2,,Sums,,Spec,gamma=7,Spd,1.00,x\n"
     (published.FOLDER / "paper-table2.csv").write_text(lines)
-    reproduce.measure([paper], "pocket", ["pocket"], 5)
+    reproduce.measure([paper], "pocket", "pocket", 5)
     assert [m.name for m in engine[2].methods] == ["vanilla", "sps[gamma=7]"] and len(engine) == 3
-    reproduce.measure([paper], "pocket", ["pocket"], 6)  # other documents: all of it anew
+    reproduce.measure([paper], "pocket", "pocket", 6)  # other documents: all of it anew
     assert len(engine) == 5
 
 
@@ -299,9 +303,9 @@ def test_methods_are_run_on_the_tasks_that_their_tables_ask_for(paper, engine):
     (published.FOLDER / "paper-table2.csv").write_text(lines)
     (paper,) = published.papers(["paper"])
     greedy = SamplingSpec()
-    assert [s.name for s in reproduce.needed([paper], "pocket", {"pocket_ifeval"})[greedy]] == ["sps[gamma=7]"]
-    assert "sps[gamma=7]" not in [s.name for s in reproduce.needed([paper], "pocket", TASKS)[greedy]]
-    reproduce.measure([paper], "pocket", ["pocket", "csd-generality"], 5)
+    assert [s.name for s in reproduce.needed([paper], POCKET, "pocket", {"pocket_ifeval"})[greedy]] == ["sps[gamma=7]"]
+    assert "sps[gamma=7]" not in [s.name for s in reproduce.needed([paper], POCKET, "pocket", TASKS)[greedy]]
+    reproduce.measure([paper], "pocket", None, 5)
     assert [(p.suite, p.temperature, len(p.methods)) for p in engine] == [
         ("pocket", 0.0, 4),
         ("pocket", 1.0, 2),
@@ -313,14 +317,14 @@ def test_runs_are_drawn_as_the_papers_say_whatever_their_suite_says(paper, engin
     """The suite samples with top-k 50; the paper names temperatures in Table 1, and one for all of Table 2."""
     about = PAPER | {"sampling": {"temperature": 0.5, "top_k": 7}}
     (published.FOLDER / "paper.yaml").write_text(yaml.safe_dump(about))
-    reproduce.measure(published.papers(["paper"]), "pocket", ["specdecpp"], 5)
+    reproduce.measure(published.papers(["paper"]), "pocket", "specdecpp", 5)
     assert [(p.temperature, p.top_k) for p in engine] == [(0.0, 0), (1.0, 0), (0.5, 7)]
 
 
 def test_an_unfinished_run_goes_on(paper, engine):
-    runs = reproduce.measure([paper], "pocket", ["pocket"], 5)
+    runs = reproduce.measure([paper], "pocket", "pocket", 5)
     (runs[0].folder / "scores.parquet").unlink()
-    again = reproduce.measure([paper], "pocket", ["pocket"], 5)
+    again = reproduce.measure([paper], "pocket", "pocket", 5)
     assert len(engine) == 3 and engine[2] == engine[0]
     assert sorted(r.folder for r in again) == sorted(r.folder for r in runs)
 
@@ -347,7 +351,7 @@ def test_every_shipped_table_can_be_written(tmp_path, monkeypatch):
         for table in paper.tables:
             if figures := paper.figures(table):
                 frame, _ = side_by_side(paper, table, ours)
-                measured = frame[frame["ours: pocket"] != MISSING]
+                measured = frame[frame["ours" if "ours" in frame else "ours: pocket"] != MISSING]
                 assert set(measured.method) <= {"Vanilla Decoding", "CSD", "Target only", "stand-alone"}
                 assert len(frame) <= len(figures)
         assert checks([paper], ours)

@@ -11,7 +11,8 @@ from synthetic import rounds, sample, scores, write_run
 from specbench import config, published, reproduce
 from specbench.config import SamplingSpec, UserError
 from specbench.report.checks import checks
-from specbench.report.side_by_side import MISSING, Ours, side_by_side
+from specbench.report.ours import MISSING, Ours
+from specbench.report.side_by_side import side_by_side
 from specbench.stored import StoredRun
 
 POCKET = [f"pocket_{family}" for family in ("gsm8k", "math500", "humaneval", "cnndm", "ifeval", "ruler")]
@@ -172,11 +173,12 @@ UNKNOWN = {"method": "csd", "by_pair": {"pocket": {"method": "csd-not-yet"}}}
 
 def test_what_is_needed_goes_by_sampling_and_pair(paper):
     drawn, greedy = SamplingSpec(**DRAWN), SamplingSpec()
-    found = reproduce.needed([paper], "pocket", set(POCKET[1:]))  # some tasks of the mixture
+    pocket = config.load_pair("pocket")
+    found = reproduce.needed([paper], pocket, "pocket", set(POCKET[1:]))  # some tasks of the mixture
     assert {sampling: [spec.name for spec in specs] for sampling, specs in found.items()} == {
         drawn: ["sps[gamma=4]", "csd-pocket"]
     }
-    found = reproduce.needed([paper], "qwen3-32b-4b", {"gsm8k"})
+    found = reproduce.needed([paper], config.load_pair("qwen3-32b-4b"), "qwen3-32b-4b", {"gsm8k"})
     assert {sampling: [spec.name for spec in specs] for sampling, specs in found.items()} == {
         drawn: ["sps[gamma=4]", "csd[gamma=9]"],
         greedy: ["sps[gamma=4]"],

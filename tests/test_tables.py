@@ -136,3 +136,34 @@ def test_table_fits_80_columns(summary, errors, pairs):
 
 def test_json_has_no_nan(summary):
     assert json.loads(render(summary, "json"))[0]["accuracy_p"] is None
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """plain and sps, and a pool of models with share, which is set against it: 1, 0.5, 2 and 1.6 s for 4 tokens."""
+    samples, all_rounds, score_rows = [], [], []
+    for name, seconds in (("plain", 1.0), ("sps", 0.5), ("pool", 2.0), ("share", 1.6)):
+        for doc in range(4):
+            samples.append(sample(name, doc, seconds))
+            all_rounds += rounds(samples[-1], *([(0, 0)] * 4 if name in ("plain", "pool") else [(3, 1)] * 2))
+        score_rows += scores(name, (1, 1, 1, 0))
+    return write_run(tmp_path / "m", samples, all_rounds, score_rows, baselines={"pool": "pool", "share": "pool"})
+
+
+def test_two_baselines_in_one_table(mixed, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading.console, "width", 80)
+    reading.compare([mixed], "table", out=tmp_path / "out")
+    lines = (tmp_path / "out").read_text().splitlines()
+    last = {line.split()[0]: line[-18:].strip() for line in lines[3:7]}
+    assert {name: text.split("  ")[-1] for name, text in last.items()} == {
+        "plain": "1 (base)", "sps": "2.00 [2.00, 2.00]", "pool": "1 (base)", "share": "1.25 [1.25, 1.25]",
+    }  # fmt: skip
+    assert lines[-1] == "baselines: plain of sps; pool of share"
+    reading.compare([mixed], "csv", out=tmp_path / "out.csv")
+    assert pd.read_csv(tmp_path / "out.csv").baseline.tolist() == ["plain", "plain", "pool", "pool"]
+
+
+def test_many_baselines_are_named_without_their_methods(summary):
+    bases = [f"pool[{n}]" for n in range(5)]
+    rows = pd.concat([summary[:2].assign(method=[base, f"share{base}"], baseline=base) for base in bases])
+    assert list(reading.legend(rows))[-1] == f"baselines: {', '.join(bases)}; --format csv tells whose each is"

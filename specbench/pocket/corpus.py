@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from specbench.pocket.families import cnndm, gsm8k, humaneval, ifeval, math500, ruler
+from specbench.pocket.families import cnndm, gsm8k, humaneval, ifeval, math500, mmlu, ruler
 from specbench.pocket.problems import Fields, Problem, problems
 
 FAMILIES = {
-    family.__name__.rpartition(".")[2]: family.TEMPLATES for family in (gsm8k, math500, humaneval, cnndm, ifeval, ruler)
+    family.__name__.rpartition(".")[2]: family.TEMPLATES
+    for family in (gsm8k, math500, humaneval, cnndm, ifeval, ruler, mmlu)
 }
 SHARES = {"gsm8k": 0.36, "math500": 0.34, "humaneval": 0.2, "cnndm": 0.1}  # arithmetic takes the longest to learn
 ALGEBRA = {"gsm8k": 0.12, "math500": 0.65, "humaneval": 0.13, "cnndm": 0.1}  # for the target's second, short stage
@@ -41,6 +42,11 @@ def prompt_and_completion(family: str, fields: Fields) -> tuple[str, str]:
     if family == "ruler":
         return f"Read the following text:\n\n{fields['context']}\n\nQuestion: {fields['question']}\nAnswer:", (
             f" {fields['answer']}"
+        )
+    if family == "mmlu":
+        options = "".join(f"\n({letter}) {fields[letter]}" for letter in "ABCD")
+        return f"Question: {fields['question']}{options}\nAnswer: Let's think step by step.", (
+            f" {fields['reasoning']} The answer is {fields[fields['answer']]}."
         )
     return f"Summarize the following article:\n\n{fields['article']}\n\nSummary:", f" {fields['highlights']}"
 

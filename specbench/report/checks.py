@@ -9,7 +9,7 @@ import pandas as pd
 
 from specbench import stats
 from specbench.published import Claim, Figure, Paper
-from specbench.report.side_by_side import Ours
+from specbench.report.ours import OnPair, Ours
 
 LEVEL = 0.05
 # Metric -> numerator and denominator of its rate, in columns of `Ours.documents`.
@@ -21,7 +21,8 @@ RATES = {
     "tau": ("C", "R"),
     "accuracy": ("score", "one"),
 }
-ORDERS = {"speed": ("speedup_e2e", "speedup_decode", "tokens_per_s"), "accuracy": ("accuracy",)}
+SPEEDS = ("speedup_e2e", "speedup_decode", "tokens_per_s")
+ORDERS = {"speed": SPEEDS, "accuracy": ("accuracy",)}
 ORDERS |= {"acceptance": ("acceptance_rate",)}
 FEWEST = 3  # an order of fewer methods says no more than the claims do
 
@@ -47,31 +48,42 @@ def checks(chosen: Sequence[Paper], ours: Ours) -> list[Check]:
 
 
 def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
-    """One headline claim on each of its tasks that we have."""
-    figures = paper.figures(claim.table)
+    """One headline claim on each of its tasks and pairs that we have."""
+    found: list[tuple[str, str, str, str]] = []  # verdict, pair, sampling, text
+    missing: list[str] = []
+    for own in ours.of_table(paper, claim.table):
+        higher, lower = (own.method(paper, claim.table, name) for name in (claim.higher, claim.lower))
+        if higher is None or lower is None or claim.metric not in RATES:
+            missing.append(claim.higher if higher is None else claim.lower if lower is None else claim.metric)
+            continue
+        wanted = [f for f in own.figures(paper, claim.table) if claim.tasks is None or f.task in claim.tasks]
+        for sampling, name, tasks in dict.fromkeys(_places(paper, wanted, own)):
+            pairs = [tuple(own.documents(sampling, task, label) for label in (higher, lower)) for task in tasks]
+            if _comparable(own, (higher, lower), claim.metric) and (compared := _compare(pairs, claim.metric)):
+                found.append((compared[0], own.pair, sampling, f"{name} {compared[1]}"))
+    if not found:
+        why = f"no {missing[0]} in these runs" if missing else "none of its tasks in these runs"
+        why = why if any(ours.of_table(paper, claim.table)) else "none of its pairs is met by one of these runs"
+        return Check(paper.paper, claim.table, claim.text, "not measured", why)
+    told = [at for at in (1, 2) if len({one[at] for one in found}) > 1]  # pair and sampling, where they differ
     parts: dict[str, list[str]] = {"holds": [], "fails": [], "undecided": []}
-    higher, lower = (ours.method(paper, claim.table, name) for name in (claim.higher, claim.lower))
-    if higher is None or lower is None or claim.metric not in RATES:
-        missing = claim.higher if higher is None else claim.lower if lower is None else claim.metric
-        return Check(paper.paper, claim.table, claim.text, "not measured", f"no {missing} in these runs")
-    wanted = [f for f in figures if claim.tasks is None or f.task in claim.tasks]
-    for sampling, name, tasks in dict.fromkeys(_places(paper, wanted, ours)):
-        pairs = [tuple(ours.documents(sampling, task, label) for label in (higher, lower)) for task in tasks]
-        if compared := _compare(pairs, claim.metric):
-            verdict, text = compared
-            parts[verdict].append(f"{name} {text}")
-    if not any(parts.values()):
-        return Check(paper.paper, claim.table, claim.text, "not measured", "none of its tasks in these runs")
+    for one in found:
+        parts[one[0]].append(" ".join([*(one[at] for at in told), one[3]]))
     verdicts = [verdict for verdict, places in parts.items() if places]
     detail = "; ".join(f"{verdict}: {', '.join(places)}" for verdict, places in parts.items() if places)
     return Check(paper.paper, claim.table, claim.text, verdicts[0] if len(verdicts) == 1 else "mixed", detail)
 
 
-def _places(paper: Paper, figures: Sequence[Figure], ours: Ours) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _comparable(own: OnPair, labels: Sequence[str], metric: str) -> bool:
+    """Times are in units of each method's baseline: they compare where that is the same."""
+    return metric not in SPEEDS or len({own.measured.baselines.get(label) for label in labels}) == 1
+
+
+def _places(paper: Paper, figures: Sequence[Figure], ours: OnPair) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Our sampling of figures, a name, and our tasks; an average stands for all tasks of its table, each by itself."""
     for figure in figures:
         if figure.is_average:
-            yield from _places(paper, [f for f in paper.figures(figure.table) if not f.is_average], ours)
+            yield from _places(paper, [f for f in ours.figures(paper, figure.table) if not f.is_average], ours)
         elif tasks := ours.tasks(paper, figure.task):
             name = tasks[0] if len(tasks) == 1 else f"{figure.task} (the average of {len(tasks)} tasks)"
             yield paper.sampling_of(figure).name, name, tasks
@@ -113,7 +125,9 @@ def _orders(paper: Paper, table: int, ours: Ours) -> Iterator[Check]:
         cells = [f for f in figures if paper.metrics.get(f.metric) in metrics and not f.is_average]
         draws, values, methods = [], [], set()
         for _, group in itertools.groupby(sorted(cells, key=_place), key=_place):
-            if found := _agreement(paper, list(group), ours):
+            column = list(group)
+            own = ours.on(paper, column[0])
+            if own and (found := _agreement(paper, column, own)):
                 value, drawn, names = found
                 values.append(value)
                 draws.append(drawn)
@@ -132,7 +146,7 @@ def _place(figure: Figure) -> tuple[str, ...]:
     return figure.pair, figure.task, figure.temperature, figure.metric
 
 
-def _agreement(paper: Paper, column: list[Figure], ours: Ours) -> tuple[float, stats.Floats, set[str]] | None:
+def _agreement(paper: Paper, column: list[Figure], ours: OnPair) -> tuple[float, stats.Floats, set[str]] | None:
     """τ of one column of a table, and of its bootstrap samples; rates are averaged where several tasks meet its own."""
     tasks, metric = ours.tasks(paper, column[0].task), paper.metrics[column[0].metric]
     if not tasks or metric not in RATES:
@@ -149,7 +163,7 @@ def _agreement(paper: Paper, column: list[Figure], ours: Ours) -> tuple[float, s
         if all(one[under].sum() > 0 for one in found):  # what drafts nothing has no place in an order of acceptance
             published.append(float(figure.value))
             documents[label] = found
-    if len(documents) < FEWEST:
+    if len(documents) < FEWEST or not _comparable(ours, list(documents), metric):
         return None
     points, draws = [], []
     for of_task in zip(*documents.values(), strict=True):

@@ -15,7 +15,8 @@ import pandas as pd
 from plotly.offline import get_plotlyjs
 
 from specbench import metrics
-from specbench.compare import AVERAGE, SETUP, method_labels
+from specbench.alike import method_labels
+from specbench.compare import AVERAGE, SETUP
 from specbench.config import UserError
 from specbench.report import page_plots, tables
 from specbench.report.page_traces import Encoder, milliseconds
@@ -248,8 +249,10 @@ def _scores(source: Source, metric: dict[str, str]) -> dict[tuple[str, int, str]
 def _settings(source: Source) -> dict[str, Any]:
     """What a run was made on and with, as lists of names and values."""
     run, plan, manifest = source.run, source.run.plan, source.run.manifest
-    skip = {"pair", "methods", "tasks", "baseline"}
-    facts = {"pair": f"{plan.pair.name}: {plan.pair.description}", "baseline": plan.baseline or "none"}
+    skip = {"pair", "methods", "tasks", "baseline", "baselines"}
+    of_others = [f"{base} of {name}" for name, base in plan.baselines.items() if name != base]
+    facts = {"pair": f"{plan.pair.name}: {plan.pair.description}"}
+    facts |= {"baseline": ", ".join([plan.baseline or "none", *of_others])}
     facts |= {
         key: value for key, value in plan.model_dump(mode="json").items() if key not in skip and value is not None
     }

@@ -18,7 +18,10 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 PATTERNS = ("", "/", "\\", "x", ".", "-", "|", "+")
 GREY = "#808080"
+GREYS = (GREY, "#404040", "#a8a8a8")  # of baselines
+BASE_SYMBOLS = ("x", "x-thin-open", "asterisk-open")
 ALL_TASKS = "all tasks"
+ROUNDING = 1e-6  # ms a token
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,12 @@ class Figures:
 
 
 def looks(labels: Sequence[str], baselines: Sequence[str]) -> dict[str, Look]:
-    """A colour, a marker, a line and a pattern for each method."""
-    found = {label: Look(GREY, "x", "solid", "") for label in labels if label in baselines}
+    """A colour, a marker, a line and a pattern for each method; baselines are grey."""
+    own = [label for label in labels if label in baselines]
+    found = {
+        label: Look(GREYS[i % len(GREYS)], BASE_SYMBOLS[i % len(BASE_SYMBOLS)], DASHES[i % len(DASHES)], "")
+        for i, label in enumerate(own)
+    }
     for i, label in enumerate(label for label in labels if label not in found):
         found[label] = Look(
             COLOURS[i % len(COLOURS)], SYMBOLS[i % len(SYMBOLS)], DASHES[i % len(DASHES)], PATTERNS[i % len(PATTERNS)]
@@ -160,14 +167,16 @@ def _discard_verification(rows: pd.DataFrame, figures: Figures) -> Json:
 
 
 def _time(counts: pd.DataFrame, figures: Figures) -> Json:
-    sums = counts.groupby("label", sort=False)[["C", "target", "draft", "decode"]].sum(min_count=1)
+    sums = counts.groupby("label", sort=False)[["C", "target", "draft", "models", "decode"]].sum(min_count=1)
     sums = sums.reindex([label for label in figures.looks if label in sums.index])
-    per_token = sums[["target", "draft", "decode"]].div(sums.C.replace(0, np.nan), axis=0) * 1000
-    per_token["rest"] = per_token.decode - per_token.target - per_token.draft.fillna(0)
+    per_token = sums[["target", "draft", "models", "decode"]].div(sums.C.replace(0, np.nan), axis=0) * 1000
+    per_token["members"] = (per_token.models - per_token.target - per_token.draft).where(lambda x: x > ROUNDING)
+    per_token["rest"] = per_token.decode - per_token.models.fillna(per_token.target)
     data: list[Json] = []
     for name, title, colour, pattern in (
         ("target", "target forwards", "#0072B2", ""),
         ("draft", "draft forwards", "#E69F00", "/"),
+        ("members", "forwards of further models", "#009E73", "x"),
         ("rest", "the rest", GREY, "."),
     ):
         own = per_token[name].dropna()

@@ -7,6 +7,7 @@ from functools import cached_property
 import pandas as pd
 
 from specbench import compare
+from specbench.alike import method_labels
 from specbench.compare import AVERAGE, SETUP, Measured
 from specbench.config import UserError
 from specbench.report.plot_style import Style, styles
@@ -22,7 +23,7 @@ class PlotData:
     runs: Sequence[StoredRun]
     labels: Sequence[dict[str, str]]  # of the methods of each run
     measured: Measured
-    styles: dict[str, Style]  # by label, the baseline's first
+    styles: dict[str, Style]  # by label, the baselines' first
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -36,14 +37,16 @@ class PlotData:
 
     def named(self, method: str) -> str:
         """A method's name in a legend."""
-        return f"{method} (baseline)" if method == self.measured.baseline else method
+        return f"{method} (baseline)" if method in self.measured.baselines.values() else method
 
 
 def read(runs: Sequence[StoredRun], allowed: Sequence[str], with_depths: bool) -> PlotData:
     """Raises UserError if the runs do not compare, or one is not finished."""
-    labels = compare.method_labels(runs)
+    labels = method_labels(runs)
     measured = compare.measured(runs, allowed, with_depths)
-    return PlotData(runs, labels, measured, styles([x for one in labels for x in one.values()], measured.baseline))
+    methods = [label for one in labels for label in one.values()]
+    bases = [label for label in measured.methods if label in measured.baselines.values()]
+    return PlotData(runs, labels, measured, styles(methods, bases))
 
 
 def panels(data: PlotData, rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -200,7 +200,7 @@ def time(data: PlotData) -> Figure:
             for name, (face, hatch) in _parts(data.styles[row["method"]].color, models).items():
                 ax.barh(y, row[name], 0.7, left, color=face, hatch=hatch, edgecolor=BLACK)
                 left += row[name]
-            if row["method"] == data.measured.baseline:
+            if row["method"] in data.measured.baselines.values():
                 ax.axvline(row["decode"], color=BLACK, ls=":")
         for name, (face, hatch) in _parts(GREY, models).items():  # only for the legend
             ax.barh(0, 0, color=face, hatch=hatch, edgecolor=BLACK, label=name)

@@ -17,6 +17,7 @@ POINTS = 8
 BLACK, GREY = "#000000", "#777777"
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")  # Okabe and Ito's, but for the yellow
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+BASE_MARKERS = ("*", "p", "h")  # of baselines
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "++++")
 # What a format writes of the time at which it was made.
@@ -70,10 +71,13 @@ class Style:
         return {"color": self.color, "marker": self.marker, "ls": self.line, "markeredgecolor": BLACK, **size}
 
 
-def styles(methods: Sequence[str], baseline: str | None) -> dict[str, Style]:
-    """A style for each method, in their order but for the baseline, which comes first and is black."""
-    found = {baseline: Style(BLACK, "*", "-", "")} if baseline else {}
-    others = [name for name in methods if name != baseline]
+def styles(methods: Sequence[str], baselines: Sequence[str]) -> dict[str, Style]:
+    """A style for each method, in their order but for the baselines, which come first and are black."""
+    found = {
+        name: Style(BLACK, BASE_MARKERS[i % len(BASE_MARKERS)], LINES[i % len(LINES)], "")
+        for i, name in enumerate(baselines)
+    }
+    others = [name for name in dict.fromkeys(methods) if name not in found]
     for i, name in enumerate(others):
         color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
         found[name] = Style(color, marker, LINES[i % len(LINES)], HATCHES[i % len(HATCHES)])
