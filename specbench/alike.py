@@ -39,7 +39,7 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
             )
         lines += [f"MISMATCH allowed, {first.name} / {other.name}: {f}: {text}" for f, text in differing.items()]
     for run in runs:
-        if unknown := [key for key, value in run.conditions().items() if value is None and key != "baseline"]:
+        if unknown := [key for key, value in run.conditions().items() if value is None]:
             lines.append(f"{run.name} does not tell its {', '.join(unknown)}: whether it compares is not known")
     return lines
 
@@ -61,9 +61,7 @@ def _differences(one: StoredRun, other: StoredRun) -> dict[str, str]:
     """What differs between two runs that should agree, in words, by field; baselines aside."""
     a, b = one.conditions(), other.conditions()
     found = {
-        key: f"{_short(a[key])} / {_short(b[key])}"
-        for key in a
-        if key != "baseline" and None not in (a[key], b[key]) and a[key] != b[key]
+        key: f"{_short(a[key])} / {_short(b[key])}" for key in a if None not in (a[key], b[key]) and a[key] != b[key]
     }
     mine, theirs = one.documents(), other.documents()
     shared = [task for task in mine if task in theirs]

@@ -37,11 +37,12 @@ def plan(
     params: Sequence[str] = (),
     **options: Any,
 ) -> Plan:
-    """Resolve names into a plan; the baselines join the methods, and `--set` changes their settings.
+    """Resolve names into a plan; `--set` changes settings, then the baselines join the methods.
 
-    `baseline` is one for all methods, EACH for each method's own, or None. Without `methods` the suite's own are taken.
-    `params` sweeps settings of the methods (not of the baseline): a variant for each combination of values. `options`
-    are further fields of the plan; temperature, top_k and top_p are the suite's where they are missing or None.
+    `baseline` is one for all methods (which joins before), EACH for each method's own, or None. Without `methods` the
+    suite's own are taken. `params` sweeps settings of the methods (not of the baseline): a variant for each combination
+    of values. `options` are further fields of the plan; temperature, top_k and top_p are the suite's where they are
+    missing or None.
     """
     pair_spec, suite_spec = config.load_pair(pair), config.load_suite(suite)
     if not (methods or suite_spec.methods):
@@ -111,6 +112,12 @@ def _with_baselines(specs: dict[str, MethodSpec]) -> tuple[dict[str, MethodSpec]
         there = {one.identity: one for one in others if one.method == own[name].method}
         if len(there) == 1:
             (own[name],) = there.values()
+    for name, base in own.items():
+        if (same := specs.get(base.name)) and same.identity != base.identity:
+            raise UserError(
+                f"{name} needs {base.name} with its own settings as the baseline, and this run has another "
+                f"{base.name}; give both the same settings, or --baseline {base.name}"
+            )
     found = {one.name: one for one in [*own.values(), *specs.values()]}
     return found, {name: own[name].name if name in own else name for name in found}
 

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,8 +67,15 @@ class PairSpec(Settings):
             return {role: self._pair[role] for role in ("draft", "target") if role in self._pair}
         found: dict[str, ModelSpec] = {}
         for at, member in enumerate(self.members):
-            one = ModelSpec(**member.model_dump(include=set(ModelSpec.model_fields)))
-            own = next((role for role, known in self._pair.items() if known == one), member.role or f"member{at + 1}")
+            told = member.model_dump(include=member.model_fields_set & set(ModelSpec.model_fields))
+            alike = (role for role, known in self._pair.items() if told.items() <= known.model_dump().items())
+            own = next(alike, None)  # what a member does not tell is as the pair has it
+            one = self._pair[own] if own else ModelSpec(**told)
+            if own and member.role not in (None, own):
+                raise UserError(
+                    f"{self.name}: the member {member.role!r} is the pair's {own}, and that is its role; leave it out"
+                )
+            own = own or member.role or f"member{at + 1}"
             if own in found or self._pair.get(own, one) != one:
                 raise UserError(f"{self.name}: two models have the role {own!r}; give each member a role of its own")
             found[own] = one
@@ -208,7 +216,7 @@ def load_method(text: str) -> MethodSpec:
     if text == spec.method:
         return spec
     return override(load_method(spec.method), spec.settings).model_copy(
-        update={"name": name, "description": spec.description, "paper": spec.paper}
+        update={key: getattr(spec, key) for key in ("name", "description", "paper", *({"baseline"} & raw.keys()))}
     )
 
 
@@ -285,7 +293,12 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Setting
 
 
 def tasks() -> dict[str, TaskInfo]:
-    raw = yaml.safe_load((_folder("tasks") / "index.yaml").read_text())
+    return _tasks(_folder("tasks") / "index.yaml")
+
+
+@cache
+def _tasks(path: Path) -> dict[str, TaskInfo]:
+    raw = yaml.safe_load(path.read_text())
     return {name: _validate(TaskInfo, entry, f"tasks/index.yaml: {name}") for name, entry in raw.items()}
 
 

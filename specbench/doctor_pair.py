@@ -163,7 +163,9 @@ def draft_speed(times: dict[str, float | None]) -> Finding:
         return Finding("draft speed", "ok", text)
     best = f"even if every draft is accepted, the speedup stays below {1 / ratio:.1f}"
     limit = "speculation can only lose" if ratio >= 1 else best
-    return Finding("draft speed", "warning", f"{text}: {limit}", "choose a smaller draft, or look for other work")
+    return Finding(
+        "draft speed", "warning", f"{text}: {limit}", "choose a smaller draft, or let both decode together (cos)"
+    )
 
 
 def instrument(pair: Pair, times: dict[str, float | None]) -> Finding:

@@ -62,6 +62,21 @@ class Lap:
         """Seconds in forwards of one model."""
         return sum(f.seconds for f in self.forwards if f.model == model)
 
+    @property
+    def busy(self) -> float:
+        """Seconds in which a forward was under way; those at the same time count once.
+
+        On a GPU, whose events do not tell when, no more than the whole.
+        """
+        if any(isinstance(f, DeviceForward) for f in self.forwards):
+            return min(self.seconds, sum(f.seconds for f in self.forwards))
+        total, until = 0.0, 0.0
+        for f in sorted(self.forwards, key=lambda f: f._entered):
+            end = f._entered + f.seconds
+            total += max(0.0, end - max(until, f._entered))
+            until = max(until, end)
+        return total
+
 
 @dataclass
 class Stopwatch:

@@ -37,7 +37,10 @@ class Pair:
     def session(self, role: str, watch: Watch | None = None) -> Session:
         """A new sequence for one of the models."""
         if role not in self.models:
-            raise UserError(f"the pair {self.name} has no {role} model; choose another pair, or a method without one")
+            known = ", ".join(self.models)
+            raise UserError(
+                f"the pair {self.name} has no {role} model, only {known}; choose another pair, or a method without one"
+            )
         return Session(self.models[role], role, watch, self.vocabulary)
 
     @property

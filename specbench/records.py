@@ -71,7 +71,7 @@ ROUNDS = pa.schema(
         pa.field("draft_forwards", pa.int32()),
         pa.field("target_seconds", pa.float64()),
         pa.field("draft_seconds", pa.float64()),
-        pa.field("model_seconds", pa.float64()),  # in the forwards of all models
+        pa.field("model_seconds", pa.float64()),  # in which a forward of any model was under way
         pa.field("member_forwards", pa.list_(pa.int32())),  # of the members that are neither target nor draft
         pa.field("member_seconds", pa.list_(pa.float64())),
         pa.field("seconds", pa.float64()),

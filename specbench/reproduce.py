@@ -13,7 +13,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from specbench import commands, config
+from specbench import commands, config, records
 from specbench import run as engine
 from specbench.config import MethodSpec, PairSpec, Plan, SamplingSpec, UserError, task_info
 from specbench.console import console
@@ -178,8 +178,12 @@ def needed(
 
 
 def _stored(plan: Plan) -> list[StoredRun]:
-    """Earlier runs of the store that differ from a plan in their methods only."""
+    """Earlier runs of the store that differ from a plan in their methods only.
+
+    Those that an older version left unfinished cannot go on, and are passed over.
+    """
     runs = [StoredRun(path.parent) for path in sorted(STORE.glob("*/manifest.json"))]
+    runs = [run for run in runs if run.finished or run.manifest["schema"] == records.VERSION]
     return [run for run in runs if run.plan.model_copy(update={"methods": plan.methods}) == plan]
 
 

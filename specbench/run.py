@@ -159,6 +159,8 @@ def mark_divergence(
         base = plan.against(name)
         if base is None or base == name or base not in good or not (methods[name].lossless and methods[base].lossless):
             continue
+        if methods[name].combination != methods[base].combination:  # exact, but for different things
+            continue
         found = diverged(Reference(pair, methods[name].combination), prompt, good[base]["tokens"], sample["tokens"])
         if found:
             sample |= {"diverged_at": found.at, "divergence_gap": found.gap, "divergence": found.kind}
@@ -191,7 +193,7 @@ def round_row(number: int, one: Round, lap: Lap, further: tuple[str, ...] = ()) 
         "draft_forwards": lap.count("draft"),
         "target_seconds": lap.time("target"),
         "draft_seconds": lap.time("draft"),
-        "model_seconds": sum(forward.seconds for forward in lap.forwards),
+        "model_seconds": lap.busy,
         "member_forwards": [lap.count(role) for role in further] or None,
         "member_seconds": [lap.time(role) for role in further] or None,
         "seconds": lap.seconds,

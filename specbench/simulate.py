@@ -100,6 +100,13 @@ def drafting_method(run: StoredRun, name: str | None) -> MethodSpec:
     by_name = {spec.name: spec for spec in run.plan.methods}
     if name is not None and name not in by_name:
         raise UserError(f"{run.folder} has no method {name!r}; it has {', '.join(by_name)}")
+    together = [spec.name for spec in by_name.values() if spec.baseline == "ensemble"]
+    if name in together or len(together) == len(by_name):
+        raise UserError(
+            f"{run.folder}: {name or together[0]} decodes with several models at once, which no replay knows here; "
+            "`specbench analyze collaboration` foretells its speed"
+        )
+    by_name = {key: spec for key, spec in by_name.items() if key not in together}
     columns = {"method": pc.field("method"), "drafted": pc.field("drafted"), "tree": pc.field("parents").is_valid()}
     found = run.rounds().to_table(columns=columns, filter=pc.field("drafted") > 0).to_pandas()
     trees = set(found.method[found.tree])

@@ -109,7 +109,6 @@ class StoredRun:
         models = self.manifest["models"]
         return {key: environment.get(key) for key in MUST_AGREE} | {
             "dtype": models["target"]["dtype"] if models else None,
-            "baseline": self.plan.baseline,
         }
 
     def documents(self) -> dict[str, dict[int, str]]:

@@ -118,6 +118,29 @@ def test_a_baseline_that_is_asked_for_serves_all():
     assert alone.baseline is None and alone.against("cos") is None and [s.name for s in alone.methods] == ["cos"]
 
 
+def test_another_ensemble_of_the_same_name_is_no_baseline():
+    with pytest.raises(UserError, match="cos needs ensemble with its own settings as the baseline"):
+        plan(["ensemble", "cos"], assignments=["ensemble.weights=0.2"])
+    found = plan(["ensemble", "cos"], assignments=["ensemble.weights=0.2"], baseline="ensemble")
+    assert found.against("cos") == "ensemble"
+
+
+def test_a_users_method_file_may_name_its_baseline(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("description: mine\nmethod: cos\nbaseline: vanilla\nsettings: {gamma: 2}\n")
+    assert plan([str(path)]).against("mine") == "vanilla"
+
+
+def test_a_member_is_the_pairs_model_whatever_it_leaves_out(tmp_path):
+    members = [{"model": "bundled:general"}, {"model": "bundled:code", "dtype": "float32"}]
+    pair = config.load_pair(written(tmp_path, target=CODE, draft=GENERAL, members=members))
+    assert list(pair.collaboration) == ["draft", "target"] and sorted(pair.models) == ["draft", "target"]
+    members = [{"model": "bundled:general", "role": "gen"}, {"model": "bundled:code"}]
+    pair = config.load_pair(written(tmp_path, target=CODE, draft=GENERAL, members=members))
+    with pytest.raises(UserError, match="the member 'gen' is the pair's draft"):
+        load_pair(pair)
+
+
 def test_an_ensemble_that_is_named_is_the_baseline_of_the_others():
     found = plan(["ensemble", "cos"], assignments=["ensemble.weights=0.3", "cos.weights=0.3"])
     assert [spec.name for spec in found.methods] == ["ensemble", "cos"]

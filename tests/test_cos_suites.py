@@ -24,7 +24,7 @@ SUITES = {
     ]),
     "cos-three": (4, 1.0, [
         ("ensemble", WE), ("ensemble-parallel", WE), ("member", {"model": "draft"}), ("member", {"model": "target"}),
-        ("member", {"model": "math"}), ("cos-sd", WE | {"gamma": 5}), ("cos", WE | {"gamma": [1, 1, 1]}),
+        ("member", {"model": "math"}), ("cos-sd", WE | {"gamma": 5}), ("cos", WE | {"gamma": 1}),
     ]),
     "cos-apf": (2, 1.0, [
         ("cos-naive", WE | {"gamma": 5}), ("cos", WE | {"gamma": 1}), ("cos", WE | {"gamma": 5}),

@@ -133,3 +133,10 @@ def test_forwards_at_the_same_time_are_timed_each_by_its_own(clock):
     watch.lap()
     (lap,) = watch.laps()
     assert (lap.time("draft"), lap.time("target"), lap.seconds) == (3, 6, 7)
+    assert lap.busy == 7  # two seconds of both count once
+    watch.start()
+    forward(watch, clock, "draft", 1)
+    clock.time += 5
+    forward(watch, clock, "target", 2)
+    watch.lap()
+    assert watch.laps()[0].busy == 3

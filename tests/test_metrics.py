@@ -47,9 +47,11 @@ PREFILL = round_(0, 0, 0, 1, seconds=(50.0, 50.0), forwards=7)  # would spoil ev
 def dataset(rounds):
     """Rounds as they are scanned from files, in several batches."""
     return ds.dataset(
-        pa.Table.from_pandas(pd.DataFrame(rounds).astype({"levels": "Int32", "drafted": "Int32"})).to_batches(
-            max_chunksize=3
-        )
+        pa.Table.from_pandas(
+            pd.DataFrame(rounds)
+            .assign(model_seconds=pd.array([one.get("model_seconds") for one in rounds], "Float64"))
+            .astype({"levels": "Int32", "drafted": "Int32"})
+        ).to_batches(max_chunksize=3)
     )
 
 

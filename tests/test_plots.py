@@ -251,7 +251,9 @@ def test_time(run):
 
 def test_time_of_auxiliary_models(run):
     data = plot_data.read([StoredRun(run)], (), False)
-    measured = dataclasses.replace(data.measured, counts=data.measured.counts.assign(auxiliary=0.02))
+    measured = dataclasses.replace(
+        data.measured, counts=data.measured.counts.assign(models=data.measured.counts.models + 0.02)
+    )
     (ax,) = plot_rounds.time(dataclasses.replace(data, measured=measured)).axes
     widths = [bar.get_width() for bar in ax.patches if abs(bar.get_y() + 0.35 - 1) < 1e-9 and bar.get_width()]
     assert widths == pytest.approx([50, 20, 5, 50])

@@ -5,7 +5,7 @@ model, or raw logits, which are combined first and tempered and cut then.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -21,10 +21,11 @@ PLAIN = Sampling(1.0)  # temperature 1, nothing cut
 
 @dataclass(frozen=True)
 class Combination:
-    """A combination function and what of each model it takes."""
+    """A combination function and what of each model it takes; those of one `key` are the same."""
 
+    key: tuple[object, ...]
     level: Level
-    function: Function
+    function: Function = field(compare=False)
 
     def rows(self, logits: Tensor, sampling: Sampling) -> Tensor:
         """What is kept of a model's logits [k, V] to be combined later [k, V].
@@ -52,20 +53,31 @@ class Combination:
 
 def weighted(weights: Sequence[float]) -> Combination:
     """Weighted ensemble of n models, r = Σ w_i p_i (Eq. 4: λ q + (1 - λ) p)."""
+    key = ("weighted", *weights)
     if len(weights) == 2:  # one pass over V instead of three
         first = weights[0]
-        return Combination("probabilities", lambda rows: torch.lerp(rows[1], rows[0], first))
-    return Combination("probabilities", lambda rows: _weighted_sum(rows, weights))
+        return Combination(key, "probabilities", lambda rows: torch.lerp(rows[1], rows[0], first))
+    return Combination(key, "probabilities", lambda rows: _weighted_sum(rows, weights))
 
 
 def contrastive(mu: float) -> Combination:
     """Contrastive decoding of an amateur q and an expert p, softmax(l_p - μ l_q) (Eq. 5), without a mask."""
-    return Combination("logits", lambda rows: torch.sub(rows[1], rows[0], alpha=mu))
+    return Combination(("contrastive", mu), "logits", lambda rows: torch.sub(rows[1], rows[0], alpha=mu))
 
 
 def realigned(strength: float) -> Combination:
     """Decoding-time realignment of a reference q and an aligned p, softmax(λ l_p + (1 - λ) l_q) (arXiv 2402.02992)."""
-    return Combination("logits", lambda rows: torch.lerp(rows[0], rows[1], strength))
+    return Combination(("realigned", strength), "logits", lambda rows: torch.lerp(rows[0], rows[1], strength))
+
+
+def own(name: str, source: str, level: Level, function: Function) -> Combination:
+    """A user's function, by its name and the hash of its source; probabilities are made to sum to 1 exactly."""
+
+    def normalised(rows: Sequence[Tensor]) -> Tensor:
+        found = function(rows)
+        return found / found.sum(-1, keepdim=True)
+
+    return Combination(("own", name, source), level, function if level == "logits" else normalised)
 
 
 def _weighted_sum(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

@@ -69,7 +69,7 @@ class Verdict:
     token: int | None  # None: nothing follows
     drafted: list[int]  # K tokens, now on the host
     targets: list[int]  # K tokens: what the target preferred at each position
-    ratios: list[float]  # K: p(drafted) / p(target's preference), from raw logits
+    ratios: list[float]  # K: p(drafted) / p(target's preference), from raw logits; of collaborating models r's own
     rescued: tuple[int, ...] = ()  # those of `path` that the exact rule would have rejected
     parents: tuple[int, ...] | None = None  # as in the draft
     predictions: tuple[float, ...] | None = None  # K: as in the draft

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.decoding.combine import Combination, Function, contrastive, realigned, weighted
+from specbench.decoding.combine import Combination, Function, contrastive, own, realigned, weighted
 from specbench.decoding.session import Session
 from specbench.decoding.types import Sampling, Watch
 from specbench.models import Pair
@@ -35,6 +36,14 @@ class Combining(Base):
     mu: float = Field(ge=0, lt=1, description="contrastive: how much of the first model's logits is subtracted (μ)")
     realign: float = Field(allow_inf_nan=False, description="realigned: the second model's share of the logits (λ)")
     level: Literal["probabilities", "logits"] = Field(description="what a function of your own combines")
+
+    @field_validator("weights", "gamma", mode="before", check_fields=False)
+    @classmethod
+    def listed(cls, given: Any) -> Any:
+        """A list that was written without brackets is told apart from a wrong number."""
+        if isinstance(given, str):
+            raise PydanticCustomError("list", f"{given!r} is no number; write several in brackets: [{given}]")
+        return given
 
 
 class Proposing(Combining):
@@ -87,7 +96,7 @@ def combination(settings: Combining, roles: tuple[str, ...], vocabulary: int) ->
         return contrastive(settings.mu) if settings.combine == "contrastive" else realigned(settings.realign), {}
     function, source = _own(settings.combine)
     _check_own(function, settings, len(roles), vocabulary)
-    return Combination(settings.level, function), {"combine": source}
+    return own(settings.combine, source, settings.level, function), {"combine": source}
 
 
 def proposer(name: str, pair: Pair) -> int:
@@ -104,12 +113,18 @@ def _weights(given: float | tuple[float, ...] | None, roles: tuple[str, ...]) ->
     count = len(roles)
     if given is None:
         return [1 / count] * count
-    found = [given, 1 - given] if isinstance(given, float | int) else list(given)
+    if isinstance(given, float | int):
+        if count != 2:
+            raise UserError(f"weights={given}: a number is for two models; give {count}: {', '.join(roles)}")
+        if not 0 <= given <= 1:
+            raise UserError(f"weights={given}: the weight of the first model must be between 0 and 1")
+        return [given, 1 - given]
+    found = list(given)
     if len(found) != count:
         raise UserError(f"weights={given}: {len(found)} weights for {count} models; give one each: {', '.join(roles)}")
     if min(found) < 0 or not math.isclose(sum(found), 1, abs_tol=TOLERANCE):
         raise UserError(f"weights={given}: they must be 0 or more and sum to 1, not to {sum(found):g}")
-    return found
+    return [weight / sum(found) for weight in found]
 
 
 def _own(text: str) -> tuple[Function, str]:
@@ -136,7 +151,8 @@ def _check_own(function: Function, settings: Combining, count: int, vocabulary: 
     """Try a user's function once, on rows of made-up logits or probabilities [3, V]."""
     text = settings.combine
     rng = torch.Generator().manual_seed(0)
-    rows = [4 * torch.randn(3, vocabulary, generator=rng) for _ in range(count)]
+    sharpness = torch.tensor([[0.1], [4.0], [20.0]])  # from nearly even to nearly certain
+    rows = [sharpness * torch.randn(3, vocabulary, generator=rng) for _ in range(count)]
     rows = rows if settings.level == "logits" else [row.softmax(-1) for row in rows]
     given = [row.clone() for row in rows]
     try:
@@ -149,8 +165,10 @@ def _check_own(function: Function, settings: Combining, count: int, vocabulary: 
     if not isinstance(found, Tensor) or found.shape != rows[0].shape:
         what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise UserError(f"combine={text} must return a tensor [3, {vocabulary}] of {count} such; it returned {what}")
-    if found.isnan().any():
-        raise UserError(f"combine={text} returned NaN")
+    if not found.is_floating_point():
+        raise UserError(f"combine={text} returned a tensor of {found.dtype}; return one of floating point")
+    if found.isnan().any() or not found.max(-1).values.isfinite().all():
+        raise UserError(f"combine={text} returned NaN, or rows without a largest finite value")
     if settings.level == "logits":
         return
     if float(found.min()) < 0:

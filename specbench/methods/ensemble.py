@@ -1,6 +1,7 @@
 """Standard collaborative decoding: every model reads each token, and the next one comes from r. The baseline of CoS."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 
@@ -10,8 +11,8 @@ from specbench.decoding.types import Method, Round, Sampling, Scored, Watch
 from specbench.methods.combining import Collaborating, Combining, parts
 from specbench.models import Pair
 
-# How all models read one token: sessions, token [1] -> what each says.
-Forward = Callable[[Sequence[Session], torch.Tensor], list[Scored]]
+# How all models are asked: sessions, a forward of one -> what each says.
+Forward = Callable[[Sequence[Session], Callable[[Session], Scored]], list[Scored]]
 
 
 class Settings(Combining):
@@ -28,11 +29,11 @@ class Ensemble(Collaborating):
         self.forward = forward
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        scored = [session.restart(prompt) for session in self.sessions]
+        scored = self.forward(self.sessions, lambda session: session.restart(prompt))
         while True:
             token = self._choose(scored, sampling, rng)
             yield Round(token.tolist())
-            scored = self.forward(self.sessions, token)
+            scored = self.forward(self.sessions, partial(Session.forward, tokens=token))
 
     @torch.inference_mode()
     def _choose(self, scored: list[Scored], sampling: Sampling, rng: torch.Generator) -> torch.Tensor:
@@ -40,8 +41,8 @@ class Ensemble(Collaborating):
         return self.combination.choose(rows, sampling, rng)
 
 
-def one_by_one(sessions: Sequence[Session], token: torch.Tensor) -> list[Scored]:
-    return [session.forward(token) for session in sessions]
+def one_by_one(sessions: Sequence[Session], ask: Callable[[Session], Scored]) -> list[Scored]:
+    return [ask(session) for session in sessions]
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

@@ -4,8 +4,8 @@ CoS (arXiv 2502.01662) calls it WE-P and CD-P; it is not in the authors' code. H
 GPU a stream of its own.
 """
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
 
@@ -23,21 +23,22 @@ def at_once(device: torch.device, count: int) -> Forward:
     pool = ThreadPoolExecutor(count, thread_name_prefix="member")
     streams = [torch.cuda.Stream(device) for _ in range(count)] if device.type == "cuda" else []
 
-    def forward(sessions: Sequence[Session], token: torch.Tensor) -> list[Scored]:
+    def forward(sessions: Sequence[Session], ask: Callable[[Session], Scored]) -> list[Scored]:
         main = torch.cuda.current_stream(device) if streams else None
 
         def one(at: int) -> Scored:
             if main is None:
-                return sessions[at].forward(token)
+                return ask(sessions[at])
             streams[at].wait_stream(main)
             with torch.cuda.stream(streams[at]):
-                return sessions[at].forward(token)
+                return ask(sessions[at])
 
-        found = list(pool.map(one, range(count)))
-        for stream in streams:
-            assert main is not None
-            main.wait_stream(stream)
-        return found
+        asked = [pool.submit(one, at) for at in range(count)]
+        wait(asked)  # all of them, also where one fails: nobody may be left at work on a session
+        if main is not None:
+            for stream in streams:
+                main.wait_stream(stream)
+        return [one.result() for one in asked]
 
     return forward
 

@@ -13,14 +13,15 @@ from specbench.decoding.types import Sampling
 
 
 def print_audit(console: Console, findings: Sequence[Finding]) -> None:
+    named = any(one.standard != "vanilla" for one in findings)
     table = Table(title="audit", title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading in ("method", "greedy: as vanilla", "agrees for", "sampling: p", "verdict"):
+    for heading in ("method", "greedy: as standard", "agrees for", "sampling: p", "verdict"):
         table.add_column(heading, justify="left" if heading in ("method", "verdict") else "right")
     for one in findings:
         ps = " ".join(f"{s.test.p:.3f}" + ("!" if s.impossible else "") for s in one.sampled) or "-"
         colour = {"defect": "red", "lossy by design": "yellow"}.get(one.verdict, "green")
         same = f"{one.same}/{one.documents}"
-        same += "" if one.standard == "vanilla" else f" {one.standard}"
+        same += f" {one.standard}" if named else ""
         table.add_row(escape(one.method), same, f"{agreement(one):.0%}", ps, f"[{colour}]{one.verdict}[/]")
     console.print(table)
     for one in findings:

@@ -99,16 +99,18 @@ def _acceptance(found: Collaboration) -> Table:
 def _speed(found: Collaboration) -> Table:
     table = plain_table("")
     table.add_column("method", overflow="fold")
-    for name in ("γ", "c", "Thm", "chain", "measured", "/Thm", "/chain"):
+    foretold = bool(found.speed.chain.notna().any())
+    columns = ("γ", "c", "Thm", "chain", "measured", "/Thm", "/chain") if foretold else ("γ", "measured")
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for task, rows in found.speed.groupby("task", sort=False):
         table.add_row(Text(str(task), "bold"))
         for row in rows.itertuples():
             known = not pd.isna(row.low)
             measured = _number(row.speedup) + (f" [{row.low:.2f}, {row.high:.2f}]" if known else "")
-            ratios = _number(row.over_predicted), _number(row.over_chain)
-            foretold = _number(row.c), _number(row.predicted), _number(row.chain)
-            table.add_row(Text(row.method), row.gamma, *foretold, Text(measured), *ratios)
+            cells = {"γ": row.gamma, "c": _number(row.c), "Thm": _number(row.predicted), "chain": _number(row.chain)}
+            cells |= {"measured": measured, "/Thm": _number(row.over_predicted), "/chain": _number(row.over_chain)}
+            table.add_row(Text(row.method), *(Text(cells[name]) for name in columns))
     return table
 
 

@@ -24,6 +24,7 @@ from specbench.report.plot_style import BLACK, GREY, POINTS, WIDTH, Style, few_t
 SIDES = ((1, 1), (1, 0), (0, 1), (-1, -1), (0, -1), (-1, 0), (1, -1), (-1, 1))  # of a point, where its name may stand
 PARTS = np.linspace(0, 1, 12)  # of a line between two points, which names do not cover
 EQUAL = "equal tokens/s"
+ROUNDING = 1e-9  # seconds
 FEWEST = 4  # rounds in a group that is given quartiles
 CONTEXTS = 8  # bins of the context's length, about
 TIMED = "`specbench run --method csd --suite pocket` makes a run that does"
@@ -184,7 +185,10 @@ def lengths(data: PlotData) -> Figure:
 def time(data: PlotData) -> Figure:
     """Milliseconds of decoding per token of each method: in the models' forwards, and the rest."""
     counts = data.measured.counts
-    models = [name for name in ("target", "draft", "auxiliary") if name in counts]
+    further = counts.models - counts.target - counts.draft
+    counts = counts.assign(further=further.where(further.abs() > ROUNDING, 0.0))
+    models = ["target", "draft", *(["further models"] if (further > ROUNDING).any() else [])]
+    counts = counts.rename(columns={"further": "further models"})
     total = counts.groupby(ROW, sort=False)[[*models, "decode", "C"]].sum(min_count=1)
     per_token = (1000 * total[[*models, "decode"]]).div(total.C.where(total.C > 0), axis=0)
     per_token = per_token.assign(rest=per_token.decode - per_token[models].sum(axis=1, skipna=False)).dropna()
@@ -214,8 +218,8 @@ def time(data: PlotData) -> Figure:
 
 def _parts(color: str, models: Sequence[str]) -> dict[str, tuple[object, str]]:
     """Face colour and hatch of each part of a bar: a method's colour, ever lighter, then white for the rest."""
-    hatches = dict(zip(("target", "draft", "auxiliary"), ("", "////", "...."), strict=True))
-    alpha = {"target": 1.0, "draft": 0.5, "auxiliary": 0.25}
+    hatches = dict(zip(("target", "draft", "further models"), ("", "////", "...."), strict=True))
+    alpha = {"target": 1.0, "draft": 0.5, "further models": 0.25}
     return {name: ((color, alpha[name]), hatches[name]) for name in models} | {"rest": ("white", "")}
 
 

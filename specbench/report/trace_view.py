@@ -26,7 +26,7 @@ class Look:
 
 LOOKS = {
     "prefill": Look("blue", "", "the prefill's token"),
-    "target": Look("", "", "the target alone"),
+    "target": Look("", "", "not drafted"),
     "accepted": Look("green", "", "accepted"),
     "rescued": Look("bold underline magenta", "~", "rescued, with p(draft)/p(target) and the target's token"),
     "correction": Look("bold yellow", "!", "correction"),
@@ -203,7 +203,7 @@ def _legend(traces: Sequence[Trace], plain: bool) -> Text:
     entries = []
     if plain:
         drafting = "accepted" in found
-        entries.append(Text("word accepted (in round 0: the prefill's)" if drafting else "word the target alone"))
+        entries.append(Text("word accepted (in round 0: the prefill's)" if drafting else "word not drafted"))
     for origin, look in LOOKS.items():
         name, comma, more = look.meaning.partition(",")
         if origin in found and (look.mark or not plain):
