@@ -59,7 +59,7 @@ gpu-check:
 pocket: $(STAMP)
 	$(BIN)/python -m specbench.pocket.build
 
-# The four that decode together, from the shipped pair: about 25 minutes on one core; a stopped call goes on.
+# The four that decode together, from the shipped pair: about 35 minutes on one core; a stopped call goes on.
 pocket-members: $(STAMP)
 	$(BIN)/python -m specbench.pocket.members
 

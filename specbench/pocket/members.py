@@ -3,7 +3,7 @@ each resume.
 
 As Qwen2.5's Math and Coder models were continued from their base, so are these: `general` is the target with eight of
 its twelve layers, taught by it what the missing ones did; `math` and `code` go on from it, each with its own subject.
-`small` goes on from the pair's draft, as the amateur of contrastive decoding. About 25 minutes on one CPU core.
+`small` goes on from the pair's draft, as the amateur of contrastive decoding. About 35 minutes on one CPU core.
 """
 
 import argparse
