@@ -21,13 +21,13 @@ class Forward:
     width: int
     context: int
     seconds: float = 0.0
-    _entered: float = 0.0
+    began: float = 0.0  # on the host
 
     def __enter__(self) -> None:
-        self._entered = time.perf_counter()
+        self.began = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
-        self.seconds = time.perf_counter() - self._entered
+        self.seconds = time.perf_counter() - self.began
 
 
 @dataclass
@@ -71,9 +71,9 @@ class Lap:
         if any(isinstance(f, DeviceForward) for f in self.forwards):
             return min(self.seconds, sum(f.seconds for f in self.forwards))
         total, until = 0.0, 0.0
-        for f in sorted(self.forwards, key=lambda f: f._entered):
-            end = f._entered + f.seconds
-            total += max(0.0, end - max(until, f._entered))
+        for f in sorted(self.forwards, key=lambda f: f.began):
+            end = f.began + f.seconds
+            total += max(0.0, end - max(until, f.began))
             until = max(until, end)
         return total
 

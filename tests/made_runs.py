@@ -40,7 +40,8 @@ def add_sample(tables, task, doc_id, method, rounds, text, finish, milliseconds=
     key = {"repeat": repeat, "task": task, "doc_id": doc_id, "method": method, "warmup": False}
     seconds = milliseconds / 1000
     for number, one in enumerate(rounds):
-        forwards = [Forward("target", 1, 0, seconds / 2)] + [Forward("draft", 1, 0, seconds / 8)] * one.drafted
+        forwards = [Forward("target", 1, 0, seconds / 2)]
+        forwards += [Forward("draft", 1, 0, seconds / 8, seconds / 2 + i * seconds / 8) for i in range(one.drafted)]
         tables["rounds"].append(key | engine.round_row(number, one, Lap(seconds, forwards)))
     tokens = [token for one in rounds for token in one.tokens]
     tables["samples"].append(
