@@ -66,7 +66,7 @@ def plan(
         swept: list[MethodSpec] = []
         for spec in specs.values():
             (kept if spec == common else swept).append(spec)
-        if not swept or (baseline == EACH and all(spec.method == spec.baseline for spec in swept)):
+        if not swept or (baseline == EACH and not any(spec.settings for spec in swept)):
             raise UserError(f"{[*kept, *swept][0].name} is the baseline and is not swept; choose another --method")
         axes = config.parse_params(params)
         specs = {spec.name: spec for spec in [*kept, *(one for spec in swept for one in config.grid(spec, axes))]}

@@ -153,3 +153,13 @@ def test_a_method_without_a_combination_takes_the_one_that_is_there():
     assert [spec.name for spec in found.methods] == ["ensemble[combine=contrastive,mu=0.3]", "member", "cos"]
     suite = commands.plan([], "cos-cd", "pocket", [], "each", 1)
     assert {suite.against(spec.name) for spec in suite.methods} == {"ensemble[combine=contrastive]"}
+
+
+def test_ensembles_can_be_swept_and_vanilla_cannot():
+    found = plan(["ensemble"], params=["weights=0.2,0.8"])
+    assert {spec.name: found.against(spec.name) for spec in found.methods} == {
+        "ensemble[weights=0.2]": "ensemble[weights=0.2]",
+        "ensemble[weights=0.8]": "ensemble[weights=0.8]",
+    }
+    with pytest.raises(UserError, match="vanilla is the baseline and is not swept"):
+        plan(["vanilla"], params=["gamma=2,4"])
