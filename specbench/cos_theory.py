@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 
 from specbench import compare, records
 from specbench.config import MethodSpec, UserError
+from specbench.methods.combining import weights_of
+from specbench.methods.cos import gammas_of
 from specbench.stored import StoredRun
 
 COS = ("cos", "cos-naive", "cos-sd")  # implementations that propose tokens to a combined distribution
@@ -124,7 +126,7 @@ def collaboration(run: StoredRun) -> Collaboration:
             mine = tokens[(tokens.task == task) & (tokens.method == name)]
             if mine.empty:
                 continue
-            rows = _acceptance(mine, roles, _bounds(spec, len(roles)), greedy)
+            rows = _acceptance(mine, roles, _bounds(spec, roles), greedy)
             key = {"task": task, "method": name}
             acceptance += [key | row for row in rows]
             alphas = {row["proposer"]: row["alpha"] for row in rows}
@@ -221,24 +223,15 @@ def proposal_lengths(run: StoredRun, spec: MethodSpec, default: int) -> tuple[in
     pair, gamma = run.plan.pair, spec.values["gamma"]
     if spec.method != "cos":
         return (int(gamma),)
-    if isinstance(gamma, list | tuple):
-        return tuple(gamma)
-    count = len(pair.collaboration)
-    if gamma is None:
-        return tuple(member.gamma or 1 for member in pair.members) or (1,) * count
-    return tuple(int(gamma) if at == default else 1 for at in range(count))
+    return tuple(gammas_of(gamma, list(pair.collaboration), [member.gamma for member in pair.members], default))
 
 
-def _bounds(spec: MethodSpec, count: int) -> list[float]:
+def _bounds(spec: MethodSpec, roles: Sequence[str]) -> list[float]:
     """The least overlap of each member's proposals; NaN where the combination is no weighted ensemble."""
-    weights = spec.values.get("weights")
     if spec.values.get("combine", "weighted") != "weighted":
-        return [math.nan] * count
-    if weights is None:
-        weights = [1 / count] * count
-    elif not isinstance(weights, list | tuple):
-        weights = [weights, 1 - weights]
-    return [lower_bound(weights, at) for at in range(count)]
+        return [math.nan] * len(roles)
+    weights = weights_of(spec.values.get("weights"), roles)
+    return [lower_bound(weights, at) for at in range(len(roles))]
 
 
 def drafted_tokens(run: StoredRun, methods: Sequence[str]) -> pd.DataFrame:

@@ -5,7 +5,7 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.decoding.combine import Combination, Function, contrastive, own, realigned, weighted
 from specbench.decoding.session import Session
-from specbench.decoding.types import Sampling, Watch
+from specbench.decoding.types import Stateless, Watch
 from specbench.models import Pair
 
 SMALLEST = "smallest"
@@ -52,26 +52,18 @@ class Proposing(Combining):
     proposer: str = Field(description="who proposes first: smallest, or the role of a model")
 
 
-class Collaborating:
+class Collaborating(Stateless):
     """Base of the methods: n sessions in the members' order and their combination. Lossless as to r."""
 
     lossless = True
     reach = 1
+    combination: Combination
 
     def __init__(self, sessions: list[Session], combination: Combination, inputs: dict[str, str]) -> None:
         self.sessions, self.combination, self._inputs = sessions, combination, inputs
 
     def inputs(self) -> dict[str, str]:
         return self._inputs
-
-    def check(self, sampling: Sampling) -> None: ...
-
-    def reset(self, task: str = "") -> None: ...
-
-    def state(self) -> Any:
-        return None
-
-    def restore(self, state: Any) -> None: ...
 
 
 def parts(settings: Combining, pair: Pair, watch: Watch) -> tuple[list[Session], Combination, dict[str, str]]:
@@ -89,7 +81,7 @@ def parts(settings: Combining, pair: Pair, watch: Watch) -> tuple[list[Session],
 def combination(settings: Combining, roles: tuple[str, ...], vocabulary: int) -> tuple[Combination, dict[str, str]]:
     """The combination of the settings for models in these roles, and the hash of a function of one's own."""
     if settings.combine == "weighted":
-        return weighted(_weights(settings.weights, roles)), {}
+        return weighted(weights_of(settings.weights, roles)), {}
     if settings.combine in KINDS:
         if len(roles) != 2:
             raise UserError(f"combine={settings.combine} is for two models; this pair has {', '.join(roles)}")
@@ -109,7 +101,8 @@ def proposer(name: str, pair: Pair) -> int:
     return roles.index(name)
 
 
-def _weights(given: float | tuple[float, ...] | None, roles: tuple[str, ...]) -> list[float]:
+def weights_of(given: float | Sequence[float] | None, roles: Sequence[str]) -> list[float]:
+    """The weight of each model by the setting `weights`. Raises UserError where they do not fit."""
     count = len(roles)
     if given is None:
         return [1 / count] * count

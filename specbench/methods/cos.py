@@ -62,14 +62,19 @@ class CoS(Collaborating):
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     first = proposer(settings.proposer, pair)
-    return CoS(*parts(settings, pair, watch), _gammas(settings.gamma, pair, first), first)
+    gammas = gammas_of(settings.gamma, pair.collaboration, pair.gammas, first)
+    return CoS(*parts(settings, pair, watch), gammas, first)
 
 
-def _gammas(given: int | tuple[int, ...] | None, pair: Pair, first: int) -> list[int]:
-    """γ of each member. Raises UserError for a list of another length."""
-    roles = pair.collaboration
+def gammas_of(
+    given: int | Sequence[int] | None, roles: Sequence[str], told: Sequence[int | None], first: int
+) -> list[int]:
+    """γ of each member by the setting `gamma`; the pair's file has `told` some, or none at all.
+
+    Raises UserError for a list of another length.
+    """
     if given is None:
-        return [gamma or 1 for gamma in pair.gammas or [None] * len(roles)]
+        return [gamma or 1 for gamma in told or [None] * len(roles)]
     found = [given if i == first else 1 for i in range(len(roles))] if isinstance(given, int) else list(given)
     if len(found) != len(roles):
         raise UserError(f"gamma={given}: {len(found)} for {len(roles)} models; give one each: {', '.join(roles)}")

@@ -23,8 +23,8 @@ class Settings(Proposing):
     gamma: int = Field(ge=1, description="tokens that the proposer drafts a round (γ)")
 
 
-class Drafting(Collaborating):
-    """One model drafts γ tokens, the others score them."""
+class NaiveCoS(Collaborating):
+    """One model drafts γ tokens, the others score them; nothing follows a draft that was accepted whole."""
 
     def __init__(
         self, sessions: list[Session], combination: Combination, inputs: dict[str, str], gamma: int, first: int
@@ -45,14 +45,7 @@ class Drafting(Collaborating):
             yield Round(verdict.committed, verdict)
 
     def score(self, group: Collaboration) -> None:
-        """Have the pending tokens scored by all models that have not yet."""
-        raise NotImplementedError
-
-
-class NaiveCoS(Drafting):
-    """The proposer is not asked again; nothing follows a draft that was accepted whole."""
-
-    def score(self, group: Collaboration) -> None:
+        """Have the pending tokens scored by the models that have not read them; the proposer is not asked again."""
         for model in range(len(self.sessions)):
             if model != self.first:
                 group.score(model)

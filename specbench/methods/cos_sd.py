@@ -6,13 +6,13 @@ The combined model knows nothing of the draft's forwards, so the proposer scores
 from specbench.decoding.collaborate import Collaboration
 from specbench.decoding.types import Method, Watch
 from specbench.methods.combining import parts, proposer
-from specbench.methods.cos_naive import Drafting, Settings
+from specbench.methods.cos_naive import NaiveCoS, Settings
 from specbench.models import Pair
 
 __all__ = ["Settings", "build"]
 
 
-class CombinedTarget(Drafting):
+class CombinedTarget(NaiveCoS):
     """All models score γ + 1 positions; the bonus token comes from r."""
 
     def score(self, group: Collaboration) -> None:
