@@ -20,6 +20,7 @@ from specbench import run as engine
 from specbench.config import UserError, load_method, task_info
 from specbench.decoding.acceptance import AcceptanceHead, features
 from specbench.decoding.sampling import probabilities
+from specbench.decoding.session import LAST
 from specbench.decoding.types import Sampling
 from specbench.heads import Head, hidden_size, read_head
 from specbench.methods.specdecpp import KIND, SHAPES, acceptance_head
@@ -109,7 +110,7 @@ def read_again(run: StoredRun, method: str, samples: pd.DataFrame, pair: Pair) -
             if row["drafted"]:
                 context = [*prompts[key[1:]], *tokens[key][:known]]
                 before = session.catch_up(context).logits[-1:]
-                scored = session.forward(row["draft_tokens"], hidden=True)
+                scored = session.forward(row["draft_tokens"], hidden=LAST)
                 assert scored.hidden is not None
                 hidden.append(scored.hidden.float())
                 confidence.append(_confidence(row, torch.cat([before, scored.logits[:-1]])))

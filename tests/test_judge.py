@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from specbench import config, heads
 from specbench.config import UserError
 from specbench.decoding.drafters import ModelDrafter
-from specbench.decoding.session import Session
+from specbench.decoding.session import LAST, Session
 from specbench.decoding.types import Draft, Sampling, Scored
 from specbench.heads import Head, find_head, fingerprint, hidden_size, read_head, write_head
 from specbench.methods.judge import Judge, Settings, build, shapes
@@ -258,7 +258,7 @@ def test_hidden_size_is_what_the_output_layer_reads():
     """OPT of 350 M projects its last state from 1024 to 512."""
     projected = oracle.tiny("opt", word_embed_proj_dim=16)
     session = Session(projected, "target")
-    assert session.forward([1, 2], hidden=True).hidden.shape == (2, hidden_size(projected)) == (2, 16)
+    assert session.forward([1, 2], hidden=LAST).hidden.shape == (2, hidden_size(projected)) == (2, 16)
 
 
 @pytest.mark.parametrize(

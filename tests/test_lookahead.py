@@ -4,6 +4,7 @@ import copy
 import functools
 import itertools
 import types
+from dataclasses import replace
 
 import numpy as np
 import oracle
@@ -35,7 +36,7 @@ class Spied(Session):
         self.fed = []
         return super().restart(prompt)
 
-    def forward(self, tokens, keep=0, parents=None, hidden=False):
+    def forward(self, tokens, keep=0, parents=None, hidden=()):
         if parents is not None:
             self.fed.append((list(tokens), list(parents)))
         return super().forward(tokens, keep, parents, hidden)
@@ -378,8 +379,13 @@ def test_samples_from_the_target(size, count, sampling):
     assert stood > 100 and fell > 100
 
 
-def test_a_wrong_residual_is_found(monkeypatch):
-    monkeypatch.setattr(trees, "residual", lambda p, q: p)
+def test_a_token_emitted_by_another_draw_than_the_tested_one_is_found(monkeypatch):
+    def twice(draft, logits, sampling, rng):
+        tested = test(draft, logits, sampling, rng)
+        return replace(tested, emit=trees.draw(logits, sampling, rng)[0])
+
+    test = trees.tree_test
+    monkeypatch.setattr(trees, "tree_test", twice)
     assert drawn(*BIGRAMS, Sampling(1.0), DRAWS)[0] < ALPHA
 
 

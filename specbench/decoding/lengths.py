@@ -5,7 +5,7 @@ the draft goes on. Notation: q the distribution that d_s was drawn from, s = 1, 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specbench.decoding.acceptance import AcceptanceHead, features
 from specbench.decoding.sampling import probabilities
-from specbench.decoding.session import Session
+from specbench.decoding.session import LAST, Session
 from specbench.decoding.types import Sampling, Verdict
 
 RAW = Sampling(1.0)
@@ -47,7 +47,7 @@ class Lengths:
     """Always γ tokens; and the base of the policies that choose. One has one text at a time, as its drafter has."""
 
     looks = False  # whether it is asked behind each drafted token
-    hidden = False  # whether it then reads the draft's hidden states
+    hidden: Sequence[int] = ()  # the draft's hidden states that it then reads, as in Session.forward
     chosen_by: Mapping[str, str] = {}  # hash of the settings it was made with, where another method's `length` names it
 
     def begin(self, prompt: list[int]) -> None:
@@ -147,7 +147,7 @@ class Predicted(Looking):
     `confident` tells a head that reads q(d) too.
     """
 
-    hidden = True
+    hidden = LAST
 
     def __init__(
         self, head: AcceptanceHead, threshold: float, shortest: int, hashes: Mapping[str, str], confident: bool = False

@@ -10,6 +10,8 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specbench.decoding.types import Scored, Watch
 
+LAST = (-1,)  # of the hidden states the last, behind the final norm
+
 
 class Unwatched:
     def forward(self, model: str, width: int, context: int) -> AbstractContextManager[None]:
@@ -61,14 +63,16 @@ class Session:
         tokens: Sequence[int] | Tensor,
         keep: int = 0,
         parents: Sequence[int] | None = None,
-        hidden: bool = False,
+        hidden: Sequence[int] = (),
+        features: Tensor | None = None,
     ) -> Scored:
         """Feed n tokens, a chain or (part of) a tree, and append them to the cache.
 
         `tokens` are host ids or a tensor [n] on the device. Returns logits [n, V], or the last `keep` rows of them, and
-        with `hidden` as many last hidden states. `parents` makes them a tree: for each token the index, among the
-        tree's tokens in the order they were fed, of the one that it follows; -1 for the context. Calls with `parents`
-        go on with the open tree.
+        of all tokens the hidden states [n, D] that `hidden` names, side by side: 0 enters the first layer, i the one
+        behind the i-th, and LAST is what the output layer reads. `parents` makes the tokens a tree: for each the index,
+        among the tree's tokens in the order they were fed, of the one that it follows; -1 for the context. Calls with
+        `parents` go on with the open tree. `features` [n, F] are what a model reads beside its tokens, if it does.
         """
         ids = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens, device=self.device)
         width = ids.shape[0]
@@ -79,8 +83,9 @@ class Session:
                 use_cache=True,
                 logits_to_keep=keep,
                 return_dict=True,
-                output_hidden_states=hidden,
+                output_hidden_states=bool(hidden),
                 **self._branches(parents),
+                **({} if features is None else {"features": features[None]}),
             )
         self._length += width
         if isinstance(tokens, Tensor):
@@ -88,7 +93,7 @@ class Session:
         else:
             self.tokens.extend(tokens)
         logits = out.logits[0, :, : self.vocabulary]
-        return Scored(logits, hidden=out.hidden_states[-1][0, -keep:] if hidden else None)
+        return Scored(logits, hidden=torch.cat([out.hidden_states[i][0] for i in hidden], -1) if hidden else None)
 
     def _branches(self, parents: Sequence[int] | None) -> dict[str, object]:
         """Positions and attention masks for the next tokens of a tree; what the model does by itself for a chain."""
@@ -101,12 +106,10 @@ class Session:
         self._tree.grow(parents)
         return self._tree.inputs(len(parents), self.model)
 
-    def catch_up(self, context: Sequence[int], hidden: bool = False) -> Scored:
+    def catch_up(self, context: Sequence[int], hidden: Sequence[int] = ()) -> Scored:
         """Make the cache hold exactly `context`: roll back to what is common, feed the rest; logits [fed, V].
 
-        With `hidden` the last hidden states too.
-
-        The last token is fed anew if it is there already, since its logits are wanted.
+        `hidden` is as in `forward`. The last token is fed anew if it is there already, since its logits are wanted.
         """
         if self._tree:
             self.truncate(self._tree.root)

@@ -16,6 +16,9 @@ from specbench.decoding.types import Draft, Round, Sampling, Scored
 # cache holds the whole context and the draft, no more.
 Score = Callable[[Session, Tensor, Draft], Scored]
 
+# How the target reads a prompt, into an empty cache: the last row of the logits is that of the prompt's last token.
+Prefill = Callable[[Session, list[int]], Scored]
+
 
 def read_once(target: Session, recent: Tensor, draft: Draft) -> Scored:
     """One forward over the last committed token and the draft, a chain or a tree."""
@@ -33,13 +36,14 @@ def speculate(
     rng: torch.Generator,
     score: Score = read_once,
     recent: int = 1,
+    prefill: Prefill = Session.restart,
 ) -> Iterator[Round]:
     """Decode `prompt` for ever, at most γ drafted tokens (levels of a tree) and one target forward a round.
 
     `score` is shown the last `recent` committed tokens (at least 1), or all of them while there are fewer.
     """
     drafter.begin(prompt)
-    token, _ = draw(target.restart(prompt).logits, sampling, rng)
+    token, _ = draw(prefill(target, prompt).logits[-1:], sampling, rng)
     context = [*prompt, int(token)]
     yield Round(context[-1:])
     while True:

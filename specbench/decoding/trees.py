@@ -3,34 +3,58 @@
 from collections import defaultdict
 
 import torch
+from torch import Tensor
 
 from specbench.decoding.accept import Tested, predicting, weigh
-from specbench.decoding.sampling import pick, probabilities, residual
+from specbench.decoding.sampling import draw, pick, probabilities, residual
 from specbench.decoding.types import Draft, Sampling, Scored, Verdict
 
 
-def tree_test(draft: Draft, logits: torch.Tensor, sampling: Sampling, rng: torch.Generator) -> Tested:
-    """Test the K tokens of a tree that was not drawn at random, against logits [K + 1, V].
+def tree_test(draft: Draft, logits: Tensor, sampling: Sampling, rng: torch.Generator) -> Tested:
+    """Test the K tokens of a tree against logits [K + 1, V] behind the context and behind each of them.
 
     A token's test holds if the scan reaches it: what it follows stands, and all before it that follow the same did
-    not pass. T = 0: it passes if it is the argmax. T > 0: with probability p(d) over the mass that the refused ones
-    left, and where none passes, the token to emit is drawn from what is left of p: multi-round rejection sampling
-    (SpecInfer, arXiv 2305.09781, Algorithm 2) with point masses for q.
+    not pass. A tree that was not drawn at random needs one token of the target behind each node: it is the only child
+    that passes, or what is emitted if there is no such child. One that was: `recursive_test`.
     """
-    tokens, rows = draft.tokens, draft.rows
-    assert rows is not None and draft.probs is None
-    if sampling.greedy:
-        emit = logits.argmax(-1)
-        return Tested(tokens == predicting(draft, emit), emit)
-    p = probabilities(logits, sampling)
-    p_draft = p[rows, tokens]
-    earlier = (rows[:, None] == rows).tril(-1)  # [K, K]: of those that follow the same, the ones before
-    needed = torch.rand(len(tokens), generator=rng, device=p.device, dtype=p.dtype) * (
-        1 - earlier.to(p.dtype) @ p_draft
-    )
-    refused = torch.zeros_like(p)
-    refused[rows, tokens] = p_draft
-    return Tested(needed < p_draft, pick(residual(p, refused), rng), p_draft, needed)
+    if draft.probs is None or sampling.greedy:
+        emit, _ = draw(logits, sampling, rng)
+        return Tested(draft.tokens == predicting(draft, emit), emit)
+    return recursive_test(draft, draft.probs, probabilities(logits, sampling), rng)
+
+
+def recursive_test(draft: Draft, q: Tensor, p: Tensor, rng: torch.Generator) -> Tested:
+    """Recursive rejection sampling: test tokens that were drawn from q [K, V] against the target's p [K + 1, V].
+
+    The tokens that follow the same one are tested in their order: each passes with probability min(1, p(d) / q(d)), and
+    if it does not, p becomes norm((p - q)₊) for the next; what is left behind the last is emitted from. Row i of q is
+    what the i-th token was drawn from, given the tokens before it that follow the same: the draft's own distribution
+    each time (multi-round rejection sampling: SpecInfer, arXiv 2305.09781, Algorithm 2), or without those that were
+    drawn (recursive rejection sampling: RSD, arXiv 2402.14160, Algorithm 1). Lossless for both.
+    """
+    assert draft.parents is not None and draft.rows is not None
+    left = p.clone()  # [K + 1, V]: of each distribution, what its tests so far have left
+    tokens, p_draft, q_draft = draft.tokens, torch.zeros_like(q[:, 0]), q.gather(-1, draft.tokens[:, None])[:, 0]
+    for turn in turns(draft.parents):
+        nodes = torch.tensor(turn, device=tokens.device)
+        rows = draft.rows[nodes]
+        p_draft[nodes] = left[rows, tokens[nodes]]
+        rest = residual(left[rows], q[nodes])
+        left[rows] = rest / rest.sum(-1, keepdim=True)
+    needed = torch.rand(len(tokens), generator=rng, device=p.device, dtype=p.dtype) * q_draft
+    return Tested(needed < p_draft, pick(left, rng), p_draft, needed)
+
+
+def turns(parents: tuple[int, ...]) -> list[list[int]]:
+    """The nodes that are tested first of those that follow the same one, then the second ones, and so on."""
+    seen: dict[int, int] = defaultdict(int)
+    found: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        if seen[parent] == len(found):
+            found.append([])
+        found[seen[parent]].append(node)
+        seen[parent] += 1
+    return found
 
 
 def exact_tree(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
@@ -43,7 +67,8 @@ def exact_tree(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Gene
     at: int | None = -1
     while at is not None:
         branches = following[at]
-        assert len({weighed.drafted[i] for i in branches}) == len(branches), "a token is drafted twice in one place"
+        distinct = len({weighed.drafted[i] for i in branches}) == len(branches)
+        assert distinct or draft.probs is not None, "a token is drafted twice in one place"
         at = next((i for i in branches if weighed.passed[i]), None)
         if at is not None:
             path.append(at)

@@ -39,7 +39,7 @@ class Scored:
 
     logits: Tensor  # [n, V]
     original: Tensor | None = None  # [K, V]: the target's own, where a method changed `logits`; None: the same
-    hidden: Tensor | None = None  # [n, D]: the last hidden state after reading each token, if it was asked for
+    hidden: Tensor | None = None  # [n, D]: hidden states after reading each token, if they were asked for
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Draft:
     """K proposed tokens, a chain or a tree; `probs` are the distributions they were drawn from.
 
     In a tree, `parents` tells which token each one follows: an index before its own, or -1 for the context. Those that
-    follow the same one differ.
+    follow the same one differ, unless they were drawn independently (`probs`); they are tested in their order, and each
+    row of `probs` is what a token was drawn from given those before it that follow the same.
     """
 
     tokens: Tensor  # [K] int64, on the model's device

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specbench.decoding.accept import weigh
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.session import Session
+from specbench.decoding.session import LAST, Session
 from specbench.decoding.speculate import speculate
 from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.heads import Head, find_head, hidden_size
@@ -77,7 +77,7 @@ class Judge(Drafted):
 
 def read_states(target: Session, recent: Tensor, draft: Draft) -> Scored:
     """One forward over the last committed token and the draft: logits [K + 1, V] and last hidden states [K + 1, D]."""
-    return target.forward(torch.cat([recent[-1:], draft.tokens]), hidden=True)
+    return target.forward(torch.cat([recent[-1:], draft.tokens]), hidden=LAST)
 
 
 def shapes(pair: Pair) -> dict[str, tuple[int, ...]]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specbench.decoding.generate import Ending, Limits
 from specbench.decoding.sampling import draw, probabilities
+from specbench.decoding.session import LAST
 from specbench.decoding.types import Sampling
 from specbench.heads import fingerprint
 from specbench.models import Pair
@@ -64,7 +65,7 @@ class Collector:
         own = torch.rand(n, generator=rng, device=self.pair.device).to(drawn.device) < self.mix
         mixture = torch.where(own, torch.tensor(response, device=drawn.device), drawn)
         self.draft.truncate(len(document.prompt))
-        hidden = self.draft.forward(mixture, hidden=True).hidden  # [n, H]: row i is behind Z_i itself
+        hidden = self.draft.forward(mixture, hidden=LAST).hidden  # [n, H]: row i is behind Z_i itself
         assert hidden is not None
         kept = ~own
         return Observed(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench.decoding.generate import Ending, Limits
-from specbench.decoding.session import Session
+from specbench.decoding.session import LAST, Session
 from specbench.heads import fingerprint
 from specbench.models import Pair
 from specbench.run import detokenizer, stable_seed
@@ -63,7 +63,7 @@ class Miner:
         states, scores = [], []
         for i in chosen:
             self.target.truncate(len(prompt) + i)
-            scored = self.target.forward([mismatches[i]], hidden=True)
+            scored = self.target.forward([mismatches[i]], hidden=LAST)
             assert scored.hidden is not None
             states.append(half(scored.hidden[0]))
             swapped = self.ending(document)
