@@ -283,8 +283,9 @@ def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair,
         if need > pair.context:
             raise UserError(
                 f"{request.task}, document {request.doc_id}: {len(prompt)} prompt tokens, {request.max_new_tokens} new "
-                f"ones and a draft need {need} positions, but {pair.name} has {pair.context}; use fewer shots (a suite "
-                "file of your own), fewer documents (--limit) or a pair with a longer context"
+                f"ones and a draft of up to {reach} need {need} positions, but {pair.name} has {pair.context}; use "
+                "smaller drafts (--set), fewer shots (a suite file of your own), fewer documents (--limit) or a pair "
+                "with a longer context"
             )
 
 
