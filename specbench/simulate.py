@@ -107,16 +107,22 @@ def drafting_method(run: StoredRun, name: str | None) -> MethodSpec:
             "`specbench analyze collaboration` foretells its speed"
         )
     by_name = {key: spec for key, spec in by_name.items() if key not in together}
-    columns = {"method": pc.field("method"), "drafted": pc.field("drafted"), "tree": pc.field("parents").is_valid()}
+    columns = {
+        "method": pc.field("method"),
+        "tree": pc.field("parents").is_valid(),
+        "modelled": pc.field("draft_forwards") > 0,
+    }
     found = run.rounds().to_table(columns=columns, filter=pc.field("drafted") > 0).to_pandas()
     trees = set(found.method[found.tree])
-    drafting = set(found.method) - trees
+    drafting = set(found.method[found.modelled]) - trees
     wanted = [name] if name else [spec for spec in by_name if spec in drafting]
     for one in wanted:
         if one in drafting:
             return by_name[one]
         if one in trees:
             raise UserError(f"{one} drafts trees, which cannot be replayed; choose another --method")
+        if one in set(found.method):
+            raise UserError(f"{one} drafts without a model, from what it has read; choose another --method")
         raise UserError(f"{one} drafted nothing in {run.folder}; choose another --method")
     raise UserError(f"{run.folder} has no drafts of one chain to replay; `specbench run --method sps` makes some")
 

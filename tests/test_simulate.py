@@ -394,6 +394,9 @@ def test_runs_that_cannot_be_replayed(tmp_path):
     trees = StoredRun(run_of(tmp_path / "trees", {"swift": [[(3, 1)] * 9]}, extra={"parents": [-1, 0, 0]}))
     with pytest.raises(UserError, match="swift drafts trees"):
         simulate(trees, "swift")
+    looked_up = StoredRun(run_of(tmp_path / "pld", {"pld": [[(3, 1)] * 9]}, extra={"draft_forwards": 0}))
+    with pytest.raises(UserError, match="pld drafts without a model"):
+        simulate(looked_up, "pld")
     untimed = run_of(tmp_path / "untimed", {"sps[gamma=3]": [[(3, 1)] * 9]}, extra={"target_seconds": None})
     with pytest.raises(UserError, match="do not tell the seconds"):
         simulate(StoredRun(untimed))
