@@ -1,0 +1,38 @@
+"""The command that measures drafts on recorded texts."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.cli.options import Plain, Set, known, user_errors
+
+
+def replay(
+    traces: Annotated[
+        Path, typer.Option(help='JSON Lines of {"prompt": [ids], "generated": [ids]}; `id`, `task` if wanted')
+    ],
+    method: Annotated[
+        str, typer.Option(help="a method that drafts without a model: pld or rest", autocompletion=known("methods"))
+    ] = "pld",
+    set_: Set = None,
+    pair: Annotated[
+        str | None,
+        typer.Option(
+            help="whose tokenizer the ids are of; rest finds the datastore by it that ships with a pair",
+            autocompletion=known("pairs"),
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Parquet file to write, a row for each position")] = None,
+    format: Annotated[Plain, typer.Option(help="how to print; csv and json have each task")] = Plain.table,
+) -> None:
+    """How far recorded texts go along the drafts of a method, at every position; without any model.
+
+    `specbench replay --traces texts.jsonl --method pld --set pld.ngram=4`
+
+    `specbench replay --traces texts.jsonl --method rest --pair pocket`
+    """
+    from specbench.report import replay_view
+
+    with user_errors():
+        replay_view.main(traces, method, set_ or [], pair, format.value, out)

@@ -1,0 +1,215 @@
+"""A target that says again what was recorded: how well drafts without a model fit given texts, without any weights.
+
+A drafter is asked at every position of a recorded text behind its first token, which a prefill gives. What is measured
+there is the acceptance length: the longest path of the draft that the text goes along. Beside it are the rounds that
+greedy decoding would have laid, from one position to the next.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+import torch
+
+from specbench import config, methods
+from specbench.config import UserError
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.types import Draft, Sampling
+from specbench.measure import now
+from specbench.models import load_tokenizer, vocabulary_hash
+
+ALL = "all tasks"
+NAMES = {"prompt": ("prompt", "prompt_ids"), "generated": ("generated", "generated_ids")}
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A recorded text, as token ids."""
+
+    prompt: list[int]
+    generated: list[int]
+    task: str
+    id: str
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A row of `positions` for each place where a draft was asked for; texts with fewer than two tokens have none.
+
+    drafted: tokens of the draft; levels: of the draft as far as the text goes on; tested: those that the text reached;
+    accepted: those that it went along; microseconds: of the host, for the draft; committed: by the round that begins
+    there (null where none does), its last token being the target's own.
+    """
+
+    method: str
+    texts: int
+    positions: pd.DataFrame
+
+
+def read_traces(path: Path) -> list[Trace]:
+    """JSON Lines of {"prompt": [ids], "generated": [ids]}; `id` and `task` are optional, empty lines are skipped.
+
+    Raises UserError, with the line's number, for anything else, and for a file without texts.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    try:
+        lines = path.read_text().split("\n")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no text; give a file of JSON Lines") from None
+    found = [_trace(line, f"{path}, line {at}", at) for at, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise UserError(f'{path} holds no texts; write a line {{"prompt": [ids], "generated": [ids]}} for each')
+    return found
+
+
+def _trace(line: str, where: str, at: int) -> Trace:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where} is not JSON ({error})") from None
+    if not isinstance(record, dict):
+        raise UserError(f'{where} is no object; write {{"prompt": [ids], "generated": [ids]}}')
+    ids = {}
+    for name, keys in NAMES.items():
+        key = next((key for key in keys if key in record), None)
+        if key is None:
+            raise UserError(f"{where} has no {' or '.join(map(repr, keys))}; it has {', '.join(record) or 'nothing'}")
+        ids[name] = record[key]
+        if not isinstance(ids[name], list):
+            raise UserError(f"{where}: {key!r} must be a list of token ids; tokenise texts first")
+        wrong = next((x for x in ids[name] if type(x) is not int or not 0 <= x < 2**31), None)
+        if wrong is not None:
+            raise UserError(f"{where}: {key!r} holds {json.dumps(wrong)}, which is no token id (a whole number from 0)")
+    return Trace(**ids, task=str(record.get("task", "-")), id=str(record.get("id", at)))
+
+
+def find_drafter(name: str, assignments: Iterable[str], pair: str | None = None) -> tuple[str, Drafter, int]:
+    """The drafter of a method, what to call it, and the γ that it is asked for.
+
+    `assignments` are `METHOD.KEY=VALUE` texts. `pair` tells whose tokenizer the texts are of, for methods that must
+    know it; None: not told. Raises UserError for a method that drafts by a model, and for settings that do not fit.
+    """
+    spec = config.load_method(name)
+    changes = config.parse_assignments(assignments)
+    if unknown := set(changes) - {spec.name}:
+        raise UserError(f"--set {unknown.pop()}.…: the method is {spec.name}; write --set {spec.name}.KEY=VALUE")
+    spec = config.variant(spec, changes.get(spec.name, {}))
+    module = methods.module(spec.method)
+    if not hasattr(module, "drafter"):
+        raise UserError(f"{spec.name} has no drafter that works without models; choose pld or rest")
+    settings = config.validated(module.Settings, spec.values, spec.name)
+    tokenizer = vocabulary_hash(load_tokenizer(config.load_pair(pair).target)) if pair else None
+    return spec.name, module.drafter(settings, tokenizer, torch.device("cpu")), cast(Any, settings).gamma
+
+
+def replay(
+    method: str, drafter: Drafter, gamma: int, traces: Iterable[Trace], advance: Callable[[int], None] = lambda _: None
+) -> Replayed:
+    """Ask a drafter for at most γ tokens (levels of a tree) at each position of the texts.
+
+    `advance` is called with 1 after each text. Raises UserError where no text has a position.
+    """
+    rows: list[dict[str, Any]] = []
+    texts = 0
+    for texts, trace in enumerate(traces, 1):
+        found = positions(drafter, gamma, trace)
+        begun = rounds(drafter, gamma, trace)
+        named = {"text": texts, "id": trace.id, "task": trace.task}
+        rows += [named | row | {"committed": begun.get(row["position"])} for row in found]
+        advance(1)
+    if not rows:
+        raise UserError("nothing to replay: no text has a second generated token")
+    return Replayed(method, texts, pd.DataFrame(rows).astype({"committed": "Int64"}))
+
+
+def positions(drafter: Drafter, gamma: int, trace: Trace) -> list[dict[str, Any]]:
+    """A draft behind each token of a text but the last, in order; the drafter sees the text grow by a token a time."""
+    rng = torch.Generator()
+    drafter.begin(trace.prompt)
+    context, rows = list(trace.prompt), []
+    for at in range(1, len(trace.generated)):
+        context.append(trace.generated[at - 1])
+        began = now()
+        draft = drafter.propose(context, gamma, GREEDY, rng)
+        microseconds = 1e6 * (now() - began)
+        accepted, tested, levels = follow(draft, trace.generated, at)
+        counts = {"drafted": len(draft.tokens), "levels": levels, "tested": tested, "accepted": accepted}
+        rows.append({"position": at, **counts, "microseconds": microseconds})
+    return rows
+
+
+def rounds(drafter: Drafter, gamma: int, trace: Trace) -> dict[int, int]:
+    """The tokens that each round of greedy decoding commits, by the position where it begins.
+
+    The rounds have drafts of their own: what a drafter remembers of its last one is then what it would remember.
+    """
+    rng = torch.Generator()
+    drafter.begin(trace.prompt)
+    text, at, found = trace.generated, 1, {}
+    context = [*trace.prompt, *text[:1]]
+    while at < len(text):
+        accepted, _, _ = follow(drafter.propose(context, gamma, GREEDY, rng), text, at)
+        found[at] = min(accepted + 1, len(text) - at)  # a text that ends within a draft ends the round
+        context += text[at : at + found[at]]
+        at += found[at]
+    return found
+
+
+def follow(draft: Draft, text: list[int], start: int) -> tuple[int, int, int]:
+    """How far `text` goes, from `start` on, along a chain or a tree: its levels accepted, tested, and there at all.
+
+    A level is tested if the text goes along the path above it; those beyond the text's end do not count.
+    """
+    tokens = draft.tokens.tolist()
+    parents = range(-1, len(tokens) - 1) if draft.parents is None else draft.parents
+    children: dict[tuple[int, int], int] = {}
+    depths: list[int] = []
+    for node, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
+        children.setdefault((parent, token), node)
+        depths.append(depths[parent] + 1 if parent >= 0 else 1)
+    left = len(text) - start
+    at, accepted = -1, 0
+    while accepted < left and (node := children.get((at, text[start + accepted]), -1)) >= 0:
+        at, accepted = node, accepted + 1
+    goes_on = accepted < left and at in parents
+    return accepted, accepted + goes_on, min(max(depths, default=0), left)
+
+
+def by_task(found: Replayed) -> pd.DataFrame:
+    """Figures of each task, then of all together: means over positions, and over rounds."""
+    groups = [*found.positions.groupby("task", sort=False), (ALL, found.positions)]
+    return pd.DataFrame([{"task": task, **_figures(mine)} for task, mine in groups])
+
+
+def _figures(positions: pd.DataFrame) -> dict[str, float]:
+    rounds = positions.committed.dropna()
+    return {
+        "texts": positions.text.nunique(),
+        "positions": len(positions),
+        "found": float((positions.drafted > 0).mean()),  # the share of positions with a draft
+        "drafted": float(positions.drafted.mean()),
+        "accepted": float(positions.accepted.mean()),
+        "rounds": len(rounds),
+        "tau": float(rounds.mean()),  # committed tokens a round
+        "microseconds": float(positions.microseconds.mean()),
+    }
+
+
+def by_depth(found: Replayed) -> pd.DataFrame:
+    """Of each level, for each task and all together: positions whose draft has it, that reach it, where it stands.
+
+    `acceptance` is the share that stands of those that reach it, `joint` of all positions.
+    """
+    rows = []
+    for task, mine in [*found.positions.groupby("task", sort=False), (ALL, found.positions)]:
+        for depth in range(1, int(mine.levels.max()) + 1):
+            levels, tested, accepted = (int((mine[name] >= depth).sum()) for name in ("levels", "tested", "accepted"))
+            shares = accepted / tested if tested else math.nan, accepted / len(mine)
+            rows.append((task, depth, levels, tested, accepted, *shares))
+    return pd.DataFrame(rows, columns=["task", "depth", "drafted", "tested", "accepted", "acceptance", "joint"])
