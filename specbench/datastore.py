@@ -1,0 +1,202 @@
+"""A datastore of token ids: texts in which decoding looks up how its own text may go on (REST, arXiv 2311.08252).
+
+A folder of three arrays, memory-mapped, and `datastore.json`. `tokens.bin` holds the documents, each with END behind
+it; ids are big-endian, so that bytes compare as the ids do. `suffixes.bin` holds, shard by shard, the places of all
+tokens in the order of the texts that begin there, sorted by their first DEPTH tokens. `buckets.bin` tells for each
+shard and token where the texts that begin with it start among the suffixes. All are unsigned 32-bit integers (16 bits
+would not hold the ids of vocabularies over 65,535), so a datastore has at most 2³² - 1 tokens, the END marks counted.
+"""
+
+import hashlib
+import json
+import mmap
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench.config import SUITES, UserError
+
+Tokens = NDArray[np.uint32]
+VERSION = 1
+DEPTH = 16  # tokens by which suffixes are sorted, and so the longest that can be looked up
+END = 2**32 - 1  # behind each document; stands after every token in the order
+METADATA, TOKENS, SUFFIXES, BUCKETS = "datastore.json", "tokens.bin", "suffixes.bin", "buckets.bin"
+ARRAYS = (TOKENS, SUFFIXES, BUCKETS)
+SHIPPED = SUITES / "methods" / "datastores"
+CHECKED = 2**26  # bytes up to which a datastore's contents are checked against their hash when it is opened
+BUILD = "specbench build-datastore --corpus FILE --pair PAIR --out FOLDER"
+
+
+@dataclass(frozen=True)
+class About:
+    """What `datastore.json` tells."""
+
+    version: int
+    tokenizer: str  # specbench.models.vocabulary_hash
+    tokens: int  # the END marks not counted
+    documents: int
+    shards: int
+    vocabulary: int  # ids of the bucket table
+    largest: int  # the largest id that occurs
+    contents: str  # first 16 hexadecimal digits of SHA-256 of the three arrays
+    source: dict[str, Any]  # what it was built of
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each array."""
+        integers = (self.tokens + self.documents, self.tokens, self.shards * (self.vocabulary + 1))
+        return {name: 4 * count for name, count in zip(ARRAYS, integers, strict=True)}
+
+
+class Datastore:
+    """A datastore that is open for reading. Raises UserError for one that is missing, damaged, or of a later version.
+
+    Only the sizes of large ones are checked: reading them whole would take seconds.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.about = folder, read_about(folder)
+        damaged = f"the datastore {folder} is damaged"
+        for name, size in self.about.sizes.items():
+            found = (folder / name).stat().st_size if (folder / name).is_file() else 0
+            if found != size:
+                raise UserError(f"{damaged} ({name} has {found} bytes, not {size}); build it anew: {BUILD}")
+        if sum(self.about.sizes.values()) <= CHECKED and digest(folder) != self.about.contents:
+            raise UserError(f"{damaged} (its contents are not what was written); build it anew: {BUILD}")
+        self._bytes = _mapped(folder / TOKENS)
+        self._tokens = np.frombuffer(self._bytes, ">u4")
+        self._suffixes = memoryview(_mapped(folder / SUFFIXES)).cast("I")
+        self._places = np.frombuffer(self._suffixes, np.uint32)
+        self._buckets = memoryview(_mapped(folder / BUCKETS)).cast("I")
+
+    def __len__(self) -> int:
+        return self.about.tokens
+
+    def longest(self, context: Sequence[int], longest: int, shortest: int) -> int:
+        """How many of the last tokens of a context occur in one piece, from `shortest` to `longest` (at most DEPTH).
+
+        0: not even `shortest`.
+        """
+        query, best = _query(context, longest), 0
+        for shard in range(self.about.shards):
+            low, high = max(best + 1, shortest), len(query) // 4
+            if low > high or not self._first(shard, query[-4 * low :])[1]:
+                continue
+            while low < high:  # what holds a text holds its end too: `low` tokens are there, more than `high` are not
+                middle = (low + high + 1) // 2
+                if self._first(shard, query[-4 * middle :])[1]:
+                    low = middle
+                else:
+                    high = middle - 1
+            best = low
+        return best
+
+    def continuations(self, context: Sequence[int], length: int, hits: int, count: int) -> Tokens:
+        """What follows the last `length` tokens of a context (1 to DEPTH): [n, count] tokens, END behind a document.
+
+        Of each shard at most so many `hits`, spread evenly over all of them in the order of what follows.
+        """
+        query = _query(context, length)
+        found = [self._hits(shard, query, hits) for shard in range(self.about.shards)]
+        behind = np.concatenate(found).astype(np.int64)[:, None] + np.arange(length, length + count)
+        rows = self._tokens[np.minimum(behind, len(self._tokens) - 1)].astype(np.uint32)
+        rows[np.logical_or.accumulate(rows == END, axis=1)] = END
+        return rows
+
+    def _hits(self, shard: int, query: bytes, most: int) -> Tokens:
+        """Where a text begins in a shard: at most so many places."""
+        first, there = self._first(shard, query)
+        if not there:
+            return np.empty(0, np.uint32)
+        end = bisect_right(self._suffixes, query, first, self._bucket(shard, query)[1], key=self._text(len(query)))
+        if end - first <= most:
+            return self._places[first:end]
+        return self._places[first + np.arange(most) * (end - first) // most]
+
+    def _first(self, shard: int, query: bytes) -> tuple[int, bool]:
+        """Where a text would stand among the suffixes of a shard, and whether one begins with it."""
+        low, high = self._bucket(shard, query)
+        text = self._text(len(query))
+        at = bisect_left(self._suffixes, query, low, high, key=text)
+        return at, at < high and text(self._suffixes[at]) == query
+
+    def _bucket(self, shard: int, query: bytes) -> tuple[int, int]:
+        """The suffixes of a shard that begin with a text's first token."""
+        token, width = int.from_bytes(query[:4], "big"), self.about.vocabulary + 1
+        if token >= self.about.vocabulary:
+            return 0, 0
+        return self._buckets[shard * width + token], self._buckets[shard * width + token + 1]
+
+    def _text(self, length: int) -> Callable[[int], bytes]:
+        """The first bytes of a suffix, by its place."""
+        data = self._bytes
+        return lambda place: data[4 * place : 4 * place + length]
+
+
+def read_about(folder: Path) -> About:
+    """What a datastore tells of itself. Raises UserError where there is none, or one of a later version."""
+    path = folder / METADATA
+    if not path.is_file():
+        raise UserError(f"there is no datastore {folder}; build one: {BUILD}")
+    try:
+        raw = json.loads(path.read_text())
+        if raw["version"] > VERSION:
+            raise UserError(f"the datastore {folder} was written by a later version of specbench; use that to read it")
+        found = About(**raw)
+        valid = min(found.tokens, found.documents, found.shards, found.vocabulary) > 0
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({' '.join(str(error).split())[:80]}); build it anew: {BUILD}") from None
+    if not valid:
+        raise UserError(f"{path} is damaged (it tells of no tokens); build it anew: {BUILD}")
+    return found
+
+
+def write_about(folder: Path, about: About) -> None:
+    (folder / METADATA).write_text(json.dumps(asdict(about), indent=2, ensure_ascii=False) + "\n")
+
+
+def digest(folder: Path) -> str:
+    """The first 16 hexadecimal digits of SHA-256 of a datastore's arrays."""
+    found = hashlib.sha256()
+    for name in ARRAYS:
+        with open(folder / name, "rb") as file:
+            while block := file.read(2**24):
+                found.update(block)
+    return found.hexdigest()[:16]
+
+
+def find_datastore(setting: str, tokenizer: str | None) -> Datastore:
+    """The datastore that a setting names: a folder, or `auto` for the one that ships for a tokenizer (its hash).
+
+    Raises UserError for one of another tokenizer (None: not checked) too.
+    """
+    if setting == "auto":
+        shipped = sorted(path.parent for path in SHIPPED.glob(f"*/{METADATA}"))
+        fitting = [folder for folder in shipped if read_about(folder).tokenizer == tokenizer]
+        if not fitting:
+            raise UserError(
+                f"no datastore ships for this tokenizer; build one ({BUILD}) and name it by --set rest.datastore=FOLDER"
+            )
+        return Datastore(fitting[0])
+    store = Datastore(Path(setting))
+    if tokenizer is not None and store.about.tokenizer != tokenizer:
+        raise UserError(
+            f"the datastore {setting} belongs to another tokenizer ({store.about.tokenizer}, not {tokenizer}); "
+            f"build one for this: {BUILD}"
+        )
+    return store
+
+
+def _query(context: Sequence[int], length: int) -> bytes:
+    """The last tokens of a context as a datastore holds them."""
+    return np.array(context[-length:], ">u4").tobytes()
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
