@@ -41,13 +41,18 @@ def pair_findings(pair: Pair, requests: Sequence[Request] = ()) -> list[Finding]
 
 
 def vocabulary(pair: Pair) -> Finding:
-    """The tokenizers' equality is a condition of loading; here: do the models know every token?"""
-    sizes = {role: model.config.get_text_config().vocab_size for role, model in pair.models.items()}
+    """Do the models know every token, and how many of them does a draft with a tokenizer of its own know?"""
+    own = {role: model for role, model in pair.models.items() if role not in pair.translations}
+    sizes = {role: model.config.get_text_config().vocab_size for role, model in own.items()}
     tokens = 1 + max(pair.tokenizer.get_vocab().values())
     if short := [role for role, size in sizes.items() if size < tokens]:
         message = f"the tokenizer has {tokens} tokens, but the {short[0]} knows {sizes[short[0]]}"
         remedy = f"use the tokenizer that came with the {short[0]}, without added tokens"
         return Finding("vocabulary", "error", message, remedy)
+    if translation := pair.translations.get("draft"):
+        shared, many = len(translation.shared), len(translation.spellings)
+        message = f"the draft has another tokenizer, and {shared} of the target's {many} tokens ({shared / many:.0%})"
+        return Finding("vocabulary", "ok", f"{message}: it proposes no others")
     same = "target and draft have the same tokens" if "draft" in sizes else "no draft model to agree with"
     padded = f"; logits beyond {pair.vocabulary} are cut off" if len(set(sizes.values())) > 1 else ""
     return Finding("vocabulary", "ok", f"{same} ({tokens}, {pair.tokenizer_hash}){padded}")

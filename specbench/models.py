@@ -16,16 +16,22 @@ from transformers.utils import logging as transformers_logging
 from specbench.config import BUNDLED as BUNDLED_PREFIX
 from specbench.config import PACKAGE, ModelSpec, PairSpec, UserError
 from specbench.decoding.session import Session
+from specbench.decoding.translate import Translation
+from specbench.decoding.translated import Translated
 from specbench.decoding.types import Watch
 from specbench.hub import offline_if_unreachable
 
 UNBOUNDED = 2**31  # positions of models that are made for any length
 BUNDLED = PACKAGE / "pocket" / "weights"
+LEAST_SHARED = 0.01  # of the target's tokens: with fewer, a draft of another tokenizer has nothing to say
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Loaded models by role (`target`, `draft`, and those of further members) over one vocabulary."""
+    """Loaded models by role (`target`, `draft`, and those of further members) over the target's vocabulary.
+
+    A draft may have another tokenizer, and then a translation.
+    """
 
     name: str
     models: dict[str, PreTrainedModel]
@@ -33,30 +39,47 @@ class Pair:
     specs: dict[str, ModelSpec] = field(default_factory=dict)
     members: tuple[str, ...] = ()  # the roles that decode together, in order; none: draft and target
     gammas: tuple[int | None, ...] = ()  # the tokens that each member proposes at a time, where its pair says so
+    translations: dict[str, Translation] = field(default_factory=dict)  # of a draft with a tokenizer of its own
 
-    def session(self, role: str, watch: Watch | None = None) -> Session:
-        """A new sequence for one of the models."""
+    def session(self, role: str, watch: Watch | None = None, model: PreTrainedModel | None = None) -> Session:
+        """A new sequence for one of the models, or for another `model` in its place, in the target's tokens."""
         if role not in self.models:
             known = ", ".join(self.models)
             raise UserError(
                 f"the pair {self.name} has no {role} model, only {known}; choose another pair, or a method without one"
             )
-        return Session(self.models[role], role, watch, self.vocabulary)
+        chosen = model or self.models[role]
+        if role in self.translations:
+            return Translated(chosen, role, watch, self.translations[role])
+        return Session(chosen, role, watch, self.vocabulary)
+
+    def own_ids(self, role: str, tokens: list[int]) -> list[int]:
+        """Token ids as a model has them; those that it lacks are left out."""
+        if role not in self.translations:
+            return tokens
+        shared = self.translations[role].shared
+        return [shared[token] for token in tokens if token in shared]
 
     @property
     def collaboration(self) -> tuple[str, ...]:
-        """The roles of the models that decode together, in order."""
+        """The roles of the models that decode together, in order. UserError where they have not one vocabulary."""
+        if self.translations:
+            raise UserError(
+                f"{self.name}: its draft has another tokenizer, and models that decode together need one vocabulary; "
+                "choose a draft of the target's family"
+            )
         return self.members or tuple(role for role in ("draft", "target") if role in self.models)
 
     @property
     def further(self) -> tuple[str, ...]:
         """Those of them that are neither target nor draft."""
-        return tuple(role for role in self.collaboration if role not in ("target", "draft"))
+        return tuple(role for role in self.members if role not in ("target", "draft"))
 
     @cached_property
     def vocabulary(self) -> int:
         """Logits beyond the smallest model's belong to no token (some models pad theirs)."""
-        return min(model.config.get_text_config().vocab_size for model in self.models.values())
+        own = [model for role, model in self.models.items() if role not in self.translations]
+        return min(model.config.get_text_config().vocab_size for model in own)
 
     @cached_property
     def context(self) -> int:
@@ -81,7 +104,11 @@ class Pair:
 
     def describe(self) -> dict[str, dict[str, object]]:
         """What a manifest keeps of each model."""
-        return {role: _describe(model, self.specs.get(role)) for role, model in self.models.items()}
+        told = {role: _describe(model, self.specs.get(role)) for role, model in self.models.items()}
+        for role, translation in self.translations.items():
+            own = {"tokenizer_hash": vocabulary_hash(translation.draft), "shared_tokens": len(translation.shared)}
+            told[role] |= own
+        return told
 
 
 def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -117,17 +144,36 @@ def load_pair(
             spread = device == "spread" and role == "target"
             models[role] = _load_model(one, where, dtype, trust_remote_code, allow_pickle, spread)
             tokenizers[role] = _load_tokenizer(one, trust_remote_code)
+    translations = {}
     for role, one in specs.items():
-        if vocabulary_hash(tokenizers["target"]) != vocabulary_hash(tokenizers[role]):
+        if vocabulary_hash(tokenizers["target"]) == vocabulary_hash(tokenizers[role]):
+            continue
+        if role != "draft" or spec.members:
             raise UserError(
-                f"the tokenizers of {spec.target.model} and {one.model} differ, so their tokens cannot be compared; "
-                f"choose {'a draft' if role == 'draft' else 'members'} of the target's family"
+                f"the tokenizers of {spec.target.model} and {one.model} differ, and models that decode together need "
+                "one vocabulary; choose members of the target's family"
             )
+        translations[role] = _translation(spec, models, tokenizers)
     gammas = tuple(member.gamma for member in spec.members)
-    pair = Pair(spec.name, models, tokenizers["target"], specs, tuple(spec.collaboration), gammas)
+    pair = Pair(spec.name, models, tokenizers["target"], specs, tuple(spec.collaboration), gammas, translations)
     for role in models:
-        check_rollback(pair.session(role))
+        check_rollback(Session(models[role], role))
     return pair
+
+
+def _translation(
+    spec: PairSpec, models: dict[str, PreTrainedModel], tokenizers: dict[str, PreTrainedTokenizerBase]
+) -> Translation:
+    """From the target's tokens to those of a draft with another tokenizer. UserError where they share too few."""
+    sizes = [models[role].config.get_text_config().vocab_size for role in ("target", "draft")]
+    found = Translation(tokenizers["target"], tokenizers["draft"], (sizes[0], sizes[1]))
+    if len(found.shared) < LEAST_SHARED * len(found.spellings):
+        assert spec.draft
+        raise UserError(
+            f"the tokenizers of {spec.target.model} and {spec.draft.model} differ: they share {len(found.shared)} of "
+            f"the target's {len(found.spellings)} tokens; choose a draft whose tokenizer is more like the target's"
+        )
+    return found
 
 
 def check_rollback(session: Session) -> None:
@@ -148,7 +194,8 @@ def check_rollback(session: Session) -> None:
         raise UserError(
             f"{kind} cannot be used: its cache does not roll back ({' '.join(str(error).split())})"
         ) from None
-    if not torch.allclose(expected, found, rtol=0.1, atol=0.1 * float(expected.std())):
+    spread = float(expected[expected.isfinite()].std())  # a translated draft's logits are -inf for what it lacks
+    if not torch.allclose(expected, found, rtol=0.1, atol=0.1 * spread):
         raise UserError(f"{kind} cannot be used: after a rollback of its cache it gives other logits")
 
 

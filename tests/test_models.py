@@ -152,9 +152,19 @@ def test_tokenizers_that_differ_only_in_added_special_tokens_fit(tmp_path, saved
     load_pair(pair_of(draft, renamed), "cpu")
 
 
-def test_tokenizers_that_differ_are_refused(tmp_path, saved):
+def test_a_draft_with_another_tokenizer_is_translated(tmp_path, saved):
+    """One word of 90 is another: the pair loads, and its draft never says that word (more in test_translate.py)."""
     other = save(tmp_path, tiny("llama", seed=2), tokenizer(last="another"))
-    text = refused(pair_of(saved, other))
+    pair = load_pair(pair_of(saved, other), "cpu", "float64")
+    logits = pair.session("draft").forward(PROMPT).logits
+    assert logits.shape == (len(PROMPT), 96) and pair.vocabulary == 96
+    assert logits[0].isfinite().nonzero()[:, 0].tolist() == list(range(WORDS - 1))
+
+
+def test_members_with_another_tokenizer_are_refused(tmp_path, saved):
+    other = save(tmp_path, tiny("llama", seed=2), tokenizer(last="another"))
+    members = [saved.model_dump(), {**other.model_dump(), "role": "third"}]
+    text = refused(PairSpec(name="tiny", description="", target=saved, members=members))
     assert saved.model in text and other.model in text and "tokenizer" in text and "family" in text
 
 

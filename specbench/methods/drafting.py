@@ -1,4 +1,4 @@
-"""What all methods share that draft from a model: how long their drafts are."""
+"""What all methods share that draft from a model: how long their drafts are, and its output layer."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from specbench import config
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.decoding.combine import Combination
+from specbench.decoding.draft_output import Output
 from specbench.decoding.drafters import Drafter, ModelDrafter
 from specbench.decoding.lengths import Lengths
 from specbench.decoding.types import Sampling, Watch
@@ -16,7 +17,9 @@ from specbench.methods import module
 from specbench.models import Pair
 
 FIXED = "fixed"
+FULL = "full"
 LENGTHS = ("confidence", "cumulative", "entropy", "heuristic", "specdecpp", "bandit", "oracle")
+OUTPUTS = ("vocabtrim", "slimspec")
 
 
 class Drafting(Base):
@@ -28,6 +31,10 @@ class Drafting(Base):
         description="who chooses the draft length: fixed, or a length method (such as specdecpp) or its YAML",
     )
     stop_at_eos: bool = Field(default=False, description="a draft ends behind an end token")
+    output: str = Field(
+        default=FULL,
+        description="the draft's output layer: full, or that of vocabtrim or slimspec, or of a YAML based on one",
+    )
 
 
 class Bounded(Base):
@@ -74,7 +81,10 @@ class Drafted:
 
 
 def model_drafter(settings: Drafting, pair: Pair, watch: Watch) -> ModelDrafter:
-    """The pair's draft model with the draft lengths of the settings. Raises UserError for what is no length method."""
+    """The pair's draft model with the draft lengths and the output layer of the settings.
+
+    Raises UserError for what is no length method, or has no output layer.
+    """
     lengths = Lengths()
     stop_at_eos = settings.stop_at_eos
     if settings.length != FIXED:
@@ -89,4 +99,33 @@ def model_drafter(settings: Drafting, pair: Pair, watch: Watch) -> ModelDrafter:
             raise UserError(f"length={settings.length} drafts at least {chosen.shortest} tokens; gamma must be as many")
         lengths, stop_at_eos = chooser.lengths(chosen, pair), stop_at_eos or chosen.stop_at_eos
         lengths.chosen_by = {"length": spec.digest}
-    return ModelDrafter(pair.session("draft", watch), lengths, pair.eos_ids if stop_at_eos else frozenset())
+    eos_ids = pair.eos_ids if stop_at_eos else frozenset()
+    if settings.output == FULL:
+        return ModelDrafter(pair.session("draft", watch), lengths, eos_ids)
+    return lighter_drafter(chosen_output(settings.output, pair), pair, watch, lengths, eos_ids)
+
+
+def chosen_output(name: str, pair: Pair) -> Output:
+    """The draft model with the output layer of a method, by the method's name or its YAML."""
+    spec = config.load_method(name)
+    chooser = module(spec.method)
+    if not hasattr(chooser, "output"):
+        raise UserError(f"output={name}: {spec.method} is no output layer; these are: {', '.join(OUTPUTS)}")
+    found: Output = chooser.output(config.validated(chooser.Settings, spec.values, spec.name), pair)
+    return found._replace(hashes={"output": spec.digest, **found.hashes})
+
+
+def lighter_drafter(
+    output: Output,
+    pair: Pair,
+    watch: Watch,
+    lengths: Lengths | None = None,
+    eos_ids: frozenset[int] = frozenset(),
+) -> ModelDrafter:
+    """A drafter from the pair's draft model with another output layer; its lengths tell the layer's hashes too.
+
+    They, and not the drafter: drafters around this one share its lengths.
+    """
+    lengths = lengths or Lengths()
+    lengths.chosen_by = {**lengths.chosen_by, **output.hashes}
+    return ModelDrafter(pair.session("draft", watch, output.model), lengths, eos_ids)

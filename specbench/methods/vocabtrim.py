@@ -1,0 +1,75 @@
+"""VocabTrim: a draft that offers only the target's most frequent tokens (arXiv 2506.22694). Lossless.
+
+Which tokens those are is counted in texts of the target (`specbench train --method vocabtrim`). As a setting,
+`output=vocabtrim` does the same under any method that drafts from a model.
+"""
+
+from pathlib import Path
+
+import torch
+from pydantic import Field, StrictFloat, StrictInt, field_validator
+from pydantic_core import PydanticCustomError
+from torch import Tensor
+
+from specbench.config import Settings as Base
+from specbench.config import UserError
+from specbench.decoding.draft_output import Output, trimmed
+from specbench.decoding.types import Method, Watch
+from specbench.heads import SHIPPED, Head, command, read_head
+from specbench.methods.drafting import lighter_drafter
+from specbench.methods.sps import SpS
+from specbench.models import Pair
+
+KIND = "vocabtrim"
+
+
+class Settings(Base):
+    gamma: int = Field(ge=1, description="draft tokens a round (γ)")
+    tokens: StrictInt | StrictFloat = Field(
+        description="the most frequent tokens that the draft keeps: how many, or a share of all (with a point: 0.25)"
+    )
+    counts: str = Field(description="counts of the target's tokens: a file, or `auto` (what ships with the pair)")
+
+    @field_validator("tokens")
+    @classmethod
+    def some(cls, tokens: int | float) -> int | float:
+        if tokens < 1 if isinstance(tokens, int) else not 0 < tokens <= 1:
+            raise PydanticCustomError("range", f"{tokens} is no number from 1 on, and no share up to 1.0")
+        return tokens
+
+
+def output(settings: Settings, pair: Pair) -> Output:
+    """The pair's draft model with its output layer cut down. Raises UserError for counts that do not fit."""
+    draft = pair.session("draft").model  # a pair without a draft model is refused in its words
+    head = counts_of(settings.counts, pair)
+    total = pair.vocabulary
+    wanted = settings.tokens if isinstance(settings.tokens, int) else max(1, round(settings.tokens * total))
+    if wanted > total:
+        raise UserError(f"{KIND}: tokens={wanted}, but {pair.name} has {total}; choose fewer")
+    kept = pair.own_ids("draft", ranked(head.tensors["counts"], pair.eos_ids))[: max(wanted, len(pair.eos_ids))]
+    try:
+        return Output(trimmed(draft, torch.tensor(sorted(kept))), {"counts": head.hashes()["head"]})
+    except ValueError as error:
+        raise UserError(f"{KIND}: {error}; choose another draft") from None
+
+
+def ranked(counts: Tensor, first: frozenset[int]) -> list[int]:
+    """All token ids: those of `first`, then by falling count [V]; of equals the lower id, which BPE merged first."""
+    weighed = counts.clone()
+    weighed[[i for i in first if i < len(weighed)]] = torch.inf
+    return weighed.argsort(descending=True, stable=True).tolist()
+
+
+def counts_of(setting: str, pair: Pair) -> Head:
+    """The counts that a setting names, which belong to the target alone: any draft may use them."""
+    shipped = SHIPPED / f"{KIND}-{pair.name}.safetensors"
+    if setting == "auto" and not shipped.is_file():
+        raise UserError(
+            f"no token counts ship with {pair.name}; count some ({command(KIND, pair)}) "
+            f"and name the file by --set {KIND}.counts=FILE"
+        )
+    return read_head(shipped if setting == "auto" else Path(setting), KIND, pair, {"counts": (pair.vocabulary,)})
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    return SpS(pair.session("target", watch), lighter_drafter(output(settings, pair), pair, watch), settings.gamma)

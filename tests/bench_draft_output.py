@@ -1,0 +1,130 @@
+"""What a lighter output layer saves of a draft forward, and what it costs in acceptance.
+
+Run by `make bench`; exits with 1 where with a large vocabulary nothing is saved, or a text is not vanilla's. Times are
+of one process, the layers by turns; acceptance is of the pocket pair, greedy.
+"""
+
+import random
+import statistics
+import sys
+from time import perf_counter
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specbench.bench import FAMILIES, bundled_prompts
+from specbench.config import Setting, load_method, override, validated
+from specbench.config import load_pair as read_pair
+from specbench.console import progress
+from specbench.decoding.draft_output import output_layer, slim, trimmed
+from specbench.decoding.generate import Ending, Limits, until_end
+from specbench.decoding.session import Session, Unwatched
+from specbench.decoding.types import Sampling
+from specbench.methods import module
+from specbench.models import load_pair
+from specbench.run import detokenizer, encode
+
+DOCUMENTS = 5  # of each family
+CONTEXT, FORWARDS = 100, 60
+SHARES = (0.5, 0.25, 0.125)
+LARGE = 65_536  # tokens of the random model
+
+
+def main() -> int:
+    pair = load_pair(read_pair("pocket"))
+    print("a draft forward of one token behind 100, median ms; share of the full one's, by turns")
+    times("pocket's draft", pair.models["draft"])
+    saved = times(f"random, {LARGE} tokens", large(pair.device))
+    base, same = acceptance(pair, "sps", {})
+    print(f"pocket, greedy: {base:.1%} of the drafts of the full layer are accepted")
+    for name, key in (("vocabtrim", "tokens"), ("slimspec", "rank")):
+        for share in SHARES:
+            found, equal = acceptance(pair, name, {key: share})
+            same = same and equal
+            print(f"  {name}[{key}={share}]: {found:.1%}, {100 * (found - base):+.1f} points")
+    if not same:
+        print("some texts are not vanilla's")
+    return int(not same or max(saved) > 0.9)
+
+
+def large(device: torch.device) -> LlamaForCausalLM:
+    """As wide as small drafts are, and with few layers, so that the output layer is most of it."""
+    config = LlamaConfig(
+        vocab_size=LARGE,
+        hidden_size=512,
+        intermediate_size=1024,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return LlamaForCausalLM(config).to(device).eval().requires_grad_(False)
+
+
+def times(label: str, model) -> list[float]:
+    """Print the time of a forward with each output layer; returns what they take of the full one's."""
+    count, width = output_layer(model).weight.shape
+    models = {"full": model}
+    for share in SHARES:
+        models[f"trimmed to {share:g}"] = trimmed(model, torch.arange(round(share * count)))
+        models[f"rank {share:g}"] = slim(model, round(share * width))
+    sessions = {name: Session(one, "draft") for name, one in models.items()}
+    for session in sessions.values():
+        session.restart([7] * CONTEXT)
+    seconds = {name: [] for name in sessions}
+    order = random.Random(0)
+    for _ in range(FORWARDS):
+        for name in order.sample(list(sessions), len(sessions)):
+            session = sessions[name]
+            began = perf_counter()
+            session.forward([7]).logits.argmax(-1).tolist()
+            seconds[name].append(perf_counter() - began)
+            session.truncate(CONTEXT)
+    whole = statistics.median(seconds["full"])
+    print(f"{label}: full {1000 * whole:.2f}")
+    shares = []
+    for name in list(sessions)[1:]:
+        ratio = statistics.median(
+            one / other for one, other in zip(seconds[name], seconds["full"], strict=True)
+        )  # of the same turn
+        shares.append(ratio)
+        print(f"  {name}: {1000 * statistics.median(seconds[name]):.2f}, {ratio:.2f} of the full one")
+    return shares
+
+
+def acceptance(pair, name: str, changes: dict[str, float]) -> tuple[float, bool]:
+    """The share of drafted tokens that is accepted, and whether all texts are vanilla's."""
+    spec = override(load_method(name), {key: Setting(value=value) for key, value in changes.items()})
+    method = module(spec.method).build(validated(module(spec.method).Settings, spec.values, name), pair, Unwatched())
+    drafted = accepted = 0
+    same = True
+    prompts = [encode(pair, prompt) for family in FAMILIES for prompt in bundled_prompts(family, DOCUMENTS)]
+    with progress(f"{name} {changes or ''}", len(prompts)) as advance:
+        for prompt in prompts:
+            text, rounds = decode(method, pair, prompt)
+            drafted, accepted = drafted + sum(one.drafted for one in rounds), accepted + sum(r.accepted for r in rounds)
+            same = same and text == vanilla(pair, prompt)
+            advance(1)
+    return accepted / drafted, same
+
+
+KNOWN: dict[tuple[int, ...], list[int]] = {}
+
+
+def vanilla(pair, prompt: list[int]) -> list[int]:
+    key = tuple(prompt)
+    if key not in KNOWN:
+        KNOWN[key] = decode(module("vanilla").build(None, pair, Unwatched()), pair, prompt)[0]
+    return KNOWN[key]
+
+
+def decode(method, pair, prompt: list[int]):
+    """A text and its rounds."""
+    ending = Ending(Limits(64, pair.eos_ids), detokenizer(pair))
+    rounds = list(until_end(method.rounds(prompt, Sampling(), torch.Generator(pair.device)), ending))
+    return ending.tokens, rounds
+
+
+if __name__ == "__main__":
+    sys.exit(main())
