@@ -5,13 +5,13 @@ import sys
 
 import typer
 
-from specbench.cli import check, measure, prepare, project, read
+from specbench.cli import check, datastore, measure, prepare, project, read, replay
 
 PANELS = {
     "Measure": (measure.run, measure.sweep),
     "Read": (read.show, read.compare, read.tables, read.plot, read.report, read.trace, read.analyze, read.list_),
-    "Project": (project.profile, project.simulate),
-    "Prepare": (prepare.calibrate, prepare.train, prepare.merge, prepare.import_),
+    "Project": (project.profile, project.simulate, replay.replay),
+    "Prepare": (prepare.calibrate, prepare.train, datastore.build_datastore, prepare.merge, prepare.import_),
     "Check": (check.doctor, check.audit, check.bench),
 }
 
@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 for panel, commands in PANELS.items():
     for command in commands:
-        app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
+        app.command(command.__name__.rstrip("_").replace("_", "-"), rich_help_panel=panel)(command)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ class Tool(str, Enum):
     spec_bench = "spec-bench"
     vllm = "vllm"
     specdecpp_head = "specdecpp-head"
+    eagle3_head = "eagle3-head"
 
 
 def calibrate(
@@ -70,7 +71,7 @@ def calibrate(
 
 
 def train(
-    method: Annotated[str, typer.Option(help="what to train: judge, specdecpp, or a YAML file based on one of them")],
+    method: Annotated[str, typer.Option(help="what to train: judge, specdecpp, eagle3, or a YAML file based on one")],
     suite: Annotated[
         str | None,
         typer.Option(
@@ -87,7 +88,7 @@ def train(
     set_: Set = None,
     recipe: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="specdecpp: change a setting of suites/training/specdecpp.yaml"),
+        typer.Option(metavar="KEY=VALUE", help="specdecpp, eagle3: change a setting of its recipe in suites/training/"),
     ] = None,
     grid: Annotated[
         list[str] | None,
@@ -107,6 +108,8 @@ def train(
     `specbench train --method specdecpp --data pocket_gsm8k:calibration --recipe depth=2 --out head.safetensors`
 
     `specbench train --method specdecpp --suite math --grid depth=0,1,2,3,4 --grid weight=1,3,6,12 --out heads`
+
+    `specbench train --method eagle3 --suite pocket --documents 2000 --recipe epochs=10 --out eagle3.safetensors`
     """
     from specbench import train as module
 
@@ -149,41 +152,44 @@ def import_(
     tool: Annotated[Tool, typer.Argument(help="whose files")],
     files: Annotated[
         list[Path],
-        typer.Argument(help="one file a method; of specdecpp-head the checkpoint's folder", show_default=False),
+        typer.Argument(help="one file a method; of a head the checkpoint's folder", show_default=False),
     ],
     baseline: Annotated[Path | None, typer.Option(help="the tool's file of plain decoding; becomes vanilla")] = None,
     method: Annotated[str | None, typer.Option(help="what to call the method of a single file")] = None,
     pair: Annotated[
         str | None,
-        typer.Option(help="what to call the pair of models; default: the tool. specdecpp-head: the pair itself"),
+        typer.Option(help="what to call the pair of models; default: the tool. Of a head: the pair itself"),
     ] = None,
     by_category: Annotated[bool, typer.Option("--by-category", help="Spec-Bench: each category is a task")] = False,
     out: RunOut = None,
 ) -> None:
     """Make a run folder of another tool's figures, so that `compare` puts them under the same definitions.
 
-    What a format does not tell stays empty. Of a head that SpecDec++ released, make a head file.
+    What a format does not tell stays empty. Of a released head of SpecDec++ or EAGLE-3, make a head file.
 
     `specbench import spec-bench answers-eagle.jsonl --baseline answers-vanilla.jsonl --by-category`
 
     `specbench import vllm result.json --method eagle3`
 
     `specbench import specdecpp-head acchead-llama2-chat-7bx70b --pair llama-2-chat-70b-7b --out head.safetensors`
+
+    `specbench import eagle3-head EAGLE3-LLaMA3.1-Instruct-8B --pair llama-3.1-8b-3.2-1b --out head.safetensors`
     """
     from specbench import importers
     from specbench.console import console
-    from specbench.importers.acceptance_head import import_head
+    from specbench.importers import acceptance_head, eagle_head
 
     with user_errors():
         if by_category and tool is not Tool.spec_bench:
             raise UserError(f"--by-category is for spec-bench; {tool.value} has no categories")
-        if tool is Tool.specdecpp_head:
+        if tool in (Tool.specdecpp_head, Tool.eagle3_head):
             if len(files) != 1 or pair is None or baseline or method:
-                raise UserError("specdecpp-head takes one folder, --pair and --out; nothing else")
-            head = import_head(files[0], pair, out)
+                raise UserError(f"{tool.value} takes one folder, --pair and --out; nothing else")
+            released, suite = (acceptance_head, "specdecpp") if tool is Tool.specdecpp_head else (eagle_head, "math")
+            head = released.import_head(files[0], pair, out)
             console.print(
-                f"head: {head}\nnext: specbench run --method specdecpp --pair {pair} --suite specdecpp "
-                f"--set specdecpp.head={head}",
+                f"head: {head}\nnext: specbench run --method {released.KIND} --pair {pair} --suite {suite} "
+                f"--set {released.KIND}.head={head}",
                 highlight=False,
                 soft_wrap=True,
             )

@@ -185,6 +185,7 @@ class Analysis(str, Enum):
     acceptance = "acceptance"
     frontier = "frontier"
     collaboration = "collaboration"
+    multi_draft = "multi-draft"
 
 
 def analyze(
@@ -201,6 +202,7 @@ def analyze(
     best: Annotated[
         str | None, typer.Option(help="frontier: gains are counted from this one, such as sps-eos[gamma=4]")
     ] = None,
+    drafts: Annotated[str | None, typer.Option(help="multi-draft: how many drafts of a token; default: 2,3")] = None,
     format: Annotated[Plain, typer.Option(help="how to print it")] = Plain.table,
 ) -> None:
     """What a run rejected and rescued, how well its draft lengths and speedups were foretold, which curve is better.
@@ -213,6 +215,8 @@ def analyze(
 
     collaboration: whether acceptance and speed of cos, cos-naive and cos-sd are what the paper's theorems say.
 
+    multi-draft: what several drafts of a token are worth, up to the bound of optimal transport; reads the texts again.
+
     `specbench analyze rejections runs/one --method csd`
 
     `specbench analyze acceptance runs/one --method specdecpp`
@@ -220,8 +224,12 @@ def analyze(
     `specbench analyze frontier runs/one --method specdecpp --against sps-eos`
 
     `specbench analyze collaboration runs/one --format json`
+
+    `specbench analyze multi-draft runs/sampled --drafts 2,3`
     """
     with user_errors():
+        if drafts is not None and what is not Analysis.multi_draft:
+            raise config.UserError(f"--drafts belongs to `analyze multi-draft`; leave it out of `analyze {what.value}`")
         if what is Analysis.collaboration and method is not None:
             raise config.UserError("`analyze collaboration` tells of all methods of the family; leave out --method")
         for name, given in (("--against", against), ("--best", best)):
@@ -239,6 +247,10 @@ def analyze(
             from specbench.report import cos_view
 
             cos_view.main(run, format.value)
+        elif what is Analysis.multi_draft:
+            from specbench.report import multidraft_view
+
+            multidraft_view.main(run, method, drafts or "2,3", format.value)
         else:
             from specbench.report import frontier_view
 

@@ -18,6 +18,8 @@ from specbench.train.recipe import load_recipe, parse_grid
 TRAINERS = {
     "judge": "specbench.train.judge",
     "specdecpp": "specbench.train.specdecpp",
+    "eagle3": "specbench.train.eagle3",
+    "vocabtrim": "specbench.train.vocabtrim",
 }
 
 

@@ -1,0 +1,52 @@
+"""MDSD: several drafts for each position, verified in one tree. Lossless.
+
+SpecTr (arXiv 2310.15141) and SpecInfer (arXiv 2305.09781) draw them independently; drawn without replacement more of
+them are accepted (Hu et al., arXiv 2502.18779). All are verified by recursive rejection, one sibling after the other
+(SpecTr's own rule, k-sequential selection, is another); `specbench analyze multi-draft` tells how far from the best
+possible rule that is.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from pydantic import Field
+
+from specbench.config import Settings as Base
+from specbench.decoding.multidraft import Branching, Independent
+from specbench.decoding.session import Session
+from specbench.decoding.speculate import speculate
+from specbench.decoding.trees import exact_tree
+from specbench.decoding.types import Method, Round, Sampling, Watch
+from specbench.methods.rsd import TreeSpeculation, refuse_long
+from specbench.models import Pair
+
+
+class Settings(Base):
+    """Drafts are of a fixed number and length: none ends at an end token."""
+
+    drafts: int = Field(ge=1, description="drafts of a round (k)")
+    gamma: int = Field(ge=1, description="tokens of each (γ)")
+    replacement: bool = Field(description="independent drafts; false: their first tokens differ")
+
+
+class MDSD(TreeSpeculation):
+    """k chains of γ tokens. Without replacement their first tokens are drawn so that they differ: RSD-C with k, 1, 1, …
+
+    Greedy chains would all be the same, so at T = 0 their first tokens are the k likeliest in any case.
+    """
+
+    def __init__(self, target: Session, draft: Session, settings: Settings) -> None:
+        k, gamma = settings.drafts, settings.gamma
+        super().__init__(target, Branching(draft, [k]), gamma, k * gamma)
+        self.independent = Independent(draft, k) if settings.replacement else None
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        drafter = self.drafter if sampling.greedy or self.independent is None else self.independent
+        return speculate(self.target, drafter, exact_tree, self.gamma, prompt, sampling, rng)
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    """Raises UserError where a round would be longer than what the pair reads."""
+    most = settings.drafts * settings.gamma
+    refuse_long(f"mdsd: {settings.drafts} drafts of {settings.gamma} are {most} tokens", most, pair)
+    return MDSD(pair.session("target", watch), pair.session("draft", watch), settings)
