@@ -44,6 +44,7 @@ Generate = Callable[[list[int]], list[int]]  # prompt to new tokens
 def main(pair_name: str, documents: int, gamma: int, device: str, dtype: str, out: Path | None) -> int:
     """Print the tables; returns an exit code: 1 if a text leaves vanilla's where the logits are no numeric tie."""
     pair = load_pair(read_pair(pair_name), device, dtype)
+    pair.need_one_tokenizer("transformers' assisted generation is compared with drafts in the target's tokens")
     prompts = [encode(pair, prompt) for family in FAMILIES for prompt in bundled_prompts(family, documents)]
     watch = Stopwatch(pair.device)
 

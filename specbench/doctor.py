@@ -23,7 +23,11 @@ __all__ = ["Finding", "machine_findings", "main", "pair_findings", "quick_lines"
 RUNS = Path("runs")  # where `run` writes unless told otherwise
 MARKS = {"ok": ("✓ ok", "green"), "warning": ("! warning", "yellow"), "error": ("✗ error", "red")}
 WIDTH = 80
-CHECK_OF_REFUSAL = {"the tokenizers of": "vocabulary", "its cache": "cache"}  # words of a refused pair's error
+CHECK_OF_REFUSAL = {
+    "the tokenizers of": "vocabulary",
+    "share only": "vocabulary",
+    "its cache": "cache",
+}  # words of a refused pair's error
 
 
 def main(

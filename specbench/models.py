@@ -63,12 +63,15 @@ class Pair:
     @property
     def collaboration(self) -> tuple[str, ...]:
         """The roles of the models that decode together, in order. UserError where they have not one vocabulary."""
+        self.need_one_tokenizer("models that decode together need one vocabulary")
+        return self.members or tuple(role for role in ("draft", "target") if role in self.models)
+
+    def need_one_tokenizer(self, why: str) -> None:
+        """Raise UserError, with the reason, if the draft has a tokenizer of its own."""
         if self.translations:
             raise UserError(
-                f"{self.name}: its draft has another tokenizer, and models that decode together need one vocabulary; "
-                "choose a draft of the target's family"
+                f"{self.name}: its draft has another tokenizer, and {why}; choose a draft of the target's family"
             )
-        return self.members or tuple(role for role in ("draft", "target") if role in self.models)
 
     @property
     def further(self) -> tuple[str, ...]:

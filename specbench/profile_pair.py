@@ -68,9 +68,13 @@ def plans(chosen: Plan, gammas: Sequence[int], fits: Callable[[MethodSpec], bool
 
 
 def carry_out(pair: Pair, whole: Plan, alone: Plan | None, folder: Path) -> tuple[StoredRun, StoredRun | None] | None:
-    """Run the plans into two folders in `folder`, or go on there; None if the user stopped it."""
+    """Run the plans into two folders in `folder`, or go on there; None if the user stopped it.
+
+    Raises UserError where the draft cannot decode alone.
+    """
     jobs = [("pair", whole, pair)]
     if alone:
+        pair.need_one_tokenizer("its own times are taken by letting it decode the target's prompts")
         draft = Pair(alone.pair.name, {"target": pair.models["draft"]}, pair.tokenizer, {"target": alone.pair.target})
         jobs.append(("draft", alone, draft))
     runs = []

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specbench.decoding.layer_skip import _replaced
+from specbench.decoding.layer_skip import replaced
 
 
 class Output(NamedTuple):
@@ -82,4 +82,4 @@ def with_output(model: PreTrainedModel, layer: nn.Module) -> PreTrainedModel:
     """A twin of the model, with another output layer."""
     old = output_layer(model)
     path = next(name for name, module in model.named_modules() if module is old)
-    return _replaced(model, path.split("."), layer)  # type: ignore[return-value]
+    return replaced(model, path.split("."), layer)  # type: ignore[return-value]

@@ -67,7 +67,7 @@ def without(model: PreTrainedModel, attention: Collection[int], mlp: Collection[
         layers.append(_twin(layer, parts))
     decoder = model.get_decoder()
     path = next(name for name, module in model.named_modules() if module is decoder)
-    return _replaced(model, path.split("."), _twin(decoder, {"layers": nn.ModuleList(layers)}))  # type: ignore[return-value]
+    return replaced(model, path.split("."), _twin(decoder, {"layers": nn.ModuleList(layers)}))  # type: ignore[return-value]
 
 
 def _form(layer: nn.Module) -> Form:
@@ -103,10 +103,10 @@ class NoOutput(nn.Module):
         return torch.zeros_like(hidden_states)
 
 
-def _replaced(module: nn.Module, path: list[str], part: nn.Module) -> nn.Module:
+def replaced(module: nn.Module, path: list[str], part: nn.Module) -> nn.Module:
     """A twin of a module, with another part at `path`."""
     name, *rest = path
-    return _twin(module, {name: _replaced(module.get_submodule(name), rest, part) if rest else part})
+    return _twin(module, {name: replaced(module.get_submodule(name), rest, part) if rest else part})
 
 
 def _twin(module: nn.Module, parts: Mapping[str, nn.Module]) -> nn.Module:

@@ -48,7 +48,7 @@ class Lengths:
 
     looks = False  # whether it is asked behind each drafted token
     hidden: Sequence[int] = ()  # the draft's hidden states that it then reads, as in Session.forward
-    chosen_by: Mapping[str, str] = {}  # hash of the settings it was made with, where another method's `length` names it
+    chosen_by: Mapping[str, str] = {}  # hashes of what a method's `length` and `output` name
 
     def begin(self, prompt: list[int]) -> None:
         """A new text; belongs to the prefill."""

@@ -113,7 +113,7 @@ class Session:
         """
         if self._tree:
             self.truncate(self._tree.root)
-        shared = min(_common(self.tokens, context), len(context) - 1)
+        shared = min(common(self.tokens, context), len(context) - 1)
         self.truncate(shared)
         return self.forward(context[shared:], hidden=hidden)
 
@@ -197,7 +197,7 @@ def _additive(allowed: "np.ndarray[tuple[int, int], np.dtype[np.bool_]]", model:
     return mask.to(model.device)[None, None]
 
 
-def _common(a: list[int], b: Sequence[int]) -> int:
+def common(a: list[int], b: Sequence[int]) -> int:
     """The length of the common prefix, by bisection over slices (whose comparison is fast)."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:

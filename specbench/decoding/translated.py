@@ -6,7 +6,7 @@ from itertools import accumulate
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.decoding.session import Session, _common
+from specbench.decoding.session import Session, common
 from specbench.decoding.translate import Reading, Translation
 from specbench.decoding.types import Scored, Watch
 
@@ -47,7 +47,7 @@ class Translated(Session):
     def catch_up(self, context: Sequence[int], hidden: Sequence[int] = ()) -> Scored:
         """As of any session; the rows are those of the target tokens behind what was cached before."""
         known = self.reading.tokens
-        shared = _common(known, context)
+        shared = common(known, context)
         cached = min(len(self) if shared == len(known) else shared, len(context) - 1)
         self.reading.read(context, shared)
         self._later.clear()

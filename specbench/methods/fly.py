@@ -150,9 +150,8 @@ class LookupDrafter:
     on how much of the guess stood.
     """
 
-    def __init__(self, session: Session, size: int, tokens: int) -> None:
-        self.session, self.size, self.tokens = session, size, tokens
-        self.lengths = Lengths()
+    def __init__(self, session: Session, size: int, tokens: int, lengths: Lengths | None = None) -> None:
+        self.session, self.size, self.tokens, self.lengths = session, size, tokens, lengths or Lengths()
 
     def begin(self, prompt: list[int]) -> None:
         self.session.restart(prompt)
@@ -190,9 +189,10 @@ def lookup(tokens: list[int], size: int, count: int) -> list[int]:
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    drafter: Drafter = model_drafter(settings, pair, watch)
+    base = model_drafter(settings, pair, watch)
+    drafter: Drafter = base
     if settings.ngram:
         if settings.length != FIXED or settings.stop_at_eos:
             raise UserError("fly drafts a fixed length by prompt lookup; for another one add --set fly.ngram=false")
-        drafter = LookupDrafter(pair.session("draft", watch), settings.ngram_size, settings.ngram_tokens)
+        drafter = LookupDrafter(base.session, settings.ngram_size, settings.ngram_tokens, base.lengths)
     return FLy(pair.session("target", watch), drafter, settings)

@@ -34,6 +34,24 @@ class Recipe(Settings):
     patience: int = Field(ge=0, description="epochs without a better held-out KL before it stops; 0: never")
 
 
+class EagleRecipe(Settings):
+    """Of the draft head of EAGLE-3 (arXiv 2503.01840, section 3.2 and the official code)."""
+
+    draft_vocabulary: int = Field(ge=1, description="tokens that the head may draft: the most frequent of the answers")
+    answers: int = Field(ge=1, description="answers of the target to each document; those that are the same count once")
+    temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's answers; 0 is greedy")
+    length: int = Field(ge=3, description="tokens of a document with its answer, at most; the rest is cut off")
+    steps: int = Field(ge=1, description="draft steps that are trained, each behind the head's own states")
+    step_decay: float = Field(gt=0, le=1, description="weight of a step's loss, of the step before it")
+    epochs: int = Field(ge=1, description="passes over the documents")
+    batch: int = Field(ge=1, description="documents a step")
+    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls linearly to 0")
+    warmup: float = Field(ge=0, lt=1, description="share of the steps in which the learning rate rises")
+    weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
+    clip: float = Field(gt=0, description="largest norm of a step's gradient")
+    autocast: bool = Field(description="matrix products in bfloat16")
+
+
 COLLECTING = ("mix", "temperature", "top_k", "warped")  # what the collected positions depend on
 
 
