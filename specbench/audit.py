@@ -18,7 +18,7 @@ import torch
 
 from specbench import environment, records
 from specbench import run as engine
-from specbench.config import Plan, UserError
+from specbench.config import UserError
 from specbench.decoding.combine import Combination
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.sampling import probabilities
@@ -28,6 +28,7 @@ from specbench.divergence import Reference, diverged
 from specbench.methods.ensemble import Ensemble, one_by_one
 from specbench.methods.vanilla import Vanilla
 from specbench.models import Pair
+from specbench.plan import Plan
 from specbench.stats import ChiSquare, chi_square
 
 LEVEL = 0.01  # of a false alarm over all sampling tests of an audit together

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from specbench import config
-from specbench.config import Plan, UserError
+from specbench.config import UserError
 from specbench.console import console, progress
 from specbench.decoding.accept import exact
 from specbench.decoding.drafters import ModelDrafter
@@ -19,6 +19,7 @@ from specbench.decoding.types import Sampling
 from specbench.memory import UNIVERSAL, Rejections, write_memory
 from specbench.methods.csd import Settings
 from specbench.models import Pair, load_pair
+from specbench.plan import Plan, preparing
 from specbench.run import check_lengths, detokenizer, encode, load_tasks, stable_seed
 
 PREFIX = 64  # tokens of a text of a corpus that are given
@@ -73,7 +74,7 @@ def calibrate(
     loaded = load_pair(pair_spec, device, dtype)
     gamma = spec.values["gamma"]
     if suite:
-        plan = config.preparing(pair_spec, suite, spec, documents, seed, data_dir)
+        plan = preparing(pair_spec, suite, spec, documents, seed, data_dir)
         texts = list(_documents(plan, loaded, gamma + 1))
     else:
         assert corpus

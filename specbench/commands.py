@@ -12,13 +12,14 @@ from typing import Any
 from specbench import audit as auditing
 from specbench import config, reading
 from specbench import run as engine
-from specbench.config import MethodSpec, Plan, SamplingSpec, UserError
+from specbench.config import MethodSpec, SamplingSpec, UserError
 from specbench.console import RunProgress, console, progress
 from specbench.decoding.session import Unwatched
 from specbench.decoding.types import Method
 from specbench.doctor import quick_lines
 from specbench.doctor_machine import NO_SPACE
 from specbench.models import Pair
+from specbench.plan import Plan, resolve_tasks
 from specbench.report.audit_view import print_audit
 from specbench.stored import StoredRun
 
@@ -73,7 +74,7 @@ def plan(
     against = dict.fromkeys(specs, common and common.name)
     if baseline == EACH:
         specs, against = _with_baselines(specs)
-    tasks = config.resolve_tasks(suite_spec, pair_spec, data_dir)
+    tasks = resolve_tasks(suite_spec, pair_spec, data_dir)
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
         named = ", ".join(line.task for line in tasks)
         console.print(f"[dim]pair {pair_spec.name}: the bundled tasks stand in: {named}[/]")

@@ -10,10 +10,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from specbench import config
-from specbench.config import OWN_PAIR, ModelSpec, PairSpec, Plan, UserError
+from specbench.config import OWN_PAIR, ModelSpec, PairSpec, UserError
 from specbench.console import console, progress
 from specbench.datastore_build import build
 from specbench.models import load_tokenizer, vocabulary_hash
+from specbench.plan import Plan
 from specbench.run import load_tasks
 from specbench.train.documents import Source, named
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 
 from specbench import bench
-from specbench.config import PairSpec, Plan, SuiteSpec, UserError, resolve_tasks, validated
+from specbench.config import PairSpec, SuiteSpec, UserError, validated
 from specbench.decoding.session import Unwatched
 from specbench.decoding.types import Watch
 from specbench.doctor_machine import Finding
 from specbench.harness import Request
 from specbench.measure import Stopwatch, now
 from specbench.models import Pair, check_rollback
+from specbench.plan import Plan, resolve_tasks
 from specbench.run import detokenizer, encode, load_tasks
 
 SLOW_DRAFT = 0.5  # of a target forward: with more, no draft length can double the speed

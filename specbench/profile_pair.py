@@ -18,11 +18,12 @@ import pandas as pd
 
 from specbench import commands, config, forward_times, metrics
 from specbench import run as engine
-from specbench.config import MethodSpec, PairSpec, Plan, UserError
+from specbench.config import MethodSpec, PairSpec, UserError
 from specbench.decoding.session import Unwatched
 from specbench.forward_times import Times
 from specbench.measure import Stopwatch
 from specbench.models import Pair
+from specbench.plan import Plan
 from specbench.simulate import ALL, recorded_times
 from specbench.stats import Floats
 from specbench.stored import StoredRun

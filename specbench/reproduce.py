@@ -15,9 +15,10 @@ from rich.table import Table
 
 from specbench import commands, config, records
 from specbench import run as engine
-from specbench.config import MethodSpec, PairSpec, Plan, SamplingSpec, UserError, task_info
+from specbench.config import MethodSpec, PairSpec, SamplingSpec, UserError, task_info
 from specbench.console import console
 from specbench.models import Pair
+from specbench.plan import Plan
 from specbench.published import Paper, papers
 from specbench.report.checks import Check, checks
 from specbench.report.ours import Ours

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from specbench import compare, environment, records
-from specbench.config import SUITES, MethodSpec, Plan, UserError, load_method, task_info, validated
+from specbench.config import SUITES, MethodSpec, UserError, load_method, task_info, validated
 from specbench.config import load_pair as read_pair
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.types import Method, Round, Sampling, Watch
@@ -27,6 +27,7 @@ from specbench.harness import DataUnavailable, Request, TaskChoice, Tasks
 from specbench.measure import Lap, Stopwatch, peak_memory
 from specbench.methods import module
 from specbench.models import Pair, load_pair, location
+from specbench.plan import Plan
 from specbench.stored import StoredRun
 
 WARMUP_TOKENS = 24

@@ -11,8 +11,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from specbench import records
-from specbench.config import MethodSpec, Plan, UserError, load_method, validated
+from specbench.config import MethodSpec, UserError, load_method, validated
 from specbench.environment import MUST_AGREE
+from specbench.plan import Plan
 
 NEEDED = {"schema", "plan", "models", "inputs", "requests", "generation", "headline", "environment"}
 TABLES = ("samples", "rounds", "scores")

@@ -10,10 +10,11 @@ from transformers import AutoTokenizer
 
 from specbench import config, records
 from specbench import run as engine
-from specbench.config import PACKAGE, Plan
+from specbench.config import PACKAGE
 from specbench.decoding.types import Round, Verdict
 from specbench.measure import Forward, Lap
 from specbench.models import vocabulary_hash
+from specbench.plan import Plan
 
 TOKENIZER = AutoTokenizer.from_pretrained(PACKAGE / "pocket" / "weights" / "target")
 METRIC = "exact_match,none"

@@ -20,11 +20,12 @@ from typer.testing import CliRunner
 
 from specbench import config, train
 from specbench.cli import app
-from specbench.config import Plan, Setting, UserError
+from specbench.config import Setting, UserError
 from specbench.decoding.types import Sampling
 from specbench.heads import read_head
 from specbench.methods import specdecpp as method
 from specbench.models import Pair
+from specbench.plan import Plan, resolve_tasks
 from specbench.train import acceptance_fit, specdecpp
 from specbench.train.acceptance import Collector, Observed, observe_all
 from specbench.train.acceptance_fit import Examples, fit, gather, head_of, predicted, start, weighted_loss
@@ -549,7 +550,7 @@ def test_the_shipped_recipe_is_the_papers_and_says_whence():
 
 def plan(suite: str, documents: int, data_dir=None) -> Plan:
     found = config.load_pair("pocket")
-    tasks = config.resolve_tasks(config.load_suite(suite), found, data_dir)
+    tasks = resolve_tasks(config.load_suite(suite), found, data_dir)
     return Plan(pair=found, methods=(), baseline=None, suite=suite, tasks=tasks, limit=documents, data_dir=data_dir)
 
 

@@ -9,6 +9,7 @@ import yaml
 from specbench import commands, config
 from specbench.config import UserError
 from specbench.models import load_pair
+from specbench.plan import resolve_tasks
 
 GENERAL, CODE, MATH = ({"model": f"bundled:{name}", "dtype": "float32"} for name in ("general", "code", "math"))
 
@@ -49,7 +50,7 @@ def test_a_target_alone_may_be_bundled_and_a_mixture_is_not(tmp_path):
 def test_bundled_pairs_run_the_bundled_tasks():
     suite = config.load_suite("math")
     for name in ("pocket", "pocket-duo", "pocket-trio", "pocket-contrast"):
-        tasks = [line.task for line in config.resolve_tasks(suite, config.load_pair(name), None)]
+        tasks = [line.task for line in resolve_tasks(suite, config.load_pair(name), None)]
         assert tasks == ["pocket_gsm8k", "pocket_math500"]
 
 

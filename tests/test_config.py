@@ -8,6 +8,7 @@ import yaml
 from specbench import commands, config
 from specbench.config import Setting, UserError
 from specbench.methods import METHODS, module
+from specbench.plan import Plan, preparing, resolve_tasks
 from specbench.stored import StoredRun
 
 SUITES = Path(__file__).parent.parent / "suites"
@@ -142,15 +143,15 @@ def test_assignments_are_read_as_yaml_and_grouped():
 
 def test_bundled_pair_gets_bundled_tasks_unless_data_is_given():
     suite, pocket = config.load_suite("csd"), config.load_pair("pocket")
-    found = config.resolve_tasks(suite, pocket, None)
+    found = resolve_tasks(suite, pocket, None)
     assert [(line.task, line.fewshot) for line in found] == [
         ("pocket_gsm8k", 8),
         ("pocket_math500", 4),
         ("pocket_humaneval", 0),
         ("pocket_cnndm", 0),
     ]
-    assert config.resolve_tasks(suite, pocket, "folder") == suite.tasks
-    assert config.resolve_tasks(suite, config.load_pair("target=x"), None) == suite.tasks
+    assert resolve_tasks(suite, pocket, "folder") == suite.tasks
+    assert resolve_tasks(suite, config.load_pair("target=x"), None) == suite.tasks
 
 
 POCKET = [f"pocket_{family}" for family in ("gsm8k", "math500", "humaneval", "cnndm", "ifeval", "ruler")]
@@ -158,7 +159,7 @@ POCKET = [f"pocket_{family}" for family in ("gsm8k", "math500", "humaneval", "cn
 
 def lines_on_pocket(*tasks: dict) -> list[tuple[str, int | None]]:
     suite = config.SuiteSpec.model_validate({"name": "s", "description": "d", "tasks": tasks})
-    return [(line.task, line.fewshot) for line in config.resolve_tasks(suite, config.load_pair("pocket"), None)]
+    return [(line.task, line.fewshot) for line in resolve_tasks(suite, config.load_pair("pocket"), None)]
 
 
 def test_a_mixture_brings_every_bundled_task_once():
@@ -172,7 +173,7 @@ def test_a_mixture_brings_every_bundled_task_once():
     assert named == [("pocket_ruler", 2)]
 
 
-def planned(suite: str, **options) -> config.Plan:
+def planned(suite: str, **options) -> Plan:
     return commands.plan(["sps"], suite, "pocket", [], "vanilla", 1, **options)
 
 
@@ -192,7 +193,7 @@ def test_a_suite_says_how_it_samples_unless_the_user_does(tmp_path):
     assert found(planned(suite, **drawn | {"top_k": 0, "top_p": 0.9})) == (0.7, 0, 0.9, 99)
     assert found(planned(plain, **drawn)) == (0.0, 0, 1.0, None)
     assert found(planned(plain, **drawn | {"temperature": 1.0})) == (1.0, 0, 1.0, None)
-    assert config.preparing(config.load_pair("pocket"), suite, config.load_method("csd"), 1, 0, None).max_length == 99
+    assert preparing(config.load_pair("pocket"), suite, config.load_method("csd"), 1, 0, None).max_length == 99
 
 
 @pytest.mark.parametrize(

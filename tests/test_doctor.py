@@ -551,7 +551,7 @@ def save(folder: Path, tokenizer: PreTrainedTokenizerFast) -> ModelSpec:
 def test_a_draft_of_another_tokenizer_is_told(tmp_path, capsys):
     save(tmp_path / "one", words(90))
     save(tmp_path / "other", words(80))
-    code, found = as_json(capsys, f"target={tmp_path}/one,draft={tmp_path}/other", None, "cpu", "auto", data_dir=None)
+    _, found = as_json(capsys, f"target={tmp_path}/one,draft={tmp_path}/other", None, "cpu", "auto", data_dir=None)
     assert found["vocabulary"]["level"] == "ok" and "80 of the target's 90 tokens" in found["vocabulary"]["message"]
 
 
@@ -561,7 +561,7 @@ def test_a_pair_that_does_not_fit_is_a_finding(tmp_path, capsys, monkeypatch):
     save(tmp_path / "other", words(80))
     code, found = as_json(capsys, f"target={tmp_path}/one,draft={tmp_path}/other", None, "cpu", "auto", data_dir=None)
     assert code == 1 and found["vocabulary"]["level"] == "error"
-    assert "share only 80" in found["vocabulary"]["message"] and "choose a draft" in found["vocabulary"]["remedy"]
+    assert "share 80 of" in found["vocabulary"]["message"] and "choose a draft" in found["vocabulary"]["remedy"]
     code, found = as_json(capsys, f"target={tmp_path}/nowhere", None, "cpu", "auto", data_dir=None)
     assert code == 1 and found["loading"]["level"] == "error" and "config.json" in found["loading"]["remedy"]
 

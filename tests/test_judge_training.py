@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from specbench import config, train
 from specbench.cli import app
-from specbench.config import Plan, UserError
+from specbench.config import UserError
 from specbench.methods import judge as method
 from specbench.models import Pair
+from specbench.plan import Plan, resolve_tasks
 from specbench.pocket.corpus import prompt_and_completion
 from specbench.pocket.documents import generated
 from specbench.train import judge, mining
@@ -225,7 +226,7 @@ def test_nothing_to_learn_is_one_line(job, monkeypatch, score, what):
 
 def plan(suite: str, documents: int, data_dir=None, pair="pocket") -> Plan:
     spec, found = config.load_suite(suite), config.load_pair(pair)
-    tasks = config.resolve_tasks(spec, found, data_dir)
+    tasks = resolve_tasks(spec, found, data_dir)
     return Plan(pair=found, methods=(), baseline=None, suite=suite, tasks=tasks, limit=documents, data_dir=data_dir)
 
 

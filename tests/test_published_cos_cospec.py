@@ -13,6 +13,7 @@ from synthetic import rounds, sample, scores, write_run
 
 from specbench import config, published, records, reproduce
 from specbench.config import SamplingSpec, load_pair, task_info
+from specbench.plan import Plan
 from specbench.report.checks import checks
 from specbench.report.ours import Ours
 from specbench.report.side_by_side import side_by_side, written
@@ -463,7 +464,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[An
     monkeypatch.chdir(tmp_path)
     asked: dict[str, list[Any]] = {"plans": [], "loaded": []}
 
-    def carry_out(plan: config.Plan, folder: Path, pair: object) -> bool:
+    def carry_out(plan: Plan, folder: Path, pair: object) -> bool:
         asked["plans"].append(plan)
         folder.mkdir(parents=True)
         for name in ("samples", "rounds", "scores"):

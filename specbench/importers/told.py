@@ -11,9 +11,10 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import ConfigDict, Field
 
 from specbench import records
-from specbench.config import MethodSpec, ModelSpec, PairSpec, Plan, Settings, TaskLine, UserError
+from specbench.config import MethodSpec, ModelSpec, PairSpec, Settings, TaskLine, UserError
 from specbench.console import console
 from specbench.environment import MUST_AGREE
+from specbench.plan import Plan
 
 BASELINE = "vanilla"
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from specbench import config, methods
-from specbench.config import MethodSpec, PairSpec, Plan, TaskLine, UserError
+from specbench.config import MethodSpec, PairSpec, TaskLine, UserError
 from specbench.models import Pair, load_pair
+from specbench.plan import Plan, preparing
 from specbench.train.recipe import load_recipe, parse_grid
 
 TRAINERS = {
@@ -79,7 +80,7 @@ def train(
     if path.exists() and not (axes and path.is_dir()):
         raise UserError(f"{path} exists; choose another --out")
     if suite:
-        plan = config.preparing(pair_spec, suite, spec, documents, seed, data_dir)
+        plan = preparing(pair_spec, suite, spec, documents, seed, data_dir)
     else:
         plan = _of_splits(pair_spec, data, spec, documents, seed, data_dir)
     trainer = importlib.import_module(TRAINERS[spec.method])

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from specbench import harness
-from specbench.config import SUITES, Plan, TaskLine, UserError, task_info
+from specbench.config import SUITES, TaskLine, UserError, task_info
 from specbench.console import console
 from specbench.harness import Tasks
 from specbench.models import Pair
+from specbench.plan import Plan
 from specbench.run import check_lengths, encode, load_tasks, stable_seed
 
 
