@@ -11,6 +11,8 @@ from specbench.decoding.bandit import Bandit
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.lengths import Confidence, Cumulative, Entropy, Heuristic, Lengths, Oracle, Predicted
+from specbench.decoding.lookup import Index, Lookup
+from specbench.decoding.multidraft import Beam, Branching, TreeDrafter
 from specbench.decoding.session import Session
 from specbench.decoding.types import Method, Round, Sampling
 from specbench.memory import Memory
@@ -18,8 +20,11 @@ from specbench.methods.csd import CSD
 from specbench.methods.csd import Settings as CSDSettings
 from specbench.methods.lookahead import Lookahead
 from specbench.methods.lookahead import Settings as LookaheadSettings
+from specbench.methods.mdsd import MDSD
+from specbench.methods.mdsd import Settings as MDSDSettings
 from specbench.methods.reflective import Reflective
 from specbench.methods.reflective import Settings as ReflectiveSettings
+from specbench.methods.rsd import TreeSpeculation
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
 
@@ -55,10 +60,22 @@ def methods(architecture: str, gamma: int) -> dict[str, Method]:
         "sps": SpS(Session(target, "target"), drafter(), gamma),
         **{f"sps, {name}": sps(architecture, gamma + 2, chosen) for name, chosen in policies(architecture).items()},
         "lookahead": Lookahead(Session(target, "target"), LookaheadSettings(window=5, ngram=4, candidates=3)),
+        "pld": SpS(Session(target, "target"), Lookup(lambda: Index(3, 1, 1, False), True, torch.device(DEVICE)), gamma),
+        "rsd, beam": grown(target, Beam(Session(draft, "draft"), 3), gamma, 3 * gamma),
+        "rsd, constant": grown(target, Branching(Session(draft, "draft"), (3, 2)), gamma, 3 + 6 * gamma),
+        "mdsd": MDSD(
+            Session(target, "target"),
+            Session(draft, "draft"),
+            MDSDSettings(drafts=2, gamma=gamma, replacement=False),
+        ),
         "reflective, weight 0": Reflective(Session(target, "target"), drafter(), reflecting(gamma), [7, 70, 17]),
         "csd, no rescue by count": csd(target, draft, gamma, count_threshold=float("inf"), gate_threshold=0.0),
         "csd, no rescue by gate": csd(target, draft, gamma, count_threshold=0, gate_threshold=1.0),
     }
+
+
+def grown(target, drafter: TreeDrafter, gamma: int, most: int) -> TreeSpeculation:
+    return TreeSpeculation(Session(target, "target"), drafter, gamma, most)
 
 
 def sps(architecture: str, gamma: int, lengths: Lengths) -> SpS:

@@ -20,7 +20,8 @@ from specbench.decoding.lookup import Index
 from specbench.decoding.sampling import probabilities
 from specbench.decoding.session import Session
 from specbench.decoding.types import Sampling
-from specbench.methods.pld import PLD, Settings, build, drafter
+from specbench.methods.pld import Settings, build, drafter
+from specbench.methods.sps import SpS
 from specbench.run import encode
 
 SHIPPED = config.load_method("pld").values
@@ -167,7 +168,7 @@ def test_greedy_texts_of_few_tokens_equal_the_oracle(architecture):
     said, right, wrong = set(), 0, 0
     for prompt in oracle.prompts(5, length=20, vocab=16, seed=5):
         text = oracle.greedy(model, prompt, 30)
-        tokens, rounds = decode(PLD(Session(model, "target"), drafter(chosen(), None, CPU), 4), prompt, 30)
+        tokens, rounds = decode(SpS(Session(model, "target"), drafter(chosen(), None, CPU), 4), prompt, 30)
         assert tokens == text
         said |= set(text)
         right += sum(one.accepted for one in rounds)
@@ -177,7 +178,7 @@ def test_greedy_texts_of_few_tokens_equal_the_oracle(architecture):
 
 def test_a_repetitive_text_takes_few_rounds_and_a_miss_is_a_plain_step():
     model = naive_lookup.repetitive(0, 0.0).to(DEVICE)
-    tokens, rounds = decode(PLD(Session(model, "target"), drafter(chosen(), None, model.device), 4), [1, 2, 3], 120)
+    tokens, rounds = decode(SpS(Session(model, "target"), drafter(chosen(), None, model.device), 4), [1, 2, 3], 120)
     assert tokens == oracle.greedy(model.cpu(), [1, 2, 3], 120)
     assert len(tokens) / len(rounds) > 3
     missed = [one for one in rounds[1:] if not one.drafted]
@@ -223,7 +224,7 @@ def drawn(sampling: Sampling, draws: int = 500, count: int = 4, **changes) -> tu
     expected = law(count, sampling)
     one = chosen(gamma=2, **changes)
     model = sampled_model().to(DEVICE)
-    method = PLD(Session(model, "target"), drafter(one, None, model.device), one.gamma)
+    method = SpS(Session(model, "target"), drafter(one, None, model.device), one.gamma)
     counts, rng = np.zeros((VOCABULARY,) * count), torch.Generator(DEVICE).manual_seed(0)
     stood = fell = 0
     for _ in range(draws):

@@ -30,6 +30,8 @@ def folder(tmp_path_factory):
             name = block.split("\n", 1)[0].removeprefix("# ")
             yaml.safe_load(block)
             (folder / name).write_text(block)
+        elif kind == "jsonl":
+            (folder / "traces.jsonl").write_text(block)
     return folder
 
 

@@ -4,7 +4,6 @@ The longest n-gram that the text ends with is looked up in the text before, the 
 there is the draft. At T > 0 it is a point mass on each token: accepted with p(d), else a draw from p without it.
 """
 
-from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -12,13 +11,10 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from specbench.config import Settings as Base
-from specbench.decoding.accept import exact
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.lookup import Index, Lookup
-from specbench.decoding.session import Session
-from specbench.decoding.speculate import speculate
-from specbench.decoding.types import Method, Round, Sampling, Watch
-from specbench.methods.drafting import Drafted
+from specbench.decoding.types import Method, Watch
+from specbench.methods.sps import SpS
 from specbench.models import Pair
 
 
@@ -48,25 +44,12 @@ class Settings(Retrieval):
     reuse: bool = Field(description="where nothing is found, the last draft is tried again")
 
 
-class PLD(Drafted):
-    """Speculative decoding with a drafter that looks up instead of a draft model."""
-
-    lossless = True
-
-    def __init__(self, target: Session, drafter: Drafter, gamma: int) -> None:
-        self.target, self.drafter, self.gamma = target, drafter, gamma
-        self.reach = gamma + 1
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        return speculate(self.target, self.drafter, exact, self.gamma, prompt, sampling, rng)
-
-
 def drafter(settings: Settings, tokenizer: str | None, device: torch.device) -> Drafter:
     """What drafts, without a model; works with any tokenizer (whose hash is given)."""
     return Lookup(settings.index, settings.reuse, device)
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Of the pair the target alone."""
+    """Speculative sampling with a look-up for a draft model; of the pair the target alone."""
     drafts = drafter(settings, pair.tokenizer_hash, pair.device)
-    return PLD(pair.session("target", watch), drafts, settings.gamma)
+    return SpS(pair.session("target", watch), drafts, settings.gamma)

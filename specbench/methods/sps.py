@@ -19,7 +19,7 @@ class Settings(Drafting):
 
 
 class SpS(Drafted):
-    """Draft γ tokens, verify them by one target forward, keep those that rejection sampling passes."""
+    """Draft up to γ tokens, verify them by one target forward, keep those that rejection sampling passes."""
 
     lossless = True
 
