@@ -66,9 +66,10 @@ pocket: $(STAMP)
 pocket-members: $(STAMP)
 	$(BIN)/python -m specbench.pocket.members
 
-# The heads that ship with the pair, into pocket-work/heads/: about half an hour on one core; a stopped call goes on.
+# What ships with the pair beside its models, into pocket-work/heads/: two hours on one core, most of them for eagle3; a
+# stopped call goes on.
 HEADS := pocket-work/heads
-pocket-heads: $(HEADS)/judge-pocket.safetensors $(HEADS)/specdecpp-pocket.safetensors
+pocket-heads: $(foreach kind,judge specdecpp eagle3 vocabtrim,$(HEADS)/$(kind)-pocket.safetensors) $(HEADS)/datastore
 
 $(HEADS)/judge-pocket.safetensors: | $(STAMP)
 	$(BIN)/specbench train --method judge --suite pocket --documents 150 --out $@
@@ -77,6 +78,18 @@ $(HEADS)/specdecpp-pocket.safetensors: | $(STAMP)
 	$(BIN)/specbench train --method specdecpp --suite pocket-all --documents 1000 --recipe inputs=state+confidence \
 	  --recipe depth=1 --recipe weight=1 --recipe learning_rate=0.001 --recipe epochs=12 --recipe patience=3 \
 	  --out $@
+
+$(HEADS)/eagle3-pocket.safetensors: | $(STAMP)
+	$(BIN)/specbench train --method eagle3 --suite pocket --documents 2000 --recipe draft_vocabulary=1024 \
+	  --recipe answers=2 --recipe temperature=0.8 --recipe epochs=16 --recipe batch=32 --recipe learning_rate=0.002 \
+	  --recipe warmup=0.02 --out $@
+
+$(HEADS)/vocabtrim-pocket.safetensors: | $(STAMP)
+	$(BIN)/specbench train --method vocabtrim --suite pocket-all --documents 100 --out $@
+
+$(HEADS)/datastore: | $(STAMP)
+	$(BIN)/specbench build-datastore $(foreach task,gsm8k math500 humaneval cnndm,--corpus pocket_$(task):calibration) \
+	  --documents 550 --pair pocket --out $@
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
