@@ -24,6 +24,7 @@ from specbench.models import Pair
 VERSION = 1
 KEY = "specbench"
 SHIPPED = SUITES / "methods" / "heads"
+RELEASED = ("eagle3", "specdecpp")  # kinds of heads that others have released
 SAMPLED = 4096  # values of each tensor that tell one model from another
 Reads = Literal["target", "draft"]  # whose hidden states
 Shapes = Mapping[str, tuple[int, ...]]  # of tensors by name; -1 for any size
@@ -155,8 +156,9 @@ def find_head(setting: str, kind: str, pair: Pair, shapes: Shapes, reads: Reads 
     shipped = SHIPPED / f"{kind}-{pair.name}.safetensors"
     if not shipped.is_file():
         raise UserError(
-            f"no head of {kind} ships with {pair.name}; train one ({command(kind, pair)}) "
-            f"and name it by --set {kind}.head=FILE"
+            f"no head of {kind} ships with {pair.name}; train one ({command(kind, pair)})"
+            + f" or import one (specbench import {kind}-head FOLDER)" * (kind in RELEASED)
+            + f" and name it by --set {kind}.head=FILE"
         )
     return read_head(shipped, kind, pair, shapes, reads)
 

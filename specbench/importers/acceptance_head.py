@@ -62,7 +62,7 @@ def fits(checkpoint: Path, tensors: Mapping[str, Tensor], pair: Pair) -> None:
 
 def read_released(folder: Path) -> tuple[int, dict[str, Tensor]]:
     """The depth of a released head, and its tensors by their names in a head file. Raises UserError."""
-    stored = _tensors(folder)
+    stored = read_tensors(folder)
     try:
         raw = json.loads((folder / "config.json").read_text())
         if not isinstance(raw, dict):
@@ -97,7 +97,7 @@ def _shapes(rows: int, width: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return ("weight", (rows, width)), ("bias", (rows,))
 
 
-def _tensors(folder: Path) -> dict[str, Tensor]:
+def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The tensors in a folder, from safetensors, or from a pickle that may hold nothing but tensors."""
     safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
     path = safe if safe.is_file() else pickled

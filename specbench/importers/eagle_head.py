@@ -17,7 +17,7 @@ from torch import Tensor
 from specbench.config import Settings, UserError, load_pair, validated
 from specbench.eagle_head import config_of, layers_read, told_of
 from specbench.heads import Head, write_head
-from specbench.importers.acceptance_head import _tensors
+from specbench.importers.acceptance_head import read_tensors
 from specbench.methods.eagle3 import KIND, SHAPES, check_target, eagle_head, rising
 from specbench.models import Pair
 from specbench.models import load_pair as load_models
@@ -93,7 +93,7 @@ def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
 
 def read_released(folder: Path) -> tuple[Config, dict[str, Tensor]]:
     """What the configuration of a released head tells, and its tensors by their names there. Raises UserError."""
-    stored = _tensors(folder)
+    stored = read_tensors(folder)
     path = folder / "config.json"
     try:
         raw = json.loads(path.read_text())
