@@ -65,7 +65,7 @@ class MultiDraft:
     figures: pd.DataFrame
     outside: int  # figures of recursive rejection that are not between one draft's and the best rule's
     # method, drafts, replacement, rounds, accepted (share of rounds whose first level was), foretold (mean at those
-    # very positions; NaN: no formula), value (accepted less foretold), low, high
+    # very positions; NaN: no formula), value (accepted less foretold), low, high: of chance, were the formula right
     measured: pd.DataFrame
 
 
@@ -130,8 +130,8 @@ def multi_draft(
             figure = np.array(rows)[:, : len(kinds)]  # [positions, kinds, 2]
             found.append(key | {"values": figure[..., 0], "left_out": figure[..., 1]})
         for place, accepted in starts.get(row["method"], {}).get(tuple(row[name] for name in KEY), ()):
-            foretold = rows[place - 1][asked.index(kind)].value if kind else np.nan
-            tests.append(key | {"accepted": accepted, "foretold": foretold})
+            foretold, left_out = rows[place - 1][asked.index(kind)] if kind else (np.nan, 0.0)
+            tests.append(key | {"accepted": accepted, "foretold": foretold, "left_out": left_out})
         advance(1)
     return MultiDraft(
         run.sampling,
@@ -253,12 +253,14 @@ def measured(tests: list[dict[str, Any]], specs: Sequence[MethodSpec], own: dict
         if not mine:
             continue
         kind = own[spec.name]
-        documents = [(one["task"], one["doc_id"]) for one in mine]
-        accepted = np.array([one["accepted"] for one in mine], float)
-        foretold = np.array([one["foretold"] for one in mine])
+        accepted, foretold, left_out = (
+            np.array([one[name] for one in mine], float) for name in ("accepted", "foretold", "left_out")
+        )
+        # What chance makes of rounds that are accepted as foretold is known; to a bootstrap, rounds that were all
+        # accepted would leave no doubt.
+        value, chance = (accepted - foretold).mean(), 1.96 * np.sqrt((foretold * (1 - foretold)).sum()) / len(mine)
         facts = {"method": spec.name, "drafts": kind and kind.drafts, "replacement": kind and kind.replacement}
         facts |= {"rounds": len(mine), "accepted": accepted.mean(), "foretold": foretold.mean()}
-        nothing = Interval(np.nan, np.nan, np.nan)
-        rows.append(facts | vars(mean(documents, accepted - foretold, np.ones(len(mine))) if kind else nothing))
+        rows.append(facts | {"value": value, "low": value - left_out.mean() - chance, "high": value + chance})
     columns = ["method", "drafts", "replacement", "rounds", "accepted", "foretold", "value", "low", "high"]
     return pd.DataFrame(rows, columns=columns)

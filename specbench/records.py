@@ -80,7 +80,7 @@ ROUNDS = pa.schema(
         pa.field("decisions", pa.list_(pa.int8())),  # see DECISIONS
         pa.field("ratios", pa.list_(pa.float32())),  # p(draft token) / p(target token)
         pa.field("predictions", pa.list_(pa.float32())),  # what the length policy went by; NaN: it did not look there
-        pa.field("confidences", pa.list_(pa.float32())),  # q(draft token), where it was drawn at random
+        pa.field("confidences", pa.list_(pa.float32())),  # q(draft token), given its siblings before it; if drawn
         pa.field("overlaps", pa.list_(pa.float32())),  # Σ min(q, r) at the position, T > 0; NaN: not all had scored it
         pa.field("proposers", pa.list_(pa.int8())),  # which of the collaborating models drafted the token
         pa.field("parents", pa.list_(pa.int16())),  # of a tree: which drafted token each one follows, -1 the context

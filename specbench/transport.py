@@ -36,7 +36,7 @@ def optimal(p: Floats, q: Floats, drafts: int, replacement: bool) -> float:
     A rule is a transport from sets of drafts to emitted tokens, and the best one a largest flow. Its smallest cut is
     min over H ⊆ V of p(H) + 1 - P(all drafts ∈ H), and one of the smallest has the tokens of largest q/p for its H: if
     a lighter token can stay in, a heavier one may come in, since P grows the faster the more is in H. So the beginnings
-    of one order are all that need be looked at. Raises ValueError for more than MOST drafts.
+    of one order are all that need be looked at. Raises ValueError for more than MOST drafts without replacement.
     """
     drawn = np.flatnonzero(q > 0)
     with np.errstate(over="ignore"):

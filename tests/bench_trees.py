@@ -1,9 +1,9 @@
 """What a round costs that verifies a tree, against one that verifies a chain of the same width.
 
 Run by `make bench`. A round here is what the target has to do: one forward over the last token and K drafted ones, the
-acceptance, and keeping √K of them in the cache: a chain's first ones, of a tree a path whose tokens lie apart. Both are
-interleaved in one process over the same contexts, greedy and at T = 1; the ratio's interval is a bootstrap over rounds.
-Exits with 1 if a tree of 16 tokens takes a tenth longer than a chain of 16.
+acceptance (at T = 1 of drawn drafts), and keeping √K of them in the cache: a chain's first ones, of a tree a path whose
+tokens lie apart. Both are interleaved in one process over the same contexts, greedy and at T = 1; the ratio's interval
+is a bootstrap over rounds. Exits with 1 if a tree of 16 tokens takes a tenth longer than a chain of 16.
 """
 
 import math
@@ -58,16 +58,22 @@ def measured(session, text, size, sampling, device):
         at = order.randrange(len(text) - size - 1)
         last, tokens = (torch.tensor(some, device=device) for some in (text[at : at + 1], text[at + 1 : at + 1 + size]))
         for kind in order.sample(["chain", "tree"], 2):
+            q = None if sampling.greedy else random_rows(size, session.vocabulary, device)
             began = perf_counter()
             if kind == "chain":
-                draft, accept = Draft(tokens, None), exact
+                draft, accept = Draft(tokens, q), exact
             else:  # any distinct tokens do: a sorted id for each keeps siblings apart
-                draft, accept = Draft(torch.arange(10, 10 + size, device=device), None, parents=bushy(size)), exact_tree
+                draft, accept = Draft(torch.arange(10, 10 + size, device=device), q, parents=bushy(size)), exact_tree
             accept(draft, read_once(session, last, draft), sampling, rng)
             session.keep(context + 1, spine(draft, size))
             seconds[kind].append(perf_counter() - began)
             session.truncate(context)
     return tuple(np.array(seconds[kind][3:]) for kind in ("chain", "tree"))
+
+
+def random_rows(size, vocabulary, device):
+    """Distributions [size, V] that the drafted tokens might have been drawn from."""
+    return torch.randn(size, vocabulary, generator=torch.Generator().manual_seed(1)).softmax(-1).to(device)
 
 
 def bushy(size):

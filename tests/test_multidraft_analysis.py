@@ -110,6 +110,8 @@ def test_what_was_measured_is_what_is_foretold(run, found):
         assert row.rounds == len(mine) and row.accepted == pytest.approx((mine.accepted > 0).mean())
         spread = 4 * np.sqrt(row.foretold * (1 - row.foretold) / row.rounds) + 1e-9
         assert abs(row["value"]) < spread and row["value"] == pytest.approx(row.accepted - row.foretold)
+        assert row.low < row["value"] < row.high, "all rounds accepted leave a doubt too"
+        assert (row.high - row.low) / 2 < 1.96 * np.sqrt(row.foretold * (1 - row.foretold) / row.rounds) + 1e-5
     # Four independent drafts have a formula, though they are not among the figures.
     assert measured.foretold["mdsd-iid"] > 0.5 and set(found.figures.drafts) == {1, 2, 3}
 

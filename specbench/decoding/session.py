@@ -175,26 +175,26 @@ class Tree:
 
         Sliding-window layers get a mask of their own, by position.
         """
-        total = self.root + len(self)
-        allowed = np.zeros((width, total), bool)
-        allowed[:, : self.root] = True
+        reads = np.zeros((width, len(self)), bool)  # the host lays out the tree alone: contexts are long
         for row, seen in enumerate(self.seen[-width:]):
-            allowed[row, [self.root + i for i in seen]] = True
-        positions = self.root + np.array(self.depths)
+            reads[row, list(seen)] = True
+        device = model.device
+        allowed = torch.ones(width, self.root + len(self), dtype=torch.bool, device=device)
+        allowed[:, self.root :] = torch.from_numpy(reads).to(device)
+        places = self.root + torch.tensor(self.depths, device=device)  # of the tree's tokens
         config = model.config.get_text_config()
         kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
-        full = _additive(allowed, model)
+        full = _additive(allowed, model.dtype)
         masks: object = full
         if window and (not kinds or "sliding_attention" in kinds):
-            at = np.concatenate([np.arange(self.root), positions])
-            near = _additive(allowed & (positions[-width:, None] - at < window), model)
+            at = torch.cat([torch.arange(self.root, device=device), places])
+            near = _additive(allowed & (places[-width:, None] - at < window), model.dtype)
             masks = {"full_attention": full, "sliding_attention": near} if kinds else near
-        return {"attention_mask": masks, "position_ids": torch.tensor(positions[None, -width:], device=model.device)}
+        return {"attention_mask": masks, "position_ids": places[None, -width:]}
 
 
-def _additive(allowed: "np.ndarray[tuple[int, int], np.dtype[np.bool_]]", model: PreTrainedModel) -> Tensor:
-    mask = torch.zeros(allowed.shape, dtype=model.dtype).masked_fill_(torch.from_numpy(~allowed), -torch.inf)
-    return mask.to(model.device)[None, None]
+def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)[None, None]
 
 
 def common(a: list[int], b: Sequence[int]) -> int:

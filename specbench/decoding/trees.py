@@ -32,29 +32,16 @@ def recursive_test(draft: Draft, q: Tensor, p: Tensor, rng: torch.Generator) -> 
     each time (multi-round rejection sampling: SpecInfer, arXiv 2305.09781, Algorithm 2), or without those that were
     drawn (recursive rejection sampling: RSD, arXiv 2402.14160, Algorithm 1). Lossless for both.
     """
-    assert draft.parents is not None and draft.rows is not None
+    assert draft.rows is not None
     left = p.clone()  # [K + 1, V]: of each distribution, what its tests so far have left
     tokens, p_draft, q_draft = draft.tokens, torch.zeros_like(q[:, 0]), q.gather(-1, draft.tokens[:, None])[:, 0]
-    for turn in turns(draft.parents):
-        nodes = torch.tensor(turn, device=tokens.device)
+    for nodes in draft.turns:
         rows = draft.rows[nodes]
         p_draft[nodes] = left[rows, tokens[nodes]]
         rest = residual(left[rows], q[nodes])
         left[rows] = rest / rest.sum(-1, keepdim=True)
     needed = torch.rand(len(tokens), generator=rng, device=p.device, dtype=p.dtype) * q_draft
     return Tested(needed < p_draft, pick(left, rng), p_draft, needed)
-
-
-def turns(parents: tuple[int, ...]) -> list[list[int]]:
-    """The nodes that are tested first of those that follow the same one, then the second ones, and so on."""
-    seen: dict[int, int] = defaultdict(int)
-    found: list[list[int]] = []
-    for node, parent in enumerate(parents):
-        if seen[parent] == len(found):
-            found.append([])
-        found[seen[parent]].append(node)
-        seen[parent] += 1
-    return found
 
 
 def exact_tree(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:

@@ -1,5 +1,6 @@
 """The few types that decoding is made of. Notation: p target, q draft, γ draft length, V vocabulary size."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -56,10 +57,27 @@ class Draft:
     parents: tuple[int, ...] | None = None  # [K]; None: a chain
     predictions: tuple[float, ...] | None = None  # [K]: what the drafter's length policy went by
     rows: Tensor | None = field(init=False, default=None)  # [K] on the device: parents + 1
+    turns: tuple[Tensor, ...] = field(init=False, default=())  # of a drawn tree, on the device: see `tested_in_turn`
 
     def __post_init__(self) -> None:
         if self.parents is not None:  # sent now: behind the target's forward, the host would wait for it
-            object.__setattr__(self, "rows", torch.tensor(self.parents, device=self.tokens.device) + 1)
+            device = self.tokens.device
+            object.__setattr__(self, "rows", torch.tensor(self.parents, device=device) + 1)
+            if self.probs is not None:
+                turns = tested_in_turn(self.parents)
+                object.__setattr__(self, "turns", tuple(torch.tensor(turn, device=device) for turn in turns))
+
+
+def tested_in_turn(parents: tuple[int, ...]) -> list[list[int]]:
+    """The nodes that are tested first of those that follow the same one, then the second ones, and so on."""
+    seen: Counter[int] = Counter()
+    found: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        if seen[parent] == len(found):
+            found.append([])
+        found[seen[parent]].append(node)
+        seen[parent] += 1
+    return found
 
 
 @dataclass(frozen=True)
@@ -74,7 +92,7 @@ class Verdict:
     rescued: tuple[int, ...] = ()  # those of `path` that the exact rule would have rejected
     parents: tuple[int, ...] | None = None  # as in the draft
     predictions: tuple[float, ...] | None = None  # K: as in the draft
-    confidences: list[float] | None = None  # K: q(drafted); None: the tokens were not drawn at random
+    confidences: list[float] | None = None  # K: q(drafted), as in the draft's `probs`; None: they were not drawn
     overlaps: list[float] | None = None  # K: Σ min(q, r) where it was drafted, T > 0; of collaborating models
     proposers: list[int] | None = None  # K: which of the collaborating models drafted it
 

@@ -23,6 +23,8 @@ from specbench.models import Pair
 from specbench.models import load_pair as load_models
 
 ROPES = ("default", "linear", "llama3", "yarn")  # those that follow from their own parameters
+STRETCHED = ("llama3", "yarn")  # made of a rotation for fewer positions
+LAYERS = "eagle_aux_hidden_state_layer_ids"  # in `eagle_config`: where other trainers tell the states that are read
 
 
 class Config(Settings):
@@ -43,6 +45,8 @@ class Config(Settings):
     rope_theta: float = 10000.0
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
+    max_position_embeddings: int | None = None
+    eagle_config: dict[str, Any] = Field(default={})
     norm_before_residual: bool = False
     attention_bias: bool = False
 
@@ -55,6 +59,10 @@ class Config(Settings):
             raise ValueError("it is not of one layer without biases, as EAGLE-3's own heads are")
         if rope["rope_type"] not in ROPES:
             raise ValueError(f"its positions are {rope['rope_type']}; only these can be read: {', '.join(ROPES)}")
+        if rope["rope_type"] in STRETCHED and "original_max_position_embeddings" not in rope:
+            if self.max_position_embeddings is None:
+                raise ValueError("it does not tell for how many positions its rotation was made")
+            rope["original_max_position_embeddings"] = self.max_position_embeddings
         return {
             "num_attention_heads": self.num_attention_heads,
             "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
@@ -143,6 +151,12 @@ def fitted(folder: Path, config: Config, stored: Mapping[str, Tensor], pair: Pai
     width = target.config.get_text_config().hidden_size
     if (reads := config.hidden_size) != width:
         raise UserError(f"{folder} reads {reads} values, but the target of {pair.name} has {width}; {remedy}")
+    layers = list(layers_read(target))
+    if config.eagle_config.get(LAYERS, layers) != layers:
+        raise UserError(
+            f"{folder} reads the states of layers {config.eagle_config[LAYERS]}, and here heads read those that enter "
+            f"{layers}, as EAGLE-3's own do; it cannot be used"
+        )
     ids = torch.arange(config.draft_vocab_size) + stored["d2t"].long()
     if int(ids[-1]) >= pair.vocabulary:
         raise UserError(f"{folder} drafts token {int(ids[-1])}, but {pair.name} has {pair.vocabulary} tokens; {remedy}")

@@ -45,7 +45,8 @@ class Eagle3(Stateless):
 
     def __init__(self, target: Session, drafter: EagleDrafter, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.hashes = target, drafter, hashes
-        self.reach = drafter.most + 1
+        width = min(drafter.top_k, drafter.head.config.vocab_size)
+        self.reach = 1 + min(drafter.most, width + drafter.depth * width**2)
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         drafter = self.drafter
