@@ -178,6 +178,8 @@ def find_datastore(setting: str, tokenizer: str | None) -> Datastore:
     if setting == "auto":
         shipped = sorted(path.parent for path in SHIPPED.glob(f"*/{METADATA}"))
         fitting = [folder for folder in shipped if read_about(folder).tokenizer == tokenizer]
+        if tokenizer is None:
+            raise UserError("it is not told whose tokens these are; name a pair by --pair, or a datastore's folder")
         if not fitting:
             raise UserError(
                 f"no datastore ships for this tokenizer; build one ({BUILD}) and name it by --set rest.datastore=FOLDER"

@@ -109,11 +109,13 @@ def _of_file(path: Path) -> Iterator[str]:
     with open(path, "rb") as lines, progress(f"reading {path.name}", path.stat().st_size) as advance:
         for number, raw in enumerate(lines, 1):
             try:
-                line = raw.decode()
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                if path.suffix != ".txt" and not line.strip():
+                    continue
                 text = line if path.suffix == ".txt" else json.loads(line)["text"]
                 if not isinstance(text, str):
                     raise TypeError
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 wanted = "a .txt file is UTF-8" if path.suffix == ".txt" else 'write a JSON object with a "text"'
                 raise UserError(f"{path}, line {number}: {wanted}, or leave the line out") from None
             advance(len(raw))

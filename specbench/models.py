@@ -86,8 +86,9 @@ class Pair:
 
     @cached_property
     def context(self) -> int:
-        """The longest sequence that every model was made for."""
-        configs = [model.config.get_text_config() for model in self.models.values()]
+        """The longest sequence that every model was made for; one with a translation may lose a text's beginning."""
+        own = [model for role, model in self.models.items() if role not in self.translations]
+        configs = [model.config.get_text_config() for model in own]
         return min(getattr(config, "max_position_embeddings", None) or UNBOUNDED for config in configs)
 
     @cached_property

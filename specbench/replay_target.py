@@ -59,7 +59,7 @@ def read_traces(path: Path) -> list[Trace]:
     if not path.is_file():
         raise UserError(f"there is no file {path}")
     try:
-        lines = path.read_text().split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise UserError(f"{path} is no text; give a file of JSON Lines") from None
     found = [_trace(line, f"{path}, line {at}", at) for at, line in enumerate(lines, 1) if line.strip()]
@@ -71,7 +71,7 @@ def read_traces(path: Path) -> list[Trace]:
 def _trace(line: str, where: str, at: int) -> Trace:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not JSON ({error})") from None
     if not isinstance(record, dict):
         raise UserError(f'{where} is no object; write {{"prompt": [ids], "generated": [ids]}}')

@@ -108,7 +108,7 @@ class Reading:
 
     def read(self, context: Sequence[int], shared: int) -> None:
         """Become `context`, whose first `shared` tokens are those of the text that was read last; never empty."""
-        if shared < self.settled:  # another text
+        if shared <= self.settled:  # another text, or a word that goes on
             self.settled = 0
         del self.tokens[self.settled :], self.ends[self.settled :]
         del self.ids[self.ends[-1] if self.ends else 0 :]

@@ -192,6 +192,7 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     base = model_drafter(settings, pair, watch)
     drafter: Drafter = base
     if settings.ngram:
+        pair.need_one_tokenizer("fly lets it read guessed tokens; add --set fly.ngram=false for any draft")
         if settings.length != FIXED or settings.stop_at_eos:
             raise UserError("fly drafts a fixed length by prompt lookup; for another one add --set fly.ngram=false")
         drafter = LookupDrafter(base.session, settings.ngram_size, settings.ngram_tokens, base.lengths)

@@ -18,6 +18,7 @@ class Settings(Bounded):
 
 
 def lengths(settings: Settings, pair: Pair) -> Lengths:
+    pair.need_one_tokenizer("the oracle foretells what the draft says by letting it read the target's tokens")
     return Oracle(pair.session("target"), pair.session("draft"), pair.eos_ids, settings.tokens)
 
 

@@ -1,7 +1,7 @@
 """SlimSpec: speculative sampling whose draft has an output layer of low rank (arXiv 2605.10453). Lossless.
 
 The paper trains the drafter with it; here the layer is the best approximation of the draft's own, by its singular
-values. As a setting, `output=slimspec` does the same under any method that drafts from a model.
+values. As a setting, `output=slimspec` does the same under sps, lossy, fly, reflective, csd and judge.
 """
 
 from pydantic import Field, StrictFloat, StrictInt, field_validator

@@ -1,7 +1,7 @@
 """VocabTrim: a draft that offers only the target's most frequent tokens (arXiv 2506.22694). Lossless.
 
 Which tokens those are is counted in texts of the target (`specbench train --method vocabtrim`). As a setting,
-`output=vocabtrim` does the same under any method that drafts from a model.
+`output=vocabtrim` does the same under sps, lossy, fly, reflective, csd and judge.
 """
 
 from pathlib import Path
@@ -42,11 +42,12 @@ def output(settings: Settings, pair: Pair) -> Output:
     """The pair's draft model with its output layer cut down. Raises UserError for counts that do not fit."""
     draft = pair.session("draft").model  # a pair without a draft model is refused in its words
     head = counts_of(settings.counts, pair)
-    total = pair.vocabulary
+    known = pair.own_ids("draft", ranked(head.tensors["counts"], pair.eos_ids))
+    total = min(pair.vocabulary, len(known))
     wanted = settings.tokens if isinstance(settings.tokens, int) else max(1, round(settings.tokens * total))
     if wanted > total:
-        raise UserError(f"{KIND}: tokens={wanted}, but {pair.name} has {total}; choose fewer")
-    kept = pair.own_ids("draft", ranked(head.tensors["counts"], pair.eos_ids))[: max(wanted, len(pair.eos_ids))]
+        raise UserError(f"{KIND}: tokens={wanted}, but the draft of {pair.name} has {total}; choose fewer")
+    kept = known[: max(wanted, len(pair.eos_ids))]
     try:
         return Output(trimmed(draft, torch.tensor(sorted(kept))), {"counts": head.hashes()["head"]})
     except ValueError as error:

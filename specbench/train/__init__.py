@@ -39,8 +39,15 @@ class Job:
 
     def use(self, head: Path) -> str:
         """The command that decodes with a head."""
+        return f"{self.run} --set {self.spec.method}.head={head}"
+
+    @property
+    def run(self) -> str:
+        """The command that decodes with the method, as it ships."""
         suite = "SUITE" if self.data else self.plan.suite
-        return f"specbench run --method {self.spec.method} --suite {suite} --set {self.spec.method}.head={head}"
+        typed = self.plan.pair.description if self.pair.name == config.OWN_PAIR else self.pair.name
+        pair = "" if typed == "pocket" else f" --pair {typed}"
+        return f"specbench run --method {self.spec.method}{pair} --suite {suite}"
 
 
 def train(

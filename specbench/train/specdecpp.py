@@ -108,6 +108,7 @@ def collected_folder(job: Job) -> Path:
 
 
 def collect(job: Job, recipe: Recipe) -> Collected:
+    job.pair.need_one_tokenizer("the head learns where the draft reads the target's own tokens")
     documents = training_documents(job.plan, job.pair, 0, job.data, stand_ins=True)
     collector = Collector(
         job.pair, Sampling(float(recipe.temperature), recipe.top_k), recipe.warped, recipe.mix, job.plan.seed

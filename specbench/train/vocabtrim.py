@@ -59,12 +59,7 @@ def train(job: Job) -> None:
     )
     show(texts, job)
     console.print(f"{job.out}; texts: {folder}", highlight=False, soft_wrap=True)
-    suite = "SUITE" if job.data else job.plan.suite
-    console.print(
-        f"next: specbench run --method {KIND} --suite {suite} --set {KIND}.counts={job.out}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.print(f"next: {job.run} --set {KIND}.counts={job.out}", highlight=False, soft_wrap=True)
 
 
 def text(document: Document, pair: Pair) -> list[int]:
