@@ -33,6 +33,7 @@ bench: $(STAMP)
 	$(BIN)/python tests/bench_trees.py
 	$(BIN)/python tests/bench_lookup.py
 	$(BIN)/python tests/bench_datastore.py
+	$(BIN)/python tests/bench_draft_output.py
 	$(BIN)/python tests/bench_cos.py
 
 # Runs what no earlier call has measured, then writes results/tables/; PAIR=, SUITE= and LIMIT= for your own. Figures of
