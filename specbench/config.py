@@ -261,7 +261,7 @@ def parse_params(params: Iterable[str]) -> dict[str, list[Any]]:
         if not (key and equals and values):
             raise UserError(f"--param {text!r}: write KEY=VALUE,VALUE,…, such as --param gamma=2,4,6")
         try:
-            axes.setdefault(key, []).extend(yaml.safe_load(value) for value in values.split(","))
+            axes.setdefault(key, []).extend(yaml.safe_load(f"[{values}]"))
         except yaml.YAMLError:
             raise UserError(f"--param {text!r}: cannot read the values {values!r}") from None
     return axes

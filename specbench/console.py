@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-console = Console()
+console = Console(emoji=False)  # TASK:train: is no picture of a train
 QUIET_SECONDS = 10  # between lines where there is no terminal to draw a bar on
 
 

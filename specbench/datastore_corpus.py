@@ -62,13 +62,15 @@ def build_datastore(
         {"tokens of": tokenizer or spec.name, "corpora": counts},
     )
     for one in counts:
-        console.print(f"{one['corpus']}: {one['documents']} documents, {one['tokens']} tokens", highlight=False)
+        told = f"{one['corpus']}: {one['documents']} documents, {one['tokens']} tokens"
+        console.print(told, highlight=False, markup=False)
     megabytes = sum(about.sizes.values()) / 1e6
     console.print(
         f"{about.tokens} tokens, {about.shards} shard{'s' * (about.shards > 1)}, {megabytes:.1f} MB: {out}\n"
         f"next: specbench run --method rest --pair {'PAIR' if tokenizer else spec.name} --suite SUITE "
         f"--set rest.datastore={out}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
 

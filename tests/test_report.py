@@ -323,7 +323,7 @@ def test_figures_from_rounds(small):
     # csd: rounds of 10 ms, 5 of them target and 1.25 for each draft; document 0 has two for 6 tokens, 3 one for one.
     assert time["target forwards"]["csd"] == pytest.approx((10 + 5) / 7, rel=1e-3)
     assert time["draft forwards"]["csd"] == pytest.approx(7.5 / 7, rel=1e-3)
-    assert time["the rest"]["csd"] == pytest.approx(7.5 / 7, rel=1e-3)
+    assert time["outside forwards"]["csd"] == pytest.approx(7.5 / 7, rel=1e-3)
     speedups = {one["name"]: one for one in plots["speedup"]["all tasks"]["data"]}
     assert set(speedups) == {"csd", "&lt;b&gt;x&lt;/b&gt;"} and speedups["csd"]["x"] == [1.5, 1.25]
     assert [round(y) for y in speedups["csd"]["y"]] == [0, 2]

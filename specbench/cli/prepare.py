@@ -71,7 +71,7 @@ def calibrate(
 
 
 def train(
-    method: Annotated[str, typer.Option(help="what to train: judge, specdecpp, eagle3, or a YAML file based on one")],
+    method: Annotated[str, typer.Option(help="judge, specdecpp, eagle3, vocabtrim, or a YAML file based on one")],
     suite: Annotated[
         str | None,
         typer.Option(

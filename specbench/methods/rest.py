@@ -66,7 +66,7 @@ class Rest(Drafted):
 def drafter(settings: Settings, tokenizer: str | None, device: torch.device) -> Retrieval:
     """Retrieval alone, without models; `tokenizer` is the hash that the datastore must have (None: not checked)."""
     if settings.fusion != "none":
-        raise UserError("rest: fusion=draft needs the pair's draft model, which is not there; set rest.fusion=none")
+        raise UserError("fusion=draft needs the draft model, and none is loaded here; --set METHOD.fusion=none")
     return _retrieval(settings, find_datastore(settings.datastore, tokenizer), device)
 
 

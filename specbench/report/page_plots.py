@@ -177,7 +177,7 @@ def _time(counts: pd.DataFrame, figures: Figures) -> Json:
         ("target", "target forwards", "#0072B2", ""),
         ("draft", "draft forwards", "#E69F00", "/"),
         ("members", "forwards of further models", "#009E73", "x"),
-        ("rest", "the rest", GREY, "."),
+        ("rest", "outside forwards", GREY, "."),
     ):
         own = per_token[name].dropna()
         hover = [

@@ -191,7 +191,8 @@ def time(data: PlotData) -> Figure:
     counts = counts.rename(columns={"further": "further models"})
     total = counts.groupby(ROW, sort=False)[[*models, "decode", "C"]].sum(min_count=1)
     per_token = (1000 * total[[*models, "decode"]]).div(total.C.where(total.C > 0), axis=0)
-    per_token = per_token.assign(rest=per_token.decode - per_token[models].sum(axis=1, skipna=False)).dropna()
+    outside = per_token.decode - per_token[models].sum(axis=1, skipna=False)
+    per_token = per_token.assign(**{"outside forwards": outside}).dropna()
     if per_token.empty:
         raise UserError(f"time needs the seconds of forwards, which these runs do not tell; {TIMED}")
     every = list(panels(data, per_token.reset_index()))
@@ -220,7 +221,7 @@ def _parts(color: str, models: Sequence[str]) -> dict[str, tuple[object, str]]:
     """Face colour and hatch of each part of a bar: a method's colour, ever lighter, then white for the rest."""
     hatches = dict(zip(("target", "draft", "further models"), ("", "////", "...."), strict=True))
     alpha = {"target": 1.0, "draft": 0.5, "further models": 0.25}
-    return {name: ((color, alpha[name]), hatches[name]) for name in models} | {"rest": ("white", "")}
+    return {name: ((color, alpha[name]), hatches[name]) for name in models} | {"outside forwards": ("white", "")}
 
 
 def forwards(data: PlotData) -> Figure:

@@ -111,7 +111,7 @@ def show(held: Sequence[Answered], figures: Sequence[float], reduced: bool) -> N
     """Print how often the head chooses what the target does, by draft step, on documents that it did not learn from."""
     console.print(
         f"held out: {len(held)} answers, {sum(one.rows for one in held)} places; "
-        "how often the head's choice is the target's, all before it being right"
+        "how often the head's choice is the target's, given the right tokens before it"
         + (" (tokens outside the draft vocabulary are misses)" if reduced else ""),
         highlight=False,
         soft_wrap=True,
