@@ -452,6 +452,25 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, pocket, monke
     assert decode(method, text, 12)[0] == oracle.greedy(pocket.models["target"], text, 12)
 
 
+def test_a_stretched_rotation_was_made_for_the_positions_that_the_head_tells():
+    told = {**SIZES, "vocab_size": 2048, "draft_vocab_size": 6, "rope_scaling": {"type": "yarn", "factor": 4.0}}
+    rope = released.Config(**told, max_position_embeddings=4096).told()["rope_parameters"]
+    assert rope["original_max_position_embeddings"] == 4096 and rope["rope_type"] == "yarn"
+    told["rope_scaling"] = {**told["rope_scaling"], "original_max_position_embeddings": 512}
+    assert released.Config(**told, max_position_embeddings=4096).told()["rope_parameters"] == {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 512,
+    }
+
+
+@pytest.mark.parametrize(("size", "reach"), [((60, 1, 7), 9), ((60, 10, 7), 60), ((5, 10, 0), 5), ((60, 2, 1), 7)])
+def test_the_reach_is_that_of_the_largest_tree(pocket, size, reach):
+    values = dict(zip(("total_tokens", "top_k", "depth"), size, strict=True))
+    assert eagle3.build(eagle3.Settings(**{**SHIPPED, **values}), pocket, None).reach == reach
+
+
 def without(name):
     return lambda tensors: tensors.pop(name)
 
@@ -491,6 +510,12 @@ def added(name):
         (None, {"norm_before_residual": True}, "not of one layer"),
         (None, {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "positions are dynamic; only these"),
         (None, {"hidden_act": "swish?"}, "swish?"),
+        (None, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "does not tell for how many positions"),
+        (
+            None,
+            {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 5, 8]}},
+            "reads the states of layers [1, 5, 8]",
+        ),
     ],
 )
 def test_checkpoints_that_are_no_head(tmp_path, pocket, monkeypatch, change, told, words):
