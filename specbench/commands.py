@@ -148,6 +148,11 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
             style="yellow",
             highlight=False,
         )
+    if shared := StoredRun(folder).manifest["models"].get("draft", {}).get("shared_tokens"):
+        console.print(
+            f"the draft has another tokenizer: it proposed only the {shared} tokens that the target has too",
+            highlight=False,
+        )
     summary = reading.show(folder, "table")
     for line in (
         f"\nrecords: {folder}/ (samples, rounds, scores and summary.parquet, manifest.json)",

@@ -270,7 +270,9 @@ def stalled(runs: Measured) -> list[str]:
 def depth_table(runs: Measured) -> pd.DataFrame:
     """Acceptance at each draft position, a row for each pair, sampling, task, method and depth."""
     parts = []
-    for key, counts in runs.depths.groupby(ROW, sort=False):
-        table = metrics.acceptance_by_depth(counts)
+    found = dict(iter(runs.depths.groupby(ROW, sort=False)))  # in the order of the records, where methods take turns
+    tasks = list(dict.fromkeys(key[:3] for key in found))
+    for key in sorted(found, key=lambda key: (tasks.index(key[:3]), runs.methods.index(key[3]))):
+        table = metrics.acceptance_by_depth(found[key])
         parts.append(table.assign(**dict(zip(ROW, key, strict=True)))[[*ROW, *table.columns]])
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*ROW, *metrics.DEPTH])

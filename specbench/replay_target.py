@@ -89,6 +89,16 @@ def _trace(line: str, where: str, at: int) -> Trace:
     return Trace(**ids, task=str(record.get("task", "-")), id=str(record.get("id", at)))
 
 
+def check_ids(traces: Iterable[Trace], pair: str) -> None:
+    """Raise UserError for the first text with an id that a pair's tokenizer does not have."""
+    size = 1 + max(load_tokenizer(config.load_pair(pair).target).get_vocab().values())
+    for trace in traces:
+        if (largest := max([*trace.prompt, *trace.generated], default=0)) >= size:
+            raise UserError(
+                f"text {trace.id} has the id {largest}, but {pair} has {size} tokens; name the pair that wrote it"
+            )
+
+
 def find_drafter(name: str, assignments: Iterable[str], pair: str | None = None) -> tuple[str, Drafter, int]:
     """The drafter of a method, what to call it, and the γ that it is asked for.
 

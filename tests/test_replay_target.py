@@ -343,3 +343,12 @@ def test_only_methods_that_draft_without_a_model_have_a_drafter():
         if hasattr(module, "drafter"):
             found.append(config.load_method(name).method)
     assert set(found) <= {"pld", "rest"} and "pld" in found
+
+
+def test_ids_that_a_pair_does_not_have(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"prompt": [1, 2047], "generated": [5, 6]}\n{"prompt": [1], "generated": [5, 2048], "id": "x"}\n')
+    texts = replaying.read_traces(path)
+    replaying.check_ids(texts[:1], "pocket")
+    with pytest.raises(UserError, match="text x has the id 2048, but pocket has 2048 tokens"):
+        replaying.check_ids(texts, "pocket")

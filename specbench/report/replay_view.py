@@ -12,7 +12,7 @@ from rich.text import Text
 from specbench import records
 from specbench.config import UserError
 from specbench.console import console, progress
-from specbench.replay_target import ALL, Replayed, by_depth, by_task, find_drafter, read_traces, replay
+from specbench.replay_target import ALL, Replayed, by_depth, by_task, check_ids, find_drafter, read_traces, replay
 from specbench.report.acceptance_view import plain, plain_table, say, write
 
 
@@ -24,6 +24,8 @@ def main(
         raise UserError(f"--out {out}: name a .parquet file in a folder that exists")
     name, drafter, gamma = find_drafter(method, assignments, pair)
     texts = read_traces(traces)
+    if pair:
+        check_ids(texts, pair)
     if format == "table":
         with progress(escape(name), len(texts)) as advance:
             found = replay(name, drafter, gamma, texts, advance)
