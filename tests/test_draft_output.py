@@ -273,7 +273,7 @@ def test_a_yaml_of_ones_own(pocket, tmp_path):
     [
         ("sps", {"output": "csd"}, "csd is no output layer; these are: vocabtrim, slimspec"),
         ("sps", {"output": "vocabtrimm"}, "did you mean 'vocabtrim'"),
-        ("vocabtrim", {"tokens": 3000}, "tokens=3000, but pocket has 2048"),
+        ("vocabtrim", {"tokens": 3000}, "tokens=3000, but the draft of pocket has 2048"),
         ("vocabtrim", {"tokens": 0}, "tokens: 0 is no number"),
         ("vocabtrim", {"tokens": 1.5}, "tokens: 1.5 is no number"),
         ("vocabtrim", {"counts": "nowhere.safetensors"}, "there is no head nowhere"),

@@ -1,7 +1,6 @@
 """FLy against hand-worked masks and two naive scans, its neutral settings, and its drafter that looks its tokens up."""
 
 import math
-import types
 
 import numpy as np
 import oracle
@@ -18,6 +17,7 @@ from specbench.decoding.session import Session, Unwatched
 from specbench.decoding.types import Draft, Sampling, Scored
 from specbench.methods.fly import FLy, LookupDrafter, Settings, build, lookup
 from specbench.methods.sps import SpS
+from specbench.models import Pair
 
 SAMPLED = Sampling(1.0, top_p=0.9)
 SHIPPED = config.load_method("fly").values
@@ -455,7 +455,7 @@ def test_one_more_than_the_window_is_enough():
 def test_build_and_the_shipped_settings(ngram):
     target, draft = pair("llama")
     models = {"target": target, "draft": draft}
-    stub = types.SimpleNamespace(session=lambda role, watch: Session(models[role], role, watch))
+    stub = Pair("tiny", models, tokenizer=None)
     method = build(Settings(**{**SHIPPED, "ngram": ngram}), stub, None)
     assert isinstance(method.drafter, LookupDrafter if ngram else ModelDrafter)
     prompt, _ = lively_prompt("llama", 12, 30)
