@@ -37,7 +37,7 @@ class Translated(Session):
 
     @property
     def tokens(self) -> list[int]:
-        raise NotImplementedError("of a translated sequence only the model's own tokens are kept")
+        raise ValueError("of a translated sequence only the model's own tokens are kept")
 
     def restart(self, prompt: Sequence[int]) -> Scored:
         self.truncate(0)
