@@ -148,7 +148,7 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
             style="yellow",
             highlight=False,
         )
-    if shared := (StoredRun(folder).manifest["models"].get("draft") or {}).get("shared_tokens"):
+    if shared := ((StoredRun(folder).manifest.get("models") or {}).get("draft") or {}).get("shared_tokens"):
         console.print(
             f"the draft has another tokenizer: it proposed only the {shared} tokens that the target has too",
             highlight=False,
