@@ -191,6 +191,21 @@ class Tasks:
         return found
 
 
+def scorer(tasks: Tasks, task: str, number: int, metric: str) -> Callable[[str], float]:
+    """A function from an answer to a document, by its number, to its score; `metric` is lm-eval's `name,filter`."""
+    name, _, label = metric.partition(",")
+
+    def score(text: str) -> float:
+        (value,) = (
+            one.value
+            for one in tasks.score({(task, number): text})
+            if one.doc_id == number and (one.metric, one.filter) == (name, label)
+        )
+        return value
+
+    return score
+
+
 def _scores(name: str, task: Any, instances: list[Any]) -> list[Score]:
     """Scores of one task from `instances` that carry their text; replaces the instances `task` holds."""
     from lm_eval.api.metrics import mean, stderr_for_metric

@@ -26,8 +26,9 @@ KEY = "specbench"
 SHIPPED = SUITES / "methods" / "heads"
 RELEASED = ("eagle3", "specdecpp")  # kinds of heads that others have released
 SAMPLED = 4096  # values of each tensor that tell one model from another
-Reads = Literal["target", "draft"]  # whose hidden states
+Reads = Literal["target", "draft", "arbitrator"]  # whose hidden states; an arbitrator is adapters inside that model too
 Shapes = Mapping[str, tuple[int, ...]]  # of tensors by name; -1 for any size
+_BESIDE: Mapping[Reads, tuple[str, ...]] = {"target": (), "draft": ("draft",), "arbitrator": ("draft", "arbitrator")}
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,7 @@ def fingerprint(model: PreTrainedModel) -> str:
 
 def weights(pair: Pair, reads: Reads) -> dict[str, str]:
     """Fingerprints, by role, of the models that a head belongs to."""
-    roles = ("target", "draft") if reads == "draft" else ("target",)
-    return {role: fingerprint(pair.session(role).model) for role in roles}
+    return {role: fingerprint(pair.session(role).model) for role in dict.fromkeys(("target", *_BESIDE[reads]))}
 
 
 def write_head(
@@ -103,8 +103,10 @@ def write_head(
     new.replace(path)
 
 
-def read_head(path: Path, kind: str, pair: Pair, shapes: Shapes, reads: Reads = "target") -> Head:
+def read_head(path: Path, kind: str, pair: Pair, shapes: Shapes | None, reads: Reads = "target") -> Head:
     """The head in a file; its tensors must have these shapes, and it must read the model that `reads` names.
+
+    Without `shapes` it is the caller who checks them.
 
     Raises UserError for a file that is missing, damaged or of a later version, for a head of another kind, and for
     one that was trained for another hidden size, tokenizer, target or draft.
@@ -138,7 +140,9 @@ def read_head(path: Path, kind: str, pair: Pair, shapes: Shapes, reads: Reads = 
             raise UserError(
                 f"the head {path} was trained on {whose}, whose {role} has other weights than this; {remedy}"
             )
-    if tensors.keys() != shapes.keys() or not all(_fits(tensors[name], shape) for name, shape in shapes.items()):
+    if shapes is not None and not (
+        tensors.keys() == shapes.keys() and all(_fits(tensors[name], shape) for name, shape in shapes.items())
+    ):
         raise UserError(f"{damaged} (its tensors are not those of a head for {kind}); {remedy}")
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
         raise UserError(f"{damaged} (it holds values that are no numbers); {remedy}")
@@ -149,7 +153,7 @@ def _fits(tensor: Tensor, shape: tuple[int, ...]) -> bool:
     return tensor.ndim == len(shape) and all(wanted in (-1, n) for n, wanted in zip(tensor.shape, shape, strict=True))
 
 
-def find_head(setting: str, kind: str, pair: Pair, shapes: Shapes, reads: Reads = "target") -> Head:
+def find_head(setting: str, kind: str, pair: Pair, shapes: Shapes | None, reads: Reads = "target") -> Head:
     """The head that a setting names: a file, or `auto` for the one that ships with the pair. Errors as in read_head."""
     if setting != "auto":
         return read_head(Path(setting), kind, pair, shapes, reads)
@@ -158,7 +162,7 @@ def find_head(setting: str, kind: str, pair: Pair, shapes: Shapes, reads: Reads 
         raise UserError(
             f"no head of {kind} ships with {pair.name}; train one ({command(kind, pair)})"
             + f" or import one (specbench import {kind}-head FOLDER)" * (kind in RELEASED)
-            + f" and name it by --set {kind}.head=FILE"
+            + f" and name it by --set {kind}.{'arbitrator' if reads == 'arbitrator' else 'head'}=FILE"
         )
     return read_head(shipped, kind, pair, shapes, reads)
 

@@ -29,6 +29,7 @@ COUNTS = {
     "R": _ones,
     "target": _field("target_seconds"),
     "draft": _field("draft_seconds"),
+    "arbitrator": pc.coalesce(_field("arbitrator_seconds"), pc.scalar(0.0)),  # version 6 on
     "models": pc.coalesce(_field("model_seconds"), _field("target_seconds") + _field("draft_seconds")),  # version 5 on
 }
 DEPTH = ["depth", "cond_accept", "joint_accept", "tested"]
@@ -39,8 +40,8 @@ def per_document(samples: pd.DataFrame, rounds: ds.Dataset) -> pd.DataFrame:
     """Counts and times of every timed sample, indexed by repeat, task, document and method.
 
     D drafted, A accepted, J rejections, S rescued, C committed, F and G target and draft forwards, R rounds, and
-    seconds: `prefill`, `decode`, `target` and `draft` (in their forwards) and `models` (in all forwards); `memory` in
-    bytes. `decoded` tokens took `decode`, and `whole_tokens` (the prefill's among them) took `whole` seconds.
+    seconds: `prefill`, `decode`, `target`, `draft` and `arbitrator` (in their forwards) and `models` (in all); `memory`
+    in bytes. `decoded` tokens took `decode`, and `whole_tokens` (the prefill's among them) took `whole` seconds.
     """
     timed = samples[~samples.warmup & (samples.finish != "error")]
     index = timed.set_index(SAMPLE)
@@ -129,6 +130,7 @@ def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
             "tokens_per_s": total.decoded / total.decode.replace(0, np.nan),
             "tokens_per_s_mean": grouped.speed.mean().mask(unknown.decoded | unknown.decode),
             "tokens_per_s_e2e_mean": grouped.whole_speed.mean().mask(unknown.whole | unknown.whole_tokens),
+            "arbitrator_share": total.arbitrator / total.decode.replace(0, np.nan),
             "overhead": 1 - total.models / total.decode.replace(0, np.nan),
             "peak_memory": grouped.memory.max().mask(unknown.memory),
         }

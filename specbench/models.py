@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -52,6 +52,10 @@ class Pair:
         if role in self.translations:
             return Translated(chosen, role, watch, self.translations[role])
         return Session(chosen, role, watch, self.vocabulary)
+
+    def with_model(self, role: str, model: PreTrainedModel) -> "Pair":
+        """The same pair and one more model, over the target's vocabulary."""
+        return replace(self, models={**self.models, role: model})
 
     def own_ids(self, role: str, tokens: list[int]) -> list[int]:
         """Token ids as a model has them; those that it lacks are left out."""
@@ -163,6 +167,24 @@ def load_pair(
     for role in models:
         check_rollback(Session(models[role], role))
     return pair
+
+
+def load_member(name: str, pair: Pair, why: str) -> PreTrainedModel:
+    """One more model for a loaded pair, on the target's device in the target's type.
+
+    Raises UserError if it cannot be loaded, or if its tokenizer is another one; `why` says what that is needed for.
+    """
+    spec = ModelSpec(model=name)
+    with _reaching(spec):
+        model = _load_model(
+            spec, pair.device, str(pair.models["target"].dtype).removeprefix("torch."), False, False, False
+        )
+        tokenizer = _load_tokenizer(spec, False)
+    if vocabulary_hash(tokenizer) != pair.tokenizer_hash:
+        raise UserError(
+            f"{name} has another tokenizer than {pair.name}, and {why}; choose a model of the target's family"
+        )
+    return model
 
 
 def _translation(

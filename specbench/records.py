@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-VERSION = 5
+VERSION = 6
 # 1: first version.
 # 2: new_tokens and wall_seconds of imported samples.
 # 3: levels and parents of drafts that are trees.
 # 4: predictions and confidences of drafted tokens.
 # 5: overlaps and proposers of drafted tokens, forwards and seconds of further members, of collaborating models.
+# 6: forwards and seconds of an arbitrator.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -74,6 +75,8 @@ ROUNDS = pa.schema(
         pa.field("model_seconds", pa.float64()),  # in which a forward of any model was under way
         pa.field("member_forwards", pa.list_(pa.int32())),  # of the members that are neither target nor draft
         pa.field("member_seconds", pa.list_(pa.float64())),
+        pa.field("arbitrator_forwards", pa.int32()),
+        pa.field("arbitrator_seconds", pa.float64()),
         pa.field("seconds", pa.float64()),
         pa.field("draft_tokens", pa.list_(pa.int32())),
         pa.field("target_tokens", pa.list_(pa.int32())),  # what the target preferred at each position

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,15 @@ from specbench import compare, environment, records
 from specbench.config import SUITES, MethodSpec, UserError, load_method, task_info, validated
 from specbench.config import load_pair as read_pair
 from specbench.decoding.generate import Ending, Limits, until_end
-from specbench.decoding.types import Method, Round, Sampling, Watch
+from specbench.decoding.types import Foresighted, Method, Round, Sampling, Watch
 from specbench.divergence import Reference, diverged
-from specbench.harness import DataUnavailable, Request, TaskChoice, Tasks
+from specbench.harness import DataUnavailable, Request, TaskChoice, Tasks, scorer
 from specbench.measure import Lap, Stopwatch, peak_memory
 from specbench.methods import module
 from specbench.models import Pair, load_pair, location
 from specbench.plan import Plan
 from specbench.stored import StoredRun
+from specbench.worth import worth
 
 WARMUP_TOKENS = 24
 
@@ -78,6 +80,9 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
         repeat, at = divmod(index, len(requests))
         request, prompt = requests[at], prompts[at]
         decode = _decoder(pair, stopwatch, sampling, plan.seed, repeat, request, prompt)
+        for method in methods.values():
+            if isinstance(method, Foresighted):
+                method.told(worth(pair.session("target"), partial(_ending, pair, request), _scorer(tasks, request)))
         rows: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
         begins = at == 0 or request.task != requests[at - 1].task  # nothing learned goes from task to task
         if index == done or at == 0:
@@ -130,7 +135,7 @@ def _decoder(
             "state_hash": _digest(method.state()),
         }
         length = WARMUP_TOKENS if warmup else request.max_new_tokens
-        ending = Ending(Limits(length, pair.eos_ids, request.until), detokenizer(pair))
+        ending = _ending(pair, request, length)
         rng = torch.Generator(pair.device).manual_seed(seed)
         try:
             rounds = timed(until_end(method.rounds(prompt, sampling, rng), ending), stopwatch)
@@ -149,6 +154,14 @@ def _decoder(
         return sample, [key | round_row(i, one, lap, pair.further) for i, (one, lap) in laid_out]
 
     return decode
+
+
+def _ending(pair: Pair, request: Request, length: int | None = None) -> Ending:
+    return Ending(Limits(length or request.max_new_tokens, pair.eos_ids, request.until), detokenizer(pair))
+
+
+def _scorer(tasks: Tasks, request: Request) -> Callable[[str], float]:
+    return scorer(tasks, request.task, request.doc_id, task_info(request.task).metric)
 
 
 def mark_divergence(
@@ -195,6 +208,8 @@ def round_row(number: int, one: Round, lap: Lap, further: tuple[str, ...] = ()) 
         "target_seconds": lap.time("target"),
         "draft_seconds": lap.time("draft"),
         "model_seconds": lap.busy,
+        "arbitrator_forwards": lap.count("arbitrator"),
+        "arbitrator_seconds": lap.time("arbitrator"),
         "member_forwards": [lap.count(role) for role in further] or None,
         "member_seconds": [lap.time(role) for role in further] or None,
         "seconds": lap.seconds,

@@ -26,6 +26,7 @@ MEANS = [
     "tokens_per_s",
     "tokens_per_s_mean",
     "tokens_per_s_e2e_mean",
+    "arbitrator_share",
     "overhead",
     "speedup_decode",
     "speedup_e2e",
@@ -108,6 +109,7 @@ def rates(texts: list[tuple[Row, list[Row]]]) -> Row:
         "tokens_per_s": divide(committed, seconds),
         "tokens_per_s_mean": mean(own_rates),
         "tokens_per_s_e2e_mean": mean(whole_rates),
+        "arbitrator_share": divide(total(one.get("arbitrator_seconds") or 0.0 for one in later), seconds),
         "overhead": divide(seconds - summed("target_seconds") - summed("draft_seconds"), seconds),
         "peak_memory": math.nan if None in memory or not memory else max(memory),
     }

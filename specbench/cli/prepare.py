@@ -71,7 +71,7 @@ def calibrate(
 
 
 def train(
-    method: Annotated[str, typer.Option(help="judge, specdecpp, eagle3, vocabtrim, or a YAML file based on one")],
+    method: Annotated[str, typer.Option(help="judge, specdecpp, eagle3, vocabtrim, cospec, or a YAML based on one")],
     suite: Annotated[
         str | None,
         typer.Option(
@@ -94,6 +94,17 @@ def train(
         list[str] | None,
         typer.Option(metavar="KEY=V1,V2,…", help="specdecpp: a head for every combination, in the folder --out"),
     ] = None,
+    stage: Annotated[str | None, typer.Option(help="cospec: sft (warm-up, the default) or rl (reinforcement)")] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="rollout|MODEL",
+            help="cospec, sft: who labels mismatches; rollout (the default) finishes both branches",
+        ),
+    ] = None,
+    warm_up: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="cospec, rl: what sft wrote; none: start by rejecting all")
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     data_dir: DataDir = None,
@@ -110,6 +121,10 @@ def train(
     `specbench train --method specdecpp --suite math --grid depth=0,1,2,3,4 --grid weight=1,3,6,12 --out heads`
 
     `specbench train --method eagle3 --suite pocket --documents 2000 --recipe epochs=10 --out eagle3.safetensors`
+
+    `specbench train --method cospec --stage sft --data pocket_gsm8k:calibration --out sft.safetensors`
+
+    `specbench train --method cospec --stage rl --warm-up sft.safetensors --data pocket_gsm8k:calibration`
     """
     from specbench import train as module
 
@@ -128,6 +143,9 @@ def train(
             data=data or [],
             recipe=recipe or [],
             grid=grid or [],
+            stage=stage,
+            judge=judge,
+            warm_up=warm_up,
         )
 
 

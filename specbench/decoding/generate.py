@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
+from specbench.decoding.session import Session
 from specbench.decoding.types import Round
 
 Detokenize = Callable[[list[int]], str]
@@ -76,3 +79,12 @@ def until_end(rounds: Iterable[Round], ending: Ending) -> Iterator[Round]:
         yield one.cut(ending.keep(one.tokens))
         if ending.reason:
             return
+
+
+def finish(session: Session, logits: Tensor, ending: Ending) -> None:
+    """Go on greedily until the text ends, in place; `logits` [V] predict the next token."""
+    while not ending.reason:
+        token = int(logits.argmax(-1))
+        ending.keep([token])
+        if not ending.reason:
+            logits = session.forward([token]).logits[-1]

@@ -65,6 +65,7 @@ class Session:
         parents: Sequence[int] | None = None,
         hidden: Sequence[int] = (),
         features: Tensor | None = None,
+        together: int = 0,
     ) -> Scored:
         """Feed n tokens, a chain or (part of) a tree, and append them to the cache.
 
@@ -72,7 +73,8 @@ class Session:
         of all tokens the hidden states [n, D] that `hidden` names, side by side: 0 enters the first layer, i the one
         behind the i-th, and LAST is what the output layer reads. `parents` makes the tokens a tree: for each the index,
         among the tree's tokens in the order they were fed, of the one that it follows; -1 for the context. Calls with
-        `parents` go on with the open tree. `features` [n, F] are what a model reads beside its tokens, if it does.
+        `parents` go on with the open tree. `features` [n, F] are what a model reads beside its tokens, if it does. The
+        last `together` tokens of a chain read one another in both directions; nothing in front of them reads them.
         """
         ids = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens, device=self.device)
         width = ids.shape[0]
@@ -84,7 +86,7 @@ class Session:
                 logits_to_keep=keep,
                 return_dict=True,
                 output_hidden_states=bool(hidden),
-                **self._branches(parents),
+                **self._attention(parents, width, together),
                 **({} if features is None else {"features": features[None]}),
             )
         self._length += width
@@ -95,12 +97,17 @@ class Session:
         logits = out.logits[0, :, : self.vocabulary]
         return Scored(logits, hidden=torch.cat([out.hidden_states[i][0] for i in hidden], -1) if hidden else None)
 
-    def _branches(self, parents: Sequence[int] | None) -> dict[str, object]:
-        """Positions and attention masks for the next tokens of a tree; what the model does by itself for a chain."""
+    def _attention(self, parents: Sequence[int] | None, width: int, together: int) -> dict[str, object]:
+        """Positions and attention masks for the next tokens; none for a causal chain: the model does that by itself."""
         if parents is None:
             if self._tree:
                 raise ValueError("a tree is open: keep a path of it, or truncate it, before a chain is fed")
-            return {}
+            if not together:
+                return {}
+            places = torch.arange(self._length + width, device=self.device)
+            allowed = places[-width:, None] >= places
+            allowed[width - together :] = True
+            return attention(allowed, places, self.model)
         if not self._tree:
             self._tree = Tree(self._length)
         self._tree.grow(parents)
@@ -171,10 +178,7 @@ class Tree:
             self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
 
     def inputs(self, width: int, model: PreTrainedModel) -> dict[str, object]:
-        """Position ids [1, n] by depth and additive masks [1, 1, n, context + tree] of the last `width` tokens.
-
-        Sliding-window layers get a mask of their own, by position.
-        """
+        """Positions by depth and masks of the last `width` tokens, as in `attention`."""
         reads = np.zeros((width, len(self)), bool)  # the host lays out the tree alone: contexts are long
         for row, seen in enumerate(self.seen[-width:]):
             reads[row, list(seen)] = True
@@ -182,19 +186,29 @@ class Tree:
         allowed = torch.ones(width, self.root + len(self), dtype=torch.bool, device=device)
         allowed[:, self.root :] = torch.from_numpy(reads).to(device)
         places = self.root + torch.tensor(self.depths, device=device)  # of the tree's tokens
-        config = model.config.get_text_config()
-        kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
-        full = _additive(allowed, model.dtype)
-        masks: object = full
-        if window and (not kinds or "sliding_attention" in kinds):
-            at = torch.cat([torch.arange(self.root, device=device), places])
-            near = _additive(allowed & (places[-width:, None] - at < window), model.dtype)
-            masks = {"full_attention": full, "sliding_attention": near} if kinds else near
-        return {"attention_mask": masks, "position_ids": places[None, -width:]}
+        return attention(allowed, torch.cat([torch.arange(self.root, device=device), places]), model)
+
+
+def attention(allowed: Tensor, places: Tensor, model: PreTrainedModel) -> dict[str, object]:
+    """What a model is told of n tokens that read as `allowed` [n, S] or [B, n, S] says, the last n of S at `places`.
+
+    Position ids [B, n] and additive masks [B, 1, n, S]; sliding-window layers get a mask of their own, by position.
+    """
+    if allowed.dim() == 2:
+        allowed, places = allowed[None], places[None]
+    config = model.config.get_text_config()
+    kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
+    own = places[:, -allowed.shape[1] :]
+    full = _additive(allowed, model.dtype)
+    masks: object = full
+    if window and (not kinds or "sliding_attention" in kinds):
+        near = _additive(allowed & (own[:, :, None] - places[:, None] < window), model.dtype)
+        masks = {"full_attention": full, "sliding_attention": near} if kinds else near
+    return {"attention_mask": masks, "position_ids": own}
 
 
 def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)[None, None]
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)[:, None]
 
 
 def common(a: list[int], b: Sequence[int]) -> int:

@@ -63,8 +63,14 @@ class Translated(Session):
         parents: Sequence[int] | None = None,
         hidden: Sequence[int] = (),
         features: Tensor | None = None,
+        together: int = 0,
     ) -> Scored:
-        """As of any session. Tokens [n] on the device have one of the model's each: those that it can propose."""
+        """As of any session. Tokens [n] on the device have one of the model's each: those that it can propose.
+
+        Raises ValueError for tokens that read one another: what an arbitrator reads has the target's tokenizer.
+        """
+        if together:
+            raise ValueError("tokens of a translated sequence are read in order only")
         told, at = self.translation, self._inner_length(len(self))
         if isinstance(tokens, Tensor):
             scored = self.inner.forward(told.inside(tokens), keep, parents, hidden, features)

@@ -1,10 +1,10 @@
 """The few types that decoding is made of. Notation: p target, q draft, γ draft length, V vocabulary size."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -192,6 +192,18 @@ class Method(Protocol):
 
     def restore(self, state: Any) -> None:
         """Go back to a `state()`."""
+
+
+# What a beginning of an answer is worth: prompt, tokens of the answer -> the score of its completion.
+Utility = Callable[[Sequence[int], Sequence[int]], float]
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A method that is told, before each prompt, what answers to it are worth: an upper bound, not a decoder."""
+
+    def told(self, utility: Utility) -> None:
+        """Of the next prompt."""
 
 
 class Stateless:

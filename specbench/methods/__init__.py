@@ -34,6 +34,7 @@ METHODS = {
     "cos": "specbench.methods.cos",
     "cos-naive": "specbench.methods.cos_naive",
     "cos-sd": "specbench.methods.cos_sd",
+    "cospec": "specbench.methods.cospec",
 }
 
 

@@ -36,6 +36,7 @@ MEANINGS = {
     "discard_rate": "discarded drafts / committed tokens",
     "verification_rate": "target forwards / committed tokens",
     "rescue_rate": "drafts accepted against the exact rule / drafts, in percent",
+    "arbitrator_share": "share of decode time in forwards of an arbitrator, in percent",
     "overhead": "share of decode time outside of the models, in percent",
     "tokens_per_s": "committed tokens / decode seconds, of all documents together",
     "tokens_per_s_mean": "the mean of the documents' own rates",

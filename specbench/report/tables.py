@@ -78,6 +78,7 @@ COLUMNS: dict[str, Column] = {
     "discard_rate": _plain("discard", "discard_rate", number(2)),
     "verification_rate": _plain("verify", "verification_rate", number(2)),
     "rescue_rate": _plain("rescue", "rescue_rate", percent),
+    "arbitrator_share": _plain("arbitrator", "arbitrator_share", percent),
     "overhead": _plain("overhead", "overhead", percent),
     "tokens_per_s": _plain("tok/s", "tokens_per_s", number(0)),
     "tokens_per_s_mean": _plain("tok/s mean", "tokens_per_s_mean", number(0)),
@@ -91,7 +92,7 @@ COLUMNS: dict[str, Column] = {
     "errors": _plain("failed", "errors", number(0)),
 }
 NARROW = ["accuracy", "accuracy_p", "acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s"]
-NARROW += ["speedup_decode"]
+NARROW += ["arbitrator_share", "speedup_decode"]
 DEPTH_COLUMNS: dict[str, Column] = {
     "depth": _plain("depth", "depth", number(0)),
     "cond_accept": _plain("accepted if tested %", "cond_accept", percent),
@@ -105,6 +106,7 @@ def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
     chosen = list(COLUMNS if wide else NARROW)
     silent = [name for name in ("accuracy_spread", "speedup_spread") if summary[name].isna().all()]
     silent += ["repeats"] if (summary.repeats <= 1).all() else []
+    silent += [] if (summary.arbitrator_share > 0).any() else ["arbitrator_share"]
     if summary.speedup_decode.isna().all():  # some imported runs know whole times only
         chosen = ["speedup_e2e" if name == "speedup_decode" else name for name in chosen if name != "speedup_e2e"]
     chosen = [name for name in chosen if name not in silent and name != "errors"]

@@ -21,7 +21,9 @@ TRAINERS = {
     "specdecpp": "specbench.train.specdecpp",
     "eagle3": "specbench.train.eagle3",
     "vocabtrim": "specbench.train.vocabtrim",
+    "cospec": "specbench.train.cospec",
 }
+STAGES = {"cospec": ("sft", "rl")}  # of methods that are trained in several, each with a recipe
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Job:
     data: tuple[str, ...] = ()  # TASK:SPLIT; empty: the calibration documents of the plan's suite
     recipe: MethodSpec | None = None  # of methods that have one
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values of recipe settings; `out` is a folder then
+    stage: str = ""  # of methods that have several
+    judge: str = ""  # who labels what is learned from; empty: the method's own choice
+    warm_up: Path | None = None  # what an earlier stage wrote
 
     def use(self, head: Path) -> str:
         """The command that decodes with a head."""
@@ -64,8 +69,13 @@ def train(
     data: Sequence[str] = (),
     recipe: Sequence[str] = (),
     grid: Sequence[str] = (),
+    stage: str | None = None,
+    judge: str | None = None,
+    warm_up: Path | None = None,
 ) -> None:
     """Train a method's head for a pair on `documents` of each task of a suite, or of each TASK:SPLIT in `data`.
+
+    Without `stage` a method that has several is trained in its first.
 
     Raises UserError.
     """
@@ -77,7 +87,14 @@ def train(
         raise UserError(f"--set {others.pop()}.…: only {spec.name} is trained")
     spec = config.override(spec, assigned.get(spec.name, {}))
     settings = config.validated(methods.module(spec.method).Settings, spec.values, spec.name)
-    own_recipe, axes = load_recipe(spec.method, recipe), parse_grid(grid)
+    stages = STAGES.get(spec.method, ())
+    if not stages and (stage or judge or warm_up):
+        raise UserError(f"{method} is trained in one stage; leave out --stage, --judge and --warm-up")
+    if stages and stage and stage not in stages:
+        raise UserError(f"--stage {stage}: {method} is trained in the stages {' and '.join(stages)}; name one of them")
+    chosen = stage or (stages[0] if stages else "")
+    own_recipe = load_recipe("-".join([spec.method, *([chosen] if chosen else [])]), recipe)
+    axes = parse_grid(grid)
     if own_recipe is None and (recipe or grid):
         raise UserError(f"{method} is trained without a recipe; leave out --recipe and --grid")
     if (suite is None) == (not data):
@@ -91,7 +108,8 @@ def train(
     else:
         plan = _of_splits(pair_spec, data, spec, documents, seed, data_dir)
     trainer = importlib.import_module(TRAINERS[spec.method])
-    trainer.train(Job(spec, settings, load_pair(pair_spec, device, dtype), plan, path, tuple(data), own_recipe, axes))
+    loaded = load_pair(pair_spec, device, dtype)
+    trainer.train(Job(spec, settings, loaded, plan, path, tuple(data), own_recipe, axes, chosen, judge or "", warm_up))
 
 
 def _of_splits(

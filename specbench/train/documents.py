@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from specbench import harness
 from specbench.config import SUITES, TaskLine, UserError, task_info
 from specbench.console import console
-from specbench.harness import Tasks
+from specbench.harness import scorer
 from specbench.models import Pair
 from specbench.plan import Plan
 from specbench.run import check_lengths, encode, load_tasks, stable_seed
@@ -122,18 +122,3 @@ def held_apart(names: Iterable[str], seed: int, one_in: int) -> tuple[list[str],
     ordered = sorted(names, key=lambda name: stable_seed(seed, name))
     held = max(1, len(ordered) // one_in)
     return ordered[held:], ordered[:held]
-
-
-def scorer(tasks: Tasks, task: str, number: int, metric: str) -> Callable[[str], float]:
-    """A function from an answer to a document to its score; `metric` is lm-eval's `name,filter`."""
-    name, _, label = metric.partition(",")
-
-    def score(text: str) -> float:
-        (value,) = (
-            one.value
-            for one in tasks.score({(task, number): text})
-            if one.doc_id == number and (one.metric, one.filter) == (name, label)
-        )
-        return value
-
-    return score

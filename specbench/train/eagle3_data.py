@@ -17,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specbench.decoding.generate import Ending, Limits
 from specbench.decoding.sampling import draw
+from specbench.decoding.session import common
 from specbench.decoding.types import Sampling
 from specbench.heads import fingerprint
 from specbench.models import Pair
@@ -125,10 +126,16 @@ def answer(
     """At most `length` tokens behind each prompt, all in one batch, each up to an end token.
 
     There is no padding: all rows have read as many tokens, those of longer prompts the prompt's own while there are
-    any. So prompts of about one length cost least.
+    any. So prompts of about one length cost least. What all prompts begin with is read once.
     """
     read, cache = min(map(len, prompts)), DynamicCache()
-    fed = torch.tensor([one[:read] for one in prompts], device=target.device)
+    shared = min(read - 1, min(common(list(prompts[0]), one) for one in prompts))
+    if shared and len(prompts) > 1:
+        target(torch.tensor([prompts[0][:shared]], device=target.device), past_key_values=cache, logits_to_keep=1)
+        cache.batch_repeat_interleave(len(prompts))
+    else:
+        shared = 0
+    fed = torch.tensor([one[shared:read] for one in prompts], device=target.device)
     going = list(range(len(prompts)))  # whose rows are in the batch
     answers: list[list[int]] = [[] for _ in prompts]
     while True:

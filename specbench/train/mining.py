@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from torch import Tensor
 
-from specbench.decoding.generate import Ending, Limits
-from specbench.decoding.session import LAST, Session
+from specbench.decoding.generate import Ending, Limits, finish
+from specbench.decoding.session import LAST
 from specbench.heads import fingerprint
 from specbench.models import Pair
 from specbench.run import detokenizer, stable_seed
@@ -91,15 +90,6 @@ class Miner:
 
     def ending(self, document: Document) -> Ending:
         return Ending(Limits(document.max_new_tokens, self.pair.eos_ids, document.until), detokenizer(self.pair))
-
-
-def finish(session: Session, logits: Tensor, ending: Ending) -> None:
-    """Go on greedily until the text ends, in place; `logits` [V] predict the next token."""
-    while not ending.reason:
-        token = int(logits.argmax(-1))
-        ending.keep([token])
-        if not ending.reason:
-            logits = session.forward([token]).logits[-1]
 
 
 def mine_all(

@@ -1,0 +1,128 @@
+"""The arbitrator of CoSpec (arXiv 2605.24793, section 3.3): a causal LM with LoRA whose output is one logit a token.
+
+The backbone is the draft model's unless another is named. Its weights are shared, not copied: the arbitrator is a
+second tree of modules over the same parameters, into which peft puts its adapters. So the draft stays as fast as it is.
+"""
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from specbench.config import Settings, UserError
+from specbench.heads import Head, Reads, find_head, hidden_size, write_head
+from specbench.models import Pair, load_member
+
+KIND = "cospec"
+DRAFT = "draft"
+ROLE: Reads = "arbitrator"
+
+
+class Adapter(Settings):
+    """Of LoRA, all linear layers inside the backbone."""
+
+    rank: int = Field(ge=1, description="rank of the adapters (r)")
+    alpha: float = Field(gt=0, allow_inf_nan=False, description="their scale times r (α)")
+
+
+class Verdicts(nn.Linear):
+    """The head, in float32 or wider: wᵀh + b, in the place of the output layer."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
+
+
+def new_arbitrator(backbone: PreTrainedModel, adapter: Adapter, seed: int, dropout: float = 0.0) -> PreTrainedModel:
+    """An arbitrator over the backbone's own parameters, which are frozen: at first its logit is 0 everywhere.
+
+    The parameters of its own, `own_parameters`, are float32 or wider.
+    """
+    shared = {id(tensor): tensor for tensor in (*backbone.parameters(), *backbone.buffers())}
+    model: PreTrainedModel = copy.deepcopy(backbone, shared)  # type: ignore[arg-type]
+    config = model.config.get_text_config()
+    if getattr(config, "final_logit_softcapping", None) is not None:  # Gemma 2: for logits of tokens
+        config.final_logit_softcapping = None
+    wide = torch.promote_types(backbone.dtype, torch.float32)
+    with torch.random.fork_rng(devices=[]):
+        head = Verdicts(hidden_size(backbone), 1, dtype=wide, device=backbone.device)
+        model.set_output_embeddings(head)
+        lora = peft.LoraConfig(
+            r=adapter.rank,
+            lora_alpha=adapter.alpha,  # type: ignore[arg-type]  # any number
+            lora_dropout=dropout,
+            target_modules=sorted(_linear(model)),
+        )
+        model = peft.inject_adapter_in_model(lora, model)
+    rng = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if "lora_" not in name:
+            continue
+        parameter.data = parameter.data.to(wide)
+        if "lora_A" in name:  # as peft does, from our own generator
+            bound = (1 / parameter.shape[1]) ** 0.5
+            with torch.no_grad():
+                parameter.copy_(torch.empty(parameter.shape, dtype=wide).uniform_(-bound, bound, generator=rng))
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()
+    for parameter in (head.weight, head.bias):
+        parameter.requires_grad_(True)
+    return model.eval()
+
+
+def _linear(model: PreTrainedModel) -> set[str]:
+    """The names of all linear layers but the head."""
+    return {name for name, one in model.named_modules() if isinstance(one, nn.Linear) and not isinstance(one, Verdicts)}
+
+
+def own_parameters(arbitrator: PreTrainedModel) -> dict[str, nn.Parameter]:
+    """Adapters and head by name: all that is trained and stored."""
+    return {name: parameter for name, parameter in arbitrator.named_parameters() if parameter.requires_grad}
+
+
+def load_own(arbitrator: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+    """Put tensors in the place of all own parameters, in place."""
+    with torch.no_grad():
+        for name, parameter in own_parameters(arbitrator).items():
+            parameter.copy_(tensors[name])
+
+
+def with_backbone(pair: Pair, backbone: str) -> Pair:
+    """The pair and, under the role of the arbitrator, the model that its backbone is.
+
+    Raises UserError for a model that cannot be loaded, or has another tokenizer than the target.
+    """
+    if backbone == DRAFT:
+        pair.need_one_tokenizer("the arbitrator reads draft and target tokens with the draft model")
+        return pair.with_model(ROLE, pair.session(DRAFT).model)
+    return pair.with_model(ROLE, load_member(backbone, pair, "an arbitrator reads the target's tokens"))
+
+
+def write_arbitrator(path: Path, arbitrator: PreTrainedModel, pair: Pair, trained: Mapping[str, Any]) -> None:
+    """Save adapters and head; `pair` has the backbone, and `trained` must tell `rank` and `alpha`."""
+    write_head(path, KIND, own_parameters(arbitrator), pair, trained, ROLE)
+
+
+def find_arbitrator(setting: str, pair: Pair) -> tuple[PreTrainedModel, Head]:
+    """The arbitrator that a setting names, over the backbone that the pair has. Errors as in `find_head`."""
+    head = find_head(setting, KIND, pair, None, ROLE)
+    backbone = pair.session(ROLE).model
+    try:
+        adapter = Adapter(rank=head.trained["rank"], alpha=head.trained["alpha"])
+    except (KeyError, ValueError):
+        raise UserError(f"the arbitrator {setting} does not tell the rank of its adapters; train it anew") from None
+    arbitrator = new_arbitrator(backbone, adapter, seed=0)
+    own = own_parameters(arbitrator)
+    if own.keys() != head.tensors.keys() or any(own[name].shape != head.tensors[name].shape for name in own):
+        raise UserError(
+            f"the arbitrator {setting} has adapters for another model than {type(backbone).__name__}; train one for it"
+        )
+    load_own(arbitrator, head.tensors)
+    return arbitrator, head

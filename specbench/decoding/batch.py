@@ -1,0 +1,99 @@
+"""Several sequences of one model at once, each with a length of its own: for rollouts and for fixed batches."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from specbench.decoding.session import Unwatched, attention
+from specbench.decoding.types import Watch
+
+
+class Batch:
+    """A model with B sequences and their cache. What was rolled back stays in the cache, where no token reads it.
+
+    Such places are dropped once they are more than half of the cache. `lengths` [B] count what each sequence has read.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        rows: int,
+        role: str = "",
+        watch: Watch | None = None,
+        vocabulary: int | None = None,
+    ) -> None:
+        self.model, self.role, self._watch = model, role, watch or Unwatched()
+        self.device = model.device
+        self.vocabulary = vocabulary or model.config.get_text_config().vocab_size
+        self._cache = DynamicCache()
+        self._places = torch.empty(rows, 0, dtype=torch.long, device=self.device)  # [B, S]: positions of what is cached
+        self._valid = torch.empty(rows, 0, dtype=torch.bool, device=self.device)  # [B, S]
+        self.lengths = torch.zeros(rows, dtype=torch.long, device=self.device)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def feed(
+        self, tokens: Sequence[Sequence[int]], behind: Tensor | None = None, keep: int = 1, together: int = 0
+    ) -> Tensor:
+        """Feed each sequence its own number of tokens (perhaps none), and behind them `behind` [B, n] if given.
+
+        Returns the logits [B, keep, V] of the last tokens; the last `together` read one another both ways.
+        """
+        longest = max(map(len, tokens))
+        ids = torch.tensor([[0] * (longest - len(one)) + list(one) for one in tokens], dtype=torch.long)
+        real = torch.tensor([[False] * (longest - len(one)) + [True] * len(one) for one in tokens], dtype=torch.bool)
+        ids, real = ids.reshape(len(self), longest).to(self.device), real.reshape(len(self), longest).to(self.device)
+        if behind is not None:
+            ids, real = torch.cat([ids, behind], 1), torch.cat([real, torch.ones_like(behind, dtype=torch.bool)], 1)
+        return self.forward(ids, real, keep, together)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Tensor, real: Tensor | None = None, keep: int = 1, together: int = 0) -> Tensor:
+        """Feed tokens [B, n], those that are `real` [B, n] (default: all); returns logits [B, keep, V]."""
+        width = tokens.shape[1]
+        real = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+        own = (self.lengths[:, None] + real.cumsum(1) - 1).clamp_(min=0)
+        reads = torch.ones(width, width, dtype=torch.bool, device=self.device).tril_()
+        reads[width - together :] = True
+        among = reads & real[:, None]
+        among |= torch.eye(width, dtype=torch.bool, device=self.device)  # padding reads itself: no row may be empty
+        allowed = torch.cat([self._valid[:, None].expand(-1, width, -1), among], -1)
+        self._places = torch.cat([self._places, own], 1)
+        self._valid = torch.cat([self._valid, real], 1)
+        with self._watch.forward(self.role, width, self._valid.shape[1] - width):
+            out = self.model(
+                tokens,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=keep,
+                **attention(allowed, self._places, self.model),
+            )
+        self.lengths = self.lengths + real.sum(1)
+        found: Tensor = out.logits[:, :, : self.vocabulary]
+        return found
+
+    def truncate(self, lengths: Tensor) -> None:
+        """Roll every sequence back to its first `lengths` [B] tokens, in place."""
+        self.lengths = torch.minimum(self.lengths, lengths.to(self.device))
+        self._valid = self._valid & (self._places < self.lengths[:, None])
+        longest = int(self.lengths.max()) if len(self) else 0
+        if self._valid.shape[1] > 2 * longest + 64:
+            self._gather(torch.argsort(self._valid.int(), dim=1, descending=True, stable=True)[:, :longest])
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Go on with these sequences only, in place."""
+        at = torch.tensor(rows, device=self.device)
+        self._cache.batch_select_indices(at)
+        self._places, self._valid, self.lengths = self._places[at], self._valid[at], self.lengths[at]
+
+    def _gather(self, at: Tensor) -> None:
+        """Keep the cached places [B, n], each sequence's own."""
+        self._places, self._valid = self._places.gather(1, at), self._valid.gather(1, at)
+        for layer in self._cache.layers:
+            for name in ("keys", "values"):
+                cached = getattr(layer, name)
+                shape = (-1, cached.shape[1], -1, cached.shape[3])
+                setattr(layer, name, cached.gather(2, at[:, None, :, None].expand(shape)))
