@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 METHOD ?= csd
 SUITE ?= math
 
-.PHONY: run test bench reproduce-tables gpu-check pocket pocket-members pocket-heads format clean
+.PHONY: run test bench reproduce-tables gpu-check pocket pocket-members pocket-heads pocket-arbitrator format clean
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -91,6 +91,19 @@ $(HEADS)/vocabtrim-pocket.safetensors: | $(STAMP)
 $(HEADS)/datastore: | $(STAMP)
 	$(BIN)/specbench build-datastore $(foreach task,gsm8k math500 humaneval cnndm,--corpus pocket_$(task):calibration) \
 	  --documents 550 --pair pocket --out $@
+
+# The arbitrator that ships with the pair: warm-up and reinforcement on calibration documents of one family, less than an
+# hour on one core. A stopped call goes on.
+ONE_FAMILY := --data pocket_gsm8k:calibration --documents 1500
+pocket-arbitrator: $(HEADS)/cospec-pocket.safetensors
+
+$(HEADS)/cospec-sft-pocket.safetensors: | $(STAMP)
+	$(BIN)/specbench train --method cospec --stage sft $(ONE_FAMILY) --recipe learning_rate=0.002 --recipe epochs=4 \
+	  --recipe batch=32 --out $@
+
+$(HEADS)/cospec-pocket.safetensors: $(HEADS)/cospec-sft-pocket.safetensors
+	$(BIN)/specbench train --method cospec --stage rl --warm-up $< $(ONE_FAMILY) --recipe updates=40 \
+	  --recipe prompts=24 --recipe group=8 --recipe epochs=2 --recipe learning_rate=0.0005 --out $@
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -23,11 +23,23 @@ GATES = (
         "test_combine.py",
         "test_cos_exactness.py",
         "test_cos_counts.py",
+        "test_pld.py",
+        "test_aasd.py",
+        "test_rest.py",
+        "test_rsd.py",
+        "test_mdsd.py",
+        "test_recursive_rejection.py",
+        "test_eagle3.py",
+        "test_translate.py",
+        "test_draft_output.py",
+        "test_cospec.py",
+        "test_arbitrator.py",
+        "test_batch.py",
     ),
 )
 TESTS = Path(__file__).parent.parent / "tests"
 NEEDED = (
-    *("torch", "transformers", "safetensors", "pytest", "hypothesis", "typer", "rich"),
+    *("torch", "transformers", "peft", "safetensors", "pytest", "hypothesis", "typer", "rich"),
     *("pydantic", "yaml", "scipy", "pandas", "pyarrow"),
 )
 DTYPES = ("float32", "float16", "bfloat16")

@@ -17,6 +17,7 @@ FOLDER = next(
     PACKAGE / "published_figures",
 )
 CONTEXT = ("gpu", "baseline")  # settings of a figure that say where it was measured, not what was
+DECODING = "decoding"  # a setting that says how texts were drawn, where the paper's temperatures are lost
 
 
 class MethodChoice(Settings):
@@ -24,15 +25,28 @@ class MethodChoice(Settings):
 
     method: str
     settings: dict[str, Any] = Field(default_factory=dict)
+    file: str | None = None  # one of these settings, which names a file: without that there is no such choice
+
+    @property
+    def possible(self) -> bool:
+        return self.file is None or Path(self.settings[self.file]).is_file()
 
 
-class MethodRef(MethodChoice):
+class MethodRef(Settings):
     """How specbench runs what a paper's label stands for; `by_pair` has other choices for pairs of ours by name.
 
-    Those are for settings that were chosen on a pair's own validation documents.
+    Those are for settings that were chosen on a pair's own validation documents, or, without a `method`, for what only
+    these pairs have.
     """
 
+    method: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
     by_pair: dict[str, MethodChoice] = Field(default_factory=dict)
+
+    def on(self, pair: str) -> MethodChoice | None:
+        """The choice for a pair of ours; None if it has none."""
+        general = MethodChoice(method=self.method, settings=self.settings) if self.method else None
+        return self.by_pair.get(pair, general)
 
 
 class SettingName(Settings):
@@ -52,6 +66,7 @@ class Gain(Settings):
 class TableInfo(Settings):
     title: str
     lost: list[str] = Field(default_factory=list)  # what the text of the paper no longer tells
+    missing: list[str] = Field(default_factory=list)  # why specbench has no figures of its own for some of its cells
     baseline: str | None = None  # what this table's speedups are against, where it is not the paper's baseline
 
 
@@ -107,10 +122,12 @@ class Paper(Settings):
     suite: str | None = None
     tasks: dict[str, str | None]
     methods: dict[str, MethodRef | None]
-    settings: dict[str, SettingName] = Field(default_factory=dict)  # those that are not called as ours
+    # Those that are not called as ours; null for those that only say what the method's label says too.
+    settings: dict[str, SettingName | None] = Field(default_factory=dict)
     metrics: dict[str, str | None]
     gains: dict[str, Gain] = Field(default_factory=dict)
     sampling: SamplingSpec = SamplingSpec()  # of figures that do not tell their temperature
+    decoding: dict[str, SamplingSpec] = Field(default_factory=dict)  # nor that, but a setting `decoding`: by its value
     baseline: str
     tables: dict[int, TableInfo]
     claims: list[Claim]
@@ -121,8 +138,10 @@ class Paper(Settings):
         return read_figures(path) if path.exists() else []
 
     def sampling_of(self, figure: Figure) -> SamplingSpec:
-        """How a figure's texts were drawn: by its own temperature, or as the paper says for all."""
-        return SamplingSpec(temperature=float(figure.temperature)) if figure.temperature else self.sampling
+        """How a figure's texts were drawn: by its own temperature, else as the paper says for its kind or for all."""
+        if figure.temperature:
+            return SamplingSpec(temperature=float(figure.temperature))
+        return self.decoding.get(figure.settings.get(DECODING, ""), self.sampling)
 
     def pair_of(self, figure: Figure, pair: PairSpec) -> str | None:
         """The pair of ours that meets a figure's: `pair`, or where that is bundled the one that stands for the printed.
@@ -134,8 +153,8 @@ class Paper(Settings):
     def choice(self, label: str, pair: str) -> MethodChoice | None:
         """What a label stands for on a pair of ours; None where this version does not have it."""
         ref = self.methods.get(label)
-        chosen = ref and ref.by_pair.get(pair, ref)
-        return chosen if chosen and chosen.method in config.names("methods") else None
+        chosen = ref.on(pair) if ref else None
+        return chosen if chosen and chosen.possible and chosen.method in config.names("methods") else None
 
     def method_spec(self, figure: Figure, pair: str) -> MethodSpec | None:
         """The method of a figure with its settings, on a pair of ours; None where specbench cannot run it."""
@@ -154,7 +173,8 @@ class Paper(Settings):
         found = {}
         for key, value in figure.settings.items():
             ours = self.settings.get(key, SettingName(name=key))
-            found[ours.name] = ours.values.get(str(value), value)
+            if ours and not (key == DECODING and value in self.decoding):
+                found[ours.name] = ours.values.get(str(value), value)
         return found
 
 

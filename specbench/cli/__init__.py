@@ -5,11 +5,11 @@ import sys
 
 import typer
 
-from specbench.cli import check, datastore, measure, prepare, project, read, replay
+from specbench.cli import analyze, check, datastore, measure, prepare, project, read, replay, score
 
 PANELS = {
-    "Measure": (measure.run, measure.sweep),
-    "Read": (read.show, read.compare, read.tables, read.plot, read.report, read.trace, read.analyze, read.list_),
+    "Measure": (measure.run, measure.sweep, score.score),
+    "Read": (read.show, read.compare, read.tables, read.plot, read.report, read.trace, analyze.analyze, read.list_),
     "Project": (project.profile, project.simulate, replay.replay),
     "Prepare": (prepare.calibrate, prepare.train, datastore.build_datastore, prepare.merge, prepare.import_),
     "Check": (check.doctor, check.audit, check.bench),

@@ -20,7 +20,6 @@ from specbench.cli.options import (
     FormatOption,
     Limit,
     Pair,
-    Plain,
     Repeats,
     Runs,
     Seed,
@@ -178,83 +177,6 @@ def trace(
     with user_errors():
         console.no_color = console.no_color or not color
         reading.trace(run, task, doc, method or [])
-
-
-class Analysis(str, Enum):
-    rejections = "rejections"
-    acceptance = "acceptance"
-    frontier = "frontier"
-    collaboration = "collaboration"
-    multi_draft = "multi-draft"
-
-
-def analyze(
-    what: Annotated[Analysis, typer.Argument(help="what to look into")],
-    run: Annotated[Path, typer.Argument(help="a run folder")],
-    method: Annotated[
-        str | None,
-        typer.Option(help="a method of the run; default: one that has what is asked (frontier: specdecpp)"),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(help="frontier: whose variants are the other curve; default: those by γ"),
-    ] = None,
-    best: Annotated[
-        str | None, typer.Option(help="frontier: gains are counted from this one, such as sps-eos[gamma=4]")
-    ] = None,
-    drafts: Annotated[str | None, typer.Option(help="multi-draft: how many drafts of a token; default: 2,3")] = None,
-    format: Annotated[Plain, typer.Option(help="how to print it")] = Plain.table,
-) -> None:
-    """What a run rejected and rescued, how well its draft lengths and speedups were foretold, which curve is better.
-
-    rejections: how few pairs make up most, of what kind rescued tokens are, which ones hurt.
-
-    acceptance: how reliable a length policy's predictions are, and whether they tell more than the draft's confidence.
-
-    frontier: whether variants of a method discard less than those of another at the same verification rate.
-
-    collaboration: whether acceptance and speed of cos, cos-naive and cos-sd are what the paper's theorems say.
-
-    multi-draft: what several drafts of a token are worth, up to the bound of optimal transport; reads the texts again.
-
-    `specbench analyze rejections runs/one --method csd`
-
-    `specbench analyze acceptance runs/one --method specdecpp`
-
-    `specbench analyze frontier runs/one --method specdecpp --against sps-eos`
-
-    `specbench analyze collaboration runs/one --format json`
-
-    `specbench analyze multi-draft runs/sampled --drafts 2,3`
-    """
-    with user_errors():
-        if drafts is not None and what is not Analysis.multi_draft:
-            raise config.UserError(f"--drafts belongs to `analyze multi-draft`; leave it out of `analyze {what.value}`")
-        if what is Analysis.collaboration and method is not None:
-            raise config.UserError("`analyze collaboration` tells of all methods of the family; leave out --method")
-        for name, given in (("--against", against), ("--best", best)):
-            if given is not None and what is not Analysis.frontier:
-                raise config.UserError(f"{name} belongs to `analyze frontier`; leave it out of `analyze {what.value}`")
-        if what is Analysis.rejections:
-            from specbench.report import analysis_view
-
-            analysis_view.main(run, method, format.value)
-        elif what is Analysis.acceptance:
-            from specbench.report import acceptance_view
-
-            acceptance_view.main(run, method, format.value)
-        elif what is Analysis.collaboration:
-            from specbench.report import cos_view
-
-            cos_view.main(run, format.value)
-        elif what is Analysis.multi_draft:
-            from specbench.report import multidraft_view
-
-            multidraft_view.main(run, method, drafts or "2,3", format.value)
-        else:
-            from specbench.report import frontier_view
-
-            frontier_view.main(run, method or "specdecpp", against, best, format.value)
 
 
 def list_(kind: Annotated[Kind | None, typer.Argument(help="only these")] = None) -> None:

@@ -1,6 +1,6 @@
 """Several sequences of one model at once, each with a length of its own: for rollouts and for fixed batches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -97,3 +97,18 @@ class Batch:
                 cached = getattr(layer, name)
                 shape = (-1, cached.shape[1], -1, cached.shape[3])
                 setattr(layer, name, cached.gather(2, at[:, None, :, None].expand(shape)))
+
+
+def until_all_end(models: Sequence[Batch], ended: Callable[[int], bool], step: Callable[[list[int]], None]) -> None:
+    """Step until every text has ended, by its number. `models` have a row for each at first.
+
+    `step` is told which texts the rows still are. Rows of ended texts go along until many are: each time that they are
+    dropped is a copy of the caches.
+    """
+    rows = list(range(len(models[0])))
+    while alive := [at for at, row in enumerate(rows) if not ended(row)]:
+        if len(alive) <= len(rows) * 3 // 4 or len(alive) < 4 < len(rows):
+            rows = [rows[at] for at in alive]
+            for model in models:
+                model.select(alive)
+        step(rows)

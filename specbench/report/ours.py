@@ -16,7 +16,7 @@ from specbench.published import Figure, Paper, read_figures
 from specbench.stored import StoredRun
 
 MISSING = "not measured"
-SCALES = {"%": 100.0, "GB": 1e-9, "MB": 1e-6}  # from our columns to a printed unit
+SCALES = {"%": 100.0, "GB": 1e-9, "MB": 1e-6, "points": 10.0}  # from our columns to a printed unit
 WITH_INTERVAL = ("speedup_decode", "speedup_e2e")
 SIGNIFICANT = 3  # digits of a time: those of small models are far below the printed ones
 

@@ -2,9 +2,11 @@
 
 import pandas as pd
 
-from specbench.published import Paper
+from specbench.published import Figure, Paper
 from specbench.report import tables
-from specbench.report.ours import WITH_INTERVAL, Ours, labels_of
+from specbench.report.ours import MISSING, WITH_INTERVAL, Cell, Ours, labels_of
+
+POINTS = "points"  # the unit of a judge's ratings
 
 
 def side_by_side(paper: Paper, table: int, ours: Ours) -> tuple[pd.DataFrame, list[str]]:
@@ -24,7 +26,7 @@ def side_by_side(paper: Paper, table: int, ours: Ours) -> tuple[pd.DataFrame, li
         own = paper.pair_of(figure, ours.default) or "-"
         row = rows.setdefault((*key, own), {})
         row[figure.pair or "the paper"] = figure.value
-        cell = ours.cell(paper, figure)
+        cell = _cell(paper, figure, ours)
         row[heading], row["run"] = cell.text, ", ".join(cell.runs) or "-"
         if cell.reason:
             notes[cell.reason] = None
@@ -35,12 +37,21 @@ def side_by_side(paper: Paper, table: int, ours: Ours) -> tuple[pd.DataFrame, li
     silent = [name for name in ("T", "setting", "task") if name in frame and not (frame[name] != "").any()]
     tasks = {label: ours.tasks(paper, table, label) for label in labels_of(paper, table)}
     told = [f"{label} is met by {_in_words(names)}" for label, names in tasks.items() if names]
-    if any(not f.temperature for f in figures):
-        notes[f"where the paper does not tell its temperature, ours is {paper.sampling.name}"] = None
+    if len(set(filter(None, tasks.values()))) < len(told) and any(f.is_average for f in figures):
+        told.append("a task of ours that meets several of the paper's counts once in our average")
+    if untold := dict.fromkeys(paper.sampling_of(f).name for f in figures if not f.temperature):
+        notes[f"where the paper does not tell its temperature, ours is {' or '.join(untold)}"] = None
     for name, gain in paper.gains.items():
         if any(f.metric == name for f in figures):
             notes[f"{name}: {gain.metric} over that of {gain.over} on the same documents, less 1"] = None
     return frame.drop(columns=silent), [*told, *notes]
+
+
+def _cell(paper: Paper, figure: Figure, ours: Ours) -> Cell:
+    """Our counterpart of a figure; none of a judge's points from tasks that stand in: their scores are no judge's."""
+    if figure.unit == POINTS and ours.tasks(paper, figure.table, figure.task) not in ((), (paper.tasks[figure.task],)):
+        return Cell(MISSING, reason=f"{figure.task}: its score is a judge's, which the tasks that stand in for it lack")
+    return ours.cell(paper, figure)
 
 
 def _in_words(tasks: tuple[str, ...]) -> str:
@@ -52,6 +63,7 @@ def written(paper: Paper, table: int, ours: Ours) -> tuple[str, str]:
     frame, notes = side_by_side(paper, table, ours)
     info = paper.tables[table]
     mismatches = dict.fromkeys(line for one in ours.of_table(paper, table) for line in one.measured.mismatches)
+    notes = [*notes, *(f"{MISSING}: {why}" for why in info.missing if (frame == MISSING).any(axis=None))]
     notes = [*notes, *(f"lost in the paper's text: {what}" for what in info.lost), *mismatches]
     if any(paper.metrics.get(label) in WITH_INTERVAL for label in frame.get("metric", [])):
         notes.append(f"speedups are against {info.baseline or paper.baseline}, ours with their 95 % interval")

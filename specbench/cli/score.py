@@ -1,0 +1,27 @@
+"""The command that has a judge model grade the answers of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.cli.options import Device, Dtype, user_errors
+
+
+def score(
+    run: Annotated[Path, typer.Argument(help="a finished run folder")],
+    judge: Annotated[str, typer.Option(help="the model that grades: a hub name, a folder, or bundled:NAME")],
+    task: Annotated[
+        list[str] | None, typer.Option(help="whose answers; may be repeated; default: those only a judge can score")
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """Have a model grade the stored answers of a run from 1 to 10, as MT-Bench does; its scores join the run's.
+
+    `specbench score runs/transfer --judge Qwen/Qwen3-32B`
+    """
+    from specbench import mt_judge
+
+    with user_errors():
+        mt_judge.print_grades(mt_judge.score(run, judge, task or [], device, dtype))
