@@ -51,7 +51,7 @@ def new_arbitrator(backbone: PreTrainedModel, adapter: Adapter, seed: int, dropo
         config.final_logit_softcapping = None
     wide = torch.promote_types(backbone.dtype, torch.float32)
     with torch.random.fork_rng(devices=[]):
-        head = Verdicts(hidden_size(backbone), 1, dtype=wide, device=backbone.device)
+        head = Verdicts(hidden_size(backbone), 1, dtype=wide).to(backbone.device)  # drawn by the host's generator
         model.set_output_embeddings(head)
         lora = peft.LoraConfig(
             r=adapter.rank,
@@ -102,7 +102,14 @@ def with_backbone(pair: Pair, backbone: str) -> Pair:
     if backbone == DRAFT:
         pair.need_one_tokenizer("the arbitrator reads draft and target tokens with the draft model")
         return pair.with_model(ROLE, pair.session(DRAFT).model)
-    return pair.with_model(ROLE, load_member(backbone, pair, "an arbitrator reads the target's tokens"))
+    model = load_member(backbone, pair, "an arbitrator reads the target's tokens")
+    joined = pair.with_model(ROLE, model)
+    if joined.context < pair.context:
+        raise UserError(
+            f"{backbone} reads {joined.context} tokens, and {pair.name} up to {pair.context}; choose a backbone that "
+            "reads as many"
+        )
+    return joined
 
 
 def write_arbitrator(path: Path, arbitrator: PreTrainedModel, pair: Pair, trained: Mapping[str, Any]) -> None:

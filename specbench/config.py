@@ -239,9 +239,14 @@ def variant(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
     """The same method with other settings, which its name tells: `csd[gamma=4]`."""
     if not settings:
         return spec
-    text = ",".join(f"{key}={setting.value}" for key, setting in settings.items())
+    text = ",".join(f"{key}={_named(setting.value)}" for key, setting in settings.items())
     name = f"{spec.name[:-1]},{text}]" if spec.name.endswith("]") else f"{spec.name}[{text}]"
     return override(spec, settings).model_copy(update={"name": name})
+
+
+def _named(value: Any) -> Any:
+    """A value as a method's name tells it: of a file's path the name alone."""
+    return Path(value).stem if isinstance(value, str) and "/" in value else value
 
 
 def grid(spec: MethodSpec, axes: Mapping[str, Iterable[Any]]) -> list[MethodSpec]:

@@ -1,7 +1,7 @@
 """`specbench serving`: what it costs to serve the methods of a run: memory, and time to the first token.
 
-CoSpec (arXiv 2605.24793, Table 11). Times and counts are of the run's records. For memory one text is decoded again, the
-run's longest, by each method alone; weights and caches are added up from the tensors that it holds then, each once.
+CoSpec (arXiv 2605.24793, Table 11). Times and counts are of the run's records. For memory one text is decoded again,
+the run's longest, by each method alone; weights and caches are added up from the tensors that it holds then, each once.
 """
 
 import functools
@@ -72,9 +72,9 @@ def serving(run: StoredRun, advance: Callable[[int], None]) -> Serving:
         row |= {"first_token": ratio.value, "first_token_low": ratio.low, "first_token_high": ratio.high}
         rows.append(row | {"documents": documents, "arbitrator_forwards": asked.get(spec.name, math.nan)})
         advance(1)
-    plan, device = run.plan, run.manifest["environment"].get("gpu") or run.manifest["environment"].get("cpu") or ""
+    plan, device = run.plan, run.manifest["environment"]["device"]
     return Serving(
-        run.name, plan.pair.name, run.sampling, plan.temperature, str(device), int(lengths.max()), pd.DataFrame(rows)
+        run.name, plan.pair.name, run.sampling, plan.temperature, device, int(lengths.max()), pd.DataFrame(rows)
     )
 
 

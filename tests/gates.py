@@ -6,7 +6,9 @@ import os
 import oracle
 import torch
 
+from specbench.config import load_method
 from specbench.decoding.acceptance import AcceptanceHead
+from specbench.decoding.arbiters import Never
 from specbench.decoding.bandit import Bandit
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.generate import Ending, Limits, until_end
@@ -16,6 +18,8 @@ from specbench.decoding.multidraft import Beam, Branching, TreeDrafter
 from specbench.decoding.session import Session
 from specbench.decoding.types import Method, Round, Sampling
 from specbench.memory import Memory
+from specbench.methods.cospec import CoSpec
+from specbench.methods.cospec import Settings as CoSpecSettings
 from specbench.methods.csd import CSD
 from specbench.methods.csd import Settings as CSDSettings
 from specbench.methods.lookahead import Lookahead
@@ -48,6 +52,10 @@ def lively_prompt(architecture: str, length: int, count: int) -> tuple[list[int]
     raise AssertionError(f"no prompt of {length} tokens makes {architecture} say 12 different things")
 
 
+def never(gamma: int) -> CoSpecSettings:
+    return CoSpecSettings(**{**load_method("cospec").values, "gamma": gamma, "arbiter": "never"})
+
+
 def methods(architecture: str, gamma: int) -> dict[str, Method]:
     """Every lossless method, and CSD with the settings under which it must be lossless."""
     target, draft = pair(architecture)
@@ -63,6 +71,7 @@ def methods(architecture: str, gamma: int) -> dict[str, Method]:
         "pld": SpS(Session(target, "target"), Lookup(lambda: Index(3, 1, 1, False), True, torch.device(DEVICE)), gamma),
         "rsd, beam": grown(target, Beam(Session(draft, "draft"), 3), gamma, 3 * gamma),
         "rsd, constant": grown(target, Branching(Session(draft, "draft"), (3, 2)), gamma, 3 + 6 * gamma),
+        "cospec, never": CoSpec(Session(target, "target"), drafter(), never(gamma), Never(), {}),
         "mdsd": MDSD(
             Session(target, "target"),
             Session(draft, "draft"),

@@ -12,6 +12,7 @@ import oracle
 import pytest
 import torch
 from gates import DEVICE, GREEDY, pair
+from scipy.stats import binomtest
 from test_cospec import arbitrator, merged, slow
 
 from specbench.arbitrator import own_parameters
@@ -284,7 +285,10 @@ def test_an_end_token_ends_a_text_and_what_is_behind_it_was_never_decided():
 
 @pytest.mark.parametrize("keeps", (False, True))
 def test_sampled_texts_follow_their_law(keeps):
-    """Two tokens of many texts: both are the target's, or the second is the draft's where all of its are kept."""
+    """Two tokens of many texts: both are the target's, or the second is the draft's where all of its are kept.
+
+    Candidates differ with chance 1 - Σ min(p, q), as those of speculative sampling do.
+    """
     target, draft = (oracle.tiny("llama", seed=seed, vocab=4, num_hidden_layers=1) for seed in (1, 2))
     prompt, sampling, rng = [1, 3, 2], Sampling(0.8), torch.Generator(DEVICE).manual_seed(0)
     target_law = oracle.two_token_distribution(target, prompt, 0.8)
@@ -299,3 +303,6 @@ def test_sampled_texts_follow_their_law(keeps):
         counts[tuple(text.ending.tokens)] += 1
     right, other = (draft_law, target_law) if keeps else (target_law, draft_law)
     assert oracle.chi_square(counts, right) > ALPHA > oracle.chi_square(counts, other)
+    differ = 1 - np.minimum(target_law, draft_law).sum()
+    found = sum(0 in text.turns[0].block.mismatches for text in texts)
+    assert 0.05 < differ < 0.95 and binomtest(found, 1500, differ).pvalue > ALPHA

@@ -194,7 +194,7 @@ def test_without_a_difference_only_entropy_and_kl_act(tmp_path):
 @functools.cache
 def played():
     """A training with random parameters, its rollouts, and what is credited to them."""
-    training = reinforcement(recipe(group=4, length=0.03), begin=5)
+    training = reinforcement(recipe(group=4, length=0.03), begin=6)
     documents = training.learned[:5]
     texts, rollouts = training.roll_out(documents, 4, 0.0, training.sampled)
     return training, documents, texts, rollouts, training.credited(texts, rollouts)
@@ -283,7 +283,7 @@ def test_rollouts_do_not_depend_on_how_many_are_decoded_together(monkeypatch):
     _, documents, texts, rollouts, _ = played()
     for rows in (1, 7):
         monkeypatch.setattr(cospec_rl, "ROWS", rows)
-        training = reinforcement(recipe(group=4, length=0.03), begin=5)
+        training = reinforcement(recipe(group=4, length=0.03), begin=6)
         others, again = training.roll_out(documents, 4, 0.0, training.sampled)
         assert [one.answer for one in others] == [one.answer for one in texts]
         assert [[round.mismatches for round in one.rounds] for one in again] == [
@@ -546,7 +546,15 @@ def test_the_best_is_the_first_of_the_highest_held_out_return(tmp_path, monkeypa
 
     monkeypatch.setattr(cospec_rl, "figures", figures)
     assert len(training.held) != 12, "the rollouts of an update"
-    trained(tmp_path, training, lambda told: at_update.update({told["update"]: parameters(training)}))
+
+    def report(told):
+        at_update[told["update"]] = parameters(training)
+        if told["update"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, training, report)
+    training = trained(tmp_path, reinforcement(recipe(evaluate=1)))  # what was the best before it was killed still is
     assert [one["held_returned"] for one in training.told] == [0.1, 0.9, 0.9, 0.2]
     assert training.best["update"] == 2 and training.best["figures"]["returned"] == 0.9
     assert same(training.best["own"], at_update[2]) and not same(training.best["own"], at_update[3])

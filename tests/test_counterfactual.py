@@ -194,11 +194,11 @@ def test_the_oracle_is_told_the_whole_answer(run, players, monkeypatch):
     monkeypatch.setattr(
         counterfactual_play, "worth", lambda *_: lambda prompt, answer: asked.append((prompt, answer)) or 0.0
     )
-    state = max(states(run, "oracle", 50), key=lambda state: state.start)
+    state = min((one for one in states(run, "oracle", 50) if one.start > 1), key=lambda state: state.start)
     player = players["oracle"]
     player.play(state)
     prompt = engine.encode(player.pair, player.request(*state.document).prompt)
-    assert state.start > 1 and asked
+    assert asked
     assert all(list(given) == prompt and answer[: state.start] == state.text[: state.start] for given, answer in asked)
 
 

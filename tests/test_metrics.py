@@ -50,6 +50,7 @@ def dataset(rounds):
         pa.Table.from_pandas(
             pd.DataFrame(rounds)
             .assign(model_seconds=pd.array([one.get("model_seconds") for one in rounds], "Float64"))
+            .assign(arbitrator_seconds=pd.array([one.get("arbitrator_seconds") for one in rounds], "Float64"))
             .astype({"levels": "Int32", "drafted": "Int32"})
         ).to_batches(max_chunksize=3)
     )

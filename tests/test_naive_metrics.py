@@ -160,7 +160,7 @@ def test_naive_by_hand(tmp_path: Path) -> None:
     expected = {"documents": 1, "acceptance_rate": 2 / 6, "alpha": 2 / 4, "tau": 2, "discard_rate": 4 / 4}
     expected |= {"verification_rate": 2 / 4, "rescue_rate": 0, "tokens_per_s": 8, "tokens_per_s_mean": 8}
     expected |= {"tokens_per_s_e2e_mean": 5 / 0.75}
-    expected |= {"overhead": (0.5 - 0.2 - 0.1) / 0.5, "peak_memory": 10, "errors": 0}
+    expected |= {"arbitrator_share": 0.0, "overhead": (0.5 - 0.2 - 0.1) / 0.5, "peak_memory": 10, "errors": 0}
     expected |= {"speedup_decode": 2, "speedup_e2e": (1.25 / 5) / (0.75 / 5)}
     expected |= {"accuracy": 0, "accuracy_stderr": 0.125, "accuracy_delta": -1}
     assert row == pytest.approx(expected)

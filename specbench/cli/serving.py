@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli.analyze import Printed
-from specbench.cli.options import DataDir, Device, Dtype, Limit, Pair, Seed, Set, folder, known, user_errors
+from specbench.cli.options import DataDir, Device, Dtype, Pair, Seed, Set, folder, known, user_errors
 
 
 def throughput(
@@ -23,7 +23,7 @@ def throughput(
     ] = None,
     batch: Annotated[str, typer.Option(help="how many texts are decoded together")] = "1,2,4,8,16,32",
     batches: Annotated[int, typer.Option(min=2, help="batches of each size, at least; prompts may come again")] = 6,
-    limit: Limit = 8,
+    limit: Annotated[int, typer.Option(min=1, help="documents of each task")] = 8,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy; default: the suite's")] = None,
     seed: Seed = 0,
     set_: Set = None,

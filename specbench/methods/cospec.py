@@ -82,11 +82,10 @@ class CoSpec(Drafted):
         weighed = weigh(draft, scored, sampling, rng, tested)
         block = block_of(draft.tokens, tested, weighed.drafted, weighed.emit, weighed.passed)
         kept: list[int] = []
-        if block.mismatches:
-            for i, keeps in zip(block.mismatches, self.arbiter.keeps(block, rng), strict=False):
-                if not keeps:
-                    return weighed.verdict(i, tuple(kept))
-                kept.append(i)
+        for i, keeps in zip(block.mismatches, self.arbiter.keeps(block, rng), strict=False):
+            if not keeps:
+                return weighed.verdict(i, tuple(kept))
+            kept.append(i)
         return weighed.verdict(len(weighed.drafted), tuple(kept))
 
     def inputs(self) -> dict[str, str]:

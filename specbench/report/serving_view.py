@@ -14,6 +14,8 @@ from specbench.serving import Serving, serving
 from specbench.stored import StoredRun
 
 TABLE = 11
+LEAST = 1000  # bytes: less is no part worth telling
+COUNTS = {"arbitrator_forwards": 3, "rollouts": 0, "prompts": 0}
 
 
 def main(folder: Path, out: Path | None, format: str) -> None:
@@ -49,11 +51,8 @@ def times(found: Serving) -> Sheet:
     return Sheet("", ["method", "first token [95 %]", "arbitrator/round", "rollouts", "prompts"], rows)
 
 
-COUNTS = {"arbitrator_forwards": 3, "rollouts": 0, "prompts": 0}
-
-
 def _bytes(count: float) -> str:
-    if not count or count != count:
+    if count != count or count < LEAST:
         return "-"
     return f"{count / 1e6:.{max(0, 2 - max(0, math.floor(math.log10(count / 1e6))))}f}"
 
@@ -70,8 +69,8 @@ def _overhead(one: dict[str, Any]) -> str:
 def notes(found: Serving) -> Iterator[str]:
     """What a reader must know of these figures, a line each."""
     yield (
-        "memory: tensors that the method holds at the end of the run's longest text, each once (an arbitrator shares the "
-        "draft's weights); own: adapters, heads and what else it keeps; peak: of the GPU's allocator, activations too"
+        "memory: tensors that the method holds at the end of the run's longest text, each once; an arbitrator shares "
+        "the draft's weights; own: adapters, heads and what else it keeps; peak: of the GPU's allocator, all in all"
     )
     yield (
         "first token: the method's prefill against vanilla's on the same document, the median over documents with the "
