@@ -364,20 +364,54 @@ def law(p_kept: float, temperature: float) -> np.ndarray:
     return found
 
 
-def sampled(decide, texts=1200, temperature=1.5) -> np.ndarray:
-    """Counts of three tokens, of many copies of a text that are decoded together; γ = 2: no bonus is among them."""
+def copies(decide, texts=1200, temperature=1.5) -> list[rollouts.Text]:
+    """Many copies of a text of three tokens that are decoded together; γ = 2: no bonus is among them."""
     target, draft = (one.to(DEVICE) for one in small())
     found = [text_of([1, 2, 3], 3) for _ in range(texts)]
     rng = torch.Generator(DEVICE).manual_seed(4)
-    rollouts.decode(
-        Pair("made", {"target": target, "draft": draft}, TOKENIZER), None, found, 2, Sampling(temperature), rng, decide
-    )
+    both = Pair("made", {"target": target, "draft": draft}, TOKENIZER)
+    rollouts.decode(both, None, found, 2, Sampling(temperature), rng, decide)
     for one in small():
         one.cpu()
+    return found
+
+
+def sampled(decide) -> np.ndarray:
+    """Counts of the three tokens."""
     counts = np.zeros((SMALL, SMALL, SMALL))
-    for one in found:
+    for one in copies(decide):
         counts[tuple(one.ending.tokens)] += 1
     return counts
+
+
+def test_draft_and_target_agree_as_often_as_can_be():
+    """The first drafted token is the target's with chance Σ min(p, q), given the token before it."""
+    found = copies(lambda *_: iter([False] * 2))
+    expected, spread = 0.0, 0.0
+    for one in found:
+        chance = agreement(one.answer[0])
+        expected, spread = expected + chance, spread + chance * (1 - chance)
+        assert one.turns[0].surprisals == pytest.approx(
+            [-np.log(_plain(one, i)[one.turns[0].block.drafted[i]]) for i in one.turns[0].block.mismatches], abs=1e-4
+        )
+    agreed = sum(0 not in one.turns[0].block.mismatches for one in found)
+    assert abs(agreed - expected) < 4 * spread**0.5
+
+
+@functools.cache
+def agreement(first: int) -> float:
+    p, q = (oracle.warp(oracle.next_logits(one, [1, 2, 3, first]), 1.5) for one in small())
+    return float(torch.minimum(p, q).sum())
+
+
+@functools.cache
+def _says(context: tuple[int, ...]) -> np.ndarray:
+    return oracle.warp(oracle.next_logits(small()[0], list(context)), 1.0).numpy()
+
+
+def _plain(text: rollouts.Text, i: int) -> np.ndarray:
+    """The target's probabilities at temperature 1 of the i-th drafted token of the first round."""
+    return _says((1, 2, 3, text.answer[0], *text.turns[0].block.drafted[:i]))
 
 
 @pytest.mark.parametrize("p_kept", (0.0, 0.4, 1.0))

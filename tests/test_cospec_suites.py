@@ -234,10 +234,13 @@ PAPER: dict[str, tuple[list[tuple[str, int]], float, list[tuple[str, dict[str, A
     "cospec-threshold": (THREE[:1], 0.0, [("cospec", {"threshold": threshold}) for threshold in (0.4, 0.6, 0.8)]),
     "cospec-mask": (THREE[:1], 0.0, [("cospec", {"mask": mask}) for mask in ("hybrid", "causal")]),
     "cospec-arbiters": (
-        [("gsm8k", 0), ("minerva_math500", 0), ("humaneval", 0)],
+        [("gsm8k", 0), ("minerva_math500", 0), ("humaneval", 0), ("cnn_dailymail_abisee", 0)],
         0.0,
-        [("cospec", {"arbiter": arbiter, "gamma": 25}) for arbiter in ("never", "always", "random:0.5", "trained")]
-        + [("csd", {"gamma": 25}), ("fly", {"gamma": 25})],
+        [("sps", {"gamma": 25})]
+        + [("cospec", {"arbiter": one, "gamma": 25}) for one in ("never", "always")]
+        + [("cospec", {"arbiter": f"random:{chance}", "gamma": 25}) for chance in ("0.56", "0.12", "0.06")]
+        + [("cospec", {"arbiter": "trained", "gamma": 25})]
+        + [("csd", {"gamma": 25}), ("fly", {"gamma": 25}), ("member", {"role": "draft"})],
     ),
 }
 

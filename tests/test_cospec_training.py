@@ -480,6 +480,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_arbitrator(tmp_path, m
     monkeypatch.setattr(cospec_fit, "CHECKPOINT_SECONDS", -1)
     lessons, told = lessons_of_a_rule(20, 0), {"epochs": 3, "batch": 6, "dropout": dropout}  # 4 batches an epoch
     (tmp_path / "whole").mkdir(), (tmp_path / "stopped").mkdir()
+    torch.manual_seed(1)
     whole = learn(tmp_path / "whole", lessons, **told)
     steps = []
 
@@ -492,7 +493,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_arbitrator(tmp_path, m
         learn(tmp_path / "stopped", lessons, killed, **told)
     state = load_checkpoint(tmp_path / "stopped" / "checkpoint.pt", {"seed": 0})
     assert state["step"] == 5, "the sixth was not saved"
-    torch.manual_seed(1234)  # whatever was drawn before
+    torch.manual_seed(2)  # whatever was drawn before
     before = torch.get_rng_state()
     heard = []
     again = learn(tmp_path / "stopped", lessons, heard.append, **told)

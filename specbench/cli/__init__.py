@@ -5,11 +5,21 @@ import sys
 
 import typer
 
-from specbench.cli import analyze, check, datastore, measure, prepare, project, read, replay, score
+from specbench.cli import analyze, check, datastore, measure, prepare, project, read, replay, score, serving
 
 PANELS = {
-    "Measure": (measure.run, measure.sweep, score.score),
-    "Read": (read.show, read.compare, read.tables, read.plot, read.report, read.trace, analyze.analyze, read.list_),
+    "Measure": (measure.run, measure.sweep, score.score, serving.throughput),
+    "Read": (
+        read.show,
+        read.compare,
+        read.tables,
+        read.plot,
+        read.report,
+        read.trace,
+        analyze.analyze,
+        serving.serving,
+        read.list_,
+    ),
     "Project": (project.profile, project.simulate, replay.replay),
     "Prepare": (prepare.calibrate, prepare.train, datastore.build_datastore, prepare.merge, prepare.import_),
     "Check": (check.doctor, check.audit, check.bench),

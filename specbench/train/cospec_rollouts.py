@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from specbench.decoding.accept import exact_test, weigh
 from specbench.decoding.arbiters import Block
-from specbench.decoding.batch import Batch
+from specbench.decoding.batch import Batch, until_all_end
 from specbench.decoding.generate import Ending
 from specbench.decoding.sampling import draw, wide
 from specbench.decoding.types import Draft, Sampling, Scored
@@ -83,17 +83,13 @@ def decode(
     first = target.feed([one.prompt for one in texts])[:, -1]
     for text, token in zip(texts, draw(first, sampling, rng)[0].tolist(), strict=True):
         text.commit([token])
-    while True:
-        alive = [at for at, row in enumerate(rows) if not texts[row].ending.reason]
-        if not alive:
-            return
-        if len(alive) <= len(rows) * 3 // 4 or len(alive) < 4 < len(rows):  # each time is a copy of the caches
-            rows = [rows[at] for at in alive]
-            for model in (target, draft, policy):
-                if model is not None:
-                    model.select(alive)
+
+    def step(rows: list[int]) -> None:
         going = [texts[row] for row in rows]
         one_round(target, draft, policy, going, rows, gamma, sampling, rng, decide, hybrid)
+
+    models = [target, draft, *([] if policy is None else [policy])]
+    until_all_end(models, lambda row: bool(texts[row].ending.reason), step)
 
 
 def one_round(
