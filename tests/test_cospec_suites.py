@@ -240,7 +240,7 @@ PAPER: dict[str, tuple[list[tuple[str, int]], float, list[tuple[str, dict[str, A
         + [("cospec", {"arbiter": one, "gamma": 25}) for one in ("never", "always")]
         + [("cospec", {"arbiter": f"random:{chance}", "gamma": 25}) for chance in ("0.56", "0.12", "0.06")]
         + [("cospec", {"arbiter": "trained", "gamma": 25})]
-        + [("csd", {"gamma": 25}), ("fly", {"gamma": 25}), ("member", {"role": "draft"})],
+        + [("csd", {"gamma": 25}), ("fly", {"gamma": 25})],
     ),
 }
 

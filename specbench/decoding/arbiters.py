@@ -64,6 +64,13 @@ class Random(Always):
             yield float(torch.rand((), generator=rng, device=rng.device)) < self.probability
 
 
+def log_odds(probability: float) -> float:
+    """Infinite for 0 and 1."""
+    if 0 < probability < 1:
+        return math.log(probability) - math.log1p(-probability)
+    return math.copysign(math.inf, probability - 0.5)
+
+
 class Learned(Always):
     """The trained policy π: keeps a drafted token if σ(logit) > δ (CoSpec, Eq. 17).
 
@@ -73,12 +80,7 @@ class Learned(Always):
 
     def __init__(self, session: Session, threshold: float, hybrid: bool = True) -> None:
         self.session, self.hybrid = session, hybrid
-        # Of 1 they are infinite, which nothing exceeds.
-        self.log_odds = (
-            math.log(threshold) - math.log1p(-threshold)
-            if 0 < threshold < 1
-            else math.copysign(math.inf, threshold - 0.5)
-        )
+        self.log_odds = log_odds(threshold)
         self.unread: list[int] = []
 
     def begin(self, prompt: list[int]) -> None:

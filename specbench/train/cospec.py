@@ -4,6 +4,8 @@
 rollouts that the task itself scores.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ from specbench.arbitrator import (
 )
 from specbench.config import UserError, validated
 from specbench.console import console, progress
+from specbench.decoding.arbiters import log_odds
 from specbench.heads import Head, fingerprint
 from specbench.methods.cospec import Settings
 from specbench.models import Pair
@@ -39,6 +42,7 @@ from specbench.train.cospec_recipe import Rl, Sft
 from specbench.train.cospec_rl import Reinforcement
 from specbench.train.cospec_traces import ContextJudge, Judge, Lesson, RolloutJudge, need_checkable, trace_all
 from specbench.train.documents import Document, held_apart, training_documents
+from specbench.train.recipe import load_recipe
 
 HELD_OUT = 10  # one document in so many is kept for the figures, and in the second stage to choose the update
 MOST_HELD = 96  # documents of an evaluation in the second stage
@@ -77,7 +81,13 @@ def warm_up(job: Job) -> None:
         lessons = trace_all(pair, documents, judge, recipe, gamma, job.plan.seed, folder, advance)
     learned, held = apart(lessons, job.plan.seed)
     facts = {**recipe.model_dump(), "mask": job.settings.mask, "seed": job.plan.seed, "lessons": len(learned)}
-    facts |= {"judge": judge.name, "gamma": gamma, "stage": "sft", **whose(pair)}
+    facts |= {
+        "judge": judge.name,
+        "gamma": gamma,
+        "stage": "sft",
+        "prompts_hash": prompts_hash(documents),
+        **whose(pair),
+    }
     training = WarmUp(pair.session(ROLE).model, learned, recipe, hybrid, job.plan.seed)
     checkpoint = job.out.with_suffix(".checkpoint.pt")
     with progress(f"training {job.out.stem}", training.steps) as advance:
@@ -126,7 +136,7 @@ def reinforce(job: Job) -> None:
         raise UserError("one document is too few to learn from, take more --documents")
     facts = {**adapter.model_dump(), **recipe.model_dump(), "mask": settings.mask, "seed": job.plan.seed}
     facts |= {"warm_up": digest(warm), "gamma": settings.gamma, "threshold": settings.threshold, "stage": "rl"}
-    facts |= {"learned": len(learned), **whose(pair)}
+    facts |= {"prompts_hash": prompts_hash([by_name[name] for name in (*learned, *held)]), **whose(pair)}
     training = Reinforcement(
         pair,
         arbitrator,
@@ -151,7 +161,9 @@ def reinforce(job: Job) -> None:
     trained = {**facts, **source(job, documents), "best_update": training.best["update"]}
     trained["held_out"] = training.best["figures"]
     write_arbitrator(job.out, arbitrator, pair, trained)
-    put_table(job.out.with_suffix(".updates.parquet"), pa.Table.from_pylist(training.told), {"trained": trained})
+    columns = dict.fromkeys(name for told in training.told for name in told)
+    table = pa.table({name: [told.get(name) for told in training.told] for name in columns})
+    put_table(job.out.with_suffix(".updates.parquet"), table, {"trained": trained})
     checkpoint.unlink(missing_ok=True)
     show(training)
     console.print(f"{job.out}; figures of every update: {job.out.with_suffix('.updates.parquet')}", soft_wrap=True)
@@ -161,7 +173,9 @@ def reinforce(job: Job) -> None:
 def begun(file: Path, pair: Pair, seed: int) -> tuple[PreTrainedModel, PreTrainedModel, Adapter]:
     """Two arbitrators that are the warm-up policy (one to learn, one to hold it to), and the size of their adapters."""
     if str(file) == "none":
-        adapter = Adapter(rank=16, alpha=32)
+        recipe = load_recipe(f"{KIND}-sft", ())
+        assert recipe
+        adapter = Adapter(**{key: recipe.values[key] for key in Adapter.model_fields})
         both = [new_arbitrator(pair.session(ROLE).model, adapter, stable_seed(seed, "arbitrator")) for _ in range(2)]
         for one in both:
             one.get_output_embeddings().bias.data.fill_(REJECT_ALL)
@@ -210,6 +224,12 @@ def digest(arbitrator: PreTrainedModel) -> str:
     return Head(KIND, tensors, {}).hashes()["head"]
 
 
+def prompts_hash(documents: Sequence[Document]) -> str:
+    """Which documents these are."""
+    told = [[one.name, one.prompt_hash] for one in documents]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
 def source(job: Job, documents: Sequence[Document]) -> dict[str, Any]:
     tasks = list(dict.fromkeys(document.task for document in documents))
     return {"suite": job.plan.suite, "tasks": tasks, "documents": len(documents)}
@@ -243,10 +263,3 @@ def show(training: Reinforcement) -> None:
         cells = (f"{found['returned']:.3f}", f"{found['accuracy']:.1%}", f"{found['tau']:.2f}", f"{found['kept']:.0%}")
         table.add_row(label, str(update), *cells)
     console.print(table)
-
-
-def log_odds(threshold: float) -> float:
-    """Of a probability; infinite for 0 and 1."""
-    if 0 < threshold < 1:
-        return math.log(threshold) - math.log1p(-threshold)
-    return math.copysign(math.inf, threshold - 0.5)

@@ -65,6 +65,8 @@ class WarmUp:
                     state = {"own": self.parameters, "optimizer": self.optimizer.state_dict(), "step": self.step}
                     save_checkpoint(checkpoint, facts, state)
                     saved = time.monotonic()
+        if not all(bool(one.isfinite().all()) for one in self.parameters.values()):
+            raise UserError("a weight is no number at the end; try a smaller learning_rate by --recipe")
 
     def learn(self, batch: Sequence[Lesson]) -> float:
         """One step, in place; returns its loss, the mean over mismatches (Eq. 29)."""
@@ -117,7 +119,7 @@ def load_checkpoint(path: Path, facts: Mapping[str, Any], needed: Iterable[str] 
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         stored, _ = state["facts"], [state[name] for name in needed]
-    except (OSError, EOFError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
+    except (OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError, pickle.UnpicklingError) as error:
         cause = " ".join(str(error).split())[:80]
         raise UserError(f"{path} is damaged ({cause}); delete it to train anew") from None
     if differing := [key for key, value in facts.items() if stored.get(key) != value]:

@@ -105,8 +105,9 @@ class Reinforcement:
             told = self.update()
             self.told.append({**told, "update": self.step + 1, "seconds": time.monotonic() - began})
             if why := self.wrong():
+                kept = f"{checkpoint} holds update {self.step}" if self.step else "there is no earlier update"
                 raise UserError(
-                    f"stopped at update {self.step + 1}: {why}; {checkpoint} holds update {self.step}, and calling "
+                    f"stopped at update {self.step + 1}: {why}; {kept}, and calling "
                     "again stops there again: take another --out and a smaller learning_rate, or a larger kl or entropy"
                 )
             self.step += 1
@@ -118,7 +119,8 @@ class Reinforcement:
 
     def wrong(self) -> str:
         """Why the training must not go on; empty if it may."""
-        if not all(math.isfinite(value) for value in self.told[-1].values()):
+        finite = all(bool(one.isfinite().all()) for one in self.parameters.values())
+        if not finite or not all(math.isfinite(value) for value in self.told[-1].values()):
             return "the loss or a weight is no number"
         recent = self.told[-PATIENCE:]
         if len(recent) < PATIENCE:
@@ -150,7 +152,7 @@ class Reinforcement:
         def decide(row: int, block: Block, logits: list[float]) -> Iterator[bool]:
             seed = stable_seed(self.seed, "actions", self.step, number + row)
             source = sources.setdefault(row, random.Random(seed))
-            return (math.log(source.random() or 1e-300) < -math.log1p(math.exp(-logit)) for logit in logits)
+            return (source.random() < sigmoid(logit) for logit in logits)
 
         return decide
 
@@ -221,6 +223,10 @@ class Reinforcement:
             own = {name: parameter.detach().cpu().clone() for name, parameter in self.parameters.items()}
             self.best = {"own": own, "figures": found, "update": self.step}
         return found
+
+
+def sigmoid(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
 
 
 def objective(logits: Tensor, played: Sequence[Played], recipe: Rl) -> tuple[Tensor, dict[str, float]]:

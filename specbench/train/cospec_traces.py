@@ -76,7 +76,7 @@ class RolloutJudge:
             ending.keep(tokens)
         open_ = [i for i, ending in enumerate(endings) if not ending.reason]
         if open_:
-            room = document.max_new_tokens - min(len(branches[i]) for i in open_)
+            room = [document.max_new_tokens - len(branches[i]) for i in open_]
             rest = answer(
                 self.pair.models["target"],
                 [[*document.prompt, *branches[i]] for i in open_],

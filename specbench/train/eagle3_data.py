@@ -117,7 +117,7 @@ def _answered(pair: Pair, documents: Sequence[Document], sampling: Sampling, see
 def answer(
     target: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
-    length: int,
+    length: int | Sequence[int],
     eos_ids: frozenset[int],
     vocabulary: int,
     sampling: Sampling,
@@ -129,6 +129,7 @@ def answer(
     any. So prompts of about one length cost least. What all prompts begin with is read once.
     """
     read, cache = min(map(len, prompts)), DynamicCache()
+    lengths = [length] * len(prompts) if isinstance(length, int) else length
     shared = min(read - 1, min(common(list(prompts[0]), one) for one in prompts))
     if shared and len(prompts) > 1:
         target(torch.tensor([prompts[0][:shared]], device=target.device), past_key_values=cache, logits_to_keep=1)
@@ -149,7 +150,7 @@ def answer(
                 answers[row].append(token)
                 following.append(token)
         read += 1
-        alive = [at for at, row in enumerate(going) if not ended(answers[row], length, eos_ids)]
+        alive = [at for at, row in enumerate(going) if not ended(answers[row], lengths[row], eos_ids)]
         if not alive:
             return answers
         if len(alive) <= len(going) * 3 // 4:  # each time is a copy of the cache
