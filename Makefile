@@ -127,7 +127,7 @@ $(ABLATIONS)/sft-only.safetensors: $(HEADS)/cospec-sft-pocket.safetensors
 
 $(ABLATIONS)/draft-judged.safetensors: | $(STAMP)
 	$(BIN)/specbench train --method cospec --stage sft --judge bundled:draft $(ONE_FAMILY) --recipe learning_rate=0.002 \
-	  --recipe epochs=2 --recipe batch=32 --out $@
+	  --recipe epochs=4 --recipe batch=32 --out $@
 
 $(LACKING:%=$(ABLATIONS)/%.safetensors): | $(HEADS)/cospec-sft-pocket.safetensors
 	$(BIN)/specbench train --method cospec --stage rl --warm-up $(WARM_UP) $(ONE_FAMILY) $(LACKS) --recipe updates=8 \

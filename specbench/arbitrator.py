@@ -42,7 +42,8 @@ class Verdicts(nn.Linear):
 def new_arbitrator(backbone: PreTrainedModel, adapter: Adapter, seed: int, dropout: float = 0.0) -> PreTrainedModel:
     """An arbitrator over the backbone's own parameters, which are frozen: at first its logit is 0 everywhere.
 
-    The parameters of its own, `own_parameters`, are float32 or wider.
+    The parameters of its own, `own_parameters`, are float32 or wider. Raises UserError for a backbone without linear
+    layers (those of GPT-2 are none).
     """
     shared = {id(tensor): tensor for tensor in (*backbone.parameters(), *backbone.buffers())}
     model: PreTrainedModel = copy.deepcopy(backbone, shared)  # type: ignore[arg-type]
@@ -53,6 +54,8 @@ def new_arbitrator(backbone: PreTrainedModel, adapter: Adapter, seed: int, dropo
     with torch.random.fork_rng(devices=[]):
         head = Verdicts(hidden_size(backbone), 1, dtype=wide).to(backbone.device)  # drawn by the host's generator
         model.set_output_embeddings(head)
+        if not _linear(model):
+            raise UserError(f"{type(backbone).__name__} has no linear layers for adapters; choose another backbone")
         lora = peft.LoraConfig(
             r=adapter.rank,
             lora_alpha=adapter.alpha,  # type: ignore[arg-type]  # any number

@@ -245,8 +245,8 @@ def variant(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
 
 
 def _named(value: Any) -> Any:
-    """A value as a method's name tells it: of a file's path the name alone."""
-    return Path(value).stem if isinstance(value, str) and "/" in value else value
+    """A value as a method's name tells it: of a path the last part, of a file without its ending."""
+    return Path(value).name.removesuffix(".safetensors") if isinstance(value, str) and "/" in value else value
 
 
 def grid(spec: MethodSpec, axes: Mapping[str, Iterable[Any]]) -> list[MethodSpec]:

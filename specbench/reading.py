@@ -35,10 +35,12 @@ def compare(
     columns: Sequence[str] = (),
     allowed: Sequence[str] = (),
     out: Path | None = None,
+    against: str | None = None,
 ) -> pd.DataFrame:
     """Print the rows of several runs in one table, or write them to `out`; returns them.
 
-    Raises UserError if the runs cannot be compared, or for an unknown column.
+    Each method is set against its baseline, or all of them `against` one. Raises UserError if the runs cannot be
+    compared, or for an unknown column or method.
     """
     if by == "depth" and columns:
         raise UserError("--by depth has columns of its own; leave out --columns")
@@ -46,7 +48,9 @@ def compare(
         raise UserError("--format parquet is no text; say where it goes: --out FILE.parquet")
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     measured = comparison.measured(runs, allowed, with_depths=by == "depth")
-    summary = comparison.summary(measured)
+    if against is not None and against not in measured.methods:
+        raise UserError(f"no method {against!r} in these runs; there are {', '.join(measured.methods)}")
+    summary = comparison.summary(measured.against(against) if against else measured)
     if sort:
         summary = tables.sort(summary, sort)
     if by == "depth":

@@ -167,3 +167,13 @@ def test_many_baselines_are_named_without_their_methods(summary):
     bases = [f"pool[{n}]" for n in range(5)]
     rows = pd.concat([summary[:2].assign(method=[base, f"share{base}"], baseline=base) for base in bases])
     assert list(reading.legend(rows))[-1] == f"baselines: {', '.join(bases)}; --format csv tells whose each is"
+
+
+def test_all_methods_against_one_that_is_no_baseline(run, tmp_path):
+    """sps takes half the time of plain per token."""
+    summary = reading.compare([run], "csv", out=tmp_path / "out", against="sps")
+    row = summary[summary.task == "one"].set_index("method")
+    assert (row.baseline == "sps").all() and row.speedup_decode["plain"] == pytest.approx(0.5)
+    assert row.speedup_decode["sps"] == 1
+    with pytest.raises(UserError, match="no method 'csd' in these runs; there are plain, sps, fly"):
+        reading.compare([run], "csv", out=tmp_path / "out", against="csd")

@@ -67,6 +67,9 @@ def compare(
     by: Annotated[By, typer.Option(help="what makes a block; depth: acceptance by draft position")] = By.task,
     sort: Annotated[str | None, typer.Option(help="a column, largest first; COLUMN:asc: smallest first")] = None,
     columns: Annotated[str | None, typer.Option(help="only these, such as accuracy,tau,speedup_decode")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="the method that all others are set against; default: the baselines of the runs")
+    ] = None,
     allow_mismatch: AllowMismatch = None,
     out: Annotated[Path | None, typer.Option(help="write to this file")] = None,
 ) -> None:
@@ -79,13 +82,15 @@ def compare(
 
     `specbench compare runs/one --by depth`
 
+    `specbench compare runs/one --against csd`
+
     `specbench compare runs/one runs/other --allow-mismatch cpu --format latex --out table.tex`
     """
     from specbench import reading
 
     with user_errors():
         names = [name.strip() for name in columns.split(",")] if columns else []
-        reading.compare(runs, format.value, by.value, sort, names, allow_mismatch or [], out)
+        reading.compare(runs, format.value, by.value, sort, names, allow_mismatch or [], out, against)
 
 
 def tables(

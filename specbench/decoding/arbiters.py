@@ -60,8 +60,8 @@ class Random(Always):
         self.probability = probability
 
     def keeps(self, block: Block, rng: torch.Generator) -> Iterator[bool]:
-        for _ in block.mismatches:
-            yield float(torch.rand((), generator=rng, device=rng.device)) < self.probability
+        lots: list[float] = torch.rand(len(block.mismatches), generator=rng, device=rng.device).tolist()
+        return (lot < self.probability for lot in lots)
 
 
 def log_odds(probability: float) -> float:

@@ -208,7 +208,8 @@ class OnPair:
         name = paper.tasks.get(figure.task)
         places = [(_place(figure, name or ""),), task_info(name).counterparts if name else ()]
         for tasks in places:
-            found = [self.told[key] for task in tasks if (key := figure.key(task)) in self.told]
+            keys = [key for task in tasks if (key := figure.key(task)) in self.told]
+            found = [self.told[key] for key in keys if _same_temperature(figure, self.told[key][0])]
             if found and len(found) == len(tasks):
                 for other, path in found:
                     if other.unit != figure.unit:
@@ -246,6 +247,12 @@ class OnPair:
 def labels_of(paper: Paper, table: int) -> list[str]:
     """The paper's names of a table's tasks, without its average."""
     return list(dict.fromkeys(figure.task for figure in paper.figures(table) if not figure.is_average))
+
+
+def _same_temperature(printed: Figure, ours: Figure) -> bool:
+    """Whether two figures were drawn alike, as far as both tell."""
+    told = printed.temperature and ours.temperature
+    return not told or float(printed.temperature) == float(ours.temperature)
 
 
 def _place(figure: Figure, task: str) -> str:

@@ -189,7 +189,8 @@ def chosen_judge(job: Job, pair: Pair, recipe: Sft, documents: Sequence[Document
     if job.judge in ("", RolloutJudge.name):
         need_checkable(documents)
         return RolloutJudge(pair, recipe)
-    return ContextJudge(load_judge(job.judge, pair, recipe.judge_temperature), job.judge)
+    dtype = str(pair.models["target"].dtype).removeprefix("torch.")
+    return ContextJudge(load_judge(job.judge, pair, recipe.judge_temperature, str(pair.device), dtype), job.judge)
 
 
 def apart(lessons: Sequence[Lesson], seed: int) -> tuple[list[Lesson], list[Lesson]]:

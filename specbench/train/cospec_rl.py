@@ -84,6 +84,7 @@ class Reinforcement:
         self.step = 0
         self.told: list[dict[str, float]] = []  # of each update
         self.best: dict[str, Any] = {}
+        self.order: tuple[int, list[Document]] = (-1, [])  # of the documents, in which pass
 
     def run(self, checkpoint: Path, facts: Mapping[str, Any], report: Callable[[dict[str, float]], None]) -> None:
         """Carry out all updates; `report` is told the figures of each, those of an earlier call too.
@@ -143,7 +144,10 @@ class Reinforcement:
     def prompt(self, number: int) -> Document:
         """The documents over and over, each pass in an order of its own."""
         passed, at = divmod(number, len(self.learned))
-        return random.Random(stable_seed(self.seed, "pass", passed)).sample(self.learned, len(self.learned))[at]
+        if self.order[0] != passed:
+            rng = random.Random(stable_seed(self.seed, "pass", passed))
+            self.order = passed, rng.sample(self.learned, len(self.learned))
+        return self.order[1][at]
 
     def sampled(self, number: int) -> Decide:
         """Decisions drawn from the policy, for the rollouts from `number` on."""
@@ -174,7 +178,7 @@ class Reinforcement:
         for document, text in zip(asked, texts, strict=True):
             key = document.name, text.ending.text()
             if key not in known:
-                known[key] = document.score(key[1]) > 0
+                known[key] = document.score(key[1]) >= 1
             rollouts.append(Rollout(known[key], tuple(decisions(text))))
         return texts, rollouts
 

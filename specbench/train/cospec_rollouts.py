@@ -115,7 +115,7 @@ def one_round(
         weighed.append(weigh(one, Scored(row), sampling, rng, tested, also=[]))
         blocks.append(block_of(one.tokens, tested, weighed[-1].drafted, weighed[-1].emit, weighed[-1].passed))
     scores = None
-    if policy is not None:
+    if policy is not None and any(block.mismatches for block in blocks):
         both = torch.stack([block.tokens for block in blocks])
         fed = policy.feed(unread(policy, texts), both, keep=2 * gamma, together=2 * gamma if hybrid else 0)
         scores = fed[:, :gamma, 0].double().tolist()

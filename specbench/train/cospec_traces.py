@@ -25,7 +25,15 @@ from specbench.train.documents import Document
 from specbench.train.eagle3_data import answer, grouped
 
 ROWS = 32  # documents that are traced together
-GRADED = ("rouge", "bleu", "judge", "bypass")  # metrics that say how good an answer is, not whether it is right
+MOST_BRANCHES = 64  # that are finished together
+GRADED = (
+    "rouge",
+    "bleu",
+    "judge",
+    "bypass",
+    "contains",
+    "4096",
+)  # metrics that say how good an answer is, not whether it is right
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class RolloutJudge:
     def _label(self, ours: float, theirs: float) -> float:
         if ours != theirs:
             return float(ours > theirs)
-        return self.recipe.both_right if ours > 0 else self.recipe.both_wrong
+        return self.recipe.both_right if ours >= 1 else self.recipe.both_wrong
 
     def worth(self, document: Document, branches: Sequence[list[int]]) -> list[float]:
         """The score of each beginning of an answer after the target has finished it."""
@@ -75,18 +83,18 @@ class RolloutJudge:
         for ending, tokens in zip(endings, branches, strict=True):
             ending.keep(tokens)
         open_ = [i for i, ending in enumerate(endings) if not ending.reason]
-        if open_:
-            room = [document.max_new_tokens - len(branches[i]) for i in open_]
+        for some in grouped(sorted(open_, key=lambda i: len(branches[i])), MOST_BRANCHES):
+            room = [document.max_new_tokens - len(branches[i]) for i in some]
             rest = answer(
                 self.pair.models["target"],
-                [[*document.prompt, *branches[i]] for i in open_],
+                [[*document.prompt, *branches[i]] for i in some],
                 room,
                 self.pair.eos_ids,
                 self.pair.vocabulary,
                 Sampling(0.0),
                 torch.Generator(self.pair.device),
             )
-            for i, tokens in zip(open_, rest, strict=True):
+            for i, tokens in zip(some, rest, strict=True):
                 endings[i].keep(tokens)
         scores: dict[str, float] = {}
         for text in {ending.text() for ending in endings}:
@@ -116,6 +124,13 @@ def within(turn: Turn, document: Document, eos_ids: frozenset[int]) -> list[int]
     room = document.max_new_tokens - (turn.context - len(document.prompt))
     ends = next((i + 1 for i, token in enumerate(turn.block.drafted) if token in eos_ids), room)
     return [i for i in turn.block.mismatches if i < min(ends, room)]
+
+
+def stopped(pair: Pair, document: Document, text: Text, turn: Turn, position: int) -> bool:
+    """Whether a stop string ends the text in front of a position of a turn's block, should the draft be followed."""
+    ending = new_ending(pair, document)
+    ending.keep([*text.tokens[len(document.prompt) : turn.context], *turn.block.drafted[:position]])
+    return ending.reason == "stop"
 
 
 def need_checkable(documents: Sequence[Document]) -> None:
@@ -170,7 +185,10 @@ def _traced(pair: Pair, documents: Sequence[Document], judge: Judge, recipe: Sft
     decode(pair, None, texts, gamma, Sampling(float(recipe.temperature)), rng, lambda *_: repeat(False))
     rows = []
     for document, text in zip(documents, texts, strict=True):
-        asked = [within(turn, document, pair.eos_ids) for turn in text.turns]
+        asked = [
+            [i for i in within(turn, document, pair.eos_ids) if not stopped(pair, document, text, turn, i)]
+            for turn in text.turns
+        ]
         labels = judge.labels(document, text, asked)
         rounds = [
             {"context": turn.context, "block": [*turn.block.drafted, *turn.block.targets], "positions": positions}
