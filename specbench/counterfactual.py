@@ -103,7 +103,10 @@ class Counterfactual:
 
 
 def method_of(run: StoredRun, name: str | None) -> MethodSpec:
-    """The method to ask about. Raises UserError for a run that cannot be asked, or that has no such method."""
+    """The method to ask about: without a name the first with a trained arbitrator, if there is one.
+
+    Raises UserError for a run that cannot be asked, or that has no such method.
+    """
     if not run.manifest.get("models") or "imported" in run.manifest:
         raise UserError(f"{run.folder} was imported, so its texts cannot be gone on with; {EXAMPLE}")
     found = [spec for spec in run.plan.methods if spec.method == "cospec"]
@@ -123,7 +126,8 @@ def method_of(run: StoredRun, name: str | None) -> MethodSpec:
             f"{run.folder} is sampled, and the target's candidate at a kept mismatch is not on record; take a greedy "
             "run (--temperature 0)"
         )
-    return next(spec for spec in found if name in (None, spec.name))
+    asked = [spec for spec in found if name in (None, spec.name)]
+    return next((spec for spec in asked if spec.values["arbiter"] == "trained"), asked[0])
 
 
 def reached(run: StoredRun, method: str) -> pd.DataFrame:

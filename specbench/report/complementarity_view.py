@@ -33,7 +33,9 @@ class Sheet:
     def table(self) -> Table:
         table = plain_table(self.title)
         for i, head in enumerate(self.heads):
-            table.add_column(head, justify="left" if i < self.words else "right", no_wrap=i >= self.words)
+            table.add_column(
+                head, justify="left" if i < self.words else "right", no_wrap=i >= self.words, overflow="fold"
+            )
         for row in self.rows:
             table.add_row(*map(Text, row))
         return table
