@@ -231,7 +231,8 @@ def override(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
     """The same method with some settings replaced; an unknown one is an error."""
     for key in settings:
         if key not in spec.settings:
-            raise UserError(f"{spec.name} has no setting {key!r}{_did_you_mean(key, spec.settings)}")
+            hint = _did_you_mean(key, spec.settings) or f"; it has {', '.join(spec.settings)}"
+            raise UserError(f"{spec.name} has no setting {key!r}{hint}")
     return spec.model_copy(update={"settings": {**spec.settings, **settings}})
 
 

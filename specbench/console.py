@@ -13,10 +13,10 @@ QUIET_SECONDS = 10  # between lines where there is no terminal to draw a bar on
 
 
 @contextmanager
-def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar; yields a function that advances it by a count."""
+def progress(label: str, total: int, aside: bool = False) -> Iterator[Callable[[int], None]]:
+    """A progress bar; yields a function that advances it by a count. `aside`: on stderr, as stdout is for programs."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=Console(stderr=True, emoji=False) if aside else console) as bar:
         task = bar.add_task(label, total=total)
         yield lambda count: bar.advance(task, count)
 

@@ -25,6 +25,7 @@ VERSION = 1
 KEY = "specbench"
 SHIPPED = SUITES / "methods" / "heads"
 RELEASED = ("eagle3", "specdecpp")  # kinds of heads that others have released
+CHECKED = ("cospec",)  # kinds that learn from answers which are right or wrong
 SAMPLED = 4096  # values of each tensor that tell one model from another
 Reads = Literal["target", "draft", "arbitrator"]  # whose hidden states; an arbitrator is adapters inside that model too
 Shapes = Mapping[str, tuple[int, ...]]  # of tensors by name; -1 for any size
@@ -170,5 +171,5 @@ def find_head(setting: str, kind: str, pair: Pair, shapes: Shapes | None, reads:
 def command(kind: str, pair: Pair) -> str:
     """How to train a head for a pair, as it is typed."""
     named = "target=…,draft=…" if pair.name == OWN_PAIR else pair.name
-    suite = "pocket" if pair.name == "pocket" else "math"
+    suite = "pocket" if pair.name == "pocket" and kind not in CHECKED else "math"
     return f"specbench train --method {kind} --pair {named} --suite {suite} --out {kind}.safetensors"

@@ -88,7 +88,9 @@ def train(
     set_: Set = None,
     recipe: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="specdecpp, eagle3: change a setting of its recipe in suites/training/"),
+        typer.Option(
+            metavar="KEY=VALUE", help="specdecpp, eagle3, cospec: change a setting of its recipe (suites/training/)"
+        ),
     ] = None,
     grid: Annotated[
         list[str] | None,
@@ -124,7 +126,8 @@ def train(
 
     `specbench train --method cospec --stage sft --data pocket_gsm8k:calibration --out sft.safetensors`
 
-    `specbench train --method cospec --stage rl --warm-up sft.safetensors --data pocket_gsm8k:calibration`
+    `specbench train --method cospec --stage rl --warm-up sft.safetensors --data pocket_gsm8k:calibration --recipe
+    updates=10 --recipe prompts=16 --recipe group=8`
     """
     from specbench import train as module
 

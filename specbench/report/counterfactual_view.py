@@ -81,9 +81,7 @@ def main(
 
 def _played(player: Player, chosen: Sequence[State], store: Store, batch: int, shown: bool) -> list[dict[str, Any]]:
     try:
-        if not shown:
-            return play_all(player, chosen, store, batch)
-        with progress("playing branches", len(chosen)) as advance:
+        with progress("playing branches", len(chosen), aside=not shown) as advance:
             return play_all(player, chosen, store, batch, advance)
     except KeyboardInterrupt:
         raise UserError(f"stopped; what was played is in {store.folder}, and the same command goes on") from None

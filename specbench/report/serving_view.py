@@ -22,7 +22,7 @@ def main(folder: Path, out: Path | None, format: str) -> None:
     """Print the cost of serving a run's methods: `table`, `md`, `csv` or `json`; `out` is for the paper's table."""
     check_out(out)
     run = StoredRun(folder)
-    with progress("serving", len(run.plan.methods)) as advance:
+    with progress("serving", len(run.plan.methods), aside=format != "table") as advance:
         found = serving(run, advance)
     if format in ("csv", "json"):
         write(plain(vars(found)), "serving", format)

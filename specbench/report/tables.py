@@ -78,7 +78,9 @@ COLUMNS: dict[str, Column] = {
     "discard_rate": _plain("discard", "discard_rate", number(2)),
     "verification_rate": _plain("verify", "verification_rate", number(2)),
     "rescue_rate": _plain("rescue", "rescue_rate", percent),
-    "arbitrator_share": _plain("arbitrator", "arbitrator_share", percent),
+    "arbitrator_share": Column(
+        "arbiter", lambda row: percent(row.arbitrator_share or math.nan), ("arbitrator_share",)
+    ),  # 0 for methods without one
     "overhead": _plain("overhead", "overhead", percent),
     "tokens_per_s": _plain("tok/s", "tokens_per_s", number(0)),
     "tokens_per_s_mean": _plain("tok/s mean", "tokens_per_s_mean", number(0)),
@@ -106,7 +108,8 @@ def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
     chosen = list(COLUMNS if wide else NARROW)
     silent = [name for name in ("accuracy_spread", "speedup_spread") if summary[name].isna().all()]
     silent += ["repeats"] if (summary.repeats <= 1).all() else []
-    silent += [] if (summary.arbitrator_share > 0).any() else ["arbitrator_share"]
+    arbitrated = (summary.arbitrator_share > 0).any()
+    silent += ["verification_rate"] * (not wide) if arbitrated else ["arbitrator_share"]
     if summary.speedup_decode.isna().all():  # some imported runs know whole times only
         chosen = ["speedup_e2e" if name == "speedup_decode" else name for name in chosen if name != "speedup_e2e"]
     chosen = [name for name in chosen if name not in silent and name != "errors"]

@@ -28,7 +28,7 @@ def main(plan: Plan, batch: str, batches: int, out: Path | None, format: str) ->
     if min(sizes, default=0) < 1:
         raise UserError(f"--batch {batch}: batches have at least one text, such as 1,2,4,8")
     bench = Bench(plan, engine.load_models(plan), sizes, batches)
-    with progress("throughput", bench.total) as advance:
+    with progress("throughput", bench.total, aside=format != "table") as advance:
         bench.carry_out(advance)
     found = bench.result()
     if format in ("csv", "json"):

@@ -50,9 +50,13 @@ class Job:
     def run(self) -> str:
         """The command that decodes with the method, as it ships."""
         suite = "SUITE" if self.data else self.plan.suite
+        return f"specbench run --method {self.spec.method}{self.pair_option} --suite {suite}"
+
+    @property
+    def pair_option(self) -> str:
+        """The pair as it is typed, behind a space; empty for the default one."""
         typed = self.plan.pair.description if self.pair.name == config.OWN_PAIR else self.pair.name
-        pair = "" if typed == "pocket" else f" --pair {typed}"
-        return f"specbench run --method {self.spec.method}{pair} --suite {suite}"
+        return "" if typed == "pocket" else f" --pair {typed}"
 
 
 def train(

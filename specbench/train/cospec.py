@@ -45,6 +45,7 @@ from specbench.train.documents import Document, held_apart, training_documents
 from specbench.train.recipe import load_recipe
 
 HELD_OUT = 10  # one document in so many is kept for the figures, and in the second stage to choose the update
+FEW = 50  # held-out mismatches, below which figures of them tell nothing
 MOST_HELD = 96  # documents of an evaluation in the second stage
 REJECT_ALL = -3.0  # logit of a policy to begin with without a warm-up: a draft's token is kept once in 21
 
@@ -103,12 +104,15 @@ def warm_up(job: Job) -> None:
     )
     console.print(
         f"held out: {told['mismatches']} mismatches; cross-entropy {told['loss']:.3f}, of a constant "
-        f"{told['constant']:.3f}; the better branch is chosen in {told['agreement']:.1%} at 0.5",
+        f"{told['constant']:.3f}; the better branch is chosen in {told['agreement']:.1%} at 0.5"
+        + "; too few to tell"
+        * (told["mismatches"] < FEW),
         highlight=False,
     )
     console.print(f"{job.out}; traces: {folder}", highlight=False, soft_wrap=True)
     console.print(
-        f"next: specbench train --method cospec --stage rl --warm-up {job.out} {asked(job)} --out NAME.safetensors",
+        f"next: specbench train --method cospec --stage rl --warm-up {job.out}{job.pair_option} {asked(job)} "
+        "--out NAME.safetensors",
         highlight=False,
         soft_wrap=True,
     )
@@ -150,13 +154,12 @@ def reinforce(job: Job) -> None:
         job.plan.seed,
     )
     checkpoint = job.out.with_suffix(".checkpoint.pt")
-    with progress(f"training {job.out.stem}", recipe.updates) as advance:
+    with progress(f"rollouts of {job.out.stem}", recipe.updates * recipe.prompts * recipe.group) as advance:
 
         def report(told: Mapping[str, float]) -> None:
             console.print(line(told), highlight=False, soft_wrap=True)
-            advance(1)
 
-        training.run(checkpoint, facts, report)
+        training.run(checkpoint, facts, report, advance)
     load_own(arbitrator, training.best["own"])
     trained = {**facts, **source(job, documents), "best_update": training.best["update"]}
     trained["held_out"] = training.best["figures"]
@@ -166,6 +169,8 @@ def reinforce(job: Job) -> None:
     put_table(job.out.with_suffix(".updates.parquet"), table, {"trained": trained})
     checkpoint.unlink(missing_ok=True)
     show(training)
+    if not training.best["update"]:
+        console.print("no update was better than the warm-up there: this is the warm-up", style="yellow")
     console.print(f"{job.out}; figures of every update: {job.out.with_suffix('.updates.parquet')}", soft_wrap=True)
     console.print(f"next: {job.run} --set cospec.arbitrator={job.out}", highlight=False, soft_wrap=True)
 
@@ -257,7 +262,7 @@ def line(told: Mapping[str, float]) -> str:
 
 def show(training: Reinforcement) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("held out", "update", "return", "accuracy", "τ", "kept"):
+    for column in (f"{len(training.held)} held out", "update", "return", "accuracy", "τ", "kept"):
         table.add_column(column, justify="right")
     rows = [("best", training.best["update"], training.best["figures"])]
     for label, update, found in rows:

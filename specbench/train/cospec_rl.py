@@ -86,8 +86,16 @@ class Reinforcement:
         self.best: dict[str, Any] = {}
         self.order: tuple[int, list[Document]] = (-1, [])  # of the documents, in which pass
 
-    def run(self, checkpoint: Path, facts: Mapping[str, Any], report: Callable[[dict[str, float]], None]) -> None:
+    def run(
+        self,
+        checkpoint: Path,
+        facts: Mapping[str, Any],
+        report: Callable[[dict[str, float]], None],
+        advance: Callable[[int], None] = lambda count: None,
+    ) -> None:
         """Carry out all updates; `report` is told the figures of each, those of an earlier call too.
+
+        `advance` is called with the number of rollouts done.
 
         Goes on from `checkpoint` if it was begun under the same `facts` (JSON-like). Raises UserError for another one,
         and where the loss is no number or the policy has collapsed: the checkpoint then holds the last good update.
@@ -99,11 +107,12 @@ class Reinforcement:
             self.step, self.told, self.best = state["step"], state["told"], state["best"]
             for one in self.told:
                 report(one)
+            advance(self.step * self.recipe.prompts * self.recipe.group)
         else:
             self.consider()
         while self.step < self.recipe.updates:
             began = time.monotonic()
-            told = self.update()
+            told = self.update(advance)
             self.told.append({**told, "update": self.step + 1, "seconds": time.monotonic() - began})
             if why := self.wrong():
                 kept = f"{checkpoint} holds update {self.step}" if self.step else "there is no earlier update"
@@ -132,11 +141,11 @@ class Reinforcement:
             return f"accuracy fell below half of what it was at first in {PATIENCE} updates"
         return ""
 
-    def update(self) -> dict[str, float]:
+    def update(self, advance: Callable[[int], None]) -> dict[str, float]:
         """Roll out, credit, learn; in place. Returns figures of the rollouts and of the steps."""
         count = self.recipe.prompts
         documents = [self.prompt(self.step * count + i) for i in range(count)]
-        texts, rollouts = self.roll_out(documents, self.recipe.group, self.recipe.temperature, self.sampled)
+        texts, rollouts = self.roll_out(documents, self.recipe.group, self.recipe.temperature, self.sampled, advance)
         played = self.credited(texts, rollouts)
         losses = self.learn(played)
         return {**vars(figures(texts, rollouts, self.recipe)), **losses}
@@ -164,7 +173,12 @@ class Reinforcement:
         return lambda row, block, logits: (logit > self.log_odds for logit in logits)
 
     def roll_out(
-        self, documents: Sequence[Document], times: int, temperature: float, policy: Callable[[int], Decide]
+        self,
+        documents: Sequence[Document],
+        times: int,
+        temperature: float,
+        policy: Callable[[int], Decide],
+        advance: Callable[[int], None] = lambda count: None,
     ) -> tuple[list[Text], list[Rollout]]:
         """`times` texts of each document, one document's side by side, and what each is to learn from."""
         asked = [document for document in documents for _ in range(times)]
@@ -173,6 +187,7 @@ class Reinforcement:
             rng = torch.Generator(self.pair.device).manual_seed(stable_seed(self.seed, "tokens", self.step, number))
             decide = policy(number * ROWS)
             decode(self.pair, self.arbitrator, some, self.gamma, Sampling(float(temperature)), rng, decide, self.hybrid)
+            advance(len(some))
         known: dict[tuple[str, str], bool] = {}
         rollouts = []
         for document, text in zip(asked, texts, strict=True):
