@@ -90,6 +90,11 @@ def own_parameters(arbitrator: PreTrainedModel) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in arbitrator.named_parameters() if parameter.requires_grad}
 
 
+def detached(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Copies on the CPU."""
+    return {name: parameter.detach().cpu().clone() for name, parameter in parameters.items()}
+
+
 def load_own(arbitrator: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
     """Put tensors in the place of all own parameters, in place."""
     with torch.no_grad():

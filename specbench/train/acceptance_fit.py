@@ -4,9 +4,7 @@ Each epoch ends with a checkpoint, and nothing is drawn but from the seed and th
 killed goes on from there and ends with the very same head.
 """
 
-import json
 import math
-import pickle
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +22,7 @@ from specbench.config import UserError
 from specbench.decoding.acceptance import AcceptanceHead, features
 from specbench.run import stable_seed
 from specbench.train.acceptance import Observed
+from specbench.train.checkpoint import load_checkpoint, save_checkpoint
 from specbench.train.recipe import Recipe
 from specbench.train.soft_labels import binary_kl
 
@@ -180,33 +179,21 @@ class Training:
 
     def save(self, path: Path, facts: Mapping[str, Any]) -> None:
         state = {
-            "facts": json.dumps(facts),
             "epochs": [asdict(epoch) for epoch in self.epochs],
             "tensors": {name: tensor.detach() for name, tensor in self.tensors.items()},
             "best": self.best,
             "optimizer": self.optimizer.state_dict(),
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(path.name + ".new")
-        torch.save(state, new)
-        new.replace(path)
+        save_checkpoint(path, facts, state)
 
     def load(self, path: Path, facts: Mapping[str, Any]) -> None:
-        try:
-            state = torch.load(path, map_location=self.device, weights_only=True)
-            stored, epochs = json.loads(state["facts"]), [Epoch(**epoch) for epoch in state["epochs"]]
-            parts = state["tensors"], state["best"], state["optimizer"]
-        except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, TypeError, OSError) as error:
-            cause = " ".join(str(error).split())[:80]
-            raise UserError(f"{path} is damaged ({cause}); delete it to train from the beginning") from None
-        if differing := [key for key in {**stored, **facts} if stored.get(key) != facts.get(key)]:
-            raise UserError(f"{path} was begun with other {', '.join(differing)}; delete it, or choose another --out")
-        tensors, best, optimizer = parts
+        state = load_checkpoint(path, facts, ("epochs", "tensors", "best", "optimizer"), self.device)
         with torch.no_grad():
             for name, tensor in self.tensors.items():
-                tensor.copy_(tensors[name])
-        self.optimizer.load_state_dict(optimizer)
-        self.epochs, self.best = epochs, {name: tensor.cpu() for name, tensor in best.items()}
+                tensor.copy_(state["tensors"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
+        self.best = {name: tensor.cpu() for name, tensor in state["best"].items()}
 
 
 def start(recipe: Recipe, seed: int, width: int) -> dict[str, Tensor]:

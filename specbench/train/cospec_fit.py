@@ -1,10 +1,9 @@
 """Warm up the arbitrator of CoSpec: cross-entropy with soft labels, on mismatches only (appendix C.1, Eq. 29)."""
 
 import math
-import pickle
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from specbench.arbitrator import load_own, new_arbitrator, own_parameters
+from specbench.arbitrator import detached, load_own, new_arbitrator, own_parameters
 from specbench.config import UserError
 from specbench.run import stable_seed
+from specbench.train.checkpoint import load_checkpoint, save_checkpoint
 from specbench.train.cospec_reading import all_logits, logits_of, parts
 from specbench.train.cospec_recipe import Sft
 from specbench.train.cospec_traces import Lesson
@@ -46,7 +46,7 @@ class WarmUp:
         and where the loss is no number any more.
         """
         if checkpoint.exists():
-            state = load_checkpoint(checkpoint, facts)
+            state = load_checkpoint(checkpoint, facts, ("own", "optimizer", "step"))
             load_own(self.arbitrator, state["own"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step = state["step"]
@@ -62,7 +62,11 @@ class WarmUp:
                 self.step += 1
                 advance(1)
                 if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    state = {"own": self.parameters, "optimizer": self.optimizer.state_dict(), "step": self.step}
+                    state = {
+                        "own": detached(self.parameters),
+                        "optimizer": self.optimizer.state_dict(),
+                        "step": self.step,
+                    }
                     save_checkpoint(checkpoint, facts, state)
                     saved = time.monotonic()
         if not all(bool(one.isfinite().all()) for one in self.parameters.values()):
@@ -103,25 +107,3 @@ def predictions(arbitrator: PreTrainedModel, lessons: Sequence[Lesson], hybrid: 
     """(logit, label) of every mismatch."""
     found = all_logits(arbitrator, [one.reading for one in lessons], hybrid)
     return [pair for own, one in zip(found, lessons, strict=True) for pair in zip(own, one.labels, strict=True)]
-
-
-def save_checkpoint(path: Path, facts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Write at once or not at all; `own` in `state` are parameters by name."""
-    own = {name: parameter.detach().cpu() for name, parameter in state["own"].items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    torch.save({**state, "own": own, "facts": dict(facts)}, new)
-    new.replace(path)
-
-
-def load_checkpoint(path: Path, facts: Mapping[str, Any], needed: Iterable[str] = ("own", "optimizer", "step")) -> Any:
-    """What was saved. Raises UserError if it is damaged, or was begun under other facts."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        stored, _ = state["facts"], [state[name] for name in needed]
-    except (OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError, pickle.UnpicklingError) as error:
-        cause = " ".join(str(error).split())[:80]
-        raise UserError(f"{path} is damaged ({cause}); delete it to train anew") from None
-    if differing := [key for key, value in facts.items() if stored.get(key) != value]:
-        raise UserError(f"{path} was begun with other {', '.join(differing)}; delete it, or choose another --out")
-    return state

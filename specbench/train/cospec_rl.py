@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from specbench.arbitrator import load_own, own_parameters
+from specbench.arbitrator import detached, load_own, own_parameters
 from specbench.config import UserError
 from specbench.decoding.arbiters import Block
 from specbench.decoding.types import Sampling
 from specbench.models import Pair
 from specbench.run import stable_seed
-from specbench.train.cospec_fit import load_checkpoint, save_checkpoint
+from specbench.train.checkpoint import load_checkpoint, save_checkpoint
 from specbench.train.cospec_reading import Asked, Reading, all_logits, logits_of, parts
 from specbench.train.cospec_recipe import Rl
 from specbench.train.cospec_reward import Decisions, Rollout, decision_advantages, total
@@ -123,7 +123,7 @@ class Reinforcement:
             self.step += 1
             if self.step % self.recipe.evaluate == 0 or self.step == self.recipe.updates:
                 self.told[-1] |= {f"held_{name}": value for name, value in self.consider().items()}
-            state = {"own": self.parameters, "optimizer": self.optimizer.state_dict(), "step": self.step}
+            state = {"own": detached(self.parameters), "optimizer": self.optimizer.state_dict(), "step": self.step}
             save_checkpoint(checkpoint, facts, {**state, "told": self.told, "best": self.best})
             report(self.told[-1])
 
@@ -239,8 +239,7 @@ class Reinforcement:
         texts, rollouts = self.roll_out(self.held, 1, 0.0, self.by_threshold)
         found = vars(figures(texts, rollouts, self.recipe))
         if not self.best or found["returned"] > self.best["figures"]["returned"]:
-            own = {name: parameter.detach().cpu().clone() for name, parameter in self.parameters.items()}
-            self.best = {"own": own, "figures": found, "update": self.step}
+            self.best = {"own": detached(self.parameters), "figures": found, "update": self.step}
         return found
 
 

@@ -5,7 +5,6 @@ killed goes on from there and ends with the very same head.
 """
 
 import math
-import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from specbench.config import UserError
 from specbench.decoding.sampling import wide
 from specbench.eagle_head import EagleHead, head_config, layers_read
 from specbench.run import stable_seed
+from specbench.train.checkpoint import load_checkpoint, save_checkpoint
 from specbench.train.eagle3_data import Answered, Block, batches, blocks
 from specbench.train.recipe import EagleRecipe
 
@@ -238,26 +238,11 @@ class Training:
         return [a / c if c else math.nan for a, c in zip(agreed, counted, strict=True)]
 
     def save(self, path: Path, facts: Mapping[str, Any]) -> None:
-        state = {
-            "facts": dict(facts),
-            "head": self.head.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "step": self.step,
-        }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(path.name + ".new")
-        torch.save(state, new)
-        new.replace(path)
+        state = {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+        save_checkpoint(path, facts, state)
 
     def load(self, path: Path, facts: Mapping[str, Any]) -> None:
-        try:
-            state = torch.load(path, map_location=self.target.device, weights_only=True)
-            stored = state["facts"]
-        except (OSError, EOFError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
-            cause = " ".join(str(error).split())[:80]
-            raise UserError(f"{path} is damaged ({cause}); delete it to train anew") from None
-        if differing := [key for key, value in facts.items() if stored.get(key) != value]:
-            raise UserError(f"{path} was begun with other {', '.join(differing)}; delete it, or choose another --out")
+        state = load_checkpoint(path, facts, ("head", "optimizer", "step"), self.target.device)
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
