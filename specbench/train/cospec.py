@@ -102,9 +102,10 @@ def warm_up(job: Job) -> None:
         f"{len(documents)} documents, {len(labels)} mismatches to learn from, mean label {np.mean(labels):.2f}",
         highlight=False,
     )
+    share = "-" if told["agreement"] is None else f"{told['agreement']:.1%}"
     console.print(
         f"held out: {told['mismatches']} mismatches; cross-entropy {told['loss']:.3f}, of a constant "
-        f"{told['constant']:.3f}; the better branch is chosen in {told['agreement']:.1%} at 0.5"
+        f"{told['constant']:.3f}; the better branch is chosen in {share} at 0.5"
         + "; too few to tell"
         * (told["mismatches"] < FEW),
         highlight=False,
@@ -208,7 +209,7 @@ def apart(lessons: Sequence[Lesson], seed: int) -> tuple[list[Lesson], list[Less
     return [one for one in taught if one.document in kept], [one for one in taught if one.document not in kept]
 
 
-def fit_of(arbitrator: PreTrainedModel, held: Sequence[Lesson], hybrid: bool) -> dict[str, float]:
+def fit_of(arbitrator: PreTrainedModel, held: Sequence[Lesson], hybrid: bool) -> dict[str, Any]:
     """How the policy does on mismatches that it has not learned from; agreement is with labels other than 0.5."""
     found = np.array(predictions(arbitrator, held, hybrid), dtype=np.float64)
     logits, labels = found[:, 0], found[:, 1]
@@ -216,7 +217,7 @@ def fit_of(arbitrator: PreTrainedModel, held: Sequence[Lesson], hybrid: bool) ->
     share, told = np.clip(labels.mean(), 1e-9, 1 - 1e-9), labels != 0.5
     constant = -(share * math.log(share) + (1 - share) * math.log(1 - share))
     agreed = (logits > 0)[told] == (labels > 0.5)[told]
-    agreement = float(agreed.mean()) if told.any() else math.nan
+    agreement = float(agreed.mean()) if told.any() else None
     return {"mismatches": len(found), "loss": float(loss.mean()), "constant": constant, "agreement": agreement}
 
 
