@@ -227,7 +227,11 @@ PAPER: dict[str, tuple[list[tuple[str, int]], float, list[tuple[str, dict[str, A
     "cospec-rewards": (
         THREE[1:2],
         0.0,
-        [("cospec", {"arbitrator": f"pocket-work/heads/ablations/{name}.safetensors"}) for name in (*ABLATIONS, "whole") if name != "no-risk"]
+        [
+            ("cospec", {"arbitrator": f"pocket-work/heads/ablations/{name}.safetensors"})
+            for name in (*ABLATIONS, "whole")
+            if name != "no-risk"
+        ]
         + [("cospec", {"arbitrator": "auto"})],
     ),
     "cospec-draft-length": (THREE[:1], 0.0, [("cospec", {"gamma": gamma}) for gamma in (15, 20, 25)]),
