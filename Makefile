@@ -38,9 +38,11 @@ bench: $(STAMP)
 	$(BIN)/python tests/bench_cos.py
 
 # Runs what no earlier call has measured, then writes results/tables/; PAIR=, SUITE= and LIMIT= for your own. Figures of
-# the bundled pair that come from no run of a table's methods: forward times (SpecDec++, Table 2), heads (its Table 3).
+# the bundled pair that come from no run of a table's methods: forward times (SpecDec++, Table 2), heads (its Table 3),
+# complementarity, branches, batches and serving (CoSpec, Tables 2, 3, 9 and 11).
 MEASURED := runs/tables/measured
-reproduce-tables: $(STAMP) $(if $(PAIR),,$(MEASURED)/profile.csv $(MEASURED)/heads.csv)
+COSPEC_TABLES := $(foreach table,2 3 9 11,$(MEASURED)/cospec-table$(table).csv)
+reproduce-tables: $(STAMP) $(if $(PAIR),,$(MEASURED)/profile.csv $(MEASURED)/heads.csv $(COSPEC_TABLES))
 	$(BIN)/specbench tables --check $(if $(PAIR),--pair $(PAIR)) $(if $(LIMIT),--limit $(LIMIT)) \
 	  $(if $(filter command line environment,$(origin SUITE)),--suite $(SUITE))
 
@@ -55,6 +57,32 @@ $(MEASURED)/heads.csv: | $(STAMP)
 	$(BIN)/specbench run $(if $(wildcard runs/long-drafts/manifest.json),--resume runs/long-drafts,--suite specdecpp \
 	  --method specdecpp --set specdecpp.shortest=20 --set specdecpp.longest=20 --limit 30 --out runs/long-drafts)
 	$(BIN)/specbench simulate runs/long-drafts --method specdecpp --heads runs/tables/heads --out $@
+
+# A run that was stopped goes on.
+COSPEC := runs/cospec
+FEW := $(if $(LIMIT),--limit $(LIMIT))
+$(COSPEC)/arbiters/summary.parquet: | $(STAMP)
+	$(BIN)/specbench run $(if $(wildcard $(@D)/manifest.json),--resume $(@D),--suite cospec-arbiters $(FEW) --out $(@D))
+
+$(COSPEC)/draft-alone/summary.parquet: | $(STAMP)
+	$(BIN)/specbench run $(if $(wildcard $(@D)/manifest.json),--resume $(@D),--method member --baseline none \
+	  --suite pocket $(FEW) --out $(@D))
+
+$(MEASURED)/cospec-table2.csv: | $(COSPEC)/arbiters/summary.parquet $(COSPEC)/draft-alone/summary.parquet
+	mkdir -p $(@D)
+	$(BIN)/specbench analyze complementarity $(COSPEC)/arbiters --draft $(COSPEC)/draft-alone --out $@
+
+$(MEASURED)/cospec-table3.csv: | $(COSPEC)/arbiters/summary.parquet
+	mkdir -p $(@D)
+	$(BIN)/specbench analyze counterfactual $(COSPEC)/arbiters --states 400 --out $@
+
+$(MEASURED)/cospec-table9.csv: | $(STAMP)
+	mkdir -p $(@D)
+	$(BIN)/specbench throughput --method cospec --batch 2,4,8,16,32,64 --limit 4 --out $@
+
+$(MEASURED)/cospec-table11.csv: | $(COSPEC)/arbiters/summary.parquet
+	mkdir -p $(@D)
+	$(BIN)/specbench serving $(COSPEC)/arbiters --out $@
 
 # Uses the machine's own torch and transformers where there are some (as on GPU machines), else .venv.
 gpu-check:
