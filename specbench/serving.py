@@ -91,6 +91,8 @@ def footprint(run: StoredRun, spec: MethodSpec, longest: Mapping[Any, Any]) -> d
     request = next(one for one in requests if (one.task, one.doc_id) == (longest["task"], longest["doc_id"]))
     prompt = engine.encode(pair, request.prompt)
     method = engine.build(spec, pair, Unwatched())
+    kept = held(method)[0].keys()  # addresses of weights that are let go may come again, for caches
+    owned = {role: own & kept for role, own in owned.items()}
     method.reset(request.task)
     words = engine.detokenizer(replace(pair, models={}))
     ending = Ending(Limits(request.max_new_tokens, pair.eos_ids, request.until), words)
