@@ -20,6 +20,8 @@ from specbench.decoding.translate import Translation
 from specbench.decoding.translated import Translated
 from specbench.decoding.types import Watch
 from specbench.hub import offline_if_unreachable
+from specbench.runtimes.eager import EAGER
+from specbench.runtimes.types import Runtime
 
 UNBOUNDED = 2**31  # positions of models that are made for any length
 BUNDLED = PACKAGE / "pocket" / "weights"
@@ -40,6 +42,7 @@ class Pair:
     members: tuple[str, ...] = ()  # the roles that decode together, in order; none: draft and target
     gammas: tuple[int | None, ...] = ()  # the tokens that each member proposes at a time, where its pair says so
     translations: dict[str, Translation] = field(default_factory=dict)  # of a draft with a tokenizer of its own
+    runtime: Runtime = EAGER  # how their forwards are computed
 
     def session(self, role: str, watch: Watch | None = None, model: PreTrainedModel | None = None) -> Session:
         """A new sequence for one of the models, or for another `model` in its place, in the target's tokens."""
@@ -50,8 +53,8 @@ class Pair:
             )
         chosen = model or self.models[role]
         if role in self.translations:
-            return Translated(chosen, role, watch, self.translations[role])
-        return Session(chosen, role, watch, self.vocabulary)
+            return Translated(chosen, role, watch, self.translations[role], self.runtime)
+        return Session(chosen, role, watch, self.vocabulary, self.runtime)
 
     def with_model(self, role: str, model: PreTrainedModel) -> "Pair":
         """The same pair and one more model, over the target's vocabulary."""

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from specbench.decoding.session import Unwatched, attention
+from specbench.decoding.session import Unwatched
 from specbench.decoding.types import Watch
+from specbench.runtimes.eager import attention
 
 
 class Batch:

@@ -6,11 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from specbench.decoding.types import Scored, Watch
-
-LAST = (-1,)  # of the hidden states the last, behind the final norm
+from specbench.runtimes.eager import EAGER
+from specbench.runtimes.types import LAST as LAST
+from specbench.runtimes.types import Reads, Runtime
 
 
 class Unwatched:
@@ -22,20 +23,25 @@ class Session:
     """Feed tokens, roll back, catch up. Invariant: the cache holds exactly `tokens`.
 
     While a tree is open, they are the context and then the tree's tokens in the order in which they were fed; `keep`
-    makes one path of it the sequence, `truncate` cuts it off whole. Every layer caches the whole sequence,
-    sliding-window layers too, so that any of them can roll back; the window is applied by the attention mask. `role`
-    names the model in the watch's records; logits are cut to `vocabulary`.
+    makes one path of it the sequence, `truncate` cuts it off whole. `role` names the model in the watch's records;
+    logits are cut to `vocabulary`. How the forward is computed is the runtime's matter.
     """
 
     def __init__(
-        self, model: PreTrainedModel, role: str, watch: Watch | None = None, vocabulary: int | None = None
+        self,
+        model: PreTrainedModel,
+        role: str,
+        watch: Watch | None = None,
+        vocabulary: int | None = None,
+        runtime: Runtime = EAGER,
     ) -> None:
         self.model = model
         self.role = role
         self.device = model.device
         self.vocabulary = vocabulary or model.config.get_text_config().vocab_size
         self._watch: Watch = watch or Unwatched()
-        self._cache = DynamicCache()
+        self.runtime = runtime
+        self._runner = runtime.runner(model)
         self._tokens: list[int] = []
         self._fed: list[Tensor] = []  # fed from the device and not read back yet
         self._length = 0
@@ -79,39 +85,29 @@ class Session:
         ids = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens, device=self.device)
         width = ids.shape[0]
         with self._watch.forward(self.role, width, self._length):
-            out = self.model(
-                ids[None],
-                past_key_values=self._cache,
-                use_cache=True,
-                logits_to_keep=keep,
-                return_dict=True,
-                output_hidden_states=bool(hidden),
-                **self._attention(parents, width, together),
-                **({} if features is None else {"features": features[None]}),
-            )
+            logits, states = self._runner.forward(ids, keep, hidden, features, self._reads(parents, width, together))
         self._length += width
         if isinstance(tokens, Tensor):
             self._fed.append(tokens)
         else:
             self.tokens.extend(tokens)
-        logits = out.logits[0, :, : self.vocabulary]
-        return Scored(logits, hidden=torch.cat([out.hidden_states[i][0] for i in hidden], -1) if hidden else None)
+        return Scored(logits[:, : self.vocabulary], hidden=states)
 
-    def _attention(self, parents: Sequence[int] | None, width: int, together: int) -> dict[str, object]:
-        """Positions and attention masks for the next tokens; none for a causal chain: the model does that by itself."""
+    def _reads(self, parents: Sequence[int] | None, width: int, together: int) -> Reads | None:
+        """What the next tokens read, and where they stand; None for a causal chain."""
         if parents is None:
             if self._tree:
                 raise ValueError("a tree is open: keep a path of it, or truncate it, before a chain is fed")
             if not together:
-                return {}
+                return None
             places = torch.arange(self._length + width, device=self.device)
             allowed = places[-width:, None] >= places
             allowed[width - together :] = True
-            return attention(allowed, places, self.model)
+            return Reads(allowed, places, self._length)
         if not self._tree:
             self._tree = Tree(self._length)
         self._tree.grow(parents)
-        return self._tree.inputs(len(parents), self.model)
+        return self._tree.reads(len(parents), self.device)
 
     def catch_up(self, context: Sequence[int], hidden: Sequence[int] = ()) -> Scored:
         """Make the cache hold exactly `context`: roll back to what is common, feed the rest; logits [fed, V].
@@ -131,10 +127,7 @@ class Session:
         if self._tree and length > self._tree.root:
             raise ValueError(f"a tree begins at {self._tree.root}: keep a path of it, or truncate it whole")
         self._tree = Tree(0)
-        if length == 0:
-            self._cache = DynamicCache()
-        elif length < self._length:
-            self._cache.crop(length - self._length)
+        self._runner.truncate(length)
         known = len(self._tokens)
         self._fed = [torch.cat(self._fed)[: length - known]] if self._fed and length > known else []
         del self._tokens[length:]
@@ -150,10 +143,9 @@ class Session:
         if list(path) != list(range(len(path))):
             tokens = self.tokens
             tokens[start:kept] = [tokens[start + i] for i in path]
-            at = torch.tensor(path, device=self.device) + start
-            for layer in self._cache.layers:
-                for cached in (layer.keys, layer.values):
-                    cached[:, :, start:kept] = cached[:, :, at]
+            self._runner.move(start, path)
+            del tokens[kept:]
+            self._length = kept
         self._tree = Tree(0)
         self.truncate(kept)
 
@@ -177,38 +169,15 @@ class Tree:
             self.seen.append({*above, len(self)})
             self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
 
-    def inputs(self, width: int, model: PreTrainedModel) -> dict[str, object]:
-        """Positions by depth and masks of the last `width` tokens, as in `attention`."""
+    def reads(self, width: int, device: torch.device) -> Reads:
+        """What the last `width` tokens read; positions go by depth."""
         reads = np.zeros((width, len(self)), bool)  # the host lays out the tree alone: contexts are long
         for row, seen in enumerate(self.seen[-width:]):
             reads[row, list(seen)] = True
-        device = model.device
         allowed = torch.ones(width, self.root + len(self), dtype=torch.bool, device=device)
         allowed[:, self.root :] = torch.from_numpy(reads).to(device)
         places = self.root + torch.tensor(self.depths, device=device)  # of the tree's tokens
-        return attention(allowed, torch.cat([torch.arange(self.root, device=device), places]), model)
-
-
-def attention(allowed: Tensor, places: Tensor, model: PreTrainedModel) -> dict[str, object]:
-    """What a model is told of n tokens that read as `allowed` [n, S] or [B, n, S] says, the last n of S at `places`.
-
-    Position ids [B, n] and additive masks [B, 1, n, S]; sliding-window layers get a mask of their own, by position.
-    """
-    if allowed.dim() == 2:
-        allowed, places = allowed[None], places[None]
-    config = model.config.get_text_config()
-    kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
-    own = places[:, -allowed.shape[1] :]
-    full = _additive(allowed, model.dtype)
-    masks: object = full
-    if window and (not kinds or "sliding_attention" in kinds):
-        near = _additive(allowed & (own[:, :, None] - places[:, None] < window), model.dtype)
-        masks = {"full_attention": full, "sliding_attention": near} if kinds else near
-    return {"attention_mask": masks, "position_ids": own}
-
-
-def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)[:, None]
+        return Reads(allowed, torch.cat([torch.arange(self.root, device=device), places]), self.root)
 
 
 def common(a: list[int], b: Sequence[int]) -> int:

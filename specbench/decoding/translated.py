@@ -9,6 +9,8 @@ from transformers import PreTrainedModel
 from specbench.decoding.session import Session, common
 from specbench.decoding.translate import Reading, Translation
 from specbench.decoding.types import Scored, Watch
+from specbench.runtimes.eager import EAGER
+from specbench.runtimes.types import Runtime
 
 UNBOUNDED = 2**31
 
@@ -22,10 +24,17 @@ class Translated(Session):
     its beginning.
     """
 
-    def __init__(self, model: PreTrainedModel, role: str, watch: Watch | None, translation: Translation) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        role: str,
+        watch: Watch | None,
+        translation: Translation,
+        runtime: Runtime = EAGER,
+    ) -> None:
         super().__init__(model, role, watch, translation.size)
         self.translation = translation
-        self.inner = Session(model, role, watch)
+        self.inner = Session(model, role, watch, runtime=runtime)
         self.reading = Reading(translation)
         self._later: list[int] = []  # of each token fed behind what was read: the length then, of the model's tokens
         self._cut = 0  # tokens of the model that were lost at the beginning

@@ -23,6 +23,7 @@ from specbench.decoding.speculate import speculate
 from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Utility, Verdict, Watch
 from specbench.methods.drafting import Drafted, Drafting, model_drafter
 from specbench.models import Pair
+from specbench.runtimes.choose import beside
 
 Candidates = Literal["coupled", "independent"]
 
@@ -127,7 +128,7 @@ def chosen_arbiter(settings: Settings, pair: Pair, watch: Watch) -> tuple[Arbite
     """The arbiter of the settings, and hashes of what it was made of."""
     if settings.arbiter == "trained":
         model, head = find_arbitrator(settings.arbitrator, with_backbone(pair, settings.backbone))
-        session = Session(model, ROLE, watch, vocabulary=1)
+        session = Session(model, ROLE, watch, 1, beside(pair.runtime, model))
         return Learned(session, settings.threshold, settings.mask == "hybrid"), head.hashes()
     chance = probability(settings.arbiter)
     if chance is not None:

@@ -15,6 +15,7 @@ from specbench.decoding.types import Method, Round, Sampling, Stateless, Watch
 from specbench.eagle_head import EagleHead, config_of, layers_read
 from specbench.heads import Head, find_head
 from specbench.models import Pair
+from specbench.runtimes.choose import beside
 
 KIND = "eagle3"
 
@@ -105,6 +106,6 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     target = check_target(pair)
     head = find_head(settings.head, KIND, pair, SHAPES)
     model = eagle_head(head, target, pair.vocabulary)
-    session = Session(model, "draft", watch, vocabulary=model.config.vocab_size)
+    session = Session(model, "draft", watch, model.config.vocab_size, beside(pair.runtime, model))
     drafter = EagleDrafter(model, session, layers_read(target), settings.total_tokens, settings.top_k, settings.depth)
     return Eagle3(pair.session("target", watch), drafter, head.hashes())

@@ -23,6 +23,7 @@ from specbench.decoding.trees import exact_tree
 from specbench.decoding.types import Draft, Method, Round, Sampling, Stateless, Watch
 from specbench.methods.swift_search import Search, Skip
 from specbench.models import Pair
+from specbench.runtimes.choose import beside
 
 BOUNDS = (0.95, 0.8, 0.5)  # confidences that divide the four numbers of branches
 RAW = Sampling(1.0)  # confidence is read from the raw logits, at any temperature (official code)
@@ -114,7 +115,8 @@ class SelfDrafter:
         """A new sequence for the target without the sublayers `skip`."""
         inner = self.layers - 2
         attention, mlp = [i + 1 for i in skip if i < inner], [i - inner + 1 for i in skip if i >= inner]
-        return Session(without(self.target.model, attention, mlp), "draft", self.watch, self.target.vocabulary)
+        model = without(self.target.model, attention, mlp)
+        return Session(model, "draft", self.watch, self.target.vocabulary, beside(self.target.runtime, model))
 
     def state(self) -> list[list[Any]]:
         """Every set that was tried, as the hexadecimal number with bit i set for sublayer i, and its score."""

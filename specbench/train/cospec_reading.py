@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.decoding.session import attention
+from specbench.runtimes.eager import attention
 
 MICRO_TOKENS = 6144  # of a forward, padding included
 

@@ -1,0 +1,127 @@
+"""A lean forward over a preallocated cache: no modules, no concatenation, masks that were built once."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specbench.runtimes.parts import Attention, Parts
+
+FEW = 64  # rows up to which attention is two plain products; beyond, a fused kernel saves memory and time
+
+
+class Cache(NamedTuple):
+    """Keys and values of every layer that has attention [K, capacity, D]."""
+
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
+
+
+class Step(NamedTuple):
+    """Where the n tokens of a forward go, and what they read."""
+
+    at: slice | Tensor  # of the cache: the rows that they take
+    places: slice | Tensor  # their positions
+    reach: int  # the rows of the cache that are read
+    masks: dict[int | None, Tensor | None]  # by window: [n, reach], added to scores; None: all are read
+
+
+def run(
+    parts: Parts,
+    ids: Tensor,
+    step: Step,
+    cache: Cache,
+    angles: tuple[Tensor, Tensor] | None,
+    keep: int,
+    hidden: Sequence[int],
+    features: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Logits [n or keep, V] and hidden states, as of a `Runner`; writes keys and values into the cache, in place."""
+    h = parts.embed(ids)
+    if parts.positions:
+        places = step.places
+        if isinstance(places, slice):
+            places = torch.arange(places.start, places.stop, device=ids.device)
+        h = h + parts.positions(places)
+    turn = None if angles is None else (angles[0][step.places][:, None], angles[1][step.places][:, None])
+    reading = None
+    if parts.beside:
+        assert features is not None
+        reading, h = parts.beside(h, features), features
+    states = [h]
+    index = 0
+    for attention, mlp in parts.layers:
+        if attention:
+            x = attention.before(h) if reading is None else reading
+            x = attend(attention, x, step, cache.keys[index], cache.values[index], turn)
+            h = h + (attention.after(x) if attention.after else x)
+            index += 1
+        if mlp:
+            x = mlp.compute(mlp.before(h))
+            h = h + (mlp.after(x) if mlp.after else x)
+        states.append(h)
+    if hidden:
+        normed = parts.norm(h)
+        if not parts.beside:
+            states[-1] = normed  # so transformers tells the last layer's
+        return parts.output(normed[-keep:]), torch.cat([states[i] for i in hidden], -1)
+    return parts.output(parts.norm(h[-keep:])), None
+
+
+def attend(
+    own: Attention, x: Tensor, step: Step, keys: Tensor, values: Tensor, turn: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    """The attention sublayer of n tokens: [n, width] -> [n, width]. `turn` holds cosines and sines [n, 1, D]."""
+    n, heads, groups, size = x.shape[0], own.heads, own.groups, own.size
+    qkv = own.qkv(x).view(n, heads + 2 * groups, size)
+    qk, v = qkv[:, : heads + groups], qkv[:, heads + groups :]
+    if own.q_norm and own.k_norm:
+        qk = torch.cat([own.q_norm(qk[:, :heads]), own.k_norm(qk[:, heads:])], 1)
+    if turn:
+        cos, sin = turn  # the first half of the sines has its sign changed
+        qk = torch.addcmul(qk * cos, qk.roll(size // 2, -1), sin)
+    keys[:, step.at] = qk[:, heads:].transpose(0, 1)
+    values[:, step.at] = v.transpose(0, 1)
+    k, v = keys[:, : step.reach], values[:, : step.reach]
+    mask = step.masks[own.window]
+    if n <= FEW or own.softcap:
+        found = grouped(own, qk[:, :heads], k, v, mask)
+    else:
+        found = fused(own, qk[:, :heads], k, v, mask)
+    return own.out(found)
+
+
+def grouped(own: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Queries [n, H, D] over keys and values [K, S, D], those that share them as further rows: [n, H D]."""
+    n, groups, size = q.shape[0], own.groups, own.size
+    rows = q.view(n, groups, -1, size).permute(1, 2, 0, 3).reshape(groups, -1, size)  # [K, H/K · n, D]
+    if mask is not None:
+        mask = mask.repeat(rows.shape[1] // n, 1) if rows.shape[1] != n else mask
+    if own.softcap:
+        scores = torch.tanh(torch.bmm(rows, k.transpose(1, 2)) * (own.scale / own.softcap)) * own.softcap
+        scores = scores if mask is None else scores + mask
+    elif mask is None:
+        scores = torch.bmm(rows, k.transpose(1, 2)) * own.scale
+    else:
+        scores = torch.baddbmm(mask, rows, k.transpose(1, 2), alpha=own.scale)
+    weights = scores.softmax(-1) if scores.element_size() > 2 else scores.softmax(-1, torch.float32).to(v.dtype)
+    found = torch.bmm(weights, v).view(groups, -1, n, size)
+    return found.permute(2, 0, 1, 3).reshape(n, -1)
+
+
+def fused(own: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """The same by torch's kernels, for many rows."""
+    share = own.heads // own.groups
+    if share > 1:  # laid out, since not every kernel takes groups beside a mask
+        k, v = k.repeat_interleave(share, 0), v.repeat_interleave(share, 0)
+    q = q.transpose(0, 1)
+    found = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask, scale=own.scale)
+    return found[0].transpose(0, 1).reshape(q.shape[1], -1)
+
+
+def signed(angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [P, D] for `attend`: rotating half of the values changes the sign of the first half."""
+    cos, sin = angles
+    return cos, torch.cat([-sin[:, : sin.shape[1] // 2], sin[:, sin.shape[1] // 2 :]], -1)
