@@ -18,7 +18,7 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
     """Compare what runs were made on. Returns lines for the table's caption; raises UserError on a real difference."""
     lines = []
     first = runs[0]
-    known = (*MUST_AGREE, "dtype", "baseline", "documents", "prompts", "models")
+    known = (*MUST_AGREE, "dtype", "runtime", "baseline", "documents", "prompts", "models")
     for field in allowed:
         if field not in known:
             raise UserError(f"--allow-mismatch {field}: no such field; there are {', '.join(known)}")

@@ -148,6 +148,10 @@ class Tasks:
             )
         self.left_out = {name: count - kept[name] for name, count in documents.items() if count > kept[name]}
 
+    def names(self) -> list[str]:
+        """The tasks that have requests, in order."""
+        return list(dict.fromkeys(request.task for request in self._requests))
+
     def requests(self) -> list[Request]:
         """All texts to generate, in task order, then document order."""
         return list(self._requests)

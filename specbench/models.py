@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from specbench.config import BUNDLED as BUNDLED_PREFIX
 from specbench.config import PACKAGE, ModelSpec, PairSpec, UserError
+from specbench.decoding.prefix import Prefixes
 from specbench.decoding.session import Session
 from specbench.decoding.translate import Translation
 from specbench.decoding.translated import Translated
@@ -43,6 +44,7 @@ class Pair:
     gammas: tuple[int | None, ...] = ()  # the tokens that each member proposes at a time, where its pair says so
     translations: dict[str, Translation] = field(default_factory=dict)  # of a draft with a tokenizer of its own
     runtime: Runtime = EAGER  # how their forwards are computed
+    prefixes: Prefixes = field(default_factory=Prefixes)  # what the prompts of a task begin with alike
 
     def session(self, role: str, watch: Watch | None = None, model: PreTrainedModel | None = None) -> Session:
         """A new sequence for one of the models, or for another `model` in its place, in the target's tokens."""
@@ -54,7 +56,7 @@ class Pair:
         chosen = model or self.models[role]
         if role in self.translations:
             return Translated(chosen, role, watch, self.translations[role], self.runtime)
-        return Session(chosen, role, watch, self.vocabulary, self.runtime)
+        return Session(chosen, role, watch, self.vocabulary, self.runtime, self.prefixes)
 
     def with_model(self, role: str, model: PreTrainedModel) -> "Pair":
         """The same pair and one more model, over the target's vocabulary."""

@@ -24,6 +24,8 @@ class Plan(Settings):
     top_p: float = Field(default=1.0, gt=0, le=1)
     device: str = "auto"
     dtype: str = "auto"
+    runtime: str = "eager"
+    share_prefix: bool = Field(default=True, description="read once what the prompts of a task begin with alike")
     data_dir: str | None = None
     chat_template: bool = False
     trust_remote_code: bool = False

@@ -6,12 +6,13 @@ favours nobody. A document is on disk before the next begins; scoring comes last
 
 import gc
 import hashlib
+import itertools
 import json
 import random
-import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,26 @@ import torch
 from specbench import compare, environment, records
 from specbench.config import SUITES, MethodSpec, UserError, load_method, task_info, validated
 from specbench.config import load_pair as read_pair
+from specbench.console import console
 from specbench.decoding.generate import Ending, Limits, until_end
+from specbench.decoding.prefix import shared_tokens
+from specbench.decoding.session import Unwatched
 from specbench.decoding.types import Foresighted, Method, Round, Sampling, Watch
 from specbench.divergence import Reference, diverged
 from specbench.harness import DataUnavailable, Request, TaskChoice, Tasks, scorer
+from specbench.manifest import check_same, digest, manifest
 from specbench.measure import Lap, Stopwatch, peak_memory
 from specbench.methods import module
 from specbench.models import Pair, load_pair, location
 from specbench.plan import Plan
-from specbench.stored import StoredRun
+from specbench.runtimes import choose
+from specbench.runtimes.choose import AUTO
+from specbench.runtimes.types import Runtime, Unsupported
+from specbench.stored import StoredRun, runtime_of
 from specbench.worth import worth
 
 WARMUP_TOKENS = 24
+READY_ROUNDS = 3  # of each method, when a task begins
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,11 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
     """
     pair = pair or load_models(plan)
     tasks = load_tasks(plan, pair)
+    requests = tasks.requests()
+    prompts = [encode(pair, request.prompt) for request in requests]
+    path = folder / "manifest.json"
+    stored = json.loads(path.read_text()) if path.exists() else None
+    pair, why = at_runtime(plan, pair, prompts[0], runtime_of(stored) if stored else plan.runtime)
     stopwatch = Stopwatch(pair.device)
     methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.methods}
     sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
@@ -61,16 +75,16 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
             method.check(sampling)
         except ValueError as error:
             raise UserError(f"{name}: {error}") from None
-    requests = tasks.requests()
-    prompts = [encode(pair, request.prompt) for request in requests]
     check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
+    by_task = {task: [p for r, p in zip(requests, prompts, strict=True) if r.task == task] for task in tasks.names()}
+    shared = {task: shared_tokens(own) if plan.share_prefix else 0 for task, own in by_task.items()}
 
-    facts = manifest(plan, pair, requests, methods) | {"left_out": tasks.left_out}
-    if (folder / "manifest.json").exists():
-        check_same(json.loads((folder / "manifest.json").read_text()), facts, folder)
+    facts = manifest(plan, pair, requests, methods, shared, why) | {"left_out": tasks.left_out}
+    if stored:
+        check_same(stored, facts, folder)
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        records.write_json(folder / "manifest.json", facts)
+        records.write_json(path, facts)
     recorder = records.Recorder(folder)
     total = plan.repeats * len(requests)
     done = total if recorder.merged else recorder.done()
@@ -85,6 +99,12 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
                 method.told(worth(pair.session("target"), partial(_ending, pair, request), _scorer(tasks, request)))
         rows: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
         begins = at == 0 or request.task != requests[at - 1].task  # nothing learned goes from task to task
+        if index == done or begins:
+            pair.prefixes.begin(prompt[: shared[request.task]])
+            for method in methods.values():  # what is read or made ready once, before anything is timed
+                with suppress_failures():
+                    begin(method, prompt, sampling, pair)
+            pair.runtime.settle()
         if index == done or at == 0:
             rows += [decode(name, method, 0, True) for name, method in methods.items()]
         if index == done or begins:
@@ -107,7 +127,44 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
 
 
 def load_models(plan: Plan) -> Pair:
-    return load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle)
+    """The plan's pair, at its runtime unless that is to be found out."""
+    pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle)
+    return pair if plan.runtime == AUTO else replace(pair, runtime=choose.runtime(plan.runtime, pair))
+
+
+def begin(method: Method, prompt: list[int], sampling: Sampling, pair: Pair) -> None:
+    """The first rounds of a text, for nothing but what they make ready."""
+    for _ in itertools.islice(method.rounds(prompt, sampling, torch.Generator(pair.device)), READY_ROUNDS):
+        pass
+
+
+@contextmanager
+def suppress_failures() -> Iterator[None]:
+    """Let pass what a method or a model raises, which its samples will tell; not what a runtime cannot run."""
+    try:
+        yield
+    except Unsupported:
+        raise
+    except Exception:
+        pass
+
+
+def at_runtime(plan: Plan, pair: Pair, prompt: list[int], name: str) -> tuple[Pair, str]:
+    """The pair at a runtime by name, and why it was chosen; `auto` is the fastest that runs all methods of the plan."""
+    if name != AUTO:
+        return (pair if pair.runtime.name == name else replace(pair, runtime=choose.runtime(name, pair))), ""
+
+    def trial(candidate: Runtime) -> None:
+        for spec in plan.methods:
+            method = build(spec, replace(pair, runtime=candidate), Unwatched())
+            begin(method, prompt, Sampling(plan.temperature), pair)
+
+    def warn(line: str) -> None:
+        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+    found, why = choose.fastest(pair, trial, warn)
+    console.print(f"[dim]runtime: {found.name} ({why})[/]", highlight=False)
+    return replace(pair, runtime=found), why
 
 
 def _decoder(
@@ -132,13 +189,15 @@ def _decoder(
             "load": environment.load(),
             "clock_mhz": environment.clock_mhz(),
             "temperature_c": environment.temperature_c(),
-            "state_hash": _digest(method.state()),
+            "state_hash": digest(method.state()),
         }
         length = WARMUP_TOKENS if warmup else request.max_new_tokens
         ending = _ending(pair, request, length)
         rng = torch.Generator(pair.device).manual_seed(seed)
         try:
             rounds = timed(until_end(method.rounds(prompt, sampling, rng), ending), stopwatch)
+        except Unsupported:
+            raise
         except Exception:  # whatever a method or a model raises is this sample's result
             return sample | {"finish": "error", "error": traceback.format_exc()}, []
         laps = stopwatch.laps()
@@ -305,38 +364,6 @@ def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair,
             )
 
 
-def manifest(plan: Plan, pair: Pair, requests: list[Request], methods: dict[str, Method]) -> dict[str, Any]:
-    """All that the figures depend on."""
-    generation: dict[str, dict[str, Any]] = {}
-    for r in requests:
-        bounds = {"max_length": plan.max_length} if plan.max_length else {}
-        told = generation.setdefault(r.task, {"until": r.until, "max_new_tokens": 0} | bounds)
-        told["max_new_tokens"] = max(told["max_new_tokens"], r.max_new_tokens)
-    return {
-        "schema": records.VERSION,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "plan": plan.model_dump(mode="json"),
-        "models": pair.describe(),
-        "tokenizer_hash": pair.tokenizer_hash,
-        "inputs": {name: method.inputs() for name, method in methods.items()},
-        "prompts_hash": _digest([request.prompt_hash for request in requests]),
-        "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
-        "generation": generation,
-        "headline": {line.task: task_info(line.task).metric for line in plan.tasks},
-        "environment": environment.describe(pair.device),
-    }
-
-
-def check_same(stored: dict[str, Any], found: dict[str, Any], folder: Path) -> None:
-    """Refuse to go on with a run on another machine, other weights or other documents."""
-    same = ["schema", "models", "tokenizer_hash", "inputs", "prompts_hash"]
-    differing = [key for key in same if stored[key] != found[key]]
-    machine = environment.MUST_AGREE
-    differing += [key for key in machine if stored["environment"][key] != found["environment"][key]]
-    if differing:
-        raise UserError(f"{folder} was begun with other {', '.join(differing)}; start a new run instead of --resume")
-
-
 def score(folder: Path, tasks: Tasks) -> None:
     """Judge the stored texts by lm-eval, and write `scores.parquet` and `summary.parquet`."""
     samples = records.read_rows(folder, "samples").to_pandas()
@@ -351,12 +378,15 @@ def score(folder: Path, tasks: Tasks) -> None:
     records.write_frame(folder / "summary.parquet", compare.summary(compare.measured([StoredRun(folder)])))
 
 
-def text_generator(pair: str, method: str, device: str = "auto", dtype: str = "auto") -> Callable[..., str]:
+def text_generator(
+    pair: str, method: str, device: str = "auto", dtype: str = "auto", runtime: str = "eager"
+) -> Callable[..., str]:
     """A function (prompt, until, max_new_tokens, temperature, task) -> text, for those who start from lm-eval.
 
     What a method learns goes from text to text, until one of another task comes.
     """
     loaded = load_pair(read_pair(pair), device, dtype)
+    loaded = replace(loaded, runtime=choose.runtime(runtime, loaded))
     built = build(load_method(method), loaded, Stopwatch(loaded.device))
 
     known = ""
@@ -380,7 +410,3 @@ def text_generator(pair: str, method: str, device: str = "auto", dtype: str = "a
 
 def stable_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16] if value is not None else ""

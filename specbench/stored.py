@@ -1,6 +1,7 @@
 """A run folder read back: its manifest and plan, its tables, and what must agree before two runs are compared."""
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ from specbench.plan import Plan
 
 NEEDED = {"schema", "plan", "models", "inputs", "requests", "generation", "headline", "environment"}
 TABLES = ("samples", "rounds", "scores")
+
+
+def runtime_of(manifest: Mapping[str, Any]) -> str:
+    """The name of the runtime of a run; there was only one before runs told it."""
+    name: str = manifest.get("runtime", {}).get("name", "eager")
+    return name
 
 
 class StoredRun:
@@ -110,6 +117,7 @@ class StoredRun:
         models = self.manifest["models"]
         return {key: environment.get(key) for key in MUST_AGREE} | {
             "dtype": models["target"]["dtype"] if models else None,
+            "runtime": runtime_of(self.manifest) if models else None,
         }
 
     def documents(self) -> dict[str, dict[int, str]]:

@@ -13,6 +13,7 @@ from specbench.cli.options import (
     Pair,
     Repeats,
     RunOut,
+    Runtime,
     Seed,
     Set,
     Split,
@@ -55,12 +56,16 @@ def run(
     ] = "each",
     device: Device = "auto",
     dtype: Dtype = "auto",
+    runtime: Runtime = "eager",
     data_dir: DataDir = None,
     out: RunOut = None,
     resume: Annotated[Path | None, typer.Option(help="go on with an unfinished run")] = None,
     apply_chat_template: Annotated[bool, typer.Option(help="wrap prompts in the tokenizer's chat template")] = False,
     trust_remote_code: Annotated[bool, typer.Option(help="let a model bring its own code")] = False,
     allow_pickle: Annotated[bool, typer.Option(help="load weights that are not safetensors")] = False,
+    share_prefix: Annotated[
+        bool, typer.Option(help="read once what the prompts of a task begin with alike, such as few-shot examples")
+    ] = True,
 ) -> None:
     """Decode a suite with one or more methods, time every forward, score the texts, and print a table.
 
@@ -71,6 +76,8 @@ def run(
     `specbench run --suite csd-ablation`
 
     `specbench run --suite specdecpp --limit 10`
+
+    `specbench run --method sps --suite math --runtime auto`
 
     `specbench run --resume runs/20260101-120000-math-csd`
     """
@@ -96,10 +103,12 @@ def run(
                 top_k=top_k,
                 device=device,
                 dtype=dtype,
+                runtime=runtime,
                 data_dir=folder(data_dir),
                 chat_template=apply_chat_template,
                 trust_remote_code=trust_remote_code,
                 allow_pickle=allow_pickle,
+                share_prefix=share_prefix,
             )
         elif not resume:
             raise UserError("run needs --suite (and --method): specbench run --method csd --suite math")
@@ -121,6 +130,7 @@ def sweep(
     set_: Set = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    runtime: Runtime = "eager",
     data_dir: DataDir = None,
     out: RunOut = None,
 ) -> None:
@@ -150,6 +160,7 @@ def sweep(
             top_k=top_k,
             device=device,
             dtype=dtype,
+            runtime=runtime,
         )
         raise typer.Exit(commands.run(given, out, None))
 

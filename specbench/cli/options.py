@@ -13,6 +13,8 @@ from rich.markup import escape
 from specbench import config
 from specbench.config import UserError
 
+RUNTIMES = ("eager", "static", "graph", "openvino", "auto")
+
 
 class Format(str, Enum):
     table = "table"
@@ -64,6 +66,13 @@ Suite = Annotated[str, typer.Option(help="a suite by name, or a YAML file", auto
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="METHOD.KEY=VALUE", help="change a method's setting")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, or spread (the target over all GPUs)")]
 Dtype = Annotated[str, typer.Option(help="auto (float32 on a CPU, the pair's own on a GPU), float64, bfloat16, …")]
+Runtime = Annotated[
+    str,
+    typer.Option(
+        help="how forwards are computed: eager (transformers' own), static, graph (a GPU), openvino (a CPU) or auto",
+        autocompletion=lambda incomplete: [name for name in RUNTIMES if name.startswith(incomplete)],
+    ),
+]
 DataDir = Annotated[
     Path | None, typer.Option(help="folder of DATA_SPLIT.jsonl files that stand in for the hub's data sets")
 ]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench.decoding.prefix import Kept, Prefixes
 from specbench.decoding.types import Scored, Watch
 from specbench.runtimes.eager import EAGER
 from specbench.runtimes.types import LAST as LAST
@@ -34,6 +35,7 @@ class Session:
         watch: Watch | None = None,
         vocabulary: int | None = None,
         runtime: Runtime = EAGER,
+        prefixes: Prefixes | None = None,
     ) -> None:
         self.model = model
         self.role = role
@@ -41,6 +43,7 @@ class Session:
         self.vocabulary = vocabulary or model.config.get_text_config().vocab_size
         self._watch: Watch = watch or Unwatched()
         self.runtime = runtime
+        self.prefixes = prefixes
         self._runner = runtime.runner(model)
         self._tokens: list[int] = []
         self._fed: list[Tensor] = []  # fed from the device and not read back yet
@@ -82,6 +85,10 @@ class Session:
         `parents` go on with the open tree. `features` [n, F] are what a model reads beside its tokens, if it does. The
         last `together` tokens of a chain read one another in both directions; nothing in front of them reads them.
         """
+        known = None
+        if self._length == 0 and self.prefixes and self._begins(tokens, keep, parents, together, features):
+            known = self._begin(self.prefixes, hidden)
+            tokens = tokens[len(self.prefixes.tokens) :]
         ids = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens, device=self.device)
         width = ids.shape[0]
         with self._watch.forward(self.role, width, self._length):
@@ -91,7 +98,26 @@ class Session:
             self._fed.append(tokens)
         else:
             self.tokens.extend(tokens)
+        if known is not None and states is not None:
+            states = torch.cat([known, states])
         return Scored(logits[:, : self.vocabulary], hidden=states)
+
+    def _begins(self, tokens: Sequence[int] | Tensor, keep: int, *others: object) -> bool:
+        """Whether a first block begins with the tokens that all prompts begin with, and is a plain chain."""
+        plain = not isinstance(tokens, Tensor) and not any(other is not None and other != 0 for other in others)
+        return plain and bool(self.prefixes and self.prefixes.fits(tokens, keep))  # type: ignore[arg-type]
+
+    def _begin(self, prefixes: Prefixes, hidden: Sequence[int]) -> Tensor | None:
+        """Fill the cache with the shared beginning; returns its hidden states [P, D] that were asked for."""
+        kept, key = prefixes.kept(self.model), (self.runtime.name, *hidden)
+        if key not in kept:  # once a task, before anything is timed
+            ids = torch.tensor(prefixes.tokens, device=self.device)
+            _, states = self._runner.forward(ids, 1, hidden, None, None)
+            kept[key] = Kept(self._runner.save(), states)
+        else:
+            self._runner.load(kept[key].cache)
+        self._tokens, self._length = prefixes.tokens.copy(), len(prefixes.tokens)
+        return kept[key].states
 
     def _reads(self, parents: Sequence[int] | None, width: int, together: int) -> Reads | None:
         """What the next tokens read, and where they stand; None for a causal chain."""

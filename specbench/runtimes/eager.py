@@ -58,6 +58,15 @@ class EagerRunner:
         self._length += ids.shape[0]
         return out.logits[0], torch.cat([out.hidden_states[i][0] for i in hidden], -1) if hidden else None
 
+    def save(self) -> list[tuple[Tensor, Tensor]]:
+        return [(layer.keys.clone(), layer.values.clone()) for layer in self._cache.layers]
+
+    @torch.inference_mode()
+    def load(self, saved: list[tuple[Tensor, Tensor]]) -> None:
+        for index, (keys, values) in enumerate(saved):
+            self._cache.update(keys, values, index)
+        self._length = saved[0][0].shape[2]
+
     def truncate(self, length: int) -> None:
         if length == 0:
             self._cache = DynamicCache()

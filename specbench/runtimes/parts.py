@@ -70,7 +70,10 @@ class Parts:
 
 
 def read(model: PreTrainedModel) -> Parts:
-    """The parts of a model, its weights laid out by `product`. Raises Unsupported where its form is not known."""
+    """The parts of a model, its weights laid out by `product`. Raises Unsupported where its form is not known.
+
+    They hold the model's modules, not the model: it can be let go.
+    """
     if isinstance(model, EagleHead):
         return _head(model)
     kind = type(model).__name__
@@ -102,17 +105,22 @@ def read(model: PreTrainedModel) -> Parts:
     if getattr(rotary, "rope_type", "default") not in ROPE:
         raise Unsupported(f"the static runtime has no positions of kind {rotary.rope_type}; use --runtime eager")
     return Parts(
-        decoder.embed_tokens, None, partial(_angles, rotary, model), layers, _norm(decoder.norm), _output(model)
+        decoder.embed_tokens, None, partial(_angles, rotary, _empty(model)), layers, _norm(decoder.norm), _output(model)
     )
+
+
+def _empty(model: PreTrainedModel) -> Tensor:
+    return torch.empty(0, device=model.device, dtype=model.dtype)
 
 
 def _head(head: EagleHead) -> Parts:
     layer: Any = head.midlayer
+    embedding, dtype = head.borrowed[0], head.dtype
     own = _attention(layer, head.config)
     return Parts(
-        head.embed,
+        lambda tokens: embedding(tokens).to(dtype),
         None,
-        partial(_angles, head.rotary, head),
+        partial(_angles, head.rotary, _empty(head)),
         [(own, Mlp(_norm(layer.post_attention_layernorm), _gated(layer.mlp), None))],
         _norm(head.norm),
         product([head.lm_head]),
@@ -174,7 +182,7 @@ def _gated(own: Any) -> Map:
     return compute
 
 
-def _norm(module: nn.Module) -> Map:
+def _norm(module: Any) -> Map:
     if isinstance(module, nn.LayerNorm):
         return module
     if not type(module).__name__.endswith("RMSNorm"):
@@ -182,7 +190,7 @@ def _norm(module: nn.Module) -> Map:
     weight = module.weight.detach()
     if type(module).__name__.startswith("Gemma"):
         weight = 1 + weight.float() if weight.element_size() < 4 else 1 + weight
-    epsilon = float(getattr(module, "variance_epsilon", None) or module.eps)  # type: ignore[arg-type]
+    epsilon = float(getattr(module, "variance_epsilon", None) or module.eps)
     return partial(_rms_norm, weight=weight, epsilon=epsilon)
 
 
@@ -198,14 +206,14 @@ def _output(model: PreTrainedModel) -> Map:
     layer: Any = model.get_output_embeddings()
     compute = product([layer])
     cap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    hooks = list(model._forward_hooks.values())  # a twin may change its logits behind everything else
+    hooks = list(model._forward_hooks.values())  # a twin may change its logits behind everything else, by them alone
 
     def logits(hidden: Tensor) -> Tensor:
         found = compute(hidden)
         if cap is not None:
             found = torch.tanh(found / cap) * cap
         for hook in hooks:
-            found = hook(model, (), Said(found)).logits
+            found = hook(layer, (), Said(found)).logits
         return found
 
     return logits
@@ -218,7 +226,7 @@ class Said:
     logits: Tensor
 
 
-def _angles(rotary: nn.Module, model: PreTrainedModel, count: int) -> tuple[Tensor, Tensor]:
-    example = torch.empty(0, device=model.device, dtype=model.dtype)
-    cos, sin = rotary(example, torch.arange(count, device=model.device)[None])
+def _angles(rotary: nn.Module, like: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [P, D] of the first P places, of the type and on the device of `like`."""
+    cos, sin = rotary(like, torch.arange(count, device=like.device)[None])
     return cos[0], sin[0]

@@ -119,6 +119,18 @@ class StaticRunner:
         self.length = end
         return found
 
+    def save(self) -> Cache:
+        return Cache(*([one[:, : self.length].clone() for one in part] for part in self.cache))
+
+    @torch.inference_mode()
+    def load(self, saved: Cache) -> None:
+        length = saved.keys[0].shape[1]
+        self.reserve(length)
+        for own, part in zip(self.cache, saved, strict=True):
+            for cached, kept in zip(own, part, strict=True):
+                cached[:, :length] = kept
+        self.length = length
+
     def truncate(self, length: int) -> None:
         self.length = length
 

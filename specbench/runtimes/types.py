@@ -37,6 +37,12 @@ class Runner(Protocol):
         returned stays as it is.
         """
 
+    def save(self) -> Any:
+        """A copy of all that is cached."""
+
+    def load(self, saved: Any) -> None:
+        """Copy into the empty cache what another runner of the same model and runtime saved."""
+
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` tokens, in place."""
 

@@ -1,0 +1,70 @@
+"""The manifest of a run: all that its figures depend on, and whether a run may go on under it."""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench import environment, records
+from specbench.config import UserError, task_info
+from specbench.decoding.types import Method
+from specbench.harness import Request
+from specbench.models import Pair
+from specbench.plan import Plan
+from specbench.stored import runtime_of
+
+
+def manifest(
+    plan: Plan,
+    pair: Pair,
+    requests: Sequence[Request],
+    methods: Mapping[str, Method],
+    prefixes: Mapping[str, int],
+    why: str = "",
+) -> dict[str, Any]:
+    """`prefixes` are tokens that a task's prompts share and models read once; `why` an automatic runtime was chosen."""
+    generation: dict[str, dict[str, Any]] = {}
+    for r in requests:
+        bounds = {"max_length": plan.max_length} if plan.max_length else {}
+        shared = {"prefix_tokens": prefixes[r.task]} if prefixes.get(r.task) else {}
+        told = generation.setdefault(r.task, {"until": r.until, "max_new_tokens": 0} | bounds | shared)
+        told["max_new_tokens"] = max(told["max_new_tokens"], r.max_new_tokens)
+    return {
+        "schema": records.VERSION,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "plan": plan.model_dump(mode="json"),
+        "models": pair.describe(),
+        "tokenizer_hash": pair.tokenizer_hash,
+        "inputs": {name: method.inputs() for name, method in methods.items()},
+        "prompts_hash": digest([request.prompt_hash for request in requests]),
+        "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
+        "generation": generation,
+        "headline": {line.task: task_info(line.task).metric for line in plan.tasks},
+        "environment": environment.describe(pair.device),
+        "runtime": {"name": pair.runtime.name, "asked": plan.runtime, "why": why, **pair.runtime.facts()},
+    }
+
+
+def check_same(stored: dict[str, Any], found: dict[str, Any], folder: Path) -> None:
+    """Refuse to go on with a run on another machine, other weights or other documents."""
+    same = ["schema", "models", "tokenizer_hash", "inputs", "prompts_hash"]
+    differing = [key for key in same if stored[key] != found[key]]
+    machine = environment.MUST_AGREE
+    differing += [key for key in machine if stored["environment"][key] != found["environment"][key]]
+    if runtime_of(stored) != runtime_of(found):
+        differing.append("runtime")
+    if _prefixes(stored) != _prefixes(found):
+        differing.append("shared prefixes")
+    if differing:
+        raise UserError(f"{folder} was begun with other {', '.join(differing)}; start a new run instead of --resume")
+
+
+def _prefixes(stored: Mapping[str, Any]) -> dict[str, int]:
+    return {task: told["prefix_tokens"] for task, told in stored["generation"].items() if "prefix_tokens" in told}
+
+
+def digest(data: Any) -> str:
+    """16 hexadecimal digits of JSON-like data; empty for None."""
+    return "" if data is None else hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]
