@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from specbench.config import BUNDLED as BUNDLED_PREFIX
 from specbench.config import PACKAGE, ModelSpec, PairSpec, UserError
+from specbench.decoding.generate import Detokenizer
 from specbench.decoding.prefix import Prefixes
 from specbench.decoding.session import Session
 from specbench.decoding.translate import Translation
@@ -106,6 +107,12 @@ class Pair:
         ids = self.models["target"].generation_config.eos_token_id
         ids = ids if isinstance(ids, list) else [ids]
         return frozenset(i for i in (*ids, self.tokenizer.eos_token_id) if i is not None)
+
+    @cached_property
+    def detokenizer(self) -> Detokenizer:
+        """From the target's tokens to text, without special ones."""
+        own = self.tokenizer
+        return Detokenizer(lambda ids: own.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     @cached_property
     def tokenizer_hash(self) -> str:

@@ -23,7 +23,7 @@ from specbench import compare, environment, records
 from specbench.config import SUITES, MethodSpec, UserError, load_method, task_info, validated
 from specbench.config import load_pair as read_pair
 from specbench.console import console
-from specbench.decoding.generate import Ending, Limits, until_end
+from specbench.decoding.generate import Detokenizer, Ending, Limits, until_end
 from specbench.decoding.prefix import shared_tokens
 from specbench.decoding.session import Unwatched
 from specbench.decoding.types import Foresighted, Method, Round, Sampling, Watch
@@ -101,13 +101,14 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
         begins = at == 0 or request.task != requests[at - 1].task  # nothing learned goes from task to task
         if index == done or begins:
             pair.prefixes.begin(prompt[: shared[request.task]])
-            for method in methods.values():  # what is read or made ready once, before anything is timed
-                with suppress_failures():
-                    begin(method, prompt, sampling, pair)
-            pair.runtime.settle()
         if index == done or at == 0:
             rows += [decode(name, method, 0, True) for name, method in methods.items()]
+        elif begins:
+            for method in methods.values():  # what is read or made ready once a task, before anything is timed
+                with suppress_failures():
+                    begin(method, prompt, sampling, pair)
         if index == done or begins:
+            pair.runtime.settle()
             for name, method in methods.items():
                 method.reset(request.task)
                 if not begins:
@@ -348,8 +349,8 @@ def encode(pair: Pair, prompt: str) -> list[int]:
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
 
 
-def detokenizer(pair: Pair) -> Callable[[list[int]], str]:
-    return lambda ids: pair.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+def detokenizer(pair: Pair) -> Detokenizer:
+    return pair.detokenizer
 
 
 def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair, reach: int) -> None:

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 from specbench import cli, commands, reading, records
 from specbench import run as engine
 from specbench.config import PACKAGE, UserError
+from specbench.manifest import digest
 from specbench.methods.sps import SpS
 
 TASKS = {"pocket_gsm8k": 28, "pocket_math500": 20}  # new tokens
@@ -390,7 +391,7 @@ def test_nothing_learned_goes_from_task_to_task(whole):
     samples = samples_of(whole)
     mine = samples[samples.method == "csd"].sort_values(["repeat", "task", "doc_id"])
     states = mine.groupby(["repeat", "task"]).state_hash.apply(list)
-    empty = engine._digest([[], None])
+    empty = digest([[], None])
     assert all(first == empty != second for first, second in states)
     assert len(states) == 2 * mine["repeat"].nunique()
 

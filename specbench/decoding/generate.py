@@ -11,6 +11,23 @@ from specbench.decoding.types import Round
 Detokenize = Callable[[list[int]], str]
 
 
+class Detokenizer:
+    """Token ids to text. Remembers what each token is by itself."""
+
+    def __init__(self, decode: Detokenize) -> None:
+        self._decode = decode
+        self._alone: dict[int, str] = {}
+
+    def __call__(self, tokens: list[int]) -> str:
+        return self._decode(tokens)
+
+    def alone(self, token: int) -> str:
+        known = self._alone.get(token)
+        if known is None:
+            known = self._alone[token] = self._decode([token])
+        return known
+
+
 @dataclass(frozen=True)
 class Limits:
     max_new_tokens: int
@@ -29,10 +46,15 @@ class Ending:
     """
 
     def __init__(self, limits: Limits, detokenize: Detokenize) -> None:
-        self.limits, self.detokenize = limits, detokenize
+        self.limits = limits
+        self.detokenize = detokenize if isinstance(detokenize, Detokenizer) else Detokenizer(detokenize)
         self.reason = ""  # "eos", "stop" or "length" once ended
         self.tokens: list[int] = []
         self._span = max((len(stop.encode()) for stop in limits.stops), default=0) + 4
+        # A stop string ends in a token that brings its last character. Of ASCII, which no token has a part of, that can
+        # be seen in the token alone, but for blanks, which some tokenizers drop there.
+        self._lasts = {stop[-1] for stop in limits.stops}
+        self._telling = all(last.isascii() and not last.isspace() for last in self._lasts)
 
     def keep(self, tokens: Sequence[int]) -> int:
         """Append newly committed tokens; returns how many of them belong to the text. Sets `reason` at its end."""
@@ -54,6 +76,10 @@ class Ending:
 
     def _stop_end(self, start: int) -> int | None:
         """The number of tokens with which the first stop string is complete, or None."""
+        if self._telling and not any(
+            last in self.detokenize.alone(token) for token in self.tokens[start:] for last in self._lasts
+        ):
+            return None
         window = max(0, start - self._span)
         if not self._stopped(self.detokenize(self.tokens[window:])):
             return None

@@ -57,7 +57,7 @@ class Session:
     def tokens(self) -> list[int]:
         """The cached sequence. Reads ids back from the device where they were fed from there."""
         if self._fed:
-            self._tokens += torch.cat(self._fed).tolist()
+            self._tokens += (torch.cat(self._fed) if len(self._fed) > 1 else self._fed[0]).tolist()
             self._fed.clear()
         return self._tokens
 
@@ -66,7 +66,6 @@ class Session:
         self.truncate(0)
         return self.forward(prompt, keep=1)
 
-    @torch.inference_mode()
     def forward(
         self,
         tokens: Sequence[int] | Tensor,
@@ -92,7 +91,8 @@ class Session:
         ids = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens, device=self.device)
         width = ids.shape[0]
         with self._watch.forward(self.role, width, self._length):
-            logits, states = self._runner.forward(ids, keep, hidden, features, self._reads(parents, width, together))
+            reads = self._reads(parents, width, together) if parents is not None or together or self._tree else None
+            logits, states = self._runner.forward(ids, keep, hidden, features, reads)
         self._length += width
         if isinstance(tokens, Tensor):
             self._fed.append(tokens)
@@ -100,7 +100,7 @@ class Session:
             self.tokens.extend(tokens)
         if known is not None and states is not None:
             states = torch.cat([known, states])
-        return Scored(logits[:, : self.vocabulary], hidden=states)
+        return Scored(logits if logits.shape[1] == self.vocabulary else logits[:, : self.vocabulary], hidden=states)
 
     def _begins(self, tokens: Sequence[int] | Tensor, keep: int, *others: object) -> bool:
         """Whether a first block begins with the tokens that all prompts begin with, and is a plain chain."""
@@ -119,13 +119,11 @@ class Session:
         self._tokens, self._length = prefixes.tokens.copy(), len(prefixes.tokens)
         return kept[key].states
 
-    def _reads(self, parents: Sequence[int] | None, width: int, together: int) -> Reads | None:
-        """What the next tokens read, and where they stand; None for a causal chain."""
+    def _reads(self, parents: Sequence[int] | None, width: int, together: int) -> Reads:
+        """What the next tokens read, and where they stand, where they are no causal chain."""
         if parents is None:
             if self._tree:
                 raise ValueError("a tree is open: keep a path of it, or truncate it, before a chain is fed")
-            if not together:
-                return None
             places = torch.arange(self._length + width, device=self.device)
             allowed = places[-width:, None] >= places
             allowed[width - together :] = True
@@ -155,7 +153,8 @@ class Session:
         self._tree = Tree(0)
         self._runner.truncate(length)
         known = len(self._tokens)
-        self._fed = [torch.cat(self._fed)[: length - known]] if self._fed and length > known else []
+        if self._fed and length < self._length:
+            self._fed = [torch.cat(self._fed)[: length - known]] if length > known else []
         del self._tokens[length:]
         self._length = length
 

@@ -41,6 +41,7 @@ class EagerRunner:
         self._cache = DynamicCache()
         self._length = 0
 
+    @torch.inference_mode()
     def forward(
         self, ids: Tensor, keep: int, hidden: Sequence[int], features: Tensor | None, reads: Reads | None
     ) -> tuple[Tensor, Tensor | None]:

@@ -19,6 +19,8 @@ import torch.nn.functional as F
 import transformers
 from openvino import opset13 as op
 from openvino._offline_transformations import apply_make_stateful_transformation
+from openvino.frontend import FrontEndManager
+from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
@@ -47,7 +49,7 @@ def exported(model: PreTrainedModel, anew: bool = False) -> tuple[Any, bool]:
             pass
     said = f"exporting {type(model).__name__} for OpenVINO, once; kept in {path.parent}"
     if not console.is_terminal:
-        console.print(said, style="dim", highlight=False)
+        console.print(said, style="dim", highlight=False, soft_wrap=True)
     with console.status(said):
         _write(path, traced(model))
     return _read(path), False
@@ -78,7 +80,7 @@ def traced(model: PreTrainedModel) -> Any:
             with attending(model) as seen:
                 shapes = _cached(model, width)
                 windows = [seen.get(layer) or 0 for layer in range(len(shapes) // 2)]
-                made = ov.convert_model(Traced(model), example_input=_example(shapes, width))
+                made = _graph(Traced(model), _example(shapes, width))
             states = len(made.outputs) - 1 - len(shapes)
             _stateful(made, shapes, width)
         except Unsupported:
@@ -90,6 +92,12 @@ def traced(model: PreTrainedModel) -> Any:
             ) from None
     made.set_rt_info(json.dumps({"windows": windows, "states": states, "features": width}), [ABOUT, "about"])
     return made
+
+
+def _graph(module: nn.Module, example: tuple[Tensor, ...]) -> Any:
+    """What `openvino.convert_model` does, but for the usage statistics that it sends."""
+    frontend = FrontEndManager().load_by_framework("pytorch")
+    return frontend.convert(frontend.load(TorchScriptPythonDecoder(module, example_input=example)))
 
 
 def features_read(model: PreTrainedModel) -> int:
@@ -121,7 +129,7 @@ class Traced(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
-        self.layer = model.get_output_embeddings()
+        self.layer = model.get_output_embeddings() or getattr(model, "lm_head", None)
         if self.layer is None:
             raise Unsupported(f"{type(model).__name__} has no output layer that OpenVINO could be given")
 

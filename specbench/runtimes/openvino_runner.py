@@ -218,7 +218,7 @@ def _numbers(count: int) -> npt.NDArray[np.int32]:
 
 def _shared(array: npt.NDArray[Any]) -> Any:
     """A tensor over an array, which must outlive its use."""
-    return ov.Tensor(np.ascontiguousarray(array), shared_memory=True)
+    return ov.Tensor(array, shared_memory=True)
 
 
 @torch.inference_mode()
