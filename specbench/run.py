@@ -107,8 +107,8 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
             for method in methods.values():  # what is read or made ready once a task, before anything is timed
                 with suppress_failures():
                     begin(method, prompt, sampling, pair)
+        pair.runtime.settle()
         if index == done or begins:
-            pair.runtime.settle()
             for name, method in methods.items():
                 method.reset(request.task)
                 if not begins:

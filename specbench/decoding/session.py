@@ -88,7 +88,7 @@ class Session:
         if self._length == 0 and self.prefixes and self._begins(tokens, keep, parents, together, features):
             known = self._begin(self.prefixes, hidden)
             tokens = tokens[len(self.prefixes.tokens) :]
-        ids = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens, device=self.device)
+        ids = tokens if isinstance(tokens, Tensor) else sent(tokens, self.device)
         width = ids.shape[0]
         with self._watch.forward(self.role, width, self._length):
             reads = self._reads(parents, width, together) if parents is not None or together or self._tree else None
@@ -203,6 +203,13 @@ class Tree:
         allowed[:, self.root :] = torch.from_numpy(reads).to(device)
         places = self.root + torch.tensor(self.depths, device=device)  # of the tree's tokens
         return Reads(allowed, torch.cat([torch.arange(self.root, device=device), places]), self.root)
+
+
+def sent(tokens: Sequence[int], device: torch.device) -> Tensor:
+    """Ids on the device [n]; the host goes on at once, even while the device is busy."""
+    if device.type != "cuda":
+        return torch.tensor(tokens, device=device)
+    return torch.tensor(tokens, pin_memory=True).to(device, non_blocking=True)
 
 
 def common(a: list[int], b: Sequence[int]) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 from specbench.decoding.accept import Accept
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import draw
-from specbench.decoding.session import Session
+from specbench.decoding.session import Session, sent
 from specbench.decoding.types import Draft, Round, Sampling, Scored
 
 # How the target is asked about a draft of K tokens: target, the last committed tokens (the very last of them is not
@@ -47,8 +47,7 @@ def speculate(
     context = [*prompt, int(token)]
     yield Round(context[-1:])
     while True:
-        # Sent before the draft: behind it, the host would wait until all draft forwards are done.
-        last = torch.tensor(context[-recent:], device=target.device)
+        last = sent(context[-recent:], target.device)
         draft = drafter.propose(context, gamma, sampling, rng)
         scored = score(target, last, draft)
         verdict = accept(draft, scored, sampling, rng)

@@ -28,14 +28,15 @@ class Static:
         self._read: weakref.WeakKeyDictionary[PreTrainedModel, Lean] = weakref.WeakKeyDictionary()
 
     def runner(self, model: PreTrainedModel) -> "StaticRunner":
+        return StaticRunner(self.lean(model))
+
+    def lean(self, model: PreTrainedModel) -> "Lean":
+        """A model as it was read, checked. Raises Unsupported."""
         if model not in self._read:
-            self._read[model] = lean = Lean(model)
-            try:
-                check(lean, model, StaticRunner(lean))
-            except Unsupported:
-                del self._read[model]
-                raise
-        return StaticRunner(self._read[model])
+            lean = Lean(model)
+            check(lean, model, StaticRunner(lean))
+            self._read[model] = lean
+        return self._read[model]
 
     def settle(self) -> None: ...
 
@@ -60,7 +61,7 @@ class Lean:
     def angles(self, count: int) -> tuple[Tensor, Tensor] | None:
         """Cosines and sines [P, D] of at least the first `count` places."""
         if self.parts.rotary and (self._angles is None or len(self._angles[0]) < count):
-            self._angles = decoder.signed(self.parts.rotary(_doubled(count)))
+            self._angles = decoder.signed(self.parts.rotary(doubled(count)))
         return self._angles
 
     def chain(self, width: int, cached: int) -> dict[int | None, Tensor | None]:
@@ -73,7 +74,7 @@ class Lean:
             known = self._masks.get((width, window))
             if known is None or known.shape[1] < cached + width:
                 # What a token reads goes by distance alone, so the masks of all lengths are parts of one.
-                span = _doubled(cached + width) if width <= decoder.FEW else cached + width
+                span = doubled(cached + width) if width <= decoder.FEW else cached + width
                 known = self._mask(width, span, window)
                 if width <= decoder.FEW:
                     self._masks[width, window] = known
@@ -85,7 +86,7 @@ class Lean:
         away = places[-width:, None] - places
         return additive((away >= 0) & (away < (window or span)), self.dtype)
 
-    def tree(self, reads: Reads) -> dict[int | None, Tensor | None]:
+    def tree(self, reads: Reads) -> dict[int | None, Tensor]:
         """Masks [n, S] by window, of any block."""
         own = reads.places[-reads.allowed.shape[0] :]
         near = {
@@ -112,7 +113,7 @@ class StaticRunner:
         self.reserve(end)
         lean, rows = self.lean, slice(self.length, end)
         if reads:
-            step = Step(rows, reads.places[-width:], end, lean.tree(reads))
+            step = Step(rows, reads.places[-width:], end, {**lean.tree(reads)})
         else:
             step = Step(rows, rows, end, lean.chain(width, self.length))
         found = decoder.run(lean.parts, ids, step, self.cache, lean.angles(end), keep, hidden, features)
@@ -144,7 +145,7 @@ class StaticRunner:
         """Make room for so many tokens, in place; what is cached stays."""
         if length <= self.capacity:
             return
-        capacity = _doubled(length)
+        capacity = doubled(length)
         lean = self.lean
         made = Cache(*([self._empty(own.groups, capacity, own.size) for own in lean.parts.attentions] for _ in "kv"))
         for old, new in zip((*self.cache.keys, *self.cache.values), (*made.keys, *made.values), strict=False):
@@ -185,7 +186,7 @@ def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)
 
 
-def _doubled(length: int) -> int:
+def doubled(length: int) -> int:
     room = FIRST
     while room < length:
         room *= 2
