@@ -9,7 +9,7 @@ from typing import Any
 
 from specbench.config import UserError
 from specbench.environment import MUST_AGREE
-from specbench.stored import StoredRun
+from specbench.stored import StoredRun, weights_of
 
 HASH = " hash"
 
@@ -72,7 +72,7 @@ def _differences(one: StoredRun, other: StoredRun) -> dict[str, str]:
     prompts += [t for t in shared if t not in prompts and settings.get(t) != other_settings.get(t)]
     if prompts:
         found["prompts"] = f"of {', '.join(prompts)}"
-    models, other_models = one.manifest["models"], other.manifest["models"]
+    models, other_models = weights_of(one.manifest), weights_of(other.manifest)
     if one.plan.pair.name == other.plan.pair.name and models and other_models and models != other_models:
         found["models"] = f"two pairs are called {one.plan.pair.name}"
     return found

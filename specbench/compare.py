@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench import metrics, stats
+from specbench import metrics, roofline, stats
 from specbench.alike import check_alike, method_labels
 from specbench.stored import StoredRun
 
@@ -66,11 +66,13 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
     for number, run in enumerate(runs):
         setup = {"pair": run.plan.pair.name, "sampling": run.sampling}
         columns = [*metrics.SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "peak_memory"]
-        columns += ["new_tokens", "wall_seconds"]
+        columns += ["new_tokens", "wall_seconds", "prompt_tokens"]
         found = run.scores()  # first: it refuses what is unfinished or damaged
         samples = run.samples(columns)
         rounds = run.rounds()
-        one = metrics.per_document(samples, rounds).reset_index()
+        one = metrics.per_document(samples, rounds)
+        lengths = samples[~samples.warmup].set_index(metrics.SAMPLE).prompt_tokens
+        one = one.join(roofline.least_seconds(run, one, lengths)).reset_index()
         counts.append(one.assign(**setup, run=number, method=one.method.map(labels[number])))
         failed = samples[~samples.warmup & (samples.finish == "error")]
         errors.append(failed.assign(**setup, method=failed.method.map(labels[number])))
@@ -169,6 +171,7 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     row |= _speedup_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)
     row["speedup_spread"] = _spread(mine, base) if row["repeats"] > 1 else np.nan
     row["drift"] = max((metrics.drift(one) for _, one in base.groupby("run")), key=abs, default=0.0)
+    row |= _limit_share(mine)
     return Cell(row, times, whole_times)
 
 
@@ -181,6 +184,13 @@ def _paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stat
     sums = both.groupby("doc_id").sum()
     names = (*(f"{name}_base" for name in columns), *columns)
     return stats.Paired(*(sums[name].to_numpy(float) for name in names))
+
+
+def _limit_share(mine: pd.DataFrame) -> dict[str, Any]:
+    """The share of decode time that reading weights and caches takes at least, and why that is not known."""
+    least, decode = mine.least.sum(skipna=False), mine.decode.sum(skipna=False)
+    why = next((text for text in mine.unlimited if text), "")
+    return {"limit_share": least / decode if decode else np.nan, "limit_unknown": why}
 
 
 def _spread(mine: pd.DataFrame, base: pd.DataFrame) -> float:
@@ -228,6 +238,7 @@ def _average(cells: list[Cell]) -> dict[str, Any]:
     row["accuracy_stderr"] = float(np.sqrt((table.accuracy_stderr**2).sum(skipna=False)) / len(cells))
     row |= {"peak_memory": table.peak_memory.max(), "drift": max(table.drift, key=abs)}
     row |= {"speedup_spread": np.nan, "accuracy_spread": np.nan}
+    row["limit_unknown"] = next((text for text in table.limit_unknown if text), "")
     for name, times in (
         ("speedup_decode", [cell.times for cell in cells]),
         ("speedup_e2e", [cell.whole_times for cell in cells]),

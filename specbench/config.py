@@ -136,6 +136,7 @@ class TaskInfo(Settings):
 class TaskLine(Settings):
     task: str
     fewshot: int | None = Field(default=None, ge=0)
+    same_shots: bool = Field(default=False, description="the first examples for all documents, not a draw for each")
     max_new_tokens: int | None = Field(default=None, ge=1)
 
 

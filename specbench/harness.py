@@ -40,7 +40,8 @@ class TaskChoice:
     in the data folder (`<data>_val.jsonl` where there is no `<data>_test.jsonl`), None if the task is never replaced;
     `hub` and `counterpart` (the hub data set and the task or tasks with bundled data that stand in for this one) appear
     in error messages only; `split` takes the documents from another split than the one that the task evaluates, without
-    few-shot examples if they come from that split.
+    few-shot examples if they come from that split; `same_shots` takes the first few-shot examples for all documents,
+    where lm-eval draws some for each.
     """
 
     task: str
@@ -50,6 +51,7 @@ class TaskChoice:
     hub: str
     counterpart: str | tuple[str, ...] | None
     split: str | None = None
+    same_shots: bool = False
 
     @property
     def stand_in(self) -> str:
@@ -286,6 +288,8 @@ def _load(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | 
         examples = config.get("fewshot_split") or config.get("training_split")
         config, fewshot = {**config, "test_split": choice.split}, 0 if choice.split == examples else fewshot
     overrides: dict[str, Any] = {"task": choice.task, "num_fewshot": fewshot, "test_split": config.get("test_split")}
+    if choice.same_shots and not (config.get("fewshot_config") or {}).get("samples"):  # those are the same anyway
+        overrides["fewshot_config"] = {**(config.get("fewshot_config") or {}), "sampler": "first_n"}
     needs_train = fewshot > 0 and not (config.get("fewshot_config") or {}).get("samples")
     made = "custom_dataset" in config and not config.get("dataset_path")  # with a path: a data set that is split anew
     local = made or config.get("dataset_path") in _LOCAL_FORMATS

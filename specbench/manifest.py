@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench import environment, records
+from specbench import ceilings, environment, records
 from specbench.config import UserError, task_info
 from specbench.decoding.types import Method
 from specbench.harness import Request
 from specbench.models import Pair
 from specbench.plan import Plan
-from specbench.stored import runtime_of
+from specbench.roofline import facts
+from specbench.stored import runtime_of, weights_of
 
 
 def manifest(
@@ -35,7 +36,7 @@ def manifest(
         "schema": records.VERSION,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "plan": plan.model_dump(mode="json"),
-        "models": pair.describe(),
+        "models": {role: told | {"forward": facts(pair.models[role])} for role, told in pair.describe().items()},
         "tokenizer_hash": pair.tokenizer_hash,
         "inputs": {name: method.inputs() for name, method in methods.items()},
         "prompts_hash": digest([request.prompt_hash for request in requests]),
@@ -43,14 +44,17 @@ def manifest(
         "generation": generation,
         "headline": {line.task: task_info(line.task).metric for line in plan.tasks},
         "environment": environment.describe(pair.device),
+        "ceilings": ceilings.known(pair.device, pair.models["target"].dtype),  # of this machine, if they were measured
         "runtime": {"name": pair.runtime.name, "asked": plan.runtime, "why": why, **pair.runtime.facts()},
     }
 
 
 def check_same(stored: dict[str, Any], found: dict[str, Any], folder: Path) -> None:
     """Refuse to go on with a run on another machine, other weights or other documents."""
-    same = ["schema", "models", "tokenizer_hash", "inputs", "prompts_hash"]
+    same = ["schema", "tokenizer_hash", "inputs", "prompts_hash"]
     differing = [key for key in same if stored[key] != found[key]]
+    if weights_of(stored) != weights_of(found):
+        differing.append("models")
     machine = environment.MUST_AGREE
     differing += [key for key in machine if stored["environment"][key] != found["environment"][key]]
     if runtime_of(stored) != runtime_of(found):

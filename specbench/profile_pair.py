@@ -9,7 +9,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from specbench.forward_times import Times
 from specbench.measure import Stopwatch
 from specbench.models import Pair
 from specbench.plan import Plan
+from specbench.runtimes.types import Runtime
 from specbench.simulate import ALL, recorded_times
 from specbench.stats import Floats
 from specbench.stored import StoredRun
@@ -45,10 +46,12 @@ class Profile:
     temperature: float
     environment: dict[str, Any]
     models: dict[str, Any]
-    forwards: pd.DataFrame  # model, context, width, and seconds: median, low and high quartile; empty: not measured
+    forwards: pd.DataFrame  # model, runtime, context, width, and seconds: median, low, high quartile; or empty
     fits: pd.DataFrame  # method, task, t_draft, t_target (seconds) and their R²: r2, or alone r2_draft and r2_target
     throughput: pd.DataFrame  # method, task, documents, and relative errors of Eq. 5.1: median, p90
     times: Times | None  # for `specbench simulate`
+    ceilings: dict[str, Any] | None = None  # of the machine, as `ceilings.measure` tells them
+    limits: pd.DataFrame = field(default_factory=pd.DataFrame)  # of `roofline.table`; empty: not known
 
 
 def plans(chosen: Plan, gammas: Sequence[int], fits: Callable[[MethodSpec], bool]) -> tuple[Plan, Plan | None]:
@@ -113,40 +116,50 @@ def measure_forwards(
     contexts: Sequence[int] = CONTEXTS,
     repeats: int = FORWARDS,
     advance: Callable[[int], None] = lambda count: None,
+    further: Sequence[Runtime] = (),
 ) -> pd.DataFrame:
-    """Seconds of a forward by model, context and width: median and quartiles of `repeats`, warm.
+    """Seconds of a forward by model, runtime, context and width: median and quartiles of `repeats`, warm.
 
-    Every repeat goes through all of them in an order drawn anew, so that a drifting machine favours none. `advance` is
-    told of each repeat. Raises UserError if no context fits the pair.
+    The runtimes are the pair's own and `further` ones. Every repeat goes through all of them in an order drawn anew, so
+    that a drifting machine favours none. `advance` is told of each repeat. Raises UserError if no context fits.
     """
     fitting = [context for context in contexts if context + max(widths) <= pair.context]
     if not fitting:
         raise UserError(f"{pair.name} has only {pair.context} positions; forwards cannot be measured")
-    watch = Stopwatch(pair.device)
+    pairs = {one.name: replace(pair, runtime=one) for one in (pair.runtime, *further)}
+    watches = {name: Stopwatch(pair.device) for name in pairs}
     rng = random.Random(0)
-    watch.start()
-    sessions = {(role, context): pair.session(role, watch) for role in pair.models for context in fitting}
-    for (_, context), session in sessions.items():
-        session.restart(rng.choices(range(pair.vocabulary), k=context))
+    sessions = {}
+    for name, one in pairs.items():
+        watches[name].start()
+        for role in pair.models:
+            for context in fitting:
+                sessions[name, role, context] = one.session(role, watches[name])
+                sessions[name, role, context].restart(rng.choices(range(pair.vocabulary), k=context))
     cells = [(key, width) for key in sessions for width in widths]
-    seconds: dict[tuple[str, int, int], list[float]] = {}
+    seconds: dict[tuple[str, str, int, int], list[float]] = {}
     for repeat in range(-WARM, repeats):
-        watch.start()
-        for (role, context), width in rng.sample(cells, len(cells)):
-            session = sessions[role, context]
+        for watch in watches.values():
+            watch.start()
+        for (name, role, context), width in rng.sample(cells, len(cells)):
+            session = sessions[name, role, context]
             session.forward(rng.choices(range(pair.vocabulary), k=width))
             session.truncate(context)
-        watch.lap()
-        for one in watch.laps()[0].forwards if repeat >= 0 else []:
-            seconds.setdefault((one.model, one.context, one.width), []).append(one.seconds)
+        for name, watch in watches.items():
+            watch.lap()
+            for timed in watch.laps()[0].forwards if repeat >= 0 else []:
+                seconds.setdefault((name, timed.model, timed.context, timed.width), []).append(timed.seconds)
+            if repeat < 0:
+                pairs[name].runtime.settle()
         advance(1)
     rows = []
     for role in pair.models:
-        for context in fitting:
-            for width in widths:
-                low, median, high = np.quantile(seconds[role, context, width], [0.25, 0.5, 0.75])
-                rows.append((role, context, width, median, low, high))
-    return pd.DataFrame(rows, columns=["model", "context", "width", "median", "low", "high"])
+        for name in pairs:
+            for context in fitting:
+                for width in widths:
+                    low, median, high = np.quantile(seconds[name, role, context, width], [0.25, 0.5, 0.75])
+                    rows.append((role, name, context, width, median, low, high))
+    return pd.DataFrame(rows, columns=["model", "runtime", "context", "width", "median", "low", "high"])
 
 
 def describe(run: StoredRun, alone: StoredRun | None, forwards: pd.DataFrame | None = None) -> Profile:
@@ -266,7 +279,9 @@ def write(profile: Profile, path: Path) -> Path:
         "sampling": profile.sampling,
         "environment": profile.environment,
         "models": profile.models,
+        "ceilings": profile.ceilings,
         "forwards": _rows(profile.forwards),
+        "limits": _rows(profile.limits),
         "fits": _rows(profile.fits),
         "throughput": _rows(profile.throughput),
         "times": forward_times.as_json(profile.times) if profile.times else None,

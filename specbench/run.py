@@ -304,7 +304,16 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Tasks:
         info = task_info(line.task)
         limit = line.max_new_tokens or info.max_new_tokens
         choices.append(
-            TaskChoice(line.task, line.fewshot, limit, info.data, info.hub or "", info.counterpart, plan.split)
+            TaskChoice(
+                line.task,
+                line.fewshot,
+                limit,
+                info.data,
+                info.hub or "",
+                info.counterpart,
+                plan.split,
+                line.same_shots,
+            )
         )
     chat = None
     if plan.chat_template:

@@ -26,6 +26,12 @@ def runtime_of(manifest: Mapping[str, Any]) -> str:
     return name
 
 
+def weights_of(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The models of a run, without what their forwards move and compute: earlier runs do not tell that."""
+    models = manifest["models"] or {}
+    return {role: {key: told[key] for key in told if key != "forward"} for role, told in models.items()}
+
+
 class StoredRun:
     """A finished or unfinished run; reads only what is asked for. Raises UserError where `folder` is no run."""
 

@@ -1,12 +1,17 @@
 """Shared by all tests: one thread (tiny models are faster so), the bundled pair, real documents if they are here."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["SPECBENCH_CACHE"] = tempfile.mkdtemp(prefix="specbench-cache-")  # what a machine remembers is not tested
+atexit.register(shutil.rmtree, os.environ["SPECBENCH_CACHE"], ignore_errors=True)
 ROOT = Path(__file__).parent.parent
 
 

@@ -33,19 +33,35 @@ def profile(
     device: Device = "auto",
     dtype: Dtype = "auto",
     data_dir: DataDir = None,
+    runtime: Annotated[
+        list[str] | None, typer.Option(help="how forwards are computed; may be repeated: the runs are at the first")
+    ] = None,
+    ceilings: Annotated[
+        bool, typer.Option("--ceilings", help="measure anew what the machine can do at best, and do nothing else")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="JSON file to write; default: profile-PAIR.json")] = None,
 ) -> None:
     """Forward times of a pair by block width and context, and the time model that SpecDec++ fits to decoding.
+
+    Beside the times stands the least that a forward can take at the machine's ceilings: the bandwidth of its memory,
+    and the speed of a large matrix product. They are measured once; runs that come later record them.
 
     Writes FILE.json, which `simulate --forward-times` reads, FILE.csv with the fits, and the runs in the folder FILE.
 
     `specbench profile --pair pocket --documents 20 --repeats 5 --out pocket.json`
 
     `specbench profile runs/one`
+
+    `specbench profile --ceilings`
     """
     from specbench import profiling
 
     with user_errors():
+        if ceilings:
+            if run:
+                raise UserError("--ceilings measures this machine, not a run; leave out the run folder")
+            profiling.measure_ceilings(pair, device, dtype)
+            return
         if run:
             profiling.read(run, out)
             return
@@ -58,6 +74,7 @@ def profile(
             gamma,
             set_ or [],
             out,
+            runtime or (),
             temperature=temperature,
             seed=seed,
             device=device,

@@ -66,7 +66,13 @@ def compare(
     format: FormatOption = Format.table,
     by: Annotated[By, typer.Option(help="what makes a block; depth: acceptance by draft position")] = By.task,
     sort: Annotated[str | None, typer.Option(help="a column, largest first; COLUMN:asc: smallest first")] = None,
-    columns: Annotated[str | None, typer.Option(help="only these, such as accuracy,tau,speedup_decode")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="only these, such as accuracy,tau,speedup_decode; +NAME: beside the usual ones")
+    ] = None,
+    limit_share: Annotated[
+        bool,
+        typer.Option("--limit-share", help="a column more: the time that memory needs at least, of the time taken"),
+    ] = False,
     against: Annotated[
         str | None, typer.Option(help="the method that all others are set against; default: the baselines of the runs")
     ] = None,
@@ -82,6 +88,8 @@ def compare(
 
     `specbench compare runs/one --by depth`
 
+    `specbench compare runs/one --limit-share`
+
     `specbench compare runs/one --against csd`
 
     `specbench compare runs/one runs/other --allow-mismatch cpu --format latex --out table.tex`
@@ -90,6 +98,7 @@ def compare(
 
     with user_errors():
         names = [name.strip() for name in columns.split(",")] if columns else []
+        names += ["+limit_share"] * limit_share
         reading.compare(runs, format.value, by.value, sort, names, allow_mismatch or [], out, against)
 
 

@@ -32,6 +32,7 @@ MEANINGS = {
     "accuracy_p": "probability of such a difference from the baseline if there were none",
     "acceptance_rate": "accepted drafts / drafts, in percent",
     "alpha": "of the drafts that were tested, the percentage that passed",
+    "limit_share": "least time that memory allows the forwards / measured decode time, in percent",
     "tau": "committed tokens per target round",
     "discard_rate": "discarded drafts / committed tokens",
     "verification_rate": "target forwards / committed tokens",

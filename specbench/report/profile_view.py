@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.profile_pair import Profile
+from specbench.report.roofline_view import ceiling_notes, limits_table
 from specbench.simulate import ALL
 
 
@@ -18,8 +19,10 @@ def print_profile(console: Console, profile: Profile) -> None:
     """Print forward times, fits, and how well they tell throughput."""
     if len(profile.forwards):
         console.print(_forwards(profile.forwards))
+    if len(profile.limits):
+        console.print(limits_table(profile.limits))
     console.print(_fits(profile))
-    for line in notes(profile):
+    for line in [*notes(profile), *(ceiling_notes(profile.ceilings) if profile.ceilings else [])]:
         console.print(line, style="dim", highlight=False, markup=False)
 
 
@@ -30,12 +33,15 @@ def _table(title: str) -> Table:
 def _forwards(forwards: pd.DataFrame) -> Table:
     widths = list(dict.fromkeys(forwards.width))
     table = _table("forward, ms (median) by context and width")
-    table.add_column("model")
+    several = forwards.runtime.nunique() > 1
+    for heading in ("model", *["runtime"] * several):
+        table.add_column(heading)
     for heading in ("context", *map(str, widths)):
         table.add_column(heading, justify="right", no_wrap=True)
-    for (model, context), rows in forwards.groupby(["model", "context"], sort=False):
+    for (model, runtime, context), rows in forwards.groupby(["model", "runtime", "context"], sort=False):
         by_width = rows.set_index("width")["median"]
-        table.add_row(escape(str(model)), str(context), *(_ms(by_width[width]) for width in widths))
+        names = [model, *[runtime] * several, context]
+        table.add_row(*(escape(str(name)) for name in names), *(_ms(by_width[width]) for width in widths))
     return table
 
 

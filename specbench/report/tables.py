@@ -3,6 +3,7 @@
 import difflib
 import io
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -92,9 +93,12 @@ COLUMNS: dict[str, Column] = {
     "accuracy_spread": _plain("score sd", "accuracy_spread", percent),
     "speedup_spread": _plain("speedup sd", "speedup_spread", number(3)),
     "errors": _plain("failed", "errors", number(0)),
+    "limit_share": Column("of limit", lambda row: percent(row.limit_share), ("limit_share", "limit_unknown")),
 }
+ASIDE = ("limit_share",)  # told only where they are asked for
 NARROW = ["accuracy", "accuracy_p", "acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s"]
 NARROW += ["arbitrator_share", "speedup_decode"]
+YIELDING = ("accuracy_p", "discard_rate")  # of these, where 80 columns shall hold further ones
 DEPTH_COLUMNS: dict[str, Column] = {
     "depth": _plain("depth", "depth", number(0)),
     "cond_accept": _plain("accepted if tested %", "cond_accept", percent),
@@ -105,7 +109,7 @@ DEPTH_COLUMNS: dict[str, Column] = {
 
 def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
     """The columns that are printed when none are asked for: those that fit, and those that have something to say."""
-    chosen = list(COLUMNS if wide else NARROW)
+    chosen = [name for name in COLUMNS if name not in ASIDE] if wide else list(NARROW)
     silent = [name for name in ("accuracy_spread", "speedup_spread") if summary[name].isna().all()]
     silent += ["repeats"] if (summary.repeats <= 1).all() else []
     arbitrated = (summary.arbitrator_share > 0).any()
@@ -137,13 +141,39 @@ def sort(summary: pd.DataFrame, by: str) -> pd.DataFrame:
 def render(summary: pd.DataFrame, format: str, width: int = 80, columns: Sequence[str] = (), by: str = "task") -> str:
     """The summary as text in one of FORMATS (but for parquet, which is no text).
 
-    `table` fits a terminal of `width` columns and has a block for each `by`; `columns` are names of COLUMNS.
+    `table` fits a terminal of `width` columns and has a block for each `by`; `columns` are names of COLUMNS, and those
+    written `+NAME` join the ones that are printed when none are asked for.
     """
     if format in ("csv", "json"):
         raw = raw_columns(summary, columns)
         return raw.to_csv(index=False) if format == "csv" else raw.to_json(orient="records", indent=1)
-    chosen = checked_columns(columns) or choose(summary, wide=format != "table" or width >= 150)
-    return _written(summary, {name: COLUMNS[name] for name in chosen}, format, width, by)
+    chosen, added = _asked(columns)
+    if not chosen:
+        wide = format != "table" or width >= 150
+        chosen = [name for name in choose(summary, wide) if wide or not added or name not in YIELDING]
+    chosen += [name for name in added if name not in chosen]
+    text = _written(summary, {name: COLUMNS[name] for name in chosen}, format, width, by)
+    said = limit_notes(summary) if "limit_share" in chosen else []
+    if format == "table":
+        said = [textwrap.fill(line, width) for line in said]
+    before = {"latex": "% ", "md": "- "}.get(format, "")
+    return text if not said else text.rstrip() + "\n\n" + "".join(f"{before}{line}\n" for line in said)
+
+
+def limit_notes(summary: pd.DataFrame) -> list[str]:
+    """What `of limit` means, and in one line why it is missing where it is."""
+    lines = []
+    if summary.limit_share.notna().any():
+        lines.append(
+            "of limit: least time to read the weights and caches of the recorded forwards, in % of the decode time"
+        )
+    missing = summary[summary.limit_share.isna() & (summary.limit_unknown != "")]
+    by_reason = missing.groupby("limit_unknown", sort=False).method.agg(lambda names: ", ".join(dict.fromkeys(names)))
+    if len(by_reason):
+        every = len(missing) == len(summary) and len(by_reason) == 1
+        told = [reason if every else f"{names}: {reason}" for reason, names in by_reason.items()]
+        lines.append(f"of limit is not known: {'; '.join(told)}")
+    return lines
 
 
 def render_depths(table: pd.DataFrame, format: str, width: int = 80) -> str:
@@ -155,10 +185,18 @@ def render_depths(table: pd.DataFrame, format: str, width: int = 80) -> str:
 
 def raw_columns(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """The summary for programs: all of it, or what the chosen columns are written from."""
-    if not columns:
-        return summary
-    raw = [name for column in checked_columns(columns) for name in COLUMNS[column].raw]
+    chosen, added = _asked(columns)
+    if not chosen:
+        silent = [name for column in ASIDE if column not in added for name in COLUMNS[column].raw]
+        return summary.drop(columns=silent)
+    raw = dict.fromkeys(name for column in [*chosen, *added] for name in COLUMNS[column].raw)
     return summary[[*IDENTITY, *raw]]
+
+
+def _asked(columns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The columns that are asked for instead of the usual ones, and those beside them. Raises UserError."""
+    added = [name[1:] for name in columns if name.startswith("+")]
+    return checked_columns([name for name in columns if not name.startswith("+")]), checked_columns(added)
 
 
 def _written(rows: pd.DataFrame, columns: dict[str, Column], format: str, width: int, by: str) -> str:
