@@ -195,8 +195,9 @@ def audit(chosen: Plan, length: int, draws: int, out: Path | None, named: bool =
     """
     if out and not out.absolute().parent.is_dir():
         raise UserError(f"there is no folder {out.parent}; make it, or choose another --out")
-    pair = engine.load_models(chosen)
-    prompts = auditing.prompts_of(chosen, pair)
+    eager = engine.load_models(chosen.model_copy(update={"runtime": "eager"}))
+    prompts = auditing.prompts_of(chosen, eager)
+    pair, _ = engine.at_runtime(chosen, eager, prompts[0].ids, chosen.runtime)
     methods: dict[str, Method] = {}
     for spec in chosen.methods:
         try:
@@ -208,7 +209,7 @@ def audit(chosen: Plan, length: int, draws: int, out: Path | None, named: bool =
     sampled = sum(len(auditing.samplings(method)) for method in methods.values())
     texts = len(prompts) * (len(methods) + sampled * auditing.POSITIONS * draws)
     with progress("auditing", texts) as advance:
-        found = list(auditing.audit(pair, methods, prompts, length, draws, advance))
+        found = list(auditing.audit(eager, methods, prompts, length, draws, advance))
     print_audit(console, found)
     if out:
         auditing.write(out, found, pair)

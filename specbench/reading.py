@@ -15,7 +15,7 @@ from specbench.report import tables
 from specbench.report.page import write_page
 from specbench.report.trace_view import print_trace
 from specbench.report.words import sentences
-from specbench.stored import StoredRun
+from specbench.stored import StoredRun, runtime_of
 from specbench.texts import load_decode
 from specbench.trace import trace as trace_of
 
@@ -133,6 +133,8 @@ def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     dtype = models["target"]["dtype"] if models else "dtype not told"
     documents = summary[summary.task != comparison.AVERAGE].documents.max() if len(summary) else 0
     which = f"{first.plan.split} documents" if first.plan.split else "documents"
+    runtime = runtime_of(first.manifest)
+    dtype += f", {runtime} runtime" if runtime != "eager" else ""
     return f"{', '.join(setups)}; {dtype}, {where or 'machine not told'}, up to {documents:.0f} {which} a task"
 
 

@@ -86,6 +86,7 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
         folder.mkdir(parents=True, exist_ok=True)
         records.write_json(path, facts)
     recorder = records.Recorder(folder)
+    before = apart(pair)
     total = plan.repeats * len(requests)
     done = total if recorder.merged else recorder.done()
     gc.collect()
@@ -120,11 +121,27 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
             mark_divergence([s for s, _ in rows], methods, plan, pair, prompt)
         rounds = [row for _, document in rows for row in document]
         recorder.write(index, [s for s, _ in rows], rounds, {name: m.state() for name, m in methods.items()})
-        if not report(Progress(index + 1, total, request, rounds)) and index + 1 < total:
+        go_on = report(Progress(index + 1, total, request, rounds)) or index + 1 == total
+        if not go_on or index + 1 == total:
+            note_apart(folder, pair, before)
+        if not go_on:
             return False
     recorder.finish()
     score(folder, tasks)
     return True
+
+
+def apart(pair: Pair) -> dict[str, float]:
+    """Seconds that were spent apart from decoding: on exports, compilations, captures and shared prefixes."""
+    return {**pair.runtime.seconds, "prefix": pair.prefixes.seconds}
+
+
+def note_apart(folder: Path, pair: Pair, before: dict[str, float]) -> None:
+    """Add to the run's `apart.json` what was spent since `before`."""
+    path = folder / "apart.json"
+    known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    spent = {what: known.get(what, 0.0) + seconds - before.get(what, 0.0) for what, seconds in apart(pair).items()}
+    records.write_json(path, known | spent)
 
 
 def load_models(plan: Plan) -> Pair:
@@ -157,8 +174,9 @@ def at_runtime(plan: Plan, pair: Pair, prompt: list[int], name: str) -> tuple[Pa
 
     def trial(candidate: Runtime) -> None:
         for spec in plan.methods:
-            method = build(spec, replace(pair, runtime=candidate), Unwatched())
-            begin(method, prompt, Sampling(plan.temperature), pair)
+            with suppress_failures():
+                method = build(spec, replace(pair, runtime=candidate), Unwatched())
+                begin(method, prompt, Sampling(plan.temperature), pair)
 
     def warn(line: str) -> None:
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)

@@ -27,6 +27,7 @@ class Prefixes:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
+        self.seconds = 0.0  # that reading prefixes took, in all
         self._kept: weakref.WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], Kept]] = (
             weakref.WeakKeyDictionary()
         )

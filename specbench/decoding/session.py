@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from specbench.decoding.prefix import Kept, Prefixes
 from specbench.decoding.types import Scored, Watch
+from specbench.measure import now
 from specbench.runtimes.eager import EAGER
 from specbench.runtimes.types import LAST as LAST
 from specbench.runtimes.types import Reads, Runtime
@@ -111,9 +112,12 @@ class Session:
         """Fill the cache with the shared beginning; returns its hidden states [P, D] that were asked for."""
         kept, key = prefixes.kept(self.model), (self.runtime.name, *hidden)
         if key not in kept:  # once a task, before anything is timed
-            ids = torch.tensor(prefixes.tokens, device=self.device)
-            _, states = self._runner.forward(ids, 1, hidden, None, None)
+            began = now()
+            _, states = self._runner.forward(sent(prefixes.tokens, self.device), 1, hidden, None, None)
             kept[key] = Kept(self._runner.save(), states)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            prefixes.seconds += now() - began
         else:
             self._runner.load(kept[key].cache)
         self._tokens, self._length = prefixes.tokens.copy(), len(prefixes.tokens)
