@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 METHOD ?= csd
 SUITE ?= math
 
-.PHONY: run test bench reproduce-tables gpu-check pocket pocket-members pocket-heads pocket-arbitrator \
+.PHONY: run test bench bench-peers reproduce-tables gpu-check pocket pocket-members pocket-heads pocket-arbitrator \
   pocket-arbitrator-ablations format clean
 .DEFAULT_GOAL := run
 
@@ -36,6 +36,11 @@ bench: $(STAMP)
 	$(BIN)/python tests/bench_datastore.py
 	$(BIN)/python tests/bench_draft_output.py
 	$(BIN)/python tests/bench_cos.py
+
+# Engines of others that `make bench` compares with where they are installed; using specbench needs none of them.
+bench-peers: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'openvino>=2026' \
+	  'openvino-genai>=2026' 'openvino-tokenizers>=2026'
 
 # Runs what no earlier call has measured, then writes results/tables/; PAIR=, SUITE= and LIMIT= for your own. Figures of
 # the bundled pair that come from no run of a table's methods: forward times (SpecDec++, Table 2), heads (its Table 3),

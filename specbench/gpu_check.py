@@ -35,6 +35,9 @@ GATES = (
         "test_cospec.py",
         "test_arbitrator.py",
         "test_batch.py",
+        "test_runtimes.py",
+        "test_graph.py",
+        "test_prefix.py",
     ),
 )
 TESTS = Path(__file__).parent.parent / "tests"
@@ -43,6 +46,7 @@ NEEDED = (
     *("pydantic", "yaml", "scipy", "pandas", "pyarrow"),
 )
 DTYPES = ("float32", "float16", "bfloat16")
+SHAPES = ("160m-1b", "1b-8b")
 
 
 def main() -> int:
@@ -62,6 +66,11 @@ def main() -> int:
     for dtype in DTYPES:
         print(f"gpu-check: bench in {dtype}", flush=True)
         bench = ["bench", "--device", "cuda", "--dtype", dtype, "--out", f"gpu-check-{dtype}.json"]
+        failed |= subprocess.run([sys.executable, "-m", "specbench.cli", *bench]).returncode
+    for shapes in SHAPES:
+        print(f"gpu-check: synthetic bench of the shapes {shapes}", flush=True)
+        bench = ["bench", "--device", "cuda", "--dtype", "bfloat16", "--shapes", shapes, "--force-acceptance", "0.8"]
+        bench += ["--out", f"gpu-check-{shapes}.json"]
         failed |= subprocess.run([sys.executable, "-m", "specbench.cli", *bench]).returncode
     print("gpu-check: " + ("something failed, see above" if failed else "all passed"))
     return int(bool(failed))

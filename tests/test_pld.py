@@ -191,6 +191,7 @@ def test_the_host_waits_once_a_round(monkeypatch, sampling):
     rounds = build(chosen(), stub("llama"), None).rounds([1, 2, 3, 1, 2], sampling, torch.Generator(DEVICE))
     next(rounds)
     waits, tolist = [], torch.Tensor.tolist
+    monkeypatch.setattr(accept, "on_host", lambda values: False)  # as on a GPU
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: waits.append("tolist") or tolist(self))
     for name in ("item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
         monkeypatch.setattr(torch.Tensor, name, lambda self, *a, _n=name, **k: waits.append(_n))

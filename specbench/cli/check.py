@@ -5,25 +5,57 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.options import DataDir, Device, Dtype, Pair, Set, folder, known, user_errors
+from specbench.cli.options import DataDir, Device, Dtype, Pair, Runtime, Set, folder, known, user_errors
+from specbench.config import UserError
 
 
 def bench(
     pair: Pair = "pocket",
-    documents: Annotated[int, typer.Option(min=2, help="documents of each bundled task")] = 10,
+    runtime: Annotated[
+        list[str] | None,
+        typer.Option(help="eager, static, graph or openvino; may be repeated; default: all that work here"),
+    ] = None,
+    documents: Annotated[int, typer.Option(min=2, help="of each bundled task; of --shapes random prompts")] = 10,
     gamma: Annotated[int, typer.Option(min=1, help="draft length")] = 4,
+    shapes: Annotated[
+        str | None,
+        typer.Option(help="SYNTHETIC: random weights in the shape of 160m-1b or 1b-8b (or tiny), without a pair"),
+    ] = None,
+    force_acceptance: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="SYNTHETIC: with --shapes, each drafted token passes with this probability"),
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     out: Annotated[Path | None, typer.Option(help="also write the figures to this JSON file")] = None,
 ) -> None:
-    """Compare this engine with transformers' own generation, in one process, interleaved; and weigh the instruments.
+    """Compare the engine's runtimes with one another and with others' engines, in one process, interleaved.
+
+    Peers are transformers' own generation and, where installed, OpenVINO GenAI (make bench-peers) and, on CUDA, vLLM.
+    With --shapes nothing is measured but what an engine costs: weights are random and verdicts are drawn.
 
     `specbench bench --documents 20`
-    """
-    from specbench import bench as module
 
+    `specbench bench --runtime static --documents 5 --out bench.json`
+
+    `specbench bench --shapes 160m-1b --force-acceptance 0.8`
+    """
     with user_errors():
-        raise typer.Exit(module.main(pair, documents, gamma, device, dtype, out))
+        if shapes is None and force_acceptance is not None:
+            raise UserError(
+                "--force-acceptance is for --shapes: the acceptance rate of a real pair is measured, not chosen"
+            )
+        if shapes is not None and force_acceptance is None:
+            raise UserError("--shapes are random models, which agree on nothing; add --force-acceptance, such as 0.8")
+        if shapes is not None and pair != "pocket":
+            raise UserError("--shapes make their own models; leave out --pair")
+        from specbench.bench import main as module
+
+        if shapes is None or force_acceptance is None:
+            raise typer.Exit(module.main(pair, runtime or [], documents, gamma, device, dtype, out))
+        raise typer.Exit(
+            module.main_of_shapes(shapes, force_acceptance, runtime or [], documents, gamma, device, dtype, out)
+        )
 
 
 def audit(
@@ -41,16 +73,20 @@ def audit(
     set_: Set = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    runtime: Runtime = "eager",
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="also write the findings to this JSON file")] = None,
 ) -> None:
     """Is a method lossless on this pair, on this machine? Exit code 1 if one that should be is not.
 
-    Greedy texts are compared with vanilla's, and sampled tokens are tested against the target's distribution.
+    Greedy texts are compared with vanilla's, and sampled tokens are tested against the target's distribution, both as
+    transformers computes them, whatever the runtime.
 
     `specbench audit --pair pocket`
 
     `specbench audit --method sps --set sps.gamma=8 --draws 100`
+
+    `specbench audit --runtime static`
     """
     from specbench import commands, config
 
@@ -66,6 +102,7 @@ def audit(
             folder(data_dir),
             device=device,
             dtype=dtype,
+            runtime=runtime,
         )
         raise typer.Exit(commands.audit(plan, length, draws, out, named=bool(method)))
 
