@@ -220,6 +220,7 @@ def test_a_rescued_end_token_ends_the_text():
 @pytest.mark.parametrize("form", ("gate", "lenience"))
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
 def test_one_copy_to_the_host_a_round(monkeypatch, form, sampling):
+    monkeypatch.setattr("specbench.decoding.accept.on_host", lambda values: False)  # as on a GPU
     copies = []
     for name in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
         original = getattr(torch.Tensor, name)

@@ -33,7 +33,6 @@ class ModelDrafter:
         self.session.restart(prompt)
         self.lengths.begin(prompt)
 
-    @torch.inference_mode()
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """K tokens by K forwards; the last one is not fed, so after full acceptance the next round feeds two."""
         lengths = self.lengths

@@ -162,7 +162,6 @@ class Session:
         del self._tokens[length:]
         self._length = length
 
-    @torch.inference_mode()
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Keep the first `start` cached tokens and, of those behind, the ones at `path`, in place.
 
@@ -211,6 +210,8 @@ class Tree:
 
 def sent(tokens: Sequence[int], device: torch.device) -> Tensor:
     """Ids on the device [n]; the host goes on at once, even while the device is busy."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.array(tokens, np.int64))  # a third of the time of torch.tensor
     if device.type != "cuda":
         return torch.tensor(tokens, device=device)
     return torch.tensor(tokens, pin_memory=True).to(device, non_blocking=True)

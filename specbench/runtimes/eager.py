@@ -75,6 +75,7 @@ class EagerRunner:
             self._cache.crop(length - self._length)
         self._length = length
 
+    @torch.inference_mode()
     def move(self, start: int, path: Sequence[int]) -> None:
         kept = start + len(path)
         at = torch.tensor(path, device=self.model.device) + start

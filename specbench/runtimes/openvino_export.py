@@ -18,14 +18,14 @@ import torch
 import torch.nn.functional as F
 import transformers
 from openvino import opset13 as op
-from openvino._offline_transformations import apply_make_stateful_transformation
+from openvino._offline_transformations import apply_make_stateful_transformation, apply_moc_transformations
 from openvino.frontend import FrontEndManager
 from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
 from specbench.ceilings import folder
-from specbench.console import console
+from specbench.console import progress
 from specbench.runtimes.types import Unsupported
 
 SCHEMA = 1  # of what is written: another number, another file
@@ -47,11 +47,17 @@ def exported(model: PreTrainedModel, anew: bool = False) -> tuple[Any, bool]:
             return _read(path), True
         except RuntimeError:  # damaged
             pass
-    said = f"exporting {type(model).__name__} for OpenVINO, once; kept in {path.parent}"
-    if not console.is_terminal:
-        console.print(said, style="dim", highlight=False, soft_wrap=True)
-    with console.status(said):
-        _write(path, traced(model))
+    with progress(f"exporting {type(model).__name__} for OpenVINO", 2, aside=True) as advance:
+        made = traced(model)
+        advance(1)
+        try:
+            _write(path, made)
+        except (OSError, RuntimeError) as error:
+            raise Unsupported(
+                f"OpenVINO's export cannot be kept in {path.parent} ({' '.join(str(error).split())[:160]}); set "
+                "SPECBENCH_CACHE to a folder that can be written"
+            ) from None
+        advance(1)
     return _read(path), False
 
 
@@ -97,7 +103,8 @@ def traced(model: PreTrainedModel) -> Any:
 def _graph(module: nn.Module, example: tuple[Tensor, ...]) -> Any:
     """What `openvino.convert_model` does, but for the usage statistics that it sends."""
     frontend = FrontEndManager().load_by_framework("pytorch")
-    return frontend.convert(frontend.load(TorchScriptPythonDecoder(module, example_input=example)))
+    decoder = TorchScriptPythonDecoder(module, example_input=example)  # must live until all is converted
+    return frontend.convert(frontend.load(decoder))
 
 
 def features_read(model: PreTrainedModel) -> int:
@@ -129,9 +136,10 @@ class Traced(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
-        self.layer = model.get_output_embeddings() or getattr(model, "lm_head", None)
-        if self.layer is None:
+        layer = model.get_output_embeddings() or getattr(model, "lm_head", None)
+        if layer is None:
             raise Unsupported(f"{type(model).__name__} has no output layer that OpenVINO could be given")
+        self.layer: nn.Module = layer
 
     def forward(self, ids: Tensor, mask: Tensor, places: Tensor, rows: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
         count = len(past) // 2 * 2  # the features come last
@@ -218,6 +226,8 @@ def _stateful(made: Any, shapes: list[tuple[int, int]], width: int) -> None:
         given.get_tensor().set_names({name})
         given.get_node().set_friendly_name(name)
         given.get_node().set_partial_shape(ov.PartialShape(shape))
+    made.validate_nodes_and_infer_types()
+    apply_moc_transformations(made, cf=False)
     present = {name: name.replace("past_key_values", "present") for name in cache}
     for output, name in zip(made.outputs[-len(cache) :], present.values(), strict=True):
         output.get_tensor().set_names({name})
@@ -253,15 +263,14 @@ def _read(path: Path) -> Any:
 def _write(path: Path, made: Any) -> None:
     """Whole or not at all: whoever looks meanwhile finds an older one, or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    made_here = Path(tempfile.mkdtemp(dir=path.parent))
+    begun = Path(tempfile.mkdtemp(dir=path.parent))
     try:
-        ov.save_model(made, made_here / "model.xml", compress_to_fp16=False)
-        if path.exists():
-            shutil.rmtree(path, ignore_errors=True)
+        ov.save_model(made, begun / "model.xml", compress_to_fp16=False)
+        shutil.rmtree(path, ignore_errors=True)
         try:
-            os.replace(made_here, path)
+            os.replace(begun, path)
         except OSError:
             if not path.exists():  # else another process was faster, with the same
                 raise
     finally:
-        shutil.rmtree(made_here, ignore_errors=True)
+        shutil.rmtree(begun, ignore_errors=True)

@@ -55,7 +55,7 @@ class PagedRunner:
         self._length = 0
         self._capacity = 0  # blocks
         self._open: Open | None = None
-        self._requests: dict[tuple[int, ...], Any] = {}
+        self._requests: dict[tuple[int, ...], Request] = {}
         self._cache: dict[str, Any] = {}
         self._cached, self._bounds, self._blocks, self._mask_bounds = (_numbers(count) for count in (1, 2, 2, 2))
         self._context = np.zeros((), np.int32)
@@ -145,27 +145,25 @@ class PagedRunner:
         width.ids[:] = ids.numpy()
         width.places[:] = width.offsets + start if block is None else block.places
         for name, tensor in width.tensors.items():
-            request.set_tensor(name, tensor)
-        request.set_tensor("rows", width.rows(keep))
+            request.bind(name, tensor)
+        request.bind("rows", width.rows(keep))
         if features is not None:
-            request.set_tensor("features", ov.Tensor(features.numpy()[:, None]))
+            request.bind("features", ov.Tensor(features.numpy()[:, None]))
         # Of a block each token reads what is marked, and all that lies in front of the block.
-        request.set_tensor("qq_bias", NO_MASK if block is None else ov.Tensor(block.allowed.astype(np.uint8).ravel()))
+        request.bind("qq_bias", NO_MASK if block is None else ov.Tensor(block.allowed.astype(np.uint8).ravel()))
         self._mask_bounds[1] = 0 if block is None else count * count
-        request.infer()
+        request.made.infer()
         self._length = end
-        logits = torch.from_numpy(request.get_output_tensor(0).data[:, 0]).clone()
+        logits = request.output(0).clone()
         if not hidden:
             return logits, None
-        states = [request.get_output_tensor(i).data[:, 0] for i in self.paged.outputs(hidden)]
-        return logits, torch.cat([torch.from_numpy(one) for one in states], -1)
+        return logits, torch.cat([request.output(i) for i in self.paged.outputs(hidden)], -1)
 
-    def _request(self, hidden: tuple[int, ...]) -> Any:
+    def _request(self, hidden: tuple[int, ...]) -> "Request":
         with self._timed("compile"):
-            compiled = self.paged.compiled(hidden)
-        request = compiled.create_infer_request()
+            request = Request(self.paged.compiled(hidden))
         for name, array in self._control.items():
-            request.set_tensor(name, _shared(array))
+            request.bind(name, _shared(array))
         self._requests[hidden] = request
         self._bind(request)
         return request
@@ -185,16 +183,33 @@ class PagedRunner:
         for request in self._requests.values():
             self._bind(request)
 
-    def _bind(self, request: Any) -> None:
+    def _bind(self, request: "Request") -> None:
         for name, tensor in self._cache.items():
-            request.set_tensor(name, tensor)
-        request.set_tensor("block_indices", ov.Tensor(np.arange(self._capacity, dtype=np.int32)))
+            request.bind(name, tensor)
+        request.bind("block_indices", ov.Tensor(np.arange(self._capacity, dtype=np.int32)))
 
     def _width(self, count: int) -> "Width":
         made = Width(count)
         if count <= FEW:
             self._widths[count] = made
         return made
+
+
+class Request:
+    """A compiled model and its inputs. Where one stays the same tensor, nothing is checked or set up anew."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.made = compiled.create_infer_request()
+        self._bound: dict[str, Any] = {}
+
+    def bind(self, name: str, tensor: Any) -> None:
+        if self._bound.get(name) is not tensor:
+            self._bound[name] = tensor
+            self.made.set_tensor(name, tensor)
+
+    def output(self, index: int) -> Tensor:
+        """An output [n, ...], which the next forward overwrites."""
+        return torch.from_numpy(self.made.get_output_tensor(index).data[:, 0])
 
 
 class Width:

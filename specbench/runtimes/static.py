@@ -135,6 +135,7 @@ class StaticRunner:
     def truncate(self, length: int) -> None:
         self.length = length
 
+    @torch.inference_mode()
     def move(self, start: int, path: Sequence[int]) -> None:
         at = torch.tensor(path, device=self.lean.device) + start
         for cached in (*self.cache.keys, *self.cache.values):
