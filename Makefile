@@ -39,8 +39,8 @@ bench: $(STAMP)
 
 # Engines of others that `make bench` compares with where they are installed; using specbench needs none of them.
 bench-peers: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'openvino>=2026' \
-	  'openvino-genai>=2026' 'openvino-tokenizers>=2026'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'openvino>=2026.4' \
+	  'openvino-genai>=2026.4' 'openvino-tokenizers>=2026.4'
 
 # Runs what no earlier call has measured, then writes results/tables/; PAIR=, SUITE= and LIMIT= for your own. Figures of
 # the bundled pair that come from no run of a table's methods: forward times (SpecDec++, Table 2), heads (its Table 3),

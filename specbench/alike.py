@@ -9,7 +9,7 @@ from typing import Any
 
 from specbench.config import UserError
 from specbench.environment import MUST_AGREE
-from specbench.stored import StoredRun, weights_of
+from specbench.stored import StoredRun, runtime_of, weights_of
 
 HASH = " hash"
 
@@ -80,6 +80,16 @@ def _differences(one: StoredRun, other: StoredRun) -> dict[str, str]:
 
 def _short(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def pair_labels(runs: Sequence[StoredRun]) -> list[str]:
+    """A label for the pair of each run: its name, with the runtime where runs of different ones stand side by side."""
+    runtimes = [runtime_of(run.manifest) for run in runs]
+    several = len(set(runtimes)) > 1
+    return [
+        f"{run.plan.pair.name} {runtime}" if several else run.plan.pair.name
+        for run, runtime in zip(runs, runtimes, strict=True)
+    ]
 
 
 def method_labels(runs: Sequence[StoredRun]) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from specbench import metrics, roofline, stats
-from specbench.alike import check_alike, method_labels
+from specbench.alike import check_alike, method_labels, pair_labels
 from specbench.stored import StoredRun
 
 SETUP = ["pair", "sampling"]
@@ -61,10 +61,11 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
     """Read runs for a comparison. Raises UserError if they differ in what must agree and is not in `allowed`."""
     mismatches = check_alike(runs, allowed)
     labels = method_labels(runs)
+    pairs = pair_labels(runs)
     counts, scores, depths, errors = [], [], [], []
     metric: dict[str, str] = {}
     for number, run in enumerate(runs):
-        setup = {"pair": run.plan.pair.name, "sampling": run.sampling}
+        setup = {"pair": pairs[number], "sampling": run.sampling}
         columns = [*metrics.SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "peak_memory"]
         columns += ["new_tokens", "wall_seconds", "prompt_tokens"]
         found = run.scores()  # first: it refuses what is unfinished or damaged

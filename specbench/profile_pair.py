@@ -121,7 +121,9 @@ def measure_forwards(
     """Seconds of a forward by model, runtime, context and width: median and quartiles of `repeats`, warm.
 
     The runtimes are the pair's own and `further` ones. Every repeat goes through all of them in an order drawn anew, so
-    that a drifting machine favours none. `advance` is told of each repeat. Raises UserError if no context fits.
+    that a drifting machine favours none, and through all forwards of one, also in any order, before the next: each has
+    weights of its own, and a processor's cache does not hold them all. `advance` is told of each repeat. Raises
+    UserError if no context fits.
     """
     fitting = [context for context in contexts if context + max(widths) <= pair.context]
     if not fitting:
@@ -136,15 +138,15 @@ def measure_forwards(
             for context in fitting:
                 sessions[name, role, context] = one.session(role, watches[name])
                 sessions[name, role, context].restart(rng.choices(range(pair.vocabulary), k=context))
-    cells = [(key, width) for key in sessions for width in widths]
+    cells = {name: [(key, width) for key in sessions for width in widths if key[0] == name] for name in pairs}
     seconds: dict[tuple[str, str, int, int], list[float]] = {}
     for repeat in range(-WARM, repeats):
         for watch in watches.values():
             watch.start()
-        for (name, role, context), width in rng.sample(cells, len(cells)):
-            session = sessions[name, role, context]
-            session.forward(rng.choices(range(pair.vocabulary), k=width))
-            session.truncate(context)
+        for name in rng.sample(list(pairs), len(pairs)):
+            for key, width in rng.sample(cells[name], len(cells[name])):
+                sessions[key].forward(rng.choices(range(pair.vocabulary), k=width))
+                sessions[key].truncate(key[2])
         for name, watch in watches.items():
             watch.lap()
             for timed in watch.laps()[0].forwards if repeat >= 0 else []:

@@ -49,7 +49,7 @@ class Session:
         self._tokens: list[int] = []
         self._fed: list[Tensor] = []  # fed from the device and not read back yet
         self._length = 0
-        self._tree = Tree(0)
+        self._tree = NO_TREE
 
     def __len__(self) -> int:
         return self._length
@@ -154,11 +154,14 @@ class Session:
             raise ValueError(f"cannot truncate {self._length} cached tokens to {length}")
         if self._tree and length > self._tree.root:
             raise ValueError(f"a tree begins at {self._tree.root}: keep a path of it, or truncate it whole")
-        self._tree = Tree(0)
+        self._tree = NO_TREE
         self._runner.truncate(length)
-        known = len(self._tokens)
-        if self._fed and length < self._length:
-            self._fed = [torch.cat(self._fed)[: length - known]] if length > known else []
+        excess = self._length - max(length, len(self._tokens))
+        while excess > 0:
+            last = self._fed.pop()
+            if last.shape[0] > excess:
+                self._fed.append(last[:-excess])
+            excess -= last.shape[0]
         del self._tokens[length:]
         self._length = length
 
@@ -168,13 +171,13 @@ class Session:
         `path` holds rising offsets from `start`: a path of the open tree, or the first few of a chain.
         """
         kept = start + len(path)
-        if list(path) != list(range(len(path))):
+        if path and path[-1] >= len(path):  # of rising offsets: not the first few
             tokens = self.tokens
             tokens[start:kept] = [tokens[start + i] for i in path]
             self._runner.move(start, path)
             del tokens[kept:]
             self._length = kept
-        self._tree = Tree(0)
+        self._tree = NO_TREE
         self.truncate(kept)
 
 
@@ -206,6 +209,9 @@ class Tree:
         allowed[:, self.root :] = torch.from_numpy(reads).to(device)
         places = self.root + torch.tensor(self.depths, device=device)  # of the tree's tokens
         return Reads(allowed, torch.cat([torch.arange(self.root, device=device), places]), self.root)
+
+
+NO_TREE = Tree(0)
 
 
 def sent(tokens: Sequence[int], device: torch.device) -> Tensor:
