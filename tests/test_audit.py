@@ -1,7 +1,6 @@
 """The audit finds five seeded defects, passes what is lossless, and knows what it can see."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -95,7 +94,7 @@ def without_residual(draft, scored, sampling, rng):
     if sampling.greedy or verdict.accepted == len(verdict.drafted):
         return verdict
     p = probabilities(scored.logits[verdict.accepted : verdict.accepted + 1], sampling)
-    return replace(verdict, token=int(pick(p, rng)))
+    return verdict._replace(token=int(pick(p, rng)))
 
 
 def bonus_of_the_row_before(draft, scored, sampling, rng):
@@ -103,7 +102,7 @@ def bonus_of_the_row_before(draft, scored, sampling, rng):
     if verdict.accepted < len(verdict.drafted):
         return verdict
     token, _ = draw(scored.logits[-2:-1], sampling, rng)
-    return replace(verdict, token=int(token))
+    return verdict._replace(token=int(token))
 
 
 class ShortCache(Stateless):

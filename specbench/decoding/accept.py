@@ -7,6 +7,7 @@ the token to emit if the scan stops there. A rule then says at which mismatches 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +18,7 @@ from specbench.decoding.types import Draft, Sampling, Scored, Verdict
 Accept = Callable[[Draft, Scored, Sampling, torch.Generator], Verdict]
 
 
-@dataclass(frozen=True)
-class Weighed:
+class Weighed(NamedTuple):
     """A draft of K tokens under the exact rule, on the host."""
 
     drafted: list[int]  # [K]

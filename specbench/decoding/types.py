@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -34,8 +34,7 @@ class Sampling:
         return self.temperature == 0
 
 
-@dataclass(frozen=True)
-class Scored:
+class Scored(NamedTuple):
     """What a model says after a block of tokens: row i predicts the token after the i-th one."""
 
     logits: Tensor  # [n, V]
@@ -80,8 +79,7 @@ def tested_in_turn(parents: tuple[int, ...]) -> list[list[int]]:
     return found
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """How a draft was judged: its tokens on `path` stand, then `token` follows (a correction, or the bonus)."""
 
     path: tuple[int, ...]  # indices into `drafted`; of a chain, the first few
