@@ -1,6 +1,10 @@
 """Where a text ends: EOS, stop strings split over tokens, and length limits, inside a block, with exact counts."""
 
+import itertools
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.types import Round, Verdict
@@ -94,3 +98,64 @@ def test_blocks_and_single_tokens_end_alike():
 def test_rescues_behind_the_end_do_not_count():
     _, rounds = run([Round([1]), block(2, END, 2, 2, rescued=(0, 2))])
     assert rounds[-1].rescued == 1
+
+
+STOPS = ("Question:", "\ndef", "\n#", "ab", "…", "é)", "x ", "\n\n", "0.")
+
+
+@pytest.fixture(scope="module")
+def stopping(pocket):
+    """The first count of tokens whose text holds a stop string, by looking at all of it each time; None: never."""
+
+    def naive(tokens, stops):
+        return next(
+            (n for n in range(1, len(tokens) + 1) if any(s in pocket.detokenizer(tokens[:n]) for s in stops)), None
+        )
+
+    return naive
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    words=st.lists(
+        st.sampled_from(
+            [
+                "Quest",
+                "ion",
+                "Question",
+                ":",
+                "\n",
+                "de",
+                "def",
+                "#",
+                "a",
+                "b",
+                "…",
+                "é",
+                ")",
+                "x",
+                " ",
+                "0",
+                ".",
+                "Then 4 + 5 = 9. ",
+            ]
+        ),
+        min_size=1,
+        max_size=14,
+    ),
+    stops=st.lists(st.sampled_from(STOPS), min_size=1, max_size=3, unique=True),
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+)
+def test_a_stop_string_is_found_where_it_ends(pocket, stopping, words, stops, sizes):
+    """However the tokens come: the shortcut that looks at single tokens loses none."""
+    tokens = [t for word in words for t in pocket.tokenizer(word, add_special_tokens=False)["input_ids"]]
+    ending, at = Ending(Limits(10**6, frozenset(), tuple(stops)), pocket.detokenizer), 0
+    for turn in itertools.count():
+        step = sizes[turn % len(sizes)]
+        if ending.reason or at >= len(tokens):
+            break
+        ending.keep(tokens[at : at + step])
+        at += step
+    expected = stopping(tokens, stops)
+    assert (ending.reason == "stop") == (expected is not None)
+    assert len(ending.tokens) == (len(tokens) if expected is None else expected)
