@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from specbench import environment
 from specbench.measure import Stopwatch
@@ -107,7 +108,7 @@ def measure(
         # Eight times the operations of half the side.
         if not products or 8 * 2 * (side / 2) ** 3 / products[-1]["median"] <= LONGEST:
             a, b = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
-            work: dict[str, Work] = {"product": lambda a=a, b=b: torch.mm(a, b)}  # type: ignore[misc]
+            work = _products(a, b)
             products.append({"side": side} | _fastest(device, work, 2 * side**3, repeats))
         advance(1)
     return {
@@ -127,6 +128,15 @@ def _movers(size: int, device: torch.device) -> dict[str, Work]:
     half = len(array) // 2
     one, other = array[:half], array[half : 2 * half]
     return {"sum": lambda: array.sum(), "copy": lambda: one.copy_(other)}
+
+
+def _products(a: Tensor, b: Tensor) -> dict[str, Work]:
+    """Ways to multiply two square matrices; on a CPU also by oneDNN, with the second one laid out for it."""
+    ways: dict[str, Work] = {"product": lambda: torch.mm(a, b)}
+    if a.device.type == "cpu" and a.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        packed = torch.ops.mkldnn._reorder_linear_weight(b, len(a))
+        ways["laid out"] = lambda: torch.ops.mkldnn._linear_pointwise(a, packed, None, "none", [], "")
+    return ways
 
 
 def _fastest(device: torch.device, ways: Mapping[str, Work], amount: int, repeats: int) -> dict[str, Any]:

@@ -209,7 +209,12 @@ def audit(chosen: Plan, length: int, draws: int, out: Path | None, named: bool =
     sampled = sum(len(auditing.samplings(method)) for method in methods.values())
     texts = len(prompts) * (len(methods) + sampled * auditing.POSITIONS * draws)
     with progress("auditing", texts) as advance:
-        found = list(auditing.audit(eager, methods, prompts, length, draws, advance))
+
+        def between(count: int) -> None:
+            advance(count)
+            pair.runtime.settle()
+
+        found = list(auditing.audit(eager, methods, prompts, length, draws, between))
     print_audit(console, found)
     if out:
         auditing.write(out, found, pair)

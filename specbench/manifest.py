@@ -14,7 +14,7 @@ from specbench.harness import Request
 from specbench.models import Pair
 from specbench.plan import Plan
 from specbench.roofline import facts
-from specbench.stored import runtime_of, weights_of
+from specbench.stored import runtime_told, weights_of
 
 
 def manifest(
@@ -29,8 +29,7 @@ def manifest(
     generation: dict[str, dict[str, Any]] = {}
     for r in requests:
         bounds = {"max_length": plan.max_length} if plan.max_length else {}
-        shared = {"prefix_tokens": prefixes[r.task]} if prefixes.get(r.task) else {}
-        told = generation.setdefault(r.task, {"until": r.until, "max_new_tokens": 0} | bounds | shared)
+        told = generation.setdefault(r.task, {"until": r.until, "max_new_tokens": 0} | bounds)
         told["max_new_tokens"] = max(told["max_new_tokens"], r.max_new_tokens)
     return {
         "schema": records.VERSION,
@@ -42,6 +41,7 @@ def manifest(
         "prompts_hash": digest([request.prompt_hash for request in requests]),
         "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
         "generation": generation,
+        "prefix_tokens": {task: count for task, count in prefixes.items() if count},
         "headline": {line.task: task_info(line.task).metric for line in plan.tasks},
         "environment": environment.describe(pair.device),
         "ceilings": ceilings.known(pair.device, pair.models["target"].dtype),  # of this machine, if they were measured
@@ -57,16 +57,12 @@ def check_same(stored: dict[str, Any], found: dict[str, Any], folder: Path) -> N
         differing.append("models")
     machine = environment.MUST_AGREE
     differing += [key for key in machine if stored["environment"][key] != found["environment"][key]]
-    if runtime_of(stored) != runtime_of(found):
+    if runtime_told(stored) != runtime_told(found):
         differing.append("runtime")
-    if _prefixes(stored) != _prefixes(found):
+    if stored.get("prefix_tokens", {}) != found["prefix_tokens"]:
         differing.append("shared prefixes")
     if differing:
         raise UserError(f"{folder} was begun with other {', '.join(differing)}; start a new run instead of --resume")
-
-
-def _prefixes(stored: Mapping[str, Any]) -> dict[str, int]:
-    return {task: told["prefix_tokens"] for task, told in stored["generation"].items() if "prefix_tokens" in told}
 
 
 def digest(data: Any) -> str:

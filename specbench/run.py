@@ -60,13 +60,14 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
     `report` is called after every document and says whether to go on. Returns whether all documents are done; then the
     folder holds samples, rounds, scores and summary.
     """
+    before = apart(pair) if pair else {}
     pair = pair or load_models(plan)
     tasks = load_tasks(plan, pair)
     requests = tasks.requests()
     prompts = [encode(pair, request.prompt) for request in requests]
     path = folder / "manifest.json"
     stored = json.loads(path.read_text()) if path.exists() else None
-    pair, why = at_runtime(plan, pair, prompts[0], runtime_of(stored) if stored else plan.runtime)
+    pair, why = at_runtime(plan, pair, max(prompts, key=len), runtime_of(stored) if stored else plan.runtime)
     stopwatch = Stopwatch(pair.device)
     methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.methods}
     sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
@@ -86,7 +87,6 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
         folder.mkdir(parents=True, exist_ok=True)
         records.write_json(path, facts)
     recorder = records.Recorder(folder)
-    before = apart(pair)
     total = plan.repeats * len(requests)
     done = total if recorder.merged else recorder.done()
     gc.collect()
@@ -150,6 +150,15 @@ def load_models(plan: Plan) -> Pair:
     return pair if plan.runtime == AUTO else replace(pair, runtime=choose.runtime(plan.runtime, pair))
 
 
+def start(spec: MethodSpec, pair: Pair, prompt: list[int], sampling: Sampling = Sampling()) -> None:  # noqa: B008
+    """Build a method and let it decode its first rounds, for nothing but whether it can."""
+    begin(build(spec, pair, Unwatched()), prompt, sampling, pair)
+
+
+def warn(line: str) -> None:
+    console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
 def begin(method: Method, prompt: list[int], sampling: Sampling, pair: Pair) -> None:
     """The first rounds of a text, for nothing but what they make ready."""
     for _ in itertools.islice(method.rounds(prompt, sampling, torch.Generator(pair.device)), READY_ROUNDS):
@@ -175,11 +184,7 @@ def at_runtime(plan: Plan, pair: Pair, prompt: list[int], name: str) -> tuple[Pa
     def trial(candidate: Runtime) -> None:
         for spec in plan.methods:
             with suppress_failures():
-                method = build(spec, replace(pair, runtime=candidate), Unwatched())
-                begin(method, prompt, Sampling(plan.temperature), pair)
-
-    def warn(line: str) -> None:
-        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+                start(spec, replace(pair, runtime=candidate), prompt, Sampling(plan.temperature))
 
     found, why = choose.fastest(pair, trial, warn)
     console.print(f"[dim]runtime: {found.name} ({why})[/]", highlight=False)
@@ -215,9 +220,9 @@ def _decoder(
         rng = torch.Generator(pair.device).manual_seed(seed)
         try:
             rounds = timed(until_end(method.rounds(prompt, sampling, rng), ending), stopwatch)
-        except Unsupported:
-            raise
-        except Exception:  # whatever a method or a model raises is this sample's result
+        except Exception as error:  # whatever a method or a model raises is this sample's result
+            if warmup and isinstance(error, Unsupported):
+                raise
             return sample | {"finish": "error", "error": traceback.format_exc()}, []
         laps = stopwatch.laps()
         sample |= {
@@ -414,8 +419,13 @@ def text_generator(
     What a method learns goes from text to text, until one of another task comes.
     """
     loaded = load_pair(read_pair(pair), device, dtype)
-    loaded = replace(loaded, runtime=choose.runtime(runtime, loaded))
-    built = build(load_method(method), loaded, Stopwatch(loaded.device))
+    spec = load_method(method)
+    if runtime == AUTO:
+        found, _ = choose.fastest(loaded, lambda one: start(spec, replace(loaded, runtime=one), [0] * 8), warn)
+    else:
+        found = choose.runtime(runtime, loaded)
+    loaded = replace(loaded, runtime=found)
+    built = build(spec, loaded, Stopwatch(loaded.device))
 
     known = ""
 
@@ -429,6 +439,7 @@ def text_generator(
         ids = encode(loaded, prompt)
         if len(ids) + max_new_tokens + built.reach > loaded.context:
             raise ValueError(f"a prompt of {len(ids)} tokens leaves no room for {max_new_tokens} in {loaded.context}")
+        loaded.runtime.settle()
         for _ in until_end(built.rounds(ids, Sampling(temperature), rng), ending):
             pass
         return ending.text()

@@ -26,6 +26,12 @@ def runtime_of(manifest: Mapping[str, Any]) -> str:
     return name
 
 
+def runtime_told(manifest: Mapping[str, Any]) -> str:
+    """The runtime of a run, in words, with all that decides its numbers: versions and settings."""
+    facts = {k: v for k, v in manifest.get("runtime", {}).items() if k not in ("name", "asked", "why")}
+    return " ".join([runtime_of(manifest), *([json.dumps(facts, sort_keys=True)] if facts else [])])
+
+
 def weights_of(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The models of a run, without what their forwards move and compute: earlier runs do not tell that."""
     models = manifest["models"] or {}
@@ -123,7 +129,7 @@ class StoredRun:
         models = self.manifest["models"]
         return {key: environment.get(key) for key in MUST_AGREE} | {
             "dtype": models["target"]["dtype"] if models else None,
-            "runtime": runtime_of(self.manifest) if models else None,
+            "runtime": runtime_told(self.manifest) if models else None,
         }
 
     def documents(self) -> dict[str, dict[int, str]]:

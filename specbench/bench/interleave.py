@@ -54,9 +54,16 @@ def over(mine: Taken, base: Taken) -> Interval | None:
 
 
 def interleave(
-    engines: Sequence[Engine], prompts: Sequence[Prompt], device: torch.device, see: See
+    engines: Sequence[Engine],
+    prompts: Sequence[Prompt],
+    device: torch.device,
+    see: See,
+    between: Callable[[], None] = lambda: None,
 ) -> dict[str, Taken]:
-    """Time every engine on every prompt; `see` is shown the texts of each prompt. All must have been warmed up."""
+    """Time every engine on every prompt; `see` is shown the texts of each prompt. All must have been warmed up.
+
+    What runtimes put off until nothing is timed is done `between` prompts.
+    """
     taken = {one.name: Taken(*(np.zeros(len(prompts)) for _ in range(5))) for one in engines}
     order = random.Random(0)
     task = None
@@ -82,6 +89,7 @@ def interleave(
                     found.rounds[at] = len(laps)
             task = of
             see(prompt, texts)
+            between()
             advance(1)
     return taken
 

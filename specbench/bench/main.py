@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,9 @@ def main(
     engines = [engine for one in pairs.values() for engine in ours(one, gamma)]
     theirs, without = peers(pair, gamma)
     engines += theirs
-    settle(engines, pairs, prompts[0][1])
+    between = settle(engines, pairs, prompts[0][1])
     agreement = Agreement(pair, engines)
-    taken = interleave(engines, prompts, pair.device, agreement.see)
+    taken = interleave(engines, prompts, pair.device, agreement.see, between)
     forwards = every_forward(pairs)
     took = Took(taken, missing | without)
     cuda, judged = pair.device.type == "cuda", pair_name == BUNDLED
@@ -128,8 +128,8 @@ def main_of_shapes(
     check_room(pair, len(prompts[0][1]), gamma)
     pairs, missing = runnable(pair, runtimes, shapes.too_large(shape, pair, runtimes))
     engines = [engine for one in pairs.values() for engine in synthetic(one, gamma, rate)]
-    settle(engines, pairs, prompts[0][1])
-    taken = interleave(engines, prompts, where, lambda prompt, texts: None)
+    between = settle(engines, pairs, prompts[0][1])
+    taken = interleave(engines, prompts, where, lambda prompt, texts: None, between)
     forwards = every_forward(pairs)
     took = Took(taken, missing)
     cuda, judged = where.type == "cuda", shape == "1b-8b" and kind == torch.bfloat16
@@ -172,11 +172,16 @@ def check_room(pair: Pair, longest: int, gamma: int) -> None:
         raise UserError(f"the prompts need {need} positions, and {pair.name} has {pair.context}; use a smaller --gamma")
 
 
-def settle(engines: Sequence[Engine], pairs: Mapping[str, Pair], prompt: list[int]) -> None:
-    """Everything that is done once is done: first texts, then what the runtimes put off."""
+def settle(engines: Sequence[Engine], pairs: Mapping[str, Pair], prompt: list[int]) -> Callable[[], None]:
+    """Do once what is done once: first texts, then what the runtimes put off. Returns what does that again."""
+
+    def between() -> None:
+        for one in pairs.values():
+            one.runtime.settle()
+
     warm_up(engines, prompt)
-    for one in pairs.values():
-        one.runtime.settle()
+    between()
+    return between
 
 
 def every_forward(pairs: Mapping[str, Pair]) -> dict[str, dict[str, dict[int, float]]]:

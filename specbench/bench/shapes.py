@@ -15,7 +15,8 @@ from specbench.models import Pair
 
 POSITIONS = 1024  # of every shape: room for the texts here; what a cache made for 128 K takes says nothing of an engine
 SLACK = 1.1  # of the weights: caches, logits and what lies between
-COPIES = {"openvino": 2}  # of the weights that a runtime makes beside the models: the exported and the compiled ones
+# Of the weights, that a runtime makes beside the models on a CPU: the exported and the compiled ones; two layouts.
+COPIES = {"openvino": 2, "static": 2}
 
 
 def _llama(**sizes: Any) -> dict[str, Any]:

@@ -37,9 +37,11 @@ class Prefixes:
         self._kept.clear()
         self.tokens = list(tokens)
 
-    def fits(self, tokens: Sequence[int], keep: int) -> bool:
-        """Whether `tokens` begin with the prefix, and their last `keep` (0: all) lie behind it."""
+    def fits(self, tokens: Sequence[int] | Tensor, keep: int) -> bool:
+        """Whether `tokens`, from the host, begin with the prefix, and their last `keep` (0: all) lie behind it."""
         shared = len(self.tokens)
+        if isinstance(tokens, Tensor):
+            return False
         return 0 < shared < len(tokens) and 0 < keep <= len(tokens) - shared and list(tokens[:shared]) == self.tokens
 
     def kept(self, model: PreTrainedModel) -> dict[tuple[Any, ...], Kept]:

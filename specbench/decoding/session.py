@@ -47,7 +47,7 @@ class Session:
         self.prefixes = prefixes
         self._runner = runtime.runner(model)
         self._tokens: list[int] = []
-        self._fed: list[Tensor] = []  # fed from the device and not read back yet
+        self._fed: list[Fed] = []  # not read back yet
         self._length = 0
         self._tree = NO_TREE
 
@@ -57,9 +57,9 @@ class Session:
     @property
     def tokens(self) -> list[int]:
         """The cached sequence. Reads ids back from the device where they were fed from there."""
-        if self._fed:
-            self._tokens += (torch.cat(self._fed) if len(self._fed) > 1 else self._fed[0]).tolist()
-            self._fed.clear()
+        for fed in self._fed:
+            self._tokens += fed.read()
+        self._fed.clear()
         return self._tokens
 
     def restart(self, prompt: Sequence[int]) -> Scored:
@@ -86,7 +86,8 @@ class Session:
         last `together` tokens of a chain read one another in both directions; nothing in front of them reads them.
         """
         known = None
-        if self._length == 0 and self.prefixes and self._begins(tokens, keep, parents, together, features):
+        plain = parents is None and features is None and not together
+        if self._length == 0 and self.prefixes and plain and self.prefixes.fits(tokens, keep):
             known = self._begin(self.prefixes, hidden)
             tokens = tokens[len(self.prefixes.tokens) :]
         ids = tokens if isinstance(tokens, Tensor) else sent(tokens, self.device)
@@ -96,17 +97,12 @@ class Session:
             logits, states = self._runner.forward(ids, keep, hidden, features, reads)
         self._length += width
         if isinstance(tokens, Tensor):
-            self._fed.append(tokens)
+            self._fed.append(Fed(tokens))
         else:
             self.tokens.extend(tokens)
         if known is not None and states is not None:
             states = torch.cat([known, states])
         return Scored(logits if logits.shape[1] == self.vocabulary else logits[:, : self.vocabulary], hidden=states)
-
-    def _begins(self, tokens: Sequence[int] | Tensor, keep: int, *others: object) -> bool:
-        """Whether a first block begins with the tokens that all prompts begin with, and is a plain chain."""
-        plain = not isinstance(tokens, Tensor) and not any(other is not None and other != 0 for other in others)
-        return plain and bool(self.prefixes and self.prefixes.fits(tokens, keep))  # type: ignore[arg-type]
 
     def _begin(self, prefixes: Prefixes, hidden: Sequence[int]) -> Tensor | None:
         """Fill the cache with the shared beginning; returns its hidden states [P, D] that were asked for."""
@@ -158,10 +154,12 @@ class Session:
         self._runner.truncate(length)
         excess = self._length - max(length, len(self._tokens))
         while excess > 0:
-            last = self._fed.pop()
-            if last.shape[0] > excess:
-                self._fed.append(last[:-excess])
-            excess -= last.shape[0]
+            last = self._fed[-1]
+            if last.count > excess:
+                last.count -= excess
+                break
+            excess -= last.count
+            self._fed.pop()
         del self._tokens[length:]
         self._length = length
 
@@ -179,6 +177,25 @@ class Session:
             self._length = kept
         self._tree = NO_TREE
         self.truncate(kept)
+
+
+class Fed:
+    """Ids [n] that were fed from the device; a GPU copies them to the host at once, and nobody waits for that."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self.ids = ids
+        self.count = ids.shape[0]  # the first so many are still cached
+        self.arrived: torch.cuda.Event | None = None
+        if ids.is_cuda:
+            self.ids = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
+            self.ids.copy_(ids, non_blocking=True)
+            self.arrived = torch.cuda.Event()
+            self.arrived.record()
+
+    def read(self) -> list[int]:
+        if self.arrived and not self.arrived.query():
+            self.arrived.synchronize()
+        return self.ids[: self.count].tolist() if self.count < self.ids.shape[0] else self.ids.tolist()
 
 
 class Tree:
@@ -206,8 +223,11 @@ class Tree:
         for row, seen in enumerate(self.seen[-width:]):
             reads[row, list(seen)] = True
         allowed = torch.ones(width, self.root + len(self), dtype=torch.bool, device=device)
-        allowed[:, self.root :] = torch.from_numpy(reads).to(device)
-        places = self.root + torch.tensor(self.depths, device=device)  # of the tree's tokens
+        laid_out = torch.from_numpy(reads)
+        allowed[:, self.root :] = (
+            laid_out if device.type == "cpu" else laid_out.pin_memory().to(device, non_blocking=True)
+        )
+        places = self.root + sent(self.depths, device)  # of the tree's tokens
         return Reads(allowed, torch.cat([torch.arange(self.root, device=device), places]), self.root)
 
 

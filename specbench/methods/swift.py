@@ -116,7 +116,9 @@ class SelfDrafter:
         inner = self.layers - 2
         attention, mlp = [i + 1 for i in skip if i < inner], [i - inner + 1 for i in skip if i >= inner]
         model = without(self.target.model, attention, mlp)
-        return Session(model, "draft", self.watch, self.target.vocabulary, beside(self.target.runtime, model))
+        return Session(
+            model, "draft", self.watch, self.target.vocabulary, beside(self.target.runtime, model, checked=False)
+        )
 
     def state(self) -> list[list[Any]]:
         """Every set that was tried, as the hexadecimal number with bit i set for sublayer i, and its score."""

@@ -23,8 +23,12 @@ class Choice(NamedTuple):
 def runtime(name: str, pair: Pair) -> Runtime:
     """A runtime for the models of a pair. Raises Unsupported if it cannot run them, or not on this machine."""
     made = _make(name, pair)
-    for model in pair.models.values():
-        made.runner(model)
+    try:
+        for model in pair.models.values():
+            made.runner(model)
+    except (ImportError, TypeError) as error:  # a release of its library that lacks something
+        reason = " ".join(str(error).split())[:160]
+        raise Unsupported(f"the {name} runtime cannot run here: {reason}; install its library anew") from None
     return made
 
 
@@ -41,7 +45,7 @@ def _make(name: str, pair: Pair) -> Runtime:
         from specbench.runtimes.openvino import OpenVINO
 
         return OpenVINO(pair.device)
-    raise UserError(f"--runtime {name}: there is no such runtime; choose {', '.join(NAMES)} or {AUTO}")
+    raise UserError(f"--runtime {name}: there is no such runtime; choose {', '.join(NAMES)}, or auto in a run")
 
 
 def fastest(pair: Pair, trial: Callable[[Runtime], None], warn: Callable[[str], None]) -> Choice:
@@ -65,15 +69,16 @@ def fastest(pair: Pair, trial: Callable[[Runtime], None], warn: Callable[[str], 
     return Choice(EAGER, f"{' and '.join(passed)} cannot run this")
 
 
-def beside(runtime: Runtime, model: PreTrainedModel) -> Runtime:
+def beside(runtime: Runtime, model: PreTrainedModel, checked: bool = True) -> Runtime:
     """For a model that a method makes for itself (fewer layers, adapters, a head): static where it can be read.
 
-    An export or a capture of each would take longer than it saves.
+    An export or a capture of each would take longer than it saves. Without `checked` the reading is taken for right:
+    where the model is part of one that was checked, and is made while time is taken.
     """
     if runtime is EAGER:
         return EAGER
     try:
-        STATIC.runner(model)
+        STATIC.lean(model, checked)
     except Unsupported:
         return EAGER
     return STATIC

@@ -97,15 +97,16 @@ def grouped(own: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
     """Queries [n, H, D] over keys and values [K, S, D], those that share them as further rows: [n, H D]."""
     n, groups, size = q.shape[0], own.groups, own.size
     rows = q.view(n, groups, -1, size).permute(1, 2, 0, 3).reshape(groups, -1, size)  # [K, H/K · n, D]
+    rows = rows * own.scale  # before the product, which half precision may not hold unscaled
     if mask is not None:
         mask = mask.repeat(rows.shape[1] // n, 1) if rows.shape[1] != n else mask
     if own.softcap:
-        scores = torch.tanh(torch.bmm(rows, k.transpose(1, 2)) * (own.scale / own.softcap)) * own.softcap
+        scores = torch.tanh(torch.bmm(rows, k.transpose(1, 2)) / own.softcap) * own.softcap
         scores = scores if mask is None else scores + mask
     elif mask is None:
-        scores = torch.bmm(rows, k.transpose(1, 2)) * own.scale
+        scores = torch.bmm(rows, k.transpose(1, 2))
     else:
-        scores = torch.baddbmm(mask, rows, k.transpose(1, 2), alpha=own.scale)
+        scores = torch.baddbmm(mask, rows, k.transpose(1, 2))
     weights = scores.softmax(-1) if scores.element_size() > 2 else scores.softmax(-1, torch.float32).to(v.dtype)
     found = torch.bmm(weights, v).view(groups, -1, n, size)
     return found.permute(2, 0, 1, 3).reshape(n, -1)

@@ -18,7 +18,9 @@ from specbench.runtimes.decoder import Step
 from specbench.runtimes.static import STATIC, Lean, StaticRunner, additive, doubled
 from specbench.runtimes.types import Reads, Unsupported
 
-WIDEST = 64  # tokens; wider blocks (prompts) are computed as `static` does
+WIDEST = 64  # tokens; wider blocks are computed as `static` does
+NARROW = 16  # tokens; wider ones whose last logits alone are wanted are ends of prompts
+ROOM = 2048  # tokens that a cache has room for at first: when it grows, its graphs are captured anew
 WARM_UP = 3  # runs before a capture, in which libraries choose and load their kernels
 
 
@@ -87,9 +89,10 @@ class GraphRunner(StaticRunner):
         self, ids: Tensor, keep: int, hidden: Sequence[int], features: Tensor | None, reads: Reads | None
     ) -> tuple[Tensor, Tensor | None]:
         width, end = ids.shape[0], self.length + ids.shape[0]
-        if width > WIDEST:
+        prompt = self.length == 0 or (keep and width > NARROW)  # of any width: each would be a graph of its own
+        if width > WIDEST or (prompt and not reads):
             return super().forward(ids, keep, hidden, features, reads)
-        self.reserve(end)
+        self.reserve(max(end, ROOM))
         key = Key(width, doubled(end), tuple(hidden), reads is not None, features is not None)
         step = self.steps.get(key)
         if step is None:
@@ -106,11 +109,15 @@ class GraphRunner(StaticRunner):
 
     @torch.inference_mode()
     def capture(self, key: Key, pool: Any) -> None:
-        """Capture a step. Its runs meanwhile write behind the sequence, where nothing is kept."""
-        self.reserve(self.length + key.width)
-        if step := self.steps.get(key):
-            step.start.fill_(min(self.length, key.reach - key.width))
-            step.capture(pool)
+        """Capture a step, in place; its runs meanwhile write to the cache's first rows, which are put back."""
+        step = self.steps[key]
+        rows = [cached[:, : key.width] for cached in (*self.cache.keys, *self.cache.values)]
+        kept = [row.clone() for row in rows]
+        step.start.zero_()
+        step.places.copy_(step.own)
+        step.capture(pool)
+        for row, was in zip(rows, kept, strict=True):
+            row.copy_(was)
 
 
 class FixedStep:

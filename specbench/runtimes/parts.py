@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specbench.decoding.layer_skip import NoAttention, NoOutput, decoder_layers
+from specbench.decoding.layer_skip import NoAttention, NoOutput
 from specbench.eagle_head import EagleHead
 from specbench.runtimes.products import Map, product
 from specbench.runtimes.types import Unsupported
@@ -83,7 +83,7 @@ def read(model: PreTrainedModel) -> Parts:
         raise Unsupported("the static runtime runs a model on one device, and this one is spread; use --runtime eager")
     config, decoder = model.config.get_text_config(), model.get_decoder()
     try:
-        layers = [(_attention(layer, config), _mlp(layer)) for layer in decoder_layers(model)]
+        layers = [(_attention(layer, config), _mlp(layer)) for layer in decoder.layers]
     except (AttributeError, ValueError) as error:
         raise Unsupported(f"the static runtime cannot read {kind}: {error}; use --runtime eager") from None
     if not any(attention for attention, _ in layers):
@@ -213,7 +213,8 @@ def _output(model: PreTrainedModel) -> Map:
         if cap is not None:
             found = torch.tanh(found / cap) * cap
         for hook in hooks:
-            found = hook(layer, (), Said(found)).logits
+            changed = hook(layer, (), Said(found))
+            found = found if changed is None else changed.logits
         return found
 
     return logits
