@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parent
 # Beside the package in a checkout, inside it when installed from a wheel.
 SUITES = next(p for p in (PACKAGE.parent / "suites", PACKAGE / "suites") if p.exists())
 OWN_PAIR = "own"
+RUNTIMES = ("eager", "static", "graph", "openvino", "auto")  # how forwards are computed; auto is the fastest here
 BUNDLED = "bundled:"
 
 

@@ -1,8 +1,18 @@
 """The plan of a run: all that decides what it does, resolved from a pair, a suite, methods and options."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from specbench.config import MethodSpec, PairSpec, SamplingSpec, Settings, SuiteSpec, TaskLine, load_suite, task_info
+from specbench.config import (
+    RUNTIMES,
+    MethodSpec,
+    PairSpec,
+    SamplingSpec,
+    Settings,
+    SuiteSpec,
+    TaskLine,
+    load_suite,
+    task_info,
+)
 
 
 class Plan(Settings):
@@ -30,6 +40,13 @@ class Plan(Settings):
     chat_template: bool = False
     trust_remote_code: bool = False
     allow_pickle: bool = False
+
+    @field_validator("runtime")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in RUNTIMES:
+            raise ValueError(f"--runtime {name}: there is no such runtime; choose {', '.join(RUNTIMES)}")
+        return name
 
     def against(self, method: str) -> str | None:
         """The baseline of a method, by name; None if the run has none."""

@@ -13,8 +13,6 @@ from rich.markup import escape
 from specbench import config
 from specbench.config import UserError
 
-RUNTIMES = ("eager", "static", "graph", "openvino", "auto")
-
 
 class Format(str, Enum):
     table = "table"
@@ -70,7 +68,7 @@ Runtime = Annotated[
     str,
     typer.Option(
         help="how forwards are computed: eager (transformers' own), static, graph (a GPU), openvino (a CPU) or auto",
-        autocompletion=lambda incomplete: [name for name in RUNTIMES if name.startswith(incomplete)],
+        autocompletion=lambda incomplete: [name for name in config.RUNTIMES if name.startswith(incomplete)],
     ),
 ]
 DataDir = Annotated[

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 from transformers import PreTrainedModel
 
-from specbench.config import UserError
+from specbench.config import RUNTIMES, UserError
 from specbench.models import Pair
 from specbench.runtimes.eager import EAGER
 from specbench.runtimes.static import STATIC
 from specbench.runtimes.types import Runtime, Unsupported
 
-NAMES = ("eager", "static", "graph", "openvino")
 AUTO = "auto"
+NAMES = tuple(name for name in RUNTIMES if name != AUTO)
 
 
 class Choice(NamedTuple):
