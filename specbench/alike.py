@@ -18,7 +18,7 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
     """Compare what runs were made on. Returns lines for the table's caption; raises UserError on a real difference."""
     lines = []
     first = runs[0]
-    known = (*MUST_AGREE, "dtype", "runtime", "baseline", "documents", "prompts", "models")
+    known = (*MUST_AGREE, "dtype", "runtime", "prefix", "baseline", "documents", "prompts", "models")
     for field in allowed:
         if field not in known:
             raise UserError(f"--allow-mismatch {field}: no such field; there are {', '.join(known)}")
@@ -63,6 +63,9 @@ def _differences(one: StoredRun, other: StoredRun) -> dict[str, str]:
     found = {
         key: f"{_short(a[key])} / {_short(b[key])}" for key in a if None not in (a[key], b[key]) and a[key] != b[key]
     }
+    names = runtime_of(one.manifest), runtime_of(other.manifest)
+    if "runtime" in found and names[0] != names[1]:
+        found["runtime"] = " / ".join(names)
     mine, theirs = one.documents(), other.documents()
     shared = [task for task in mine if task in theirs]
     if counts := [f"{t}: {len(mine[t])} / {len(theirs[t])}" for t in shared if mine[t].keys() != theirs[t].keys()]:

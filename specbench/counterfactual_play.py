@@ -74,7 +74,7 @@ class Player:
 
     def __init__(self, run: StoredRun, spec: MethodSpec, seed: int) -> None:
         """Raises UserError for models, prompts or an arbitrator that are others now."""
-        self.pair = engine.load_models(run.plan)
+        self.pair = engine.load_models_of(run)
         same_models(run, self.pair)
         method = engine.build(spec, self.pair, Unwatched())
         assert isinstance(method, CoSpec)

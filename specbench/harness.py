@@ -132,12 +132,13 @@ class Tasks:
                 random.seed(seed)  # tasks that make their documents draw from the global generator
                 task = _load(manager, choice, task_folder, data_dir, tokenizer)
                 task.set_fewshot_seed(seed)
-                task.build_all_requests(
-                    limit=limit,
-                    apply_chat_template=chat is not None,
-                    fewshot_as_multiturn=chat is not None,  # as the lm_eval command does
-                    chat_template=None if chat is None else _chat_template(chat),
-                )
+                with _enough_shots(choice):
+                    task.build_all_requests(
+                        limit=limit,
+                        apply_chat_template=chat is not None,
+                        fewshot_as_multiturn=chat is not None,  # as the lm_eval command does
+                        chat_template=None if chat is None else _chat_template(chat),
+                    )
                 self._loaded[choice.task] = task
                 self._instances[choice.task] = task.instances
         self._requests = [one for choice in self._choices for one in self._of(choice, room)]
@@ -195,6 +196,19 @@ class Tasks:
                 if instances:
                     found += _scores(name, task, instances)
         return found
+
+
+@contextlib.contextmanager
+def _enough_shots(choice: TaskChoice) -> Iterator[None]:
+    """lm-eval's words for want of examples name neither the task nor the number."""
+    try:
+        yield
+    except (AssertionError, ValueError) as error:
+        if not choice.fewshot or not any(word in str(error) for word in ("Sample larger", "shot", "num_fewshot")):
+            raise
+        raise ValueError(
+            f"task {choice.task!r} has fewer than {choice.fewshot} few-shot examples; ask for fewer in a suite file"
+        ) from None
 
 
 def scorer(tasks: Tasks, task: str, number: int, metric: str) -> Callable[[str], float]:

@@ -61,7 +61,7 @@ def study(
     length = policy(run, spec)
     if length is None or length.method != KIND or length.values["shortest"] != length.values["longest"]:
         raise UserError(f"{spec.name} did not draft a fixed length under a head; a run that did: {REMEDY}")
-    pair = engine.load_models(run.plan)
+    pair = engine.load_models_of(run)
     recorded = (run.manifest["models"].get("draft") or {}).get("weights_hash")
     if recorded != pair.describe()["draft"]["weights_hash"]:
         raise UserError(f"{run.folder} was decoded with another draft model than {pair.name} has now")

@@ -105,7 +105,7 @@ def multi_draft(
     """
     if not drafts or not all(2 <= k <= transport.MOST for k in drafts):
         raise UserError(f"--drafts: give some of 2 to {transport.MOST}, such as 2,3")
-    pair = engine.load_models(run.plan)
+    pair = engine.load_models_of(run)
     same_models(run, pair)
     names = {row["method"] for row in texts}
     specs = [spec for spec in run.plan.methods if spec.name in names]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from specbench import ceilings, commands, profile_pair, roofline
+from specbench import ceilings, commands, environment, profile_pair, roofline
 from specbench import run as engine
 from specbench.config import UserError
 from specbench.config import load_pair as read_pair
@@ -75,6 +75,9 @@ def main(
 def measure_ceilings(pair: str, device: str, dtype: str) -> None:
     """Measure what the machine can do at best, in the type of a pair's target, print and keep it."""
     loaded = load_pair(read_pair(pair), device, dtype)
+    if (busy := environment.load()) > 1:
+        line = f"warning: {busy:.1f} processes ran at a time in the last minute; ceilings of a busy machine are too low"
+        console.print(line, style="yellow", highlight=False, soft_wrap=True)
     console.print(ceilings_table(_ceilings(loaded, anew=True)))
 
 

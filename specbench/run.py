@@ -67,7 +67,9 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
     prompts = [encode(pair, request.prompt) for request in requests]
     path = folder / "manifest.json"
     stored = json.loads(path.read_text()) if path.exists() else None
-    pair, why = at_runtime(plan, pair, max(prompts, key=len), runtime_of(stored) if stored else plan.runtime)
+    longest = [*max(prompts, key=len), *prompts[0] * max(r.max_new_tokens for r in requests)]
+    longest = longest[: max(len(p) + r.max_new_tokens for r, p in zip(requests, prompts, strict=True))]
+    pair, why = at_runtime(plan, pair, longest, runtime_of(stored) if stored else plan.runtime)
     stopwatch = Stopwatch(pair.device)
     methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.methods}
     sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
@@ -144,10 +146,16 @@ def note_apart(folder: Path, pair: Pair, before: dict[str, float]) -> None:
     records.write_json(path, known | spent)
 
 
-def load_models(plan: Plan) -> Pair:
-    """The plan's pair, at its runtime unless that is to be found out."""
+def load_models(plan: Plan, runtime: str | None = None) -> Pair:
+    """The plan's pair, at a runtime by name, else the plan's unless that is to be found out."""
     pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle)
-    return pair if plan.runtime == AUTO else replace(pair, runtime=choose.runtime(plan.runtime, pair))
+    name = runtime or plan.runtime
+    return pair if name == AUTO else replace(pair, runtime=choose.runtime(name, pair))
+
+
+def load_models_of(run: StoredRun) -> Pair:
+    """The pair of a run, at the runtime that it ran on."""
+    return load_models(run.plan, runtime_of(run.manifest))
 
 
 def start(spec: MethodSpec, pair: Pair, prompt: list[int], sampling: Sampling = Sampling()) -> None:  # noqa: B008

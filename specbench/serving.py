@@ -83,7 +83,7 @@ def footprint(run: StoredRun, spec: MethodSpec, longest: Mapping[Any, Any]) -> d
 
     The models are loaded anew, and those that the method has no use for are let go.
     """
-    pair = engine.load_models(run.plan)
+    pair = engine.load_models(run.plan, "eager")  # other runtimes keep what torch does not tell
     same_models(run, pair)
     told = training(spec, pair)
     owned = {role: set(held(pair.models[role])[0]) for role in ("target", "draft") if role in pair.models}

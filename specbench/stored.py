@@ -130,7 +130,12 @@ class StoredRun:
         return {key: environment.get(key) for key in MUST_AGREE} | {
             "dtype": models["target"]["dtype"] if models else None,
             "runtime": runtime_told(self.manifest) if models else None,
+            "prefix": self._shares_prefix() if models else None,
         }
+
+    def _shares_prefix(self) -> str:
+        """Whether what prompts begin with alike was read once, where they do."""
+        return "read once" if self.manifest.get("prefix_tokens") else "read each time"
 
     def documents(self) -> dict[str, dict[int, str]]:
         """Hashes of the prompts, by task and document."""

@@ -15,7 +15,7 @@ import pandas as pd
 from plotly.offline import get_plotlyjs
 
 from specbench import metrics
-from specbench.alike import method_labels
+from specbench.alike import method_labels, pair_labels
 from specbench.compare import AVERAGE, SETUP
 from specbench.config import UserError
 from specbench.report import page_plots, tables
@@ -78,8 +78,10 @@ def write_page(
     varying = [name for name in SETUP if name in summary and summary[name].nunique() > 1]
     summary = summary.assign(label=[_label(row, row["method"], varying) for row in summary.to_dict("records")])
     sources = [
-        _source(run, {name: _label(_setup(run), label, varying) for name, label in labels.items()})
-        for run, labels in zip(runs, method_labels(runs), strict=True)
+        _source(
+            run, {name: _label({"pair": pair, "sampling": run.sampling}, label, varying) for name, label in own.items()}
+        )
+        for run, own, pair in zip(runs, method_labels(runs), pair_labels(runs), strict=True)
     ]
     figures = _figures(summary, sources)
     plots = page_plots.plots(figures)
@@ -120,10 +122,6 @@ def write_page(
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror}); choose another file") from None
-
-
-def _setup(run: StoredRun) -> dict[str, str]:
-    return {"pair": run.plan.pair.name, "sampling": run.sampling}
 
 
 def _label(row: dict[str, Any], method: str, varying: list[str]) -> str:

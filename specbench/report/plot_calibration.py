@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.acceptance_analysis import NEEDED, POOLED, by_entropy, places, predicting, tested
+from specbench.alike import pair_labels
 from specbench.config import UserError
 from specbench.reliability import BINS, calibration
 from specbench.report.plot_data import PlotData, panels
@@ -74,10 +75,10 @@ def _calibrated(data: PlotData) -> tuple[pd.DataFrame, dict[tuple[str, str, str,
     Runs of the same pair, sampling and method count together.
     """
     found: dict[tuple[str, str, str], list[pd.DataFrame]] = {}
-    for run, labels in zip(data.runs, data.labels, strict=True):
+    for run, labels, pair in zip(data.runs, data.labels, pair_labels(data.runs), strict=True):
         for spec in predicting(run):
             if not by_entropy(run, spec):
-                key = run.plan.pair.name, run.sampling, labels[spec.name]
+                key = pair, run.sampling, labels[spec.name]
                 found.setdefault(key, []).append(tested(run, spec.name).tokens)
     if not found:
         names = ", ".join(run.name for run in data.runs)

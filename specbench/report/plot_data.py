@@ -7,7 +7,7 @@ from functools import cached_property
 import pandas as pd
 
 from specbench import compare
-from specbench.alike import method_labels
+from specbench.alike import method_labels, pair_labels
 from specbench.compare import AVERAGE, SETUP, Measured
 from specbench.config import UserError
 from specbench.report.plot_style import Style, styles
@@ -56,7 +56,7 @@ def panels(data: PlotData, rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFra
     """
     methods = {name: i for i, name in enumerate(data.styles)}
     rows = rows.sort_values("method", key=lambda names: names.map(methods), kind="stable")
-    setups = dict.fromkeys((run.plan.pair.name, run.sampling) for run in data.runs)
+    setups = dict.fromkeys(zip(pair_labels(data.runs), (run.sampling for run in data.runs), strict=True))
     told = [name for name in SETUP if rows[name].nunique() > 1] + ["task"] * ("task" in rows)
     for pair, sampling in setups:
         mine = rows[(rows.pair == pair) & (rows.sampling == sampling)]

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from specbench import compare, metrics
+from specbench.alike import pair_labels
 from specbench.compare import ROW
 from specbench.config import UserError
 from specbench.frontier import Family, families
@@ -267,14 +268,14 @@ def _quartiles(ax: Axes, rows: pd.DataFrame, x: str, data: PlotData, method: str
 def _target_forwards(data: PlotData) -> pd.DataFrame:
     """Width, context (tokens before the block) and `ms` of every target forward, with pair, sampling and method."""
     parts = []
-    for run, labels in zip(data.runs, data.labels, strict=True):
+    for run, labels, pair in zip(data.runs, data.labels, pair_labels(data.runs), strict=True):
         samples = run.samples([*metrics.SAMPLE, "warmup", "finish", "prompt_tokens"])
         samples = samples[~samples.warmup & (samples.finish != "error") & samples.prompt_tokens.notna()]
         for method, label in labels.items():
             own = samples[samples.method == method]
             if len(own):
                 found = _one_method(run.rounds(), method, own)
-                parts.append(found.assign(pair=run.plan.pair.name, sampling=run.sampling, method=label))
+                parts.append(found.assign(pair=pair, sampling=run.sampling, method=label))
     if not any(map(len, parts)):
         raise UserError(f"forwards needs prompt lengths and seconds of forwards, which these runs do not tell; {TIMED}")
     return pd.concat(parts, ignore_index=True)

@@ -26,7 +26,7 @@ def runtime(name: str, pair: Pair) -> Runtime:
     try:
         for model in pair.models.values():
             made.runner(model)
-    except (ImportError, TypeError) as error:  # a release of its library that lacks something
+    except (ImportError, OSError, TypeError) as error:  # a release of its library that lacks something
         reason = " ".join(str(error).split())[:160]
         raise Unsupported(f"the {name} runtime cannot run here: {reason}; install its library anew") from None
     return made
