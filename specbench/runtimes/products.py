@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 Map = Callable[[Tensor], Tensor]  # [n, …] -> [n, …]
 
-FEW = 2  # rows up to which a plain product by columns beats oneDNN, which takes about 9 µs before it begins
+LEAST = 300_000  # multiplications from which on oneDNN pays, which takes about 9 µs before it begins; and two rows
 TYPICAL = 8  # rows that oneDNN is told to expect; others work as well
 
 
@@ -19,6 +19,7 @@ class Product:
     def __init__(self, modules: list[nn.Linear]) -> None:
         self.bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])
         self.packed: Tensor | None = None
+        self.rows = 0  # from so many on
         weights = [module.weight for module in modules]
         weight = torch.cat(weights) if len(weights) > 1 else weights[0].detach()
         if weight.device.type == "cpu":
@@ -26,6 +27,7 @@ class Product:
             self.weight = weight.t().contiguous().t()
             if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
                 self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL)
+                self.rows = max(2, -(-LEAST // weight.numel()))
             return
         self.weight = weight
         if len(weights) > 1:  # not twice in the device's memory: the model's own become views
@@ -33,7 +35,7 @@ class Product:
                 module.weight.data = part
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.packed is None or x.shape[0] <= FEW:
+        if self.packed is None or x.shape[0] < self.rows:
             return F.linear(x, self.weight, self.bias)
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return found
