@@ -18,6 +18,7 @@ from specbench.decoding.session import Unwatched
 from specbench.decoding.types import Method
 from specbench.doctor import quick_lines
 from specbench.doctor_machine import NO_SPACE
+from specbench.methods import module
 from specbench.models import Pair
 from specbench.plan import Plan, resolve_tasks
 from specbench.report.audit_view import print_audit
@@ -170,7 +171,7 @@ def carry_out(chosen: Plan, folder: Path, pair: Pair | None = None) -> bool:
     """
     _check_space(folder)
     for spec in chosen.methods:
-        config.validated(engine.module(spec.method).Settings, spec.values, spec.name)
+        config.validated(module(spec.method).Settings, spec.values, spec.name)
     with stop_requests() as stopping, RunProgress() as bar:
 
         def report(state: engine.Progress) -> bool:

@@ -29,6 +29,7 @@ from specbench.decoding.types import Round, Sampling
 from specbench.harness import Request, scorer
 from specbench.methods.cospec import CoSpec
 from specbench.multidraft_analysis import same_models
+from specbench.ready import load_models_of
 from specbench.stored import StoredRun
 from specbench.worth import worth
 
@@ -74,7 +75,7 @@ class Player:
 
     def __init__(self, run: StoredRun, spec: MethodSpec, seed: int) -> None:
         """Raises UserError for models, prompts or an arbitrator that are others now."""
-        self.pair = engine.load_models_of(run)
+        self.pair = load_models_of(run)
         same_models(run, self.pair)
         method = engine.build(spec, self.pair, Unwatched())
         assert isinstance(method, CoSpec)

@@ -26,6 +26,7 @@ from specbench.heads import Head, hidden_size, read_head
 from specbench.methods.specdecpp import KIND, SHAPES, acceptance_head
 from specbench.models import Pair
 from specbench.profile_pair import COLUMNS
+from specbench.ready import load_models_of
 from specbench.replay import Rule, replay, texts_of, unknown
 from specbench.simulate import TEXT, THRESHOLDS, drafting_method, endings, policy, recorded_rounds, recorded_times
 from specbench.stored import StoredRun
@@ -61,7 +62,7 @@ def study(
     length = policy(run, spec)
     if length is None or length.method != KIND or length.values["shortest"] != length.values["longest"]:
         raise UserError(f"{spec.name} did not draft a fixed length under a head; a run that did: {REMEDY}")
-    pair = engine.load_models_of(run)
+    pair = load_models_of(run)
     recorded = (run.manifest["models"].get("draft") or {}).get("weights_hash")
     if recorded != pair.describe()["draft"]["weights_hash"]:
         raise UserError(f"{run.folder} was decoded with another draft model than {pair.name} has now")

@@ -22,6 +22,7 @@ from specbench.decoding.session import Session
 from specbench.decoding.types import Sampling
 from specbench.methods.drafting import FULL
 from specbench.models import Pair
+from specbench.ready import load_models_of
 from specbench.simulate import recorded_rounds
 from specbench.stats import Interval, resampled_rates
 from specbench.stored import StoredRun
@@ -105,7 +106,7 @@ def multi_draft(
     """
     if not drafts or not all(2 <= k <= transport.MOST for k in drafts):
         raise UserError(f"--drafts: give some of 2 to {transport.MOST}, such as 2,3")
-    pair = engine.load_models_of(run)
+    pair = load_models_of(run)
     same_models(run, pair)
     names = {row["method"] for row in texts}
     specs = [spec for spec in run.plan.methods if spec.name in names]

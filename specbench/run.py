@@ -6,12 +6,10 @@ favours nobody. A document is on disk before the next begins; scoring comes last
 
 import gc
 import hashlib
-import itertools
 import json
 import random
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,28 +18,25 @@ from typing import Any
 import torch
 
 from specbench import compare, environment, records
-from specbench.config import SUITES, MethodSpec, UserError, load_method, task_info, validated
+from specbench.config import SUITES, UserError, load_method, task_info
 from specbench.config import load_pair as read_pair
-from specbench.console import console
 from specbench.decoding.generate import Detokenizer, Ending, Limits, until_end
 from specbench.decoding.prefix import shared_tokens
-from specbench.decoding.session import Unwatched
-from specbench.decoding.types import Foresighted, Method, Round, Sampling, Watch
+from specbench.decoding.types import Foresighted, Method, Round, Sampling
 from specbench.divergence import Reference, diverged
 from specbench.harness import DataUnavailable, Request, TaskChoice, Tasks, scorer
 from specbench.manifest import check_same, digest, manifest
 from specbench.measure import Lap, Stopwatch, peak_memory
-from specbench.methods import module
 from specbench.models import Pair, load_pair, location
 from specbench.plan import Plan
+from specbench.ready import apart, at_runtime, begin, build, load_models, note_apart, start, suppress_failures, warn
 from specbench.runtimes import choose
 from specbench.runtimes.choose import AUTO
-from specbench.runtimes.types import Runtime, Unsupported
+from specbench.runtimes.types import Unsupported
 from specbench.stored import StoredRun, runtime_of
 from specbench.worth import worth
 
 WARMUP_TOKENS = 24
-READY_ROUNDS = 3  # of each method, when a task begins
 
 
 @dataclass(frozen=True)
@@ -131,72 +126,6 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
     recorder.finish()
     score(folder, tasks)
     return True
-
-
-def apart(pair: Pair) -> dict[str, float]:
-    """Seconds that were spent apart from decoding: on exports, compilations, captures and shared prefixes."""
-    return {**pair.runtime.seconds, "prefix": pair.prefixes.seconds}
-
-
-def note_apart(folder: Path, pair: Pair, before: dict[str, float]) -> None:
-    """Add to the run's `apart.json` what was spent since `before`."""
-    path = folder / "apart.json"
-    known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
-    spent = {what: known.get(what, 0.0) + seconds - before.get(what, 0.0) for what, seconds in apart(pair).items()}
-    records.write_json(path, known | spent)
-
-
-def load_models(plan: Plan, runtime: str | None = None) -> Pair:
-    """The plan's pair, at a runtime by name, else the plan's unless that is to be found out."""
-    pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle)
-    name = runtime or plan.runtime
-    return pair if name == AUTO else replace(pair, runtime=choose.runtime(name, pair))
-
-
-def load_models_of(run: StoredRun) -> Pair:
-    """The pair of a run, at the runtime that it ran on."""
-    return load_models(run.plan, runtime_of(run.manifest))
-
-
-def start(spec: MethodSpec, pair: Pair, prompt: list[int], sampling: Sampling = Sampling()) -> None:  # noqa: B008
-    """Build a method and let it decode its first rounds, for nothing but whether it can."""
-    begin(build(spec, pair, Unwatched()), prompt, sampling, pair)
-
-
-def warn(line: str) -> None:
-    console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
-
-
-def begin(method: Method, prompt: list[int], sampling: Sampling, pair: Pair) -> None:
-    """The first rounds of a text, for nothing but what they make ready."""
-    for _ in itertools.islice(method.rounds(prompt, sampling, torch.Generator(pair.device)), READY_ROUNDS):
-        pass
-
-
-@contextmanager
-def suppress_failures() -> Iterator[None]:
-    """Let pass what a method or a model raises, which its samples will tell; not what a runtime cannot run."""
-    try:
-        yield
-    except Unsupported:
-        raise
-    except Exception:
-        pass
-
-
-def at_runtime(plan: Plan, pair: Pair, prompt: list[int], name: str) -> tuple[Pair, str]:
-    """The pair at a runtime by name, and why it was chosen; `auto` is the fastest that runs all methods of the plan."""
-    if name != AUTO:
-        return (pair if pair.runtime.name == name else replace(pair, runtime=choose.runtime(name, pair))), ""
-
-    def trial(candidate: Runtime) -> None:
-        for spec in plan.methods:
-            with suppress_failures():
-                start(spec, replace(pair, runtime=candidate), prompt, Sampling(plan.temperature))
-
-    found, why = choose.fastest(pair, trial, warn)
-    console.print(f"[dim]runtime: {found.name} ({why})[/]", highlight=False)
-    return replace(pair, runtime=found), why
 
 
 def _decoder(
@@ -320,12 +249,6 @@ def round_row(number: int, one: Round, lap: Lap, further: tuple[str, ...] = ()) 
             "parents": verdict.parents,
         }
     return row
-
-
-def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
-    implementation = module(spec.method)
-    settings = validated(implementation.Settings, spec.values, spec.name)
-    return implementation.build(settings, pair, watch)
 
 
 def load_tasks(plan: Plan, pair: Pair | None) -> Tasks:
