@@ -121,7 +121,12 @@ def test_own_suite_and_pair_files(tmp_path):
         write(tmp_path / "s.yaml", "description: d\nlimit: 2\ntasks: [{task: gsm8k, fewshot: 3, max_new_tokens: 9}]")
     )
     assert (suite.name, suite.limit) == ("s", 2)
-    assert suite.tasks[0].model_dump() == {"task": "gsm8k", "fewshot": 3, "max_new_tokens": 9}
+    assert suite.tasks[0].model_dump() == {
+        "task": "gsm8k",
+        "fewshot": 3,
+        "same_shots": False,
+        "max_new_tokens": 9,
+    }
     pair = config.load_pair(write(tmp_path / "p.yaml", "description: d\ntarget: {model: a/b}\ndraft: {model: c/d}"))
     assert (pair.name, pair.target.model, pair.draft.model) == ("p", "a/b", "c/d")
 

@@ -285,7 +285,7 @@ def test_a_bonus_that_nobody_judged_is_found(monkeypatch):
             return verdict
         bonus = self._stream[1:]
         self._clear(self._length + 1, bonus)
-        return type(verdict)(**{**vars(verdict), "token": int(bonus)})
+        return verdict._replace(token=int(bonus))
 
     monkeypatch.setattr(Collaboration, "judge", wrong)
     assert cos_likelihood() < ALPHA

@@ -3,8 +3,8 @@
 import pytest
 
 from specbench import commands, config
-from specbench import run as engine
 from specbench.config import SamplingSpec
+from specbench.methods import module
 
 FOUR = ["humaneval", "gsm8k", "mmlu", "cnn_dailymail_abisee"]
 BUNDLED = ["pocket_humaneval", "pocket_gsm8k", "pocket_mmlu", "pocket_cnndm"]
@@ -78,4 +78,4 @@ def test_a_suite_runs_on_the_bundled_pairs_and_on_the_papers(name: str) -> None:
 def test_the_methods_of_a_suite_have_settings_that_they_take() -> None:
     for name in SUITES:
         for spec in config.suite_methods(config.load_suite(name)):
-            config.validated(engine.module(spec.method).Settings, spec.values, spec.name)
+            config.validated(module(spec.method).Settings, spec.values, spec.name)

@@ -259,7 +259,8 @@ def test_killed_while_the_tables_are_merged(whole, make_plan, tmp_path, step):
 
 
 def child(arguments, output, method_sleep):
-    """In a forked process: the command line with `arguments`, its words into the file `output`."""
+    """In a process of its own: the command line with `arguments`, its words into the file `output`."""
+    torch.set_num_threads(1)  # as conftest does
     sys.stdout = sys.stderr = open(output, "a", buffering=1)  # noqa: SIM115
     rounds = SpS.rounds
 
@@ -276,7 +277,10 @@ def child(arguments, output, method_sleep):
 
 
 def forked(arguments, output, method_sleep=0.0):
-    process = multiprocessing.get_context("fork").Process(target=child, args=(arguments, output, method_sleep))
+    # Not from this process: earlier tests may have left threads of OpenVINO in it, which no child survives.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["test_run"])
+    process = context.Process(target=child, args=(arguments, output, method_sleep))
     process.start()
     return process
 

@@ -165,7 +165,7 @@ def test_a_skipped_sublayer_is_neither_computed_nor_cached(architecture):
     session.forward([1, 2, 3])
     mlp = "fc1" if architecture == "opt" else "up_proj"
     assert sorted(called) == sorted([(0, "k_proj"), (3, "k_proj"), (0, mlp), (2, mlp), (3, mlp)])
-    assert [layer.keys.shape[-2] for layer in session._cache.layers] == [3, 3]
+    assert [layer.keys.shape[-2] for layer in session._runner._cache.layers] == [3, 3]
 
 
 def snapshot(target):
