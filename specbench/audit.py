@@ -157,7 +157,7 @@ def _standard(reference: Reference) -> Method:
 
 def _greedy(method: Method, pair: Pair, prompt: Prompt, length: int) -> list[int]:
     method.reset()
-    ending = Ending(Limits(length, pair.eos_ids), engine.detokenizer(pair))
+    ending = Ending(Limits(length, pair.eos_ids), pair.detokenizer)
     for _ in until_end(method.rounds(prompt.ids, Sampling(), torch.Generator(pair.device)), ending):
         pass
     return ending.tokens

@@ -130,7 +130,7 @@ class Bench:
 
     def _ending(self, request: Request, most: int | None = None) -> Ending:
         length = min(most or request.max_new_tokens, request.max_new_tokens)
-        return Ending(Limits(length, self.pair.eos_ids, request.until), engine.detokenizer(self.pair))
+        return Ending(Limits(length, self.pair.eos_ids, request.until), self.pair.detokenizer)
 
     def _texts(self, chosen: Sequence[int], most: int | None = None) -> list[Text]:
         places = [at % len(self.requests) for at in chosen]

@@ -20,7 +20,7 @@ from specbench.memory import UNIVERSAL, Rejections, write_memory
 from specbench.methods.csd import Settings
 from specbench.models import Pair, load_pair
 from specbench.plan import Plan, preparing
-from specbench.run import check_lengths, detokenizer, encode, load_tasks, stable_seed
+from specbench.run import check_lengths, encode, load_tasks, stable_seed
 
 PREFIX = 64  # tokens of a text of a corpus that are given
 CONTINUATION = 64  # tokens that follow it
@@ -146,7 +146,7 @@ def _count(pair: Pair, texts: list[Text], gamma: int, sampling: Sampling, seed: 
     counts: dict[str, Rejections] = {text.task: Counter() for text in texts}
     with progress("calibrating", len(texts)) as advance:
         for text in texts:
-            ending = Ending(Limits(text.max_new_tokens, pair.eos_ids, text.until), detokenizer(pair))
+            ending = Ending(Limits(text.max_new_tokens, pair.eos_ids, text.until), pair.detokenizer)
             rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, text.task, text.number))
             for one in until_end(speculate(target, drafter, exact, gamma, text.prompt, sampling, rng), ending):
                 verdict = one.verdict

@@ -1,7 +1,6 @@
 """What a machine can do at best: bytes read or copied a second, and operations a second in large matrix products.
 
-Measured once for each device, number of threads, type and version of torch, and kept in a file of the cache folder:
-$SPECBENCH_CACHE, or `specbench` in $XDG_CACHE_HOME or ~/.cache.
+Measured once for each device, number of threads, type and version of torch, and kept in a file of the cache folder.
 """
 
 import hashlib
@@ -178,14 +177,7 @@ def _free(device: torch.device) -> float:
 
 def _path(machine: Mapping[str, Any], dtype: torch.dtype | str) -> Path:
     digest = hashlib.sha256(json.dumps([dict(machine), _name(dtype)], sort_keys=True).encode()).hexdigest()[:16]
-    return folder() / f"ceilings-{digest}.json"
-
-
-def folder() -> Path:
-    """Where what was measured is kept."""
-    own = os.environ.get("SPECBENCH_CACHE")
-    common = os.environ.get("XDG_CACHE_HOME")
-    return Path(own).expanduser() if own else (Path(common) if common else Path.home() / ".cache") / "specbench"
+    return environment.cache_folder() / f"ceilings-{digest}.json"
 
 
 def _name(dtype: torch.dtype | str) -> str:

@@ -198,7 +198,7 @@ def audit(chosen: Plan, length: int, draws: int, out: Path | None, named: bool =
         raise UserError(f"there is no folder {out.parent}; make it, or choose another --out")
     eager = engine.load_models(chosen.model_copy(update={"runtime": "eager"}))
     prompts = auditing.prompts_of(chosen, eager)
-    pair, _ = engine.at_runtime(chosen, eager, prompts[0].ids, chosen.runtime)
+    pair, _ = engine.at_runtime(chosen, eager, prompts[0].ids, len(prompts[0].ids), chosen.runtime)
     methods: dict[str, Method] = {}
     for spec in chosen.methods:
         try:

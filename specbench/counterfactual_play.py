@@ -122,7 +122,7 @@ class Player:
         request, score = self.request(*state.document), self.score(*state.document)
         prompt = engine.encode(self.pair, request.prompt)
         limits = Limits(request.max_new_tokens, self.pair.eos_ids, request.until)
-        begin = partial(Ending, limits, engine.detokenizer(self.pair))
+        begin = partial(Ending, limits, self.pair.detokenizer)
         row: dict[str, Any] = {name: getattr(state, name) for name in (*STATE, "kept")}
         endings, met = {}, True
         for keep in (True, False):

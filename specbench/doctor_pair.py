@@ -16,7 +16,7 @@ from specbench.harness import Request
 from specbench.measure import Stopwatch, now
 from specbench.models import Pair, check_rollback
 from specbench.plan import Plan, resolve_tasks
-from specbench.run import detokenizer, encode, load_tasks
+from specbench.run import encode, load_tasks
 
 SLOW_DRAFT = 0.5  # of a target forward: with more, no draft length can double the speed
 COSTLY = 0.02  # share of the fastest forward that watching it may take
@@ -103,7 +103,7 @@ def stop_strings(pair: Pair, requests: Sequence[Request]) -> Finding:
         text = ", ".join(f"{content} ({number})" for content, number in unseen)
         message = f"{text} stops no text: it is a special token, which is left out of texts, and no end token"
         return Finding("stop strings", "warning", message, "add its number to eos_token_id in generation_config.json")
-    decode = detokenizer(pair)
+    decode = pair.detokenizer
     tokens = {decode([i]) for i in range(1 + max(pair.tokenizer.get_vocab().values()))}
     odd = [(stop, sum(reaches_over(token, stop) for token in tokens)) for stop in stops]
     shown = ", ".join(f"{stop!r} {count}" for stop, count in odd if count)

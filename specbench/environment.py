@@ -25,6 +25,13 @@ LIBRARIES = (
 MUST_AGREE = ("device", "cpu", "cores", "threads", "driver", "versions")
 
 
+def cache_folder() -> Path:
+    """Where exports and measured ceilings are kept: $SPECBENCH_CACHE, else `specbench` in the user's cache folder."""
+    own = os.environ.get("SPECBENCH_CACHE")
+    common = os.environ.get("XDG_CACHE_HOME")
+    return Path(own).expanduser() if own else (Path(common) if common else Path.home() / ".cache") / "specbench"
+
+
 def describe(device: torch.device) -> dict[str, Any]:
     """A record of this machine and its software, for the manifest."""
     cuda = device.type == "cuda"

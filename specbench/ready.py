@@ -22,6 +22,7 @@ from specbench.runtimes.choose import AUTO
 from specbench.runtimes.types import Runtime, Unsupported
 from specbench.stored import StoredRun, runtime_of
 
+TRIAL_ROOM = 256  # positions that drafts of a trial may take
 READY_ROUNDS = 3  # of each method, when a task begins
 
 
@@ -43,15 +44,20 @@ def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
     return implementation.build(settings, pair, watch)
 
 
-def at_runtime(plan: Plan, pair: Pair, prompt: list[int], name: str) -> tuple[Pair, str]:
-    """The pair at a runtime by name, and why it was chosen; `auto` is the fastest that runs all methods of the plan."""
+def at_runtime(plan: Plan, pair: Pair, prompt: list[int], length: int, name: str) -> tuple[Pair, str]:
+    """The pair at a runtime by name, and why it was chosen; `auto` is the fastest that runs all methods of the plan.
+
+    They are tried at a text of `length` tokens, or of what the pair's context has room for, that repeats the prompt.
+    """
     if name != AUTO:
         return (pair if pair.runtime.name == name else replace(pair, runtime=choose.runtime(name, pair))), ""
+
+    text = list(itertools.islice(itertools.cycle(prompt), max(1, min(length, pair.context - TRIAL_ROOM))))
 
     def trial(candidate: Runtime) -> None:
         for spec in plan.methods:
             with suppress_failures():
-                start(spec, replace(pair, runtime=candidate), prompt, Sampling(plan.temperature))
+                start(spec, replace(pair, runtime=candidate), text, Sampling(plan.temperature))
 
     found, why = choose.fastest(pair, trial, warn)
     console.print(f"[dim]runtime: {found.name} ({why})[/]", highlight=False)

@@ -20,7 +20,7 @@ import torch
 from specbench import compare, environment, records
 from specbench.config import SUITES, UserError, load_method, task_info
 from specbench.config import load_pair as read_pair
-from specbench.decoding.generate import Detokenizer, Ending, Limits, until_end
+from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.prefix import shared_tokens
 from specbench.decoding.types import Foresighted, Method, Round, Sampling
 from specbench.divergence import Reference, diverged
@@ -62,9 +62,8 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
     prompts = [encode(pair, request.prompt) for request in requests]
     path = folder / "manifest.json"
     stored = json.loads(path.read_text()) if path.exists() else None
-    longest = [*max(prompts, key=len), *prompts[0] * max(r.max_new_tokens for r in requests)]
-    longest = longest[: max(len(p) + r.max_new_tokens for r, p in zip(requests, prompts, strict=True))]
-    pair, why = at_runtime(plan, pair, longest, runtime_of(stored) if stored else plan.runtime)
+    most = max(len(p) + r.max_new_tokens for r, p in zip(requests, prompts, strict=True))
+    pair, why = at_runtime(plan, pair, prompts[0], most, runtime_of(stored) if stored else plan.runtime)
     stopwatch = Stopwatch(pair.device)
     methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.methods}
     sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
@@ -177,7 +176,7 @@ def _decoder(
 
 
 def _ending(pair: Pair, request: Request, length: int | None = None) -> Ending:
-    return Ending(Limits(length or request.max_new_tokens, pair.eos_ids, request.until), detokenizer(pair))
+    return Ending(Limits(length or request.max_new_tokens, pair.eos_ids, request.until), pair.detokenizer)
 
 
 def _scorer(tasks: Tasks, request: Request) -> Callable[[str], float]:
@@ -312,10 +311,6 @@ def encode(pair: Pair, prompt: str) -> list[int]:
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
 
 
-def detokenizer(pair: Pair) -> Detokenizer:
-    return pair.detokenizer
-
-
 def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair, reach: int) -> None:
     for request, prompt in zip(requests, prompts, strict=True):
         need = len(prompt) + request.max_new_tokens + reach
@@ -365,7 +360,7 @@ def text_generator(
         if task != known:
             built.reset(task)
             known = task
-        ending = Ending(Limits(max_new_tokens, loaded.eos_ids, until), detokenizer(loaded))
+        ending = Ending(Limits(max_new_tokens, loaded.eos_ids, until), loaded.detokenizer)
         rng = torch.Generator(loaded.device).manual_seed(stable_seed(prompt))
         ids = encode(loaded, prompt)
         if len(ids) + max_new_tokens + built.reach > loaded.context:

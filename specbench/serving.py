@@ -8,7 +8,7 @@ import functools
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -94,7 +94,7 @@ def footprint(run: StoredRun, spec: MethodSpec, longest: Mapping[Any, Any]) -> d
     kept = held(method)[0].keys()  # addresses of weights that are let go may come again, for caches
     owned = {role: own & kept for role, own in owned.items()}
     method.reset(request.task)
-    words = engine.detokenizer(replace(pair, models={}))
+    words = pair.detokenizer
     ending = Ending(Limits(request.max_new_tokens, pair.eos_ids, request.until), words)
     device = pair.device
     rng = torch.Generator(device).manual_seed(int(longest["seed"]))

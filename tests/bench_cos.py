@@ -22,7 +22,7 @@ from specbench.decoding.types import Sampling
 from specbench.measure import Stopwatch
 from specbench.methods import module
 from specbench.models import load_pair
-from specbench.run import detokenizer, encode
+from specbench.run import encode
 from specbench.stats import Paired, speedup
 
 DOCUMENTS = 8  # of each family
@@ -106,7 +106,7 @@ def timed(function, sums):
 
 def decode(method, pair, prompt, watch, sampling, seed):
     """A text, and the laps of its rounds."""
-    ending = Ending(Limits(96, pair.eos_ids), detokenizer(pair))
+    ending = Ending(Limits(96, pair.eos_ids), pair.detokenizer)
     rng = torch.Generator(pair.device).manual_seed(seed)
     watch.start()
     for _ in until_end(method.rounds(prompt, sampling, rng), ending):

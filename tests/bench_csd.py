@@ -18,7 +18,7 @@ from specbench.decoding.types import Sampling
 from specbench.memory import Memory, find_memory
 from specbench.methods.csd import CSD, Settings
 from specbench.models import load_pair
-from specbench.run import detokenizer, encode
+from specbench.run import encode
 
 DOCUMENTS = 10  # of each family
 BOUND = 0.01
@@ -58,7 +58,7 @@ class Timed(CSD):
 
 
 def decode(method, pair, prompt) -> None:
-    ending = Ending(Limits(96, pair.eos_ids), detokenizer(pair))
+    ending = Ending(Limits(96, pair.eos_ids), pair.detokenizer)
     for _ in until_end(method.rounds(prompt, Sampling(), torch.Generator(pair.device)), ending):
         pass
 

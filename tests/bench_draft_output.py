@@ -22,7 +22,7 @@ from specbench.decoding.session import Session, Unwatched
 from specbench.decoding.types import Sampling
 from specbench.methods import module
 from specbench.models import load_pair
-from specbench.run import detokenizer, encode
+from specbench.run import encode
 
 DOCUMENTS = 5  # of each family
 CONTEXT, FORWARDS = 100, 60
@@ -121,7 +121,7 @@ def vanilla(pair, prompt: list[int]) -> list[int]:
 
 def decode(method, pair, prompt: list[int]):
     """A text and its rounds."""
-    ending = Ending(Limits(64, pair.eos_ids), detokenizer(pair))
+    ending = Ending(Limits(64, pair.eos_ids), pair.detokenizer)
     rounds = list(until_end(method.rounds(prompt, Sampling(), torch.Generator(pair.device)), ending))
     return ending.tokens, rounds
 

@@ -21,7 +21,7 @@ from specbench.decoding.types import Sampling
 from specbench.measure import Stopwatch
 from specbench.methods import module
 from specbench.models import load_pair
-from specbench.run import detokenizer, encode
+from specbench.run import encode
 from specbench.stats import Paired, speedup
 
 DOCUMENTS = 10  # of each family
@@ -71,7 +71,7 @@ def main() -> int:
 
 def decode(method, pair, prompt, watch):
     """A text, and the laps of its rounds."""
-    ending = Ending(Limits(96, pair.eos_ids), detokenizer(pair))
+    ending = Ending(Limits(96, pair.eos_ids), pair.detokenizer)
     watch.start()
     for _ in until_end(method.rounds(prompt, Sampling(), torch.Generator(pair.device)), ending):
         watch.lap()

@@ -105,7 +105,7 @@ def naive(player, state, keep, always):
     """
     request = player.request(*state.document)
     prompt = engine.encode(player.pair, request.prompt)
-    ending = Ending(Limits(request.max_new_tokens, player.pair.eos_ids, request.until), engine.detokenizer(player.pair))
+    ending = Ending(Limits(request.max_new_tokens, player.pair.eos_ids, request.until), player.pair.detokenizer)
 
     def choice(role, tokens):
         logits = oracle.next_logits(player.pair.models[role], [*prompt, *tokens])
@@ -137,7 +137,7 @@ def test_branches_are_plain_decoding_behind_a_forced_token(run, players, arbiter
     for state in chosen:
         request = player.request(*state.document)
         limits = Limits(request.max_new_tokens, player.pair.eos_ids, request.until)
-        begin = lambda limits=limits: Ending(limits, engine.detokenizer(player.pair))  # noqa: E731
+        begin = lambda limits=limits: Ending(limits, player.pair.detokenizer)  # noqa: E731
         prompt = engine.encode(player.pair, request.prompt)
         ending, _ = player.branch(state, prompt, keep, begin, lambda text: 0.0)
         assert ending.tokens == naive(player, state, keep, arbiter == "always")

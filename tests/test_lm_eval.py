@@ -13,7 +13,7 @@ from specbench.decoding.types import Sampling
 from specbench.harness import TaskChoice, Tasks
 from specbench.methods.vanilla import Vanilla
 from specbench.models import BUNDLED
-from specbench.run import detokenizer, encode
+from specbench.run import encode
 
 LIMIT = 6
 
@@ -43,7 +43,7 @@ def test_vanilla_equals_the_hf_model(pocket, task, fewshot):
     tasks = Tasks([choice], task_folder=SUITES / "tasks", data_dir=None, limit=LIMIT, seed=0, chat=None)
     vanilla, texts = Vanilla(pocket.session("target")), {}
     for request in tasks.requests():
-        ending = Ending(Limits(request.max_new_tokens, pocket.eos_ids, request.until), detokenizer(pocket))
+        ending = Ending(Limits(request.max_new_tokens, pocket.eos_ids, request.until), pocket.detokenizer)
         for _ in until_end(vanilla.rounds(encode(pocket, request.prompt), Sampling(), None), ending):
             pass
         texts[task, request.doc_id] = ending.text()

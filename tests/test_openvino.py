@@ -289,7 +289,7 @@ def never(model):
 
 
 def kept_file(which):
-    return openvino_export.folder() / "openvino" / openvino_export.digest(which)
+    return openvino_export.cache_folder() / "openvino" / openvino_export.digest(which)
 
 
 def test_an_export_is_kept_and_made_anew_if_damaged(monkeypatch):

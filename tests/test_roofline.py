@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from typer import Typer
 from typer.testing import CliRunner
 
-from specbench import ceilings, compare, profile_pair, profiling, roofline
+from specbench import ceilings, compare, environment, profile_pair, profiling, roofline
 from specbench.ceilings import Ceilings
 from specbench.cli import project, read
 from specbench.models import Pair
@@ -227,11 +227,11 @@ def test_the_cache_folder(monkeypatch, tmp_path):
     for name in ("SPECBENCH_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert ceilings.folder() == tmp_path / ".cache" / "specbench"
+    assert environment.cache_folder() == tmp_path / ".cache" / "specbench"
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert str(ceilings.folder()) == "/x/specbench"
+    assert str(environment.cache_folder()) == "/x/specbench"
     monkeypatch.setenv("SPECBENCH_CACHE", "/own")
-    assert str(ceilings.folder()) == "/own"
+    assert str(environment.cache_folder()) == "/own"
 
 
 # A token of context costs 10 bytes. Target: 90 bytes and a row of 10; draft: 35 and a row of 5.

@@ -16,7 +16,7 @@ from specbench.decoding.types import Method, Sampling
 from specbench.measure import Lap, Stopwatch
 from specbench.methods.vanilla import Vanilla
 from specbench.models import Pair
-from specbench.run import build, detokenizer, timed
+from specbench.run import build, timed
 from specbench.runtimes import choose
 from specbench.runtimes.types import Unsupported
 
@@ -91,7 +91,7 @@ def _engine(pair: Pair, name: str, method: Method, watch: Stopwatch, watched: bo
     limits = Limits(NEW_TOKENS, pair.eos_ids)
 
     def generate(prompt: list[int]) -> list[int]:
-        ending = Ending(limits, detokenizer(pair))
+        ending = Ending(limits, pair.detokenizer)
         timed(until_end(method.rounds(prompt, Sampling(), rng), ending), watch)
         return ending.tokens
 

@@ -15,9 +15,9 @@ import torch
 from transformers import PreTrainedModel
 
 from specbench.bench.engines import NEW_TOKENS, Generate
-from specbench.ceilings import folder as cache_folder
 from specbench.config import UserError
 from specbench.console import progress
+from specbench.environment import cache_folder
 from specbench.models import Pair
 
 NEEDED = ("openvino", "openvino_genai", "openvino_tokenizers")

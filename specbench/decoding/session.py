@@ -1,4 +1,4 @@
-"""One model with one sequence and its key-value cache. Nothing else touches caches, masks or positions."""
+"""One model with one sequence: what is read, kept and rolled back. A runner computes forwards and holds the cache."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext

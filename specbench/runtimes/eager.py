@@ -95,14 +95,14 @@ def attention(allowed: Tensor, places: Tensor, model: PreTrainedModel) -> dict[s
     config = model.config.get_text_config()
     kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
     own = places[:, -allowed.shape[1] :]
-    full = additive(allowed, model.dtype)
+    full = additive(allowed, model.dtype)[:, None]
     masks: object = full
     if window and (not kinds or "sliding_attention" in kinds):
-        near = additive(allowed & (own[:, :, None] - places[:, None] < window), model.dtype)
+        near = additive(allowed & (own[:, :, None] - places[:, None] < window), model.dtype)[:, None]
         masks = {"full_attention": full, "sliding_attention": near} if kinds else near
     return {"attention_mask": masks, "position_ids": own}
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask [B, n, S] as what is added to scores [B, 1, n, S]."""
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)[:, None]
+    """What is allowed as what is added to scores, of the same shape: 0, else -inf."""
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)

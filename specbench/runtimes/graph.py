@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 
 from specbench.runtimes import decoder
 from specbench.runtimes.decoder import Step
-from specbench.runtimes.static import STATIC, Lean, StaticRunner, additive, doubled
+from specbench.runtimes.eager import additive
+from specbench.runtimes.static import STATIC, Lean, StaticRunner, doubled
 from specbench.runtimes.types import Reads, Unsupported
 
 WIDEST = 64  # tokens; wider blocks are computed as `static` does

@@ -24,8 +24,8 @@ from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
-from specbench.ceilings import folder
 from specbench.console import progress
+from specbench.environment import cache_folder
 from specbench.runtimes.types import Unsupported
 
 SCHEMA = 1  # of what is written: another number, another file
@@ -41,7 +41,7 @@ def exported(model: PreTrainedModel, anew: bool = False) -> tuple[Any, bool]:
     batch get logits. PagedAttention makes every token a batch of its own, so they choose among tokens then. Outputs:
     the logits, then all hidden states. `about` tells the rest. Raises Unsupported if it cannot be traced.
     """
-    path = folder() / "openvino" / digest(model)
+    path = cache_folder() / "openvino" / digest(model)
     if not anew and path.exists():
         try:
             return _read(path), True

@@ -10,6 +10,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specbench.runtimes import decoder
 from specbench.runtimes.decoder import Cache, Step
+from specbench.runtimes.eager import additive
 from specbench.runtimes.parts import Parts, read
 from specbench.runtimes.types import Reads, Unsupported
 
@@ -202,10 +203,6 @@ def check(lean: Lean, model: PreTrainedModel, runner: StaticRunner) -> None:
             f"the static runtime computes other logits for {type(model).__name__} (off by {most / spread:.2g} of their "
             "spread); use --runtime eager"
         )
-
-
-def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)
 
 
 def doubled(length: int) -> int:

@@ -22,7 +22,7 @@ from specbench.decoding.session import LAST
 from specbench.decoding.types import Sampling
 from specbench.heads import fingerprint
 from specbench.models import Pair
-from specbench.run import detokenizer, stable_seed
+from specbench.run import stable_seed
 from specbench.train.collected import Facts, collect_all, half, state_column, states_of
 from specbench.train.documents import Document
 
@@ -79,7 +79,7 @@ class Collector:
     def respond(self, document: Document, rng: torch.Generator) -> tuple[list[int], Tensor]:
         """The target's response X, to the end of its text, and the logits [n, V] that its tokens were drawn from."""
         limits = Limits(document.max_new_tokens, self.pair.eos_ids, document.until)
-        ending, rows = Ending(limits, detokenizer(self.pair)), []
+        ending, rows = Ending(limits, self.pair.detokenizer), []
         logits = self.target.restart(document.prompt).logits
         while not ending.reason:
             token = int(draw(logits, self.sampling, rng)[0])

@@ -16,7 +16,7 @@ from specbench.decoding.generate import Ending, Limits
 from specbench.decoding.types import Sampling
 from specbench.heads import fingerprint
 from specbench.models import Pair
-from specbench.run import detokenizer, stable_seed
+from specbench.run import stable_seed
 from specbench.train.collected import put_table, read_collected
 from specbench.train.cospec_reading import Asked, Reading
 from specbench.train.cospec_recipe import Sft
@@ -116,7 +116,7 @@ class ContextJudge:
 
 
 def new_ending(pair: Pair, document: Document) -> Ending:
-    return Ending(Limits(document.max_new_tokens, pair.eos_ids, document.until), detokenizer(pair))
+    return Ending(Limits(document.max_new_tokens, pair.eos_ids, document.until), pair.detokenizer)
 
 
 def within(turn: Turn, document: Document, eos_ids: frozenset[int]) -> list[int]:

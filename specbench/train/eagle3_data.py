@@ -21,7 +21,7 @@ from specbench.decoding.session import common
 from specbench.decoding.types import Sampling
 from specbench.heads import fingerprint
 from specbench.models import Pair
-from specbench.run import detokenizer, stable_seed
+from specbench.run import stable_seed
 from specbench.train.collected import put_table, read_collected
 from specbench.train.documents import Document
 
@@ -105,7 +105,7 @@ def _answered(pair: Pair, documents: Sequence[Document], sampling: Sampling, see
     )
     answers = []
     for one, row in zip(documents, rows, strict=True):
-        ending = Ending(Limits(one.max_new_tokens, pair.eos_ids, one.until), detokenizer(pair))
+        ending = Ending(Limits(one.max_new_tokens, pair.eos_ids, one.until), pair.detokenizer)
         ending.keep(row)
         answers.append(ending.tokens)
     return pa.table(

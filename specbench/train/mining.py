@@ -17,7 +17,7 @@ from specbench.decoding.generate import Ending, Limits, finish
 from specbench.decoding.session import LAST
 from specbench.heads import fingerprint
 from specbench.models import Pair
-from specbench.run import detokenizer, stable_seed
+from specbench.run import stable_seed
 from specbench.train.collected import Facts, collect_all, half, state_column, states_of
 from specbench.train.documents import Document
 
@@ -89,7 +89,7 @@ class Miner:
         return {i: choice for i, (choice, token) in pairs if i and choice != token}
 
     def ending(self, document: Document) -> Ending:
-        return Ending(Limits(document.max_new_tokens, self.pair.eos_ids, document.until), detokenizer(self.pair))
+        return Ending(Limits(document.max_new_tokens, self.pair.eos_ids, document.until), self.pair.detokenizer)
 
 
 def mine_all(

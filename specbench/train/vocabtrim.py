@@ -13,7 +13,6 @@ from specbench.decoding.generate import Ending, Limits
 from specbench.heads import fingerprint, write_head
 from specbench.methods.vocabtrim import KIND, ranked
 from specbench.models import Pair
-from specbench.run import detokenizer
 from specbench.train import Job
 from specbench.train.collected import Facts, collect_all
 from specbench.train.documents import Document, held_apart, training_documents
@@ -64,7 +63,7 @@ def train(job: Job) -> None:
 
 def text(document: Document, pair: Pair) -> list[int]:
     """The target's greedy text, its end token included."""
-    ending = Ending(Limits(document.max_new_tokens, pair.eos_ids, document.until), detokenizer(pair))
+    ending = Ending(Limits(document.max_new_tokens, pair.eos_ids, document.until), pair.detokenizer)
     target = pair.session("target")
     finish(target, target.restart(document.prompt).logits[-1], ending)
     return ending.tokens
