@@ -6,15 +6,24 @@ STAMP := $(VENV)/.installed
 METHOD ?= csd
 SUITE ?= math
 
-.PHONY: run test bench bench-peers reproduce-tables gpu-check pocket pocket-members pocket-heads pocket-arbitrator \
-  pocket-arbitrator-ablations format clean
+.PHONY: run test fault-test fuzz determinism lock licences bench bench-peers reproduce-tables gpu-check pocket \
+  pocket-members pocket-heads pocket-arbitrator pocket-arbitrator-ablations format clean
 .DEFAULT_GOAL := run
 
-$(STAMP): pyproject.toml constraints.txt
+# Everything that is installed is locked with its hashes in supply/; build tools first, since some dependencies come as
+# source. torch for CPUs where pip is set up to find it, else the one for GPUs with its libraries, several GB on Linux.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+LOCKED := $(PIP) --require-hashes --no-build-isolation
+LOCKS := $(foreach part,build torch-cpu torch-gpu tested,supply/$(part).txt)
+
+$(STAMP): pyproject.toml $(LOCKS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "specbench needs Python 3.10 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(LOCKED) -r supply/build.txt
+	$(LOCKED) -r supply/torch-cpu.txt 2>/dev/null || $(LOCKED) -r supply/torch-gpu.txt
+	$(LOCKED) -r supply/tested.txt
+	$(PIP) --no-build-isolation -e .
+	@$(BIN)/python -m pip check --disable-pip-version-check
 	@touch $@
 
 run: $(STAMP)
@@ -25,6 +34,27 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# What `make test` has short parts of: faults and recovery from them (20 minutes), hostile files (20,000 of them), the same
+# command twice for every method.
+fault-test: $(STAMP)
+	$(BIN)/python tests/faults/main.py
+
+fuzz: $(STAMP)
+	$(BIN)/python tests/fuzz.py --inputs 20000
+
+determinism: $(STAMP)
+	$(BIN)/python tests/determinism_long.py
+
+# Locks anew what changed in pyproject.toml; all else keeps its version, but for UPGRADE='--upgrade' or
+# UPGRADE='--upgrade-package NAME'.
+lock:
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	build/lock/bin/python supply/lock.py $(UPGRADE)
+
+licences: $(STAMP)
+	$(BIN)/python supply/licences.py
 
 bench: $(STAMP)
 	$(BIN)/specbench bench --documents 15
@@ -39,8 +69,7 @@ bench: $(STAMP)
 
 # Engines of others that `make bench` compares with where they are installed; using specbench needs none of them.
 bench-peers: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'openvino>=2026.4' \
-	  'openvino-genai>=2026.4' 'openvino-tokenizers>=2026.4'
+	$(LOCKED) -r supply/peers.txt
 
 # Runs what no earlier call has measured, then writes results/tables/; PAIR=, SUITE= and LIMIT= for your own. Figures of
 # the bundled pair that come from no run of a table's methods: forward times (SpecDec++, Table 2), heads (its Table 3),

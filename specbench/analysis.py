@@ -252,7 +252,7 @@ def _examples(run: StoredRun, method: str, found: pd.DataFrame, decode: Decode, 
     of_method = ~pc.field("warmup") & (pc.field("method") == method)
     chosen = of_method & pc.field("doc_id").isin(drawn.doc_id.unique().tolist())
     rounds = run.rounds().to_table(columns=[*DOCUMENT, "round", "committed"], filter=chosen).to_pandas()
-    samples = records.scan(run.folder, "samples").to_table(columns=[*DOCUMENT, "tokens"], filter=chosen).to_pandas()
+    samples = run.scan_samples().to_table(columns=[*DOCUMENT, "tokens"], filter=chosen).to_pandas()
     tokens = samples.set_index(DOCUMENT).tokens
     committed = rounds.set_index(DOCUMENT).sort_index()
     before = []

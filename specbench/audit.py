@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specbench import environment, records
+from specbench import environment, files
 from specbench import run as engine
 from specbench.config import UserError
 from specbench.decoding.combine import Combination
@@ -289,7 +289,7 @@ def write(path: Path, findings: Sequence[Finding], pair: Pair) -> None:
         leavings = [vars(leaving) for leaving in one.leavings]
         rows.append({**vars(one), "verdict": one.verdict, "leavings": leavings, "sampled": sampled})
     facts = {"environment": environment.describe(pair.device), "models": pair.describe(), "methods": rows}
-    records.write_json(path, json.loads(json.dumps(facts, default=str)))
+    files.write_json(path, json.loads(json.dumps(facts, default=str)))
 
 
 def agreement(finding: Finding) -> float:

@@ -20,10 +20,13 @@ from specbench.memory import UNIVERSAL, Rejections, write_memory
 from specbench.methods.csd import Settings
 from specbench.models import Pair, load_pair
 from specbench.plan import Plan, preparing
-from specbench.run import check_lengths, encode, load_tasks, stable_seed
+from specbench.run import check_lengths, encode, load_tasks
+from specbench.seeds import stable_seed
+from specbench.untrusted import read_lines, text_of
 
 PREFIX = 64  # tokens of a text of a corpus that are given
 CONTINUATION = 64  # tokens that follow it
+LONGEST = 2**16  # characters of a text in which its first tokens are looked for
 
 
 @dataclass(frozen=True)
@@ -124,18 +127,15 @@ def _beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterato
     if PREFIX + CONTINUATION + reach > pair.context:
         raise UserError(f"{pair.name} reads {pair.context} tokens; a corpus wants {PREFIX + CONTINUATION + reach}")
     found = 0
-    with open(corpus, "rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                text = json.loads(line.decode())["text"]
-                ids = encode(pair, text)[:PREFIX]
-            except (ValueError, KeyError, TypeError):
-                raise UserError(f'{corpus}, line {number}: write JSON Lines with a "text" on every line') from None
-            if len(ids) == PREFIX:
-                yield Text(UNIVERSAL, found, ids, (), CONTINUATION)
-                found += 1
-            if found == documents:
-                return
+    remedy = 'write JSON Lines with a "text" on every line'
+    for number, line, _ in read_lines(corpus, remedy=remedy):
+        text = text_of(line, f"{corpus}, line {number}", remedy)
+        ids = encode(pair, text[:LONGEST])[:PREFIX]
+        if len(ids) == PREFIX:
+            yield Text(UNIVERSAL, found, ids, (), CONTINUATION)
+            found += 1
+        if found == documents:
+            return
     if not found:
         raise UserError(f"{corpus} has no text of {PREFIX} tokens or more")
 

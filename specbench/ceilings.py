@@ -19,9 +19,12 @@ import torch
 from torch import Tensor
 
 from specbench import environment
+from specbench.errors import UserError
+from specbench.files import write_json
 from specbench.measure import Stopwatch
-from specbench.records import write_json
 from specbench.stats import Floats
+from specbench.stored_manifest import Ceilings as Told
+from specbench.untrusted import read_object
 
 SCHEMA = 1
 # Bytes, 1 MiB to 1 GiB: small models lie in a cache, and where the caches end the steps are smaller.
@@ -68,10 +71,10 @@ def known(device: torch.device, dtype: torch.dtype) -> dict[str, Any] | None:
     """What was measured on this machine with as many threads, as a manifest keeps it; None: nothing yet."""
     machine = _machine(device)
     try:
-        told: dict[str, Any] = json.loads(_path(machine, dtype).read_text())
-        read(told)
+        told = read_object(_path(machine, dtype))
+        Told.model_validate(told)
         same = (told["schema"], told["machine"], told["dtype"]) == (SCHEMA, machine, _name(dtype))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UserError, ValueError, LookupError, TypeError, ArithmeticError):
         return None  # damaged files too: they are measured anew
     return told if same else None
 

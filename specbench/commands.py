@@ -1,17 +1,20 @@
 """What the commands `run` and `audit` do: from a request to a plan, and from a plan to records or findings."""
 
+import itertools
 import json
 import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specbench import audit as auditing
-from specbench import config, reading
+from specbench import config, files, permissions, reading
 from specbench import run as engine
+from specbench.claim import unused
 from specbench.config import MethodSpec, SamplingSpec, UserError
 from specbench.console import RunProgress, console, progress
 from specbench.decoding.session import Unwatched
@@ -78,7 +81,7 @@ def plan(
     tasks = resolve_tasks(suite_spec, pair_spec, data_dir)
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
         named = ", ".join(line.task for line in tasks)
-        console.print(f"[dim]pair {pair_spec.name}: the bundled tasks stand in: {named}[/]")
+        console.print(f"pair {pair_spec.name}: the bundled tasks stand in: {named}", style="dim", markup=False)
     asked = {key: options.pop(key, None) for key in SamplingSpec.model_fields}
     sampling = suite_spec.sampling.model_dump() | {key: value for key, value in asked.items() if value is not None}
     return config.validated(
@@ -135,19 +138,25 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
     else:
         assert given is not None
         folder, chosen = out or default_folder(given), given
-        if folder.exists():
+        if out and not unused(out):
             raise UserError(f"{folder} exists; go on with it by --resume {folder}, or choose another --out")
     for line in quick_lines(folder, chosen.device):
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     if chosen.temperature:
-        console.print(f"[dim]sampled: {chosen.sampling.name}[/]", highlight=False)
-    if not carry_out(chosen, folder):
+        console.print(f"sampled: {chosen.sampling.name}", style="dim", highlight=False, markup=False)
+    try:
+        finished = carry_out(chosen, folder)
+    finally:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
+    if not finished:
         return 130
     for task, count in StoredRun(folder).manifest.get("left_out", {}).items():
         console.print(
             f"{task}: {count} documents left out, whose prompts leave no room in {chosen.max_length} tokens",
             style="yellow",
             highlight=False,
+            markup=False,
         )
     if shared := ((StoredRun(folder).manifest.get("models") or {}).get("draft") or {}).get("shared_tokens"):
         console.print(
@@ -160,7 +169,7 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
         f"next:    specbench show {folder} --format md",
         f"         specbench compare {folder} OTHER_RUN",
     ):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 3 if summary.errors.any() else 0
 
 
@@ -170,22 +179,28 @@ def carry_out(chosen: Plan, folder: Path, pair: Pair | None = None) -> bool:
     `pair` may be loaded already. Raises UserError for wrong settings and for what the disk refuses.
     """
     _check_space(folder)
+    permissions.check_loading(chosen)
+    permissions.check_code(chosen)
     for spec in chosen.methods:
         config.validated(module(spec.method).Settings, spec.values, spec.name)
     with stop_requests() as stopping, RunProgress() as bar:
 
+        def started() -> None:
+            stopping.patient = True
+
         def report(state: engine.Progress) -> bool:
             bar.update(state.done, state.total, state.request.task, state.rounds)
-            return not stopping
+            stopping.patient = state.done < state.total
+            return not stopping.asked
 
         try:
-            finished = engine.execute(chosen, folder, report, pair)
+            finished = engine.execute(chosen, folder, report, pair, started)
         except OSError as error:
             raise UserError(f"{error}; {_how_to_go_on(folder)}") from None
         except KeyboardInterrupt:
             finished = False
     if not finished:
-        console.print(f"stopped; {_how_to_go_on(folder)}", soft_wrap=True)
+        console.print(f"stopped; {_how_to_go_on(folder)}", markup=False, soft_wrap=True)
     return finished
 
 
@@ -206,7 +221,8 @@ def audit(chosen: Plan, length: int, draws: int, out: Path | None, named: bool =
         except UserError as error:
             if named:
                 raise
-            console.print(f"left out: {spec.name}: {error}", style="yellow", highlight=False, soft_wrap=True)
+            line = f"left out: {spec.name}: {error}"
+            console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     sampled = sum(len(auditing.samplings(method)) for method in methods.values())
     texts = len(prompts) * (len(methods) + sampled * auditing.POSITIONS * draws)
     with progress("auditing", texts) as advance:
@@ -222,31 +238,46 @@ def audit(chosen: Plan, length: int, draws: int, out: Path | None, named: bool =
     return int(any(one.verdict == "defect" for one in found))
 
 
+@dataclass
+class Stopping:
+    """Whether the user asked to stop, and whether what is under way is finished first."""
+
+    asked: bool = False
+    patient: bool = False
+
+
 @contextmanager
-def stop_requests() -> Iterator[list[int]]:
-    """A list that fills when the user asks to stop (Ctrl-C, SIGTERM); asked twice, the program stops at once."""
-    asked: list[int] = []
+def stop_requests() -> Iterator[Stopping]:
+    """Notes that the user asks to stop (Ctrl-C, SIGTERM); asked twice, or with nothing to finish, it stops at once."""
+    stopping = Stopping()
 
     def ask(number: int, frame: object) -> None:
-        if asked:
+        if stopping.asked or not stopping.patient:
             raise KeyboardInterrupt
-        asked.append(number)
+        stopping.asked = True
         console.print("finishing this document; once more to stop at once", style="yellow")
 
     kept = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield stopping
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
 
 
 def default_folder(chosen: Plan) -> Path:
+    """Make a new folder in runs/, named after the time, the suite and the methods."""
     names = [spec.name for spec in chosen.methods if spec.name != chosen.against(spec.name)]
     methods = "-".join(names) or chosen.baseline
     if methods and len(methods) > LONG_NAME:
         methods = f"{len(names)}-methods"
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{chosen.suite}-{methods}"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{files.safe_name(f'{chosen.suite}-{methods}')}"
+    for number in itertools.count(1):  # another run may have begun in this second
+        folder = Path("runs") / (f"{name}-{number}" if number > 1 else name)
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
+    return folder
 
 
 def _how_to_go_on(folder: Path) -> str:

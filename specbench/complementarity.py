@@ -15,8 +15,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
-from specbench import published
+from specbench import files, published
 from specbench.config import MethodSpec, UserError
+from specbench.escape import cell
 from specbench.published import Figure
 from specbench.stats import Interval, difference, resampled_rates
 from specbench.stored import StoredRun
@@ -283,7 +284,7 @@ def as_cells(
 
 def write_cells(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """A file that `specbench tables` reads beside runs (results/published has the form)."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    with files.whole(path) as new, open(new, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({key: cell(value) for key, value in row.items()} for row in rows)

@@ -4,13 +4,16 @@ import difflib
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from specbench.errors import UserError as UserError
+from specbench.untrusted import is_file, parse_value, read_mapping
 
 PACKAGE = Path(__file__).parent
 # Beside the package in a checkout, inside it when installed from a wheel.
@@ -18,10 +21,7 @@ SUITES = next(p for p in (PACKAGE.parent / "suites", PACKAGE / "suites") if p.ex
 OWN_PAIR = "own"
 RUNTIMES = ("eager", "static", "graph", "openvino", "auto")  # how forwards are computed; auto is the fastest here
 BUNDLED = "bundled:"
-
-
-class UserError(Exception):
-    """Something the user can mend: one line that says what is wrong and what to do; exit code 2."""
+MOST_VARIANTS = 1000  # of one method, by the combinations of its settings' values
 
 
 class Settings(BaseModel):
@@ -127,6 +127,7 @@ class TaskInfo(Settings):
     max_new_tokens: int
     counterpart: str | tuple[str, ...] | None = None
     calibration: str | None = Field(default=None, description="the split that calibration may use")
+    runs_code: bool = Field(default=False, description="scored by running what models wrote (unsafe_code of its YAML)")
 
     @property
     def counterparts(self) -> tuple[str, ...]:
@@ -176,7 +177,7 @@ class SuiteSpec(Settings):
     methods: tuple[MethodLine, ...] = Field(default=(), description="what is run where no method is named")
 
 
-Spec = TypeVar("Spec", bound=Settings)
+Spec = TypeVar("Spec", bound=BaseModel)
 
 
 def names(kind: str) -> list[str]:
@@ -253,11 +254,13 @@ def _named(value: Any) -> Any:
 
 
 def grid(spec: MethodSpec, axes: Mapping[str, Iterable[Any]]) -> list[MethodSpec]:
-    """All combinations of values of some settings as variants of a method."""
+    """All combinations of values of some settings as variants of a method. Raises UserError for too many."""
     points = [
         [(key, Setting(value=value, source="swept")) for value in {str(v): v for v in values}.values()]
         for key, values in axes.items()
     ]
+    if (count := math.prod(map(len, points))) > MOST_VARIANTS:
+        raise UserError(f"{spec.name}: {count} variants, and at most {MOST_VARIANTS} make one run; give fewer values")
     return [variant(spec, dict(point)) for point in itertools.product(*points)]
 
 
@@ -268,10 +271,7 @@ def parse_params(params: Iterable[str]) -> dict[str, list[Any]]:
         key, equals, values = text.partition("=")
         if not (key and equals and values):
             raise UserError(f"--param {text!r}: write KEY=VALUE,VALUE,…, such as --param gamma=2,4,6")
-        try:
-            axes.setdefault(key, []).extend(yaml.safe_load(f"[{values}]"))
-        except yaml.YAMLError:
-            raise UserError(f"--param {text!r}: cannot read the values {values!r}") from None
+        axes.setdefault(key, []).extend(parse_value(f"[{values}]", f"--param {text!r}", "the values"))
     return axes
 
 
@@ -293,10 +293,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Setting
         method, dot, setting = key.partition(".")
         if not (equals and dot):
             raise UserError(f"--set {text!r}: write METHOD.KEY=VALUE, such as --set csd.gamma=4")
-        try:
-            parsed.setdefault(method, {})[setting] = Setting(value=yaml.safe_load(value))
-        except yaml.YAMLError:
-            raise UserError(f"--set {text!r}: cannot read the value {value!r}") from None
+        parsed.setdefault(method, {})[setting] = Setting(value=parse_value(value, f"--set {text!r}"))
     return parsed
 
 
@@ -306,7 +303,7 @@ def tasks() -> dict[str, TaskInfo]:
 
 @cache
 def _tasks(path: Path) -> dict[str, TaskInfo]:
-    raw = yaml.safe_load(path.read_text())
+    raw = read_mapping(path)
     return {name: _validate(TaskInfo, entry, f"tasks/index.yaml: {name}") for name, entry in raw.items()}
 
 
@@ -335,19 +332,13 @@ def _read(kind: str, text: str) -> tuple[dict[str, Any], str]:
     """The mapping in a YAML file of suites/ or of the user's own, and its name."""
     own = text.endswith((".yaml", ".yml"))
     path = Path(text) if own else _folder(kind) / f"{text}.yaml"
-    if not path.is_file():
-        if own:
-            raise UserError(f"there is no file {text}")
+    if not own and (path.parent != _folder(kind) or "\0" in text):  # names lead nowhere else
+        raise UserError(f"{text!r} is no name of a {kind.removesuffix('s')}; give a name, or a file that ends in .yaml")
+    if not own and not is_file(path):
         kind_name = kind.removesuffix("s")
         hint = _did_you_mean(text, names(kind))
         raise UserError(f"no {kind_name} {text!r}{hint}; `specbench list {kind}` shows all, or give a YAML file")
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{text} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(raw, dict):
-        raise UserError(f"{text} must be a mapping of keys to values")
-    return raw, path.stem
+    return read_mapping(path, text), path.stem
 
 
 def _validate(model: type[Spec], raw: dict[str, Any], where: str) -> Spec:

@@ -1,22 +1,69 @@
-"""What every command shares of the terminal: one console, and progress for anything over two seconds."""
+"""What every command shares of the terminal: one console, and progress for anything over two seconds.
 
+Texts of models and data, and names from files, can hold what acts on a terminal instead of being seen. `plain` makes
+that visible, and this console passes whatever it prints through it; what goes to stdout past it calls `plain` itself.
+"""
+
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 
-console = Console(emoji=False)  # TASK:train: is no picture of a train
 QUIET_SECONDS = 10  # between lines where there is no terminal to draw a bar on
+# C0 and C1 controls, line and paragraph separators, marks that turn the direction of what follows, tag characters, and
+# surrogates, which no terminal can be sent.
+ACTING = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def plain(text: str, keep: str = "") -> str:
+    r"""The text with what acts on a terminal as visible escapes, such as \x1b and \u202e; but those in `keep` stay.
+
+    `keep` is "" for what must stay on one line, else of newline and tab. Two texts can come out alike: this is to be
+    read, not to be parsed.
+    """
+
+    def seen(found: re.Match[str]) -> str:
+        char = found.group()
+        if char in keep:
+            return char
+        if char in "\n\r\t":
+            return repr(char)[1:-1]
+        code = ord(char)
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+    return ACTING.sub(seen, text)
+
+
+class PlainConsole(Console):
+    """A console on which no text acts: no markup, and only rich's own styles and cursor movements reach the terminal.
+
+    What shall have a style is printed with `style`, or is a rich Text.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, **options})
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich's, with every text passed through `plain`."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else plain(text, "\n"), style, control)
+
+
+console = PlainConsole()
 
 
 @contextmanager
 def progress(label: str, total: int, aside: bool = False) -> Iterator[Callable[[int], None]]:
     """A progress bar; yields a function that advances it by a count. `aside`: on stderr, as stdout is for programs."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True, emoji=False) if aside else console) as bar:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=PlainConsole(stderr=True) if aside else console) as bar:
         task = bar.add_task(label, total=total)
         yield lambda count: bar.advance(task, count)
 
@@ -26,7 +73,7 @@ class RunProgress:
 
     def __init__(self) -> None:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rates]}"),

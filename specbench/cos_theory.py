@@ -7,7 +7,7 @@ of a proposer, whatever became of the one before it, and one price for a forward
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +126,7 @@ def collaboration(run: StoredRun) -> Collaboration:
             mine = tokens[(tokens.task == task) & (tokens.method == name)]
             if mine.empty:
                 continue
-            rows = _acceptance(mine, roles, _bounds(spec, roles), greedy)
+            rows = _acceptance(mine, roles, _bounds(run.settings(spec), roles), greedy)
             key = {"task": task, "method": name}
             acceptance += [key | row for row in rows]
             alphas = {row["proposer"]: row["alpha"] for row in rows}
@@ -220,17 +220,17 @@ def _price_ratio(
 
 def proposal_lengths(run: StoredRun, spec: MethodSpec, default: int) -> tuple[int, ...]:
     """γ of each member, in order; of `cos-naive` and `cos-sd` only the proposer's."""
-    pair, gamma = run.plan.pair, spec.values["gamma"]
+    pair, gamma = run.plan.pair, run.settings(spec)["gamma"]
     if spec.method != "cos":
         return (int(gamma),)
     return tuple(gammas_of(gamma, list(pair.collaboration), [member.gamma for member in pair.members], default))
 
 
-def _bounds(spec: MethodSpec, roles: Sequence[str]) -> list[float]:
+def _bounds(values: Mapping[str, Any], roles: Sequence[str]) -> list[float]:
     """The least overlap of each member's proposals; NaN where the combination is no weighted ensemble."""
-    if spec.values.get("combine", "weighted") != "weighted":
+    if values.get("combine", "weighted") != "weighted":
         return [math.nan] * len(roles)
-    weights = weights_of(spec.values.get("weights"), roles)
+    weights = weights_of(values.get("weights"), roles)
     return [lower_bound(weights, at) for at in range(len(roles))]
 
 

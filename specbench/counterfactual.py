@@ -16,11 +16,10 @@ import pandas as pd
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from specbench import records
-from specbench import run as engine
 from specbench.analysis import DOCUMENT, decided
 from specbench.complementarity import as_cells, bounds, paper_label, pooled, quantiles
 from specbench.config import MethodSpec, UserError
+from specbench.seeds import stable_seed
 from specbench.stats import Interval, resampled_rates
 from specbench.stored import StoredRun
 from specbench.trace import REJECTED, RESCUED
@@ -127,7 +126,7 @@ def method_of(run: StoredRun, name: str | None) -> MethodSpec:
             "run (--temperature 0)"
         )
     asked = [spec for spec in found if name in (None, spec.name)]
-    return next((spec for spec in asked if spec.values["arbiter"] == "trained"), asked[0])
+    return next((spec for spec in asked if spec.values.get("arbiter") == "trained"), asked[0])
 
 
 def reached(run: StoredRun, method: str) -> pd.DataFrame:
@@ -145,14 +144,14 @@ def drawn(run: StoredRun, method: str, found: pd.DataFrame, number: int, seed: i
     A larger number has those of a smaller one among it.
     """
     keys = found[STATE].itertuples(index=False)
-    order = np.argsort([engine.stable_seed(seed, "states", *key) for key in keys], kind="stable")
+    order = np.argsort([stable_seed(seed, "states", *key) for key in keys], kind="stable")
     some = found.iloc[order[:number]].sort_values(STATE)
     chosen = ~pc.field("warmup") & (pc.field("method") == method)
     chosen &= pc.field("doc_id").isin(some.doc_id.unique().tolist())
     columns = [*DOCUMENT, "round", "committed", "draft_tokens", "decisions"]
     rounds = run.rounds().to_table(columns=columns, filter=chosen).to_pandas()
     of_text = {key: rows.sort_values("round").set_index("round") for key, rows in rounds.groupby(DOCUMENT)}
-    samples = records.scan(run.folder, "samples").to_table(columns=[*DOCUMENT, "tokens"], filter=chosen).to_pandas()
+    samples = run.scan_samples().to_table(columns=[*DOCUMENT, "tokens"], filter=chosen).to_pandas()
     tokens = samples.set_index(DOCUMENT).tokens
     states = []
     for one in some.itertuples():

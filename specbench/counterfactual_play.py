@@ -6,7 +6,6 @@ that the run took is its text again, unless its arbiter draws lots (`random:P`):
 seed for both branches.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,10 +14,9 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
-from specbench import records
+from specbench import files, parquet, permissions, records
 from specbench import run as engine
 from specbench.config import MethodSpec, UserError, task_info
 from specbench.counterfactual import STATE, State
@@ -30,7 +28,9 @@ from specbench.harness import Request, scorer
 from specbench.methods.cospec import CoSpec
 from specbench.multidraft_analysis import same_models
 from specbench.ready import load_models_of
+from specbench.seeds import stable_seed
 from specbench.stored import StoredRun
+from specbench.untrusted import read_object
 from specbench.worth import worth
 
 BRANCHES = pa.schema(
@@ -75,6 +75,7 @@ class Player:
 
     def __init__(self, run: StoredRun, spec: MethodSpec, seed: int) -> None:
         """Raises UserError for models, prompts or an arbitrator that are others now."""
+        permissions.check_code(run.plan)
         self.pair = load_models_of(run)
         same_models(run, self.pair)
         method = engine.build(spec, self.pair, Unwatched())
@@ -155,7 +156,7 @@ class Player:
         # To the method the context is all a prompt; what an answer is worth depends on where it began.
         method.told(lambda context, answer: utility(prompt, [*context[len(prompt) :], *answer]))
         method.reset(state.task)
-        rng = torch.Generator(self.pair.device).manual_seed(engine.stable_seed(self.seed, *state.key))
+        rng = torch.Generator(self.pair.device).manual_seed(stable_seed(self.seed, *state.key))
         ending = begin()
         ending.keep(before)
         own = method.arbiter
@@ -189,18 +190,23 @@ class Store:
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         """Makes the folder, or goes on with it. Raises UserError where it belongs to something else."""
         path = folder / "facts.json"
-        if path.exists() and json.loads(path.read_text()) != facts:
+        if path.exists() and read_object(path, remedy="choose another --folder") != facts:
             raise UserError(f"{folder} holds branches of another run, method or seed; choose another --folder")
         if not path.exists():
             if folder.exists() and any(folder.iterdir()):
                 raise UserError(f"{folder} is no folder of branches, and is not empty; choose another --folder")
             folder.mkdir(parents=True, exist_ok=True)
-            records.write_json(path, facts)
+            files.write_json(path, facts)
         self.folder = folder
 
     def rows(self) -> list[dict[str, Any]]:
         paths = sorted(self.folder.glob("*.parquet"))
-        return [row for path in paths for row in pq.read_table(path).to_pylist()]
+        remedy = "delete it to play its states again"
+        tables = [parquet.read(path, BRANCHES, BRANCHES.names, remedy=remedy) for path in paths]
+        for path, table in zip(paths, tables, strict=True):
+            if any(column.null_count for column in table.columns):
+                raise UserError(f"{path} is damaged (it lacks values); {remedy}")
+        return [row for table in tables for row in table.to_pylist()]
 
     def keys(self) -> set[tuple[Any, ...]]:
         return {key_of(row) for row in self.rows()}

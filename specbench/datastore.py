@@ -12,14 +12,18 @@ import json
 import mmap
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
+from specbench import files
 from specbench.config import SUITES, UserError
+from specbench.untrusted import brief, is_file, read_object
 
 Tokens = NDArray[np.uint32]
 VERSION = 1
@@ -32,7 +36,7 @@ CHECKED = 2**26  # bytes up to which a datastore's contents are checked against 
 BUILD = "specbench build-datastore --corpus FILE --pair PAIR --out FOLDER"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class About:
     """What `datastore.json` tells."""
 
@@ -63,7 +67,7 @@ class Datastore:
         self.folder, self.about = folder, read_about(folder)
         damaged = f"the datastore {folder} is damaged"
         for name, size in self.about.sizes.items():
-            found = (folder / name).stat().st_size if (folder / name).is_file() else 0
+            found = (folder / name).stat().st_size if is_file(folder / name) else 0
             if found != size:
                 raise UserError(f"{damaged} ({name} has {found} bytes, not {size}); build it anew: {BUILD}")
         if sum(self.about.sizes.values()) <= CHECKED and digest(folder) != self.about.contents:
@@ -73,6 +77,8 @@ class Datastore:
         self._suffixes = memoryview(_mapped(folder / SUFFIXES)).cast("I")
         self._places = np.frombuffer(self._suffixes, np.uint32)
         self._buckets = memoryview(_mapped(folder / BUCKETS)).cast("I")
+        if int(np.frombuffer(self._buckets, np.uint32).max()) > len(self._places):
+            raise UserError(f"{damaged} ({BUCKETS} names suffixes that are not there); build it anew: {BUILD}")
 
     def __len__(self) -> int:
         return self.about.tokens
@@ -105,7 +111,8 @@ class Datastore:
         found = [self._hits(shard, query, hits) for shard in range(self.about.shards)]
         behind = np.concatenate(found).astype(np.int64)[:, None] + np.arange(length, length + count)
         rows = self._tokens[np.minimum(behind, len(self._tokens) - 1)].astype(np.uint32)
-        rows[np.logical_or.accumulate(rows == END, axis=1)] = END
+        # END is beyond the largest token; so is whatever else no model could read.
+        rows[np.logical_or.accumulate(rows > self.about.largest, axis=1)] = END
         return rows
 
     def _hits(self, shard: int, query: bytes, most: int) -> Tokens:
@@ -141,23 +148,24 @@ class Datastore:
 def read_about(folder: Path) -> About:
     """What a datastore tells of itself. Raises UserError where there is none, or one of a later version."""
     path = folder / METADATA
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"there is no datastore {folder}; build one: {BUILD}")
+    raw = read_object(path, remedy=f"build it anew: {BUILD}")
+    if type(raw.get("version")) is int and raw["version"] > VERSION:
+        raise UserError(f"the datastore {folder} was written by a later version of specbench; use that to read it")
     try:
-        raw = json.loads(path.read_text())
-        if raw["version"] > VERSION:
-            raise UserError(f"the datastore {folder} was written by a later version of specbench; use that to read it")
         found = About(**raw)
-        valid = min(found.tokens, found.documents, found.shards, found.vocabulary) > 0
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({' '.join(str(error).split())[:80]}); build it anew: {BUILD}") from None
-    if not valid:
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({brief(error)}); build it anew: {BUILD}") from None
+    if min(found.tokens, found.documents, found.shards, found.vocabulary) < 1:
         raise UserError(f"{path} is damaged (it tells of no tokens); build it anew: {BUILD}")
+    if not 0 <= found.largest < min(found.vocabulary, END):
+        raise UserError(f"{path} is damaged (its largest token is none of its vocabulary); build it anew: {BUILD}")
     return found
 
 
 def write_about(folder: Path, about: About) -> None:
-    (folder / METADATA).write_text(json.dumps(asdict(about), indent=2, ensure_ascii=False) + "\n")
+    files.write_text(folder / METADATA, json.dumps(asdict(about), indent=2, ensure_ascii=False) + "\n")
 
 
 def digest(folder: Path) -> str:

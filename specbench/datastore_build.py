@@ -5,12 +5,14 @@ about 0.3 s a million tokens, and 45 bytes for each token of one shard (0.4 GB f
 library (pydivsufsort) took 0.6 of the time and of the memory, too little for one more dependency.
 """
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from specbench import files
 from specbench.config import UserError
 from specbench.datastore import (
     ARRAYS,
@@ -68,6 +70,7 @@ def build(
         )
         write_about(new, about)
         new.replace(folder)
+        files.sync(folder.parent)
     finally:
         if new.is_dir():  # it was stopped
             for name in (*ARRAYS, METADATA):
@@ -106,6 +109,8 @@ class Writer:
         if self._filled:
             self._flush()
         for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
             file.close()
 
     def _flush(self) -> None:

@@ -1,6 +1,5 @@
 """What a datastore is built of: texts of files, and tasks' documents with their reference answers, never test ones."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +16,7 @@ from specbench.models import load_tokenizer, vocabulary_hash
 from specbench.plan import Plan
 from specbench.run import load_tasks
 from specbench.train.documents import Source, named
+from specbench.untrusted import is_file, read_lines, regular, text_of
 
 BATCH = 256  # texts that are made token ids at a time
 
@@ -77,7 +77,7 @@ def build_datastore(
 
 def _source(text: str) -> Path | Source:
     """A file, or a split of a task."""
-    if Path(text).is_file():
+    if is_file(Path(text)):
         return Path(text)
     if ":" not in text:
         raise UserError(f"there is no file {text}; give --corpus FILE.jsonl, FILE.txt or TASK:SPLIT")
@@ -108,20 +108,15 @@ def _documents(text: str, source: Path | Source, reading: Reading, counts: list[
 def _of_file(path: Path) -> Iterator[str]:
     """The texts of JSON Lines with a field `text`; of a .txt file its paragraphs, between empty lines."""
     paragraph: list[str] = []
-    with open(path, "rb") as lines, progress(f"reading {path.name}", path.stat().st_size) as advance:
-        for number, raw in enumerate(lines, 1):
-            try:
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                if path.suffix != ".txt" and not line.strip():
-                    continue
-                text = line if path.suffix == ".txt" else json.loads(line)["text"]
-                if not isinstance(text, str):
-                    raise TypeError
-            except (ValueError, KeyError, TypeError, RecursionError):
-                wanted = "a .txt file is UTF-8" if path.suffix == ".txt" else 'write a JSON object with a "text"'
-                raise UserError(f"{path}, line {number}: {wanted}, or leave the line out") from None
-            advance(len(raw))
-            if path.suffix != ".txt":
+    plain = path.suffix == ".txt"
+    remedy = ("a .txt file is UTF-8" if plain else 'write a JSON object with a "text"') + ", or leave the line out"
+    with progress(f"reading {path.name}", regular(path)) as advance:
+        for number, line, size in read_lines(path, remedy=remedy):
+            advance(size)
+            if not plain and not line.strip():
+                continue
+            text = line if plain else text_of(line, f"{path}, line {number}", remedy)
+            if not plain:
                 yield text
             elif text.strip():
                 paragraph.append(text)

@@ -70,7 +70,7 @@ def main(
     if chosen:
         tell(f"suite {chosen.name}", of_suite)
     if as_json:
-        print(json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False))
+        print(json.dumps([asdict(one) for one in found], indent=1))
     else:
         console.print(summary(found), highlight=False)
     return int(any(one.level == "error" for one in found))

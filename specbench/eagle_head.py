@@ -19,6 +19,7 @@ from transformers.models.llama.modeling_llama import (
 
 # Of a head's configuration, what its file must tell: the rest follows from the shapes of its tensors.
 TOLD = ("num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", "rope_parameters")
+WIDEST = 16  # times a model's width that its attention may be
 
 
 def layers_read(target: PreTrainedModel) -> tuple[int, int, int]:
@@ -122,8 +123,13 @@ class EagleHead(PreTrainedModel):
 def config_of(width: int, inner: int, vocabulary: int, told: dict[str, Any]) -> LlamaConfig:
     """The configuration of a head: its width D, the MLP's inner width, draft vocabulary, and what TOLD names.
 
-    Raises KeyError or ValueError for what is missing or does not fit.
+    Raises KeyError, TypeError or ValueError for what is missing or does not fit.
     """
+    heads, groups, size = (told[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    if any(type(count) is not int or count < 1 for count in (heads, groups, size)) or heads % groups:
+        raise ValueError("its heads are no counts, or no multiple of their groups")
+    if heads * size > WIDEST * width:  # before memory is taken for them
+        raise ValueError(f"its attention is {heads} x {size} wide")
     sizes = {"hidden_size": width, "intermediate_size": inner, "vocab_size": vocabulary, "num_hidden_layers": 1}
     try:
         return LlamaConfig(**sizes, bos_token_id=None, eos_token_id=None, **{name: told[name] for name in TOLD})

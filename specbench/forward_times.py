@@ -7,19 +7,19 @@ A round that drafts K tokens is taken to last
 seconds: the target's forward over K + 1 tokens, the draft's K forwards, and what lies outside of forwards.
 """
 
-import json
-import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from scipy.stats import siegelslopes
+import scipy
 
 from specbench.config import UserError
 from specbench.stats import Floats
+from specbench.untrusted import BRIEF, is_file, read_json
 
+LONGEST = 1e6  # seconds of a forward
 FEWEST = 20  # rounds with one draft length from which their medians are used
 DRAWN = 1000  # rounds or texts that a slope is fitted to
 
@@ -111,7 +111,7 @@ def _first_forward(prefills: pd.DataFrame, mean: float, whole: float) -> float:
     known = prefills.dropna(subset=["draft_seconds"]).iloc[:DRAWN]
     if known.width.nunique() < 2:
         return mean
-    slope, intercept = siegelslopes(known.draft_seconds, known.width)
+    slope, intercept = scipy.stats.siegelslopes(known.draft_seconds, known.width)
     return float(np.clip(intercept + slope, mean, whole))
 
 
@@ -120,18 +120,17 @@ def given(text: str, models: dict[str, Any] | None) -> Times:
 
     `models` are those of the run's manifest. Raises UserError for what cannot be times of these models.
     """
-    if "=" in text and not Path(text).is_file():
+    if "=" in text and not is_file(Path(text)):
         return _checked(_parsed(text), "--forward-times")
     path = Path(text)
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"there is no file {text}; write a profile's FILE.json, or t_draft=SECONDS,t_target=SECONDS")
-    try:
-        found = json.loads(path.read_text())
-    except ValueError:
-        raise UserError(f"{path} is damaged (not JSON); make it anew by `specbench profile`") from None
+    found = read_json(path, remedy="make it anew by `specbench profile`")
     if not isinstance(found, dict) or not isinstance(found.get("times"), dict):
         raise UserError(f"{path} is no profile of forward times; `specbench profile --out FILE.json` makes one")
     profiled = found.get("models") or {}
+    if not isinstance(profiled, dict) or not all(isinstance(one, dict) for one in profiled.values()):
+        raise UserError(f"{path} is damaged (its models are no mapping); make it anew by `specbench profile`")
     for role in ("target", "draft"):
         mine, other = ((m or {}).get(role, {}) for m in (models, profiled))
         if mine.get("weights_hash") and other.get("weights_hash") and mine["weights_hash"] != other["weights_hash"]:
@@ -160,10 +159,10 @@ def _checked(values: dict[str, Any], where: str) -> Times:
     if missing := [key for key in ("t_draft", "t_target") if key not in values]:
         raise UserError(f"{where}: {missing[0]} is missing; both t_draft and t_target are needed, in seconds")
     for key, value in values.items():
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or value < 0 or (value == 0 and key in ("t_draft", "t_target")):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0 <= value <= LONGEST or (value == 0 and key in ("t_draft", "t_target")):
             least = "above 0" if key in ("t_draft", "t_target") else "0 or more"
-            raise UserError(f"{where}: {key} must be {least} seconds, not {value}")
+            raise UserError(f"{where}: {key} must be {least} seconds, not {str(value)[:BRIEF]}")
     return Times(**{key: float(value) for key, value in values.items()})
 
 

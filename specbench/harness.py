@@ -7,6 +7,7 @@ lm-eval's own filters, metrics and aggregation. lm-eval is imported when `Tasks`
 
 import contextlib
 import difflib
+import functools
 import hashlib
 import io
 import json
@@ -19,6 +20,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from specbench.config import UserError
 from specbench.hub import offline_if_unreachable
 
 _BOOTSTRAP_ITERATIONS = 1000  # only for metrics that lm-eval has no closed formula for
@@ -101,6 +103,7 @@ class Tasks:
             None leaves prompts as plain text.
         tokenizer: name or folder, for tasks of lm-eval that make their documents by length (RULER).
         room: how many new tokens a prompt leaves; documents that leave none have no request. None: any number.
+        run_code: whether tasks that are scored by running what a model wrote may be scored.
 
     Raises:
         DataUnavailable: a task's documents, the separate documents its few-shot examples need, or packages that its
@@ -122,11 +125,13 @@ class Tasks:
         chat: Callable[[list[dict[str, str]]], str] | None,
         tokenizer: str = "",
         room: Callable[[str], int] | None = None,
+        run_code: bool = False,
     ) -> None:
         self._choices = tuple(choices)
+        self._run_code = run_code
         self._loaded: dict[str, Any] = {}  # task name -> lm_eval Task
         self._instances: dict[str, list[Any]] = {}  # task name -> lm_eval Instances, one a document
-        with _quiet():
+        with _quiet(), _compiled_once():
             manager = _manager([choice.task for choice in self._choices], task_folder)
             for choice in self._choices:
                 random.seed(seed)  # tasks that make their documents draw from the global generator
@@ -186,9 +191,15 @@ class Tasks:
         Documents without a text are left out, and so is a task without any. Per task: first the scores of the
         documents, then the aggregates. Values that are not single numbers appear in the aggregate only. Nothing of a
         former call is kept. Call it from the main thread: some lm-eval metrics use alarm signals.
+
+        Raises:
+            UserError: a task with a text runs code, which was not permitted.
         """
+        for name in {task for task, _ in texts} & self._loaded.keys():
+            if self._loaded[name].config.unsafe_code and not self._run_code:
+                raise UserError(f"{name} is scored by running what models wrote; add --allow-code-execution")
         found: list[Score] = []
-        with _quiet():
+        with _quiet(), _compiled_once():
             for name, task in self._loaded.items():
                 instances = [
                     _replayed(x, texts[name, x.doc_id]) for x in self._instances[name] if (name, x.doc_id) in texts
@@ -412,6 +423,18 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
+
+
+@contextlib.contextmanager
+def _compiled_once() -> Iterator[None]:
+    """lm-eval compiles the templates of a task anew for every document, which takes most of the time of loading one."""
+    from lm_eval.utils import env
+
+    env.from_string = functools.cache(env.from_string)
+    try:
+        yield
+    finally:
+        del env.from_string
 
 
 def _hash(text: str) -> str:

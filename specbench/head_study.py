@@ -15,13 +15,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from specbench import forward_times
+from specbench import files, forward_times
 from specbench import run as engine
 from specbench.config import UserError, load_method, task_info
 from specbench.decoding.acceptance import AcceptanceHead, features
 from specbench.decoding.sampling import probabilities
 from specbench.decoding.session import LAST
 from specbench.decoding.types import Sampling
+from specbench.escape import cell
 from specbench.heads import Head, hidden_size, read_head
 from specbench.methods.specdecpp import KIND, SHAPES, acceptance_head
 from specbench.models import Pair
@@ -160,7 +161,7 @@ def write(found: pd.DataFrame, run: StoredRun, path: Path) -> None:
         if row["task"] == found.task.iloc[0]:
             for key, name in (("train_kl", "train/KL"), ("eval_kl", "eval/KL")):
                 rows.append([*start, MIXTURE, *who, name, f"{row[key]:.4f}", "nats"])
-    with open(path, "w", newline="") as file:
+    with files.whole(path) as new, open(new, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(rows)
+        writer.writerows(map(cell, row) for row in rows)

@@ -18,14 +18,17 @@ from safetensors.torch import save
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench import files
 from specbench.config import OWN_PAIR, SUITES, UserError
 from specbench.models import Pair
+from specbench.untrusted import brief, is_file, parse_json
 
 VERSION = 1
 KEY = "specbench"
 SHIPPED = SUITES / "methods" / "heads"
 RELEASED = ("eagle3", "specdecpp")  # kinds of heads that others have released
 CHECKED = ("cospec",)  # kinds that learn from answers which are right or wrong
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SAMPLED = 4096  # values of each tensor that tell one model from another
 Reads = Literal["target", "draft", "arbitrator"]  # whose hidden states; an arbitrator is adapters inside that model too
 Shapes = Mapping[str, tuple[int, ...]]  # of tensors by name; -1 for any size
@@ -99,9 +102,8 @@ def write_head(
         {KEY: json.dumps(metadata)},
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    new.write_bytes(data)
-    new.replace(path)
+    with files.whole(path) as new:
+        new.write_bytes(data)
 
 
 def read_head(path: Path, kind: str, pair: Pair, shapes: Shapes | None, reads: Reads = "target") -> Head:
@@ -113,18 +115,20 @@ def read_head(path: Path, kind: str, pair: Pair, shapes: Shapes | None, reads: R
     one that was trained for another hidden size, tokenizer, target or draft.
     """
     remedy = f"train one: {command(kind, pair)}"
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"there is no head {path}; {remedy}")
     damaged = f"{path} is no head of specbench, or damaged"
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {})[KEY])
+            metadata = parse_json((file.metadata() or {})[KEY], str(path), remedy)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
         version, width, trained = (metadata[key] for key in ("version", "hidden_size", "trained"))
         own, whose, speaks_of = (metadata[key] for key in ("kind", "pair", "tokenizer"))
         model = metadata.get("reads", "target")  # the first heads did not say it
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise UserError(f"{damaged} ({' '.join(str(error).split())[:80]}); {remedy}") from None
+        if not (type(version) is int and type(width) is int and isinstance(trained, dict)):
+            raise ValueError("its metadata are of other types")
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise UserError(f"{damaged} ({brief(error)}); {remedy}") from None
     if version > VERSION:
         raise UserError(f"the head {path} was written by a later version of specbench; use that one to read it")
     if own != kind:
@@ -145,7 +149,7 @@ def read_head(path: Path, kind: str, pair: Pair, shapes: Shapes | None, reads: R
         tensors.keys() == shapes.keys() and all(_fits(tensors[name], shape) for name, shape in shapes.items())
     ):
         raise UserError(f"{damaged} (its tensors are not those of a head for {kind}); {remedy}")
-    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+    if not all(tensor.dtype in FLOATS and tensor.isfinite().all() for tensor in tensors.values()):
         raise UserError(f"{damaged} (it holds values that are no numbers); {remedy}")
     return Head(kind, {name: tensor.float() for name, tensor in tensors.items()}, trained)
 

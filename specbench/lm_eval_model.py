@@ -4,6 +4,8 @@ lm-eval finds models of other packages only if they are registered in the same p
 command with that done first. Everything else is lm-eval's own.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -12,6 +14,17 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 from tqdm import tqdm
+
+from specbench import config
+from specbench.decoding.generate import Ending, Limits, until_end
+from specbench.decoding.types import Sampling
+from specbench.measure import Stopwatch
+from specbench.models import load_pair
+from specbench.ready import build, start, warn
+from specbench.run import encode
+from specbench.runtimes import choose
+from specbench.runtimes.choose import AUTO
+from specbench.seeds import stable_seed
 
 # The settings of a sampled request that are honoured; a greedy text does not depend on others.
 _UNDERSTOOD = {"until", "max_gen_toks", "do_sample", "temperature"}
@@ -28,7 +41,7 @@ class SpecbenchLM(LM):
         device: where the models run; a CUDA device, lm-eval's default, falls back to specbench's own choice where there
             is none, as with lm-eval's `hf` model.
         max_batch_size: ignored, for lm-eval's command line.
-        rest: passed on to `specbench.run.text_generator`.
+        rest: passed on to `text_generator`.
 
     Raises:
         ValueError: batch_size is not 1.
@@ -44,8 +57,6 @@ class SpecbenchLM(LM):
         device: str | None = None,
         **rest: Any,
     ) -> None:
-        from specbench.run import text_generator
-
         super().__init__()
         if str(batch_size) != "1":
             raise ValueError(f"specbench generates one text at a time: batch_size must be 1, not {batch_size}")
@@ -80,6 +91,42 @@ class SpecbenchLM(LM):
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> NoReturn:
         """Raises NotImplementedError: nothing is generated."""
         _refuse()
+
+
+def text_generator(
+    pair: str, method: str, device: str = "auto", dtype: str = "auto", runtime: str = "eager"
+) -> Callable[..., str]:
+    """A function (prompt, until, max_new_tokens, temperature, task) -> text, for those who start from lm-eval.
+
+    What a method learns goes from text to text, until one of another task comes.
+    """
+    loaded = load_pair(config.load_pair(pair), device, dtype)
+    spec = config.load_method(method)
+    if runtime == AUTO:
+        found, _ = choose.fastest(loaded, lambda one: start(spec, replace(loaded, runtime=one), [0] * 8), warn)
+    else:
+        found = choose.runtime(runtime, loaded)
+    loaded = replace(loaded, runtime=found)
+    built = build(spec, loaded, Stopwatch(loaded.device))
+
+    known = ""
+
+    def generate(prompt: str, until: tuple[str, ...], max_new_tokens: int, temperature: float, task: str = "") -> str:
+        nonlocal known
+        if task != known:
+            built.reset(task)
+            known = task
+        ending = Ending(Limits(max_new_tokens, loaded.eos_ids, until), loaded.detokenizer)
+        rng = torch.Generator(loaded.device).manual_seed(stable_seed(prompt))
+        ids = encode(loaded, prompt)
+        if len(ids) + max_new_tokens + built.reach > loaded.context:
+            raise ValueError(f"a prompt of {len(ids)} tokens leaves no room for {max_new_tokens} in {loaded.context}")
+        loaded.runtime.settle()
+        for _ in until_end(built.rounds(ids, Sampling(temperature), rng), ending):
+            pass
+        return ending.text()
+
+    return generate
 
 
 def _temperature(settings: dict[str, Any], given: bool) -> float:

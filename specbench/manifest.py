@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench import ceilings, environment, records
+from specbench import ceilings, environment, permissions, records
 from specbench.config import UserError, task_info
 from specbench.decoding.types import Method
 from specbench.harness import Request
@@ -25,7 +25,11 @@ def manifest(
     prefixes: Mapping[str, int],
     why: str = "",
 ) -> dict[str, Any]:
-    """`prefixes` are tokens that a task's prompts share and models read once; `why` an automatic runtime was chosen."""
+    """`prefixes` are tokens that a task's prompts share and models read once; `why` an automatic runtime was chosen.
+
+    Raises UserError for a plan whose tasks run what models write, without permission.
+    """
+    runs_code = permissions.code_execution(plan)
     generation: dict[str, dict[str, Any]] = {}
     for r in requests:
         bounds = {"max_length": plan.max_length} if plan.max_length else {}
@@ -46,6 +50,7 @@ def manifest(
         "environment": environment.describe(pair.device),
         "ceilings": ceilings.known(pair.device, pair.models["target"].dtype),  # of this machine, if they were measured
         "runtime": {"name": pair.runtime.name, "asked": plan.runtime, "why": why, **pair.runtime.facts()},
+        **({"code_execution": runs_code} if runs_code else {}),
     }
 
 

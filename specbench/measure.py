@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from specbench.decoding.types import NotFinite
+
 now = time.perf_counter  # seconds; for progress and bench only
 
 
@@ -89,9 +91,10 @@ class Stopwatch:
     _ends: list[tuple[float, int]] = field(default_factory=list)  # host time, forwards so far
     _forwards: list[Forward] = field(default_factory=list)
     _began: float = 0.0
+    _seen: list[tuple[str, int, torch.Tensor]] = field(default_factory=list)  # on the device
 
     def start(self) -> None:
-        self._forwards, self._ends = [], []
+        self._forwards, self._ends, self._seen = [], [], []
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -106,8 +109,25 @@ class Stopwatch:
         """A round has ended: its tokens are on the host."""
         self._ends.append((time.perf_counter(), len(self._forwards)))
 
+    def saw(self, model: str, position: int, highest: torch.Tensor) -> None:
+        self._seen.append((model, position, highest))
+
+    def not_finite(self) -> NotFinite | None:
+        """The first logits that were seen not to be finite; waits for the device."""
+        if not self._seen:
+            return None
+        bad = (~torch.cat([highest.float() for _, _, highest in self._seen]).isfinite()).nonzero().flatten().tolist()
+        at = bad[0] if bad else -1
+        for model, position, highest in self._seen:
+            if 0 <= at < len(highest):
+                return NotFinite(model, position + at)
+            at -= len(highest)
+        return None
+
     def laps(self) -> list[Lap]:
-        """Every round so far; waits for the device."""
+        """Every round so far; waits for the device. Raises NotFinite."""
+        if found := self.not_finite():
+            raise found
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             for forward in self._forwards:

@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from specbench import files, parquet
 from specbench.config import SUITES, UserError
 from specbench.models import Pair
+from specbench.untrusted import brief, is_file
 
 Pairs = Mapping[tuple[int, int], int]  # (draft token, target token) -> times rejected
 Rejections = Counter[tuple[int, int, int]]  # (document, draft token, target token) -> times rejected
@@ -60,9 +62,8 @@ def _write(path: Path, rows: Sequence[tuple[int | None, int, int, int]], metadat
     columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(SCHEMA.names, ())
     table = pa.table(columns, schema=SCHEMA.with_metadata({**metadata, "schema": str(VERSION)}))
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    pq.write_table(table, new, compression="zstd")
-    new.replace(path)
+    with files.whole(path) as new:
+        pq.write_table(table, new, compression="zstd")
 
 
 def read_memory(path: Path, pair: Pair, documents: int = 0) -> Counter[tuple[int, int]]:
@@ -81,10 +82,10 @@ def read_memory(path: Path, pair: Pair, documents: int = 0) -> Counter[tuple[int
 
 def read_counts(path: Path, documents: int = 0) -> tuple[Counter[tuple[int, int]], str]:
     """Counts of a file and the hash of the tokenizer that they speak of. Raises UserError for a damaged file."""
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"there is no memory file {path}; `specbench calibrate --method csd` writes one")
     try:
-        table = pq.read_table(path)
+        table = parquet.read(path)
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
         if int(metadata.get("schema", VERSION)) > VERSION:
             raise UserError(f"the memory {path} was written by a later version of specbench; use that one to read it")
@@ -96,10 +97,10 @@ def read_counts(path: Path, documents: int = 0) -> tuple[Counter[tuple[int, int]
         if documents:
             table = table.filter(pc.field("document") < documents)
         columns = [column.to_pylist() for column in table.select(SCHEMA.names[1:]).cast(COUNTS).columns]
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise UserError(f"{path} is no memory file, or damaged ({' '.join(str(error).split())[:80]})") from None
-    if any(None in column for column in columns) or min(columns[-1], default=0) < 0:
-        raise UserError(f"{path} is damaged: it has rows without a token, or counts below 0")
+    except parquet.ERRORS as error:
+        raise UserError(f"{path} is no memory file, or damaged ({brief(error)})") from None
+    if any(None in column or min(column, default=0) < 0 for column in columns):
+        raise UserError(f"{path} is damaged: it has rows without a token, or tokens or counts below 0")
     counts: Counter[tuple[int, int]] = Counter()
     for d, t, n in zip(*columns, strict=True):
         counts[d, t] += n

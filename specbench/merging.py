@@ -36,4 +36,4 @@ def gathered(run: StoredRun, method: str | None) -> tuple[Pairs, str]:
         rows = decided(run, chosen, decision)
         rows = rows[rows.draft_token != rows.target_token]
         counts.update(zip(rows.draft_token.tolist(), rows.target_token.tolist(), strict=True))
-    return counts, run.manifest["tokenizer_hash"]
+    return counts, run.manifest.get("tokenizer_hash") or ""

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import logging
+import pickle
+import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,7 +12,14 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from specbench.config import BUNDLED as BUNDLED_PREFIX
@@ -27,6 +36,7 @@ from specbench.runtimes.types import Runtime
 
 UNBOUNDED = 2**31  # positions of models that are made for any length
 BUNDLED = PACKAGE / "pocket" / "weights"
+REVISION = re.compile(r"(?!.*\.\.)[\w.][\w./+-]*")  # a branch, a tag or a commit; the hub's client makes a path of it
 LEAST_SHARED = 0.01  # of the target's tokens: with fewer, a draft of another tokenizer has nothing to say
 
 
@@ -241,9 +251,12 @@ def _load_model(
     spec: ModelSpec, device: torch.device, dtype: str, trust_remote_code: bool, allow_pickle: bool, spread: bool
 ) -> PreTrainedModel:
     where = location(spec.model)
+    _check_revision(spec)
     chosen = dtype if dtype != "auto" else "float32" if device.type == "cpu" else spec.dtype
     try:
-        AutoConfig.from_pretrained(where, revision=spec.revision, trust_remote_code=trust_remote_code)
+        settings = AutoConfig.from_pretrained(where, revision=spec.revision, trust_remote_code=trust_remote_code)
+        if not trust_remote_code:
+            _refuse_kernels(settings, spec.model)
         model = AutoModelForCausalLM.from_pretrained(
             where,
             revision=spec.revision,
@@ -252,6 +265,13 @@ def _load_model(
             use_safetensors=None if allow_pickle else True,
             trust_remote_code=trust_remote_code,
         )
+    except UserError:
+        raise
+    except pickle.UnpicklingError:
+        raise UserError(
+            f"{spec.model}: its pickled weights hold more than tensors, which is never loaded, not even with "
+            "--allow-pickle; convert them to safetensors where you trust them"
+        ) from None
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         if "trust_remote_code" in str(error):
@@ -270,6 +290,19 @@ def _load_model(
     return model.eval()
 
 
+def _check_revision(spec: ModelSpec) -> None:
+    if not REVISION.fullmatch(spec.revision):
+        raise UserError(f"{spec.model}: {spec.revision!r} is no revision; give a branch, a tag or a commit")
+
+
+def _refuse_kernels(settings: PreTrainedConfig, name: str) -> None:
+    """Raise UserError where a model's settings ask for compiled code from the hub, OWNER/REPOSITORY."""
+    parts = [settings, *(getattr(settings, name, None) for name in settings.sub_configs)]
+    keys = ("_attn_implementation", "_experts_implementation")
+    if any("/" in str(getattr(part, key, None)) for part in parts for key in keys):
+        raise UserError(f"{name} asks for a kernel of the hub, which is code; to let it run, add --trust-remote-code")
+
+
 def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """A model's tokenizer without the model. Raises UserError if it cannot be had."""
     with _reaching(spec):
@@ -282,12 +315,17 @@ def _reaching(spec: ModelSpec) -> AbstractContextManager[None]:
 
 
 def _load_tokenizer(spec: ModelSpec, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    _check_revision(spec)
     try:
         return AutoTokenizer.from_pretrained(
             location(spec.model), revision=spec.revision, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"{spec.model}: its tokenizer brings code of its own; to let it run, add --trust-remote-code"
+            ) from None
         raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json beside it") from None
 
 
@@ -306,8 +344,12 @@ def _device(name: str) -> torch.device:
 
 
 def location(name: str) -> str:
+    """The folder of a model, or its name on the hub. UserError for a bundled one that there is not."""
     if name.startswith(BUNDLED_PREFIX):
-        return str(BUNDLED / name.removeprefix(BUNDLED_PREFIX))
+        own = name.removeprefix(BUNDLED_PREFIX)
+        if own not in (known := sorted(path.name for path in BUNDLED.iterdir() if path.is_dir())):
+            raise UserError(f"there is no model {name}; bundled are {', '.join(known)}")
+        return str(BUNDLED / own)
     return str(Path(name).expanduser()) if Path(name).expanduser().exists() else name
 
 

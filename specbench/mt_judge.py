@@ -4,7 +4,6 @@ The form is MT-Bench's single-answer grading (Zheng et al., arXiv 2306.05685, se
 without reference answers. The judge writes nothing: its grade is the mean of 1 to 10, by the probabilities of these.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,13 @@ import torch
 from rich import box
 from rich.table import Table
 
-from specbench import compare, records
+from specbench import compare, files, records
 from specbench import run as engine
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.console import console, progress
 from specbench.models import Pair, load_pair
 from specbench.stored import StoredRun
+from specbench.untrusted import read_object
 
 METRIC, FILTER = "judge", "none"
 HEADLINE = f"{METRIC},{FILTER}"  # of tasks that only a judge can score
@@ -197,6 +197,6 @@ def _stderr(values: Sequence[float]) -> float:
 def _remember(folder: Path, tasks: Sequence[str], judge: Pair) -> None:
     """Note in judge.json, by task, which model graded and in which words."""
     path = folder / "judge.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = read_object(path, remedy="delete it to grade anew") if path.exists() else {}
     told = judge.describe()["target"] | {"tokenizer_hash": judge.tokenizer_hash, "request": REQUEST + BEGINNING}
-    records.write_json(path, known | dict.fromkeys(tasks, told))
+    files.write_json(path, known | dict.fromkeys(tasks, told))

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench import commands, config, forward_times, metrics
+from specbench import commands, config, files, forward_times, metrics
 from specbench import run as engine
 from specbench.config import MethodSpec, PairSpec, UserError
 from specbench.decoding.session import Unwatched
+from specbench.escape import cell
 from specbench.forward_times import Times
 from specbench.measure import Stopwatch
 from specbench.models import Pair
@@ -288,12 +289,12 @@ def write(profile: Profile, path: Path) -> Path:
         "throughput": _rows(profile.throughput),
         "times": forward_times.as_json(profile.times) if profile.times else None,
     }
-    path.write_text(json.dumps(facts, indent=1) + "\n")
+    files.write_text(path, json.dumps(facts, indent=1) + "\n")
     table = path.with_suffix(".csv")
-    with open(table, "w", newline="") as file:
+    with files.whole(table) as new, open(new, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(tidy(profile))
+        writer.writerows(map(cell, row) for row in tidy(profile))
     return table
 
 

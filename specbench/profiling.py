@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from specbench import ceilings, commands, environment, profile_pair, roofline
+from specbench import ceilings, commands, environment, permissions, profile_pair, roofline
 from specbench import run as engine
 from specbench.config import UserError
 from specbench.config import load_pair as read_pair
@@ -52,6 +52,7 @@ def main(
     )
     path = out or Path(f"profile-{chosen.pair.name}.json")
     _check_path(path)
+    permissions.check_code(chosen)
     loaded = engine.load_models(chosen)
     further = [choose.runtime(name, loaded) for name in dict.fromkeys(runtimes) if name != loaded.runtime.name]
     known = _ceilings(loaded, anew=False)

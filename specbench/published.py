@@ -1,15 +1,16 @@
 """The papers' own figures: result tables as tidy CSV, and how their labels map onto specbench's names."""
 
 import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field
 
 from specbench import config
 from specbench.config import PACKAGE, MethodSpec, PairSpec, SamplingSpec, Setting, Settings, UserError
+from specbench.untrusted import parse_yaml, read_text, read_yaml
 
 # Beside the package in a checkout, inside it when installed from a wheel.
 FOLDER = next(
@@ -17,6 +18,7 @@ FOLDER = next(
     PACKAGE / "published_figures",
 )
 CONTEXT = ("gpu", "baseline")  # settings of a figure that say where it was measured, not what was
+MOST = 2**24  # bytes of a table
 DECODING = "decoding"  # a setting that says how texts were drawn, where the paper's temperatures are lost
 
 
@@ -98,7 +100,7 @@ class Figure(Settings):
     @property
     def settings(self) -> dict[str, Any]:
         pairs = (part.partition("=") for part in self.setting.split(";") if part)
-        return {key: yaml.safe_load(value) for key, _, value in pairs if key not in CONTEXT}
+        return {key: parse_yaml(value, f"setting {self.setting!r}") for key, _, value in pairs if key not in CONTEXT}
 
     @property
     def is_average(self) -> bool:
@@ -181,16 +183,18 @@ class Paper(Settings):
 def read_figures(path: Path) -> list[Figure]:
     """The figures in a tidy CSV file. Raises UserError for a file of another form."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file, restkey="one more column"))
-    except (UnicodeDecodeError, csv.Error) as error:
+        text = io.StringIO(read_text(path, MOST, "write it anew"), newline="")
+        rows = list(csv.DictReader(text, restkey="one more column"))
+    except csv.Error as error:
         raise UserError(f"{path} is no CSV file ({error}); write it anew") from None
     found = [config.validated(Figure, row, str(path)) for row in rows]
     for figure in found:
-        try:
-            float(figure.value)
-        except ValueError:
-            raise UserError(f"{path}: {figure.metric} is {figure.value!r}; write a number") from None
+        for name, value in (("value", figure.value), ("temperature", figure.temperature or "0")):
+            try:
+                float(value)
+            except ValueError:
+                raise UserError(f"{path}: {figure.metric} has the {name} {value!r}; write a number") from None
+        _ = figure.settings
     return found
 
 
@@ -202,6 +206,4 @@ def papers(names: list[str] | None = None) -> list[Paper]:
     for name in names or []:
         if name not in known:
             raise UserError(f"no published tables of {name!r}; there are {', '.join(known)}")
-    return [
-        config.validated(Paper, yaml.safe_load(known[name].read_text()), known[name].name) for name in names or known
-    ]
+    return [config.validated(Paper, read_yaml(known[name]), known[name].name) for name in names or known]

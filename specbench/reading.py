@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import compare as comparison
-from specbench import metrics
+from specbench import files, metrics
 from specbench.config import UserError
-from specbench.console import console
+from specbench.console import console, plain
 from specbench.records import write_frame
 from specbench.report import tables
 from specbench.report.page import write_page
@@ -66,7 +66,7 @@ def compare(
         assert out
         write_frame(out, shown)
     elif out:
-        out.write_text(_with_notes(text, [*said, *notes], format))
+        files.write_text(out, _with_notes(text, [*said, *notes], format))
     else:
         _print(text, said, notes, format)
     if out:
@@ -171,7 +171,7 @@ def _print(text: str, said: Sequence[str], notes: Sequence[str], format: str) ->
         sys.stdout.write(text.rstrip() + "\n")
         for line in notes:
             if line.startswith("MISMATCH"):
-                print(line, file=sys.stderr)
+                print(plain(line), file=sys.stderr)
     elif format == "table":
         sys.stdout.write(text.rstrip() + "\n")
         sys.stdout.flush()
@@ -188,4 +188,4 @@ def _with_notes(text: str, notes: Sequence[str], format: str) -> str:
     if format in ("csv", "json"):
         return text.rstrip() + "\n"
     before = {"latex": "% ", "md": "- "}.get(format, "")
-    return f"{text.rstrip()}\n\n" + "".join(f"{before}{line}\n" for line in notes)
+    return f"{text.rstrip()}\n\n" + "".join(f"{before}{tables.note(line, format)}\n" for line in notes)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from specbench import records
+from specbench import files, permissions
 from specbench.config import MethodSpec, validated
 from specbench.console import console
 from specbench.decoding.session import Unwatched
@@ -27,7 +27,11 @@ READY_ROUNDS = 3  # of each method, when a task begins
 
 
 def load_models(plan: Plan, runtime: str | None = None) -> Pair:
-    """The plan's pair, at a runtime by name, else the plan's unless that is to be found out."""
+    """The plan's pair, at a runtime by name, else the plan's unless that is to be found out.
+
+    Raises UserError for a plan that lets models run code, which this command line does not.
+    """
+    permissions.check_loading(plan)
     pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle)
     name = runtime or plan.runtime
     return pair if name == AUTO else replace(pair, runtime=choose.runtime(name, pair))
@@ -60,7 +64,7 @@ def at_runtime(plan: Plan, pair: Pair, prompt: list[int], length: int, name: str
                 start(spec, replace(pair, runtime=candidate), text, Sampling(plan.temperature))
 
     found, why = choose.fastest(pair, trial, warn)
-    console.print(f"[dim]runtime: {found.name} ({why})[/]", highlight=False)
+    console.print(f"runtime: {found.name} ({why})", style="dim", highlight=False)
     return replace(pair, runtime=found), why
 
 
@@ -100,4 +104,4 @@ def note_apart(folder: Path, pair: Pair, before: dict[str, float]) -> None:
     path = folder / "apart.json"
     known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
     spent = {what: known.get(what, 0.0) + seconds - before.get(what, 0.0) for what, seconds in apart(pair).items()}
-    records.write_json(path, known | spent)
+    files.write_json(path, known | spent)

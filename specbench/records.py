@@ -1,14 +1,11 @@
-"""The records of a run: column names, schemas with their version, and files that survive a kill at any moment.
+"""The records of a run: column names, schemas with their version, and the tables of a run folder.
 
-A run folder holds `manifest.json`, and while it runs a folder `parts/` with two Parquet files per document, each put
-in place whole by a rename, and what the methods had learned by the last one. When all documents are done the parts
-become `samples.parquet` and `rounds.parquet`.
+A finished run holds `samples.parquet` and `rounds.parquet`, an unfinished one their parts (see recorder.py).
 """
 
-import json
-import os
-import shutil
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+
+from specbench import files
 
 VERSION = 6
 # 1: first version.
@@ -101,44 +100,9 @@ SCORES = pa.schema(
         pa.field("stderr", pa.float64()),
     ]
 )
+WRITING: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+GROUP = 50_000  # rows that are written together
 DECISIONS = ("rejected", "accepted", "rescued", "unread", "cut")  # unread: behind a rejection; cut: behind the end
-
-
-class Recorder:
-    """Writes one run folder, a document at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.parts = folder / "parts"
-        folder.mkdir(parents=True, exist_ok=True)
-        self.merged = all((folder / f"{name}.parquet").exists() for name in ("samples", "rounds"))
-        if not self.merged:
-            self.parts.mkdir(parents=True, exist_ok=True)
-
-    def write(self, index: int, samples: list[dict], rounds: list[dict], states: dict[str, Any]) -> None:
-        """Put one document's records in place. The samples come last: once they are there, the document is done.
-
-        `states` is what each method had learned by the end of the document, for a later resume.
-        """
-        write_json(self.parts / f"{index:06d}.states.json", states)
-        write_table(self.parts / f"{index:06d}.rounds.parquet", rounds, ROUNDS)
-        write_table(self.parts / f"{index:06d}.samples.parquet", samples, SAMPLES)
-        (self.parts / f"{index - 1:06d}.states.json").unlink(missing_ok=True)
-
-    def done(self) -> int:
-        """How many documents are recorded; they are the first ones, since documents are written in order."""
-        return sum(1 for _ in self.parts.glob("*.samples.parquet"))
-
-    def states(self, index: int) -> dict[str, Any]:
-        return json.loads((self.parts / f"{index:06d}.states.json").read_text())
-
-    def finish(self) -> None:
-        """Merge the parts into the two tables, samples last, and remove the parts. Does nothing the second time."""
-        if not self.merged:
-            for name, schema in (("rounds", ROUNDS), ("samples", SAMPLES)):
-                _put(self.folder / f"{name}.parquet", read_rows(self.folder, name).cast(_marked(schema)))
-            self.merged = True
-        shutil.rmtree(self.parts, ignore_errors=True)
 
 
 def read_rows(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table:
@@ -152,9 +116,42 @@ def scan(folder: Path, name: str) -> ds.Dataset:
     schema = SAMPLES if name == "samples" else ROUNDS
     if whole.exists():
         return ds.dataset(whole, schema)  # columns that an older version lacks are null
-    done = {path.name.split(".")[0] for path in (folder / "parts").glob("*.samples.parquet")}
-    paths = [folder / "parts" / f"{index}.{name}.parquet" for index in sorted(done)]
+    paths = [folder / "parts" / part.name(name) for part in parts(folder)]
     return ds.dataset(paths, schema) if paths else ds.dataset(schema.empty_table())
+
+
+@dataclass(frozen=True, order=True)
+class Part:
+    """A document of a run by its place, or all from `first` to `last`, as its files in `parts/` are named."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, name: str) -> "Part | None":
+        """Whose file this is; None if it is no part's."""
+        found = re.fullmatch(r"(\d{6,})(?:-(\d{6,}))?\.(?:states\.json|rounds\.parquet|samples\.parquet)", name)
+        return cls(int(found[1]), int(found[2] or found[1])) if found else None
+
+    def name(self, table: str) -> str:
+        """The file of a table (or of `states`)."""
+        numbers = f"{self.first:06d}" + (f"-{self.last:06d}" if self.last > self.first else "")
+        return f"{numbers}.{table}.{'json' if table == 'states' else 'parquet'}"
+
+
+def parts(folder: Path) -> list[Part]:
+    """The parts of an unfinished run that count, in order: from document 0 on without a gap, each document once.
+
+    A part counts by its samples, which are written last. A block counts before the single parts that it was made of.
+    """
+    there = [part for path in (folder / "parts").glob("*.samples.parquet") if (part := Part.of(path.name))]
+    found: list[Part] = []
+    following = 0
+    for part in sorted(there, key=lambda part: (part.first, -part.last)):
+        if part.first == following:
+            found.append(part)
+            following = part.last + 1
+    return found
 
 
 def write_table(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> None:
@@ -166,27 +163,27 @@ def write_frame(path: Path, frame: pd.DataFrame) -> None:
     _put(path, table.replace_schema_metadata({"specbench_schema": str(VERSION)}))
 
 
+def stream(path: Path, rows: ds.Dataset, schema: pa.Schema) -> None:
+    """Write a table that need not fit into memory."""
+    with files.whole(path) as new, pq.ParquetWriter(new, _marked(schema), **WRITING) as writer:
+        held: list[pa.RecordBatch] = []
+        for batch in rows.to_batches(batch_readahead=1, fragment_readahead=1, use_threads=False):
+            held.append(batch)
+            if sum(one.num_rows for one in held) >= GROUP:
+                writer.write_table(pa.Table.from_batches(held).cast(_marked(schema)))
+                held.clear()
+        if held:
+            writer.write_table(pa.Table.from_batches(held).cast(_marked(schema)))
+
+
 def read_frame(path: Path) -> pd.DataFrame:
     """One of the tables of a run as a data frame; its rows are copies."""
     return pq.read_table(path).to_pandas()
 
 
-def write_json(path: Path, value: Any) -> None:
-    new = path.with_name(path.name + ".new")
-    with open(new, "w") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-
-
 def _put(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file whole or not at all."""
-    new = path.with_name(path.name + ".new")
-    pq.write_table(table, new, compression="zstd")
-    with open(new, "rb") as file:
-        os.fsync(file.fileno())
-    new.replace(path)
+    with files.whole(path) as new:
+        pq.write_table(table, new, **WRITING)
 
 
 def _marked(schema: pa.Schema) -> pa.Schema:

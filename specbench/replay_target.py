@@ -21,6 +21,7 @@ from specbench.decoding.drafters import Drafter
 from specbench.decoding.types import Draft, Sampling
 from specbench.measure import now
 from specbench.models import load_tokenizer, vocabulary_hash
+from specbench.untrusted import BRIEF, parse_json, read_lines
 
 ALL = "all tasks"
 NAMES = {"prompt": ("prompt", "prompt_ids"), "generated": ("generated", "generated_ids")}
@@ -56,23 +57,15 @@ def read_traces(path: Path) -> list[Trace]:
 
     Raises UserError, with the line's number, for anything else, and for a file without texts.
     """
-    if not path.is_file():
-        raise UserError(f"there is no file {path}")
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is no text; give a file of JSON Lines") from None
-    found = [_trace(line, f"{path}, line {at}", at) for at, line in enumerate(lines, 1) if line.strip()]
+    lines = read_lines(path, remedy="give a file of JSON Lines")
+    found = [_trace(line, f"{path}, line {at}", at) for at, line, _ in lines if line.strip()]
     if not found:
         raise UserError(f'{path} holds no texts; write a line {{"prompt": [ids], "generated": [ids]}} for each')
     return found
 
 
 def _trace(line: str, where: str, at: int) -> Trace:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON ({error})") from None
+    record = parse_json(line, where)
     if not isinstance(record, dict):
         raise UserError(f'{where} is no object; write {{"prompt": [ids], "generated": [ids]}}')
     ids = {}
@@ -85,7 +78,8 @@ def _trace(line: str, where: str, at: int) -> Trace:
             raise UserError(f"{where}: {key!r} must be a list of token ids; tokenise texts first")
         wrong = next((x for x in ids[name] if type(x) is not int or not 0 <= x < 2**31), None)
         if wrong is not None:
-            raise UserError(f"{where}: {key!r} holds {json.dumps(wrong)}, which is no token id (a whole number from 0)")
+            told = json.dumps(wrong)[:BRIEF]
+            raise UserError(f"{where}: {key!r} holds {told}, which is no token id (a whole number from 0)")
     return Trace(**ids, task=str(record.get("task", "-")), id=str(record.get("id", at)))
 
 

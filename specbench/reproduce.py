@@ -10,13 +10,14 @@ from typing import Any
 
 import pandas as pd
 from rich import box
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from specbench import commands, config, records
+from specbench import commands, config, files, records
 from specbench import run as engine
 from specbench.config import MethodSpec, PairSpec, SamplingSpec, UserError, task_info
 from specbench.console import console
+from specbench.escape import markdown_text
 from specbench.models import Pair
 from specbench.plan import Plan
 from specbench.published import Paper, papers
@@ -57,9 +58,8 @@ def tables(
     count = sum(_write(paper, ours, out) for paper in chosen)
     verdicts = checks(chosen, ours)
     frame = pd.DataFrame([vars(one) for one in verdicts])
-    (out / "checks.md").write_text(
-        f"# Which claims of the papers hold on {', '.join(ours.pairs)}\n\n{markdown(frame)}\n"
-    )
+    title = f"# Which claims of the papers hold on {markdown_text(', '.join(ours.pairs))}"
+    files.write_text(out / "checks.md", f"{title}\n\n{markdown(frame)}\n")
     if check:
         _print_checks(verdicts)
     console.print(f"{count} tables as Markdown and LaTeX, and checks.md: {out}/", highlight=False, soft_wrap=True)
@@ -79,7 +79,8 @@ def _print_checks(found: Sequence[Check]) -> None:
     for heading in ("paper", "claim", "verdict"):
         table.add_column(heading, overflow="fold")
     for one in found:
-        table.add_row(f"{one.paper} {one.table}", f"{one.claim}\n[dim]{escape(one.detail)}[/]", one.verdict)
+        claim = Text.assemble(one.claim, "\n", (one.detail, "dim"))
+        table.add_row(Text(f"{one.paper} {one.table}"), claim, Text(one.verdict))
     console.print(table)
 
 
@@ -88,8 +89,8 @@ def _write(paper: Paper, ours: Ours, out: Path) -> int:
     numbered = [table for table in paper.tables if paper.figures(table)]
     for table in numbered:
         as_markdown, as_latex = written(paper, table, ours)
-        (out / f"{paper.paper}-table{table}.md").write_text(as_markdown)
-        (out / f"{paper.paper}-table{table}.tex").write_text(as_latex)
+        files.write_text(out / f"{paper.paper}-table{table}.md", as_markdown)
+        files.write_text(out / f"{paper.paper}-table{table}.tex", as_latex)
     return len(numbered)
 
 
@@ -108,7 +109,7 @@ def measure(
             methods = (baseline, *(spec for spec in missing if spec.identity != baseline.identity))
             top = f"-top{want.top_k}" if want.top_k else ""
             name = f"{want.pair.name}-{want.suite}-T{want.temperature:g}{top}-{time.strftime('%Y%m%d-%H%M%S')}"
-            folder = STORE / name
+            folder = STORE / files.safe_name(name)
             plans.append((want.model_copy(update={"methods": methods}), folder))
         for plan, folder in plans:
             if loaded is None or loaded[0] != plan.pair.name:

@@ -5,38 +5,30 @@ favours nobody. A document is on disk before the next begins; scoring comes last
 """
 
 import gc
-import hashlib
-import json
 import random
-import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from specbench import compare, environment, records
-from specbench.config import SUITES, UserError, load_method, task_info
-from specbench.config import load_pair as read_pair
-from specbench.decoding.generate import Ending, Limits, until_end
+from specbench import compare, files, permissions, records
+from specbench.claim import claimed
+from specbench.config import SUITES, UserError, task_info
 from specbench.decoding.prefix import shared_tokens
-from specbench.decoding.types import Foresighted, Method, Round, Sampling
+from specbench.decoding.types import Foresighted, Method, Sampling
 from specbench.divergence import Reference, diverged
 from specbench.harness import DataUnavailable, Request, TaskChoice, Tasks, scorer
-from specbench.manifest import check_same, digest, manifest
-from specbench.measure import Lap, Stopwatch, peak_memory
-from specbench.models import Pair, load_pair, location
+from specbench.manifest import check_same, manifest
+from specbench.measure import Stopwatch
+from specbench.models import Pair, location
 from specbench.plan import Plan
-from specbench.ready import apart, at_runtime, begin, build, load_models, note_apart, start, suppress_failures, warn
-from specbench.runtimes import choose
-from specbench.runtimes.choose import AUTO
-from specbench.runtimes.types import Unsupported
+from specbench.ready import apart, at_runtime, begin, build, load_models, note_apart, suppress_failures, warn
+from specbench.recorder import Recorder
+from specbench.sample import Decoder, Rows, ending_of
 from specbench.stored import StoredRun, runtime_of
 from specbench.worth import worth
-
-WARMUP_TOKENS = 24
 
 
 @dataclass(frozen=True)
@@ -49,19 +41,70 @@ class Progress:
     rounds: list[dict[str, Any]]  # of this document, as recorded
 
 
-def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: Pair | None = None) -> bool:
+@dataclass(frozen=True)
+class Work:
+    """A plan made ready: its models at their runtime, its documents, its methods."""
+
+    plan: Plan
+    pair: Pair
+    tasks: Tasks
+    requests: list[Request]
+    prompts: list[list[int]]  # token ids
+    shared: dict[str, int]  # tokens that the prompts of a task begin with alike
+    stopwatch: Stopwatch
+    methods: dict[str, Method]
+    sampling: Sampling
+
+    @property
+    def total(self) -> int:
+        return self.plan.repeats * len(self.requests)
+
+    def begins(self, index: int) -> bool:
+        """Whether a task begins with a document; nothing learned goes from task to task, or from repeat to repeat."""
+        at = index % len(self.requests)
+        return at == 0 or self.requests[at].task != self.requests[at - 1].task
+
+
+def execute(
+    plan: Plan,
+    folder: Path,
+    report: Callable[[Progress], bool],
+    pair: Pair | None = None,
+    started: Callable[[], None] = lambda: None,
+) -> bool:
     """Carry out a plan into `folder`, going on where an earlier call stopped; `pair` may be loaded already.
 
-    `report` is called after every document and says whether to go on. Returns whether all documents are done; then the
-    folder holds samples, rounds, scores and summary.
+    `started` is called before the first document, `report` after every one; it says whether to go on. Returns whether
+    all documents are done; then the folder holds samples, rounds, scores and summary. Raises UserError if another
+    process writes this folder.
     """
     before = apart(pair) if pair else {}
+    with claimed(folder):
+        gc.disable()  # what is loaded stays; looking through it again and again takes longer than reading it
+        try:
+            work = prepare(plan, folder, pair)
+        finally:
+            gc.enable()
+        recorder = Recorder(folder, warn)
+        if not recorder.merged and recorder.done() < work.total:
+            started()
+            try:
+                if not decode_all(work, recorder, report):
+                    return False
+            finally:
+                note_apart(folder, work.pair, before)
+        recorder.finish()
+        score(folder, work.tasks)
+    return True
+
+
+def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
+    """Load what a plan names and check that it fits together; writes the manifest, or compares with the one there."""
     pair = pair or load_models(plan)
     tasks = load_tasks(plan, pair)
     requests = tasks.requests()
-    prompts = [encode(pair, request.prompt) for request in requests]
-    path = folder / "manifest.json"
-    stored = json.loads(path.read_text()) if path.exists() else None
+    prompts = encode_all(pair, [request.prompt for request in requests])
+    stored = StoredRun(folder).manifest if (folder / "manifest.json").exists() else None
     most = max(len(p) + r.max_new_tokens for r, p in zip(requests, prompts, strict=True))
     pair, why = at_runtime(plan, pair, prompts[0], most, runtime_of(stored) if stored else plan.runtime)
     stopwatch = Stopwatch(pair.device)
@@ -73,114 +116,70 @@ def execute(plan: Plan, folder: Path, report: Callable[[Progress], bool], pair: 
         except ValueError as error:
             raise UserError(f"{name}: {error}") from None
     check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
-    by_task = {task: [p for r, p in zip(requests, prompts, strict=True) if r.task == task] for task in tasks.names()}
+    by_task = defaultdict(list)
+    for request, prompt in zip(requests, prompts, strict=True):
+        by_task[request.task].append(prompt)
     shared = {task: shared_tokens(own) if plan.share_prefix else 0 for task, own in by_task.items()}
 
     facts = manifest(plan, pair, requests, methods, shared, why) | {"left_out": tasks.left_out}
     if stored:
         check_same(stored, facts, folder)
     else:
-        folder.mkdir(parents=True, exist_ok=True)
-        records.write_json(path, facts)
-    recorder = records.Recorder(folder)
-    total = plan.repeats * len(requests)
-    done = total if recorder.merged else recorder.done()
+        files.write_json(folder / "manifest.json", facts)
+    return Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling)
+
+
+def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool]) -> bool:
+    """Decode all documents that are not recorded yet; returns whether there are none left."""
+    plan, pair, methods = work.plan, work.pair, work.methods
+    decoder = Decoder(pair, work.stopwatch, work.sampling, plan.seed)
     gc.collect()
     gc.freeze()
-    for index in range(done, total):
-        repeat, at = divmod(index, len(requests))
-        request, prompt = requests[at], prompts[at]
-        decode = _decoder(pair, stopwatch, sampling, plan.seed, repeat, request, prompt)
-        for method in methods.values():
-            if isinstance(method, Foresighted):
-                method.told(worth(pair.session("target"), partial(_ending, pair, request), _scorer(tasks, request)))
-        rows: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
-        begins = at == 0 or request.task != requests[at - 1].task  # nothing learned goes from task to task
-        if index == done or begins:
-            pair.prefixes.begin(prompt[: shared[request.task]])
-        if index == done or at == 0:
-            rows += [decode(name, method, 0, True) for name, method in methods.items()]
+    first = recorder.done()
+    for index in range(first, work.total):
+        repeat, at = divmod(index, len(work.requests))
+        request, prompt = work.requests[at], work.prompts[at]
+        decode = partial(decoder.decode, repeat=repeat, request=request, prompt=prompt)
+        rows: list[Rows] = []
+        begins = work.begins(index)
+        if index == first or begins:
+            decoder.forgive()
+            pair.prefixes.begin(prompt[: work.shared[request.task]])
+        _foretell(work, request, decoder)
+        if index == first or at == 0:
+            rows += [decode(name, method, order=0, warmup=True) for name, method in methods.items()]
         elif begins:
             for method in methods.values():  # what is read or made ready once a task, before anything is timed
                 with suppress_failures():
-                    begin(method, prompt, sampling, pair)
+                    begin(method, prompt, work.sampling, pair)
         pair.runtime.settle()
-        if index == done or begins:
+        if index == first or begins:
+            learned = {} if begins else recorder.states(index - 1)
             for name, method in methods.items():
-                method.reset(request.task)
+                decoder.attempt(name, partial(method.reset, request.task))
                 if not begins:
-                    method.restore(recorder.states(index - 1)[name])
+                    decoder.attempt(name, partial(method.restore, learned[name]))
         order = list(methods)
         random.Random(f"{plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(order)
-        rows += [decode(name, methods[name], place, False) for place, name in enumerate(order)]
-        if sampling.greedy:
-            mark_divergence([s for s, _ in rows], methods, plan, pair, prompt)
-        rounds = [row for _, document in rows for row in document]
-        recorder.write(index, [s for s, _ in rows], rounds, {name: m.state() for name, m in methods.items()})
-        go_on = report(Progress(index + 1, total, request, rounds)) or index + 1 == total
-        if not go_on or index + 1 == total:
-            note_apart(folder, pair, before)
-        if not go_on:
+        rows += [decode(name, methods[name], order=place) for place, name in enumerate(order)]
+        samples, rounds = [sample for sample, _ in rows], [row for _, own in rows for row in own]
+        if work.sampling.greedy:
+            mark_divergence(samples, methods, plan, pair, prompt)
+        learned = {name: decoder.attempt(name, method.state) for name, method in methods.items()}
+        recorder.write(index, samples, rounds, learned)
+        if not report(Progress(index + 1, work.total, request, rounds)) and index + 1 < work.total:
             return False
-    recorder.finish()
-    score(folder, tasks)
     return True
 
 
-def _decoder(
-    pair: Pair,
-    stopwatch: Stopwatch,
-    sampling: Sampling,
-    run_seed: int,
-    repeat: int,
-    request: Request,
-    prompt: list[int],
-) -> Callable[[str, Method, int, bool], tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """A function that decodes one document by one method into its sample row and its round rows."""
-
-    def decode(name: str, method: Method, order: int, warmup: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        key = {"repeat": repeat, "task": request.task, "doc_id": request.doc_id, "method": name, "warmup": warmup}
-        seed = stable_seed(run_seed, repeat, request.task, request.doc_id, name)
-        sample = key | {
-            "order": order,
-            "seed": seed,
-            "prompt_hash": request.prompt_hash,
-            "prompt_tokens": len(prompt),
-            "load": environment.load(),
-            "clock_mhz": environment.clock_mhz(),
-            "temperature_c": environment.temperature_c(),
-            "state_hash": digest(method.state()),
-        }
-        length = WARMUP_TOKENS if warmup else request.max_new_tokens
-        ending = _ending(pair, request, length)
-        rng = torch.Generator(pair.device).manual_seed(seed)
-        try:
-            rounds = timed(until_end(method.rounds(prompt, sampling, rng), ending), stopwatch)
-        except Exception as error:  # whatever a method or a model raises is this sample's result
-            if warmup and isinstance(error, Unsupported):
-                raise
-            return sample | {"finish": "error", "error": traceback.format_exc()}, []
-        laps = stopwatch.laps()
-        sample |= {
-            "tokens": ending.tokens,
-            "text": ending.text(),
-            "finish": ending.reason,
-            "prefill_seconds": laps[0].seconds,
-            "decode_seconds": sum(lap.seconds for lap in laps[1:]),
-            "peak_memory": peak_memory(pair.device),
-        }
-        laid_out = enumerate(zip(rounds, laps, strict=True))
-        return sample, [key | round_row(i, one, lap, pair.further) for i, (one, lap) in laid_out]
-
-    return decode
-
-
-def _ending(pair: Pair, request: Request, length: int | None = None) -> Ending:
-    return Ending(Limits(length or request.max_new_tokens, pair.eos_ids, request.until), pair.detokenizer)
-
-
-def _scorer(tasks: Tasks, request: Request) -> Callable[[str], float]:
-    return scorer(tasks, request.task, request.doc_id, task_info(request.task).metric)
+def _foretell(work: Work, request: Request, decoder: Decoder) -> None:
+    """Tell the methods that may know it what answers to a document are worth."""
+    metric = task_info(request.task).metric
+    for name, method in work.methods.items():
+        if isinstance(method, Foresighted):
+            score = scorer(work.tasks, request.task, request.doc_id, metric)
+            known = worth(work.pair.session("target"), partial(ending_of, work.pair, request), score)
+            decoder.attempt(name, partial(method.told, known))
 
 
 def mark_divergence(
@@ -197,57 +196,6 @@ def mark_divergence(
         found = diverged(Reference(pair, methods[name].combination), prompt, good[base]["tokens"], sample["tokens"])
         if found:
             sample |= {"diverged_at": found.at, "divergence_gap": found.gap, "divergence": found.kind}
-
-
-def timed(rounds: Iterator[Round], stopwatch: Stopwatch) -> list[Round]:
-    """All rounds of one text, with a lap at the end of each; no garbage collection meanwhile."""
-    done = []
-    gc.disable()
-    try:
-        stopwatch.start()
-        for one in rounds:
-            stopwatch.lap()
-            done.append(one)
-    finally:
-        gc.enable()
-    return done
-
-
-def round_row(number: int, one: Round, lap: Lap, further: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A row of `records.ROUNDS`; `further` are the roles of the members that are neither target nor draft."""
-    row: dict[str, Any] = {
-        "round": number,
-        "drafted": one.drafted,
-        "accepted": one.accepted,
-        "rescued": one.rescued,
-        "committed": len(one.tokens),
-        "truncated": one.truncated,
-        "target_forwards": lap.count("target"),
-        "draft_forwards": lap.count("draft"),
-        "target_seconds": lap.time("target"),
-        "draft_seconds": lap.time("draft"),
-        "model_seconds": lap.busy,
-        "arbitrator_forwards": lap.count("arbitrator"),
-        "arbitrator_seconds": lap.time("arbitrator"),
-        "member_forwards": [lap.count(role) for role in further] or None,
-        "member_seconds": [lap.time(role) for role in further] or None,
-        "seconds": lap.seconds,
-    }
-    if (verdict := one.verdict) is not None:
-        decisions = verdict.decisions(len(one.tokens) if one.truncated else None)
-        row |= {
-            "levels": verdict.levels,
-            "draft_tokens": verdict.drafted,
-            "target_tokens": verdict.targets,
-            "decisions": [records.DECISIONS.index(decision) for decision in decisions],
-            "ratios": verdict.ratios,
-            "predictions": verdict.predictions,
-            "confidences": verdict.confidences,
-            "overlaps": verdict.overlaps,
-            "proposers": verdict.proposers,
-            "parents": verdict.parents,
-        }
-    return row
 
 
 def load_tasks(plan: Plan, pair: Pair | None) -> Tasks:
@@ -291,6 +239,7 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Tasks:
             chat=chat,
             tokenizer=location(plan.pair.target.model),
             room=_room(plan, pair),
+            run_code=permissions.may_run_code(plan),
         )
     except (DataUnavailable, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from None
@@ -306,9 +255,15 @@ def _room(plan: Plan, pair: Pair | None) -> Callable[[str], int] | None:
 
 def encode(pair: Pair, prompt: str) -> list[int]:
     """Token ids of a prompt, with the tokenizer's own begin token unless the text (a chat template) brings it."""
-    ids = pair.tokenizer(prompt)["input_ids"]
+    return encode_all(pair, [prompt])[0]
+
+
+def encode_all(pair: Pair, prompts: Sequence[str]) -> list[list[int]]:
+    """As `encode`, of many prompts in a fraction of the time."""
     bos = pair.tokenizer.bos_token_id
-    return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
+    ids_only = {"return_attention_mask": False, "return_token_type_ids": False}
+    found: list[list[int]] = pair.tokenizer(list(prompts), **ids_only)["input_ids"]
+    return [ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids for ids in found]
 
 
 def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair, reach: int) -> None:
@@ -325,7 +280,8 @@ def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair,
 
 def score(folder: Path, tasks: Tasks) -> None:
     """Judge the stored texts by lm-eval, and write `scores.parquet` and `summary.parquet`."""
-    samples = records.read_rows(folder, "samples").to_pandas()
+    columns = ["repeat", "task", "doc_id", "method", "warmup", "finish", "text"]
+    samples = records.read_rows(folder, "samples", columns).to_pandas()
     good = samples[~samples.warmup & (samples.finish != "error")]
     rows = []
     for (repeat, method), group in good.groupby(["repeat", "method"], sort=False):
@@ -335,43 +291,3 @@ def score(folder: Path, tasks: Tasks) -> None:
         rows += [{"repeat": repeat, "method": method, **vars(one)} for one in tasks.score(texts)]
     records.write_table(folder / "scores.parquet", rows, records.SCORES)
     records.write_frame(folder / "summary.parquet", compare.summary(compare.measured([StoredRun(folder)])))
-
-
-def text_generator(
-    pair: str, method: str, device: str = "auto", dtype: str = "auto", runtime: str = "eager"
-) -> Callable[..., str]:
-    """A function (prompt, until, max_new_tokens, temperature, task) -> text, for those who start from lm-eval.
-
-    What a method learns goes from text to text, until one of another task comes.
-    """
-    loaded = load_pair(read_pair(pair), device, dtype)
-    spec = load_method(method)
-    if runtime == AUTO:
-        found, _ = choose.fastest(loaded, lambda one: start(spec, replace(loaded, runtime=one), [0] * 8), warn)
-    else:
-        found = choose.runtime(runtime, loaded)
-    loaded = replace(loaded, runtime=found)
-    built = build(spec, loaded, Stopwatch(loaded.device))
-
-    known = ""
-
-    def generate(prompt: str, until: tuple[str, ...], max_new_tokens: int, temperature: float, task: str = "") -> str:
-        nonlocal known
-        if task != known:
-            built.reset(task)
-            known = task
-        ending = Ending(Limits(max_new_tokens, loaded.eos_ids, until), loaded.detokenizer)
-        rng = torch.Generator(loaded.device).manual_seed(stable_seed(prompt))
-        ids = encode(loaded, prompt)
-        if len(ids) + max_new_tokens + built.reach > loaded.context:
-            raise ValueError(f"a prompt of {len(ids)} tokens leaves no room for {max_new_tokens} in {loaded.context}")
-        loaded.runtime.settle()
-        for _ in until_end(built.rounds(ids, Sampling(temperature), rng), ending):
-            pass
-        return ending.text()
-
-    return generate
-
-
-def stable_seed(*parts: object) -> int:
-    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")

@@ -139,7 +139,8 @@ def policy(run: StoredRun, spec: MethodSpec) -> MethodSpec | None:
         return None
     if found is spec:
         return spec
-    bounds = {"longest": spec.values["gamma"], "stop_at_eos": spec.values["stop_at_eos"] or found.values["stop_at_eos"]}
+    own = run.settings(spec)
+    bounds = {"longest": own["gamma"], "stop_at_eos": own["stop_at_eos"] or found.values["stop_at_eos"]}
     return config.override(found, {key: Value(value=value, source=spec.name) for key, value in bounds.items()})
 
 
@@ -177,7 +178,7 @@ def _fixed(run: StoredRun, spec: MethodSpec, gamma: int) -> Setting:
 
 
 def _looking(run: StoredRun, length: MethodSpec, threshold: float, shortest: int | None) -> Setting:
-    values = dict(length.values)
+    values = run.settings(length)
     if shortest is None and values["shortest"] == values["longest"]:  # recorded at a fixed length, to be replayed
         shortest = config.load_method(length.method).values["shortest"]
     values |= {"threshold": threshold, "shortest": shortest or values["shortest"]}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy  # its parts are loaded where they are used
 from numpy.typing import NDArray
-from scipy import optimize, stats
 
 Floats = NDArray[np.float64]
 RESAMPLES = 10_000
@@ -117,7 +117,7 @@ def difference(mine: Floats, base: Floats) -> Difference:
     if len(change) < 2 or not change.any():
         return Difference(value, 1.0, "permutation")
     rng = np.random.default_rng(0)
-    found = stats.permutation_test(
+    found = scipy.stats.permutation_test(
         (change,),
         lambda x, axis: np.mean(x, axis=axis),
         permutation_type="samples",
@@ -131,7 +131,7 @@ def difference(mine: Floats, base: Floats) -> Difference:
 
 def mcnemar(better: int, worse: int) -> float:
     """The exact two-sided p of McNemar's test, from the documents that only one of the two methods solved."""
-    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+    return float(scipy.stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -180,10 +180,10 @@ def chi_square(drawn: NDArray[np.int64], expected: Floats, toward: Floats, level
         shift = draws * (gain / gain.sum() - loss / loss.sum())
         wanted = _noncentrality(df, level)
         detectable = math.sqrt(wanted / float(shift @ inverse @ shift))
-    return ChiSquare(draws, statistic, df, float(stats.chi2.sf(statistic, df)), detectable)
+    return ChiSquare(draws, statistic, df, float(scipy.stats.chi2.sf(statistic, df)), detectable)
 
 
 def _noncentrality(df: int, level: float, power: float = 0.8) -> float:
     """How far off the truth must be for a χ² test to see it with this power."""
-    critical = stats.chi2.isf(level, df)
-    return float(optimize.brentq(lambda n: stats.ncx2.sf(critical, df, n) - power, 1e-6, 1e4))
+    critical = scipy.stats.chi2.isf(level, df)
+    return float(scipy.optimize.brentq(lambda n: scipy.stats.ncx2.sf(critical, df, n) - power, 1e-6, 1e4))

@@ -9,12 +9,14 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
-from specbench import records
+from specbench import records, stored_tables
 from specbench.config import MethodSpec, UserError, load_method, validated
 from specbench.environment import MUST_AGREE
+from specbench.methods import module
 from specbench.plan import Plan
+from specbench.stored_manifest import Manifest
+from specbench.untrusted import is_file, read_json
 
 NEEDED = {"schema", "plan", "models", "inputs", "requests", "generation", "headline", "environment"}
 TABLES = ("samples", "rounds", "scores")
@@ -43,25 +45,40 @@ class StoredRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._checked: dict[str, pa.Table] = {}  # tables that were found whole, and the texts that they have rows of
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
         path = self.folder / "manifest.json"
-        if not path.is_file():
+        if not is_file(path):
             raise UserError(f"{self.folder} is no run folder (it has no manifest.json)")
-        try:
-            found = json.loads(path.read_text())
-        except ValueError:
-            raise UserError(f"{path} is damaged (not JSON); this run cannot be used") from None
+        found = read_json(path, remedy="this run cannot be used")
         if not isinstance(found, dict) or not found.keys() >= NEEDED:
             raise UserError(f"{path} is no manifest of a run of this version; run it anew")
-        if found["schema"] > records.VERSION:
+        if type(found["schema"]) is int and found["schema"] > records.VERSION:
             raise UserError(f"{self.folder} was written by a later version of specbench; read it with that one")
+        validated(Manifest, found, str(path))
         return found
 
     @cached_property
     def plan(self) -> Plan:
-        return validated(Plan, self.manifest["plan"], f"{self.folder}/manifest.json")
+        found = validated(Plan, self.manifest["plan"], f"{self.folder}/manifest.json")
+        names = [spec.name for spec in found.methods]
+        for name in (found.baseline, *found.baselines, *found.baselines.values()):
+            if name is not None and name not in names:
+                raise UserError(f"{self.folder}/manifest.json is damaged (no method {name!r} is in its plan)")
+        if len({*names}) < len(names):
+            raise UserError(f"{self.folder}/manifest.json is damaged (two methods have one name)")
+        return found
+
+    def settings(self, spec: MethodSpec) -> dict[str, Any]:
+        """A method's values, checked as those of a run to come are; what an earlier version lacked is as it is now.
+
+        Raises UserError for what its method could not have run with.
+        """
+        values = {**load_method(spec.method).values, **spec.values}
+        found = validated(module(spec.method).Settings, values, f"{self.folder}/manifest.json: {spec.name}")
+        return values | found.model_dump()
 
     @property
     def name(self) -> str:
@@ -96,6 +113,11 @@ class StoredRun:
         self._check("samples")
         return records.read_rows(self.folder, "samples", columns).to_pandas()
 
+    def scan_samples(self) -> ds.Dataset:
+        """As `samples`, but nothing is read yet."""
+        self._check("samples")
+        return records.scan(self.folder, "samples")
+
     def rounds(self) -> ds.Dataset:
         """Rows of `records.ROUNDS` to be scanned: there may be millions. Raises UserError where they are damaged."""
         self._check("rounds")
@@ -109,15 +131,20 @@ class StoredRun:
             )
         for name in TABLES:
             self._check(name)
-        return records.read_frame(self.folder / "scores.parquet")
+        return ds.dataset(self.folder / "scores.parquet", records.SCORES).to_table().to_pandas()
 
     def _check(self, name: str) -> None:
-        path = self.folder / f"{name}.parquet"
-        try:
-            if path.exists():
-                pq.read_metadata(path)
-        except pa.ArrowInvalid:
-            raise UserError(f"{path} is damaged; this run cannot be used") from None
+        if name in self._checked:
+            return
+        whole = self.folder / f"{name}.parquet"
+        parts = [self.folder / "parts" / part.name(name) for part in records.parts(self.folder)]
+        paths = [whole] if whole.exists() or name == "scores" else parts
+        methods, tasks = [spec.name for spec in self.plan.methods], [line.task for line in self.plan.tasks]
+        texts = stored_tables.check(paths, name, methods, tasks)
+        if name == "rounds" and len(texts):
+            self._check("samples")
+            stored_tables.check_texts(texts, self._checked["samples"], paths[0])
+        self._checked[name] = texts
 
     def headline(self) -> dict[str, str]:
         """The task's metric that counts as its accuracy, as lm-eval's `name,filter`, by task."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import pairwise, takewhile
 
+from specbench import permissions
 from specbench.config import UserError
 from specbench.models import load_tokenizer, vocabulary_hash
 from specbench.stored import StoredRun
@@ -16,6 +17,7 @@ def load_decode(run: StoredRun) -> Decode:
     told = run.manifest.get("tokenizer_hash")
     if not run.manifest.get("models") or not told:
         raise UserError(f"{run.folder} does not tell its tokenizer, so its tokens cannot be read as text")
+    permissions.check_loading(run.plan, weights=False)
     spec = run.plan.pair.target
     tokenizer = load_tokenizer(spec, run.plan.trust_remote_code)
     if vocabulary_hash(tokenizer) != told:

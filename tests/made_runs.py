@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 from transformers import AutoTokenizer
 
 from specbench import config, records
-from specbench import run as engine
 from specbench.config import PACKAGE
 from specbench.decoding.types import Round, Verdict
 from specbench.measure import Forward, Lap
 from specbench.models import vocabulary_hash
 from specbench.plan import Plan
+from specbench.sample import round_row
 
 TOKENIZER = AutoTokenizer.from_pretrained(PACKAGE / "pocket" / "weights" / "target")
 METRIC = "exact_match,none"
@@ -43,7 +43,7 @@ def add_sample(tables, task, doc_id, method, rounds, text, finish, milliseconds=
     for number, one in enumerate(rounds):
         forwards = [Forward("target", 1, 0, seconds / 2)]
         forwards += [Forward("draft", 1, 0, seconds / 8, seconds / 2 + i * seconds / 8) for i in range(one.drafted)]
-        tables["rounds"].append(key | engine.round_row(number, one, Lap(seconds, forwards)))
+        tables["rounds"].append(key | round_row(number, one, Lap(seconds, forwards)))
     tokens = [token for one in rounds for token in one.tokens]
     tables["samples"].append(
         key

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from specbench import records
+from specbench import files, records
 
 ENVIRONMENT = {"device": "cpu", "cpu": "abacus", "cores": 2, "threads": 2, "driver": "", "versions": {"torch": "1"}}
 ENVIRONMENT |= {"load": 0.1}
@@ -50,7 +50,7 @@ def write_run(
         given = {key: {"value": value} for key, value in (settings or {}).get(name, {}).items()}
         specs.append({"name": name, "method": name.partition("[")[0], "settings": given})
     model = {"model": "bundled:target"}
-    records.write_json(
+    files.write_json(
         folder / "manifest.json",
         {
             "schema": records.VERSION,

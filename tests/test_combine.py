@@ -8,6 +8,7 @@ import torch
 from gates import GREEDY, decode
 from test_cos_exactness import built, made_pair
 
+from specbench import permissions
 from specbench.config import UserError
 from specbench.decoding.combine import contrastive, realigned, weighted
 from specbench.decoding.types import Sampling
@@ -160,11 +161,11 @@ TRIO = made_pair([naive.successor(8, {}), naive.successor(8, {3: 0}), naive.succ
 
 
 def function(tmp_path, monkeypatch, body: str) -> str:
-    """The name of a function of one's own, in a module of the current folder that no other test has imported."""
+    """The name of a function of one's own that this test may use, in a module that no other test has imported."""
     name = f"own_{abs(hash((str(tmp_path), body)))}"
     (tmp_path / f"{name}.py").write_text(f"import torch\n\n\ndef combine(rows):\n    {body}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(permissions, "check_entry_point", lambda text: None)
     return f"{name}:combine"
 
 
@@ -234,7 +235,8 @@ WRONG = [
 @pytest.mark.parametrize(("pair", "settings", "message"), WRONG, ids=[str(settings) for _, settings, _ in WRONG])
 def test_wrong_settings_are_one_line(pair, settings, message):
     for name in ("ensemble", "cos"):
-        with pytest.raises(UserError, match=message) as error:
+        allowed = permissions.permitted(entry_points=[settings.get("combine", "")])
+        with pytest.raises(UserError, match=message) as error, allowed:
             built(name, pair, **settings)
         assert "\n" not in str(error.value)
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from synthetic import rounds, sample, scores, write_run
 
-from specbench import compare, reading, records
+from specbench import compare, files, reading, records
 from specbench.config import UserError
 from specbench.report.words import sentences
 from specbench.stored import StoredRun
@@ -243,7 +243,7 @@ def test_other_documents_are_refused(tmp_path):
     short = simple(tmp_path / "b")
     manifest = short.manifest
     manifest["requests"] = manifest["requests"][:2]
-    records.write_json(tmp_path / "b" / "manifest.json", manifest)
+    files.write_json(tmp_path / "b" / "manifest.json", manifest)
     with pytest.raises(UserError, match=r"documents \(one: 4 / 2\)"):
         table(simple(tmp_path / "a"), StoredRun(tmp_path / "b"))
 
@@ -314,7 +314,7 @@ def test_damaged_files_are_refused(tmp_path):
             StoredRun(run.folder).scores()
         (run.folder / f"{name}.parquet").write_bytes(kept)
     for change, message in (({"schema": 99}, "later version"), ({"plan": {"suite": 3}}, "manifest.json")):
-        records.write_json(run.folder / "manifest.json", manifest | change)
+        files.write_json(run.folder / "manifest.json", manifest | change)
         with pytest.raises(UserError, match=message):
             table(StoredRun(run.folder))
 

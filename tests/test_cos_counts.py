@@ -17,7 +17,7 @@ from specbench.decoding.generate import Ending, Limits, until_end
 from specbench.decoding.session import Unwatched
 from specbench.decoding.types import Sampling
 from specbench.measure import Stopwatch
-from specbench.run import round_row, timed
+from specbench.sample import round_row, timed
 
 
 class Seen(Unwatched):

@@ -18,7 +18,7 @@ from specbench.decoding.combine import Combination
 from specbench.decoding.session import Unwatched
 from specbench.decoding.types import Method, Sampling
 from specbench.models import Pair
-from specbench.run import build
+from specbench.ready import build
 
 COUNT = 40
 ROLES = ("draft", "target", "math", "code")  # the members' order

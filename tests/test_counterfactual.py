@@ -36,6 +36,7 @@ from specbench.counterfactual import (
 from specbench.counterfactual_play import Player, Store, Told, facts_of, play_all
 from specbench.decoding.arbiters import Always, Block
 from specbench.decoding.generate import Ending, Limits
+from specbench.harness import scorer
 from specbench.report import counterfactual_view
 from specbench.stored import StoredRun
 
@@ -427,7 +428,7 @@ def test_tasks_without_an_answer_to_check(run, players, monkeypatch):
     own = player.score
 
     def judged(task, number):
-        return own(task, number) if task == tasks[0] else engine.scorer(player.tasks, task, number, "judge,none")
+        return own(task, number) if task == tasks[0] else scorer(player.tasks, task, number, "judge,none")
 
     monkeypatch.setattr(player, "score", judged)
     assert player.checkable(found) == tasks[:1]

@@ -164,7 +164,7 @@ GOOD = answer(81, [6], [1.0], [6])
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (json.dumps(GOOD) + '\n{"question_id": 82, "ca', "line 2: not JSON"),
+        (json.dumps(GOOD) + '\n{"question_id": 82, "ca', r"line 2 is damaged \(not JSON"),
         (json.dumps(GOOD) + "\n\n" + json.dumps({"question_id": 82, "model_id": "eagle-float16"}), "line 3: choices"),
         (json.dumps(GOOD) + "\n[1, 2]\n", "line 2: not an object"),
         (json.dumps(GOOD) + "\n" + json.dumps(GOOD), "line 2: question 81 is there twice"),
@@ -173,7 +173,7 @@ GOOD = answer(81, [6], [1.0], [6])
         (json.dumps(answer(81, [6], [-1.0], [6])), "wall_time"),
         (json.dumps(answer(81, [6], [math.nan], [6])), "wall_time"),
         (json.dumps(answer("81a", [6], [1.0], [6])), "question_id"),
-        ("question,seconds\n81,1.0\n", "line 1: not JSON"),
+        ("question,seconds\n81,1.0\n", r"line 1 is damaged \(not JSON"),
         ("\n", "holds no entries"),
     ],
 )

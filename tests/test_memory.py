@@ -97,7 +97,7 @@ def table(**columns) -> pa.Table:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"words", "no memory file, or damaged"),
+        (b"words", "is damaged"),
         (None, "specbench calibrate"),
         (table().drop_columns("count"), "no memory file, or damaged"),
         (table(count=["many"]), "no memory file, or damaged"),

@@ -24,6 +24,7 @@ from specbench.models import Pair
 from specbench.runtimes.eager import EAGER, EagerRunner
 from specbench.runtimes.graph import Graph
 from specbench.runtimes.static import STATIC
+from specbench.sample import Decoder
 
 RUNTIMES = {"eager": EAGER, "static": STATIC, "graph": Graph(torch.device(DEVICE), captures=False)}
 SHARED = 40
@@ -305,26 +306,21 @@ def forwards(monkeypatch):
     """The forwards of all models: whether timed, which model, which hidden states, width, tokens in front."""
     seen: list[tuple[bool, int, tuple[int, ...], int, int]] = []
     timed = [False]
-    forward, decoder = EagerRunner.forward, engine._decoder
+    forward, decode = EagerRunner.forward, Decoder.decode
 
     def watched(self, ids, keep, hidden, features, reads):
         seen.append((timed[0], id(self.model), tuple(hidden), ids.shape[0], self._length))
         return forward(self, ids, keep, hidden, features, reads)
 
-    def decoders(*given):
-        decode = decoder(*given)
-
-        def one(name, method, order, warmup):
-            timed[0] = not warmup
-            try:
-                return decode(name, method, order, warmup)
-            finally:
-                timed[0] = False
-
-        return one
+    def one(self, *given, warmup=False, **named):
+        timed[0] = not warmup
+        try:
+            return decode(self, *given, warmup=warmup, **named)
+        finally:
+            timed[0] = False
 
     monkeypatch.setattr(EagerRunner, "forward", watched)
-    monkeypatch.setattr(engine, "_decoder", decoders)
+    monkeypatch.setattr(Decoder, "decode", one)
     return seen
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from synthetic import rounds, sample, scores, write_run
 
-from specbench import config, published, records, reproduce
+from specbench import config, files, published, reproduce
 from specbench.config import SamplingSpec, load_pair, task_info
 from specbench.plan import Plan
 from specbench.report.checks import checks
@@ -484,7 +484,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[An
         for name in ("samples", "rounds", "scores"):
             (folder / f"{name}.parquet").touch()
         facts = {key: {} for key in ("models", "inputs", "requests", "generation", "headline", "environment")}
-        records.write_json(folder / "manifest.json", {"schema": 1, "plan": plan.model_dump(mode="json"), **facts})
+        files.write_json(folder / "manifest.json", {"schema": 1, "plan": plan.model_dump(mode="json"), **facts})
         return True
 
     monkeypatch.setattr(reproduce.commands, "carry_out", carry_out)

@@ -3,8 +3,10 @@
 import pyarrow.parquet as pq
 import pytest
 
-from specbench import records
-from specbench.records import Recorder, read_rows
+from specbench import files, records
+from specbench import recorder as recorder_module
+from specbench.recorder import BLOCK, Recorder
+from specbench.records import read_rows
 
 
 def key(index, method="sps"):
@@ -40,7 +42,7 @@ def test_parts_are_readable_at_any_moment(recorder):
         assert texts(recorder.folder) == [f"text {i}" for i in range(index + 1) for _ in "ab"]
         assert read_rows(recorder.folder, "rounds").num_rows == 3 * (index + 1)
         assert recorder.states(index) == {"sps": [[index, 1, 2]], "plain": None}
-    assert [n for n in names(recorder.parts) if "states" in n] == ["000002.states.json"]
+    assert [n for n in names(recorder.parts) if "states" in n] == ["000001.states.json", "000002.states.json"]
 
 
 def test_values_survive(recorder):
@@ -126,10 +128,10 @@ def test_killed_inside_finish(recorder, monkeypatch, step):
     for index in range(3):
         write(recorder, index)
 
-    def put(path, table, original=records._put):
+    def stream(path, rows, schema, original=records.stream):
         if path.name == "rounds.parquet" and step == "samples":
             raise KeyboardInterrupt
-        original(path, table)
+        original(path, rows, schema)
 
     def remove(folder, ignore_errors=False):
         if step == "removal":
@@ -137,8 +139,8 @@ def test_killed_inside_finish(recorder, monkeypatch, step):
             (folder / "000002.states.json").unlink()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(records, "_put", put)
-    monkeypatch.setattr(records.shutil, "rmtree", remove)
+    monkeypatch.setattr(records, "stream", stream)
+    monkeypatch.setattr(recorder_module.shutil, "rmtree", remove)
     with pytest.raises(KeyboardInterrupt):
         recorder.finish()
     monkeypatch.undo()
@@ -152,7 +154,144 @@ def test_killed_inside_finish(recorder, monkeypatch, step):
 
 def test_json_is_put_in_place_whole(tmp_path):
     path = tmp_path / "manifest.json"
-    records.write_json(path, {"a": 1})
+    files.write_json(path, {"a": 1})
     with pytest.raises(TypeError):
-        records.write_json(path, {"a": object()})
-    assert path.read_text() == '{\n "a": 1\n}'
+        files.write_json(path, {"a": object()})
+    assert path.read_text() == '{\n "a": 1\n}' and names(tmp_path) == ["manifest.json"]
+
+
+# Blocks
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(recorder_module, "BLOCK", 4)
+
+
+def expected_texts(count):
+    return [f"text {i}" for i in range(count) for _ in "ab"]
+
+
+def test_parts_are_joined_and_read_as_before(recorder, small_blocks):
+    assert BLOCK > 100
+    for index in range(11):
+        write(recorder, index)
+        assert texts(recorder.folder) == expected_texts(index + 1)
+        assert read_rows(recorder.folder, "rounds").num_rows == 3 * (index + 1)
+    blocks = [n for n in names(recorder.parts) if "-" in n]
+    assert blocks == [f"{b}.{t}.parquet" for b in ("000000-000003", "000004-000007") for t in ("rounds", "samples")]
+    assert [n for n in names(recorder.parts) if "states" in n] == [f"{i:06d}.states.json" for i in (3, 7, 9, 10)]
+    again = Recorder(recorder.folder)
+    assert again.done() == 11 and again.states(10)["sps"] == [[10, 1, 2]]
+    write(again, 11)  # the fourth single one since the last block
+    assert "000008-000011.samples.parquet" in names(recorder.parts)
+    again.finish()
+    assert names(recorder.folder) == ["rounds.parquet", "samples.parquet"]
+    assert texts(recorder.folder) == expected_texts(12)
+
+
+@pytest.mark.parametrize("left", range(7))
+def test_killed_while_parts_are_joined(recorder, small_blocks, monkeypatch, left):
+    """After so many steps of the joining: no row is there twice or not at all, and the next opening cleans up."""
+    steps = iter(range(100))
+
+    def counted(original):
+        def step(*given, **named):
+            if next(steps) == left:
+                raise KeyboardInterrupt
+            return original(*given, **named)
+
+        return step
+
+    for index in range(3):
+        write(recorder, index)
+    monkeypatch.setattr(recorder_module.records, "stream", counted(records.stream))
+    monkeypatch.setattr(type(recorder.parts), "unlink", counted(type(recorder.parts).unlink))
+    with pytest.raises(KeyboardInterrupt):
+        write(recorder, 3)
+    monkeypatch.undo()
+    monkeypatch.setattr(recorder_module, "BLOCK", 4)
+    done = len(texts(recorder.folder)) // 2
+    again = Recorder(recorder.folder)
+    assert again.done() == done >= 3
+    for index in range(done, 9):
+        write(again, index)
+        assert texts(recorder.folder) == expected_texts(index + 1)
+        assert read_rows(recorder.folder, "rounds").num_rows == 3 * (index + 1)
+
+
+# Torn files
+
+
+def tear(path, how):
+    data = path.read_bytes()
+    middle = len(data) // 3
+    torn = {
+        "empty": b"",
+        "half": data[: len(data) // 2],
+        "zeros": bytes(len(data)),
+        "page": data[: middle - 8] + bytes(16) + data[middle + 8 :],
+    }
+    path.write_bytes(torn[how])
+
+
+@pytest.mark.parametrize("how", ["empty", "half", "zeros", "page"])
+@pytest.mark.parametrize("table", ["samples", "rounds"])
+def test_a_torn_part_is_set_aside_and_named(recorder, how, table):
+    for index in range(4):
+        write(recorder, index)
+    tear(recorder.parts / f"000003.{table}.parquet", how)
+    said = []
+    again = Recorder(recorder.folder, said.append)
+    assert again.done() == 3 and again.states(2)["sps"] == [[2, 1, 2]]
+    assert len(said) == 1 and f"000003.{table}.parquet" in said[0] and "damaged" in said[0]
+    assert f"0-000003.{table}.parquet" in names(recorder.parts / "damaged")
+    assert texts(recorder.folder) == expected_texts(3)
+    write(again, 3)
+    assert texts(recorder.folder) == expected_texts(4)
+    tear(recorder.parts / f"000003.{table}.parquet", how)
+    Recorder(recorder.folder)  # a second one of the same name does not replace the first
+    assert {f"{n}-000003.{table}.parquet" for n in (0, 1)} <= set(names(recorder.parts / "damaged"))
+
+
+@pytest.mark.parametrize(("torn", "start"), [(9, 8), (6, 4), (1, 0)])
+def test_without_what_was_learned_the_run_goes_back_to_where_it_is_known(recorder, monkeypatch, torn, start):
+    """Rot in an early file: states are kept of the last documents and of the ends of blocks only."""
+    monkeypatch.setattr(recorder_module, "BLOCK", 4)
+    for index in range(12):
+        write(recorder, index)
+    named = {9: "000008-000011", 6: "000004-000007", 1: "000000-000003"}[torn]
+    tear(recorder.parts / f"{named}.rounds.parquet", "half")
+    again = Recorder(recorder.folder)
+    assert again.done() == start
+    assert start == 0 or again.states(start - 1)["sps"] == [[start - 1, 1, 2]]
+    for index in range(start, 12):
+        write(again, index)
+    again.finish()
+    assert texts(recorder.folder) == expected_texts(12)
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "half"])
+def test_lost_states_cost_a_document_not_the_run(recorder, how):
+    for index in range(4):
+        write(recorder, index)
+    path = recorder.parts / "000003.states.json"
+    path.unlink() if how == "gone" else tear(path, how)
+    said = []
+    again = Recorder(recorder.folder, said.append)
+    assert again.done() == 3 and again.states(2)["sps"] == [[2, 1, 2]] and len(said) == 1
+    write(again, 3)
+    assert texts(recorder.folder) == expected_texts(4)
+
+
+@pytest.mark.parametrize("table", ["samples", "rounds"])
+def test_a_torn_table_of_a_finished_run_is_decoded_again(recorder, table):
+    write(recorder, 0)
+    recorder.finish()
+    tear(recorder.folder / f"{table}.parquet", "half")
+    said = []
+    again = Recorder(recorder.folder, said.append)
+    assert not again.merged and again.done() == 0 and f"{table}.parquet" in said[0]
+    write(again, 0)
+    again.finish()
+    assert texts(recorder.folder) == expected_texts(1)

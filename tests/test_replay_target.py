@@ -260,7 +260,7 @@ def call(*arguments: str):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "line 2 is not JSON"),
+        ("{", "line 2 is damaged (not JSON"),
         ("[1, 2]", "line 2 is no object; write"),
         ({"prompt": [1]}, "line 2 has no 'generated' or 'generated_ids'; it has prompt"),
         ({"text": "a", "generated": [1]}, "line 2 has no 'prompt' or 'prompt_ids'; it has text, generated"),

@@ -9,7 +9,7 @@ import yaml
 from scipy import stats as scipy_stats
 from synthetic import rounds, sample, scores, write_run
 
-from specbench import config, published, records, reproduce, stats
+from specbench import config, files, published, reproduce, stats
 from specbench.config import SamplingSpec, UserError
 from specbench.report.checks import checks
 from specbench.report.ours import MISSING, Ours
@@ -263,7 +263,7 @@ def engine(tmp_path, monkeypatch):
         make_run(folder)
         data = yaml.safe_load((folder / "manifest.json").read_text())
         data["plan"] = plan.model_dump(mode="json")
-        records.write_json(folder / "manifest.json", data)
+        files.write_json(folder / "manifest.json", data)
         return True
 
     monkeypatch.setattr(reproduce.commands, "carry_out", carry_out)

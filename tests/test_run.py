@@ -17,7 +17,7 @@ import yaml
 from oracle import tiny_pair
 from transformers import AutoTokenizer
 
-from specbench import cli, commands, reading, records
+from specbench import cli, commands, files, reading, records
 from specbench import run as engine
 from specbench.config import PACKAGE, UserError
 from specbench.manifest import digest
@@ -278,6 +278,7 @@ def child(arguments, output, method_sleep):
 
 def forked(arguments, output, method_sleep=0.0):
     # Not from this process: earlier tests may have left threads of OpenVINO in it, which no child survives.
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # the server is told of no other folder
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["test_run"])
     process = context.Process(target=child, args=(arguments, output, method_sleep))
@@ -376,7 +377,7 @@ def test_a_run_and_a_later_one_are_pooled(whole, tmp_path, capsys):
     with pytest.raises(UserError, match="is a copy of"):
         reading.compare([whole, tmp_path / "copy"], "csv")
     manifest = yaml.safe_load((whole / "manifest.json").read_text()) | {"started": "later"}
-    records.write_json(tmp_path / "copy" / "manifest.json", manifest)
+    files.write_json(tmp_path / "copy" / "manifest.json", manifest)
     reading.compare([whole, tmp_path / "copy", whole], "csv")
     table = pd.read_csv(io.StringIO(capsys.readouterr().out))
     assert len(table) == 3 * 3  # two tasks and their average, three methods

@@ -1,6 +1,7 @@
 """`run --runtime`: what is recorded, what `auto` passes over and says of it, and that texts do not depend on it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ from gates import GREEDY, decode
 from test_cli import call, refused
 from test_prefix import Told
 
-from specbench import commands, config, records
+from specbench import commands, config, files, lm_eval_model, records
 from specbench import run as engine
 from specbench.config import UserError
 from specbench.manifest import check_same
 from specbench.methods.sps import SpS
+from specbench.ready import begin
 from specbench.runtimes import choose
 from specbench.runtimes.eager import EAGER
 from specbench.runtimes.static import STATIC, Static
@@ -87,7 +89,7 @@ def test_it_is_recorded_and_refused_in_comparisons(pocket):
     # What was written before runs told it was eager.
     old = told("eager")
     del old["runtime"]
-    records.write_json(Path("eager") / "manifest.json", old | {"started": "long ago"})
+    files.write_json(Path("eager") / "manifest.json", old | {"started": "long ago"})
     assert refused("compare", "eager", "static") == line
 
 
@@ -212,10 +214,10 @@ def test_auto_refuses_a_sampling_as_the_others_do(pocket, lacking):
 def test_auto_is_understood_by_lm_eval_too(pocket, lacking, monkeypatch):
     monkeypatch.setattr(engine, "load_pair", lambda *_: pocket)
     prompt = ("Question: 2 + 3?\nAnswer:", (), 8, 0.0)
-    expected = engine.text_generator("pocket", "sps")(*prompt)
-    assert engine.text_generator("pocket", "sps", runtime="static")(*prompt) == expected
+    expected = lm_eval_model.text_generator("pocket", "sps")(*prompt)
+    assert lm_eval_model.text_generator("pocket", "sps", runtime="static")(*prompt) == expected
     try:
-        found = engine.text_generator("pocket", "sps", runtime="auto")(*prompt)
+        found = lm_eval_model.text_generator("pocket", "sps", runtime="auto")(*prompt)
     except UserError as error:
         assert not str(error).endswith("or auto")
     else:
@@ -260,7 +262,7 @@ def test_going_on_with_another_runtime_is_refused(pocket):
         check_same(stored, stored | {"runtime": {"name": "eager"}}, Path("run"))
     # What the manifest tells counts, whatever was asked for.
     stored["runtime"]["name"] = "eager"
-    records.write_json(Path("run") / "manifest.json", stored)
+    files.write_json(Path("run") / "manifest.json", stored)
     assert engine.execute(make_plan(runtime="static", limit=2), Path("run"), always, pocket)
 
 
@@ -272,7 +274,7 @@ def test_every_method_says_the_same_at_static(name, pocket):
     """24 tokens of a bundled document; at static with a shared beginning, read in the first rounds or never."""
     spec = config.load_method(name)
     prompt = engine.encode(pocket, QUESTION)
-    fast = engine.replace(pocket, runtime=STATIC)
+    fast = replace(pocket, runtime=STATIC)
     try:
         plain = engine.build(spec, pocket, Told())
     except UserError as error:
@@ -287,7 +289,7 @@ def test_every_method_says_the_same_at_static(name, pocket):
     shared = len(prompt) - 6
     try:
         fast.prefixes.begin(prompt[:shared])
-        engine.begin(method, prompt, GREEDY, fast)
+        begin(method, prompt, GREEDY, fast)
         kept = {id(one): set(known) for one, known in fast.prefixes._kept.items()}
         method.reset("pocket_gsm8k")
         watch.forwards.clear()

@@ -16,7 +16,6 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from specbench import forward_times
-from specbench import run as engine
 from specbench.cli import project
 from specbench.config import UserError
 from specbench.decoding.lengths import Confidence, Cumulative, Entropy, Lengths, Predicted
@@ -24,6 +23,7 @@ from specbench.decoding.types import Sampling
 from specbench.forward_times import Times
 from specbench.measure import Lap
 from specbench.replay import Rule, Unknown, replay, texts_of, unknown
+from specbench.sample import round_row
 from specbench.simulate import ALL, iid_speedup, simulate
 from specbench.stored import StoredRun
 
@@ -34,7 +34,7 @@ SURE = Unknown(0.5, {"accepted": 0.5, "rejected": 0.5, "unread": 0.5})
 
 def rows_of(rounds, doc_id=0):
     """Rounds of decoding as the main loop records them."""
-    return [KEY | {"doc_id": doc_id} | engine.round_row(i, one, Lap(1.0, [])) for i, one in enumerate(rounds)]
+    return [KEY | {"doc_id": doc_id} | round_row(i, one, Lap(1.0, [])) for i, one in enumerate(rounds)]
 
 
 def made(*rounds, cut=0):

@@ -16,7 +16,8 @@ from specbench.decoding.types import Method, Sampling
 from specbench.measure import Lap, Stopwatch
 from specbench.methods.vanilla import Vanilla
 from specbench.models import Pair
-from specbench.run import build, timed
+from specbench.ready import build
+from specbench.sample import timed
 from specbench.runtimes import choose
 from specbench.runtimes.types import Unsupported
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specbench import environment
+from specbench import environment, files
 from specbench.bench import claims, shapes, view
 from specbench.bench.claims import Claim, Took
 from specbench.bench.engines import (
@@ -222,7 +222,7 @@ def write(
         "claims": [vars(one) | {"found": _interval(one.found), "verdict": one.verdict} for one in found],
         "forward_ms": forwards,
     }
-    out.write_text(json.dumps(figures, indent=1) + "\n")
+    files.write_text(out, json.dumps(figures, indent=1) + "\n")
 
 
 def _engine(one: Taken) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.options import AllowMismatch, user_errors
+from specbench.cli.options import AllowCodeExecution, AllowMismatch, AllowPickle, TrustRemoteCode, user_errors
 from specbench.config import UserError
 
 
@@ -77,6 +77,9 @@ def analyze(
         Path | None, typer.Option(help="complementarity, counterfactual: a CSV file for `specbench tables`")
     ] = None,
     format: Annotated[Printed, typer.Option(help="how to print it; md: the last two only")] = Printed.table,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    allow_code_execution: AllowCodeExecution = False,
 ) -> None:
     """What a run rejected and rescued, how well it was foretold, which curve is better, what an arbiter is worth.
 
@@ -108,9 +111,11 @@ def analyze(
 
     `specbench analyze counterfactual runs/one --states 200`
     """
+    from specbench.permissions import permitted
+
     given: dict[str, Any] = {"against": against, "best": best, "drafts": drafts, "draft": draft, "out": out}
     given |= {"states": states, "seed": seed, "batch": batch, "folder": folder, "allow_mismatch": allow_mismatch}
-    with user_errors():
+    with user_errors(), permitted(trust_remote_code, allow_pickle, allow_code_execution):
         for name, value in given.items():
             if value not in (None, []) and what not in OWN[name]:
                 owners = " and ".join(f"`analyze {one.value}`" for one in OWN[name])

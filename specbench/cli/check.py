@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.options import DataDir, Device, Dtype, Pair, Runtime, Set, folder, known, user_errors
+from specbench.cli.options import (
+    AllowEntryPoint,
+    DataDir,
+    Device,
+    Dtype,
+    Pair,
+    Runtime,
+    Set,
+    folder,
+    known,
+    user_errors,
+)
 from specbench.config import UserError
 
 
@@ -76,6 +87,7 @@ def audit(
     runtime: Runtime = "eager",
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="also write the findings to this JSON file")] = None,
+    allow_entry_point: AllowEntryPoint = None,
 ) -> None:
     """Is a method lossless on this pair, on this machine? Exit code 1 if one that should be is not.
 
@@ -89,8 +101,9 @@ def audit(
     `specbench audit --runtime static`
     """
     from specbench import commands, config
+    from specbench.permissions import permitted
 
-    with user_errors():
+    with user_errors(), permitted(entry_points=allow_entry_point, assignments=set_):
         own = "pocket" if pair == "pocket" else "smoke"
         plan = commands.plan(
             method or config.names("methods"),

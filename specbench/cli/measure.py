@@ -6,6 +6,9 @@ from typing import Annotated
 import typer
 
 from specbench.cli.options import (
+    AllowCodeExecution,
+    AllowEntryPoint,
+    AllowPickle,
     DataDir,
     Device,
     Dtype,
@@ -18,12 +21,14 @@ from specbench.cli.options import (
     Set,
     Split,
     Suite,
+    TrustRemoteCode,
     folder,
     known,
     user_errors,
 )
 from specbench.config import UserError
 
+PERMISSIONS = {"trust_remote_code", "allow_pickle", "allow_code_execution", "allow_entry_point"}  # never a run's own
 # Without a value here the suite's own is taken.
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: the suite's, which is 0 for most")]
 TopP = Annotated[float | None, typer.Option(help="1 is off; default: the suite's, which is 1 for most")]
@@ -61,8 +66,10 @@ def run(
     out: RunOut = None,
     resume: Annotated[Path | None, typer.Option(help="go on with an unfinished run")] = None,
     apply_chat_template: Annotated[bool, typer.Option(help="wrap prompts in the tokenizer's chat template")] = False,
-    trust_remote_code: Annotated[bool, typer.Option(help="let a model bring its own code")] = False,
-    allow_pickle: Annotated[bool, typer.Option(help="load weights that are not safetensors")] = False,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    allow_code_execution: AllowCodeExecution = False,
+    allow_entry_point: AllowEntryPoint = None,
     share_prefix: Annotated[
         bool, typer.Option(help="read once what the prompts of a task begin with alike, such as few-shot examples")
     ] = True,
@@ -80,12 +87,17 @@ def run(
     `specbench run --method sps --suite math --runtime auto`
 
     `specbench run --resume runs/20260101-120000-math-csd`
+
+    What lets code run that specbench did not bring (models' own, pickles, generated programs, functions of your own) is
+    never taken from a run or a file: name it again where a run goes on.
     """
     from specbench import commands
+    from specbench.permissions import permitted
 
-    with user_errors():
+    allowed = permitted(trust_remote_code, allow_pickle, allow_code_execution, allow_entry_point, set_)
+    with user_errors(), allowed:
         given = None
-        if resume and not suite and (named := _given(context) - {"resume"}):
+        if resume and not suite and (named := _given(context) - {"resume"} - PERMISSIONS):
             raise UserError(f"--resume takes its settings from the run; leave out --{named.pop().replace('_', '-')}")
         if suite:
             given = commands.plan(
@@ -133,6 +145,10 @@ def sweep(
     runtime: Runtime = "eager",
     data_dir: DataDir = None,
     out: RunOut = None,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    allow_code_execution: AllowCodeExecution = False,
+    allow_entry_point: AllowEntryPoint = None,
 ) -> None:
     """Run a method under every combination of some settings, as one run that can be resumed.
 
@@ -141,8 +157,13 @@ def sweep(
     `specbench sweep --method csd --param gamma=4,8 --param gate_threshold=0.01,0.1 --suite math --limit 50`
     """
     from specbench import commands
+    from specbench.permissions import permitted
 
-    with user_errors():
+    typed = [*(set_ or []), *param]
+    with (
+        user_errors(),
+        permitted(trust_remote_code, allow_pickle, allow_code_execution, allow_entry_point, typed),
+    ):
         given = commands.plan(
             [method],
             suite,
@@ -161,6 +182,8 @@ def sweep(
             device=device,
             dtype=dtype,
             runtime=runtime,
+            trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle,
         )
         raise typer.Exit(commands.run(given, out, None))
 

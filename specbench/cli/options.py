@@ -1,5 +1,6 @@
 """What several commands share: options, completion, and errors that become one line."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -7,11 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from specbench import config
 from specbench.config import UserError
+from specbench.console import PlainConsole, plain
 
 
 class Format(str, Enum):
@@ -45,12 +46,14 @@ def known(kind: str) -> Callable[[str], list[str]]:
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """What the user can mend becomes one line and exit code 2."""
+    """What the user can mend becomes one line and exit code 2. Garbage is collected from here on: imports are done."""
+    gc.freeze()
+    gc.enable()
     try:
         yield
     except (UserError, OSError) as error:
-        errors = Console(stderr=True, soft_wrap=True, highlight=False)
-        errors.print(f"[red]error:[/] {escape(str(error))}")
+        errors = PlainConsole(stderr=True, soft_wrap=True, highlight=False)
+        errors.print(Text.assemble(("error:", "red"), f" {plain(str(error))}"))
         raise typer.Exit(2) from None
 
 
@@ -85,6 +88,29 @@ Split = Annotated[
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="how often to decode every document")]
 Seed = Annotated[int, typer.Option(help="of sampling, shuffling and few-shot examples")]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="let models bring their own code; of a run that was begun so: again"),
+]
+AllowPickle = Annotated[
+    bool,
+    typer.Option("--allow-pickle", help="load weights that are not safetensors; of a run that was begun so: again"),
+]
+AllowCodeExecution = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code-execution",
+        help="score tasks by running the programs that models wrote; the bundled pair on bundled tasks needs it only "
+        "where they cannot be isolated",
+    ),
+]
+AllowEntryPoint = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="import this function (or FILE.py:FUNCTION), which a YAML file or a run names; --set names and allows one",
+    ),
+]
 RunOut = Annotated[Path | None, typer.Option(help="run folder to make; default: a new one in runs/")]
 
 

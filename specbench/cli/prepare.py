@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.options import DataDir, Device, Dtype, Pair, RunOut, Set, folder, known, user_errors
+from specbench.cli.options import (
+    AllowCodeExecution,
+    DataDir,
+    Device,
+    Dtype,
+    Pair,
+    RunOut,
+    Set,
+    folder,
+    known,
+    user_errors,
+)
 from specbench.config import UserError
 
 
@@ -111,6 +122,7 @@ def train(
     dtype: Dtype = "auto",
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="head file to write; default: METHOD-PAIR.safetensors")] = None,
+    allow_code_execution: AllowCodeExecution = False,
 ) -> None:
     """Train a method's head on calibration documents (never test ones). A stopped training goes on if called again.
 
@@ -130,8 +142,9 @@ def train(
     updates=10 --recipe prompts=16 --recipe group=8`
     """
     from specbench import train as module
+    from specbench.permissions import permitted
 
-    with user_errors():
+    with user_errors(), permitted(allow_code_execution=allow_code_execution):
         module.train(
             method=method,
             pair=pair,
@@ -212,6 +225,7 @@ def import_(
                 f"head: {head}\nnext: specbench run --method {released.KIND} --pair {pair} --suite {suite} "
                 f"--set {released.KIND}.head={head}",
                 highlight=False,
+                markup=False,
                 soft_wrap=True,
             )
             return
@@ -219,4 +233,6 @@ def import_(
             made = importers.import_spec_bench(files, baseline, method, pair or tool.value, out, by_category)
         else:
             made = importers.import_vllm(files, baseline, method, pair or tool.value, out)
-        console.print(f"records: {made}/\nnext:    specbench show {made}", highlight=False, soft_wrap=True)
+        console.print(
+            f"records: {made}/\nnext:    specbench show {made}", highlight=False, markup=False, soft_wrap=True
+        )

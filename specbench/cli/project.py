@@ -5,7 +5,22 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.options import DataDir, Device, Dtype, Pair, Plain, Seed, Set, folder, known, user_errors
+from specbench.cli.options import (
+    AllowCodeExecution,
+    AllowEntryPoint,
+    AllowPickle,
+    DataDir,
+    Device,
+    Dtype,
+    Pair,
+    Plain,
+    Seed,
+    Set,
+    TrustRemoteCode,
+    folder,
+    known,
+    user_errors,
+)
 from specbench.config import UserError
 
 
@@ -40,6 +55,8 @@ def profile(
         bool, typer.Option("--ceilings", help="measure anew what the machine can do at best, and do nothing else")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="JSON file to write; default: profile-PAIR.json")] = None,
+    allow_code_execution: AllowCodeExecution = False,
+    allow_entry_point: AllowEntryPoint = None,
 ) -> None:
     """Forward times of a pair by block width and context, and the time model that SpecDec++ fits to decoding.
 
@@ -55,8 +72,9 @@ def profile(
     `specbench profile --ceilings`
     """
     from specbench import profiling
+    from specbench.permissions import permitted
 
-    with user_errors():
+    with user_errors(), permitted(False, False, allow_code_execution, allow_entry_point, set_):
         if ceilings:
             if run:
                 raise UserError("--ceilings measures this machine, not a run; leave out the run folder")
@@ -105,6 +123,8 @@ def simulate(
         Path | None, typer.Option(help="with --heads: CSV file to write, in the form of results/published")
     ] = None,
     format: Annotated[Plain, typer.Option(help="how to print; csv and json have each task")] = Plain.table,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
 ) -> None:
     """What other draft lengths would have given, from one run's records, and on other hardware; without a model.
 
@@ -119,9 +139,10 @@ def simulate(
 
     `specbench simulate runs/long --method specdecpp --heads heads --out table3.csv`
     """
+    from specbench.permissions import permitted
     from specbench.report import simulate_view
 
-    with user_errors():
+    with user_errors(), permitted(trust_remote_code, allow_pickle):
         if heads:
             if gamma or shortest or format is not Plain.table:
                 raise UserError("--heads goes with --method, --forward-times, --threshold and --out only")

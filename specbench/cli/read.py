@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from specbench import config
 from specbench.cli.options import (
+    AllowCodeExecution,
     AllowMismatch,
     By,
     DataDir,
@@ -23,6 +24,7 @@ from specbench.cli.options import (
     Repeats,
     Runs,
     Seed,
+    TrustRemoteCode,
     folder,
     known,
     user_errors,
@@ -120,6 +122,7 @@ def tables(
     data_dir: DataDir = None,
     allow_mismatch: AllowMismatch = None,
     out: Annotated[Path, typer.Option(help="folder for the tables")] = Path("results/tables"),
+    allow_code_execution: AllowCodeExecution = False,
 ) -> None:
     """Write the papers' tables next to our own figures, after running what nobody has run yet.
 
@@ -128,8 +131,9 @@ def tables(
     `specbench tables runs/one runs/other --out tables`
     """
     from specbench import reproduce
+    from specbench.permissions import permitted
 
-    with user_errors():
+    with user_errors(), permitted(allow_code_execution=allow_code_execution):
         options = {"repeats": repeats, "seed": seed, "device": device, "dtype": dtype, "data_dir": folder(data_dir)}
         allowed = allow_mismatch or []
         raise typer.Exit(reproduce.tables(runs or [], paper, pair, suite, limit, check, out, allowed, **options))
@@ -152,21 +156,23 @@ def plot(
 
     with user_errors():
         written = plots.plot(kind.value, runs, out, allow_mismatch or [])
-        console.print(f"written: {written}", highlight=False, soft_wrap=True)
+        console.print(f"written: {written}", highlight=False, markup=False, soft_wrap=True)
 
 
 def report(
     runs: Runs,
     out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
     allow_mismatch: AllowMismatch = None,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Write one page that opens without a network: warnings, table, plots, settings, and every text by its tokens.
 
     `specbench report runs/one runs/other --out report.html`
     """
     from specbench import reading
+    from specbench.permissions import permitted
 
-    with user_errors():
+    with user_errors(), permitted(trust_remote_code):
         reading.report(runs, out, allow_mismatch or [])
 
 
@@ -178,6 +184,7 @@ def trace(
         list[str] | None, typer.Option(help="a method of the run; twice: side by side. Default: the first that drafts")
     ] = None,
     color: Annotated[bool, typer.Option(help="plain marks instead of colours")] = True,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Print one text by where each token came from: accepted, rescued, correction or bonus; and what was rejected.
 
@@ -187,8 +194,9 @@ def trace(
     """
     from specbench import reading
     from specbench.console import console
+    from specbench.permissions import permitted
 
-    with user_errors():
+    with user_errors(), permitted(trust_remote_code):
         console.no_color = console.no_color or not color
         reading.trace(run, task, doc, method or [])
 
@@ -204,7 +212,7 @@ def list_(kind: Annotated[Kind | None, typer.Argument(help="only these")] = None
             table.add_column(style="bold", no_wrap=True)
             table.add_column()
             for name, line, paper in _catalogue(one):
-                table.add_row(name, line + (f" [dim]· {escape(paper)}[/]" if paper else ""))
+                table.add_row(name, Text.assemble(line, (f" · {paper}" if paper else "", "dim")))
             console.print(table)
 
 

@@ -6,7 +6,20 @@ from typing import Annotated
 import typer
 
 from specbench.cli.analyze import Printed
-from specbench.cli.options import DataDir, Device, Dtype, Pair, Seed, Set, folder, known, user_errors
+from specbench.cli.options import (
+    AllowEntryPoint,
+    AllowPickle,
+    DataDir,
+    Device,
+    Dtype,
+    Pair,
+    Seed,
+    Set,
+    TrustRemoteCode,
+    folder,
+    known,
+    user_errors,
+)
 
 
 def throughput(
@@ -66,6 +79,9 @@ def serving(
     run: Annotated[Path, typer.Argument(help="a finished run folder, with vanilla among its methods")],
     out: Annotated[Path | None, typer.Option(help="a CSV file for `specbench tables`")] = None,
     format: Annotated[Printed, typer.Option(help="how to print it")] = Printed.table,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    allow_entry_point: AllowEntryPoint = None,
 ) -> None:
     """What the methods of a run cost to serve: memory by part, and how much later the first token comes.
 
@@ -73,7 +89,8 @@ def serving(
 
     `specbench serving runs/one --out runs/tables/measured/cospec-table11.csv`
     """
+    from specbench.permissions import permitted
     from specbench.report import serving_view
 
-    with user_errors():
+    with user_errors(), permitted(trust_remote_code, allow_pickle, entry_points=allow_entry_point):
         serving_view.main(run, out, format.value)

@@ -1,5 +1,6 @@
 """One model with one sequence: what is read, kept and rolled back. A runner computes forwards and holds the cache."""
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.decoding.prefix import Kept, Prefixes
-from specbench.decoding.types import Scored, Watch
+from specbench.decoding.types import NotFinite, Scored, Watch
 from specbench.measure import now
 from specbench.runtimes.eager import EAGER
 from specbench.runtimes.types import LAST as LAST
@@ -19,6 +20,9 @@ from specbench.runtimes.types import Reads, Runtime
 class Unwatched:
     def forward(self, model: str, width: int, context: int) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def saw(self, model: str, position: int, highest: Tensor) -> None:
+        pass
 
 
 class Session:
@@ -102,7 +106,18 @@ class Session:
             self.tokens.extend(tokens)
         if known is not None and states is not None:
             states = torch.cat([known, states])
-        return Scored(logits if logits.shape[1] == self.vocabulary else logits[:, : self.vocabulary], hidden=states)
+        if logits.shape[1] != self.vocabulary:
+            logits = logits[:, : self.vocabulary]
+        self._check(logits)
+        return Scored(logits, hidden=states)
+
+    def _check(self, logits: Tensor) -> None:
+        """Raise NotFinite if the highest of new logits [n, V] is not finite; on a GPU, which is not waited for, later."""
+        first = self._length - logits.shape[0] + 1
+        if logits.device.type != "cpu":
+            self._watch.saw(self.role, first, logits.amax(-1))
+        elif logits.numel() and not math.isfinite(highest(logits)):
+            raise NotFinite(self.role, first + int((~logits.amax(-1).isfinite()).nonzero()[0]))
 
     def _begin(self, prefixes: Prefixes, hidden: Sequence[int]) -> Tensor | None:
         """Fill the cache with the shared beginning; returns its hidden states [P, D] that were asked for."""
@@ -241,6 +256,13 @@ def sent(tokens: Sequence[int], device: torch.device) -> Tensor:
     if device.type != "cuda":
         return torch.tensor(tokens, device=device)
     return torch.tensor(tokens, pin_memory=True).to(device, non_blocking=True)
+
+
+def highest(logits: Tensor) -> float:
+    """The highest of logits on the host; NaN if there is one."""
+    if logits.dtype.itemsize >= 4:  # numpy takes a fraction of the time
+        return float(logits.detach().numpy().max())
+    return float(logits.amax())
 
 
 def common(a: list[int], b: Sequence[int]) -> int:

@@ -156,11 +156,21 @@ class Round:
         return replace(self, tokens=self.tokens[:count], truncated=self.truncated + len(self.tokens) - count)
 
 
+class NotFinite(ArithmeticError):
+    """A model gave logits among which are no numbers, or infinite ones."""
+
+    def __init__(self, role: str, position: int) -> None:
+        super().__init__(f"the logits of the {role} are not finite behind token {position} (its prompt counted)")
+
+
 class Watch(Protocol):
     """Told of every forward pass; the harness' clock is one (measure.py)."""
 
     def forward(self, model: str, width: int, context: int) -> AbstractContextManager[None]:
         """Entered around a pass of `width` tokens behind `context` cached ones."""
+
+    def saw(self, model: str, position: int, highest: Tensor) -> None:
+        """The highest logits [n] behind tokens from `position` on, where only a later look can tell if they are finite."""
 
 
 class Method(Protocol):

@@ -5,29 +5,32 @@ tensors are those of a sequence: blocks i < num_layers with `model.{i}.linear`, 
 `model.{num_layers}`, whose class 1 is "accepted". There all blocks are one, stored once or so many times.
 """
 
-import json
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from specbench.config import Settings, UserError, load_pair, validated
-from specbench.heads import hidden_size, write_head
+from specbench.heads import FLOATS, hidden_size, write_head
 from specbench.methods.specdecpp import KIND
 from specbench.models import Pair
 from specbench.models import load_pair as load_models
+from specbench.pickles import read_pickle
+from specbench.untrusted import brief, is_file, read_object
 
+STORED = (*FLOATS, torch.int64, torch.int32, torch.bool, torch.uint8)
 # How the released head was trained, by the official code's README and defaults.
+MOST_BLOCKS = 1000
 RELEASED = {"inputs": "state", "weight": 6.0, "temperature": 1.0, "top_k": 50, "warped": False, "mix": 0.15}
 
 
 class Config(Settings):
-    hidden_size: int
-    num_layers: int = 0
+    hidden_size: int = Field(ge=1)
+    num_layers: int = Field(default=0, ge=0, le=MOST_BLOCKS)
 
 
 def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
@@ -63,12 +66,7 @@ def fits(checkpoint: Path, tensors: Mapping[str, Tensor], pair: Pair) -> None:
 def read_released(folder: Path) -> tuple[int, dict[str, Tensor]]:
     """The depth of a released head, and its tensors by their names in a head file. Raises UserError."""
     stored = read_tensors(folder)
-    try:
-        raw = json.loads((folder / "config.json").read_text())
-        if not isinstance(raw, dict):
-            raise ValueError("it is no mapping")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'} cannot be read ({' '.join(str(error).split())[:80]})") from None
+    raw = read_object(folder / "config.json")
     known = {key: value for key, value in raw.items() if key in Config.model_fields}
     config = validated(Config, known, str(folder / "config.json"))
     depth, width = config.num_layers, config.hidden_size
@@ -100,21 +98,16 @@ def _shapes(rows: int, width: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The tensors in a folder, from safetensors, or from a pickle that may hold nothing but tensors."""
     safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-    path = safe if safe.is_file() else pickled
-    if not path.is_file():
+    path = safe if is_file(safe) else pickled
+    if not is_file(path):
         raise UserError(
             f"{folder} has neither model.safetensors nor pytorch_model.bin; name the folder of a released head"
         )
     try:
-        found = load_file(path) if path == safe else torch.load(path, map_location="cpu", weights_only=True)
-        return {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
-    except (
-        SafetensorError,
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        AttributeError,
-        ValueError,
-        OSError,
-    ) as error:
-        raise UserError(f"{path} is damaged ({' '.join(str(error).split())[:80]})") from None
+        found = load_file(path) if path == safe else read_pickle(path)
+    except (SafetensorError, RuntimeError, AttributeError, ValueError, LookupError, OSError) as error:
+        raise UserError(f"{path} is damaged ({brief(error)})") from None
+    tensors = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
+    if any(tensor.dtype not in STORED for tensor in tensors.values()):
+        raise UserError(f"{path} holds tensors of types that heads do not have")
+    return tensors

@@ -5,7 +5,6 @@ A checkpoint is a folder with config.json and model.safetensors or pytorch_model
 each of the target's tokens, whether it is in it). Some bring `embed_tokens`, a copy of the target's.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from specbench.importers.acceptance_head import read_tensors
 from specbench.methods.eagle3 import KIND, SHAPES, check_target, eagle_head, rising
 from specbench.models import Pair
 from specbench.models import load_pair as load_models
+from specbench.untrusted import read_object
 
 ROPES = ("default", "linear", "llama3", "yarn")  # those that follow from their own parameters
 STRETCHED = ("llama3", "yarn")  # made of a rotation for fewer positions
@@ -103,13 +103,7 @@ def read_released(folder: Path) -> tuple[Config, dict[str, Tensor]]:
     """What the configuration of a released head tells, and its tensors by their names there. Raises UserError."""
     stored = read_tensors(folder)
     path = folder / "config.json"
-    try:
-        raw = json.loads(path.read_text())
-        if not isinstance(raw, dict):
-            raise ValueError("it is no mapping")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({' '.join(str(error).split())[:80]})") from None
-    config = validated(Config, raw, str(path))
+    config = validated(Config, read_object(path), str(path))
     try:
         told = config.told()
     except ValueError as error:

@@ -1,7 +1,7 @@
 """What a foreign file tells, and the run folder that is made of it."""
 
 import hashlib
-import json
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +14,12 @@ from specbench import records
 from specbench.config import MethodSpec, ModelSpec, PairSpec, Settings, TaskLine, UserError
 from specbench.console import console
 from specbench.environment import MUST_AGREE
+from specbench.files import sync, write_json
 from specbench.plan import Plan
+from specbench.untrusted import decoded, parse_json, read_bytes
 
 BASELINE = "vanilla"
+MOST, MOST_TOLD = 2**29, 20_000_000  # bytes and values of a file
 
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -56,17 +59,12 @@ class Told:
 
 def entries(path: Path) -> tuple[list[tuple[str, Row]], str]:
     """The objects of a JSON or JSON Lines file, each with where it is, and the file's SHA-256."""
-    if not path.is_file():
-        raise UserError(f"there is no file {path}")
-    raw = path.read_bytes()
+    raw = read_bytes(path, MOST)
+    text = decoded(raw, str(path))
     try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is no text file (not UTF-8)") from None
-    try:
-        whole = json.loads(text)
+        whole = parse_json(text, str(path), values=MOST_TOLD)
         found = [(f"{path}, entry {n}", one) for n, one in enumerate(whole if isinstance(whole, list) else [whole], 1)]
-    except ValueError:
+    except UserError:
         found = [(f"{path}, line {n}", _line(path, n, x)) for n, x in enumerate(text.split("\n"), 1) if x.strip()]
     if not found:
         raise UserError(f"{path} holds no entries")
@@ -77,10 +75,7 @@ def entries(path: Path) -> tuple[list[tuple[str, Row]], str]:
 
 
 def _line(path: Path, number: int, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise UserError(f"{path}, line {number}: not JSON; the file is damaged or no JSON Lines") from None
+    return parse_json(text, f"{path}, line {number}", "the file is damaged or no JSON Lines")
 
 
 def write(
@@ -112,15 +107,20 @@ def write(
     folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}-{'-'.join(parts).replace('/', '_')}"
     if folder.exists():
         raise UserError(f"{folder} exists; choose another --out")
-    folder.mkdir(parents=True)
-    records.write_json(folder / "manifest.json", _manifest(kind, pair, parts, warnings))
     samples, rounds = (
         [row | {"method": name} for name, told in parts.items() for row in getattr(told, table)]
         for table in ("samples", "rounds")
     )
-    records.write_table(folder / "rounds.parquet", rounds, records.ROUNDS)
-    records.write_table(folder / "samples.parquet", samples, records.SAMPLES)
-    records.write_table(folder / "scores.parquet", [], records.SCORES)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".import-", dir=folder.parent) as beside:
+        made = Path(beside) / folder.name
+        made.mkdir()
+        write_json(made / "manifest.json", _manifest(kind, pair, parts, warnings))
+        records.write_table(made / "rounds.parquet", rounds, records.ROUNDS)
+        records.write_table(made / "samples.parquet", samples, records.SAMPLES)
+        records.write_table(made / "scores.parquet", [], records.SCORES)
+        made.replace(folder)  # whole or not at all
+    sync(folder.parent)
     for line in warnings:
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     return folder

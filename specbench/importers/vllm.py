@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from specbench.config import UserError, validated
 from specbench.importers.told import Count, Entry, Row, Seconds, Told, entries
 
+MOST_ROUNDS = 10**6  # of a response
+
 
 class Bench(Entry):
     input_lens: list[Count]
@@ -40,12 +42,19 @@ class Speculation(Entry):
 
     @model_validator(mode="after")
     def _alike(self) -> "Speculation":
+        if self._count() > MOST_ROUNDS:
+            raise ValueError(f"more than {MOST_ROUNDS} rounds")
         drafted, accepted = self.per_step_drafted, self.per_step_accepted
         if drafted is not None and accepted is not None and len(drafted) != len(accepted):
             raise ValueError("per_step_drafted and per_step_accepted must be as many")
         if any((drafted or 0) < accepted for drafted, accepted in self.rounds() if drafted is not None):
             raise ValueError("a round accepted more than it drafted")
         return self
+
+    def _count(self) -> int:
+        """How many rounds the histograms tell of: a few digits may name more than memory holds."""
+        of_lengths = (self.acceptance_histogram_by_draft_length or {}).values()
+        return max(sum(self.acceptance_histogram or []), sum(map(sum, of_lengths)))
 
     def rounds(self) -> list[tuple[int | None, int]]:
         """How much each round drafted (None: not told) and accepted, in order only where the steps are told."""

@@ -3,6 +3,8 @@
 import importlib
 from types import ModuleType
 
+from specbench.errors import UserError
+
 METHODS = {
     "vanilla": "specbench.methods.vanilla",
     "sps": "specbench.methods.sps",
@@ -39,4 +41,7 @@ METHODS = {
 
 
 def module(name: str) -> ModuleType:
+    """The module of a method. Raises UserError for a name that there is not, as a run's file may hold."""
+    if name not in METHODS:
+        raise UserError(f"no method {name!r}; `specbench list methods` shows all")
     return importlib.import_module(METHODS[name])

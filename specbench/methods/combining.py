@@ -2,11 +2,14 @@
 
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -14,6 +17,7 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
+from specbench import permissions
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.decoding.combine import Combination, Function, contrastive, own, realigned, weighted
@@ -29,7 +33,9 @@ KINDS = ("weighted", "contrastive", "realigned")
 class Combining(Base):
     """How the models of a pair are combined."""
 
-    combine: str = Field(description="weighted, contrastive, realigned, or a function of your own: module:function")
+    combine: str = Field(
+        description="weighted, contrastive, realigned, or a function of your own: module:function, FILE.py:function"
+    )
     weights: float | tuple[float, ...] | None = Field(
         description="weighted: one for each model, in their order; a number λ: λ and 1 - λ of two; null: all equal"
     )
@@ -121,23 +127,55 @@ def weights_of(given: float | Sequence[float] | None, roles: Sequence[str]) -> l
 
 
 def _own(text: str) -> tuple[Function, str]:
-    """A user's function `module:function`, and a hash of the file it is in. Modules in this folder are found too."""
-    module_name, colon, name = text.partition(":")
-    if not (module_name and colon and name):
-        raise UserError(f"combine={text}: there are {', '.join(KINDS)}, or write module:function")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    """A user's function `module:function` or `FILE.py:function`, and a hash of the file it is in.
+
+    A module is one that is installed, or that PYTHONPATH leads to: never by accident a file of this name in the current
+    folder. Raises UserError, before anything is imported, where the command line in force does not name it.
+    """
+    place, colon, name = text.rpartition(":")
+    if not (place and colon and name):
+        raise UserError(f"combine={text}: there are {', '.join(KINDS)}, or write module:function or FILE.py:function")
+    permissions.check_entry_point(text)
     try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module_name), name)
+        function: Callable[..., Any] = getattr(_module(place), name)
     except Exception as error:  # a module may fail in any way
-        raise UserError(f"combine={text}: cannot be imported ({' '.join(str(error).split())})") from None
+        hint = f"; for the file here write combine={place}.py:{name}" if Path(f"{place}.py").is_file() else ""
+        raise UserError(f"combine={text}: cannot be imported ({' '.join(str(error).split())}){hint}") from None
     if not callable(function):
         raise UserError(f"combine={text}: {name} is no function")
+    file = ""
     try:
-        source = Path(inspect.getfile(inspect.getmodule(function) or function)).read_bytes()
+        file = inspect.getfile(inspect.getmodule(function) or function)
+        source = Path(file).read_bytes()
     except (TypeError, OSError):
         source = text.encode()
+    permissions.tell(f"combine: {text} from {file or 'no file'}")
     return function, hashlib.sha256(source).hexdigest()[:16]
+
+
+def _module(place: str) -> ModuleType:
+    """A module by its name, or a file as a module that others cannot import by accident."""
+    if not place.endswith(".py"):
+        with _without_current_folder():
+            return importlib.import_module(place)
+    path = Path(place).resolve()
+    spec = importlib.util.spec_from_file_location(f"specbench_own_{path.stem}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its own classes and functions look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _without_current_folder() -> Iterator[None]:
+    """`python -m` puts the current folder in front of all modules; an empty entry means it too."""
+    before, here = list(sys.path), Path.cwd()
+    sys.path[:] = [one for one in before if one and Path(one).resolve() != here]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _check_own(function: Function, settings: Combining, count: int, vocabulary: int) -> None:

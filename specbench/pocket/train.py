@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedModel
 
+from specbench import files
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -120,8 +122,8 @@ def _schedule(step: int, plan: Plan) -> float:
 
 def _checkpoint(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], step: int, folder: Path) -> None:
     state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step}
-    torch.save(state, folder / "checkpoint.new")
-    (folder / "checkpoint.new").replace(folder / "checkpoint.pt")
+    with files.whole(folder / "checkpoint.pt") as new:
+        torch.save(state, new)
 
 
 def _resume(
@@ -130,7 +132,7 @@ def _resume(
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "checkpoint.pt").exists():
         return 0
-    state = torch.load(folder / "checkpoint.pt", map_location=device)
+    state = torch.load(folder / "checkpoint.pt", map_location=device, weights_only=True)
     model.load_state_dict(state["model"])
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)

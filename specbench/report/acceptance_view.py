@@ -14,6 +14,7 @@ from rich.text import Text
 
 from specbench.acceptance_analysis import Acceptance, acceptance
 from specbench.console import console
+from specbench.escape import csv_text
 from specbench.stored import StoredRun
 
 HEADINGS = {"ece": "ECE", "brier": "Brier", "auroc": "AUROC", "auroc_draft": "AUROC of 1−q(d)"}
@@ -136,7 +137,7 @@ def write(facts: dict[str, Any], analysis: str, format: str) -> None:
         else:
             rows.append((analysis, "", 0, name, json.dumps(value) if isinstance(value, dict) else value))
     table = pd.DataFrame(rows, columns=["analysis", "table", "row", "column", "value"], dtype=object)
-    sys.stdout.write(table.to_csv(index=False))
+    sys.stdout.write(csv_text(table))
 
 
 def plain_table(title: str) -> Table:

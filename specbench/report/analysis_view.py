@@ -15,6 +15,7 @@ from rich.text import Text
 from specbench.analysis import FREQUENT, SPREAD, Rejections, Rescues, rejections, rescues
 from specbench.config import UserError
 from specbench.console import console
+from specbench.escape import csv_text
 from specbench.report.trace_view import visible
 from specbench.stored import StoredRun
 from specbench.texts import load_decode
@@ -38,7 +39,7 @@ def main(folder: Path, method: str | None, format: str) -> None:
     elif format == "json":
         sys.stdout.write(json.dumps(as_json(refused, rescued), indent=1) + "\n")
     else:
-        sys.stdout.write(as_rows(refused, rescued).to_csv(index=False))
+        sys.stdout.write(csv_text(as_rows(refused, rescued)))
 
 
 def print_analysis(console: Console, refused: Rejections, rescued: Rescues) -> None:

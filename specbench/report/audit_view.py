@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from specbench.audit import Finding, Sampled, agreement
 from specbench.decoding.types import Sampling
@@ -22,7 +22,7 @@ def print_audit(console: Console, findings: Sequence[Finding]) -> None:
         colour = {"defect": "red", "lossy by design": "yellow"}.get(one.verdict, "green")
         same = f"{one.same}/{one.documents}"
         same += f" {one.standard}" if named else ""
-        table.add_row(escape(one.method), same, f"{agreement(one):.0%}", ps, f"[{colour}]{one.verdict}[/]")
+        table.add_row(Text(one.method), same, f"{agreement(one):.0%}", ps, Text(one.verdict, colour))
     console.print(table)
     for one in findings:
         for line in details(one):

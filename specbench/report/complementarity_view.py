@@ -13,6 +13,7 @@ from rich.text import Text
 from specbench.complementarity import Complementarity, cells, complementarity, write_cells
 from specbench.config import UserError
 from specbench.console import console
+from specbench.escape import markdown_text
 from specbench.report.acceptance_view import plain, plain_table, say, write
 from specbench.report.words import LEVEL
 from specbench.stats import holm
@@ -42,8 +43,9 @@ class Sheet:
 
     def markdown(self) -> str:
         rules = ["---" if i < self.words else "---:" for i in range(len(self.heads))]
-        lines = [f"| {' | '.join(row)} |" for row in (self.heads, rules, *self.rows)]
-        return "\n".join([self.title, "", *lines] if self.title else lines)
+        head, *rows = (list(map(markdown_text, row)) for row in (self.heads, *self.rows))
+        lines = [f"| {' | '.join(row)} |" for row in (head, rules, *rows)]
+        return "\n".join([markdown_text(self.title), "", *lines] if self.title else lines)
 
 
 def main(
@@ -86,7 +88,8 @@ def print_sheets(
 ) -> None:
     """Tables, then what they say in words, then what a reader must know; as `table` or `md`."""
     if format == "md":
-        blocks = [title, *(sheet.markdown() for sheet in sheets), *sentences, *notes]
+        tables = [sheet.markdown() for sheet in sheets]
+        blocks = [markdown_text(title), *tables, *map(markdown_text, sentences), *map(markdown_text, notes)]
         console.out("\n\n".join(blocks), highlight=False)
         return
     say(console, [title], "bold")

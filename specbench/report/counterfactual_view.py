@@ -5,11 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from specbench import files
 from specbench.complementarity import write_cells
 from specbench.config import UserError
-from specbench.console import console, progress
+from specbench.console import PlainConsole, console, progress
 from specbench.counterfactual import (
     ALL,
     DRAFT,
@@ -58,9 +57,9 @@ def main(
     found = reached(run, spec.name)
     player = Player(run, spec, seed)
     known = player.checkable(found)
-    store = Store(states or run.folder / f"counterfactual-{spec.name}", facts_of(run, spec, seed))
+    store = Store(states or run.folder / f"counterfactual-{files.safe_name(spec.name)}", facts_of(run, spec, seed))
     chosen = drawn(run, spec.name, found[found.task.isin(known)], number, seed)
-    screen = console if format == "table" else Console(stderr=True)
+    screen = console if format == "table" else PlainConsole(stderr=True)
     played = store.keys()
     left = [state for state in chosen if state.key not in played]
     say(screen, [cost(len(found), len(chosen), len(left), foretold_seconds(run, spec.name, left), store.folder)], "dim")

@@ -140,9 +140,12 @@ function readTraces(packed) {
   return head;
 }
 
-// Signs for what would not be seen: newlines, tabs and control characters.
-const sign = (char) => char === "\n" ? "⏎\n" : char === "\t" ? "⇥\t" : String.fromCharCode(0x2400 + char.charCodeAt(0));
-const seen = (text) => text.replace(/[\u0000-\u001f]/g, sign);
+// Signs for what would not be seen: newlines, tabs, control characters, and marks that turn what follows them round.
+const acting = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|[\u{e0000}-\u{e007f}]/gu;
+const code = (char) => `<U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`;
+const sign = (char) => char === "\n" ? "⏎\n" : char === "\t" ? "⇥\t"
+  : char < " " ? String.fromCharCode(0x2400 + char.charCodeAt(0)) : code(char);
+const seen = (text) => text.replace(acting, sign);
 const inLine = (text) => seen(text).replaceAll("\n", "");
 const percent = (value) => (100 * value).toFixed(0) + " %";
 

@@ -14,10 +14,11 @@ import jinja2
 import pandas as pd
 from plotly.offline import get_plotlyjs
 
-from specbench import metrics
+from specbench import files, metrics
 from specbench.alike import method_labels, pair_labels
 from specbench.compare import AVERAGE, SETUP
 from specbench.config import UserError
+from specbench.console import plain
 from specbench.report import page_plots, tables
 from specbench.report.page_traces import Encoder, milliseconds
 from specbench.stored import StoredRun
@@ -95,6 +96,7 @@ def write_page(
     place = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
+        finalize=_seen,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -119,9 +121,14 @@ def write_page(
         runs=[_settings(source) for source in sources],
     )
     try:
-        path.write_text(text, encoding="utf-8")
+        files.write_text(path, text)
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror}); choose another file") from None
+
+
+def _seen(value: Any) -> Any:
+    """What the template prints: texts without what acts instead of being seen; the page's own parts are no `str`."""
+    return plain(value, "\n") if type(value) is str else value
 
 
 def _label(row: dict[str, Any], method: str, varying: list[str]) -> str:
@@ -223,13 +230,13 @@ def _drill_down(sources: Sequence[Source], metric: dict[str, str], most: int) ->
             samples.append(
                 [tasks.index(row.task), row.doc_id, labels.index(new[row.method]), places.get(key, -1), scores.get(key)]
                 + [page_plots.clean(own), milliseconds(row.decode_seconds) if known else "", row.finish]
-                + [last_line(row.error)] * (not known)
+                + [plain(last_line(row.error))] * (not known)
             )
     repeats = max((int(source.samples.repeat.max()) + 1 for source in sources if len(source.samples)), default=1)
     if repeats > 1 or len(labels) < sum(len(source.labels) for source in sources):
         notes.append("Of several passes over the documents the first one is shown.")
-    header = {"tasks": [[task, metric[task]] for task in tasks], "labels": labels, "samples": samples, "rates": RATES}
-    return encoder.packed(header), list(dict.fromkeys(notes))
+    named = {"tasks": [[plain(task), plain(metric[task])] for task in tasks], "labels": list(map(plain, labels))}
+    return encoder.packed(named | {"samples": samples, "rates": RATES}), list(dict.fromkeys(notes))
 
 
 def _scores(source: Source, metric: dict[str, str]) -> dict[tuple[str, int, str], float]:

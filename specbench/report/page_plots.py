@@ -11,6 +11,7 @@ import pandas as pd
 
 from specbench import metrics
 from specbench.compare import AVERAGE
+from specbench.console import plain
 
 Json = dict[str, Any]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")  # Okabe and Ito's, but for the yellow
@@ -69,7 +70,7 @@ def plots(figures: Figures) -> list[Json]:
         return table if task == ALL_TASKS else table[table.task == task]
 
     def by_task(names: list[str], table: pd.DataFrame, draw: Callable[[pd.DataFrame, Figures], Json]) -> Json:
-        return {name: draw(of(table, name), figures) for name in names}
+        return {plain(name): draw(of(table, name), figures) for name in names}
 
     return [
         {
@@ -144,7 +145,7 @@ def _speedups(rows: pd.DataFrame, figures: Figures, tasks: list[str]) -> Json:
         own = [row for row in _known(rows[rows.label == label], "speedup_decode") if row["task"] in tasks]
         shift = 0.8 * ((i + 0.5) / len(labels) - 0.5)
         xs, ys = [row["speedup_decode"] for row in own], [tasks.index(row["task"]) + shift for row in own]
-        hover = [f"{html.escape(row['task'])}: {_interval(row, 'speedup_decode')}" for row in own]
+        hover = [f"{_name(row['task'])}: {_interval(row, 'speedup_decode')}" for row in own]
         data += [_marker(label, figures, xs, ys, hover) | {"error_x": _error_x(own, "speedup_decode")}] if own else []
     layout = _layout("decode speedup (×)", "", one=True)
     layout["height"] = 200 + len(tasks) * max(40, 13 * len(labels))
@@ -296,7 +297,7 @@ def clean(values: Any) -> list[float | None]:
 
 def _name(label: str) -> str:
     """A label without meaning to plotly, which reads tags in texts."""
-    return html.escape(label)
+    return html.escape(plain(label))
 
 
 def _layout(x: str, y: str, one: bool = False) -> Json:

@@ -18,6 +18,7 @@ from specbench import compare, metrics
 from specbench.alike import pair_labels
 from specbench.compare import ROW
 from specbench.config import UserError
+from specbench.console import plain
 from specbench.frontier import Family, families
 from specbench.report.plot_data import PlotData, drafted, panels
 from specbench.report.plot_style import BLACK, GREY, POINTS, WIDTH, Style, few_ticks, grid, head, label_axes
@@ -210,7 +211,7 @@ def time(data: PlotData) -> Figure:
                 ax.axvline(row["decode"], color=BLACK, ls=":")
         for name, (face, hatch) in _parts(GREY, models).items():  # only for the legend
             ax.barh(0, 0, color=face, hatch=hatch, edgecolor=BLACK, label=name)
-        ax.set_yticks(range(len(rows)), [names[name] for name in rows.method])
+        ax.set_yticks(range(len(rows)), [plain(names[name]) for name in rows.method])
         ax.invert_yaxis()
         ax.grid(axis="y", visible=False)
         head(ax, title, 1)

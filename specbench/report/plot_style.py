@@ -9,7 +9,11 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
+
+from specbench import files
+from specbench.console import plain
 
 WIDTH = 3.4  # inches: one column of a two-column paper
 CHARACTERS = 52  # that fit into WIDTH
@@ -53,6 +57,8 @@ LOOK = {
     "svg.fonttype": "none",
     "svg.hashsalt": "specbench",
     "pdf.fonttype": 42,
+    "text.parse_math": False,  # names from files may hold $
+    "text.usetex": False,
 }
 
 
@@ -145,5 +151,7 @@ def legend(fig: Figure, notes: Sequence[str]) -> None:
 def save(fig: Figure, path: Path) -> None:
     """Write a figure as svg (text stays text), pdf or png, by the suffix of `path`; no dates."""
     format = path.suffix[1:].lower()
-    with look():
-        fig.savefig(path, format=format, metadata=DATES[format])
+    for text in fig.findobj(Text):
+        text.set_text(plain(text.get_text(), "\n"))
+    with look(), files.whole(path) as new:
+        fig.savefig(new, format=format, metadata=DATES[format])

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from specbench.config import UserError
+from specbench.console import plain
 from specbench.report.plot_data import PlotData, panels
 from specbench.report.plot_style import BLACK, GREY, few_ticks, grid, head, label_axes
 
@@ -182,7 +183,7 @@ def _scale(ax: Axes, points: pd.DataFrame) -> None:
     """Ticks along a swept setting: its values by name, or a linear, log or (where 0 is a value) symmetric log scale."""
     if isinstance(points.value.iloc[0], str):
         named = points.drop_duplicates("x")
-        ax.set_xticks(named.x, named.value)
+        ax.set_xticks(named.x, list(map(plain, named.value)))
         ax.set_xlim(named.x.min() - 0.5, named.x.max() + 0.5)
         return
     positive = points.x[points.x > 0]

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pandas as pd
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -41,7 +40,7 @@ def _forwards(forwards: pd.DataFrame) -> Table:
     for (model, runtime, context), rows in forwards.groupby(["model", "runtime", "context"], sort=False):
         by_width = rows.set_index("width")["median"]
         names = [model, *[runtime] * several, context]
-        table.add_row(*(escape(str(name)) for name in names), *(_ms(by_width[width]) for width in widths))
+        table.add_row(*(Text(str(name)) for name in names), *(_ms(by_width[width]) for width in widths))
     return table
 
 
@@ -62,7 +61,7 @@ def _fits(profile: Profile) -> Table:
         spread = [f" ±{_ms(row[name])}" if not math.isnan(row[name]) else "" for name in ("t_draft_sd", "t_target_sd")]
         error = errors.get((row["method"], row["task"]), {})
         table.add_row(
-            f"  {escape(row['task'])}",
+            Text(f"  {row['task']}"),
             _ms(row["t_draft"]) + spread[0],
             _ms(row["t_target"]) + spread[1],
             "" if row["task"] == "average" else fit,

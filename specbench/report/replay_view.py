@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -27,7 +26,7 @@ def main(
     if pair:
         check_ids(texts, pair)
     if format == "table":
-        with progress(escape(name), len(texts)) as advance:
+        with progress(name, len(texts)) as advance:
             found = replay(name, drafter, gamma, texts, advance)
         print_replay(console, found)
     else:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 from rich import box
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from specbench import ceilings
 
@@ -24,8 +24,8 @@ def limits_table(limits: pd.DataFrame) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in limits[limits.context == context].to_dict("records"):
         table.add_row(
-            escape(str(row["model"])),
-            escape(str(row["runtime"])),
+            Text(str(row["model"])),
+            Text(str(row["runtime"])),
             str(row["width"]),
             _short(row["bytes"] / 1e6),
             _short(row["operations"] / 1e6),
@@ -76,7 +76,7 @@ def name_of(told: Mapping[str, Any]) -> str:
 
 
 def _table(title: str) -> Table:
-    return Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    return Table(title=Text(title, "italic"), title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
 
 
 def _size(count: float) -> str:

@@ -2,6 +2,8 @@
 
 import pandas as pd
 
+from specbench.console import plain
+from specbench.escape import markdown_text
 from specbench.published import Figure, Paper
 from specbench.report import tables
 from specbench.report.ours import MISSING, WITH_INTERVAL, Cell, Ours, labels_of
@@ -70,6 +72,8 @@ def written(paper: Paper, table: int, ours: Ours) -> tuple[str, str]:
     arxiv = f" (arXiv {paper.arxiv})" if paper.arxiv else ""
     title = f"{paper.paper}, Table {table}: {info.title}"
     body = tables.markdown(frame)
-    markdown = f"# {title}\n\n{paper.title}{arxiv}\n\n{body}\n\n" + "".join(f"- {note}\n" for note in notes)
-    latex = f"% {title}. {paper.title}{arxiv}\n{tables.latex(frame)}\n" + "".join(f"% {note}\n" for note in notes)
+    head, below = markdown_text(title), markdown_text(f"{paper.title}{arxiv}")
+    markdown = f"# {head}\n\n{below}\n\n{body}\n\n" + "".join(f"- {markdown_text(note)}\n" for note in notes)
+    above = plain(f"{title}. {paper.title}{arxiv}")
+    latex = f"% {above}\n{tables.latex(frame)}\n" + "".join(f"% {plain(note)}\n" for note in notes)
     return markdown, latex

@@ -14,6 +14,7 @@ from rich.table import Table
 from specbench import head_study
 from specbench.config import UserError
 from specbench.console import console, progress
+from specbench.escape import csv_text
 from specbench.forward_times import as_json
 from specbench.simulate import ALL, Simulation, simulate
 from specbench.stored import StoredRun
@@ -44,7 +45,7 @@ def main(
         return
     found = simulate(run, method, times, lengths, tried, shortest)
     if format == "csv":
-        sys.stdout.write(found.table.to_csv(index=False))
+        sys.stdout.write(csv_text(found.table))
     else:
         facts = {name: value for name, value in asdict(found).items() if name not in ("times", "table")}
         rows = json.loads(found.table.to_json(orient="records", double_precision=12))

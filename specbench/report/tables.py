@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from specbench.config import UserError
+from specbench.console import PlainConsole, plain
+from specbench.escape import csv_text, latex_text, markdown_text
 
 FORMATS = ("table", "csv", "md", "latex", "json", "parquet")
 IDENTITY = ("pair", "sampling", "task", "method")
@@ -146,18 +147,23 @@ def render(summary: pd.DataFrame, format: str, width: int = 80, columns: Sequenc
     """
     if format in ("csv", "json"):
         raw = raw_columns(summary, columns)
-        return raw.to_csv(index=False) if format == "csv" else raw.to_json(orient="records", indent=1)
+        return csv_text(raw) if format == "csv" else raw.to_json(orient="records", indent=1)
     chosen, added = _asked(columns)
     if not chosen:
         wide = format != "table" or width >= 150
         chosen = [name for name in choose(summary, wide) if wide or not added or name not in YIELDING]
     chosen += [name for name in added if name not in chosen]
     text = _written(summary, {name: COLUMNS[name] for name in chosen}, format, width, by)
-    said = limit_notes(summary) if "limit_share" in chosen else []
+    said = [note(line, format) for line in (limit_notes(summary) if "limit_share" in chosen else [])]
     if format == "table":
         said = [textwrap.fill(line, width) for line in said]
     before = {"latex": "% ", "md": "- "}.get(format, "")
     return text if not said else text.rstrip() + "\n\n" + "".join(f"{before}{line}\n" for line in said)
+
+
+def note(line: str, format: str) -> str:
+    """A line of text beside a table, in one of FORMATS: of Markdown, of a comment of LaTeX, or as it is."""
+    return markdown_text(line) if format == "md" else plain(line)
 
 
 def limit_notes(summary: pd.DataFrame) -> list[str]:
@@ -179,7 +185,7 @@ def limit_notes(summary: pd.DataFrame) -> list[str]:
 def render_depths(table: pd.DataFrame, format: str, width: int = 80) -> str:
     """Acceptance by depth as text in one of FORMATS."""
     if format in ("csv", "json"):
-        return table.to_csv(index=False) if format == "csv" else table.to_json(orient="records", indent=1)
+        return csv_text(table) if format == "csv" else table.to_json(orient="records", indent=1)
     return _written(table, DEPTH_COLUMNS, format, width, "task")
 
 
@@ -219,26 +225,25 @@ def _written(rows: pd.DataFrame, columns: dict[str, Column], format: str, width:
 
 def markdown(cells: pd.DataFrame) -> str:
     """A Markdown table of texts."""
-    lines = [list(cells.columns), ["---"] * len(cells.columns), *cells.astype(str).values.tolist()]
-    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+    lines = [list(map(markdown_text, line)) for line in (cells.columns, *cells.astype(str).values.tolist())]
+    lines.insert(1, ["---"] * len(cells.columns))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def latex(cells: pd.DataFrame) -> str:
     """A booktabs table of texts."""
-    names = {"±": r"$\pm$", "α": r"$\alpha$", "τ": r"$\tau$", "Δ": r"$\Delta$", "γ": r"$\gamma$", "λ": r"$\lambda$"}
-    names |= {"μ": r"$\mu$", "−": "$-$", "≥": r"$\ge$", "≤": r"$\le$", "×": r"$\times$", "→": r"$\to$"}
     align = "".join("l" if name in (*IDENTITY, "metric", "run") else "r" for name in cells.columns)
-    text = cells.to_latex(index=False, escape=True, column_format=align)
-    return text.translate(str.maketrans(names)).rstrip()
+    texts = cells.astype(str).map(latex_text).set_axis(list(map(latex_text, cells.columns)), axis=1)
+    return texts.to_latex(index=False, escape=False, column_format=align).rstrip()
 
 
 def _block(title: str, cells: pd.DataFrame, width: int) -> str:
     """One block of rows for the terminal."""
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    table = Table(title=Text(title, "italic"), title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     for heading in cells.columns:
         table.add_column(heading, justify="left" if heading in IDENTITY else "right", overflow="fold")
     for values in cells.astype(str).values.tolist():
-        table.add_row(*map(escape, values))
-    canvas = Console(file=io.StringIO(), width=width)
+        table.add_row(*map(Text, values))
+    canvas = PlainConsole(file=io.StringIO(), width=width)
     canvas.print(table)
     return canvas.file.getvalue().rstrip() + "\n"  # type: ignore[attr-defined]

@@ -26,7 +26,9 @@ from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
 from specbench.console import progress
 from specbench.environment import cache_folder
+from specbench.errors import UserError
 from specbench.runtimes.types import Unsupported
+from specbench.untrusted import regular
 
 SCHEMA = 1  # of what is written: another number, another file
 ATTENTION = "specbench_openvino"
@@ -44,8 +46,12 @@ def exported(model: PreTrainedModel, anew: bool = False) -> tuple[Any, bool]:
     path = cache_folder() / "openvino" / digest(model)
     if not anew and path.exists():
         try:
-            return _read(path), True
-        except RuntimeError:  # damaged
+            for name in ("model.xml", "model.bin"):
+                regular(path / name)
+            found = _read(path)
+            if about(found).keys() >= {"windows", "states", "features"}:
+                return found, True
+        except (UserError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):  # damaged
             pass
     with progress(f"exporting {type(model).__name__} for OpenVINO", 2, aside=True) as advance:
         made = traced(model)

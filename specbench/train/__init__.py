@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench import config, methods
+from specbench import config, methods, permissions
 from specbench.config import MethodSpec, PairSpec, TaskLine, UserError
 from specbench.models import Pair, load_pair
 from specbench.plan import Plan, preparing
@@ -23,6 +23,7 @@ TRAINERS = {
     "vocabtrim": "specbench.train.vocabtrim",
     "cospec": "specbench.train.cospec",
 }
+SCORED = ("judge", "cospec")  # learn from the scores of what they generate
 STAGES = {"cospec": ("sft", "rl")}  # of methods that are trained in several, each with a recipe
 
 
@@ -111,6 +112,8 @@ def train(
         plan = preparing(pair_spec, suite, spec, documents, seed, data_dir)
     else:
         plan = _of_splits(pair_spec, data, spec, documents, seed, data_dir)
+    if spec.method in SCORED:
+        permissions.check_code(plan)
     trainer = importlib.import_module(TRAINERS[spec.method])
     loaded = load_pair(pair_spec, device, dtype)
     trainer.train(Job(spec, settings, loaded, plan, path, tuple(data), own_recipe, axes, chosen, judge or "", warm_up))

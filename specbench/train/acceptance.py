@@ -22,7 +22,7 @@ from specbench.decoding.session import LAST
 from specbench.decoding.types import Sampling
 from specbench.heads import fingerprint
 from specbench.models import Pair
-from specbench.run import stable_seed
+from specbench.seeds import stable_seed
 from specbench.train.collected import Facts, collect_all, half, state_column, states_of
 from specbench.train.documents import Document
 

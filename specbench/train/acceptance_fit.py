@@ -20,7 +20,7 @@ from torch.nn.functional import logsigmoid
 
 from specbench.config import UserError
 from specbench.decoding.acceptance import AcceptanceHead, features
-from specbench.run import stable_seed
+from specbench.seeds import stable_seed
 from specbench.train.acceptance import Observed
 from specbench.train.checkpoint import load_checkpoint, save_checkpoint
 from specbench.train.recipe import Recipe

@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specbench import files, parquet
 from specbench.config import UserError
 from specbench.train.documents import Document
+from specbench.untrusted import brief, parse_json
 
 Facts = Mapping[str, object]
 Told = TypeVar("Told")
@@ -43,12 +45,14 @@ def collect_all(
 
 
 def read_collected(path: Path, facts: Facts, read: Callable[[pa.Table], Told]) -> Told:
+    remedy = "delete it to collect that document again"
     try:
-        table = pq.read_table(path)
-        stored, told = json.loads(table.schema.metadata[b"facts"]), read(table)
-    except (pa.ArrowException, KeyError, ValueError, TypeError, OSError) as error:
-        cause = " ".join(str(error).split())[:80]
-        raise UserError(f"{path} is damaged ({cause}); delete it to collect that document again") from None
+        table = parquet.read(path, remedy=remedy)
+        stored, told = parse_json((table.schema.metadata or {})[b"facts"].decode(), str(path), remedy), read(table)
+    except (*parquet.ERRORS, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({brief(error)}); {remedy}") from None
+    if not isinstance(stored, dict):
+        raise UserError(f"{path} is damaged (it does not tell how it was collected); {remedy}")
     if differing := [key for key, value in facts.items() if stored.get(key) != value]:
         what = ", ".join(differing)
         raise UserError(f"{path.parent} was collected with other {what}; delete that folder, or choose another --out")
@@ -60,9 +64,8 @@ def put_table(path: Path, table: pa.Table, metadata: Mapping[str, Any]) -> None:
     added = {key: json.dumps(value) for key, value in metadata.items()}
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **added})
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    pq.write_table(table, new, compression="zstd")
-    new.replace(path)
+    with files.whole(path) as new:
+        pq.write_table(table, new, compression="zstd")
 
 
 def half(states: Tensor) -> NDArray[np.float16]:

@@ -33,7 +33,7 @@ from specbench.decoding.arbiters import log_odds
 from specbench.heads import Head, fingerprint
 from specbench.methods.cospec import Settings
 from specbench.models import Pair
-from specbench.run import stable_seed
+from specbench.seeds import stable_seed
 from specbench.train import Job
 from specbench.train.collected import put_table
 from specbench.train.cospec_fit import WarmUp, predictions

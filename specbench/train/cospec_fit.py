@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from specbench.arbitrator import detached, load_own, new_arbitrator, own_parameters
 from specbench.config import UserError
-from specbench.run import stable_seed
+from specbench.seeds import stable_seed
 from specbench.train.checkpoint import load_checkpoint, save_checkpoint
 from specbench.train.cospec_reading import all_logits, logits_of, parts
 from specbench.train.cospec_recipe import Sft

@@ -23,7 +23,7 @@ from specbench.config import UserError
 from specbench.decoding.arbiters import Block
 from specbench.decoding.types import Sampling
 from specbench.models import Pair
-from specbench.run import stable_seed
+from specbench.seeds import stable_seed
 from specbench.train.checkpoint import load_checkpoint, save_checkpoint
 from specbench.train.cospec_reading import Asked, Reading, all_logits, logits_of, parts
 from specbench.train.cospec_recipe import Rl

@@ -16,7 +16,7 @@ from specbench.decoding.generate import Ending, Limits
 from specbench.decoding.types import Sampling
 from specbench.heads import fingerprint
 from specbench.models import Pair
-from specbench.run import stable_seed
+from specbench.seeds import stable_seed
 from specbench.train.collected import put_table, read_collected
 from specbench.train.cospec_reading import Asked, Reading
 from specbench.train.cospec_recipe import Sft

@@ -9,7 +9,8 @@ from specbench.console import console
 from specbench.harness import scorer
 from specbench.models import Pair
 from specbench.plan import Plan
-from specbench.run import check_lengths, encode, load_tasks, stable_seed
+from specbench.run import check_lengths, encode, load_tasks
+from specbench.seeds import stable_seed
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from specbench.decoding.session import common
 from specbench.decoding.types import Sampling
 from specbench.heads import fingerprint
 from specbench.models import Pair
-from specbench.run import stable_seed
+from specbench.seeds import stable_seed
 from specbench.train.collected import put_table, read_collected
 from specbench.train.documents import Document
 

@@ -20,7 +20,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repea
 from specbench.config import UserError
 from specbench.decoding.sampling import wide
 from specbench.eagle_head import EagleHead, head_config, layers_read
-from specbench.run import stable_seed
+from specbench.seeds import stable_seed
 from specbench.train.checkpoint import load_checkpoint, save_checkpoint
 from specbench.train.eagle3_data import Answered, Block, batches, blocks
 from specbench.train.recipe import EagleRecipe

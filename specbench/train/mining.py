@@ -17,7 +17,7 @@ from specbench.decoding.generate import Ending, Limits, finish
 from specbench.decoding.session import LAST
 from specbench.heads import fingerprint
 from specbench.models import Pair
-from specbench.run import stable_seed
+from specbench.seeds import stable_seed
 from specbench.train.collected import Facts, collect_all, half, state_column, states_of
 from specbench.train.documents import Document
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field
 
 from specbench import config
 from specbench.config import SUITES, MethodSpec, Setting, Settings, UserError
+from specbench.untrusted import is_file, parse_value, read_mapping
 
 FOLDER = SUITES / "training"
 
@@ -61,9 +61,9 @@ def load_recipe(method: str, assignments: Iterable[str]) -> MethodSpec | None:
     Raises UserError for a setting that the recipe does not have.
     """
     path = FOLDER / f"{method}.yaml"
-    if not path.is_file():
+    if not is_file(path):
         return None
-    raw = {**yaml.safe_load(path.read_text()), "name": f"the recipe of {method}"}
+    raw = {**read_mapping(path), "name": f"the recipe of {method}"}
     return config.override(config.validated(MethodSpec, raw, str(path)), dict(map(assignment, assignments)))
 
 
@@ -91,10 +91,7 @@ def _parts(option: str, text: str) -> tuple[str, str]:
 
 
 def _read(option: str, text: str, value: str) -> Any:
-    try:
-        found = yaml.safe_load(value)
-    except yaml.YAMLError:
-        found = None
+    found = parse_value(value, f"{option} {text!r}")
     if found is None or isinstance(found, list | dict):
         raise UserError(f"{option} {text!r}: cannot read the value {value!r}")
     return found

@@ -1,0 +1,156 @@
+"""Writes a run folder so that it survives a kill or a power cut at any moment, and goes on where it ended.
+
+While a run goes on, `parts/` holds a part for each document: its rounds, its samples, and what the methods had learned
+by its end. Every part is on the disk before its document counts as done, and every `BLOCK` parts become one, so that
+there are never many files. When all documents are done the parts become `samples.parquet` and `rounds.parquet`.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from specbench import files, records
+from specbench.records import ROUNDS, SAMPLES, Part
+
+BLOCK = 200  # documents; their parts are joined, so that a run of any length is in some hundred files
+STATES_KEPT = 2  # of the last documents: if the last one is torn, the run goes on from the one before
+
+
+class Recorder:
+    """Writes one run folder, a document at a time. Opening it sets torn files aside and tells `warn` which.
+
+    A file is torn where a disk kept a name but not all bytes. What lies behind it goes to `parts/damaged/` too, and is
+    decoded anew: the run goes on from a document before which all that methods had learned is known.
+    """
+
+    def __init__(self, folder: Path, warn: Callable[[str], None] = lambda line: None) -> None:
+        self.folder = folder
+        self.parts = folder / "parts"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.merged = self._is_merged(warn)
+        self._single: list[Part] = []  # what is in no block yet
+        if not self.merged:
+            self.parts.mkdir(parents=True, exist_ok=True)
+            for left in self.parts.glob("*.new"):
+                left.unlink()
+            self._done = self._recover(warn)
+
+    def done(self) -> int:
+        """How many documents are recorded; they are the first ones, since documents are written in order."""
+        return self._done
+
+    def write(self, index: int, samples: list[dict], rounds: list[dict], states: dict[str, Any]) -> None:
+        """Put the next document's records on the disk; then it is done.
+
+        `states` is what each method had learned by the end of the document, for a later resume.
+        """
+        part = Part(index, index)
+        files.write_json(self.parts / part.name("states"), states, indent=None)
+        records.write_table(self.parts / part.name("rounds"), rounds, ROUNDS)
+        records.write_table(self.parts / part.name("samples"), samples, SAMPLES)
+        self._done = index + 1
+        self._single.append(part)
+        if len(self._single) > STATES_KEPT:  # what was learned by the end of a block stays
+            (self.parts / self._single[-1 - STATES_KEPT].name("states")).unlink(missing_ok=True)
+        if len(self._single) >= BLOCK:
+            self._join()
+
+    def states(self, index: int) -> dict[str, Any]:
+        """What the methods had learned by the end of a document: the last one done, or the last one of a block."""
+        return json.loads((self.parts / Part(index, index).name("states")).read_text())
+
+    def finish(self) -> None:
+        """Merge the parts into the two tables, samples last, and remove the parts. Does nothing the second time."""
+        if not self.merged:
+            for name, schema in (("rounds", ROUNDS), ("samples", SAMPLES)):
+                records.stream(self.folder / f"{name}.parquet", records.scan(self.folder, name), schema)
+            self.merged = True
+        shutil.rmtree(self.parts, ignore_errors=True)
+
+    def _join(self) -> None:
+        """Make a block of the single parts, which count until its samples are in place."""
+        block = Part(self._single[0].first, self._single[-1].last)
+        for name, schema in (("rounds", ROUNDS), ("samples", SAMPLES)):
+            paths = [self.parts / part.name(name) for part in self._single]
+            records.stream(self.parts / block.name(name), ds.dataset(paths, schema), schema)
+        self._single = []
+        self._drop_covered()
+
+    def _drop_covered(self) -> None:
+        """Remove the single parts that a block holds too, but what was learned by its end."""
+        blocks = [part for part in records.parts(self.folder) if part.last > part.first]
+        covered = {number for block in blocks for number in range(block.first, block.last + 1)}
+        ends = {Part(block.last, block.last).name("states") for block in blocks}
+        for path in self.parts.glob("*.*"):
+            part = Part.of(path.name)
+            if part and part.first == part.last and part.first in covered and path.name not in ends:
+                path.unlink()
+
+    def _is_merged(self, warn: Callable[[str], None]) -> bool:
+        """Whether the tables are there. What an unfinished or a damaged merging left is not."""
+        paths = [self.folder / f"{name}.parquet" for name in ("rounds", "samples")]
+        for path in paths:
+            if path.exists() and not _is_whole(path):
+                warn(f"{path} is damaged; set aside in {self.parts}/damaged")
+                self._set_aside(path)
+        if all(path.exists() for path in paths):
+            return True
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return False
+
+    def _recover(self, warn: Callable[[str], None]) -> int:
+        """The first document to decode; sets aside what is torn and what lies behind it."""
+        torn: list[str] = []
+        done, known = 0, [0]
+        for part in records.parts(self.folder):
+            paths = [self.parts / part.name(name) for name in ("rounds", "samples")]
+            torn += [path.name for path in paths if not _is_whole(path, pages=part.first == part.last)]
+            if torn:
+                break
+            done = part.last + 1
+            if self._has_states(part.last):
+                known.append(done)
+        start = known[-1]
+        named = [(Part.of(path.name), path) for path in self.parts.glob("*.*")]
+        aside = [path for part, path in named if part and part.last >= start]
+        if torn:
+            warn(f"{self.parts}: {' and '.join(torn)} damaged, as after a power cut; set aside in {self.parts}/damaged")
+        if start < done:
+            warn(f"{self.parts}: what methods had learned by document {done} is gone; going on from {start + 1}")
+        if torn or start < done:
+            for path in aside:
+                self._set_aside(path)
+        self._drop_covered()
+        self._single = [part for part in records.parts(self.folder) if part.first == part.last]
+        return start
+
+    def _has_states(self, index: int) -> bool:
+        try:
+            return isinstance(self.states(index), dict)
+        except (OSError, ValueError):
+            return False
+
+    def _set_aside(self, path: Path) -> None:
+        folder = self.parts / "damaged"
+        folder.mkdir(parents=True, exist_ok=True)
+        free = next(n for n in range(10**6) if not (folder / f"{n}-{path.name}").exists())
+        os.replace(path, folder / f"{free}-{path.name}")
+
+
+def _is_whole(path: Path, pages: bool = False) -> bool:
+    """Whether a table can be read: by its end, where a cut shows, and if asked every page by its checksum."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            if pages:
+                file.read()
+        return True
+    except (OSError, pa.ArrowException):
+        return False

@@ -1,0 +1,158 @@
+"""Everything that may go wrong, tried on the command itself: python tests/faults/main.py, at most 20 minutes.
+
+Prints what was tried, how often a run recovered, and how many rows were lost. Exit code 1 if any was, or if a run did
+not recover.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:1] = [str(HERE.parent), str(HERE.parent.parent)]  # not this folder, whose names others have too
+os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "80"}
+os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # for the fork server, which is told no other way
+os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"  # of children that were killed
+
+# ruff: noqa: E402 (the environment of all commands comes first)
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from faults import clocks, failing, folders, kill, logits, long_run, power, space, stop
+from faults.bench import Bench, Fault, Outcome
+
+KINDS = {
+    "kill": kill.faults,
+    "power": power.faults,
+    "space": space.faults,
+    "stop": stop.faults,
+    "failing": failing.faults,
+    "logits": logits.faults,
+    "folders": folders.faults,
+    "clocks": clocks.faults,
+    "long": long_run.faults,
+}
+WORKERS = 2
+OWN_MOUNTS = "SPECBENCH_FAULTS_MOUNTS"  # set in a process that may mount a disk of its own
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", choices=KINDS, help="these kinds of faults; may be repeated")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--short", action="store_true", help="a minute's part of everything")
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--keep", type=Path, help="work in this new folder and leave it there")
+    given = parser.parse_args()
+    if OWN_MOUNTS not in os.environ:
+        within_mounts()
+    root = given.keep or Path(tempfile.mkdtemp(prefix="specbench-faults-"))
+    os.environ["SPECBENCH_CACHE"] = str(root / "cache")
+    began = time.monotonic()
+    try:
+        bench = Bench(root.resolve(), given.seed, given.short, os.environ[OWN_MOUNTS] == "yes")
+        found = carry_out(bench, given.only or list(KINDS))
+    finally:
+        if not given.keep:
+            unmounted(root)
+            shutil.rmtree(root, ignore_errors=True)
+    seconds = time.monotonic() - began
+    report(found, seconds, given.seed)
+    if given.out:
+        told = {"seed": given.seed, "short": given.short, "seconds": round(seconds), "faults": found}
+        given.out.write_text(json.dumps(told, default=vars, indent=1) + "\n")
+    return int(any(one.lost or one.recovered < one.tried for one in found.values()))
+
+
+def within_mounts() -> None:
+    """Begin again as a process whose mounts nobody else sees, if this system lets us; else without small disks."""
+    ways = (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"])
+    for way in ways if os.geteuid() == 0 else ways[1:]:
+        probe = [*way, "sh", "-c", "mount -t tmpfs none /mnt"]
+        if shutil.which(way[0]) and subprocess.run(probe, capture_output=True).returncode == 0:
+            os.environ[OWN_MOUNTS] = "yes"
+            os.execvp(way[0], [*way, sys.executable, *sys.argv])
+    os.environ[OWN_MOUNTS] = "no"
+
+
+def carry_out(bench: Bench, kinds: Sequence[str]) -> dict[str, Outcome]:
+    """All tries of these kinds, two at a time; what came of each fault, by its name."""
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True, width=80)) as bar, ThreadPoolExecutor(WORKERS) as pool:
+        task = bar.add_task("uninterrupted runs", total=None)
+        bench.prepare()
+        found: list[Fault] = [fault for kind in kinds for fault in KINDS[kind](bench)]
+        bar.update(task, total=sum(len(fault.tries) for fault in found))
+        jobs = []
+        for fault in found:
+            for number, one in enumerate(fault.tries):
+                work = bench.root / f"{fault.name.replace(' ', '-').replace('/', '-')}-{number}"
+                jobs.append((fault.name, pool.submit(tried, one, work)))
+        total: dict[str, Outcome] = {fault.name: Outcome(0) for fault in found}
+        for name, job in jobs:
+            bar.update(task, description=name[:34])
+            one = job.result()
+            sums = total[name]
+            sums.tried += one.tried
+            sums.recovered += one.recovered
+            sums.lost += one.lost
+            sums.notes += one.notes
+            sums.skipped = sums.skipped or one.skipped
+            for note in one.notes:
+                bar.console.print(f"[red]{escape(name)}:[/] {escape(note)}", highlight=False, soft_wrap=True)
+            bar.advance(task)
+    return total
+
+
+def tried(one: Callable[[Path], Outcome], work: Path) -> Outcome:
+    work.mkdir(parents=True)
+    began = time.monotonic()
+    try:
+        found = one(work)
+    except Exception as error:
+        name = getattr(one.func if isinstance(one, partial) else one, "__name__", "?")
+        found = Outcome(1, 0, 0, [f"{name}: {type(error).__name__}: {error}"])
+    if os.environ.get("SPECBENCH_FAULTS_TIMES"):
+        print(f"{time.monotonic() - began:6.1f} s {work.name}", file=sys.stderr)
+    if not found.notes:
+        unmounted(work)
+        shutil.rmtree(work, ignore_errors=True)
+    return found
+
+
+def unmounted(folder: Path) -> None:
+    """Take every disk away that is mounted in a folder."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in sorted(mounts, reverse=True):
+        if mount.startswith(f"{folder}/"):
+            subprocess.run(["umount", "--lazy", mount], capture_output=True)
+
+
+def report(found: dict[str, Outcome], seconds: float, seed: int) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("fault", overflow="fold")
+    for heading in ("times tried", "runs recovered", "rows lost"):
+        table.add_column(heading, justify="right")
+    for name, one in found.items():
+        failed = "bold red" if one.lost or one.recovered < one.tried else ""
+        aside = f" [dim](skipped: {escape(one.skipped)})[/]" if one.skipped else ""
+        table.add_row(f"{escape(name)}{aside}", str(one.tried), str(one.recovered), str(one.lost), style=failed)
+    console = Console(width=80, highlight=False)
+    console.print(table)
+    console.print(f"{seconds:.0f} s, seed {seed}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

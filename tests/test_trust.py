@@ -1,0 +1,460 @@
+"""Code that specbench did not bring runs where the command line in force says so, and never because a file does."""
+
+import ast
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from made_runs import TOKENIZER
+from oracle import tiny
+from test_cli import call, here, refused  # noqa: F401 -- `here`: every test works in an empty folder
+
+from specbench import commands, config, permissions, sandbox
+from specbench.config import PACKAGE, SUITES, ModelSpec, UserError
+from specbench.harness import TaskChoice, Tasks
+from specbench.models import load_pair, location
+from specbench.sandbox import Isolation
+
+SUITE = "description: one\ntasks: [{task: pocket_gsm8k, fewshot: 0, max_new_tokens: 4}]\n"
+CODE = "description: programs\ntasks: [{task: pocket_humaneval, fewshot: 0, max_new_tokens: 4}]\n"
+FLAGS = {"trust_remote_code": "--trust-remote-code", "allow_pickle": "--allow-pickle"}
+
+
+class Evil:
+    """A pickle that makes a file when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (self.mark,)
+
+
+@pytest.fixture
+def mark(tmp_path) -> Path:
+    """The file that hostile code makes."""
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def benign(tmp_path) -> Path:
+    """A tiny model in a folder."""
+    folder = tmp_path / "benign"
+    tiny("llama", 1, vocab=2048).float().save_pretrained(folder)
+    TOKENIZER.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def own_model(benign, mark, tmp_path, monkeypatch) -> Path:
+    """The model with code of its own, for its settings and its classes."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    told = json.loads((benign / "config.json").read_text())
+    classes = {"AutoConfig": "own_model.OwnConfig", "AutoModelForCausalLM": "own_model.Own"}
+    (benign / "config.json").write_text(json.dumps(told | {"model_type": "own_model", "auto_map": classes}))
+    (benign / "own_model.py").write_text(
+        "from pathlib import Path\nfrom transformers import LlamaConfig, LlamaForCausalLM\n"
+        f"Path({str(mark)!r}).touch()\n"
+        "class OwnConfig(LlamaConfig):\n    model_type = 'own_model'\n"
+        "class Own(LlamaForCausalLM):\n    config_class = OwnConfig\n"
+    )
+    return benign
+
+
+@pytest.fixture
+def own_tokenizer(benign, mark, tmp_path, monkeypatch) -> Path:
+    """The model with a tokenizer that is code of its own."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    told = json.loads((benign / "tokenizer_config.json").read_text())
+    told |= {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "own_tokenizer.OwnTokenizer"]}}
+    (benign / "tokenizer_config.json").write_text(json.dumps(told))
+    (benign / "own_tokenizer.py").write_text(
+        "from pathlib import Path\nfrom transformers import PreTrainedTokenizerFast\n"
+        f"Path({str(mark)!r}).touch()\nclass OwnTokenizer(PreTrainedTokenizerFast):\n    pass\n"
+    )
+    return benign
+
+
+@pytest.fixture
+def pickled(benign, mark) -> Path:
+    """The model with weights that make a file when they are unpickled."""
+    (benign / "model.safetensors").unlink()
+    torch.save({"model.embed_tokens.weight": Evil(mark)}, benign / "pytorch_model.bin")
+    return benign
+
+
+def suite(text: str = SUITE) -> str:
+    Path("one.yaml").write_text(text)
+    return "one.yaml"
+
+
+def run(target: Path, *flags: str | Path):
+    return ("run", "--method", "vanilla", "--suite", suite(), "--limit", "1", "--pair", f"target={target}", *flags)
+
+
+def plan_of(folder: Path) -> dict:
+    return json.loads((folder / "manifest.json").read_text())["plan"]
+
+
+# Models ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_models_own_code_needs_its_flag_each_time(own_model, mark):
+    assert "--trust-remote-code" in refused(*run(own_model, "--out", "it"))
+    assert not mark.exists()
+    done = call(*run(own_model, "--out", "it", "--trust-remote-code"))
+    assert done.exit_code == 0, done.output
+    assert mark.exists(), "the control: with the flag it runs"
+    assert plan_of(Path("it"))["trust_remote_code"] is True
+    mark.unlink()
+    reads = ("trace", "it", "--task", "pocket_gsm8k", "--doc", "0")
+    for command in (("run", "--resume", "it"), reads, ("serving", "it")):
+        assert refused(*command).endswith("add --trust-remote-code"), command
+    assert call(*reads, "--trust-remote-code").exit_code == 0
+    assert call("run", "--resume", "it", "--trust-remote-code").exit_code == 0
+
+
+def test_a_tokenizers_own_code_needs_the_flag(own_tokenizer, mark):
+    with pytest.raises(UserError, match="trust-remote-code"):
+        load_pair(config.load_pair(f"target={own_tokenizer}"), "cpu")
+    assert not mark.exists()
+    load_pair(config.load_pair(f"target={own_tokenizer}"), "cpu", trust_remote_code=True)
+    assert mark.exists()
+
+
+def test_a_pickle_is_never_let_run(pickled, mark):
+    assert "--allow-pickle" in refused(*run(pickled, "--out", "it"))
+    line = refused(*run(pickled, "--out", "it", "--allow-pickle"))
+    assert "more than tensors" in line and not mark.exists()
+    torch.load(pickled / "pytorch_model.bin", weights_only=False)
+    assert mark.exists(), "the control: the file does what it says"
+
+
+def test_a_kernel_of_the_hub_is_code_too(benign):
+    told = json.loads((benign / "config.json").read_text())
+    (benign / "config.json").write_text(json.dumps(told | {"attn_implementation": "somebody/kernel"}))
+    with pytest.raises(UserError, match="trust-remote-code"):
+        load_pair(config.load_pair(f"target={benign}"), "cpu")
+
+
+READERS = {
+    "resume": ("run", "--resume", "evil"),
+    "trace": ("trace", "evil", "--task", "pocket_gsm8k", "--doc", "0"),
+    "rejections": ("analyze", "rejections", "evil", "--method", "sps"),
+    "multi-draft": ("analyze", "multi-draft", "evil", "--method", "sps"),
+    "counterfactual": ("analyze", "counterfactual", "evil", "--method", "cospec"),
+    "simulate": ("simulate", "evil", "--heads", "heads", "--method", "specdecpp"),
+    "serving": ("serving", "evil"),
+}
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory) -> Path:
+    """Two finished runs of the bundled pair, with drafts, mismatches and distributions."""
+    folder = tmp_path_factory.mktemp("honest")
+    (folder / "one.yaml").write_text(SUITE.replace("max_new_tokens: 4", "max_new_tokens: 24"))
+    fixed = ("--set", "specdecpp.shortest=20", "--set", "specdecpp.longest=20")
+    runs = {"sampled": ("--method", "sps", "--temperature", "1")}
+    runs["greedy"] = ("--method", "cospec", "--method", "specdecpp", *fixed)
+    for name, options in runs.items():
+        done = call("run", *options, "--limit", "2", "--suite", folder / "one.yaml", "--out", folder / name)
+        assert done.exit_code == 0, done.output
+    return folder
+
+
+def evil_run(honest: Path, target: Path, command: tuple[str, ...] = (), **told: bool) -> None:
+    """A run that serves a command in the folder `evil`, by somebody whose plan names a model of theirs, and flags."""
+    shutil.copytree(honest / ("sampled" if "sps" in command else "greedy"), "evil")
+    facts = json.loads(Path("evil/manifest.json").read_text())
+    model = ModelSpec(model=str(target)).model_dump()
+    facts["plan"]["pair"] |= {"target": model, "draft": model}
+    facts["plan"] |= told
+    Path("evil/manifest.json").write_text(json.dumps(facts))
+    Path("heads").mkdir()
+    shutil.copy(config.SUITES / "methods" / "heads" / "specdecpp-pocket.safetensors", "heads")
+
+
+@pytest.mark.parametrize("command", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("kind", ["own_model", "own_tokenizer", "pickled"])
+def test_a_run_folder_of_somebody_else_switches_nothing_on(request, honest, kind, command, mark):
+    evil_run(honest, request.getfixturevalue(kind), command, trust_remote_code=True, allow_pickle=True)
+    done = call(*command)
+    assert done.exit_code == 2, done.output
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert not mark.exists() and len(lines) == 1 and "--trust-remote-code" in lines[0], done.output
+
+
+def test_a_report_on_such_a_run_has_no_traces_and_says_why(honest, own_tokenizer, mark):
+    evil_run(honest, own_tokenizer, trust_remote_code=True)
+    assert call("report", "evil").exit_code == 0
+    assert not mark.exists() and "--trust-remote-code" in Path("report.html").read_text()
+
+
+@pytest.mark.parametrize("command", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("kind", ["own_model", "pickled"])
+def test_nor_does_one_that_tells_of_no_flag(request, honest, kind, command, mark):
+    """Without the flags in the plan the models are loaded, as those that bring no code."""
+    evil_run(honest, request.getfixturevalue(kind), command)
+    done = call(*command)
+    assert done.exit_code in (0, 2) and not mark.exists(), done.output
+    assert done.exit_code == 2 or command[0] == "trace" or command[1] == "rejections", done.output
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_plan_is_loaded_only_with_the_flags_it_was_made_with(benign, flag):
+    plan = commands.plan(["vanilla"], suite(), f"target={benign}", [], None, 1, **{flag: True})
+    with pytest.raises(UserError, match=f"add {FLAGS[flag]}$"):
+        permissions.check_loading(plan)
+    others = dict.fromkeys(set(FLAGS) - {flag}, True)
+    with permissions.permitted(**others), pytest.raises(UserError):
+        permissions.check_loading(plan)
+    with permissions.permitted(**{flag: True}):
+        permissions.check_loading(plan)
+    with pytest.raises(UserError):  # it held for the block
+        permissions.check_loading(plan)
+
+
+# Functions of the user's own ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def function(mark) -> str:
+    """A function of one's own in a file of the current folder, which says that it was imported."""
+    Path("mine.py").write_text(
+        f"from pathlib import Path\nPath({str(mark)!r}).touch()\ndef mean(rows):\n    return sum(rows) / len(rows)\n"
+    )
+    return "mine.py:mean"
+
+
+ENSEMBLE = ("run", "--suite", "one.yaml", "--limit", "1", "--baseline", "none")
+
+
+def test_a_function_that_a_file_names_is_named_again_on_the_command_line(function, mark):
+    suite()
+    Path("own.yaml").write_text(f"method: ensemble\nsettings: {{combine: {function!r}}}\n")
+    told = f"add --allow-entry-point {function}"
+    assert told in refused(*ENSEMBLE, "--method", "own.yaml", "--out", "it")
+    assert not mark.exists()
+    other = (*ENSEMBLE, "--method", "own.yaml", "--out", "it", "--allow-entry-point", "other.py:mean")
+    assert told in refused(*other) and not mark.exists()
+    done = call(*ENSEMBLE, "--method", "own.yaml", "--out", "it", "--allow-entry-point", function)
+    assert done.exit_code == 0, done.output
+    assert f"combine: {function} from {Path('mine.py').resolve()}" in done.stderr.replace("\n", "")
+    assert mark.exists() and plan_of(Path("it"))["methods"][0]["settings"]["combine"]["value"] == function
+    mark.unlink()
+    assert told in refused("run", "--resume", "it") and told in refused("audit", "--method", "own.yaml")
+    assert not mark.exists()
+    assert call("run", "--resume", "it", "--allow-entry-point", function).exit_code == 0 and mark.exists()
+
+
+def test_set_names_and_allows_a_function(function, mark):
+    suite()
+    done = call(*ENSEMBLE, "--method", "ensemble", "--set", f"ensemble.combine={function}")
+    assert done.exit_code == 0 and mark.exists(), done.output
+    assert done.stderr.count("combine: mine.py:mean from ") == 1, "however often it is built"
+
+
+def test_what_a_command_line_allows():
+    def allowed(text: str, *assignments: str) -> bool:
+        with permissions.permitted(assignments=assignments):
+            try:
+                permissions.check_entry_point(text)
+            except UserError:
+                return False
+        return True
+
+    assert allowed("a:f", "cos.combine=a:f") and allowed("a:f", "cos.combine='a:f'")
+    assert allowed("a:f", "combine=weighted,a:f") and allowed("b.py:g", "combine=a:f, b.py:g")
+    assert not allowed("a:f") and not allowed("a:f", "cos.gamma=a:f") and not allowed("a:f", "cos.combine=b:a:f")
+
+
+def test_a_file_of_the_current_folder_is_never_imported_by_accident(mark):
+    """`colorsys` is a module of Python's own that nothing here has imported; one of this name lies in the folder."""
+    for name in ("colorsys", "only_here"):
+        Path(f"{name}.py").write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\nf = sum\n")
+    suite()
+    for name in ("colorsys", "only_here"):
+        line = refused(*ENSEMBLE, "--method", "ensemble", "--set", f"ensemble.combine={name}:f", "--out", "it")
+        assert line.endswith(f"write combine={name}.py:f") and not mark.exists()
+
+
+# Generated programs ---------------------------------------------------------------------------------------------------
+
+
+WHOLE = Isolation("bubblewrap", True, "")
+LIMITS = Isolation("limits", False, "programs can reach the network")
+
+
+def plan(pair: str = "pocket", text: str = CODE, **options):
+    return commands.plan(["vanilla"], suite(text), pair, [], None, 1, **options)
+
+
+def test_who_lets_programs_run(monkeypatch, benign):
+    hub = CODE.replace("pocket_humaneval", "humaneval")
+    data = {"data_dir": str(benign)}
+    own = f"target={benign}"
+    #  pair, suite, options, isolation, flag -> who allowed it, or None: nobody
+    cases = [
+        ("pocket", CODE, {}, WHOLE, False, "bundled"),
+        ("pocket", hub, {}, WHOLE, False, "bundled"),  # the bundled task stands in
+        ("pocket", CODE, {}, LIMITS, False, None),
+        ("pocket", CODE, {}, LIMITS, True, "flag"),
+        ("pocket", hub, data, WHOLE, False, None),  # real documents
+        ("pocket", hub, data, WHOLE, True, "flag"),
+        (own, CODE, {}, WHOLE, False, None),
+        (own, CODE, {}, WHOLE, True, "flag"),
+        (own, CODE, {}, LIMITS, True, "flag"),
+    ]
+    for pair, text, options, isolation, flag, who in cases:
+        monkeypatch.setattr(sandbox, "isolation", lambda found=isolation: found)
+        chosen = plan(pair, text, **options)
+        with permissions.permitted(allow_code_execution=flag):
+            assert permissions.may_run_code(chosen) is (who is not None)
+            if who is None:
+                with pytest.raises(UserError, match="--allow-code-execution"):
+                    permissions.check_code(chosen)
+            else:
+                told = {"allowed_by": who, "isolation": isolation.name}
+                assert permissions.code_execution(chosen) == told, (pair, text, options)
+    assert permissions.code_execution(plan(own, SUITE)) is None, "no such task"
+
+
+def test_what_is_not_isolated_is_said_loudly_and_once(monkeypatch, capsys):
+    monkeypatch.setattr(sandbox, "isolation", lambda: LIMITS)
+    with permissions.permitted(allow_code_execution=True):
+        permissions.check_code(plan())
+        permissions.check_code(plan())
+    assert capsys.readouterr().err.count("WARNING: programs can reach the network") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "--method", "vanilla", "--out", "it"),
+        ("sweep", "--method", "sps", "--param", "gamma=2,3", "--out", "it"),
+        ("profile", "--out", "it.json"),
+        ("train", "--method", "judge", "--out", "it"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_without_permission_nothing_is_even_loaded(command, monkeypatch, benign):
+    def load(*_, **__):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("specbench.ready.load_pair", load)
+    monkeypatch.setattr("specbench.train.load_pair", load)
+    pair = f"target={benign},draft={benign}"
+    assert "--allow-code-execution" in refused(*command, "--suite", suite(CODE), "--pair", pair)
+
+
+def test_the_bundled_case_needs_no_flag_and_the_manifest_says_so():
+    if not sandbox.isolation().complete:
+        pytest.skip("programs cannot be isolated here")
+    done = call("run", "--method", "vanilla", "--suite", suite(CODE), "--limit", "1", "--out", "it")
+    assert done.exit_code == 0, done.output
+    told = json.loads((Path("it") / "manifest.json").read_text())["code_execution"]
+    assert told == {"allowed_by": "bundled", "isolation": sandbox.isolation().name}
+
+
+def test_the_tasks_that_run_code_are_known():
+    """The index says what the tasks' own files say."""
+    unsafe = set()
+    for path in (SUITES / "tasks").rglob("*.yaml"):
+        text = path.read_text().replace("!function", "")
+        one = yaml.safe_load(text)
+        if isinstance(one, dict) and one.get("unsafe_code"):
+            unsafe.add(one["task"])
+    assert unsafe == {name for name, info in config.tasks().items() if info.runs_code} and len(unsafe) == 3
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_the_last_door_is_the_scoring_itself(allowed, monkeypatch):
+    choice = TaskChoice("pocket_humaneval", 0, 9, None, "", None)
+    options = {"task_folder": SUITES / "tasks", "data_dir": None, "limit": 1, "seed": 0, "chat": None}
+    tasks = Tasks([choice], **options, run_code=allowed)
+    texts = {("pocket_humaneval", 0): "    return 0\n"}
+    if allowed:
+        assert tasks.score(texts)
+    else:
+        with pytest.raises(UserError, match="--allow-code-execution"):
+            tasks.score(texts)
+
+
+# Names and paths ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../pocket/weights/target", "..", ".", "", "target/..", "/etc", "target/", "nobody"])
+def test_a_bundled_name_stays_in_its_folder(name):
+    with pytest.raises(UserError, match="bundled are"):
+        location(f"bundled:{name}")
+    assert Path(location("bundled:target")) == PACKAGE / "pocket" / "weights" / "target"
+
+
+@pytest.mark.parametrize("revision", ["../../x", "a b", "", "-x", "/etc", "x\n"])
+def test_a_revision_is_no_path(benign, revision):
+    pair = config.load_pair(f"target={benign}")
+    spec = pair.model_copy(update={"target": pair.target.model_copy(update={"revision": revision})})
+    with pytest.raises(UserError, match="no revision"):
+        load_pair(spec, "cpu")
+
+
+@pytest.mark.parametrize("text", ["../methods/csd", "/etc/passwd", "methods/csd", "x/../csd", "../../x", "a\0b"])
+@pytest.mark.parametrize("load", [config.load_pair, config.load_method, config.load_suite])
+def test_names_lead_nowhere_else(load, text):
+    with pytest.raises(UserError) as caught:
+        load(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_of_a_file_that_becomes_a_path_is_made_safe():
+    from specbench.files import safe_name
+
+    for usual in ("csd", "sps[gamma=4]", "20260101-120000-math-csd", "mdsd[drafts=[2, 3]]".replace(" ", "")):
+        assert safe_name(usual) == usual
+    hostile = ["..", "../../x", "/etc/passwd", "a/b", "a\\b", ".hidden", "-rf", "a\0b", "a\nb", "", "é" * 300]
+    names = [safe_name(text) for text in hostile]
+    assert len(set(names)) == len(names), "two stay two"
+    for name in names:
+        assert Path(name).name == name and not name.startswith((".", "-")) and len(name.encode()) <= 255
+        assert not set("/\\\0\n") & set(name)
+    method = config.load_method("csd").model_copy(update={"name": "../../../out"})
+    made = commands.default_folder(plan(text=SUITE).model_copy(update={"methods": (method,), "baseline": None}))
+    assert made.resolve().parent == Path("runs").resolve()
+
+
+# The code itself ------------------------------------------------------------------------------------------------------
+
+
+def calls() -> list[tuple[Path, str, dict[str, ast.expr]]]:
+    """Every call in the package: file, dotted name, keywords."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                keywords = {one.arg: one.value for one in node.keywords if one.arg}
+                found.append((path.relative_to(PACKAGE), ast.unparse(node.func), keywords))
+    return found
+
+
+def test_nothing_unpickles_evaluates_or_trusts_by_itself():
+    forbidden = {"pickle.load", "pickle.loads", "joblib.load", "yaml.load", "yaml.unsafe_load", "eval"}
+    for path, name, keywords in calls():
+        assert name not in forbidden, (path, name)
+        assert name != "exec" or path.parts[0] == "sandbox", path
+        if name == "torch.load":
+            assert ast.unparse(keywords["weights_only"]) == "True", path
+        if name in ("np.load", "numpy.load"):
+            assert "allow_pickle" not in keywords, path
+        if name.endswith(".from_pretrained") and path.parts[0] != "pocket":
+            assert ast.unparse(keywords["trust_remote_code"]) == "trust_remote_code", path
+        for flag in ("trust_remote_code", "allow_pickle"):
+            assert ast.unparse(keywords.get(flag, ast.Constant(None))) != "True", (path, flag)
+
+
+def test_the_pickle_of_these_tests_is_alive(mark):
+    pickle.loads(pickle.dumps(Evil(mark)))
+    assert mark.exists()
