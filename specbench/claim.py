@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from specbench import files
 from specbench.config import UserError
 
 LOCK = ".lock"
@@ -30,9 +31,13 @@ def _left(path: Path) -> bool:
 def claimed(folder: Path) -> Iterator[None]:
     """Make a folder this process' own to write. Raises UserError, with the other process named, if it is another's.
 
-    The system lets go of the lock with the process, however that ends.
+    The system lets go of the lock with the process, however that ends. Folders that were made here and are empty in the
+    end are removed.
     """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
+    for new in made:
+        files.sync(new.parent)  # its name too outlives a power cut
     path = folder / LOCK
     with _locked(path) as lock:
         for left in folder.glob("*.new"):
@@ -44,8 +49,10 @@ def claimed(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # the folder may be gone
+            with suppress(OSError):  # the folder may be gone, or not empty
                 path.unlink()
+                for path in made:
+                    path.rmdir()
 
 
 def _locked(path: Path) -> IO[str]:

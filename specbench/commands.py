@@ -2,11 +2,10 @@
 
 import itertools
 import json
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from specbench.console import RunProgress, console, progress
 from specbench.decoding.session import Unwatched
 from specbench.decoding.types import Method
 from specbench.doctor import quick_lines
-from specbench.doctor_machine import NO_SPACE
+from specbench.doctor_machine import disk
 from specbench.methods import module
 from specbench.models import Pair
 from specbench.plan import Plan, resolve_tasks
@@ -137,19 +136,14 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
             )
     else:
         assert given is not None
-        folder, chosen = out or default_folder(given), given
         if out and not unused(out):
-            raise UserError(f"{folder} exists; go on with it by --resume {folder}, or choose another --out")
+            raise UserError(f"{out} exists; go on with it by --resume {out}, or choose another --out")
+        folder, chosen = out or default_folder(given), given
     for line in quick_lines(folder, chosen.device):
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     if chosen.temperature:
         console.print(f"sampled: {chosen.sampling.name}", style="dim", highlight=False, markup=False)
-    try:
-        finished = carry_out(chosen, folder)
-    finally:
-        with suppress(OSError):  # it is not empty
-            folder.rmdir()
-    if not finished:
+    if not carry_out(chosen, folder):
         return 130
     for task, count in StoredRun(folder).manifest.get("left_out", {}).items():
         console.print(
@@ -178,7 +172,7 @@ def carry_out(chosen: Plan, folder: Path, pair: Pair | None = None) -> bool:
 
     `pair` may be loaded already. Raises UserError for wrong settings and for what the disk refuses.
     """
-    _check_space(folder)
+    _check_disk(folder)
     permissions.check_loading(chosen)
     permissions.check_code(chosen)
     for spec in chosen.methods:
@@ -266,18 +260,14 @@ def stop_requests() -> Iterator[Stopping]:
 
 
 def default_folder(chosen: Plan) -> Path:
-    """Make a new folder in runs/, named after the time, the suite and the methods."""
+    """A new folder in runs/, named after the time, the suite and the methods."""
     names = [spec.name for spec in chosen.methods if spec.name != chosen.against(spec.name)]
     methods = "-".join(names) or chosen.baseline
     if methods and len(methods) > LONG_NAME:
         methods = f"{len(names)}-methods"
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{files.safe_name(f'{chosen.suite}-{methods}')}"
-    for number in itertools.count(1):  # another run may have begun in this second
-        folder = Path("runs") / (f"{name}-{number}" if number > 1 else name)
-        with suppress(FileExistsError):
-            folder.mkdir(parents=True)
-            break
-    return folder
+    several = (Path("runs") / (f"{name}-{number}" if number > 1 else name) for number in itertools.count(1))
+    return next(folder for folder in several if not folder.exists())  # another run may have begun in this second
 
 
 def _how_to_go_on(folder: Path) -> str:
@@ -295,10 +285,7 @@ def _difference(one: Plan, other: Plan) -> str:
     return f"{key}: {json.dumps(a[key])} there, {json.dumps(b[key])} here"
 
 
-def _check_space(folder: Path) -> None:
-    place = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    free = shutil.disk_usage(place).free
-    if free < NO_SPACE:
-        raise UserError(
-            f"{place} has {free // 2**20} MB left and a run wants {NO_SPACE // 2**20}; choose another --out"
-        )
+def _check_disk(folder: Path) -> None:
+    found = disk(folder)
+    if found.level == "error":
+        raise UserError(f"{found.message}; {found.remedy}")

@@ -77,11 +77,11 @@ def main(
 
 
 def quick_lines(folder: Path, device: str = "auto") -> list[str]:
-    """Warnings and errors of the machine, one line each, for the start of a run into `folder`."""
+    """Warnings of the machine, one line each, for the start of a run into `folder`; errors end it anyway."""
     return [
         f"{one.level}: {one.check}: {one.message}; {one.remedy}"
         for one in machine_findings(folder, device)
-        if one.level != "ok"
+        if one.level == "warning"
     ]
 
 

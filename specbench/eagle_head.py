@@ -126,9 +126,9 @@ def config_of(width: int, inner: int, vocabulary: int, told: dict[str, Any]) -> 
     Raises KeyError, TypeError or ValueError for what is missing or does not fit.
     """
     heads, groups, size = (told[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
-    if any(type(count) is not int or count < 1 for count in (heads, groups, size)) or heads % groups:
-        raise ValueError("its heads are no counts, or no multiple of their groups")
-    if heads * size > WIDEST * width:  # before memory is taken for them
+    if any(type(count) is not int or count < 1 for count in (heads, groups, size)):
+        raise ValueError("its heads are no counts")
+    if max(heads, groups) * size > WIDEST * width:  # before memory is taken for them
         raise ValueError(f"its attention is {heads} x {size} wide")
     sizes = {"hidden_size": width, "intermediate_size": inner, "vocab_size": vocabulary, "num_hidden_layers": 1}
     try:

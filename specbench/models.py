@@ -29,7 +29,7 @@ from specbench.decoding.prefix import Prefixes
 from specbench.decoding.session import Session
 from specbench.decoding.translate import Translation
 from specbench.decoding.translated import Translated
-from specbench.decoding.types import Watch
+from specbench.decoding.types import NotFinite, Watch
 from specbench.hub import offline_if_unreachable
 from specbench.runtimes.eager import EAGER
 from specbench.runtimes.types import Runtime
@@ -238,6 +238,8 @@ def check_rollback(session: Session) -> None:
         session.truncate(0)
     except torch.OutOfMemoryError:
         raise
+    except NotFinite as error:
+        raise UserError(f"{kind} cannot be used: {error}; its weights are damaged, or its type is too narrow") from None
     except Exception as error:  # caches of other kinds fail in their own ways
         raise UserError(
             f"{kind} cannot be used: its cache does not roll back ({' '.join(str(error).split())})"

@@ -33,11 +33,11 @@ class Recorder:
     def __init__(self, folder: Path, warn: Callable[[str], None] = lambda line: None) -> None:
         self.folder = folder
         self.parts = folder / "parts"
-        folder.mkdir(parents=True, exist_ok=True)
         self.merged = self._is_merged(warn)
         self._single: list[Part] = []  # what is in no block yet
         if not self.merged:
-            self.parts.mkdir(parents=True, exist_ok=True)
+            self.parts.mkdir(exist_ok=True)  # the folder itself must be there: it holds the manifest
+            files.sync(folder)
             for left in self.parts.glob("*.new"):
                 left.unlink()
             self._done = self._recover(warn)

@@ -255,15 +255,18 @@ def _room(plan: Plan, pair: Pair | None) -> Callable[[str], int] | None:
 
 def encode(pair: Pair, prompt: str) -> list[int]:
     """Token ids of a prompt, with the tokenizer's own begin token unless the text (a chat template) brings it."""
-    return encode_all(pair, [prompt])[0]
+    return _one_begin(pair, pair.tokenizer(prompt)["input_ids"])
 
 
 def encode_all(pair: Pair, prompts: Sequence[str]) -> list[list[int]]:
     """As `encode`, of many prompts in a fraction of the time."""
-    bos = pair.tokenizer.bos_token_id
     ids_only = {"return_attention_mask": False, "return_token_type_ids": False}
-    found: list[list[int]] = pair.tokenizer(list(prompts), **ids_only)["input_ids"]
-    return [ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids for ids in found]
+    return [_one_begin(pair, ids) for ids in pair.tokenizer(list(prompts), **ids_only)["input_ids"]]
+
+
+def _one_begin(pair: Pair, ids: list[int]) -> list[int]:
+    bos = pair.tokenizer.bos_token_id
+    return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
 
 
 def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair, reach: int) -> None:

@@ -97,7 +97,7 @@ class Models(Told):
 class Manifest(Told):
     version: int = Field(alias="schema", ge=1)
     plan: dict[str, Any]
-    models: Models | None
+    models: Models | Annotated[dict[str, Any], Field(max_length=0)] | None
     inputs: dict[str, dict[str, Any]]
     requests: list[Annotated[tuple[str, Place, str, str], Field(strict=False)]]
     generation: dict[str, Generation]

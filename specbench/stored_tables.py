@@ -19,7 +19,8 @@ KEYS = {
     "rounds": [*TEXT, "round"],
     "scores": ["repeat", "task", "method", "metric", "filter"],
 }
-SIGNED = ("seed", "temperature_c", "divergence_gap", "value", "stderr")  # columns that may be below 0, or infinite
+# Columns that may be below 0, or infinite; `accepted` is looked at where the draft is told.
+SIGNED = ("accepted", "seed", "temperature_c", "divergence_gap", "value", "stderr")
 LARGEST = {"drafted": 2**15, "levels": 2**15, "decisions": len(records.DECISIONS) - 1}
 FINISHES = ("eos", "stop", "length", "error")
 # What is told of each drafted token.
@@ -65,8 +66,8 @@ def check(paths: Sequence[Path], name: str, methods: Sequence[str], tasks: Seque
 
 
 def check_texts(rounds: pa.Table, samples: pa.Table, where: Path) -> None:
-    """Raise UserError for rounds of a text that has no sample."""
-    alone = rounds.join(samples, TEXT, join_type="left anti")
+    """Raise UserError for rounds of a text that has no sample; warm-ups, of which nothing is made, aside."""
+    alone = rounds.filter(pc.invert(rounds["warmup"])).join(samples, TEXT, join_type="left anti")
     if len(alone):
         told = ", ".join(map(str, alone.slice(0, 1).to_pylist()[0].values()))
         raise UserError(f"{where} is damaged (it has rounds of {told}, and no such sample); this run cannot be used")
@@ -120,6 +121,8 @@ def _outside(name: str, values: pa.Array) -> str:
 def _unequal(batch: pa.RecordBatch) -> str:
     drafted = batch["drafted"]
     told = pc.is_valid(batch["draft_tokens"])
+    if pc.any(pc.and_(told, pc.less(batch["accepted"], 0))).as_py():
+        return "accepted is below 0"
     for name in ("drafted", "accepted", "rescued", "committed", "truncated"):
         if pc.any(pc.and_(told, pc.is_null(batch[name]))).as_py():
             return f"rounds tell their drafts, and not {name}"
@@ -133,7 +136,7 @@ def _unequal(batch: pa.RecordBatch) -> str:
         ("accepted", "drafted"),
         ("levels", "drafted"),
     ):
-        if pc.any(pc.greater(batch[least], batch[most])).as_py():
+        if pc.any(pc.and_(told, pc.greater(batch[least], batch[most]))).as_py():
             return f"{least} is more than {most}"
     parents = batch["parents"]
     if parents.null_count < len(parents):

@@ -185,7 +185,7 @@ def _lists(column: pa.ChunkedArray) -> list[list[Any] | None]:
 
 def _trace(sample: Any, rows: list[_Row], texts: Texts) -> Trace:
     name = f"{sample.task}, document {sample.doc_id}, {sample.method}"
-    if not isinstance(sample.tokens, np.ndarray) or not all(map(_told, rows)):
+    if not (isinstance(sample.tokens, np.ndarray) and isinstance(sample.text, str) and all(map(_told, rows))):
         raise UserError(f"{name}: its tokens were not recorded, so there is nothing to trace")
     tokens: list[int] = sample.tokens.tolist()
     if sum(row.committed for row in rows) != len(tokens) or any(map(_torn, rows)):

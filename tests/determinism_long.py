@@ -16,14 +16,14 @@ from pathlib import Path
 
 import determinism
 from determinism import FILTERED, TEMPERATURES, Facts, difference, facts, methods, of, suite
-from rich.table import Table
+from rich.table import Column, Table
 
 from specbench.console import console, progress
 
 GROUP = 22  # methods of a run, at most
 DOCUMENTS, TOKENS = 3, 10  # of each of two tasks; enough to be stopped twice
 SAME = "same"
-COLUMNS = ("twice", "beside others", "order", "resumed")
+COLUMNS = ("twice", "beside", "order", "resumed")
 COMMAND = (sys.executable, "-c", "from specbench.cli import main; main()")
 
 
@@ -101,7 +101,7 @@ def runs(names: list[str], root: Path, temperature: float, runtime: str) -> Iter
     for at, group in enumerate(mixed(names)):
         place = root / f"{temperature}-mixed-{at}"
         place.mkdir()
-        yield "beside others", whole(group, place / "mixed", temperature, runtime)
+        yield "beside", whole(group, place / "mixed", temperature, runtime)
 
 
 def held(name: str, column: str, found: dict[str, Facts]) -> str:
@@ -124,14 +124,14 @@ def main(runtime: str) -> int:
                 advance(1)
             cells |= {(name, column, temperature): held(name, column, found) for name in names for column in COLUMNS}
     places = [(column, temperature) for temperature in TEMPERATURES for column in COLUMNS]
-    table = Table("method", *(f"{column}\nT = {temperature:g}" for column, temperature in places))
+    table = Table(Column("method", no_wrap=True), *(f"{column}\nT={temperature:g}" for column, temperature in places))
     for name in methods(0):
         own = [cells.get((name, *place), "-") for place in places]
-        table.add_row(name, *(cell if cell in (SAME, "-") else "DIFFERS" for cell in own))
+        table.add_row(name, *(cell if cell in (SAME, "-") else "NO" for cell in own))
     console.print(table)
     wrong = [f"{name}, {column}, T = {t:g}: {cell}" for (name, column, t), cell in cells.items() if cell != SAME]
     for line in wrong:
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, soft_wrap=True)
     return int(bool(wrong))
 
 

@@ -12,7 +12,7 @@ import yaml
 
 HUGE = "@huge@"  # stands for a number that JSON can write, and no float can hold, until the text is made
 HOSTILE: list[Any] = [
-    *(None, True, False, 0, 1, -1, 2**31, 2**63, -(2**63) - 1, 10**400, 0.0, -0.5, 1e308, HUGE),
+    *(None, True, False, 0, 1, -1, 10**6, 2**31 - 1, 2**31, 2**63, -(2**63) - 1, 10**400, 0.0, -0.5, 1e308, HUGE),
     *(float("nan"), float("inf"), "", " ", "a\nb", "\x1b[31mred", "\x00", "\u202e", "é" * 50, "../../../etc/passwd"),
     *("/dev/zero", "x" * 5000, "{{7*7}}", "=1+1", "[bold]", "\ud800", [], {}, [[]], {"": None}, [1, "a", None]),
     *({"a": {"b": [1]}}, list(range(100)), "1e999", "nan", "true", "2024-01-01", "!!python/object/apply:os.system"),
@@ -79,7 +79,8 @@ def _once(rng: random.Random, value: Any) -> Any:
         if kind == 1:
             return {"x": value}
         if kind == 2 and isinstance(value, int | float) and not isinstance(value, bool):
-            return rng.choice((-value, value * 10**9, str(value), float(value) if abs(value) < 2**60 else 1, value + 1))
+            as_float = float(value) if abs(value) < 2**60 else 1.0
+            return rng.choice((-value, value * 10**9, 2**31 - 1, str(value), as_float, value + 1))
         return rng.choice(HOSTILE)
     if isinstance(value, list):
         changed = list(value)

@@ -153,7 +153,7 @@ def read_memories(folder: Path, rng: random.Random) -> object:
 
 def make_store(folder: Path) -> dict[str, str]:
     rng = np.random.default_rng(0)
-    build([rng.integers(0, 9, 40).tolist() for _ in range(6)], folder / "store", 100, "abc", {"made": "here"}, 2**7)
+    build([rng.integers(0, 9, 40).tolist() for _ in range(6)], folder / "store", 10, "abc", {"made": "here"}, 2**7)
     return {"store/datastore.json": "json"} | {
         f"store/{name}.bin": "bytes" for name in ("tokens", "suffixes", "buckets")
     }

@@ -306,7 +306,7 @@ def test_two_methods_of_one_name_do_not_replace_each_other_in_silence():
     ],
 )
 def test_settings_that_cannot_be(options, said):
-    text = refused("run", "--method", "sps", "--suite", "smoke", "--limit", "1", *options.split())
+    text = refused("run", "--method", "sps", "--suite", "summarization", "--limit", "1", *options.split())
     assert said in text.replace("top-", "top_")
 
 
@@ -323,7 +323,8 @@ def test_models_of_other_tokenizers_do_not_decode_together(folders, here):
     words["model"]["merges"] = [m for m in merges if "".join(m if isinstance(m, list) else m.split(" ")) != rarest]
     vocabulary["zzzzzz"] = vocabulary.pop(rarest)
     (here / "draft" / "tokenizer.json").write_text(json.dumps(words))
-    text = refused("run", "--method", "cos", "--suite", "pocket", "--pair", f"target={target},draft={here / 'draft'}")
+    words = ["run", "--method", "cos", "--suite", "pocket", "--allow-code-execution"]
+    text = refused(*words, "--pair", f"target={target},draft={here / 'draft'}")
     assert "another tokenizer" in text and "need one vocabulary" in text
 
 
@@ -351,7 +352,9 @@ def test_data_that_cannot_be_reached(folders, here):
 
 
 def test_models_that_cannot_be_reached(here):
-    text = unreached(here, "--method", "sps", "--suite", "smoke", "--pair", "target=owner/big,draft=owner/small")
+    text = unreached(
+        here, "--method", "sps", "--suite", "summarization", "--pair", "target=owner/big,draft=owner/small"
+    )
     assert "owner/big" in text and "safetensors" in text
 
 
@@ -368,7 +371,7 @@ def test_prompts_longer_than_the_context(folders):
 
 
 def test_models_that_are_not_there(here):
-    text = refused("run", "--method", "sps", "--suite", "smoke", "--pair", "target=no/folder/here,draft=x")
+    text = refused("run", "--method", "sps", "--suite", "summarization", "--pair", "target=no/folder/here,draft=x")
     assert "no/folder/here" in text and "config.json" in text
 
 
@@ -384,7 +387,9 @@ def test_models_whose_cache_cannot_roll_back(folders, here):
     target, _ = (part.partition("=")[2] for part in folders.split(","))
     shutil.copytree(target, here / "mamba")
     MambaForCausalLM(MambaConfig(vocab_size=2048, hidden_size=32, num_hidden_layers=2)).save_pretrained(here / "mamba")
-    text = refused("run", "--method", "sps", "--suite", "smoke", "--pair", f"target={target},draft={here / 'mamba'}")
+    text = refused(
+        "run", "--method", "sps", "--suite", "summarization", "--pair", f"target={target},draft={here / 'mamba'}"
+    )
     assert "MambaForCausalLM" in text and "roll" in text
 
 
@@ -395,7 +400,7 @@ def test_pickled_weights(folders, here):
     shutil.copytree(target, here / "old")
     (here / "old" / "model.safetensors").unlink()
     torch.save(tiny("llama", vocab=2048).state_dict(), here / "old" / "pytorch_model.bin")
-    text = refused("run", "--method", "vanilla", "--suite", "smoke", "--pair", f"target={here / 'old'}")
+    text = refused("run", "--method", "vanilla", "--suite", "summarization", "--pair", f"target={here / 'old'}")
     assert "--allow-pickle" in text
 
 
@@ -418,6 +423,7 @@ def test_memory_of_another_tokenizer_and_no_memory(here):
 
 def test_a_folder_that_exists(finished, here):
     (here / "mine").mkdir()
+    write("mine/notes.txt", "not to be lost")
     text = refused("run", "--method", "csd", "--suite", "smoke", "--out", "mine")
     assert "--resume mine" in text and "--out" in text
 
@@ -452,7 +458,7 @@ def test_resume_does_not_ignore_options(finished, monkeypatch, option):
 def test_a_full_disk(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(total=10**12, used=10**12, free=3 * 2**20))
     text = refused("run", "--method", "csd", "--suite", "smoke")
-    assert "3 MB" in text and "--out" in text
+    assert "3 MiB" in text and "--out" in text
 
 
 def test_show_and_compare_of_what_is_no_run(finished):
@@ -502,5 +508,5 @@ def test_suites_without_methods_and_splits_that_do_not_exist():
 
 def test_merging_what_is_no_memory(here):
     write("words.parquet", "words")
-    assert "no memory file" in refused("merge", "words.parquet", "--out", "all.parquet")
+    assert "is damaged" in refused("merge", "words.parquet", "--out", "all.parquet")
     assert "specbench calibrate" in refused("merge", "gone.parquet", "--out", "all.parquet")

@@ -68,7 +68,8 @@ def tasks(name: str, data: Path | None, fewshot: int | None = 0, seed: int = 1) 
     info = config.task_info(name)
     assert info.hub and info.data
     choice = TaskChoice(name, fewshot, info.max_new_tokens, info.data, info.hub, info.counterpart)
-    return Tasks([choice], task_folder=SUITES / "tasks", data_dir=data, limit=None, seed=seed, chat=None)
+    folder = SUITES / "tasks"
+    return Tasks([choice], task_folder=folder, data_dir=data, limit=None, seed=seed, chat=None, run_code=True)
 
 
 def scored(name: str, data: Path, *texts: str) -> list[float]:

@@ -36,6 +36,7 @@ from specbench.counterfactual import (
 from specbench.counterfactual_play import Player, Store, Told, facts_of, play_all
 from specbench.decoding.arbiters import Always, Block
 from specbench.decoding.generate import Ending, Limits
+from specbench.decoding.types import Round
 from specbench.harness import scorer
 from specbench.report import counterfactual_view
 from specbench.stored import StoredRun
@@ -229,7 +230,7 @@ def test_states_of_rounds_written_by_hand(tmp_path):
     words = {letter: made.word(f" {letter}") for letter in ("the", "of", "and", "is", "a", "to", "in", "for", "on")}
     the, of, and_, is_, a, to, in_, for_, on = words.values()
     rounds = [
-        engine.Round([the]),
+        Round([the]),
         made.drafted([of, and_, is_, a], [of, to, is_, in_], 3, in_, rescued=(1,)),
         made.drafted([on, a], [on, a], 2, to),
         made.drafted([for_, of, the], [is_, to, the], 3, on, rescued=(0, 1)).cut(1),

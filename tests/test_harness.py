@@ -246,7 +246,7 @@ def test_registered_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
         return generate
 
-    monkeypatch.setitem(sys.modules, "specbench.run", types.SimpleNamespace(text_generator=text_generator))
+    monkeypatch.setattr("specbench.lm_eval_model.text_generator", text_generator)
     data = {"dataset_path": "json", "dataset_name": None, "training_split": None, "fewshot_split": None}
     data["dataset_kwargs"] = {"data_files": {"test": str(folder / "data" / "sums_test.jsonl")}}
     results = simple_evaluate(
@@ -279,8 +279,8 @@ def test_generation_settings(
     from specbench.lm_eval_model import SpecbenchLM
 
     calls = []
-    fake = types.SimpleNamespace(text_generator=lambda **_: lambda *call: calls.append(call) or "text")
-    monkeypatch.setitem(sys.modules, "specbench.run", fake)
+    made = lambda **_: lambda *call: calls.append(call) or "text"  # noqa: E731
+    monkeypatch.setattr("specbench.lm_eval_model.text_generator", made)
     model = SpecbenchLM(pair="pocket", method="sps")
     request = types.SimpleNamespace(args=("prompt", settings), task_name="a task")
     if temperature is None:
@@ -302,8 +302,7 @@ def test_device(monkeypatch: pytest.MonkeyPatch, asked: str | None, cuda: bool, 
     from specbench.lm_eval_model import SpecbenchLM
 
     seen = {}
-    fake = types.SimpleNamespace(text_generator=lambda **settings: seen.update(settings))
-    monkeypatch.setitem(sys.modules, "specbench.run", fake)
+    monkeypatch.setattr("specbench.lm_eval_model.text_generator", lambda **settings: seen.update(settings))
     monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
     SpecbenchLM(pair="pocket", method="sps", device=asked)
     assert seen == {"pair": "pocket", "method": "sps"} | passed
@@ -336,7 +335,8 @@ def test_real_code_and_mathematics() -> None:
         TaskChoice("humaneval", None, 512, "humaneval", "openai/openai_humaneval", "pocket_humaneval"),
         TaskChoice("minerva_math500", None, 512, "math500", "HuggingFaceH4/MATH-500", "pocket_math500"),
     ]
-    suite = Tasks(choices, task_folder=ROOT / "suites" / "tasks", data_dir=REAL, limit=2, seed=1, chat=None)
+    folder = ROOT / "suites" / "tasks"
+    suite = Tasks(choices, task_folder=folder, data_dir=REAL, limit=2, seed=1, chat=None, run_code=True)
     solution = json.loads((REAL / "humaneval_test.jsonl").open().readline())["canonical_solution"]
     answer = "Final Answer: The final answer is $\\left( 3, \\frac{\\pi}{2} \\right)$. I hope it is correct."
     texts = {("humaneval", 0): solution, ("humaneval", 1): "    return 0\n", ("minerva_math500", 0): answer}

@@ -16,24 +16,12 @@ from pathlib import Path
 
 import pytest
 from hostile import ENDLESS, FOOLING, NEEDS_ROOT, REACHING, WRONG
+from sandboxed import PACKAGE, each_kind, run, weakened
 
 from specbench import sandbox
 from specbench.sandbox import Outcome, jail, launch
 
-KINDS = (*sandbox.COMPLETE, "limits")
 ROOT = Path(__file__).parent.parent
-PACKAGE = Path(sandbox.__file__).parent
-
-
-@pytest.fixture(params=KINDS, scope="module")
-def kind(request: pytest.FixtureRequest) -> str:
-    if request.param != "limits" and (problem := sandbox.problem_of(request.param)):
-        pytest.skip(f"{request.param}: {problem}")
-    return request.param
-
-
-def run(kind: str, program: str, seconds: float = 8.0) -> Outcome:
-    return sandbox.run_in(kind, program, seconds=seconds, memory_mb=512)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +73,7 @@ def arrived(server: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("name", REACHING)
+@each_kind
 def test_what_a_program_cannot_reach(name: str, kind: str, target: dict) -> None:
     program, open_to = REACHING[name]
     outcome = run(kind, fill(program, target))
@@ -117,24 +106,13 @@ def test_what_it_would_reach_plainly(name: str, target: dict, tmp_path: Path) ->
         pass
 
 
-def weakened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, tuple[str, str]]) -> None:
-    """Run with modules whose text is changed: {module: (old, new)}."""
-    for module in ("syscalls", "jail", "supervise"):
-        text = (PACKAGE / f"{module}.py").read_text()
-        if module in changes:
-            assert text.count(changes[module][0]) == 1
-            text = text.replace(*changes[module])
-        (tmp_path / f"{module}.py").write_text(text)
-    monkeypatch.setattr(launch, "__file__", str(tmp_path / "launch.py"))
-    monkeypatch.setattr(launch, "_modules", launch._modules.__wrapped__)
-
-
 def claim_line() -> int:
     lines = (PACKAGE / "supervise.py").read_text().splitlines()
     return lines.index("        write(DOOR, DONE)") + 1
 
 
 @pytest.mark.parametrize("name", FOOLING)
+@each_kind
 def test_success_cannot_be_claimed(name: str, kind: str) -> None:
     for claim in {claim_line(), 1} if name == "jump in the checker" else {0}:
         outcome = run(kind, FOOLING[name].replace("{claim}", str(claim)) + WRONG)
@@ -166,6 +144,7 @@ def test_equality_of_ones_own_is_not_stopped() -> None:
 
 
 @pytest.mark.parametrize("name", ENDLESS)
+@each_kind
 def test_programs_without_an_end_time_out(name: str, kind: str) -> None:
     start = time.monotonic()
     outcome = run(kind, ENDLESS[name], seconds=0.3)
@@ -173,14 +152,16 @@ def test_programs_without_an_end_time_out(name: str, kind: str) -> None:
     assert len(outcome.detail) <= sandbox.STDERR_TAIL and time.monotonic() - start < 20
 
 
+@each_kind
 def test_recursion_without_an_end(kind: str) -> None:
     program = "import sys\nsys.setrecursionlimit(1 << 30)\ndef f(x): return f([x]) + 1\nf(0)"
     assert run(kind, program, seconds=2.0).reason in ("failed", "killed", "timeout")
 
 
 @pytest.mark.parametrize(
-    "name", ["connect", "send a packet", "connect by name", "signal a process", "signal its group", "limit a process"]
+    "name", ["connect", "connect by name", "signal a process", "signal its group", "limit a process"]
 )
+@each_kind
 def test_namespaces_hold_without_the_filter(
     name: str, kind: str, target: dict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -192,6 +173,7 @@ def test_namespaces_hold_without_the_filter(
         pass
 
 
+@each_kind
 def test_what_is_shown_is_read_only(kind: str) -> None:
     program = (
         f"import os\nfor path in ['/', *{launch.readable()!r}]: assert os.statvfs(path).f_flag & os.ST_RDONLY, path"
@@ -199,6 +181,7 @@ def test_what_is_shown_is_read_only(kind: str) -> None:
     assert run(kind, program).passed or kind == "limits"
 
 
+@each_kind
 def test_no_rights_are_left_or_to_be_had(kind: str) -> None:
     program = """
 import ctypes, os, resource
@@ -217,82 +200,10 @@ assert not SHUT or os.getresuid() == os.getresgid() == (65534,) * 3
 
 
 @pytest.mark.skipif(not launch._hidden(), reason="this interpreter has no folder of installed packages")
+@each_kind
 def test_installed_packages_are_not_there(kind: str) -> None:
     program = f"import os\nassert not any(map(os.listdir, {launch._hidden()!r}))"
     assert run(kind, program).passed == (kind != "limits" or not any(map(os.listdir, launch._hidden())))
-
-
-# Leaves its session, is adopted, and ignores what can be ignored.
-SURVIVOR = """
-import ctypes, os, signal, sys, time
-ready, told = os.pipe()
-if not os.fork():
-    os.setsid()
-    ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
-    if os.fork(): os._exit(0)
-    for number in range(1, 65):
-        try: signal.signal(number, signal.SIG_IGN)
-        except (OSError, ValueError): pass
-    os.closerange(0, told)
-    ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0)
-    os.write(told, b"x")
-    time.sleep(20)
-    os._exit(0)
-os.read(ready, 1)
-{then}
-"""
-
-
-def running(name: str) -> list[str]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if (folder / "comm").read_text().strip() == name and "\nState:\tZ" not in (folder / "status").read_text():
-                found.append(folder.name)
-        except OSError:
-            continue
-    return found
-
-
-@pytest.mark.parametrize("then", ["", "time.sleep(60)", "os._exit(0)"], ids=["passes", "stays", "leaves"])
-def test_nothing_goes_on(then: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Even where neither filter nor limit keep a program from starting processes."""
-    jailed = "    die_with_parent()  # a change of user forgets it\n    syscalls.refuse(libc)\n"
-    weakened(monkeypatch, tmp_path, {"jail": (jailed, "")})
-    monkeypatch.setattr(launch, "PROCESSES", 50)
-    name = f"sb{os.urandom(6).hex()}"
-    start = time.monotonic()
-    outcome = run(kind, SURVIVOR.format(name=name.encode(), then=then), seconds=1.0 if then else 8.0)
-    if outcome.detail.startswith("BlockingIOError"):
-        pytest.skip("this kernel counts the user's processes, of which there are too many")
-    assert outcome.reason == {"": "passed", "time.sleep(60)": "timeout", "os._exit(0)": "exited"}[then], outcome
-    while running(name) and time.monotonic() < start + 12:
-        time.sleep(0.02)
-    assert time.monotonic() < start + 12 and not running(name)
-
-
-def test_a_survivor_would_be_seen() -> None:
-    name = f"sb{os.urandom(6).hex()}"
-    subprocess.run([sys.executable, "-c", SURVIVOR.format(name=name.encode(), then="")], check=True)
-    (found,) = running(name)
-    os.kill(int(found), 9)
-
-
-def test_nothing_goes_on_when_those_who_asked_are_killed(kind: str) -> None:
-    name = f"sb{os.urandom(6).hex()}"
-    program = f"import ctypes, time\nctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)\ntime.sleep(30)"
-    code = f"from specbench.sandbox import run_in\nrun_in({kind!r}, {program!r}, seconds=30, memory_mb=512)"
-    asker = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)})
-    deadline = time.monotonic() + 20
-    while not running(name) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert running(name)
-    asker.kill()
-    asker.wait()
-    deadline = time.monotonic() + 5
-    while running(name) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not running(name)
 
 
 # Becomes a user without rights, to whom the interpreter and the tests are shown where their folders are shut to others.
@@ -329,6 +240,7 @@ def test_all_of_this_as_another_user(tmp_path: Path) -> None:
     os.chown(folder, jail.NOBODY, jail.NOBODY)
     options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(ROOT / "pyproject.toml")]
     options += [f"--basetemp={folder}/pytest", "-k", "not plainly", __file__]
+    options.append(str(Path(__file__).with_name("test_hostile_leftovers.py")))
     done = subprocess.run(
         [sys.executable, "-c", AS_NOBODY.format(shown=shown, folder=folder), "-m", "pytest", *options],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},

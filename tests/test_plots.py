@@ -201,8 +201,8 @@ def test_reliability_by_task_and_pooled(tmp_path):
         for doc, decisions in enumerate(documents):
             samples += [sample("plain", doc, task=task), sample("s", doc, task=task)]
             all_rounds += rounds(samples[-2], (0, 0))
-            for decision in decisions:
-                row = rounds(samples[-1], (1, decision))[1]
+            for number, decision in enumerate(decisions, 1):
+                row = rounds(samples[-1], (1, decision))[1] | {"round": number}
                 all_rounds.append(row | {"decisions": [decision], "predictions": [0.5 if task == "one" else 0.75]})
         score_rows += [row for name in ("plain", "s") for row in scores(name, (1, 1), task=task)]
     axes = drawn("reliability", write_run(tmp_path / "run", samples, all_rounds, score_rows)).axes

@@ -483,7 +483,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[An
         folder.mkdir(parents=True)
         for name in ("samples", "rounds", "scores"):
             (folder / f"{name}.parquet").touch()
-        facts = {key: {} for key in ("models", "inputs", "requests", "generation", "headline", "environment")}
+        facts = {key: {} for key in ("models", "inputs", "generation", "headline")}
+        facts |= {"requests": [], "environment": {"device": "cpu"}}
         files.write_json(folder / "manifest.json", {"schema": 1, "plan": plan.model_dump(mode="json"), **facts})
         return True
 

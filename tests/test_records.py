@@ -21,6 +21,7 @@ def write(recorder, index, text="text"):
 
 @pytest.fixture
 def recorder(tmp_path):
+    (tmp_path / "run").mkdir()
     return Recorder(tmp_path / "run")
 
 

@@ -302,7 +302,7 @@ def test_what_is_wrong_is_one_line(tmp_path, lines, arguments, words):
 def test_a_file_that_is_not_there_or_no_text(tmp_path):
     assert "there is no file" in call("--traces", str(tmp_path / "none.jsonl")).stderr
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    assert "is no text" in call("--traces", str(tmp_path / "bytes")).stderr
+    assert "no text in UTF-8" in call("--traces", str(tmp_path / "bytes")).stderr
 
 
 def test_the_command_prints_tables_and_writes_positions(tmp_path, monkeypatch):

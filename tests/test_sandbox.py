@@ -116,6 +116,15 @@ def test_a_program_has_an_empty_folder_and_others_do_not_see_it(
     assert not os.listdir(tmp_path)
 
 
+def test_only_limits_alone_need_a_folder_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(launch.tempfile, "mkdtemp", lambda *names: made.append(str(names)) or os.devnull)
+    for kind in sandbox.COMPLETE:
+        if sandbox.problem_of(kind) is None:
+            assert sandbox.run_in(kind, "pass", seconds=5, memory_mb=512).passed
+    assert not made
+
+
 def test_limits_alone_give_a_folder_that_goes(tmp_path: Path) -> None:
     told = tmp_path / "told"
     program = f"import os\nopen('left', 'w').write('x')\nopen({str(told)!r}, 'w').write(os.getcwd())"

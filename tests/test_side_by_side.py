@@ -272,12 +272,12 @@ def test_a_run_goes_before_a_file(paper, run, tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("paper,1,pocket,gsm8k,,Plain,,t,soon,s", "t is 'soon'"),
+        ("paper,1,pocket,gsm8k,,Plain,,t,soon,s", "t has the value 'soon'"),
         ("paper,1,pocket,gsm8k,,Plain,,t,0.5,ms", "t is in ms; write it in s"),
         ("paper,one,pocket,gsm8k,,Plain,,t,0.5,s", "table"),
         ("paper,1,pocket,gsm8k", "temperature: input should be"),
         ("paper,1,pocket,gsm8k,,Plain,,t,0.5,s,more", "one more column"),
-        ("paper,1,pocket,gsm8k,,Plain,,t,0.5,s\udcff", "no CSV file"),
+        ("paper,1,pocket,gsm8k,,Plain,,t,0.5,s\udcff", "no text in UTF-8"),
     ],
 )
 def test_files_of_another_form_are_refused(paper, run, tmp_path, line, said):

@@ -17,9 +17,9 @@ from specbench.measure import Lap, Stopwatch
 from specbench.methods.vanilla import Vanilla
 from specbench.models import Pair
 from specbench.ready import build
-from specbench.sample import timed
 from specbench.runtimes import choose
 from specbench.runtimes.types import Unsupported
+from specbench.sample import timed
 
 NEW_TOKENS = 96
 WIDTHS = (1, 2, 4, 5, 8, 16)

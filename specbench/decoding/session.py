@@ -112,7 +112,7 @@ class Session:
         return Scored(logits, hidden=states)
 
     def _check(self, logits: Tensor) -> None:
-        """Raise NotFinite if the highest of new logits [n, V] is not finite; on a GPU, which is not waited for, later."""
+        """Raise NotFinite if the highest of new logits [n, V] is not finite; on a GPU it is told later."""
         first = self._length - logits.shape[0] + 1
         if logits.device.type != "cpu":
             self._watch.saw(self.role, first, logits.amax(-1))

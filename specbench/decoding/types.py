@@ -170,7 +170,7 @@ class Watch(Protocol):
         """Entered around a pass of `width` tokens behind `context` cached ones."""
 
     def saw(self, model: str, position: int, highest: Tensor) -> None:
-        """The highest logits [n] behind tokens from `position` on, where only a later look can tell if they are finite."""
+        """The highest logits [n] behind tokens from `position` on; only a later look tells whether they are finite."""
 
 
 class Method(Protocol):

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -76,10 +76,16 @@ def run_in(kind: str, program: str, *, seconds: float, memory_mb: int) -> Outcom
     command = [_interpreter(), "-I", "-S", "-c", BOOT]
     if kind == "bubblewrap":
         command = [*_bubblewrap(), *command]
-    private = tempfile.TemporaryDirectory(prefix="specbench-", ignore_cleanup_errors=True)
-    with private if kind == "limits" else nullcontext("/") as folder:
+    with _working_folder(kind) as folder:
         verdict, detail = _ask(command, marshal.dumps((_modules(), work)), folder, seconds)
     return _judge(verdict, detail)
+
+
+def _working_folder(kind: str) -> AbstractContextManager[str]:
+    """Where the launched interpreter starts; with a file system of its own, the program's folder is made inside."""
+    if kind == "limits":
+        return tempfile.TemporaryDirectory(prefix="specbench-", ignore_cleanup_errors=True)
+    return nullcontext("/")
 
 
 def _ask(command: list[str], message: bytes, folder: str, seconds: float) -> tuple[str, str]:

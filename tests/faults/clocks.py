@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from faults.bench import BLOCK, TEMPERATURES, Bench, Fault, Outcome, expect, last_words
+from faults.bench import BLOCK, Bench, Fault, Outcome, expect, last_words
 from faults.child import Command
 from faults.stop import both
 
 
 def faults(bench: Bench) -> list[Fault]:
     return [
-        Fault("clock set back by a year", [partial(back, bench, turn) for turn in range(bench.count(4, 1))]),
-        Fault("two runs begun in one second", [partial(same_second, bench)]),
+        Fault("clock set back by a year", [partial(back, bench, turn) for turn in range(bench.count(4, 0))]),
+        Fault("two runs begun in one second", [partial(same_second, bench)] * bench.count(1, 0)),
     ]
 
 
 def back(bench: Bench, turn: int, work: Path) -> Outcome:
     """From somewhere between the manifest and the scores on; every second one is also stopped and goes on."""
     after = bench.rng("clock", turn).randrange(2, 40)
-    folder, temperature = work / "run", TEMPERATURES[turn % 2]
+    folder, temperature = work / "run", bench.temperature(turn)
     what = f"clock set back after {after} looks"
     command = Command(bench.words(folder, temperature), work / "said", {"block": BLOCK, "clock_back": after})
     code = command.end()

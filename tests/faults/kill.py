@@ -6,22 +6,22 @@ from functools import partial
 from pathlib import Path
 
 from faults import place
-from faults.bench import BLOCK, TEMPERATURES, Bench, Fault, Outcome
+from faults.bench import BLOCK, Bench, Fault, Outcome
 from faults.child import Command
 
 MORE = 0.4  # how often a run that goes on is killed again
 
 
 def faults(bench: Bench) -> list[Fault]:
-    moments = [partial(at_a_moment, bench, number) for number in range(bench.count(50, 3))]
-    events = [partial(at_an_event, bench, number) for number in range(bench.count(30, 3))]
+    moments = [partial(at_a_moment, bench, number) for number in range(bench.count(50, 1))]
+    events = [partial(at_an_event, bench, number) for number in range(bench.count(30, 2))]
     return [Fault("kill -9 at a random moment", moments), Fault("kill -9 before a file operation", events)]
 
 
 def at_a_moment(bench: Bench, number: int, work: Path) -> Outcome:
     """Every other process is a fresh one, that imports everything. One that ended before the moment does not count."""
     rng = bench.rng("moment", number)
-    folder, temperature, fresh = work / "run", TEMPERATURES[number % 2], not bench.short and number % 4 < 2
+    folder, temperature, fresh = work / "run", bench.temperature(number), not bench.short and number % 4 < 2
     share = rng.random()
     for part in (1.0, 0.7, 0.5, 0.3):
         after = share * part * bench.seconds[fresh]
@@ -51,8 +51,8 @@ def at_a_moment(bench: Bench, number: int, work: Path) -> Outcome:
 def at_an_event(bench: Bench, number: int, work: Path) -> Outcome:
     """By its own hand, right before one of the operations on files that such a run has."""
     rng = bench.rng("event", number)
-    folder, temperature = work / "run", TEMPERATURES[number % 2]
-    count = bench.count(30, 3)
+    folder, temperature = work / "run", bench.temperature(number)
+    count = bench.count(30, 2)
     at = 1 + int((number + rng.random()) / count * bench.events)  # one in each stretch
     event = {"at_events": {"folder": str(folder), "at": at, "what": "kill"}, "block": BLOCK}
     command = Command(bench.words(folder, temperature), work / "said", event)

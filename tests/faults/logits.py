@@ -13,19 +13,20 @@ from faults.child import CONTEXT, Command
 from specbench import records
 
 ROLES, RUNTIMES = ("target", "draft"), ("eager", "static")
+LARGE, COLUMN = 1.7e38, 1  # times a hidden state of more than 2 it is infinite in float32
 WHAT = (("nan", "embedding"), ("inf", "output"))
 
 
 def faults(bench: Bench) -> list[Fault]:
     kinds = [(role, *what, t, one) for role in ROLES for what in WHAT for t in TEMPERATURES for one in RUNTIMES]
-    kinds = [kinds[0], kinds[11]] if bench.short else kinds
+    kinds = kinds[1:2] if bench.short else kinds
     return [Fault("NaN or infinite logits", [partial(not_finite, bench, *one) for one in kinds])]
 
 
 def not_finite(
     bench: Bench, role: str, value: str, where: str, temperature: float, runtime: str, work: Path
 ) -> Outcome:
-    """A token that some texts meet and others do not has a NaN embedding, or infinite weights in the output."""
+    """A token that some texts meet and others do not has a NaN embedding, or a weight in the output that overflows."""
     spoilt = (bench.place, work / "pair", role, value, where, chosen(bench, temperature))
     process = CONTEXT.Process(target=spoil, args=spoilt)
     process.start()
@@ -45,7 +46,7 @@ def not_finite(
         {
             f"exit code 3, but {code}: {last_words(said)}": code == 3,
             "some documents failed": failed,
-            "others went on": where == "output" or len(failed) < len(rows),
+            "others went on": len(failed) < len(rows),
             f"the model and the place are named: {last_words(failed[0]['error']) if failed else ''}": all(
                 tells(row, role) for row in failed
             ),
@@ -77,5 +78,8 @@ def spoil(pair: Path, to: Path, role: str, value: str, where: str, token: int) -
     file = to / role / "model.safetensors"
     weights = load_file(file)
     name = "model.embed_tokens.weight" if where == "embedding" else "lm_head.weight"
-    weights[name][token, 0] = float(value)
+    if where == "embedding":
+        weights[name][token, 0] = float(value)
+    else:  # finite, but too large for some hidden states and not for others
+        weights[name][token, COLUMN] = LARGE
     save_file(weights, file, {"format": "pt"})

@@ -146,6 +146,8 @@ def report(found: dict[str, Outcome], seconds: float, seed: int) -> None:
     for heading in ("times tried", "runs recovered", "rows lost"):
         table.add_column(heading, justify="right")
     for name, one in found.items():
+        if not (one.tried or one.skipped):
+            continue
         failed = "bold red" if one.lost or one.recovered < one.tried else ""
         aside = f" [dim](skipped: {escape(one.skipped)})[/]" if one.skipped else ""
         table.add_row(f"{escape(name)}{aside}", str(one.tried), str(one.recovered), str(one.lost), style=failed)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from faults.bench import BLOCK, TEMPERATURES, Bench, Fault, Outcome, expect, last_words, named
+from faults.bench import BLOCK, Bench, Fault, Outcome, expect, last_words, named
 from faults.child import CONTEXT, Command
 from faults.crash import crash_states
 from faults.kill import done
@@ -18,10 +18,10 @@ LASTING = 4  # of the newest files, how many may be torn
 
 
 def faults(bench: Bench) -> list[Fault]:
-    stretches = bench.count(8, 2)
-    every = bench.count(2, 12)  # of the states
+    stretches = bench.count(8, 1)
+    every = bench.count(2, 60)  # of the states
     simulated = [partial(simulated_cuts, bench, part, stretches, every) for part in range(stretches)]
-    torn = [partial(torn_files, bench, number) for number in range(bench.count(16, 2))]
+    torn = [partial(torn_files, bench, number) for number in range(bench.count(16, 0))]
     return [Fault("power cut, all states of the disk", simulated), Fault("power cut, newest files torn", torn)]
 
 
@@ -49,7 +49,7 @@ def send(pipe, work: Path, part: int, stretches: int, every: int, seed: int) -> 
 def torn_files(bench: Bench, number: int, work: Path) -> Outcome:
     """A run that was killed, whose newest files are cut, zeroed or scrambled: named, set aside, decoded anew."""
     rng = bench.rng("torn", number)
-    folder, temperature, goal = work / "run", TEMPERATURES[number % 2], rng.randrange(2, 7)
+    folder, temperature, goal = work / "run", bench.temperature(number), rng.randrange(2, 7)
     command = Command(bench.words(folder, temperature), work / "said", {"block": BLOCK, "slow": 0.1})
     command.until(lambda: done(folder) >= goal)
     command.send(signal.SIGKILL)

@@ -15,7 +15,7 @@ OLD = b"what was there before\n"
 
 def faults(bench: Bench) -> list[Fault]:
     chosen = [one for one in writers.WRITERS if one.short or not bench.short]
-    moments = range(bench.count(16, 2))
+    moments = range(bench.count(16, 1))
     return [
         Fault("disk full in a run", [partial(in_a_run, bench, number, len(moments)) for number in moments]),
         Fault("disk full at the other writers", [partial(at_a_writer, bench, one) for one in chosen]),
@@ -72,10 +72,10 @@ def at_a_writer(bench: Bench, writer: writers.Writer, work: Path) -> Outcome:
     left = [path for path in sorted(disk.rglob("*")) if path not in before and path.is_file()]
     found = expect(
         {
-            f"exit code 2, but {code}: {last_words(said)}": code == 2,
-            f"one line that tells why: {last_words(said)}": full(said),
+            f"exit code {writer.refused}, but {code}: {last_words(said)}": code == writer.refused,
+            f"one line that tells why: {last_words(said)}": told(said, writer),
             "the older file is whole": writer.fresh or out.read_bytes() == OLD,
-            f"nothing is left, but {left}": not left,
+            f"nothing is left, but {left}": writer.cache or not left,
         },
         writer.name,
     )
@@ -83,11 +83,16 @@ def at_a_writer(bench: Bench, writer: writers.Writer, work: Path) -> Outcome:
     code = command.end()
     there = out.exists() and (writer.fresh or out.read_bytes() != OLD)
     again = {
-        f"as ever with room, but {code}: {last_words(command.said())}": code == writer.code,
+        f"as ever with room, but {code}: {last_words(command.said())}": code == 0,
         f"{out.name} is there": there,
         "nothing is on its way": not list(disk.rglob("*.new")),
     }
     return both(found, expect(again, writer.name))
+
+
+def told(said: str, writer: writers.Writer) -> bool:
+    line = one_error(said) if writer.refused else said
+    return line is not None and named(line, writer.tells) and "Traceback" not in said
 
 
 def full(said: str) -> bool:

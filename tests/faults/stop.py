@@ -5,7 +5,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from faults.bench import BLOCK, TEMPERATURES, Bench, Fault, Outcome, expect, last_words, named
+from faults.bench import BLOCK, Bench, Fault, Outcome, expect, last_words, named
 from faults.child import Command
 from faults.kill import done
 
@@ -15,18 +15,19 @@ AT_ONCE = 3.0  # seconds; two on a machine that has nothing else to do
 def faults(bench: Bench) -> list[Fault]:
     c, t = signal.SIGINT, signal.SIGTERM
     numbers = range(bench.count(3, 1))
+    rest = 0 if bench.short else 1
     return [
         Fault("Ctrl-C", [partial(decoding, bench, c, False, n) for n in numbers]),
         Fault("Ctrl-C twice", [partial(decoding, bench, c, True, n) for n in numbers]),
-        Fault("SIGTERM", [partial(decoding, bench, t, False, n) for n in numbers[:2]]),
+        Fault("SIGTERM", [partial(decoding, bench, t, False, n) for n in range(2 * rest)]),
         Fault("Ctrl-C or SIGTERM while loading", [partial(loading, bench, n) for n in range(bench.count(4, 1))]),
-        Fault("Ctrl-C while scoring", [partial(scoring, bench, n) for n in range(bench.count(3, 1))]),
+        Fault("Ctrl-C while scoring", [partial(scoring, bench, n) for n in range(3 * rest)]),
     ]
 
 
 def decoding(bench: Bench, number: int, twice: bool, turn: int, work: Path) -> Outcome:
     rng = bench.rng("stop", number, twice, turn)
-    folder, temperature, goal = work / "run", TEMPERATURES[turn % 2], rng.randrange(1, 6)
+    folder, temperature, goal = work / "run", bench.temperature(turn), rng.randrange(1, 6)
     what = f"{signal.Signals(number).name}{' twice' * twice} after {goal} documents"
     command = Command(bench.words(folder, temperature), work / "said", {"block": BLOCK, "slow": 0.4})
     command.until(lambda: done(folder) >= goal)
