@@ -145,7 +145,7 @@ def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool
         if index == first or begins:
             decoder.forgive()
             pair.prefixes.begin(prompt[: work.shared[request.task]])
-        _foretell(work, request, decoder)
+            _foretell(work, request, decoder)
         if index == first or at == 0:
             rows += [decode(name, method, order=0, warmup=True) for name, method in methods.items()]
         elif begins:
@@ -159,6 +159,7 @@ def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool
                 decoder.attempt(name, partial(method.reset, request.task))
                 if not begins:
                     decoder.attempt(name, partial(method.restore, learned[name]))
+        _foretell(work, request, decoder)  # anew: what warm-ups left in it would be another thing in a resumed run
         order = list(methods)
         random.Random(f"{plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(order)
         rows += [decode(name, methods[name], order=place) for place, name in enumerate(order)]

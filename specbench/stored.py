@@ -148,7 +148,10 @@ class StoredRun:
 
     def headline(self) -> dict[str, str]:
         """The task's metric that counts as its accuracy, as lm-eval's `name,filter`, by task."""
-        return self.manifest["headline"]
+        found: dict[str, str] = self.manifest["headline"]
+        if lacking := [line.task for line in self.plan.tasks if line.task not in found]:
+            raise UserError(f"{self.folder}/manifest.json is damaged (it does not tell the metric of {lacking[0]})")
+        return found
 
     def conditions(self) -> dict[str, Any]:
         """What must agree between runs before their figures may stand side by side; None where it is unknown."""

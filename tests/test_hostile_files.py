@@ -369,6 +369,16 @@ def test_rounds_that_a_few_digits_tell(tmp_path):
     assert outcome == "refused" and "rounds" in said
 
 
+def test_more_tokens_together_than_records_hold(tmp_path):
+    folder = tmp_path / "x"
+    folder.mkdir()
+    fuzz_targets.make_answers(folder)
+    path = folder / "a.jsonl"
+    path.write_text(path.read_text().replace('"new_tokens": [6, 4]', f'"new_tokens": [{2**31 - 2}, 4]'))
+    outcome, said = fuzz.judged(lambda: fuzz_targets.read_answers(folder, random.Random(0)), folder)
+    assert outcome == "refused" and "new_tokens" in said
+
+
 # Datastores
 
 

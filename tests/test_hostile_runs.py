@@ -111,6 +111,12 @@ def test_plans_that_name_what_they_have_not(run, change, words):
         _ = StoredRun(run).plan
 
 
+def test_a_task_without_its_metric(run):
+    retold(run, headline={fuzz_run.TASKS[0]: "exact_match,none"})
+    with pytest.raises(UserError, match=f"metric of {fuzz_run.TASKS[1]}"):
+        StoredRun(run).headline()
+
+
 def test_no_text_of_a_stored_run_is_code(run):
     """A name of a method that is none is no module to import."""
     plan = json.loads((run / "manifest.json").read_text())["plan"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from specbench.config import UserError, validated
-from specbench.importers.told import Count, Entry, Row, Seconds, Told, entries
+from specbench.importers.told import LARGEST, Count, Entry, Row, Seconds, Told, entries
 
 FAILED = "ERROR"  # the text that Spec-Bench gives a prompt that raised
 
@@ -21,6 +21,8 @@ class Choice(Entry):
     def _alike(self) -> "Choice":
         if not len(self.turns) == len(self.new_tokens) == len(self.wall_time) > 0:
             raise ValueError("turns, new_tokens and wall_time must be as many")
+        if sum(self.new_tokens) > LARGEST:
+            raise ValueError(f"more than {LARGEST} new_tokens")
         return self
 
 

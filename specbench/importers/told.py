@@ -21,8 +21,9 @@ from specbench.untrusted import decoded, parse_json, read_bytes
 BASELINE = "vanilla"
 MOST, MOST_TOLD = 2**29, 20_000_000  # bytes and values of a file
 
-Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
-Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+LARGEST = 2**31 - 2  # a count that records hold, and one more
+Count: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Row: TypeAlias = dict[str, Any]
 
 
