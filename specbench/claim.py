@@ -24,7 +24,7 @@ def unused(folder: Path) -> bool:
 
 
 def _left(path: Path) -> bool:
-    return path.name == LOCK or path.name.endswith(".new")
+    return path.name == LOCK or files.is_left(path)
 
 
 @contextmanager
@@ -38,10 +38,10 @@ def claimed(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     for new in made:
         files.sync(new.parent)  # its name too outlives a power cut
-    path = folder / LOCK
-    with _locked(path) as lock:
-        for left in folder.glob("*.new"):
-            left.unlink()
+    lock_path = folder / LOCK
+    with _locked(lock_path) as lock:
+        for path in filter(files.is_left, folder.iterdir()):
+            path.unlink()
         lock.truncate(0)
         told = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         json.dump(told | {"command": shlex.join(sys.argv)}, lock)
@@ -50,15 +50,16 @@ def claimed(folder: Path) -> Iterator[None]:
             yield
         finally:
             with suppress(OSError):  # the folder may be gone, or not empty
-                path.unlink()
-                for path in made:
-                    path.rmdir()
+                lock_path.unlink()
+                for new in made:
+                    new.rmdir()
 
 
 def _locked(path: Path) -> IO[str]:
     """The lock file, open and locked, and still the one of this name: its last owner may just have removed it."""
     while True:
-        lock = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (the caller closes it)
+        opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)  # a link may lead anywhere
+        lock = open(opened, "a+", encoding="utf-8")  # noqa: SIM115 (the caller closes it)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -72,7 +72,7 @@ def csv_text(table: pd.DataFrame) -> str:
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        float(text.removesuffix(" %"))
     except ValueError:
         return False
     return text.isascii() and text.strip() == text

@@ -4,11 +4,13 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+_STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 LONGEST_NAME = 120  # characters of a name that was made of other names; file systems allow 255 bytes
 
 
@@ -16,15 +18,15 @@ LONGEST_NAME = 120  # characters of a name that was made of other names; file sy
 def whole(path: Path) -> Iterator[Path]:
     """A path beside `path` to write to; behind the block its bytes are on the disk under the name `path`.
 
-    If the block or the disk fails, `path` is as it was and nothing else is left. A link stays one: what it names is
-    replaced; a device or a pipe, such as /dev/stdout, is written to as it is.
+    If the block or the disk fails, `path` is as it was and nothing else is left. A link is replaced, never followed: in
+    a folder of somebody else it may lead anywhere. A device or a pipe, such as /dev/stdout, is written to as it is.
     """
-    if path.is_relative_to("/dev") or (path.exists() and not (path.is_file() or path.is_dir())):
+    if path.parent in _STREAMS or (path.exists() and not (path.is_file() or path.is_dir())):
         yield path
         return
-    path = path.resolve() if path.is_symlink() else path
-    new = path.with_name(f"{path.name}.new")
+    new = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
     try:
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield new
         sync(new)
         new.replace(path)
@@ -35,6 +37,11 @@ def whole(path: Path) -> Iterator[Path]:
             error.filename = str(path)  # the user never named the other
         raise
     sync(path.parent)
+
+
+def is_left(path: Path) -> bool:
+    """Whether a path is a file that `whole` was at when its process was killed."""
+    return bool(re.fullmatch(r".+\.[0-9a-f]{8}\.new", path.name)) and path.is_file() and not path.is_symlink()
 
 
 def write_text(path: Path, text: str) -> None:

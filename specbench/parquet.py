@@ -22,7 +22,9 @@ TIMES = 64  # so many times the file's own bytes are granted beside; real ones h
 ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, NotImplementedError)
 
 
-def check(path: Path, schema: pa.Schema | None = None, needed: Sequence[str] = (), remedy: str = "") -> pa.Schema:
+def check(
+    path: Path, schema: pa.Schema | None = None, needed: Sequence[str] = (), remedy: str = "", least: int = LEAST
+) -> pa.Schema:
     """The schema of a file. Raises UserError where it is damaged, or would be far larger in memory than it is.
 
     Its columns that are in `schema` must have the types there, and those `needed` must be in it.
@@ -30,7 +32,7 @@ def check(path: Path, schema: pa.Schema | None = None, needed: Sequence[str] = (
     behind = f"; {remedy}" if remedy else ""
     size = regular(path, remedy=remedy)
     try:
-        groups, most = told_columns(path), LEAST + TIMES * size
+        groups, most = told_columns(path), least + TIMES * size
         with pq.ParquetFile(path) as file:
             found = file.schema_arrow
             if sum(map(_told, groups)) > most and _measured(path, groups, most) > most:

@@ -1,7 +1,6 @@
 """From a plan to models at a runtime, and to methods that are built and have begun once."""
 
 import itertools
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 import torch
 
 from specbench import files, permissions
-from specbench.config import MethodSpec, validated
+from specbench.config import MethodSpec, UserError, validated
 from specbench.console import console
 from specbench.decoding.session import Unwatched
 from specbench.decoding.types import Method, Sampling, Watch
@@ -21,6 +20,7 @@ from specbench.runtimes import choose
 from specbench.runtimes.choose import AUTO
 from specbench.runtimes.types import Runtime, Unsupported
 from specbench.stored import StoredRun, runtime_of
+from specbench.untrusted import read_json
 
 TRIAL_ROOM = 256  # positions that drafts of a trial may take
 READY_ROUNDS = 3  # of each method, when a task begins
@@ -102,6 +102,12 @@ def apart(pair: Pair) -> dict[str, float]:
 def note_apart(folder: Path, pair: Pair, before: dict[str, float]) -> None:
     """Add to the run's `apart.json` what was spent since `before`."""
     path = folder / "apart.json"
-    known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    try:
+        stored = read_json(path) if path.exists() else {}
+    except UserError:  # seconds that were spent, and no more
+        stored = {}
+    known = (
+        {key: value for key, value in stored.items() if isinstance(value, float)} if isinstance(stored, dict) else {}
+    )
     spent = {what: known.get(what, 0.0) + seconds - before.get(what, 0.0) for what, seconds in apart(pair).items()}
     files.write_json(path, known | spent)

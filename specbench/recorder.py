@@ -5,7 +5,6 @@ by its end. Every part is on the disk before its document counts as done, and ev
 there are never many files. When all documents are done the parts become `samples.parquet` and `rounds.parquet`.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -16,7 +15,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from specbench import files, records
+from specbench import files, records, untrusted
+from specbench.errors import UserError
 from specbench.records import ROUNDS, SAMPLES, Part
 
 BLOCK = 200  # documents; their parts are joined, so that a run of any length is in some hundred files
@@ -26,11 +26,17 @@ STATES_KEPT = 2  # of the last documents: if the last one is torn, the run goes 
 class Recorder:
     """Writes one run folder, a document at a time. Opening it sets torn files aside and tells `warn` which.
 
-    A file is torn where a disk kept a name but not all bytes. What lies behind it goes to `parts/damaged/` too, and is
-    decoded anew: the run goes on from a document before which all that methods had learned is known.
+    A file is torn where a disk kept a name but not all bytes. What lies behind it goes to `damaged/` too, and is
+    decoded anew: the run goes on from a document before which all that methods had learned is known. That is so where
+    one `begins` a task.
     """
 
-    def __init__(self, folder: Path, warn: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        warn: Callable[[str], None] = lambda line: None,
+        begins: Callable[[int], bool] = lambda index: index == 0,
+    ) -> None:
         self.folder = folder
         self.parts = folder / "parts"
         self.merged = self._is_merged(warn)
@@ -38,9 +44,9 @@ class Recorder:
         if not self.merged:
             self.parts.mkdir(exist_ok=True)  # the folder itself must be there: it holds the manifest
             files.sync(folder)
-            for left in self.parts.glob("*.new"):
-                left.unlink()
-            self._done = self._recover(warn)
+            for path in filter(files.is_left, self.parts.iterdir()):
+                path.unlink()
+            self._done = self._recover(warn, begins)
 
     def done(self) -> int:
         """How many documents are recorded; they are the first ones, since documents are written in order."""
@@ -64,7 +70,7 @@ class Recorder:
 
     def states(self, index: int) -> dict[str, Any]:
         """What the methods had learned by the end of a document: the last one done, or the last one of a block."""
-        return json.loads((self.parts / Part(index, index).name("states")).read_text())
+        return untrusted.read_json(self.parts / Part(index, index).name("states"))
 
     def finish(self) -> None:
         """Merge the parts into the two tables, samples last, and remove the parts. Does nothing the second time."""
@@ -98,31 +104,36 @@ class Recorder:
         paths = [self.folder / f"{name}.parquet" for name in ("rounds", "samples")]
         for path in paths:
             if path.exists() and not _is_whole(path):
-                warn(f"{path} is damaged; set aside in {self.parts}/damaged")
+                warn(f"{path} is damaged; set aside in {self.folder}/damaged")
                 self._set_aside(path)
         if all(path.exists() for path in paths):
             return True
-        for path in paths:
-            path.unlink(missing_ok=True)
+        for path in filter(Path.exists, paths):
+            if self.parts.exists():  # it was merged from them, and will be again
+                path.unlink()
+            else:  # it is of no use without the other
+                self._set_aside(path)
         return False
 
-    def _recover(self, warn: Callable[[str], None]) -> int:
+    def _recover(self, warn: Callable[[str], None], begins: Callable[[int], bool]) -> int:
         """The first document to decode; sets aside what is torn and what lies behind it."""
         torn: list[str] = []
         done, known = 0, [0]
         for part in records.parts(self.folder):
             paths = [self.parts / part.name(name) for name in ("rounds", "samples")]
-            torn += [path.name for path in paths if not _is_whole(path, pages=part.first == part.last)]
+            torn += [path.name for path in paths if not _is_whole(path)]
             if torn:
                 break
             done = part.last + 1
-            if self._has_states(part.last):
+            if begins(done) or self._has_states(part.last):
                 known.append(done)
         start = known[-1]
         named = [(Part.of(path.name), path) for path in self.parts.glob("*.*")]
         aside = [path for part, path in named if part and part.last >= start]
         if torn:
-            warn(f"{self.parts}: {' and '.join(torn)} damaged, as after a power cut; set aside in {self.parts}/damaged")
+            warn(
+                f"{self.parts}: {' and '.join(torn)} damaged, as after a power cut; set aside in {self.folder}/damaged"
+            )
         if start < done:
             warn(f"{self.parts}: what methods had learned by document {done} is gone; going on from {start + 1}")
         if torn or start < done:
@@ -135,22 +146,22 @@ class Recorder:
     def _has_states(self, index: int) -> bool:
         try:
             return isinstance(self.states(index), dict)
-        except (OSError, ValueError):
+        except (OSError, UserError):
             return False
 
     def _set_aside(self, path: Path) -> None:
-        folder = self.parts / "damaged"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = self.folder / "damaged"
+        folder.mkdir(exist_ok=True)
         free = next(n for n in range(10**6) if not (folder / f"{n}-{path.name}").exists())
         os.replace(path, folder / f"{free}-{path.name}")
 
 
-def _is_whole(path: Path, pages: bool = False) -> bool:
-    """Whether a table can be read: by its end, where a cut shows, and if asked every page by its checksum."""
+def _is_whole(path: Path) -> bool:
+    """Whether a table can be read, every page by its checksum."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            if pages:
-                file.read()
+            for _ in file.iter_batches(columns=None):
+                pass
         return True
     except (OSError, pa.ArrowException):
         return False

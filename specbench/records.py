@@ -110,13 +110,13 @@ def read_rows(folder: Path, name: str, columns: list[str] | None = None) -> pa.T
     return scan(folder, name).to_table(columns=columns)
 
 
-def scan(folder: Path, name: str) -> ds.Dataset:
-    """As `read_rows`, but nothing is read yet."""
+def scan(folder: Path, name: str, known: "list[Part] | None" = None) -> ds.Dataset:
+    """As `read_rows`, but nothing is read yet; of an unfinished run, the parts that are known already."""
     whole = folder / f"{name}.parquet"
     schema = SAMPLES if name == "samples" else ROUNDS
     if whole.exists():
         return ds.dataset(whole, schema)  # columns that an older version lacks are null
-    paths = [folder / "parts" / part.name(name) for part in parts(folder)]
+    paths = [folder / "parts" / part.name(name) for part in (parts(folder) if known is None else known)]
     return ds.dataset(paths, schema) if paths else ds.dataset(schema.empty_table())
 
 

@@ -85,7 +85,7 @@ def execute(
             work = prepare(plan, folder, pair)
         finally:
             gc.enable()
-        recorder = Recorder(folder, warn)
+        recorder = Recorder(folder, warn, work.begins)
         if not recorder.merged and recorder.done() < work.total:
             started()
             try:
@@ -158,7 +158,7 @@ def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool
             for name, method in methods.items():
                 decoder.attempt(name, partial(method.reset, request.task))
                 if not begins:
-                    decoder.attempt(name, partial(method.restore, learned[name]))
+                    decoder.attempt(name, partial(_take_up, name, method, learned))
         _foretell(work, request, decoder)  # anew: what warm-ups left in it would be another thing in a resumed run
         order = list(methods)
         random.Random(f"{plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(order)
@@ -173,14 +173,21 @@ def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool
     return True
 
 
+def _take_up(name: str, method: Method, learned: dict[str, Any]) -> None:
+    method.restore(learned[name])
+
+
 def _foretell(work: Work, request: Request, decoder: Decoder) -> None:
     """Tell the methods that may know it what answers to a document are worth."""
     metric = task_info(request.task).metric
+
+    def tell(method: Foresighted) -> None:
+        score = scorer(work.tasks, request.task, request.doc_id, metric)
+        method.told(worth(work.pair.session("target"), partial(ending_of, work.pair, request), score))
+
     for name, method in work.methods.items():
         if isinstance(method, Foresighted):
-            score = scorer(work.tasks, request.task, request.doc_id, metric)
-            known = worth(work.pair.session("target"), partial(ending_of, work.pair, request), score)
-            decoder.attempt(name, partial(method.told, known))
+            decoder.attempt(name, partial(tell, method))
 
 
 def mark_divergence(
@@ -194,7 +201,11 @@ def mark_divergence(
             continue
         if methods[name].combination != methods[base].combination:  # exact, but for different things
             continue
-        found = diverged(Reference(pair, methods[name].combination), prompt, good[base]["tokens"], sample["tokens"])
+        try:
+            found = diverged(Reference(pair, methods[name].combination), prompt, good[base]["tokens"], sample["tokens"])
+        except Exception as error:  # of the models: the texts stand, and where they part is not known
+            warn(f"{sample['task']}, document {sample['doc_id']}: {name} was not set against {base}: {error}")
+            continue
         if found:
             sample |= {"diverged_at": found.at, "divergence_gap": found.gap, "divergence": found.kind}
 

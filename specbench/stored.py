@@ -108,20 +108,24 @@ class StoredRun:
         """`greedy`, or temperature, top-k and top-p where they are in use."""
         return "sampling not told" if "imported" in self.manifest else self.plan.sampling.name
 
+    @cached_property
+    def _parts(self) -> list[records.Part]:
+        """Of an unfinished run, which may go on meanwhile: all that is read here is of one moment."""
+        return records.parts(self.folder)
+
     def samples(self, columns: list[str] | None = None) -> pd.DataFrame:
         """Rows of `records.SAMPLES`, warm-up and failed ones among them. Raises UserError where they are damaged."""
-        self._check("samples")
-        return records.read_rows(self.folder, "samples", columns).to_pandas()
+        return self.scan_samples().to_table(columns=columns).to_pandas()
 
     def scan_samples(self) -> ds.Dataset:
         """As `samples`, but nothing is read yet."""
         self._check("samples")
-        return records.scan(self.folder, "samples")
+        return records.scan(self.folder, "samples", self._parts)
 
     def rounds(self) -> ds.Dataset:
         """Rows of `records.ROUNDS` to be scanned: there may be millions. Raises UserError where they are damaged."""
         self._check("rounds")
-        return records.scan(self.folder, "rounds")
+        return records.scan(self.folder, "rounds", self._parts)
 
     def scores(self) -> pd.DataFrame:
         """Rows of `records.SCORES`; raises UserError for an unfinished run."""
@@ -137,7 +141,7 @@ class StoredRun:
         if name in self._checked:
             return
         whole = self.folder / f"{name}.parquet"
-        parts = [self.folder / "parts" / part.name(name) for part in records.parts(self.folder)]
+        parts = [self.folder / "parts" / part.name(name) for part in self._parts]
         paths = [whole] if whole.exists() or name == "scores" else parts
         methods, tasks = [spec.name for spec in self.plan.methods], [line.task for line in self.plan.tasks]
         texts = stored_tables.check(paths, name, methods, tasks)

@@ -21,6 +21,7 @@ KEYS = {
 }
 # Columns that may be below 0, or infinite; `accepted` is looked at where the draft is told.
 SIGNED = ("accepted", "seed", "temperature_c", "divergence_gap", "value", "stderr")
+LARGE = 2**31  # bytes in memory of a table that may have millions of rows; it is read in batches
 LARGEST = {"drafted": 2**15, "levels": 2**15, "decisions": len(records.DECISIONS) - 1}
 FINISHES = ("eos", "stop", "length", "error")
 # What is told of each drafted token.
@@ -39,7 +40,7 @@ def check(paths: Sequence[Path], name: str, methods: Sequence[str], tasks: Seque
     as it, and rows that are there twice.
     """
     for path in paths:
-        schema = parquet.check(path, SCHEMAS[name], KEYS[name])
+        schema = parquet.check(path, SCHEMAS[name], KEYS[name], least=LARGE)
         if _version(schema) > records.VERSION:
             raise UserError(f"{path} was written by a later version of specbench; read it with that one")
     of = TEXT if name != "scores" else [*KEYS[name], "doc_id"]

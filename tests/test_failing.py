@@ -166,13 +166,26 @@ def test_what_a_killed_process_left_is_no_run(tmp_path):
     folder = tmp_path / "run"
     assert unused(folder)
     folder.mkdir()
-    for name in (".lock", "manifest.json.new"):
+    for name in (".lock", "manifest.json.0123abcd.new"):
         (folder / name).touch()
         assert unused(folder)
     with claimed(folder):
         assert [path.name for path in folder.iterdir()] == [".lock"]
+    (folder / "thesis.new").touch()  # the user's
+    assert not unused(folder)
+    with claimed(folder):
+        assert (folder / "thesis.new").exists()
     (folder / "manifest.json").touch()
     assert not unused(folder) and not unused(folder / "manifest.json")
+
+
+def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path):
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to("../victim")
+    with pytest.raises(OSError, match="lock"), claimed(tmp_path / "run"):
+        pass
+    assert (tmp_path / "victim").read_text() == "precious"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": "x", "host": 1}'])
@@ -217,7 +230,7 @@ def test_whole_files(tmp_path):
     link = tmp_path / "link"
     link.symlink_to("file")
     files.write_text(link, "new")
-    assert link.is_symlink() and path.read_text() == "new"
+    assert not link.is_symlink() and link.read_text() == "new" and path.read_text() == "old"
     with pytest.raises(OSError, match=r"missing/file'"):
         files.write_text(tmp_path / "missing" / "file", "")
     files.write_text(Path(os.devnull), "gone")

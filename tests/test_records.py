@@ -246,13 +246,13 @@ def test_a_torn_part_is_set_aside_and_named(recorder, how, table):
     again = Recorder(recorder.folder, said.append)
     assert again.done() == 3 and again.states(2)["sps"] == [[2, 1, 2]]
     assert len(said) == 1 and f"000003.{table}.parquet" in said[0] and "damaged" in said[0]
-    assert f"0-000003.{table}.parquet" in names(recorder.parts / "damaged")
+    assert f"0-000003.{table}.parquet" in names(recorder.folder / "damaged")
     assert texts(recorder.folder) == expected_texts(3)
     write(again, 3)
     assert texts(recorder.folder) == expected_texts(4)
     tear(recorder.parts / f"000003.{table}.parquet", how)
     Recorder(recorder.folder)  # a second one of the same name does not replace the first
-    assert {f"{n}-000003.{table}.parquet" for n in (0, 1)} <= set(names(recorder.parts / "damaged"))
+    assert {f"{n}-000003.{table}.parquet" for n in (0, 1)} <= set(names(recorder.folder / "damaged"))
 
 
 @pytest.mark.parametrize(("torn", "start"), [(9, 8), (6, 4), (1, 0)])

@@ -245,3 +245,41 @@ def test_the_filter_of_each_machine(
     assert _answer(code, architecture, 0x40000000 + read) == refuse | errno.EPERM
     assert _answer(code, 0x40000003, read) == 0x80000000  # calls of the 32-bit machine end the process
     assert filter_code("vax", 77) is None
+
+
+# Signals by way of a file: the kernel sends them to whom the file belongs when something is written to it.
+OWNER = """
+import fcntl, os, struct
+reader, writer = os.pipe()
+for reach in (
+    lambda: fcntl.fcntl(reader, fcntl.F_SETOWN, os.getppid()),
+    lambda: fcntl.fcntl(reader, 15, struct.pack("ii", 1, os.getppid())),
+    lambda: fcntl.fcntl(reader, fcntl.F_SETSIG if hasattr(fcntl, "F_SETSIG") else 10, 9),
+    lambda: fcntl.ioctl(reader, 0x8901, struct.pack("i", os.getppid())),
+):
+    try:
+        reach()
+    except PermissionError:
+        continue
+    raise AssertionError("a file may signal another process")
+assert fcntl.fcntl(reader, fcntl.F_GETFL) == os.O_RDONLY
+"""
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap", "namespaces", "limits"])
+def test_no_process_is_signalled_by_way_of_a_file(kind: str) -> None:
+    if kind != "limits" and sandbox.problem_of(kind):
+        pytest.skip(f"no {kind} here")
+    assert sandbox.run_in(kind, OWNER, seconds=5, memory_mb=512) == Outcome(True, "passed", "")
+
+
+def test_a_program_that_ends_its_watcher_has_failed_and_the_next_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = sandbox.run_in
+
+    def run_in(kind: str, program: str, **given: float) -> Outcome:
+        if program == "murder":
+            raise UserError("the sandbox for generated programs did not start: it ended without a word")
+        return own(kind, program, **given)
+
+    monkeypatch.setattr(sandbox, "run_in", run_in)
+    assert passes("murder").reason == "killed" and passes("x = 1").passed

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from specbench.config import UserError, validated
 from specbench.importers.told import LARGEST, Count, Entry, Row, Seconds, Told, entries
 
+MOST_NAMED = 10  # questions in a warning
 FAILED = "ERROR"  # the text that Spec-Bench gives a prompt that raised
 
 
@@ -61,8 +62,11 @@ def read(path: Path, by_category: bool) -> Told:
             told.add((by_category and one.category) or "spec-bench", one.question_id, repeat, sample, rounds)
     for seconds, same in times.items():
         if len(same) > 1:
+            named = ", ".join(same[:MOST_NAMED]) + (
+                f" and {len(same) - MOST_NAMED} more" if len(same) > MOST_NAMED else ""
+            )
             told.warnings.append(
-                f"{path.name}: questions {', '.join(same)} have exactly the same wall_time, {seconds} s; Spec-Bench "
+                f"{path.name}: questions {named} have exactly the same wall_time, {seconds} s; Spec-Bench "
                 "gives a failed prompt the time of the one before it, so look at them"
             )
     return told

@@ -27,6 +27,7 @@ MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
             "fork": (56, 57, 58),  # clone, fork, vfork
             "signal": (62, 200, 234, 129, 297),  # kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo
             "limit": (302,),  # prlimit64
+            "owner": (72, 16),  # fcntl, ioctl
             "absent": (319,),  # memfd_create
             "refused": (
                 *(41, 29, 64, 68, 240),  # socket, shmget, semget, msgget, mq_open
@@ -46,6 +47,7 @@ MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
             "fork": (220,),
             "signal": (129, 130, 131, 138, 240),
             "limit": (261,),
+            "owner": (25, 29),
             "absent": (279,),
             "refused": (
                 *(198, 194, 190, 186, 180),
@@ -63,7 +65,8 @@ MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
 CLONE3 = 435
 ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06  # classic BPF
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data (low words)
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data (low words)
+OWNERS = (8, 10, 15, 0x8901, 0x8902)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP: signals by way of a file
 FOREIGN_ABI = 0x40000000  # numbers of the 32-bit ABI on x86-64
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 
@@ -87,6 +90,11 @@ def filter_code(machine: str, own_id: int) -> bytes | None:
     for number in numbers["limit"]:
         code += [(EQUAL, 0, 5, number), (LOAD, 0, 0, FIRST_ARGUMENT), (EQUAL, 1, 0, 0), (EQUAL, 0, 1, own_id)]
         code += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, ERRNO | errno.EPERM)]
+    for number in numbers["owner"]:
+        code += [(EQUAL, 0, 2 * len(OWNERS) + 2, number), (LOAD, 0, 0, SECOND_ARGUMENT)]
+        for command in OWNERS:
+            code += [(EQUAL, 0, 1, command), (RETURN, 0, 0, ERRNO | errno.EPERM)]
+        code.append((RETURN, 0, 0, ALLOW))
     answers = [
         (errno.EAGAIN, numbers["fork"]),  # what a limit on processes answers
         (errno.ENOSYS, (CLONE3, *numbers["absent"])),  # so that libraries try their other way
