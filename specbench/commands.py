@@ -137,7 +137,8 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
     else:
         assert given is not None
         if out and not unused(out):
-            raise UserError(f"{out} exists; go on with it by --resume {out}, or choose another --out")
+            on = f"go on with it by --resume {out}, or " if (out / "manifest.json").exists() else ""
+            raise UserError(f"{out} exists; {on}choose another --out")
         folder, chosen = out or default_folder(given), given
     for line in quick_lines(folder, chosen.device):
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
@@ -272,7 +273,7 @@ def default_folder(chosen: Plan) -> Path:
 
 def _how_to_go_on(folder: Path) -> str:
     begun = (folder / "manifest.json").exists()
-    return f"to go on: specbench run --resume {folder}" if begun else "nothing was written"
+    return f"to go on: specbench run --resume {folder}{permissions.flags()}" if begun else "nothing was written"
 
 
 def _difference(one: Plan, other: Plan) -> str:
@@ -288,4 +289,5 @@ def _difference(one: Plan, other: Plan) -> str:
 def _check_disk(folder: Path) -> None:
     found = disk(folder)
     if found.level == "error":
-        raise UserError(f"{found.message}; {found.remedy}")
+        remedy = "make room or let it be written" if (folder / "manifest.json").exists() else found.remedy
+        raise UserError(f"{found.message}; {remedy}")

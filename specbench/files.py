@@ -33,7 +33,7 @@ def whole(path: Path) -> Iterator[Path]:
     except BaseException as error:
         with suppress(OSError):
             new.unlink()
-        if isinstance(error, OSError) and error.filename == str(new):
+        if isinstance(error, OSError) and error.filename in (None, str(new)):
             error.filename = str(path)  # the user never named the other
         raise
     sync(path.parent)

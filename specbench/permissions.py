@@ -56,6 +56,15 @@ def permitted(
         _in_force.reset(token)
 
 
+def flags() -> str:
+    """The flags in force, as they stand on a command line, each behind a blank."""
+    now = _in_force.get()
+    named = {"--trust-remote-code": now.trust_remote_code, "--allow-pickle": now.allow_pickle}
+    named |= {"--allow-code-execution": now.allow_code_execution}
+    given = [flag for flag, permitted in named.items() if permitted]
+    return "".join(f" {one}" for one in [*given, *(f"--allow-entry-point {one}" for one in sorted(now.entry_points))])
+
+
 def check_loading(plan: Plan, weights: bool = True) -> None:
     """Before a plan's models, or without `weights` their tokenizers, are loaded.
 

@@ -111,7 +111,8 @@ class Recorder:
         for path in filter(Path.exists, paths):
             if self.parts.exists():  # it was merged from them, and will be again
                 path.unlink()
-            else:  # it is of no use without the other
+            else:
+                warn(f"{path} is of no use without the other table; set aside in {self.folder}/damaged")
                 self._set_aside(path)
         return False
 

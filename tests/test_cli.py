@@ -424,6 +424,8 @@ def test_memory_of_another_tokenizer_and_no_memory(here):
 def test_a_folder_that_exists(finished, here):
     (here / "mine").mkdir()
     write("mine/notes.txt", "not to be lost")
+    assert "--resume" not in refused("run", "--method", "csd", "--suite", "smoke", "--out", "mine")
+    write("mine/manifest.json", "{}")
     text = refused("run", "--method", "csd", "--suite", "smoke", "--out", "mine")
     assert "--resume mine" in text and "--out" in text
 

@@ -42,5 +42,7 @@ def main() -> None:
     """The `specbench` command."""
     # Tokenizers warn about forks and hub lookups retry for minutes unless told otherwise.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it was closed, as by >&-)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     gc.disable()  # while commands import what they need (`user_errors` ends that): it saves a quarter of the time
     sys.exit(app())
