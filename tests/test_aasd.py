@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 
 from specbench import config
 from specbench.decoding import trees
@@ -230,6 +230,7 @@ def test_a_threshold_of_the_likeliest_is_the_target_alone(monkeypatch, architect
 
 
 def test_a_repetitive_text_takes_few_rounds_and_one_wait_each(monkeypatch):
+    without_looking(monkeypatch)
     model = naive_lookup.repetitive(0, 0.0).to(DEVICE)
     prompt = [1, 2, 3, *oracle.greedy(model.cpu(), [1, 2, 3], 30)]
     rounds = method_of(model.to(DEVICE)).rounds(prompt, GREEDY, torch.Generator(DEVICE))

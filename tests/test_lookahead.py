@@ -10,7 +10,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 
 from specbench import config
 from specbench.decoding import trees
@@ -392,6 +392,7 @@ def test_a_token_emitted_by_another_draw_than_the_tested_one_is_found(monkeypatc
 @pytest.mark.parametrize("sampling", (GREEDY, Sampling(1.0)), ids=("greedy", "sampled"))
 def test_the_host_waits_once_a_round(monkeypatch, sampling):
     """The window's guesses set out before the verdict is waited for, and are not read until it is there."""
+    without_looking(monkeypatch)
     events, sent = [], []
     to, tolist = torch.Tensor.to, torch.Tensor.tolist
 

@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 from test_rsd import Table, law, texts, warped
 
 from specbench import config
@@ -155,6 +155,7 @@ def test_samples_from_a_target_with_a_cache(replacement):
 
 @KINDS
 def test_the_host_waits_once_for_a_draft(monkeypatch, replacement):
+    without_looking(monkeypatch)
     method = MDSD(*(Session(model, "") for model in pair("llama")), chosen(replacement))
     drafter, events = method.independent or method.drafter, []
     drafter.begin([1, 2, 3])

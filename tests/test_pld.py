@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -188,6 +188,7 @@ def test_a_repetitive_text_takes_few_rounds_and_a_miss_is_a_plain_step():
 
 @pytest.mark.parametrize("sampling", (GREEDY, Sampling(1.0)), ids=("greedy", "sampled"))
 def test_the_host_waits_once_a_round(monkeypatch, sampling):
+    without_looking(monkeypatch)
     rounds = build(chosen(), stub("llama"), None).rounds([1, 2, 3, 1, 2], sampling, torch.Generator(DEVICE))
     next(rounds)
     waits, tolist = [], torch.Tensor.tolist

@@ -245,7 +245,7 @@ def test_index_names_tasks_metrics_and_counterparts(manager: TaskManager) -> Non
     index = yaml.safe_load((TASKS / "index.yaml").read_text())
     fields = {"description", "hub", "data", "metric", "max_new_tokens", "counterpart"}
     for name, entry in index.items():
-        assert name in manager.all_subtasks and set(entry) - {"calibration"} == fields
+        assert name in manager.all_subtasks and set(entry) - {"calibration", "runs_code"} == fields
         counterparts = entry["counterpart"] or []
         assert {*([counterparts] if isinstance(counterparts, str) else counterparts)} <= set(index)
         if entry["hub"] is None:

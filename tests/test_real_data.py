@@ -25,7 +25,9 @@ def run(real_data, tmp_path_factory):
     ]
     suite.write_text(json.dumps({"description": "short", "tasks": lines}))
     arguments = ["run", "--method", "csd", "--method", "sps", "--suite", str(suite), "--limit", "2"]
-    result = CliRunner().invoke(app, [*arguments, "--data-dir", str(real_data), "--out", str(folder)])
+    result = CliRunner().invoke(
+        app, [*arguments, "--data-dir", str(real_data), "--allow-code-execution", "--out", str(folder)]
+    )
     assert result.exit_code == 0, result.output
     return folder
 

@@ -260,9 +260,11 @@ def engine(tmp_path, monkeypatch):
         plans.append(plan)
         if folder.exists():
             shutil.rmtree(folder)
-        make_run(folder)
+        make_run(folder, tasks=tuple(line.task for line in plan.tasks))
         data = yaml.safe_load((folder / "manifest.json").read_text())
-        data["plan"] = plan.model_dump(mode="json")
+        asked = plan.model_dump(mode="json")
+        others = [one for one in data["plan"]["methods"] if one["name"] not in {spec.name for spec in plan.methods}]
+        data["plan"] = asked | {"methods": [*asked["methods"], *others]}  # a made-up run has rows of them too
         files.write_json(folder / "manifest.json", data)
         return True
 

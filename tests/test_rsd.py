@@ -7,7 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 
 from specbench import config
 from specbench.decoding import multidraft
@@ -293,6 +293,7 @@ def test_the_draft_models_cache_keeps_the_text_alone():
 
 @pytest.mark.parametrize(("name", "looks"), [("beam", 3), ("constant", 1)])
 def test_how_often_the_host_waits_for_a_draft(monkeypatch, name, looks):
+    without_looking(monkeypatch)
     session, events = Session(pair("llama")[1], "draft"), []
     drafter = DRAFTERS[name](session)
     drafter.begin([1, 2, 3])

@@ -10,7 +10,7 @@ from gates import GREEDY, decode
 from test_cli import call, refused
 from test_prefix import Told
 
-from specbench import commands, config, files, lm_eval_model, records
+from specbench import commands, config, files, lm_eval_model, ready, records
 from specbench import run as engine
 from specbench.config import UserError
 from specbench.manifest import check_same
@@ -198,7 +198,7 @@ def test_auto_on_a_gpu_takes_graphs_first(pocket, monkeypatch):
 def test_auto_leaves_a_methods_failure_to_its_samples(pocket, lacking, monkeypatch):
     """As without `auto`: a row for each, and exit code 3."""
     monkeypatch.setattr(SpS, "rounds", lambda *_: 1 / 0)
-    monkeypatch.setattr(engine, "load_pair", lambda *_: pocket)
+    monkeypatch.setattr(ready, "load_pair", lambda *_: pocket)
     assert commands.run(make_plan(), Path("eager"), None) == 3
     assert commands.run(make_plan(runtime="auto"), Path("run"), None) == 3
     assert told()["runtime"]["name"] == "static"
@@ -212,7 +212,7 @@ def test_auto_refuses_a_sampling_as_the_others_do(pocket, lacking):
 
 
 def test_auto_is_understood_by_lm_eval_too(pocket, lacking, monkeypatch):
-    monkeypatch.setattr(engine, "load_pair", lambda *_: pocket)
+    monkeypatch.setattr(lm_eval_model, "load_pair", lambda *_: pocket)
     prompt = ("Question: 2 + 3?\nAnswer:", (), 8, 0.0)
     expected = lm_eval_model.text_generator("pocket", "sps")(*prompt)
     assert lm_eval_model.text_generator("pocket", "sps", runtime="static")(*prompt) == expected

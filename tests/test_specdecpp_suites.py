@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
@@ -192,16 +193,13 @@ def test_left_out_documents_are_told_in_one_line(monkeypatch, tmp_path, capsys):
     """And how a run samples, where it does not take the likeliest token."""
     plan = commands.plan([], "specdecpp", "pocket", [], "vanilla", 1)
 
-    def carry_out(chosen, folder):
-        folder.mkdir()
-        manifest = dict.fromkeys(["plan", "models", "inputs", "requests", "generation", "headline", "environment"])
-        (folder / "manifest.json").write_text(json.dumps(manifest | {"schema": 1, "left_out": {"pocket_ruler": 7}}))
-        return True
+    stored = SimpleNamespace(manifest={"left_out": {"pocket_ruler": 7}})
 
     class Summary:
         errors = pytest.importorskip("pandas").Series([0])
 
-    monkeypatch.setattr(commands, "carry_out", carry_out)
+    monkeypatch.setattr(commands, "carry_out", lambda chosen, folder: True)
+    monkeypatch.setattr(commands, "StoredRun", lambda folder: stored)
     monkeypatch.setattr(commands.reading, "show", lambda folder, format: Summary)
     assert commands.run(plan, tmp_path / "run", None) == 0
     printed = capsys.readouterr().out

@@ -34,6 +34,7 @@ from faults import clocks, failing, folders, kill, logits, long_run, power, spac
 from faults.bench import Bench, Fault, Outcome
 
 KINDS = {
+    "long": long_run.faults,  # first: it takes as long as half of the others
     "kill": kill.faults,
     "power": power.faults,
     "space": space.faults,
@@ -42,7 +43,6 @@ KINDS = {
     "logits": logits.faults,
     "folders": folders.faults,
     "clocks": clocks.faults,
-    "long": long_run.faults,
 }
 WORKERS = 2
 OWN_MOUNTS = "SPECBENCH_FAULTS_MOUNTS"  # set in a process that may mount a disk of its own
