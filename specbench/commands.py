@@ -5,7 +5,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,14 @@ def run(given: Plan | None, out: Path | None, resume: Path | None) -> int:
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     if chosen.temperature:
         console.print(f"sampled: {chosen.sampling.name}", style="dim", highlight=False, markup=False)
-    if not carry_out(chosen, folder):
+    try:
+        finished = carry_out(chosen, folder)
+    finally:
+        if not (out or resume):
+            with suppress(OSError):  # they are not empty
+                folder.rmdir()
+                folder.parent.rmdir()
+    if not finished:
         return 130
     for task, count in StoredRun(folder).manifest.get("left_out", {}).items():
         console.print(
@@ -261,14 +268,18 @@ def stop_requests() -> Iterator[Stopping]:
 
 
 def default_folder(chosen: Plan) -> Path:
-    """A new folder in runs/, named after the time, the suite and the methods."""
+    """Make a new folder in runs/, named after the time, the suite and the methods."""
     names = [spec.name for spec in chosen.methods if spec.name != chosen.against(spec.name)]
     methods = "-".join(names) or chosen.baseline
     if methods and len(methods) > LONG_NAME:
         methods = f"{len(names)}-methods"
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{files.safe_name(f'{chosen.suite}-{methods}')}"
-    several = (Path("runs") / (f"{name}-{number}" if number > 1 else name) for number in itertools.count(1))
-    return next(folder for folder in several if not folder.exists())  # another run may have begun in this second
+    for number in itertools.count(1):  # another run may have begun in this second
+        folder = Path("runs") / (f"{name}-{number}" if number > 1 else name)
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
+    return folder
 
 
 def _how_to_go_on(folder: Path) -> str:

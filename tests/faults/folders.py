@@ -41,7 +41,7 @@ def read_only(bench: Bench, goal: int, work: Path) -> Outcome:
         command = Command(bench.words(folder), work / "said", {"block": BLOCK, "small_disk": None})
     code, kept = command.end(), place.kept(folder)
     subprocess.run(["umount", disk], check=True)
-    found = refused(code, command, what, "Read-only file system")
+    found = refused(code, command, what, "Read-only file system", "cannot be written")
     command = bench.again(folder, 0.0, work / "end", {"small_disk": None})
     return both(found, bench.judged(folder, 0.0, command.end(), command, what, kept))
 

@@ -144,7 +144,7 @@ WRITERS = (
         lambda p: ["profile", "--ceilings", *p.pair],
         fresh=True,
         cache=True,
-        tells="ceilings of this machine cannot be kept ([Errno 28] No space left on device)",
+        tells="ceilings of this machine cannot be kept ([Errno 28] No space left on device",
         refused=0,
     ),
 )
