@@ -40,8 +40,9 @@ def in_a_step(bench: Bench, method: str, step: str, error: str, work: Path) -> O
     given: dict[str, Any] = {"method": method, "step": step, "error": error, "calls": [2]}
     what, folder = f"{error} in {step} of {method}", work / "run"
     faults = {"block": BLOCK, "fail": given}
-    command = Command(bench.words(folder), work / "said", faults)
-    if step == "restore":
+    if step != "restore":
+        command = Command(bench.words(folder), work / "said", faults)
+    else:
         given["calls"] = [1]
         command = Command(bench.words(folder), work / "said-first", {"block": BLOCK, "slow": 0.3})
         command.until(lambda: len(place.kept(folder)) > 10)
