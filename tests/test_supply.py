@@ -108,7 +108,7 @@ def test_what_is_imported_is_declared():
                 imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 imported.add(str(node.module).split(".")[0])
-    needed = {packages.get(name, name) for name in imported - sys.stdlib_module_names - {"vllm"}}
+    needed = {packages.get(name, canonicalize_name(name)) for name in imported - sys.stdlib_module_names - {"vllm"}}
     assert needed >= {"torch", "lm-eval", "pyyaml", "datasets"}
     assert needed - declared - brought.keys() - {"specbench", "specbench-harness"} == set()
 

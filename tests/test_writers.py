@@ -24,6 +24,7 @@ APART = {
     ("files.py", "write_text"): "it is `whole` itself",
     ("claim.py", "_locked"): "a lock is made in place",
     ("datastore_build.py", "__init__"): "into a folder beside, which is renamed",
+    ("cli/__init__.py", "main"): "in the place of outputs that were closed, to nowhere",
     ("train/checkpoint.py", "save_checkpoint"): "into memory; the file is whole",
     ("heads.py", "write_head"): "into memory; the file is whole",
     ("sandbox/jail.py", "unshare"): "into /proc",
