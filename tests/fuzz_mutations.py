@@ -18,7 +18,7 @@ HOSTILE: list[Any] = [
     *({"a": {"b": [1]}}, list(range(100)), "1e999", "nan", "true", "2024-01-01", "!!python/object/apply:os.system"),
 ]
 YAML_LINES = [
-    "x: !!python/object/apply:os.system ['touch /tmp/pwned']",
+    "x: !!python/object/apply:os.system ['true']",
     "!!python/name:os.system",
     "\n".join(["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10))]),
     "x: &x [*x]",
