@@ -1,7 +1,12 @@
 """The plan of a run: all that decides what it does, resolved from a pair, a suite, methods and options."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from pydantic import Field, field_validator
 
+from specbench import config
+from specbench.base.console import console
 from specbench.config import (
     RUNTIMES,
     MethodSpec,
@@ -10,23 +15,28 @@ from specbench.config import (
     Settings,
     SuiteSpec,
     TaskLine,
+    UserError,
     load_suite,
     task_info,
 )
 
+EACH = "each"  # the baseline of every method is its own
+
+Specs = dict[str, MethodSpec]  # by name
+
 
 class Plan(Settings):
-    """All that decides what a run does; a run can be repeated from it, and is resumed only under the same one."""
+    """All that decides what a run does. A run can be repeated from its plan, and goes on under the same plan only."""
 
     pair: PairSpec
     methods: tuple[MethodSpec, ...]  # the baseline is one of them
     baseline: str | None
-    baselines: dict[str, str] = Field(default={}, description="of the methods that have another one")
+    baselines: dict[str, str] = Field(default={}, description="by method, if it is another one")
     suite: str
     tasks: tuple[TaskLine, ...]
     limit: int | None = None
     max_length: int | None = None
-    split: str | None = Field(default=None, description="other documents than those that the tasks evaluate")
+    split: str | None = Field(default=None, description="documents other than those that the tasks evaluate")
     repeats: int = Field(default=1, ge=1)
     seed: int = 0
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -35,7 +45,7 @@ class Plan(Settings):
     device: str = "auto"
     dtype: str = "auto"
     runtime: str = "eager"
-    share_prefix: bool = Field(default=True, description="read once what the prompts of a task begin with alike")
+    share_prefix: bool = Field(default=True, description="read the common beginning of a task's prompts once")
     data_dir: str | None = None
     chat_template: bool = False
     trust_remote_code: bool = False
@@ -57,24 +67,143 @@ class Plan(Settings):
         return SamplingSpec(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
 
 
-def resolve_tasks(suite: SuiteSpec, pair: PairSpec, data_dir: str | None) -> tuple[TaskLine, ...]:
-    """The suite's tasks, or for a bundled pair their bundled counterparts, unless real data was given.
+def resolve_plan(
+    methods: Sequence[str],
+    suite: str,
+    pair: str = "pocket",
+    assignments: Sequence[str] = (),
+    baseline: str | None = EACH,
+    limit: int | None = None,
+    data_dir: str | None = None,
+    params: Sequence[str] = (),
+    **options: Any,
+) -> Plan:
+    """The plan that a command line asks for.
 
-    No task comes twice. A line that has one counterpart decides how that is run; a mixture brings the rest of its own.
+    Args:
+        methods: names or YAML files; if empty, the suite's own methods.
+        suite, pair: names or YAML files; a pair also as target=NAME_OR_PATH,draft=NAME_OR_PATH.
+        assignments: METHOD.KEY=VALUE texts, which change settings before the baselines join.
+        baseline: the method that all speedups are against, EACH for every method's own, or None.
+        params: KEY=V1,V2,… texts; each method but the baseline becomes a variant for every combination of values.
+        limit: documents of each task; None for all.
+        data_dir: a folder of DATA_SPLIT.jsonl files that replace the hub's data sets.
+        options: further fields of the plan; temperature, top_k and top_p are the suite's if missing or None.
+
+    Raises:
+        UserError: a name, setting or value does not exist, or two of them contradict each other.
+    """
+    pair_spec, suite_spec = config.load_pair(pair), config.load_suite(suite)
+    if not (methods or suite_spec.methods):
+        raise UserError(f"the suite {suite} brings no methods; name some: --method csd --suite {suite}")
+    brought = [] if methods else config.suite_methods(suite_spec)
+    common = config.load_method(baseline) if baseline not in (None, EACH) else None
+    specs = _by_name([*([common] if common else []), *map(config.load_method, methods), *brought])
+    specs = _assigned(specs, assignments)
+    if params:
+        specs = _swept(specs, params, common, baseline)
+    against: dict[str, Any] = dict.fromkeys(specs, common and common.name)
+    if baseline == EACH:
+        specs, against = _with_baselines(specs)
+    tasks = resolve_tasks(suite_spec, pair_spec, data_dir)
+    if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
+        named = ", ".join(line.task for line in tasks)
+        console.print(f"pair {pair_spec.name}: the bundled tasks stand in: {named}", style="dim")
+    chosen = {key: options.pop(key, None) for key in SamplingSpec.model_fields}
+    sampling = suite_spec.sampling.model_dump() | {key: value for key, value in chosen.items() if value is not None}
+    main = next(iter(against.values()))
+    fields = {
+        "pair": pair_spec,
+        "methods": tuple(specs.values()),
+        "baseline": main,
+        "baselines": {name: base for name, base in against.items() if base != main},
+        "suite": suite_spec.name,
+        "tasks": tasks,
+        "limit": limit or suite_spec.limit,
+        "max_length": suite_spec.max_length,
+        "data_dir": data_dir,
+    }
+    return config.validated(Plan, fields | sampling | options, "run")
+
+
+def _by_name(methods: Sequence[MethodSpec]) -> Specs:
+    """Each method once. Raises UserError if two different ones share a name."""
+    specs: Specs = {}
+    for spec in methods:
+        if specs.get(spec.name, spec) != spec:
+            raise UserError(f"two different methods are called {spec.name}; rename the file of one")
+        specs[spec.name] = spec
+    return specs
+
+
+def _assigned(specs: Specs, assignments: Sequence[str]) -> Specs:
+    """The methods with the settings that `--set METHOD.KEY=VALUE` changes, in all variants of METHOD."""
+    specs = dict(specs)
+    for method, settings in config.parse_assignments(assignments).items():
+        variants = [name for name in specs if name == method or name.startswith(f"{method}[")]
+        if not variants:
+            raise UserError(f"--set {method}.…: this run has no method {method!r}; it has {', '.join(specs)}")
+        for name in variants:  # a setting that a variant is named after stays
+            changes = {key: value for key, value in settings.items() if f"{key}=" not in name}
+            specs[name] = config.override(specs[name], changes)
+    return specs
+
+
+def _swept(specs: Specs, params: Sequence[str], common: MethodSpec | None, baseline: str | None) -> Specs:
+    """The common baseline as it is, and every other method as its variants."""
+    kept = [spec for spec in specs.values() if spec == common]
+    swept = [spec for spec in specs.values() if spec != common]
+    if not swept or (baseline == EACH and not any(spec.settings for spec in swept)):
+        raise UserError(f"{[*kept, *swept][0].name} is the baseline and is not swept; choose another --method")
+    axes = config.parse_params(params)
+    variants = [variant for spec in swept for variant in config.grid(spec, axes)]
+    return {spec.name: spec for spec in [*kept, *variants]}
+
+
+def _with_baselines(specs: Specs) -> tuple[Specs, dict[str, str]]:
+    """The methods after the baselines that they need, each once, and the name of everyone's baseline.
+
+    A method that shares no setting with its baseline takes the baseline's variant that the other methods have, if they
+    all have the same one.
+    """
+    by_identity = {spec.identity: spec for spec in specs.values()}
+    bases = {name: config.baseline_of(spec) for name, spec in specs.items()}
+    bases = {name: by_identity.get(base.identity, base) for name, base in bases.items()}
+    sharing_none = [name for name, spec in specs.items() if not spec.settings.keys() & bases[name].settings.keys()]
+    for name in sharing_none:
+        others = [*specs.values(), *(base for other, base in bases.items() if other not in sharing_none)]
+        variants = {spec.identity: spec for spec in others if spec.method == bases[name].method}
+        if len(variants) == 1:
+            (bases[name],) = variants.values()
+    for name, base in bases.items():
+        if (same := specs.get(base.name)) and same.identity != base.identity:
+            raise UserError(
+                f"{name} needs {base.name} with its own settings as the baseline, and this run has another "
+                f"{base.name}; give both the same settings, or --baseline {base.name}"
+            )
+    methods = {spec.name: spec for spec in [*bases.values(), *specs.values()]}
+    return methods, {name: bases[name].name if name in bases else name for name in methods}
+
+
+def resolve_tasks(suite: SuiteSpec, pair: PairSpec, data_dir: str | None) -> tuple[TaskLine, ...]:
+    """The suite's tasks; for a bundled pair without `data_dir`, their bundled counterparts.
+
+    No task comes twice. If a line has that counterpart alone, it decides the counterpart's settings; else the first
+    mixture with it does.
     """
     if not pair.bundled or data_dir:
         return suite.tasks
     places = [(line, task_info(line.task).counterparts or (line.task,)) for line in suite.tasks]
-    own: dict[str, TaskLine] = {}
+    alone: dict[str, TaskLine] = {}
     for line, (name, *others) in places:
         if not others:
-            own.setdefault(name, line)
-    lines = {name: own.get(name, line).model_copy(update={"task": name}) for line, names in places for name in names}
+            alone.setdefault(name, line)
+    lines = {name: alone.get(name, line).model_copy(update={"task": name}) for line, names in places for name in names}
     return tuple(lines.values())
 
 
 def preparing(pair: PairSpec, suite: str, spec: MethodSpec, documents: int, seed: int, data_dir: str | None) -> Plan:
-    """A plan for what is learned before a run: one method, and so many documents of each task of a suite."""
+    """A plan for calibration or training: one method, and a number of documents of each task of a suite."""
     suite_spec = load_suite(suite)
     return Plan(
         pair=pair,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from synthetic import scores, write_run
 
-from specbench import records
-from specbench.console import console
+from specbench.base.console import console
+from specbench.results import records
 
 TASKS, METHODS, ROUNDS = 4, 8, 62
 MOST_SECONDS, MOST_MEGABYTES = 10, 1500  # for ten million rounds on two cores
@@ -20,7 +20,7 @@ MEASURED = """
 import resource, sys, time
 from pathlib import Path
 from specbench import compare
-from specbench.stored import StoredRun
+from specbench.results.stored import StoredRun
 began = time.perf_counter()
 table = compare.summary(compare.measured([StoredRun(Path(sys.argv[1]))]))
 seconds = time.perf_counter() - began

@@ -9,16 +9,16 @@ from time import perf_counter
 
 import torch
 
-from specbench.bench import FAMILIES, bundled_prompts
 from specbench.config import load_method, validated
 from specbench.config import load_pair as read_pair
-from specbench.decoding.drafters import ModelDrafter
-from specbench.decoding.generate import Ending, Limits, until_end
-from specbench.decoding.types import Sampling
-from specbench.memory import Memory, find_memory
+from specbench.engine.drafters import ModelDrafter
+from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.models.pair import load_pair
+from specbench.engine.types import Sampling
 from specbench.methods.csd import CSD, Settings
-from specbench.models import load_pair
-from specbench.run import encode
+from specbench.methods.csd_memory import Memory, find_memory
+from specbench.run.prepare import encode
+from specbench.studies.bench import FAMILIES, bundled_prompts
 
 DOCUMENTS = 10  # of each family
 BOUND = 0.01

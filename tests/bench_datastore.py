@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from specbench import config
-from specbench.datastore import Datastore, find_datastore
-from specbench.datastore_build import SHARD, build
-from specbench.decoding.types import Sampling
+from specbench.engine.models.pair import load_tokenizer, vocabulary_hash
+from specbench.engine.types import Sampling
 from specbench.methods import rest
-from specbench.models import load_tokenizer, vocabulary_hash
+from specbench.methods.rest_datastore import Datastore, find_datastore
+from specbench.training.rest import SHARD, build
 
 VOCABULARY = 128_000
 DOCUMENT = 1000  # tokens

@@ -12,17 +12,17 @@ from time import perf_counter
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specbench.bench import FAMILIES, bundled_prompts
+from specbench.base.console import progress
 from specbench.config import Setting, load_method, override, validated
 from specbench.config import load_pair as read_pair
-from specbench.console import progress
-from specbench.decoding.draft_output import output_layer, slim, trimmed
-from specbench.decoding.generate import Ending, Limits, until_end
-from specbench.decoding.session import Session, Unwatched
-from specbench.decoding.types import Sampling
+from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.models.draft_output import output_layer, slim, trimmed
+from specbench.engine.models.pair import load_pair
+from specbench.engine.session import Session, Unwatched
+from specbench.engine.types import Sampling
 from specbench.methods import module
-from specbench.models import load_pair
-from specbench.run import encode
+from specbench.run.prepare import encode
+from specbench.studies.bench import FAMILIES, bundled_prompts
 
 DOCUMENTS = 5  # of each family
 CONTEXT, FORWARDS = 100, 60

@@ -12,17 +12,17 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from specbench.bench import FAMILIES, bundled_prompts
+from specbench.base.stats import Paired, speedup
 from specbench.config import load_method, validated
 from specbench.config import load_pair as read_pair
-from specbench.decoding import lengths
-from specbench.decoding.generate import Ending, Limits, until_end
-from specbench.decoding.types import Sampling
-from specbench.measure import Stopwatch
+from specbench.engine import lengths
+from specbench.engine.clock import Stopwatch
+from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.models.pair import load_pair
+from specbench.engine.types import Sampling
 from specbench.methods import module
-from specbench.models import load_pair
-from specbench.run import encode
-from specbench.stats import Paired, speedup
+from specbench.run.prepare import encode
+from specbench.studies.bench import FAMILIES, bundled_prompts
 
 DOCUMENTS = 10  # of each family
 BOUND = 0.05

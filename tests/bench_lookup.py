@@ -10,14 +10,14 @@ import sys
 
 import torch
 
-from specbench.bench import FAMILIES, bundled_prompts
 from specbench.config import load_method
 from specbench.config import load_pair as read_pair
-from specbench.decoding.types import Sampling
-from specbench.measure import now
+from specbench.engine.clock import now
+from specbench.engine.models.pair import load_pair
+from specbench.engine.types import Sampling
 from specbench.methods.pld import Settings, drafter
-from specbench.models import load_pair
-from specbench.run import encode
+from specbench.run.prepare import encode
+from specbench.studies.bench import FAMILIES, bundled_prompts
 
 CONTEXTS = (1_000, 8_000, 30_000)
 READS = 8_000  # tokens; the bundled pair reads 8,192

@@ -14,14 +14,14 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from specbench.bench import bundled_prompts
 from specbench.config import load_pair as read_pair
-from specbench.decoding.accept import exact
-from specbench.decoding.speculate import read_once
-from specbench.decoding.trees import exact_tree
-from specbench.decoding.types import Draft, Sampling
-from specbench.models import load_pair
-from specbench.run import encode
+from specbench.engine.accept import exact
+from specbench.engine.models.pair import load_pair
+from specbench.engine.speculate import read_once
+from specbench.engine.trees import exact_tree
+from specbench.engine.types import Draft, Sampling
+from specbench.run.prepare import encode
+from specbench.studies.bench import bundled_prompts
 
 SIZES = (4, 16, 32, 60)  # drafted tokens (K)
 CONTEXTS = (200, 1500)

@@ -24,7 +24,7 @@ def _one_thread():
 def pocket():
     """The bundled pair, in float32 on the CPU."""
     from specbench.config import load_pair as read
-    from specbench.models import load_pair
+    from specbench.engine.models.pair import load_pair
 
     return load_pair(read("pocket"), device="cpu")
 

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 import yaml
 
-from specbench import commands, config, records
-from specbench import run as engine
-from specbench import sample as one_sample
-from specbench.plan import Plan
+from specbench import config
+from specbench.plan import Plan, resolve_plan
+from specbench.results import records
+from specbench.run import loop
+from specbench.run import sample as one_sample
 
 # What is measured, and what tells of other methods than a row's own. Every other column is compared, those to come too.
 MEASURED = {"prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "load", "clock_mhz", "temperature_c"}
@@ -68,7 +69,7 @@ def make_plan(names: list[str], path: Path, temperature: float, **options: Any) 
     filters = FILTERED if temperature else {}
     settings = chosen_settings(names)
     given = {"device": "cpu", "temperature": temperature, "limit": None, "baseline": None} | filters | options
-    return commands.plan(names, str(path), "pocket", settings, **given)
+    return resolve_plan(names, str(path), "pocket", settings, **given)
 
 
 def facts(folder: Path) -> Facts:
@@ -115,10 +116,10 @@ def different_tokens(found: Facts) -> int:
 def main(folder: Path, temperatures: list[float]) -> None:
     torch.set_num_threads(1)
     one_sample.WARMUP_TOKENS = WARMUP
-    engine.score = lambda folder, tasks: None
+    loop.score = lambda folder, tasks: None
     for temperature in temperatures:
         plan = make_plan(methods(temperature)[::-1], suite(folder, 2, TOKENS), temperature)
-        assert engine.execute(plan, folder / str(temperature), lambda progress: True)
+        assert loop.execute(plan, folder / str(temperature), lambda progress: True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import determinism
 from determinism import FILTERED, TEMPERATURES, Facts, difference, facts, methods, of, suite
 from rich.table import Column, Table
 
-from specbench.console import console, progress
+from specbench.base.console import console, progress
 
 GROUP = 22  # methods of a run, at most
 DOCUMENTS, TOKENS = 3, 10  # of each of two tasks; enough to be stopped twice

@@ -29,8 +29,8 @@ import fuzz_mutations
 from rich.console import Console
 from rich.table import Table
 
+from specbench.base.console import progress
 from specbench.config import UserError
-from specbench.console import progress
 
 SECONDS = 5  # of the processor, and WAITED of a clock: a pipe that nobody writes to costs no time
 WAITED = 30

@@ -11,19 +11,32 @@ import matplotlib
 import numpy as np
 from made_runs import METRIC, TOKENIZER
 
-from specbench import config, metrics, profiling, reading, roofline
-from specbench import trace as tracing
-from specbench.analysis import rejections, rescues
-from specbench.complementarity import complementarity
+from specbench import config
+from specbench.analysis import metrics, roofline
+from specbench.analysis import trace as tracing
+from specbench.analysis.acceptance import acceptance
+from specbench.analysis.collaboration import collaboration
+from specbench.analysis.complementarity import complementarity
+from specbench.analysis.counterfactual import draw_states, estimated_seconds, reached_states
+from specbench.analysis.frontier import frontier
+from specbench.analysis.rejections import rejections, rescues
+from specbench.analysis.simulate import simulate
 from specbench.config import MethodSpec, Setting
-from specbench.counterfactual import drawn, foretold_seconds, reached
-from specbench.merging import gathered
-from specbench.multidraft_analysis import first_levels, texts_to_read
+from specbench.papers.ours import Ours
 from specbench.plan import Plan
-from specbench.report import acceptance_view, analysis_view, cos_view, frontier_view, plots, simulate_view
-from specbench.report.ours import Ours
-from specbench.simulate import simulate
-from specbench.stored import StoredRun
+from specbench.report import comparison
+from specbench.report.finding import show
+from specbench.report.plots import kinds as plots
+from specbench.report.views.acceptance import view as acceptance_view
+from specbench.report.views.collaboration import view as collaboration_view
+from specbench.report.views.frontier import view as frontier_view
+from specbench.report.views.profile import view as profile_view
+from specbench.report.views.rejections import view as rejections_view
+from specbench.report.views.simulate import view as simulate_view
+from specbench.results.stored import StoredRun
+from specbench.studies import profile
+from specbench.studies.multidraft import first_levels, texts_to_read
+from specbench.training.csd import rejected_pairs
 
 matplotlib.use("Agg")
 TASKS = ("pocket_gsm8k", "pocket_math500")
@@ -161,9 +174,9 @@ def _traced(run: StoredRun) -> None:
 
 
 def _analyzed(run: StoredRun) -> None:
-    refused, rescued = rejections(run, "csd", _decode), rescues(run, "csd", _decode)
-    analysis_view.as_json(refused, rescued)
-    analysis_view.print_analysis(analysis_view.console, refused, rescued)
+    findings = rejections_view(rejections(run, "csd", _decode), rescues(run, "csd", _decode))
+    show(findings, "json")
+    show(findings)
 
 
 def _drawn(kind: str, run: StoredRun) -> None:
@@ -171,39 +184,39 @@ def _drawn(kind: str, run: StoredRun) -> None:
 
 
 def _states(run: StoredRun) -> None:
-    found = reached(run, "cospec")
-    foretold_seconds(run, "cospec", drawn(run, "cospec", found, 3, 0))
+    found = reached_states(run, "cospec")
+    estimated_seconds(run, "cospec", draw_states(run, "cospec", found, 3, 0))
 
 
 # Each of them is a command, or as much of one as needs no model.
 SUMMARIES: dict[str, Callable[[StoredRun], object]] = {
-    "show": lambda run: reading.show(run.folder, "table"),
-    "csv": lambda run: reading.show(run.folder, "csv"),
-    "latex": lambda run: reading.compare([run.folder], "latex", columns=["accuracy", "tau", "+limit_share"]),
-    "depth": lambda run: reading.compare([run.folder], "json", by="depth"),
+    "show": lambda run: comparison.show(run.folder, "table"),
+    "csv": lambda run: comparison.show(run.folder, "csv"),
+    "latex": lambda run: comparison.compare([run.folder], "latex", columns=["accuracy", "tau", "+limit_share"]),
+    "depth": lambda run: comparison.compare([run.folder], "json", by="depth"),
     "tables": lambda run: Ours([run]),
     "counts": lambda run: metrics.acceptance_by_depth(metrics.depths(run.rounds())),
     "trace": _traced,
 }
 ANALYSES: dict[str, Callable[[StoredRun], object]] = {
     "rejections": _analyzed,
-    "acceptance": lambda run: acceptance_view.main(run.folder, "specdecpp", "table"),
-    "frontier": lambda run: frontier_view.main(run.folder, "specdecpp", "sps", None, "json"),
+    "acceptance": lambda run: show(acceptance_view(acceptance(run, "specdecpp"))),
+    "frontier": lambda run: show(frontier_view(frontier(run, "specdecpp", "sps", None)), "json"),
     "complementarity": lambda run: complementarity(run, None, None, ()),
-    "simulate": lambda run: simulate_view.main(run.folder, "sps", None, "1,2", None, None, "json"),
+    "simulate": lambda run: show(simulate_view(simulate(run, "sps", None, [1, 2], [], None), False), "json"),
     "simulate lengths": lambda run: simulate(run, "specdecpp", "t_draft=0.1,t_target=1", [], [0.5], 1),
-    "profile": lambda run: profiling.read(run.folder, None),
+    "profile": lambda run: show(profile_view(profile.read(run.folder))),
     "roofline": lambda run: (roofline.of_manifest(run), roofline.recorded(run)),
-    "merge": lambda run: gathered(run, "csd"),
+    "merge": lambda run: rejected_pairs(run, "csd"),
     "states": _states,
     "scores": lambda run: (run.scores(), run.samples(), run.documents(), run.conditions()),
 }
 SLOW: dict[str, Callable[[StoredRun], object]] = {
-    "page": lambda run: reading.report([run.folder], run.folder.parent / "report.html"),
+    "page": lambda run: comparison.report([run.folder], run.folder.parent / "report.html"),
     **{kind: partial(_drawn, kind) for kind in plots.KINDS},
 }
 DRAWN: dict[str, Callable[[StoredRun], object]] = {
-    "collaboration": lambda run: cos_view.main(run.folder, "table"),
+    "collaboration": lambda run: show(collaboration_view(collaboration(run))),
     "multi-draft": lambda run: (texts_to_read(run, "mdsd"), first_levels(run, "mdsd")),
 }
 
@@ -214,7 +227,7 @@ def reader(chosen: dict[str, Callable[[StoredRun], object]]) -> Callable[[Path, 
 
 
 def compare_two(folder: Path, rng: random.Random) -> object:
-    return reading.compare([folder / "run", folder / "other"], "md")
+    return comparison.compare([folder / "run", folder / "other"], "md")
 
 
 def make_two(folder: Path) -> dict[str, str]:

@@ -18,29 +18,38 @@ from fuzz import Target
 from made_runs import TOKENIZER
 from safetensors.torch import save_file
 
-from specbench import ceilings, config, published
-from specbench.arbitrator import KIND as ARBITRATOR
-from specbench.arbitrator import Adapter, find_arbitrator, new_arbitrator, with_backbone, write_arbitrator
-from specbench.calibration import _beginnings
+from specbench import config
+from specbench.analysis.forward_times import from_option
 from specbench.config import SUITES
-from specbench.counterfactual_play import Store
-from specbench.datastore import ARRAYS, METADATA, Datastore, digest
-from specbench.datastore_build import build
-from specbench.datastore_corpus import _of_file
-from specbench.forward_times import given
-from specbench.heads import read_head, write_head
-from specbench.importers import acceptance_head, eagle_head, spec_bench, vllm
-from specbench.importers.told import write as write_run
-from specbench.memory import find_memory, read_memory, write_memory
+from specbench.engine.models.heads import read_head, write_head
+from specbench.engine.models.pair import Pair
 from specbench.methods import eagle3, judge, module, specdecpp
+from specbench.methods.cospec_arbitrator import KIND as ARBITRATOR
+from specbench.methods.cospec_arbitrator import (
+    Adapter,
+    find_arbitrator,
+    new_arbitrator,
+    with_backbone,
+    write_arbitrator,
+)
+from specbench.methods.csd_memory import find_memory, read_memory, write_memory
 from specbench.methods.eagle3 import eagle_head as as_eagle
-from specbench.models import Pair
-from specbench.mt_judge import _remember
-from specbench.replay_target import read_traces
-from specbench.report.roofline_view import ceiling_notes
-from specbench.train.checkpoint import load_checkpoint, save_checkpoint
-from specbench.train.collected import put_table, read_collected, state_column, states_of
-from specbench.train.recipe import assignment, load_recipe, parse_grid
+from specbench.methods.rest_datastore import ARRAYS, METADATA, Datastore, digest
+from specbench.papers import published
+from specbench.report.views.roofline import ceiling_notes
+from specbench.results import ceilings
+from specbench.results.importers import spec_bench, vllm
+from specbench.results.importers.foreign import write as write_run
+from specbench.studies.counterfactual import Store
+from specbench.studies.mt_judge import _remember
+from specbench.studies.replay import read_traces
+from specbench.training.checkpoint import load_checkpoint, save_checkpoint
+from specbench.training.collected import put_table, read_collected, state_column, states_of
+from specbench.training.csd import _beginnings
+from specbench.training.eagle3 import released as eagle_head
+from specbench.training.recipe import assignment, load_recipe, parse_grid
+from specbench.training.rest import _of_file, build
+from specbench.training.specdecpp import released as acceptance_head
 
 WORDS = Pair("made", {"target": SimpleNamespace()}, TOKENIZER)  # no reader of these files asks a model
 CPU = torch.device("cpu")
@@ -102,7 +111,7 @@ def make_recipe(folder: Path) -> dict[str, str]:
 
 
 def read_recipe(folder: Path, rng: random.Random) -> object:
-    from specbench.train import recipe
+    from specbench.training import recipe
 
     kept, recipe.FOLDER = recipe.FOLDER, folder
     try:
@@ -132,7 +141,7 @@ def read_options(folder: Path, rng: random.Random) -> object:
         return parse_grid([text])
     if kind == 3:
         return assignment(text)
-    return config.load_pair(text) if kind == 4 else given(text, None)
+    return config.load_pair(text) if kind == 4 else from_option(text, None)
 
 
 # Files of methods
@@ -199,7 +208,7 @@ def read_judge(folder: Path, rng: random.Random) -> object:
 
 
 def make_eagle(folder: Path) -> dict[str, str]:
-    from specbench.eagle_head import EagleHead, head_config, layers_read, told_of
+    from specbench.engine.models.eagle_head import EagleHead, head_config, layers_read, stored_settings
 
     target = tiny().models["target"]
     made = head_config(target, 48)
@@ -207,7 +216,7 @@ def make_eagle(folder: Path) -> dict[str, str]:
     head = EagleHead(made, ids, target.get_input_embeddings())
     tensors = {**head.state_dict(), "d2t": (ids - torch.arange(48)).float()}
     tensors = {name: tensors[name] for name in eagle3.SHAPES}
-    trained = {"config": told_of(made), "layers": list(layers_read(target)), "draft_vocabulary": 48}
+    trained = {"config": stored_settings(made), "layers": list(layers_read(target)), "draft_vocabulary": 48}
     write_head(folder / "head.safetensors", eagle3.KIND, tensors, tiny(), trained)
     return {"head.safetensors": "safetensors"}
 
@@ -276,7 +285,7 @@ def make_released_eagle(folder: Path) -> dict[str, str]:
 def read_released_eagle(folder: Path, rng: random.Random) -> object:
     found, tensors = eagle_head.read_released(folder)
     with contextlib.suppress(ValueError, KeyError, TypeError):  # as import_head does
-        eagle_head.config_of(found.hidden_size, found.intermediate_size, found.draft_vocab_size, found.told())
+        eagle_head.config_of(found.hidden_size, found.intermediate_size, found.draft_vocab_size, found.in_head_file())
     return tensors
 
 
@@ -357,7 +366,9 @@ def make_profile(folder: Path) -> dict[str, str]:
 
 
 def read_profile(folder: Path, rng: random.Random) -> object:
-    return given(str(folder / "profile.json"), {"target": {"weights_hash": "aa"}, "draft": {"weights_hash": "bb"}})
+    return from_option(
+        str(folder / "profile.json"), {"target": {"weights_hash": "aa"}, "draft": {"weights_hash": "bb"}}
+    )
 
 
 def make_figures(folder: Path) -> dict[str, str]:
@@ -418,13 +429,13 @@ def make_ceilings(folder: Path) -> dict[str, str]:
 
 
 def read_ceilings(folder: Path, rng: random.Random) -> object:
-    kept = ceilings._path, ceilings._machine
-    ceilings._path, ceilings._machine = lambda machine, dtype: folder / "c.json", lambda device: MACHINE
+    kept = ceilings._path, ceilings.machine_facts
+    ceilings._path, ceilings.machine_facts = lambda machine, dtype: folder / "c.json", lambda device: MACHINE
     try:
-        found = ceilings.known(CPU, torch.float32)
+        found = ceilings.load(CPU, torch.float32)
         return found and (ceilings.read(found).bandwidth(10**6), list(ceiling_notes(found)))
     finally:
-        ceilings._path, ceilings._machine = kept
+        ceilings._path, ceilings.machine_facts = kept
 
 
 def make_grades(folder: Path) -> dict[str, str]:

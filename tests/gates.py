@@ -2,33 +2,31 @@
 
 import functools
 import os
+from typing import Any
 
 import oracle
 import torch
 
-from specbench.config import load_method
-from specbench.decoding.acceptance import AcceptanceHead
-from specbench.decoding.arbiters import Never
-from specbench.decoding.bandit import Bandit
-from specbench.decoding.drafters import ModelDrafter
-from specbench.decoding.generate import Ending, Limits, until_end
-from specbench.decoding.lengths import Confidence, Cumulative, Entropy, Heuristic, Lengths, Oracle, Predicted
-from specbench.decoding.lookup import Index, Lookup
-from specbench.decoding.multidraft import Beam, Branching, TreeDrafter
-from specbench.decoding.session import Session
-from specbench.decoding.types import Method, Round, Sampling
-from specbench.memory import Memory
-from specbench.methods.cospec import CoSpec
-from specbench.methods.cospec import Settings as CoSpecSettings
+from specbench.config import load_method, validated
+from specbench.engine.drafters import ModelDrafter
+from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.pair import Pair
+from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.types import Runtime
+from specbench.engine.session import Session, Unwatched
+from specbench.engine.types import Method, Round, Sampling
+from specbench.methods import module, names
+from specbench.methods.bandit import Bandit
+from specbench.methods.confidence import Confidence
 from specbench.methods.csd import CSD
 from specbench.methods.csd import Settings as CSDSettings
-from specbench.methods.lookahead import Lookahead
-from specbench.methods.lookahead import Settings as LookaheadSettings
-from specbench.methods.mdsd import MDSD
-from specbench.methods.mdsd import Settings as MDSDSettings
-from specbench.methods.reflective import Reflective
-from specbench.methods.reflective import Settings as ReflectiveSettings
-from specbench.methods.rsd import TreeSpeculation
+from specbench.methods.csd_memory import Memory
+from specbench.methods.cumulative import Cumulative
+from specbench.methods.entropy import Entropy
+from specbench.methods.heuristic import Heuristic
+from specbench.methods.oracle import Oracle
+from specbench.methods.specdecpp import AcceptanceHead, Predicted
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
 
@@ -57,39 +55,91 @@ def lively_prompt(architecture: str, length: int, count: int) -> tuple[list[int]
     raise AssertionError(f"no prompt of {length} tokens makes {architecture} say 12 different things")
 
 
-def never(gamma: int) -> CoSpecSettings:
-    return CoSpecSettings(**{**load_method("cospec").values, "gamma": gamma, "arbiter": "never"})
+class Words:
+    """A tokenizer for the tiny models: the token i is the text "i"."""
+
+    eos_token_id = None
+
+    def get_vocab(self) -> dict[str, int]:
+        return {str(i): i for i in range(96)}
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return {}
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [int(word) for word in text.split()]}
 
 
-def methods(architecture: str, gamma: int) -> dict[str, Method]:
-    """Every lossless method, and CSD with the settings under which it must be lossless."""
+# Settings that suit tiny models, by method and label. A method that is not here is gated with the settings of its YAML
+# if these are lossless. Lossy methods are here only with settings under which they must equal vanilla decoding.
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "confidence": {"confidence": {"threshold": 0.15, "shortest": 1}},
+    "cumulative": {"cumulative": {"threshold": 0.01, "shortest": 2}},
+    "entropy": {"entropy": {"threshold": 2.8, "shortest": 1}},
+    "heuristic": {"heuristic": {"first": 3}},
+    "bandit": {"bandit": {"choices": (1, 2, 4)}},
+    "oracle": {"oracle": {"tokens": 40}},
+    "lookahead": {"lookahead": {"window": 5, "ngram": 4, "candidates": 3}},
+    "pld": {"pld": {"ngram": 3, "shortest": 1, "match": "first", "whole": False, "reuse": True}},
+    "rsd": {
+        "rsd, beam": {"search": "beam", "width": 3},
+        "rsd, constant": {"search": "constant", "branching": (3, 2)},
+    },
+    "mdsd": {"mdsd": {"drafts": 2, "replacement": False}},
+    "cospec": {"cospec, never": {"arbiter": "never"}},
+    "fly": {"fly, no entropy is enough": {"entropy_threshold": 100.0, "window_length": 1}},
+    "lossy": {"lossy, threshold 1": {"form": "gate", "gate_threshold": 1.0}},
+    "reflective": {"reflective, weight 0": {"alpha": 0, "prompt": "7 70 17", "prefix_tokens": 4}},
+    "csd": {
+        "csd, no rescue by count": {"count_threshold": float("inf"), "gate_threshold": 0.0},
+        "csd, no rescue by gate": {"count_threshold": 0, "gate_threshold": 1.0},
+    },
+}
+# Methods that tiny models alone cannot run; the test file of each has its gate.
+ELSEWHERE = {
+    "eagle3": "needs a trained head: test_eagle3.py",
+    "judge": "needs a trained head: test_judge.py",
+    "rest": "needs a datastore: test_rest.py",
+    "swift": "needs a deeper target: test_swift.py",
+    "vocabtrim": "needs counts of tokens: test_draft_output.py",
+}
+
+
+def methods(architecture: str, gamma: int, runtime: Runtime = EAGER) -> dict[str, Method]:
+    """Every lossless method, and lossy ones with settings under which they must be lossless.
+
+    A new method is among them as soon as it has its file and its YAML.
+    """
+    models = tiny(architecture, runtime)
+    found = {}
+    for name in names():
+        if name in ELSEWHERE:
+            continue
+        for label, changes in SETTINGS.get(name, {name: {}}).items():
+            method = with_settings(name, models, gamma, changes) if name != "specdecpp" else specdecpp(models, gamma)
+            if name in SETTINGS or (method.lossless and method.combination is None):
+                found[label] = method
+    return found
+
+
+def tiny(architecture: str, runtime: Runtime = EAGER) -> Pair:
     target, draft = pair(architecture)
-
-    def drafter() -> ModelDrafter:
-        return ModelDrafter(Session(draft, "draft"))
-
-    return {
-        "vanilla": Vanilla(Session(target, "target")),
-        "sps": SpS(Session(target, "target"), drafter(), gamma),
-        **{f"sps, {name}": sps(architecture, gamma + 2, chosen) for name, chosen in policies(architecture).items()},
-        "lookahead": Lookahead(Session(target, "target"), LookaheadSettings(window=5, ngram=4, candidates=3)),
-        "pld": SpS(Session(target, "target"), Lookup(lambda: Index(3, 1, 1, False), True, torch.device(DEVICE)), gamma),
-        "rsd, beam": grown(target, Beam(Session(draft, "draft"), 3), gamma, 3 * gamma),
-        "rsd, constant": grown(target, Branching(Session(draft, "draft"), (3, 2)), gamma, 3 + 6 * gamma),
-        "cospec, never": CoSpec(Session(target, "target"), drafter(), never(gamma), Never(), {}),
-        "mdsd": MDSD(
-            Session(target, "target"),
-            Session(draft, "draft"),
-            MDSDSettings(drafts=2, gamma=gamma, replacement=False),
-        ),
-        "reflective, weight 0": Reflective(Session(target, "target"), drafter(), reflecting(gamma), [7, 70, 17]),
-        "csd, no rescue by count": csd(target, draft, gamma, count_threshold=float("inf"), gate_threshold=0.0),
-        "csd, no rescue by gate": csd(target, draft, gamma, count_threshold=0, gate_threshold=1.0),
-    }
+    return Pair("tiny", {"target": target, "draft": draft}, Words(), runtime=runtime)
 
 
-def grown(target, drafter: TreeDrafter, gamma: int, most: int) -> TreeSpeculation:
-    return TreeSpeculation(Session(target, "target"), drafter, gamma, most)
+def with_settings(name: str, models: Pair, gamma: int, changes: dict[str, Any]) -> Method:
+    """A method with the settings of its YAML but for γ and some changes."""
+    implementation = module(name)
+    sizes = {"gamma": gamma, "longest": gamma + 2}
+    sizes = {key: size for key, size in sizes.items() if key in implementation.Settings.model_fields}
+    values = {**load_method(name).values, **sizes, **changes}
+    return implementation.build(validated(implementation.Settings, values, name), models, Unwatched())
+
+
+def specdecpp(models: Pair, gamma: int) -> SpS:
+    """SpecDec++ with a random head, for which there is no file."""
+    lengths = Predicted(random_head(models.models["draft"]), 0.6, shortest=1, hashes={})
+    return SpS(models.session("target"), ModelDrafter(models.session("draft"), lengths), gamma + 2)
 
 
 def sps(architecture: str, gamma: int, lengths: Lengths) -> SpS:
@@ -122,10 +172,6 @@ def random_head(model, depth: int = 2, seed: int = 0, more: int = 0) -> Acceptan
         return (torch.randn(*shape, generator=rng) / width**0.5).to(DEVICE)
 
     return AcceptanceHead(noise(depth, width, width), noise(depth, width), 4 * noise(2, width), noise(2), depth)
-
-
-def reflecting(gamma: int) -> ReflectiveSettings:
-    return ReflectiveSettings(gamma=gamma, alpha=0, prompt="given as ids", prefix_tokens=4)
 
 
 def csd(target, draft, gamma: int, counts=None, **changes) -> CSD:

@@ -8,15 +8,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import AutoTokenizer
 
-from specbench import config, records
-from specbench.config import PACKAGE
-from specbench.decoding.types import Round, Verdict
-from specbench.measure import Forward, Lap
-from specbench.models import vocabulary_hash
+from specbench import config
+from specbench.config import SUITES
+from specbench.engine.clock import Forward, Lap
+from specbench.engine.models.pair import vocabulary_hash
+from specbench.engine.types import Round, Verdict
 from specbench.plan import Plan
-from specbench.sample import round_row
+from specbench.results import records
+from specbench.run.sample import round_row
 
-TOKENIZER = AutoTokenizer.from_pretrained(PACKAGE / "pocket" / "weights" / "target")
+TOKENIZER = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
 METRIC = "exact_match,none"
 
 

@@ -1,6 +1,6 @@
 """The metrics of a run folder a second time, from their definitions alone: dictionaries and loops, no data frames.
 
-The tests hold `specbench.metrics` and `specbench.compare` against it, so it shares nothing with them but the files.
+The tests hold `analysis.metrics` and `analysis.compare` against it, so it shares nothing with them but the files.
 An undefined figure (a division by zero) is NaN, and so is one that needs a value which the records do not hold.
 """
 

@@ -243,17 +243,25 @@ def patterned_counts(vocab: int = 96, lam: int = 2) -> Counts:
 
 
 @torch.no_grad()
+def text_distribution(
+    model: PreTrainedModel, prompt: list[int], count: int, temperature: float, top_k: int = 0, top_p: float = 1.0
+) -> np.ndarray:
+    """Exact probabilities [V, …, V] of every sampled text of `count` tokens after `prompt`; they sum to 1."""
+    first = warp(next_logits(model, prompt), temperature, top_k, top_p).numpy()
+    if count == 1:
+        return first
+    joint = np.zeros((len(first),) * count)
+    for token, chance in enumerate(first):
+        if chance > 0:
+            joint[token] = chance * text_distribution(model, [*prompt, token], count - 1, temperature, top_k, top_p)
+    return joint
+
+
 def two_token_distribution(
     model: PreTrainedModel, prompt: list[int], temperature: float, top_k: int = 0, top_p: float = 1.0
 ) -> np.ndarray:
-    """Exact probabilities [V, V] of the first and second sampled token after `prompt`; sums to 1."""
-    first = warp(next_logits(model, prompt), temperature, top_k, top_p)
-    joint = np.zeros((len(first), len(first)))
-    for token in range(len(first)):
-        if first[token] > 0:
-            second = warp(next_logits(model, [*prompt, token]), temperature, top_k, top_p)
-            joint[token] = (first[token] * second).numpy()
-    return joint
+    """Exact probabilities [V, V] of the first and second sampled token after `prompt`."""
+    return text_distribution(model, prompt, 2, temperature, top_k, top_p)
 
 
 def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:

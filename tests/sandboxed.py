@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench import sandbox
-from specbench.sandbox import Outcome, launch
+from specbench.tasks import sandbox
+from specbench.tasks.sandbox import Outcome, launch
 
 PACKAGE = Path(sandbox.__file__).parent
 PROBLEMS = {name: sandbox.problem_of(name) for name in sandbox.COMPLETE}

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from specbench import files, records
+from specbench.base import files
+from specbench.results import records
 
 ENVIRONMENT = {"device": "cpu", "cpu": "abacus", "cores": 2, "threads": 2, "driver": "", "versions": {"torch": "1"}}
 ENVIRONMENT |= {"load": 0.1}

@@ -1,15 +1,16 @@
 """Pairs, methods and suites: what is shipped is complete, what a user writes is merged, what is wrong is told."""
 
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from specbench import commands, config
+from specbench import config
 from specbench.config import Setting, UserError
-from specbench.methods import METHODS, module
-from specbench.plan import Plan, preparing, resolve_tasks
-from specbench.stored import StoredRun
+from specbench.methods import module, names
+from specbench.plan import Plan, preparing, resolve_plan, resolve_tasks
+from specbench.results.stored import StoredRun
 
 SUITES = Path(__file__).parent.parent / "suites"
 PAPERS_PAIRS = ("pocket", "llama-3-70b-1b", "qwen2.5-72b-7b", "llama-3.3-70b-3.1-8b", "qwen3-32b-4b", "opt-13b-125m")
@@ -68,7 +69,7 @@ def test_shipped_methods_name_exactly_the_fields_of_their_settings(name):
     config.validated(module(spec.method).Settings, spec.values, name)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", names())
 def test_every_implementation_has_its_own_complete_file(method):
     raw = yaml.safe_load((SUITES / "methods" / f"{method}.yaml").read_text())
     assert raw["method"] == method
@@ -179,7 +180,7 @@ def test_a_mixture_brings_every_bundled_task_once():
 
 
 def planned(suite: str, **options) -> Plan:
-    return commands.plan(["sps"], suite, "pocket", [], "vanilla", 1, **options)
+    return resolve_plan(["sps"], suite, "pocket", [], "vanilla", 1, **options)
 
 
 def test_a_suite_says_how_it_samples_unless_the_user_does(tmp_path):
@@ -417,9 +418,23 @@ def test_a_sweep_over_lists():
 
 
 def test_a_change_reaches_every_variant_but_what_it_is_named_after():
-    plan = commands.plan(
+    plan = resolve_plan(
         [], "csd-sensitivity-gate", "pocket", ["csd.memory=none", "csd.gate_threshold=0.9"], "vanilla", 1
     )
     swept = [spec for spec in plan.methods if spec.method == "csd"]
     assert {spec.values["memory"] for spec in swept} == {"none"}
     assert [spec.values["gate_threshold"] for spec in swept] == [0.001, 0.01, 0.1, 0.3, 0.6]
+
+
+MANY_METHODS = [
+    "methods:\n- &a {method: csd}\n" + "- *a\n" * 5000,
+    f"methods:\n- &a {{method: csd, sweep: {{gamma: {[*range(1, 600)]}}}}}\n- *a\n- *a",
+]
+
+
+@pytest.mark.parametrize("lines", MANY_METHODS)
+def test_a_suite_of_too_many_methods_is_refused_at_once(tmp_path, lines):
+    path = write(tmp_path / "own.yaml", f"description: d\ntasks: [{{task: gsm8k}}]\n{lines}")
+    began = time.perf_counter()
+    assert "1000" in error(lambda text: config.suite_methods(config.load_suite(text)), path)
+    assert time.perf_counter() - began < 10

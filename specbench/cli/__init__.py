@@ -1,4 +1,7 @@
-"""The commands. No logic here, and no heavy import outside a command: help and lists must answer at once."""
+"""The commands: their options and help, and which function carries each one out.
+
+Nothing heavy is imported outside a command, so that help and lists answer at once.
+"""
 
 import gc
 import os
@@ -40,9 +43,9 @@ for panel, commands in PANELS.items():
 
 def main() -> None:
     """The `specbench` command."""
-    # Tokenizers warn about forks and hub lookups retry for minutes unless told otherwise.
+    # Otherwise tokenizers warn about forks.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it was closed, as by >&-)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    gc.disable()  # while commands import what they need (`user_errors` ends that): it saves a quarter of the time
+    gc.disable()  # until the imports of a command are done (`user_errors` enables it): they take a quarter less time
     sys.exit(app())

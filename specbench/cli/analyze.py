@@ -1,4 +1,4 @@
-"""The command that looks into one run."""
+"""The command that analyses one run."""
 
 from enum import Enum
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli.options import AllowCodeExecution, AllowMismatch, AllowPickle, TrustRemoteCode, user_errors
+from specbench.cli.parse import check_out
 from specbench.config import UserError
 
 
@@ -27,7 +28,7 @@ class Printed(str, Enum):
     json = "json"
 
 
-TABLES = (Analysis.complementarity, Analysis.counterfactual)  # whose figures are a paper's table
+TABLES = (Analysis.complementarity, Analysis.counterfactual)  # their figures are a table of a paper
 # The options that belong to some analyses only.
 OWN = {
     "against": (Analysis.frontier,),
@@ -41,24 +42,26 @@ OWN = {
     "folder": (Analysis.counterfactual,),
     "out": TABLES,
 }
-STATES, SEED, BATCH = 200, 0, 10
+STATES, SEED, BATCH = 200, 0, 10  # of a counterfactual
 
 
 def analyze(
-    what: Annotated[Analysis, typer.Argument(help="what to look into")],
+    what: Annotated[Analysis, typer.Argument(help="the analysis")],
     run: Annotated[Path, typer.Argument(help="a run folder")],
     method: Annotated[
         str | None,
-        typer.Option(help="a method of the run; default: one that has what is asked (frontier: specdecpp)"),
+        typer.Option(help="a method of the run; default: one that has what the analysis needs (frontier: specdecpp)"),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(help="frontier: whose variants are the other curve; default: those by γ"),
+        typer.Option(
+            help="frontier: the method whose variants are the other curve; default: the one with variants by γ"
+        ),
     ] = None,
     best: Annotated[
-        str | None, typer.Option(help="frontier: gains are counted from this one, such as sps-eos[gamma=4]")
+        str | None, typer.Option(help="frontier: the method that gains are counted from, such as sps-eos[gamma=4]")
     ] = None,
-    drafts: Annotated[str | None, typer.Option(help="multi-draft: how many drafts of a token; default: 2,3")] = None,
+    drafts: Annotated[str | None, typer.Option(help="multi-draft: numbers of drafts of a token; default: 2,3")] = None,
     draft: Annotated[
         Path | None, typer.Option(help="complementarity: a run in which the draft decodes alone; default: this one")
     ] = None,
@@ -66,24 +69,29 @@ def analyze(
     states: Annotated[
         int | None, typer.Option(min=1, help=f"counterfactual: how many mismatches to play; default: {STATES}")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help=f"counterfactual: of which ones; default: {SEED}")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help=f"counterfactual: seed by which they are drawn; default: {SEED}")
+    ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help=f"counterfactual: mismatches from save to save; default: {BATCH}")
+        int | None, typer.Option(min=1, help=f"counterfactual: mismatches between two saves; default: {BATCH}")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="counterfactual: where they are kept; default: counterfactual-METHOD in RUN")
+        Path | None,
+        typer.Option(help="counterfactual: folder of what was played; default: counterfactual-METHOD in RUN"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="complementarity, counterfactual: a CSV file for `specbench tables`")
     ] = None,
-    format: Annotated[Printed, typer.Option(help="how to print it; md: the last two only")] = Printed.table,
+    format: Annotated[
+        Printed, typer.Option(help="how to print it; md: complementarity and counterfactual only")
+    ] = Printed.table,
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
     allow_code_execution: AllowCodeExecution = False,
 ) -> None:
-    """What a run rejected and rescued, how well it was foretold, which curve is better, what an arbiter is worth.
+    """What a run rejected and rescued, how good its predictions were, which curve is better, what an arbiter is worth.
 
-    rejections: how few pairs make up most, of what kind rescued tokens are, which ones hurt.
+    rejections: how few pairs make up most rejections, of what kinds rescued tokens are, and which of them hurt.
 
     acceptance: how reliable a length policy's predictions are, and whether they tell more than the draft's confidence.
 
@@ -95,7 +103,7 @@ def analyze(
 
     complementarity: what target, draft or either of them solves, and how much of it lossy methods recover.
 
-    counterfactual: whether cospec's arbiter kept the better token; decodes on from both. Once stopped, it goes on.
+    counterfactual: whether cospec's arbiter kept the better token; decodes on from both, and can be resumed.
 
     `specbench analyze rejections runs/one --method csd`
 
@@ -113,45 +121,33 @@ def analyze(
     """
     from specbench.permissions import permitted
 
-    given: dict[str, Any] = {"against": against, "best": best, "drafts": drafts, "draft": draft, "out": out}
-    given |= {"states": states, "seed": seed, "batch": batch, "folder": folder, "allow_mismatch": allow_mismatch}
+    options: dict[str, Any] = {"against": against, "best": best, "drafts": drafts, "draft": draft, "folder": folder}
+    options |= {"states": states, "seed": seed, "batch": batch, "allow_mismatch": allow_mismatch}
     with user_errors(), permitted(trust_remote_code, allow_pickle, allow_code_execution):
-        for name, value in given.items():
-            if value not in (None, []) and what not in OWN[name]:
-                owners = " and ".join(f"`analyze {one.value}`" for one in OWN[name])
-                option = f"--{name.replace('_', '-')}"
-                raise UserError(f"{option} belongs to {owners}; leave it out of `analyze {what.value}`")
-        if what is Analysis.collaboration and method is not None:
-            raise UserError("`analyze collaboration` tells of all methods of the family; leave out --method")
-        if format is Printed.md and what not in TABLES:
-            raise UserError(f"`analyze {what.value}` prints table, csv or json; choose one of them")
-        if what is Analysis.rejections:
-            from specbench.report import analysis_view
+        _check(what, format, options | {"out": out}, method)
+        from specbench.cli.analyses import KINDS, Options
+        from specbench.papers.cells import write_cells
+        from specbench.report.finding import show
+        from specbench.results.stored import StoredRun
 
-            analysis_view.main(run, method, format.value)
-        elif what is Analysis.acceptance:
-            from specbench.report import acceptance_view
+        check_out(out)
+        stored, kind = StoredRun(run), KINDS[what.value]
+        options |= {"states": states or STATES, "seed": seed or SEED, "batch": batch or BATCH}
+        options |= {"allow_mismatch": allow_mismatch or [], "aside": format is not Printed.table}
+        figures = kind.figures(stored, Options(method, **options))
+        show(kind.view(figures), format.value)
+        if out and kind.cells:
+            write_cells(out, kind.cells(stored, figures))
 
-            acceptance_view.main(run, method, format.value)
-        elif what is Analysis.collaboration:
-            from specbench.report import cos_view
 
-            cos_view.main(run, format.value)
-        elif what is Analysis.multi_draft:
-            from specbench.report import multidraft_view
-
-            multidraft_view.main(run, method, drafts or "2,3", format.value)
-        elif what is Analysis.complementarity:
-            from specbench.report import complementarity_view
-
-            complementarity_view.main(run, method, draft, out, allow_mismatch or [], format.value)
-        elif what is Analysis.counterfactual:
-            from specbench.report import counterfactual_view
-
-            counterfactual_view.main(
-                run, method, states or STATES, SEED if seed is None else seed, batch or BATCH, folder, out, format.value
-            )
-        else:
-            from specbench.report import frontier_view
-
-            frontier_view.main(run, method or "specdecpp", against, best, format.value)
+def _check(what: Analysis, format: Printed, options: dict[str, Any], method: str | None) -> None:
+    """Raise UserError for an option that the analysis does not have."""
+    for name, value in options.items():
+        if value not in (None, []) and what not in OWN[name]:
+            owners = " and ".join(f"`analyze {owner.value}`" for owner in OWN[name])
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} belongs to {owners}; leave it out of `analyze {what.value}`")
+    if what is Analysis.collaboration and method is not None:
+        raise UserError("`analyze collaboration` is of all methods of the family; leave out --method")
+    if format is Printed.md and what not in TABLES:
+        raise UserError(f"`analyze {what.value}` prints table, csv or json; choose one of them")

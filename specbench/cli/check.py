@@ -1,4 +1,4 @@
-"""Commands that check this machine, this engine and its methods."""
+"""Commands that check this machine, the engine and the methods."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +10,12 @@ from specbench.cli.options import (
     DataDir,
     Device,
     Dtype,
+    Machine,
     Pair,
-    Runtime,
     Set,
-    folder,
     known,
     user_errors,
+    with_groups,
 )
 from specbench.config import UserError
 
@@ -26,7 +26,7 @@ def bench(
         list[str] | None,
         typer.Option(help="eager, static, graph or openvino; may be repeated; default: all that work here"),
     ] = None,
-    documents: Annotated[int, typer.Option(min=2, help="of each bundled task; of --shapes random prompts")] = 10,
+    documents: Annotated[int, typer.Option(min=2, help="documents of each task; with --shapes, random prompts")] = 10,
     gamma: Annotated[int, typer.Option(min=1, help="draft length")] = 4,
     shapes: Annotated[
         str | None,
@@ -40,10 +40,10 @@ def bench(
     dtype: Dtype = "auto",
     out: Annotated[Path | None, typer.Option(help="also write the figures to this JSON file")] = None,
 ) -> None:
-    """Compare the engine's runtimes with one another and with others' engines, in one process, interleaved.
+    """Compare the engine's runtimes with each other and with other engines, interleaved in one process.
 
     Peers are transformers' own generation and, where installed, OpenVINO GenAI (make bench-peers) and, on CUDA, vLLM.
-    With --shapes nothing is measured but what an engine costs: weights are random and verdicts are drawn.
+    With --shapes, only the cost of an engine is measured: weights are random, and so is the acceptance of drafts.
 
     `specbench bench --documents 20`
 
@@ -60,7 +60,7 @@ def bench(
             raise UserError("--shapes are random models, which agree on nothing; add --force-acceptance, such as 0.8")
         if shapes is not None and pair != "pocket":
             raise UserError("--shapes make their own models; leave out --pair")
-        from specbench.bench import main as module
+        from specbench.studies.bench import main as module
 
         if shapes is None or force_acceptance is None:
             raise typer.Exit(module.main(pair, runtime or [], documents, gamma, device, dtype, out))
@@ -69,30 +69,29 @@ def bench(
         )
 
 
+@with_groups
 def audit(
+    *,
     pair: Pair = "pocket",
     method: Annotated[
         list[str] | None,
         typer.Option(help="a method by name, or a YAML file; default: all", autocompletion=known("methods")),
     ] = None,
     suite: Annotated[
-        str | None, typer.Option(help="whose prompts; default: pocket for the bundled pair, else smoke")
+        str | None, typer.Option(help="the suite of the prompts; default: pocket for the bundled pair, else smoke")
     ] = None,
     documents: Annotated[int, typer.Option(min=1, help="documents of each task")] = 3,
     length: Annotated[int, typer.Option(min=4, help="tokens of each greedy text")] = 96,
     draws: Annotated[int, typer.Option(min=1, help="sampled texts of each document, of a few tokens")] = 25,
     set_: Set = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    runtime: Runtime = "eager",
-    data_dir: DataDir = None,
+    machine: Machine,
     out: Annotated[Path | None, typer.Option(help="also write the findings to this JSON file")] = None,
     allow_entry_point: AllowEntryPoint = None,
 ) -> None:
-    """Is a method lossless on this pair, on this machine? Exit code 1 if one that should be is not.
+    """Test whether methods are lossless on this pair and machine. Exit code 1 if one that should be is not.
 
-    Greedy texts are compared with vanilla's, and sampled tokens are tested against the target's distribution, both as
-    transformers computes them, whatever the runtime.
+    Greedy texts are compared with vanilla's, and sampled tokens are tested against the target's distribution. Both
+    references are computed by transformers, whatever the runtime.
 
     `specbench audit --pair pocket`
 
@@ -100,24 +99,30 @@ def audit(
 
     `specbench audit --runtime static`
     """
-    from specbench import commands, config
+    from specbench import config
     from specbench.permissions import permitted
+    from specbench.plan import resolve_plan
+    from specbench.report.finding import show
+    from specbench.report.views.audit import view
+    from specbench.studies import audit as audit_study
 
     with user_errors(), permitted(entry_points=allow_entry_point, assignments=set_):
-        own = "pocket" if pair == "pocket" else "smoke"
-        plan = commands.plan(
+        plan = resolve_plan(
             method or config.names("methods"),
-            suite or own,
+            suite or ("pocket" if pair == "pocket" else "smoke"),
             pair,
             set_ or [],
             None,
             documents,
-            folder(data_dir),
-            device=device,
-            dtype=dtype,
-            runtime=runtime,
+            **machine.of_plan(),
         )
-        raise typer.Exit(commands.audit(plan, length, draws, out, named=bool(method)))
+        if out and not out.absolute().parent.is_dir():
+            raise UserError(f"there is no folder {out.parent}; make it, or choose another --out")
+        findings, audited = audit_study.carry_out(plan, length, draws, named=bool(method))
+        show(view(findings))
+        if out:
+            audit_study.write(out, findings, audited)
+        raise typer.Exit(int(any(finding.verdict == "defect" for finding in findings)))
 
 
 def doctor(
@@ -128,13 +133,13 @@ def doctor(
     data_dir: DataDir = None,
     json: Annotated[bool, typer.Option("--json", help="print the findings as JSON and nothing else")] = False,
 ) -> None:
-    """What would make the numbers of this machine, a pair or a suite wrong, and what to do. Exit code 1 on an error.
+    """Find what would make the figures of this machine, a pair or a suite wrong. Exit code 1 on an error.
 
     `specbench doctor`
 
     `specbench doctor --pair pocket --suite math`
     """
-    from specbench import doctor as module
+    from specbench.studies import doctor as module
 
     with user_errors():
         raise typer.Exit(module.main(pair, suite, device, dtype, data_dir, json))

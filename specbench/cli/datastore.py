@@ -14,26 +14,26 @@ def build_datastore(
         typer.Option(
             metavar="FILE|TASK:SPLIT",
             help='JSON Lines with a field "text", a .txt file (its paragraphs are documents), or documents of a task '
-            "with their answers, never those it tests; may be repeated",
+            "with their answers (never those that it evaluates); may be repeated",
         ),
     ],
     out: Annotated[Path, typer.Option(help="folder to make")],
     pair: Annotated[
-        str | None, typer.Option(help="in whose tokens; default: pocket", autocompletion=known("pairs"))
+        str | None, typer.Option(help="the pair whose tokens to use; default: pocket", autocompletion=known("pairs"))
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(metavar="NAME_OR_PATH", help="instead of a pair: in the tokens of this model")
+        str | None, typer.Option(metavar="NAME_OR_PATH", help="instead of a pair: use the tokens of this model")
     ] = None,
     documents: Annotated[int | None, typer.Option(min=1, help="documents of each corpus; default: all")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Build a datastore in which `rest` looks up how a text may go on.
+    """Build a datastore, in which the method `rest` looks up continuations of a text.
 
     `specbench build-datastore --corpus pocket_gsm8k:calibration --corpus texts.jsonl --pair pocket --out store`
 
     `specbench run --method rest --pair pocket --suite pocket --set rest.datastore=store`
     """
-    from specbench import datastore_corpus
+    from specbench.training import rest
 
     with user_errors():
-        datastore_corpus.build_datastore(corpus, pair, tokenizer, out, folder(data_dir), documents)
+        rest.build_datastore(corpus, pair, tokenizer, out, folder(data_dir), documents)

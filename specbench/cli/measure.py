@@ -1,77 +1,42 @@
 """Commands that measure: run and sweep."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specbench.cli.options import (
-    AllowCodeExecution,
-    AllowEntryPoint,
-    AllowPickle,
-    DataDir,
-    Device,
-    Dtype,
-    Limit,
-    Pair,
-    Repeats,
-    RunOut,
-    Runtime,
-    Seed,
-    Set,
-    Split,
-    Suite,
-    TrustRemoteCode,
-    folder,
-    known,
-    user_errors,
-)
+from specbench.cli.options import Allowed, Decoding, Machine, RunOut, Suite, known, user_errors, with_groups
 from specbench.config import UserError
 
-PERMISSIONS = {"trust_remote_code", "allow_pickle", "allow_code_execution", "allow_entry_point"}  # never a run's own
-# Without a value here the suite's own is taken.
-Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: the suite's, which is 0 for most")]
-TopP = Annotated[float | None, typer.Option(help="1 is off; default: the suite's, which is 1 for most")]
-TopK = Annotated[int | None, typer.Option(help="0 is off; default: the suite's, which is 0 for most")]
+STOPPED = 130  # the exit code of a run that the user stopped
 
 
+@with_groups
 def run(
     context: typer.Context,
+    *,
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="a method by name, or a YAML file; may be repeated; default: those that the suite brings",
+            help="a method by name, or a YAML file; may be repeated; default: those of the suite",
             autocompletion=known("methods"),
         ),
     ] = None,
     suite: Annotated[
         str | None, typer.Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))
     ] = None,
-    pair: Pair = "pocket",
-    limit: Limit = None,
-    split: Split = None,
-    repeats: Repeats = 1,
-    seed: Seed = 0,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    set_: Set = None,
+    decoding: Decoding,
     baseline: Annotated[
-        str, typer.Option(help="the method that speedups are against, none, or each: every method's own")
+        str, typer.Option(help="the method that speedups are against, none, or each (every method has its own)")
     ] = "each",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    runtime: Runtime = "eager",
-    data_dir: DataDir = None,
+    machine: Machine,
     out: RunOut = None,
     resume: Annotated[Path | None, typer.Option(help="go on with an unfinished run")] = None,
     apply_chat_template: Annotated[bool, typer.Option(help="wrap prompts in the tokenizer's chat template")] = False,
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
-    allow_code_execution: AllowCodeExecution = False,
-    allow_entry_point: AllowEntryPoint = None,
+    allowed: Allowed,
     share_prefix: Annotated[
-        bool, typer.Option(help="read once what the prompts of a task begin with alike, such as few-shot examples")
+        bool, typer.Option(help="read the common beginning of a task's prompts, such as few-shot examples, only once")
     ] = True,
 ) -> None:
     """Decode a suite with one or more methods, time every forward, score the texts, and print a table.
@@ -88,67 +53,44 @@ def run(
 
     `specbench run --resume runs/20260101-120000-math-csd`
 
-    What lets code run that specbench did not bring (models' own, pickles, generated programs, functions of your own) is
-    never taken from a run or a file: name it again where a run goes on.
+    Permissions to run other code (of models, in pickles, generated programs, your own functions) are never taken from a
+    run or a file: give them again when you resume a run.
     """
-    from specbench import commands
-    from specbench.permissions import permitted
+    from specbench.plan import resolve_plan
+    from specbench.report import comparison
+    from specbench.run import command
 
-    allowed = permitted(trust_remote_code, allow_pickle, allow_code_execution, allow_entry_point, set_)
-    with user_errors(), allowed:
-        given = None
-        if resume and not suite and (named := _given(context) - {"resume"} - PERMISSIONS):
-            raise UserError(f"--resume takes its settings from the run; leave out --{named.pop().replace('_', '-')}")
+    with user_errors(), allowed.permitted(decoding.set_ or []):
+        plan = None
+        if resume and not suite and (typed := _typed(context) - {"resume", *(field.name for field in fields(Allowed))}):
+            raise UserError(f"--resume takes its settings from the run; leave out --{typed.pop().replace('_', '-')}")
         if suite:
-            given = commands.plan(
-                methods=method or [],
-                suite=suite,
-                pair=pair,
-                assignments=set_ or [],
+            plan = resolve_plan(
+                method or [],
+                suite,
                 baseline=None if baseline == "none" else baseline,
-                limit=limit,
-                split=split,
-                repeats=repeats,
-                seed=seed,
-                temperature=temperature,
-                top_p=top_p,
-                top_k=top_k,
-                device=device,
-                dtype=dtype,
-                runtime=runtime,
-                data_dir=folder(data_dir),
                 chat_template=apply_chat_template,
-                trust_remote_code=trust_remote_code,
-                allow_pickle=allow_pickle,
                 share_prefix=share_prefix,
+                **decoding.of_plan(),
+                **machine.of_plan(),
+                **allowed.of_plan(),
             )
         elif not resume:
             raise UserError("run needs --suite (and --method): specbench run --method csd --suite math")
-        raise typer.Exit(commands.run(given, out, resume))
+        finished = command.run(plan, out, resume)
+        raise typer.Exit(comparison.finish(finished) if finished else STOPPED)
 
 
+@with_groups
 def sweep(
+    *,
     method: Annotated[str, typer.Option(help="a method by name, or a YAML file", autocompletion=known("methods"))],
     param: Annotated[list[str], typer.Option(metavar="KEY=V1,V2,…", help="a setting and its values; may be repeated")],
     suite: Suite,
-    pair: Pair = "pocket",
-    limit: Limit = None,
-    split: Split = None,
-    repeats: Repeats = 1,
-    seed: Seed = 0,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    set_: Set = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    runtime: Runtime = "eager",
-    data_dir: DataDir = None,
+    decoding: Decoding,
+    machine: Machine,
     out: RunOut = None,
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
-    allow_code_execution: AllowCodeExecution = False,
-    allow_entry_point: AllowEntryPoint = None,
+    allowed: Allowed,
 ) -> None:
     """Run a method under every combination of some settings, as one run that can be resumed.
 
@@ -156,38 +98,18 @@ def sweep(
 
     `specbench sweep --method csd --param gamma=4,8 --param gate_threshold=0.01,0.1 --suite math --limit 50`
     """
-    from specbench import commands
-    from specbench.permissions import permitted
+    from specbench.plan import resolve_plan
+    from specbench.report import comparison
+    from specbench.run import command
 
-    typed = [*(set_ or []), *param]
-    with (
-        user_errors(),
-        permitted(trust_remote_code, allow_pickle, allow_code_execution, allow_entry_point, typed),
-    ):
-        given = commands.plan(
-            [method],
-            suite,
-            pair,
-            set_ or [],
-            "each",
-            limit,
-            folder(data_dir),
-            params=param,
-            split=split,
-            repeats=repeats,
-            seed=seed,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            device=device,
-            dtype=dtype,
-            runtime=runtime,
-            trust_remote_code=trust_remote_code,
-            allow_pickle=allow_pickle,
+    with user_errors(), allowed.permitted([*(decoding.set_ or []), *param]):
+        plan = resolve_plan(
+            [method], suite, params=param, **decoding.of_plan(), **machine.of_plan(), **allowed.of_plan()
         )
-        raise typer.Exit(commands.run(given, out, None))
+        finished = command.run(plan, out, None)
+        raise typer.Exit(comparison.finish(finished) if finished else STOPPED)
 
 
-def _given(context: typer.Context) -> set[str]:
-    """The options that stand on the command line, as opposed to defaults."""
+def _typed(context: typer.Context) -> set[str]:
+    """The options that were typed, as opposed to defaults."""
     return {name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}

@@ -1,18 +1,21 @@
-"""What several commands share: options, completion, and errors that become one line."""
+"""What several commands share: options and groups of them, completion, and errors that become one line."""
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from specbench import config
+from specbench.base.console import PlainConsole, plain
 from specbench.config import UserError
-from specbench.console import PlainConsole, plain
 
 
 class Format(str, Enum):
@@ -25,7 +28,7 @@ class Format(str, Enum):
 
 
 class Plain(str, Enum):
-    """Formats of what is no table of methods."""
+    """Formats of everything but tables of methods."""
 
     table = "table"
     csv = "csv"
@@ -46,7 +49,10 @@ def known(kind: str) -> Callable[[str], list[str]]:
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """What the user can mend becomes one line and exit code 2. Garbage is collected from here on: imports are done."""
+    """Turn errors that the user can mend into one line and exit code 2.
+
+    From here on garbage is collected (`main` disabled that), as the imports are done.
+    """
     gc.freeze()
     gc.enable()
     try:
@@ -74,46 +80,136 @@ Runtime = Annotated[
         autocompletion=lambda incomplete: [name for name in config.RUNTIMES if name.startswith(incomplete)],
     ),
 ]
-DataDir = Annotated[
-    Path | None, typer.Option(help="folder of DATA_SPLIT.jsonl files that stand in for the hub's data sets")
-]
+DataDir = Annotated[Path | None, typer.Option(help="folder of DATA_SPLIT.jsonl files that replace the hub's data sets")]
 Runs = Annotated[list[Path], typer.Argument(help="run folders", show_default=False)]
 AllowMismatch = Annotated[
-    list[str] | None, typer.Option(metavar="FIELD", help="compare runs that differ in this; the caption says so")
+    list[str] | None,
+    typer.Option(metavar="FIELD", help="compare runs that differ in this; the caption says so"),
 ]
 FormatOption = Annotated[Format, typer.Option(help="how to print the table")]
 Limit = Annotated[int | None, typer.Option(min=1, help="documents of each task; default: all")]
 Split = Annotated[
-    str | None, typer.Option(help="other documents than those that the tasks evaluate, such as validation")
+    str | None, typer.Option(help="documents other than those that the tasks evaluate, such as validation")
 ]
-Repeats = Annotated[int, typer.Option(min=1, help="how often to decode every document")]
-Seed = Annotated[int, typer.Option(help="of sampling, shuffling and few-shot examples")]
+Repeats = Annotated[int, typer.Option(min=1, help="times to decode every document")]
+Seed = Annotated[int, typer.Option(help="for sampling, shuffling and few-shot examples")]
 TrustRemoteCode = Annotated[
     bool,
-    typer.Option("--trust-remote-code", help="let models bring their own code; of a run that was begun so: again"),
+    typer.Option(
+        "--trust-remote-code",
+        help="let models run their own code; needed again for a run that began with it",
+    ),
 ]
 AllowPickle = Annotated[
     bool,
-    typer.Option("--allow-pickle", help="load weights that are not safetensors; of a run that was begun so: again"),
+    typer.Option(
+        "--allow-pickle",
+        help="load weights that are not safetensors; needed again for a run that began with it",
+    ),
 ]
 AllowCodeExecution = Annotated[
     bool,
     typer.Option(
         "--allow-code-execution",
         help="score tasks by running the programs that models wrote; the bundled pair on bundled tasks needs it only "
-        "where they cannot be isolated",
+        "if they cannot be isolated",
     ),
 ]
 AllowEntryPoint = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE:FUNCTION",
-        help="import this function (or FILE.py:FUNCTION), which a YAML file or a run names; --set names and allows one",
+        help="allow this function (or FILE.py:FUNCTION), which a YAML file or a run names; --set allows its own",
     ),
 ]
 RunOut = Annotated[Path | None, typer.Option(help="run folder to make; default: a new one in runs/")]
 
 
+# Without a value, the suite's is taken.
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: the suite's, which is 0 for most")]
+TopP = Annotated[float | None, typer.Option(help="1 is off; default: the suite's, which is 1 for most")]
+TopK = Annotated[int | None, typer.Option(help="0 is off; default: the suite's, which is 0 for most")]
+
+
 def folder(data_dir: Path | None) -> str | None:
-    """A data folder as a run remembers it."""
+    """A data folder as a plan records it."""
     return str(data_dir.resolve()) if data_dir else None
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Options of what is decoded, and how."""
+
+    pair: Pair = "pocket"
+    limit: Limit = None
+    split: Split = None
+    repeats: Repeats = 1
+    seed: Seed = 0
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    set_: Set = None
+
+    def of_plan(self) -> dict[str, Any]:
+        """As arguments of `resolve_plan`."""
+        values = dict(vars(self))
+        return values | {"assignments": values.pop("set_") or []}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Options of where it is computed, and from which data."""
+
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    runtime: Runtime = "eager"
+    data_dir: DataDir = None
+
+    def of_plan(self) -> dict[str, Any]:
+        """As arguments of `resolve_plan`."""
+        return vars(self) | {"data_dir": folder(self.data_dir)}
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Options that let code run which specbench did not bring."""
+
+    trust_remote_code: TrustRemoteCode = False
+    allow_pickle: AllowPickle = False
+    allow_code_execution: AllowCodeExecution = False
+    allow_entry_point: AllowEntryPoint = None
+
+    def of_plan(self) -> dict[str, Any]:
+        """As arguments of `resolve_plan`."""
+        return {"trust_remote_code": self.trust_remote_code, "allow_pickle": self.allow_pickle}
+
+    def permitted(self, assignments: Sequence[str]) -> AbstractContextManager[None]:
+        """The permissions in force within a command; see `permissions.permitted`."""
+        from specbench.permissions import permitted
+
+        return permitted(
+            self.trust_remote_code, self.allow_pickle, self.allow_code_execution, self.allow_entry_point, assignments
+        )
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take groups of options: Typer sees each field of such a dataclass as a parameter of its own."""
+    parameters = inspect.signature(command).parameters.values()
+    groups: dict[str, Any] = {p.name: p.annotation for p in parameters if is_dataclass(p.annotation)}
+
+    @wraps(command)
+    def with_single_options(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    expanded = [
+        single.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in parameters
+        for single in (
+            inspect.signature(groups[parameter.name]).parameters.values() if parameter.name in groups else [parameter]
+        )
+    ]
+    with_single_options.__signature__ = inspect.Signature(expanded)  # type: ignore[attr-defined]
+    with_single_options.__annotations__ = {parameter.name: parameter.annotation for parameter in expanded}
+    return with_single_options

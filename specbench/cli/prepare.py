@@ -1,4 +1,4 @@
-"""Commands that prepare a measurement."""
+"""Commands that prepare a measurement: calibrate, train, merge and import."""
 
 from enum import Enum
 from pathlib import Path
@@ -32,14 +32,14 @@ def calibrate(
     suite: Annotated[
         str | None,
         typer.Option(
-            help="whose calibration documents: a suite by name, or a YAML file", autocompletion=known("suites")
+            help="the suite of the calibration documents: a name, or a YAML file", autocompletion=known("suites")
         ),
     ] = None,
     corpus: Annotated[Path | None, typer.Option(help='instead of a suite: JSON Lines with a field "text"')] = None,
     pair: Pair = "pocket",
     method: Annotated[str, typer.Option(help="csd, or a YAML file based on it")] = "csd",
     documents: Annotated[int, typer.Option(min=1, help="calibration documents of each task, or texts")] = 2000,
-    temperature: Annotated[float, typer.Option(help="of the plain speculative sampling that is watched")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="of the speculative sampling that is watched")] = 1.0,
     seed: Annotated[int, typer.Option(help="of sampling and of generated documents")] = 0,
     set_: Set = None,
     device: Device = "auto",
@@ -48,13 +48,13 @@ def calibrate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="FILE.parquet for all tasks together, or a folder: a file a task; default: memory-PAIR-SUITE/"
+            help="FILE.parquet for all tasks together, or a folder: a file for each task; default: memory-PAIR-SUITE/"
         ),
     ] = None,
 ) -> None:
     """Fill CSD's correction memory from calibration documents (never test ones), by plain speculative sampling.
 
-    A folder serves each task with its own counts, other tasks with `universal.parquet`, their sum.
+    In a folder, each task has a file with its own counts; other tasks use `universal.parquet`, the sum of all.
 
     `specbench calibrate --method csd --pair pocket --suite math --out math`
 
@@ -62,10 +62,10 @@ def calibrate(
 
     `specbench calibrate --corpus texts.jsonl --documents 6000 --out universal.parquet`
     """
-    from specbench import calibration
+    from specbench.training import csd
 
     with user_errors():
-        calibration.calibrate(
+        csd.calibrate(
             suite=suite,
             corpus=corpus,
             pair=pair,
@@ -86,16 +86,16 @@ def train(
     suite: Annotated[
         str | None,
         typer.Option(
-            help="whose calibration documents: a suite by name, or a YAML file", autocompletion=known("suites")
+            help="the suite of the calibration documents: a name, or a YAML file", autocompletion=known("suites")
         ),
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(metavar="TASK:SPLIT", help="instead of a suite: these documents, never those a task tests"),
+        typer.Option(metavar="TASK:SPLIT", help="instead of a suite: these documents, never those a task evaluates"),
     ] = None,
     pair: Pair = "pocket",
     documents: Annotated[int, typer.Option(min=1, help="documents of each task")] = 50,
-    seed: Annotated[int, typer.Option(help="of what is drawn from the documents")] = 0,
+    seed: Annotated[int, typer.Option(help="of everything that is drawn at random")] = 0,
     set_: Set = None,
     recipe: Annotated[
         list[str] | None,
@@ -112,11 +112,12 @@ def train(
         str | None,
         typer.Option(
             metavar="rollout|MODEL",
-            help="cospec, sft: who labels mismatches; rollout (the default) finishes both branches",
+            help="cospec, sft: what labels mismatches; rollout (the default) decodes both branches to their ends",
         ),
     ] = None,
     warm_up: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="cospec, rl: what sft wrote; none: start by rejecting all")
+        Path | None,
+        typer.Option(metavar="FILE", help="cospec, rl: the file of sft; none: begin by rejecting all"),
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -141,8 +142,8 @@ def train(
     `specbench train --method cospec --stage rl --warm-up sft.safetensors --data pocket_gsm8k:calibration --recipe
     updates=10 --recipe prompts=16 --recipe group=8`
     """
-    from specbench import train as module
     from specbench.permissions import permitted
+    from specbench.training import train as module
 
     with user_errors(), permitted(allow_code_execution=allow_code_execution):
         module.train(
@@ -168,38 +169,38 @@ def train(
 def merge(
     sources: Annotated[list[Path], typer.Argument(help="memory files, or run folders", show_default=False)],
     out: Annotated[Path, typer.Option(help="memory file to write")],
-    method: Annotated[str | None, typer.Option(help="whose rejections, of run folders with several methods")] = None,
+    method: Annotated[str | None, typer.Option(help="the method to take, if a run folder has several")] = None,
 ) -> None:
-    """Add up CSD's memories of several runs: files of counts, and what run folders rejected.
+    """Add up CSD's memories of several runs: files of counts, and rejections in run folders.
 
     `specbench merge monday.parquet runs/tuesday --method csd --out fleet.parquet`
 
     `specbench run --method csd --suite math --set csd.memory=fleet.parquet`
     """
-    from specbench import merging
+    from specbench.training import csd
 
     with user_errors():
-        merging.merge(sources, method, out)
+        csd.merge(sources, method, out)
 
 
 def import_(
-    tool: Annotated[Tool, typer.Argument(help="whose files")],
+    tool: Annotated[Tool, typer.Argument(help="the tool that wrote the files")],
     files: Annotated[
         list[Path],
-        typer.Argument(help="one file a method; of a head the checkpoint's folder", show_default=False),
+        typer.Argument(help="a file for each method; for a head, the folder of its checkpoint", show_default=False),
     ],
-    baseline: Annotated[Path | None, typer.Option(help="the tool's file of plain decoding; becomes vanilla")] = None,
-    method: Annotated[str | None, typer.Option(help="what to call the method of a single file")] = None,
+    baseline: Annotated[Path | None, typer.Option(help="the tool's file of plain decoding: vanilla")] = None,
+    method: Annotated[str | None, typer.Option(help="the name of the method of a single file")] = None,
     pair: Annotated[
         str | None,
-        typer.Option(help="what to call the pair of models; default: the tool. Of a head: the pair itself"),
+        typer.Option(help="the name of the pair of models; default: the tool's. For a head: its pair"),
     ] = None,
     by_category: Annotated[bool, typer.Option("--by-category", help="Spec-Bench: each category is a task")] = False,
     out: RunOut = None,
 ) -> None:
-    """Make a run folder of another tool's figures, so that `compare` puts them under the same definitions.
+    """Turn another tool's figures into a run folder, so that `compare` puts them under the same definitions.
 
-    What a format does not tell stays empty. Of a released head of SpecDec++ or EAGLE-3, make a head file.
+    What a format does not hold stays empty. From a released head of SpecDec++ or EAGLE-3, make a head file.
 
     `specbench import spec-bench answers-eagle.jsonl --baseline answers-vanilla.jsonl --by-category`
 
@@ -209,9 +210,10 @@ def import_(
 
     `specbench import eagle3-head EAGLE3-LLaMA3.1-Instruct-8B --pair llama-3.1-8b-3.2-1b --out head.safetensors`
     """
-    from specbench import importers
-    from specbench.console import console
-    from specbench.importers import acceptance_head, eagle_head
+    from specbench.base.console import say
+    from specbench.results import importers
+    from specbench.training.eagle3 import released as eagle_head
+    from specbench.training.specdecpp import released as acceptance_head
 
     with user_errors():
         if by_category and tool is not Tool.spec_bench:
@@ -221,18 +223,13 @@ def import_(
                 raise UserError(f"{tool.value} takes one folder, --pair and --out; nothing else")
             released, suite = (acceptance_head, "specdecpp") if tool is Tool.specdecpp_head else (eagle_head, "math")
             head = released.import_head(files[0], pair, out)
-            console.print(
-                f"head: {head}\nnext: specbench run --method {released.KIND} --pair {pair} --suite {suite} "
-                f"--set {released.KIND}.head={head}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+            say(f"head: {head}")
+            use = f"--method {released.KIND} --pair {pair} --suite {suite} --set {released.KIND}.head={head}"
+            say(f"next: specbench run {use}")
             return
         if tool is Tool.spec_bench:
             made = importers.import_spec_bench(files, baseline, method, pair or tool.value, out, by_category)
         else:
             made = importers.import_vllm(files, baseline, method, pair or tool.value, out)
-        console.print(
-            f"records: {made}/\nnext:    specbench show {made}", highlight=False, markup=False, soft_wrap=True
-        )
+        say(f"records: {made}/")
+        say(f"next:    specbench show {made}")

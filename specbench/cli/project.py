@@ -1,5 +1,6 @@
 """Commands that say what other settings, and other machines, would give."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from specbench.cli.options import (
     known,
     user_errors,
 )
+from specbench.cli.parse import check_out, numbers, whole_numbers
 from specbench.config import UserError
 
 
@@ -71,35 +73,58 @@ def profile(
 
     `specbench profile --ceilings`
     """
-    from specbench import profiling
+    from specbench.base.console import say
     from specbench.permissions import permitted
+    from specbench.plan import resolve_plan
+    from specbench.report.finding import show
+    from specbench.report.views.profile import view
+    from specbench.report.views.roofline import view as ceilings_view
+    from specbench.studies import profile as study
+    from specbench.studies import profile_pair
+    from specbench.studies.ceilings import measure_ceilings
 
     with user_errors(), permitted(False, False, allow_code_execution, allow_entry_point, set_):
         if ceilings:
             if run:
                 raise UserError("--ceilings measures this machine, not a run; leave out the run folder")
-            profiling.measure_ceilings(pair, device, dtype)
+            show(ceilings_view(measure_ceilings(pair, device, dtype)))
             return
         if run:
-            profiling.read(run, out)
-            return
-        code = profiling.main(
-            pair,
-            suite,
-            documents,
-            repeats,
-            method,
-            gamma,
-            set_ or [],
-            out,
-            runtime or (),
-            temperature=temperature,
-            seed=seed,
-            device=device,
-            dtype=dtype,
-            data_dir=folder(data_dir),
-        )
-        raise typer.Exit(code)
+            _check_profile(out)
+            figures: profile_pair.Profile | None = study.read(run)
+        else:
+            gammas = whole_numbers("--gamma", gamma)
+            study.check(gammas, runtime or ())
+            plan = resolve_plan(
+                method or study.METHODS,
+                suite or ("pocket" if pair == "pocket" else "smoke"),
+                pair,
+                set_ or [],
+                "vanilla",
+                documents,
+                repeats=repeats,
+                temperature=temperature,
+                seed=seed,
+                device=device,
+                dtype=dtype,
+                data_dir=folder(data_dir),
+                **({"runtime": runtime[0]} if runtime else {}),
+            )
+            out = out or Path(f"profile-{plan.pair.name}.json")
+            _check_profile(out)
+            named = method is not None or bool(set_)
+            figures = study.carry_out(plan, gammas, runtime or (), named, out.with_suffix(""))
+        if figures is None:
+            raise typer.Exit(130)
+        show(view(figures))
+        if out:
+            say(f"written: {out} and {profile_pair.write(figures, out).name}")
+
+
+def _check_profile(out: Path | None) -> None:
+    if out and out.suffix != ".json":
+        raise UserError(f"--out {out}: a profile is a .json file (its runs go into the folder of the same name)")
+    check_out(out)
 
 
 def simulate(
@@ -139,15 +164,31 @@ def simulate(
 
     `specbench simulate runs/long --method specdecpp --heads heads --out table3.csv`
     """
+    from specbench.analysis.simulate import simulate
+    from specbench.base.console import console, progress, say
     from specbench.permissions import permitted
-    from specbench.report import simulate_view
+    from specbench.report.finding import show
+    from specbench.report.views.simulate import heads_view, view
+    from specbench.results.stored import StoredRun
 
     with user_errors(), permitted(trust_remote_code, allow_pickle):
-        if heads:
-            if gamma or shortest or format is not Plain.table:
-                raise UserError("--heads goes with --method, --forward-times, --threshold and --out only")
-            simulate_view.compare_heads(run, heads, method, forward_times, threshold, out)
+        if not heads:
+            if out:
+                raise UserError("--out goes with --heads; write `--format csv > FILE` for a simulation")
+            gammas, tried = whole_numbers("--gamma", gamma), numbers("--threshold", threshold)
+            stored = StoredRun(run)
+            with console.status("replaying the rounds") if format is Plain.table else nullcontext():
+                figures = simulate(stored, method, forward_times, gammas, tried, shortest)
+            show(view(figures, bool(forward_times)), format.value)
             return
+        if gamma or shortest or format is not Plain.table:
+            raise UserError("--heads goes with --method, --forward-times, --threshold and --out only")
+        from specbench.studies import heads as study
+
+        stored, tried = StoredRun(run), numbers("--threshold", threshold)
+        with progress("replaying heads", max(len(list(heads.glob("*.safetensors"))), 1)) as advance:
+            speeds = study.study(stored, heads, method, forward_times, tried, advance)
+        show(heads_view(study.best(speeds)))
         if out:
-            raise UserError("--out goes with --heads; write `--format csv > FILE` for a simulation")
-        simulate_view.main(run, method, forward_times, gamma, threshold, shortest, format.value)
+            study.write(speeds, stored, out)
+            say(f"written: {out}")

@@ -1,4 +1,4 @@
-"""Commands that read records, and list what there is."""
+"""Commands that read runs, and `list`."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench import config
+from specbench.base.console import console
 from specbench.cli.options import (
     AllowCodeExecution,
     AllowMismatch,
@@ -29,7 +30,6 @@ from specbench.cli.options import (
     known,
     user_errors,
 )
-from specbench.console import console
 
 
 class Kind(str, Enum):
@@ -40,7 +40,7 @@ class Kind(str, Enum):
 
 
 class Plot(str, Enum):
-    """The names of report/plots.py, which is too heavy to import for help."""
+    """The keys of `KINDS` in report/plots/kinds.py, repeated because that is slow to import; a test compares them."""
 
     speed_accuracy = "speed-accuracy"
     discard_verification = "discard-verification"
@@ -57,31 +57,32 @@ def show(run: Annotated[Path, typer.Argument(help="a run folder")], format: Form
 
     `specbench show runs/20260101-120000-math-csd`
     """
-    from specbench import reading
+    from specbench.report import comparison
 
     with user_errors():
-        reading.show(run, format.value)
+        comparison.show(run, format.value)
 
 
 def compare(
     runs: Runs,
     format: FormatOption = Format.table,
-    by: Annotated[By, typer.Option(help="what makes a block; depth: acceptance by draft position")] = By.task,
-    sort: Annotated[str | None, typer.Option(help="a column, largest first; COLUMN:asc: smallest first")] = None,
+    by: Annotated[By, typer.Option(help="how rows are grouped; depth: acceptance by draft position")] = By.task,
+    sort: Annotated[str | None, typer.Option(help="a column: largest first; COLUMN:asc: smallest first")] = None,
     columns: Annotated[
-        str | None, typer.Option(help="only these, such as accuracy,tau,speedup_decode; +NAME: beside the usual ones")
+        str | None,
+        typer.Option(help="only these, such as accuracy,tau,speedup_decode; +NAME: besides the usual ones"),
     ] = None,
     limit_share: Annotated[
         bool,
-        typer.Option("--limit-share", help="a column more: the time that memory needs at least, of the time taken"),
+        typer.Option("--limit-share", help="add a column: the least time that memory needs, of the time taken"),
     ] = False,
     against: Annotated[
-        str | None, typer.Option(help="the method that all others are set against; default: the baselines of the runs")
+        str | None, typer.Option(help="the baseline of all methods; default: the baselines of the runs")
     ] = None,
     allow_mismatch: AllowMismatch = None,
     out: Annotated[Path | None, typer.Option(help="write to this file")] = None,
 ) -> None:
-    """Put runs side by side, per task and on average, and say which differences are real.
+    """Put runs side by side, per task and on average, and say which differences are significant.
 
     Runs of the same pair and method are pooled as repeats. Runs that differ in hardware, dtype, versions, documents or
     prompts are refused.
@@ -96,17 +97,17 @@ def compare(
 
     `specbench compare runs/one runs/other --allow-mismatch cpu --format latex --out table.tex`
     """
-    from specbench import reading
+    from specbench.report import comparison
 
     with user_errors():
         names = [name.strip() for name in columns.split(",")] if columns else []
         names += ["+limit_share"] * limit_share
-        reading.compare(runs, format.value, by.value, sort, names, allow_mismatch or [], out, against)
+        comparison.compare(runs, format.value, by.value, sort, names, allow_mismatch or [], out, against)
 
 
 def tables(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="run folders; without any, what is missing is run in runs/tables/")
+        list[Path] | None, typer.Argument(help="run folders; without any, missing runs are made in runs/tables/")
     ] = None,
     paper: Annotated[list[str] | None, typer.Option(help="csd, specdecpp, cos or cospec; may be repeated")] = None,
     check: Annotated[bool, typer.Option("--check", help="say which claims of the papers hold")] = False,
@@ -124,13 +125,13 @@ def tables(
     out: Annotated[Path, typer.Option(help="folder for the tables")] = Path("results/tables"),
     allow_code_execution: AllowCodeExecution = False,
 ) -> None:
-    """Write the papers' tables next to our own figures, after running what nobody has run yet.
+    """Write the papers' tables with our own figures beside them; runs that are missing are made first.
 
     `specbench tables --paper csd --check`
 
     `specbench tables runs/one runs/other --out tables`
     """
-    from specbench import reproduce
+    from specbench.papers import reproduce
     from specbench.permissions import permitted
 
     with user_errors(), permitted(allow_code_execution=allow_code_execution):
@@ -151,12 +152,11 @@ def plot(
 
     `specbench plot sweep runs/20260101-120000-math-csd`
     """
-    from specbench.console import console
-    from specbench.report import plots
+    from specbench.base.console import say
+    from specbench.report.plots import kinds
 
     with user_errors():
-        written = plots.plot(kind.value, runs, out, allow_mismatch or [])
-        console.print(f"written: {written}", highlight=False, markup=False, soft_wrap=True)
+        say(f"written: {kinds.plot(kind.value, runs, out, allow_mismatch or [])}")
 
 
 def report(
@@ -169,11 +169,11 @@ def report(
 
     `specbench report runs/one runs/other --out report.html`
     """
-    from specbench import reading
     from specbench.permissions import permitted
+    from specbench.report import comparison
 
     with user_errors(), permitted(trust_remote_code):
-        reading.report(runs, out, allow_mismatch or [])
+        comparison.report(runs, out, allow_mismatch or [])
 
 
 def trace(
@@ -183,35 +183,35 @@ def trace(
     method: Annotated[
         list[str] | None, typer.Option(help="a method of the run; twice: side by side. Default: the first that drafts")
     ] = None,
-    color: Annotated[bool, typer.Option(help="plain marks instead of colours")] = True,
+    color: Annotated[bool, typer.Option(help="colours, or marks instead of them")] = True,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Print one text by where each token came from: accepted, rescued, correction or bonus; and what was rejected.
+    """Print one text with the origin of each token (accepted, rescued, correction, bonus) and what was rejected.
 
     `specbench trace runs/one --task pocket_gsm8k --doc 3 --method csd`
 
     `specbench trace runs/one --task pocket_gsm8k --doc 3 --method vanilla --method csd`
     """
-    from specbench import reading
-    from specbench.console import console
+    from specbench.base.console import console
     from specbench.permissions import permitted
+    from specbench.report import comparison
 
     with user_errors(), permitted(trust_remote_code):
         console.no_color = console.no_color or not color
-        reading.trace(run, task, doc, method or [])
+        comparison.trace(run, task, doc, method or [])
 
 
-def list_(kind: Annotated[Kind | None, typer.Argument(help="only these")] = None) -> None:
-    """What there is: pairs, methods, suites and tasks, with one line and the paper each.
+def list_(kind: Annotated[Kind | None, typer.Argument(help="list only these")] = None) -> None:
+    """List pairs, methods, suites and tasks, each with a description and its paper.
 
     `specbench list methods`
     """
     with user_errors():
-        for one in [kind] if kind else list(Kind):
-            table = Table(title=one.value, title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+        for shown in [kind] if kind else list(Kind):
+            table = Table(title=shown.value, title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
             table.add_column(style="bold", no_wrap=True)
             table.add_column()
-            for name, line, paper in _catalogue(one):
+            for name, line, paper in _catalogue(shown):
                 table.add_row(name, Text.assemble(line, (f" · {paper}" if paper else "", "dim")))
             console.print(table)
 

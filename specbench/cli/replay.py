@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli.options import Plain, Set, known, user_errors
+from specbench.config import UserError
 
 
 def replay(
@@ -32,7 +33,23 @@ def replay(
 
     `specbench replay --traces texts.jsonl --method rest --pair pocket`
     """
-    from specbench.report import replay_view
+    from specbench.base.console import progress, say
+    from specbench.report.finding import show
+    from specbench.report.views.replay import view
+    from specbench.results import records
+    from specbench.studies import replay as study
 
     with user_errors():
-        replay_view.main(traces, method, set_ or [], pair, format.value, out)
+        if out and (out.suffix != ".parquet" or not out.parent.is_dir()):
+            raise UserError(f"--out {out}: name a .parquet file in a folder that exists")
+        name, drafter, gamma = study.find_drafter(method, set_ or [], pair)
+        texts = study.read_traces(traces)
+        if pair:
+            study.check_ids(texts, pair)
+        with progress(name, len(texts), aside=format is not Plain.table) as advance:
+            figures = study.replay(name, drafter, gamma, texts, advance)
+        show(view(figures), format.value)
+        if out:
+            records.write_frame(out, figures.positions)
+            if format is Plain.table:
+                say(f"written: {out}")

@@ -21,7 +21,9 @@ def score(
 
     `specbench score runs/transfer --judge Qwen/Qwen3-32B`
     """
-    from specbench import mt_judge
+    from specbench.report.finding import show
+    from specbench.report.views.grades import view
+    from specbench.studies import mt_judge
 
     with user_errors():
-        mt_judge.print_grades(mt_judge.score(run, judge, task or [], device, dtype))
+        show(view(mt_judge.score(run, judge, task or [], device, dtype)))

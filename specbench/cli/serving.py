@@ -20,6 +20,8 @@ from specbench.cli.options import (
     known,
     user_errors,
 )
+from specbench.cli.parse import check_out, whole_numbers
+from specbench.config import UserError
 
 
 def throughput(
@@ -54,14 +56,22 @@ def throughput(
 
     `specbench throughput --method sps --method cospec --set sps.gamma=4 --set cospec.arbiter=always`
     """
-    from specbench import commands
-    from specbench.report import throughput_view
+    from specbench.base.console import progress
+    from specbench.papers import cells
+    from specbench.plan import resolve_plan
+    from specbench.report.finding import show
+    from specbench.report.views.throughput import view
+    from specbench.run import prepare
+    from specbench.studies.throughput import Bench
 
     with user_errors():
-        own = "pocket" if pair == "pocket" else "smoke"
-        plan = commands.plan(
+        sizes = list(dict.fromkeys(whole_numbers("--batch", batch)))
+        if min(sizes) < 1:
+            raise UserError(f"--batch {batch}: batches have at least one text, such as 1,2,4,8")
+        check_out(out)
+        plan = resolve_plan(
             method or ["cospec"],
-            suite or own,
+            suite or ("pocket" if pair == "pocket" else "smoke"),
             pair,
             set_ or [],
             "vanilla",
@@ -72,7 +82,14 @@ def throughput(
             dtype=dtype,
             data_dir=folder(data_dir),
         )
-        raise typer.Exit(throughput_view.main(plan, batch, batches, out, format.value))
+        bench = Bench(plan, prepare.load_models(plan), sizes, batches)
+        with progress("throughput", bench.total, aside=format is not Printed.table) as advance:
+            bench.carry_out(advance)
+        figures = bench.result()
+        show(view(figures), format.value)
+        if out:
+            cells.write_cells(out, cells.throughput(figures, plan.methods))
+        raise typer.Exit(int(bool(figures.bugs)))
 
 
 def serving(
@@ -89,8 +106,19 @@ def serving(
 
     `specbench serving runs/one --out runs/tables/measured/cospec-table11.csv`
     """
+    from specbench.base.console import progress
+    from specbench.papers import cells
     from specbench.permissions import permitted
-    from specbench.report import serving_view
+    from specbench.report.finding import show
+    from specbench.report.views.serving import view
+    from specbench.results.stored import StoredRun
+    from specbench.studies import serving as study
 
     with user_errors(), permitted(trust_remote_code, allow_pickle, entry_points=allow_entry_point):
-        serving_view.main(run, out, format.value)
+        check_out(out)
+        stored = StoredRun(run)
+        with progress("serving", len(stored.plan.methods), aside=format is not Printed.table) as advance:
+            figures = study.serving(stored, advance)
+        show(view(figures), format.value)
+        if out:
+            cells.write_cells(out, cells.serving(stored, figures))

@@ -1,9 +1,9 @@
 """AASD: alignment-augmented speculative decoding (arXiv 2505.13204). Lossy, meant to raise scores.
 
-Alignment sampling: what followed an n-gram in the prompt is the trunk of a tree, and beside each of its tokens stand
-those that the target itself would have said there, as the prefill tells. Conditional verification: a token stands if
-the target finds it likely enough, the less so the less sure the target is. No code was published; what the paper leaves
-open is a setting.
+Alignment sampling: what followed an n-gram in the prompt is the trunk of a tree; the siblings of each of its tokens are
+the tokens that the target itself would have said there, by the prefill's logits. Conditional verification: a token
+stands if the target finds it likely enough; the less sure the target is, the lower the threshold. No code was
+published; what the paper leaves open is a setting.
 """
 
 from collections.abc import Iterator
@@ -14,38 +14,38 @@ from pydantic import Field
 from torch import Tensor
 
 from specbench.config import UserError
-from specbench.decoding.accept import predicting, weigh
-from specbench.decoding.lengths import Lengths
-from specbench.decoding.sampling import pick, probabilities
-from specbench.decoding.session import Session
-from specbench.decoding.speculate import speculate
-from specbench.decoding.trees import tree_test
-from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
+from specbench.engine.accept import predicting_rows, weigh
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.pair import Pair
+from specbench.engine.sampling import pick, probabilities
+from specbench.engine.session import Session
+from specbench.engine.speculate import speculate
+from specbench.engine.trees import tree_test
+from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import Drafted
 from specbench.methods.pld import Retrieval
-from specbench.models import Pair
 
 RAW = Sampling(1.0)
-CHUNK = 512  # tokens of a prompt that are read at a time: logits of a long one would fill the memory
+CHUNK = 512  # tokens of a prompt that are read at a time: the logits of a long prompt would fill the memory
 
 
 class Settings(Retrieval):
-    candidates: int = Field(ge=0, description="the target's own tokens beside each looked-up one, at most")
+    candidates: int = Field(ge=0, description="the most tokens of the target's own beside each looked-up one")
     choice: Literal["likeliest", "drawn"] = Field(description="how these are chosen from the target's distribution")
-    alpha: float = Field(ge=0, allow_inf_nan=False, description="what a nat of entropy takes from the threshold (α)")
+    alpha: float = Field(ge=0, allow_inf_nan=False, description="how much a nat of entropy lowers the threshold (α)")
     beta: float = Field(ge=0, le=1, description="the least probability of a token that stands, at no entropy (β)")
 
     @property
     def reach(self) -> int:
-        """The most tokens of a round, the last committed one among them."""
+        """The most tokens of a round, including the last committed one."""
         return 1 + self.gamma * (1 + self.candidates)
 
 
 class Aligned:
     """Drafts what followed the end of the text in the prompt, and beside it what the target would have said there.
 
-    Looks up in the prompt only, whose distributions the prefill gives. `candidates` [P] are to be set before the first
-    draft: of each prompt token, what may follow it by the target's choice.
+    It looks up the prompt only, since the prefill computes the logits there. `candidates` [P] must be set before the
+    first draft: for each prompt token, the tokens that the target would choose next.
     """
 
     def __init__(self, settings: Settings, device: torch.device) -> None:
@@ -74,7 +74,7 @@ class Aligned:
 
 
 class AASD(Drafted):
-    """Draft a tree from the prompt, keep what is likely enough to the target."""
+    """Draft a tree from the prompt; keep tokens that the target finds likely enough."""
 
     lossless = False
 
@@ -92,30 +92,30 @@ class AASD(Drafted):
         )
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """From the context on, go to the likeliest following token that stands, until none does; then emit.
+        """From the context on, go to the likeliest child that stands, until none does; then emit.
 
-        At T > 0 the test is the same, and what is emitted is a draw of the target, from all tokens (our inference: a
-        token falls by no chance, so that nothing of p is used up which a residual would give back). The exact rule,
-        by which rescues are told, would keep the tokens that are the target's draws.
+        At T > 0 the test is the same, and the emitted token is drawn from the target's whole distribution (our
+        inference: no token is rejected at random, so there is no residual). Rescues are the tokens on the path that are
+        not the target's own draws.
         """
         tested = tree_test(draft, scored.logits, sampling, rng)
         weighed = weigh(draft, scored, sampling, rng, tested, [self.stands(draft, scored.logits)])
         parents = draft.parents or ()
         path: list[int] = []
-        standing = [i for i, stands in enumerate(weighed.also[0]) if stands]
-        while following := [i for i in standing if parents[i] == (path[-1] if path else -1)]:
-            path.append(max(following, key=lambda i: weighed.gaps[i]))
+        standing = [i for i, stands in enumerate(weighed.columns[0]) if stands]
+        while children := [i for i in standing if parents[i] == (path[-1] if path else -1)]:
+            path.append(max(children, key=lambda i: weighed.gaps[i]))
         return weighed.along(tuple(path), tuple(i for i in path if not weighed.passed[i]))
 
     def stands(self, draft: Draft, logits: Tensor) -> Tensor:
-        """Conditional verification: p(d) ≥ min(β - α H(p), max p), bool [K], of target logits [K + 1, V].
+        """Conditional verification by target logits [K + 1, V]: p(d) ≥ min(β - α H(p), max p), bool [K].
 
         p is the target's own distribution, before temperature and filters (our inference), H(p) its entropy in nats.
         """
         p = probabilities(logits, RAW)
         threshold = self.settings.beta - self.settings.alpha * torch.special.entr(p).sum(-1)
-        least = predicting(draft, torch.minimum(threshold, p.amax(-1)))
-        return predicting(draft, p).gather(-1, draft.tokens[:, None])[:, 0] >= least
+        least = predicting_rows(draft, torch.minimum(threshold, p.amax(-1)))
+        return predicting_rows(draft, p).gather(-1, draft.tokens[:, None])[:, 0] >= least
 
 
 def read_prompt(
@@ -123,19 +123,18 @@ def read_prompt(
 ) -> tuple[Scored, list[list[int]]]:
     """Read a prompt of P tokens into an empty cache, in chunks.
 
-    Returns the logits of the last one [1, V] or of a few more, and what the target would have said behind each of them:
-    [P] lists of token ids.
+    Returns the logits of its last chunk, and the target's candidates after each prompt token: [P] lists of token ids.
     """
     target.truncate(0)
-    found = []
+    candidates = []
     for start in range(0, len(prompt), CHUNK):
         scored = target.forward(prompt[start : start + CHUNK])
-        found.append(chosen(scored.logits, settings, rng))
-    return scored, torch.cat(found).tolist()
+        candidates.append(choose(scored.logits, settings, rng))
+    return scored, torch.cat(candidates).tolist()
 
 
-def chosen(logits: Tensor, settings: Settings, rng: torch.Generator) -> Tensor:
-    """C candidates of each row of logits [n, V], ids [n, C]: the likeliest first, or drawn, when some may be equal."""
+def choose(logits: Tensor, settings: Settings, rng: torch.Generator) -> Tensor:
+    """C candidates [n, C] of each row of logits [n, V]: the likeliest first, or drawn (then some may be equal)."""
     if settings.choice == "likeliest":
         return logits.topk(settings.candidates).indices
     p = probabilities(logits, RAW).repeat_interleave(settings.candidates, 0)
@@ -143,7 +142,7 @@ def chosen(logits: Tensor, settings: Settings, rng: torch.Generator) -> Tensor:
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Of the pair the target alone. Raises UserError where a round would be longer than what the pair reads."""
+    """Uses only the pair's target. Raises UserError for rounds longer than the pair's context."""
     if settings.reach >= pair.context:
         raise UserError(
             f"aasd: gamma {settings.gamma} and candidates {settings.candidates} make rounds of up to {settings.reach} "

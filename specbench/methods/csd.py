@@ -1,7 +1,7 @@
 """CSD: calibrated speculative decoding (arXiv 2604.13634). Lossy.
 
-A rejected draft token is rescued if the pair (draft token, target token) was rejected often before (online correction
-memory) and the target finds it likely enough (semantic consistency gating).
+A rejected draft token is rescued if the pair (draft token, target token) was often rejected before (online correction
+memory) and the target finds the draft token likely enough (semantic consistency gating).
 """
 
 import math
@@ -13,33 +13,33 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from specbench.decoding.accept import Weighed, weigh
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.session import Session
-from specbench.decoding.speculate import speculate
-from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
-from specbench.memory import Memory, find_memory
+from specbench.engine.accept import Weighed, weigh
+from specbench.engine.drafters import Drafter
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import Session
+from specbench.engine.speculate import speculate
+from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
+from specbench.methods.csd_memory import Memory, find_memory
 from specbench.methods.drafting import Drafted, Drafting, model_drafter
-from specbench.models import Pair
 
 
 class Settings(Drafting):
     count_threshold: float = Field(ge=0, description="rejections of a pair before it may be rescued (λ); 0: any pair")
-    count_test: Literal["at_least", "more_than"] = Field(description="how a count is held against λ")
+    count_test: Literal["at_least", "more_than"] = Field(description="how a count is compared with λ")
     gate_threshold: float = Field(ge=0, le=1, description="least p(draft)/p(target token) of a rescue (τ); 0: no gate")
     online: bool = Field(description="go on counting rejections while decoding")
     count_rescued: bool = Field(description="count a pair also where it is rescued")
-    exclude_eos: bool = Field(description="never rescue a pair that holds an end token")
+    exclude_eos: bool = Field(description="never rescue a pair that contains an end token")
     memory: str = Field(description="calibrated counts: a file or folder, `auto` (what comes with the pair) or `none`")
     calibration: Literal["task-specific", "universal"] = Field(description="which memory of a folder serves a task")
     calibration_size: int = Field(ge=0, description="calibration documents of each task that count; 0: all there are")
 
 
 class CSD(Drafted):
-    """Speculative sampling whose rejections are looked up in a memory that lives across the prompts of a task.
+    """Speculative sampling whose rejections are looked up in a memory that lasts across the prompts of a task.
 
-    `memory` holds the counts at the start of each task; what is counted while decoding is kept apart, in `learned`, and
-    `reset` forgets it. `protected` tokens are never part of a rescue.
+    `memory` holds the counts at the start of each task. Counts made while decoding are kept separately, in `learned`,
+    and `reset` forgets them. `protected` tokens are never part of a rescue.
     """
 
     lossless = False
@@ -69,25 +69,26 @@ class CSD(Drafted):
     def scan(self, weighed: Weighed) -> Verdict:
         """Algorithm 1: scan the draft; at a mismatch, look up, gate, count, then rescue or stop (Eq. 2-4).
 
+        A pair is counted while `online`; a rescued one only with `count_rescued`.
+
         The gate reads raw logits, so it does not depend on the temperature. At T > 0 a mismatch is a rejection by
-        speculative sampling, and the target token is its argmax; a rejected argmax has no pair and stays rejected.
+        speculative sampling, and the target token t is the argmax; a rejected argmax has no pair and stays rejected.
         """
-        rescued: list[int] = []
-        for i, (d, t) in enumerate(zip(weighed.drafted, weighed.targets, strict=True)):
-            if weighed.passed[i]:
-                continue
+
+        def judge(i: int) -> bool:
+            """True if token i is rescued; counts the pair."""
+            d, t = weighed.drafted[i], weighed.targets[i]
             hit = self.often(self.count(d, t), self.settings.count_threshold)
             gate = weighed.gaps[i] >= self.log_gate
             rescue = hit and gate and d != t and not self.protected & {d, t}
             if self.settings.online and d != t and (self.settings.count_rescued or not rescue):
                 self.learned[d, t] += 1
-            if not rescue:
-                return weighed.verdict(i, tuple(rescued))
-            rescued.append(i)
-        return weighed.verdict(len(weighed.drafted), tuple(rescued))
+            return rescue
+
+        return weighed.scan(judge)
 
     def count(self, draft_token: int, target_token: int) -> int:
-        """How often the pair was rejected: in calibration, and in this task so far."""
+        """How often the pair was rejected, in calibration and in this task so far."""
         pair = draft_token, target_token
         return self.calibrated.get(pair, 0) + self.learned.get(pair, 0)
 
@@ -100,7 +101,7 @@ class CSD(Drafted):
         self.learned = Counter()
 
     def state(self) -> Any:
-        """The counts of this task so far, as [draft token, target token, count], and what the length policy learned."""
+        """The counts of this task so far, as [draft token, target token, count], and the state of the length policy."""
         return [sorted([d, t, n] for (d, t), n in self.learned.items()), super().state()]
 
     def restore(self, state: Any) -> None:

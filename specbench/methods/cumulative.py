@@ -1,16 +1,29 @@
-"""Draft until the tokens together are improbable to the draft itself (as Xu et al., 2023, for chains). Lossless."""
+"""Draft until the draft model finds the drafted tokens improbable as a whole. Lossless.
+
+As Xu et al. (2023) do, here for chains.
+"""
+
+import math
 
 from pydantic import Field
 
-from specbench.decoding.lengths import Cumulative, Lengths
-from specbench.decoding.types import Method, Watch
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.pair import Pair
+from specbench.engine.types import Method, Watch
+from specbench.methods.confidence import Confidence
 from specbench.methods.drafting import Stopping
 from specbench.methods.sps import adaptive
-from specbench.models import Pair
 
 
 class Settings(Stopping):
-    threshold: float = Field(gt=0, lt=1, description="a draft ends where the product of its q(d) is less")
+    threshold: float = Field(gt=0, lt=1, description="a draft ends where the product of its q(d) is lower")
+
+
+class Cumulative(Confidence):
+    """Stop as soon as the product of all q(d) is below the threshold."""
+
+    def reached(self) -> bool:
+        return math.prod(self.signals) < self.threshold
 
 
 def lengths(settings: Settings, pair: Pair) -> Lengths:

@@ -1,4 +1,4 @@
-"""What all methods share that draft from a model: how long their drafts are, and its output layer."""
+"""What all methods that draft from a model share: settings for the draft lengths and the draft's output layer."""
 
 from typing import Any
 
@@ -8,29 +8,26 @@ from pydantic_core import PydanticCustomError
 from specbench import config
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.decoding.combine import Combination
-from specbench.decoding.draft_output import Output
-from specbench.decoding.drafters import Drafter, ModelDrafter
-from specbench.decoding.lengths import Lengths
-from specbench.decoding.types import Sampling, Watch
-from specbench.methods import module
-from specbench.models import Pair
+from specbench.engine.drafters import Drafter, ModelDrafter
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.draft_output import Output
+from specbench.engine.models.pair import Pair
+from specbench.engine.types import Combination, Sampling, Watch
+from specbench.methods import module, names_with
 
 FIXED = "fixed"
 FULL = "full"
-LENGTHS = ("confidence", "cumulative", "entropy", "heuristic", "specdecpp", "bandit", "oracle")
-OUTPUTS = ("vocabtrim", "slimspec")
 
 
 class Drafting(Base):
     """Settings of a method that drafts from a model."""
 
-    gamma: int = Field(ge=1, description="draft tokens a round (γ); where `length` chooses, the most")
+    gamma: int = Field(ge=1, description="draft tokens a round (γ); the most, where `length` chooses")
     length: str = Field(
         default=FIXED,
         description="who chooses the draft length: fixed, or a length method (such as specdecpp) or its YAML",
     )
-    stop_at_eos: bool = Field(default=False, description="a draft ends behind an end token")
+    stop_at_eos: bool = Field(default=False, description="a draft ends after an end token")
     output: str = Field(
         default=FULL,
         description="the draft's output layer: full, or that of vocabtrim or slimspec, or of a YAML based on one",
@@ -41,13 +38,13 @@ class Bounded(Base):
     """Settings of a length method."""
 
     longest: int = Field(ge=1, description="the most draft tokens a round")
-    stop_at_eos: bool = Field(description="a draft ends behind an end token")
+    stop_at_eos: bool = Field(description="a draft ends after an end token")
 
 
 class Stopping(Bounded):
     """Settings of a length method that stops by a signal."""
 
-    shortest: int = Field(ge=1, description="no stop before so many draft tokens")
+    shortest: int = Field(ge=1, description="a draft has at least so many tokens")
 
     @field_validator("shortest")
     @classmethod
@@ -59,7 +56,7 @@ class Stopping(Bounded):
 
 
 class Drafted:
-    """Base of methods with a drafter, which carry from text to text what its length policy learns, and no more."""
+    """Base of methods with a drafter, which carry from text to text only what its length policy learns."""
 
     drafter: Drafter
     combination: Combination | None = None
@@ -81,38 +78,38 @@ class Drafted:
 
 
 def model_drafter(settings: Drafting, pair: Pair, watch: Watch) -> ModelDrafter:
-    """The pair's draft model with the draft lengths and the output layer of the settings.
+    """The pair's draft model, with the length policy and the output layer that the settings name.
 
-    Raises UserError for what is no length method, or has no output layer.
+    Raises UserError if `length` is no length method, or `output` no output layer.
     """
     lengths = Lengths()
     stop_at_eos = settings.stop_at_eos
     if settings.length != FIXED:
         spec = config.load_method(settings.length)
-        chooser = module(spec.method)
-        if not hasattr(chooser, "lengths"):
-            raise UserError(
-                f"length={settings.length}: {spec.method} chooses no lengths; these do: {', '.join(LENGTHS)}"
-            )
-        chosen = config.validated(chooser.Settings, spec.values, spec.name)
-        if isinstance(chosen, Stopping) and chosen.shortest > settings.gamma:
-            raise UserError(f"length={settings.length} drafts at least {chosen.shortest} tokens; gamma must be as many")
-        lengths, stop_at_eos = chooser.lengths(chosen, pair), stop_at_eos or chosen.stop_at_eos
+        method = module(spec.method)
+        if not hasattr(method, "lengths"):
+            choices = ", ".join(names_with("lengths"))
+            raise UserError(f"length={settings.length}: {spec.method} chooses no lengths; these do: {choices}")
+        policy = config.validated(method.Settings, spec.values, spec.name)
+        if isinstance(policy, Stopping) and policy.shortest > settings.gamma:
+            raise UserError(f"length={settings.length} drafts at least {policy.shortest} tokens; gamma must be as many")
+        lengths, stop_at_eos = method.lengths(policy, pair), stop_at_eos or policy.stop_at_eos
         lengths.chosen_by = {"length": spec.digest}
     eos_ids = pair.eos_ids if stop_at_eos else frozenset()
     if settings.output == FULL:
         return ModelDrafter(pair.session("draft", watch), lengths, eos_ids)
-    return lighter_drafter(chosen_output(settings.output, pair), pair, watch, lengths, eos_ids)
+    return lighter_drafter(load_output(settings.output, pair), pair, watch, lengths, eos_ids)
 
 
-def chosen_output(name: str, pair: Pair) -> Output:
+def load_output(name: str, pair: Pair) -> Output:
     """The draft model with the output layer of a method, by the method's name or its YAML."""
     spec = config.load_method(name)
-    chooser = module(spec.method)
-    if not hasattr(chooser, "output"):
-        raise UserError(f"output={name}: {spec.method} is no output layer; these are: {', '.join(OUTPUTS)}")
-    found: Output = chooser.output(config.validated(chooser.Settings, spec.values, spec.name), pair)
-    return found._replace(hashes={"output": spec.digest, **found.hashes})
+    method = module(spec.method)
+    if not hasattr(method, "output"):
+        choices = ", ".join(names_with("output"))
+        raise UserError(f"output={name}: {spec.method} is no output layer; these are: {choices}")
+    output: Output = method.output(config.validated(method.Settings, spec.values, spec.name), pair)
+    return output._replace(hashes={"output": spec.digest, **output.hashes})
 
 
 def lighter_drafter(
@@ -122,9 +119,9 @@ def lighter_drafter(
     lengths: Lengths | None = None,
     eos_ids: frozenset[int] = frozenset(),
 ) -> ModelDrafter:
-    """A drafter from the pair's draft model with another output layer; its lengths tell the layer's hashes too.
+    """A drafter from the pair's draft model with another output layer.
 
-    They, and not the drafter: drafters around this one share its lengths.
+    Its lengths hold the hashes of the layer, since drafters that wrap this one share its lengths.
     """
     lengths = lengths or Lengths()
     lengths.chosen_by = {**lengths.chosen_by, **output.hashes}

@@ -1,33 +1,41 @@
-"""EAGLE-3: a trained head that reads the target's hidden states drafts trees (arXiv 2503.01840). Lossless."""
+"""EAGLE-3: a trained head that reads the target's hidden states drafts trees (arXiv 2503.01840). Lossless.
 
-from collections.abc import Iterator
+The shape of a tree follows EAGLE-2 (arXiv 2406.16858): a node's value is the product of the head's probabilities on its
+path. At each level the best nodes are expanded, and the best of all nodes are drafted.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from pydantic import Field
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.decoding.eagle import EagleDrafter
-from specbench.decoding.session import Session
-from specbench.decoding.speculate import speculate
-from specbench.decoding.types import Method, Round, Sampling, Stateless, Watch
-from specbench.eagle_head import EagleHead, config_of, layers_read
-from specbench.heads import Head, find_head
-from specbench.models import Pair
-from specbench.runtimes.choose import beside
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.eagle_head import EagleHead, config_of, layers_read
+from specbench.engine.models.heads import Head, find_head
+from specbench.engine.models.pair import Pair
+from specbench.engine.runtimes.choose import derived_runtime
+from specbench.engine.sampling import wide
+from specbench.engine.session import LAST, Session
+from specbench.engine.speculate import speculate
+from specbench.engine.trees import exact_tree
+from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
 
 KIND = "eagle3"
 
 
 class Settings(Base):
-    total_tokens: int = Field(ge=2, description="tokens of a tree at most, the last committed one included")
-    top_k: int = Field(ge=1, description="children of a node, and nodes of a level that go on; 1: a chain")
-    depth: int = Field(ge=0, description="levels of the tree behind the first one")
+    total_tokens: int = Field(ge=2, description="the most tokens of a tree, including the last committed one")
+    top_k: int = Field(ge=1, description="children of a node, and nodes of a level that are expanded; 1: a chain")
+    depth: int = Field(ge=0, description="levels of the tree after the first one")
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
 
-# What a head file holds, by the names of the released checkpoints; -1: sizes that are checked together below.
+# The tensors of a head file, by the names of the released checkpoints; -1: sizes that `eagle_head` checks together.
 SHAPES = {
     **{f"midlayer.self_attn.{name}_proj.weight": (-1, -1) for name in "qkvo"},
     **{f"midlayer.mlp.{name}_proj.weight": (-1, -1) for name in ("gate", "up", "down")},
@@ -37,6 +45,128 @@ SHAPES = {
     "lm_head.weight": (-1, -1),
     "d2t": (-1,),
 }
+
+
+# Reads k more nodes of the tree: draft tokens [k], and for each the index of its parent among the k nodes read last
+# (None for the first k, which follow the context) -> logits [k, draft vocabulary] after each.
+Read = Callable[[Tensor, Tensor | None], Tensor]
+
+
+class Grown(NamedTuple):
+    """A tree: parents come before children, and siblings in the order of their probability."""
+
+    tokens: Tensor  # [K], in the draft vocabulary
+    parents: Tensor  # [K]: the index of the parent; -1: the context
+
+
+def grow(logits: Tensor, read: Read, top_k: int, depth: int, most: int) -> Grown:
+    """The `most` best nodes of a tree (or all, if fewer) over the context, whose next token `logits` [V] predict.
+
+    Each node that is read has `top_k` children, its likeliest tokens. The whole first level is read; then the `top_k`
+    best nodes of each further level, `depth` times in all. Among equals the earlier node is better. The chosen nodes
+    form a tree, since no child is better than its parent, and each comes after it. Nothing leaves the device. V is the
+    size of the draft vocabulary.
+    """
+    gains, tokens = best_children(logits[None], top_k)  # [1, k]
+    width = tokens.shape[1]
+    levels = [(tokens[0], gains[0], torch.full_like(tokens[0], -1))]
+    scores, tokens, followed = gains[0], tokens[0], None
+    nodes = torch.arange(width, device=logits.device)  # the nodes that are read next, as indices into all nodes
+    seen = width
+    for _ in range(depth):
+        gains, children = best_children(read(tokens, followed), width)  # [k, k]
+        values, children = (scores[:, None] + gains).flatten(), children.flatten()
+        levels.append((children, values, nodes.repeat_interleave(width)))
+        best = ranked(values)[:width]
+        tokens, scores, followed, nodes = children[best], values[best], best // width, seen + best
+        seen += len(values)
+    every, values, parents = (torch.cat(column) for column in zip(*levels, strict=True))
+    chosen = ranked(values)[:most].sort().values
+    parents = parents[chosen]
+    return Grown(every[chosen], torch.where(parents < 0, -1, torch.searchsorted(chosen, parents)))
+
+
+def best_children(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """The log-probabilities and ids [n, k] of the likeliest tokens of each row of logits [n, V], in falling order."""
+    best = wide(logits).log_softmax(-1).topk(min(top_k, logits.shape[-1]))
+    return best.values.clamp(max=0), best.indices
+
+
+def ranked(values: Tensor) -> Tensor:
+    """Indices [n] of `values` [n] from the highest to the lowest; equal ones keep their order."""
+    return values.sort(descending=True, stable=True).indices
+
+
+class EagleDrafter:
+    """Drafts trees of at most `total_tokens` - 1 tokens and `depth` + 1 levels, by `depth` + 1 forwards of the head.
+
+    The head's cache holds the committed text, read with the target's features. While a tree is drafted, its nodes
+    follow there, read with the head's own states. The head needs the target's hidden states of every round, so
+    `prefill`, `score` and `accept` are methods here, which keep them.
+    """
+
+    def __init__(
+        self, head: EagleHead, session: Session, layers: tuple[int, ...], total_tokens: int, top_k: int, depth: int
+    ) -> None:
+        self.head, self.session, self.layers = head, session, layers
+        self.most, self.top_k, self.depth = total_tokens - 1, top_k, depth
+        self.lengths = Lengths()  # no policy: settings alone decide the size of a tree
+
+    def begin(self, prompt: list[int]) -> None:
+        self.session.truncate(0)
+
+    @torch.inference_mode()
+    def prefill(self, target: Session, prompt: list[int]) -> Scored:
+        """The target reads the prompt; the head reads each token after the first, with the feature before it."""
+        target.truncate(0)
+        scored = target.forward(prompt, keep=1, hidden=self.layers)
+        assert scored.hidden is not None
+        features = self.head.fuse(scored.hidden)
+        if len(prompt) > 1:
+            self.session.forward(prompt[1:], keep=1, features=features[:-1])
+        self.unread = features[-1:]  # [n, D]: the features before each committed token that the head has not read
+        return scored
+
+    @torch.inference_mode()
+    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
+        """A tree of the head's likeliest tokens, at any temperature, for the target to test as point masses.
+
+        The chosen nodes are copied to the host once a level, for the mask of the next one, and once at the end.
+        """
+        session = self.session
+        root = session.forward(context[len(session) + 1 :], keep=1, hidden=LAST, features=self.unread)
+        assert root.hidden is not None
+        states, first = root.hidden[-1:], 0
+
+        def read(tokens: Tensor, followed: Tensor | None) -> Tensor:
+            nonlocal states, first
+            if followed is None:
+                parents, states = [-1] * len(tokens), states.expand(len(tokens), -1)
+            else:
+                parents, states = [first + place for place in followed.tolist()], states[followed]
+                first += len(tokens)
+            scored = session.forward(self.head.ids[tokens], parents=parents, hidden=LAST, features=states)
+            assert scored.hidden is not None
+            states = scored.hidden
+            return scored.logits
+
+        grown = grow(root.logits[-1], read, self.top_k, self.depth, self.most)
+        session.truncate(len(context) - 1)
+        return Draft(self.head.ids[grown.tokens], None, tuple(grown.parents.tolist()))
+
+    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+        """One forward of the target over the last committed token and the tree, with the states that the head reads."""
+        assert draft.parents is not None
+        parents = [-1, *(parent + 1 for parent in draft.parents)]
+        return target.forward(torch.cat([recent[-1:], draft.tokens]), parents=parents, hidden=self.layers)
+
+    @torch.inference_mode()
+    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        """The exact rule of trees. The head reads the accepted tokens next, with the target's features."""
+        assert scored.hidden is not None
+        verdict = exact_tree(draft, scored, sampling, rng)
+        self.unread = self.head.fuse(scored.hidden[[0, *(node + 1 for node in verdict.path)]])
+        return verdict
 
 
 class Eagle3(Stateless):
@@ -61,7 +191,7 @@ class Eagle3(Stateless):
 
 
 def check_target(pair: Pair) -> PreTrainedModel:
-    """The target, if a head can read it. Raises UserError."""
+    """The target, which a head must be able to read. Raises UserError if it cannot."""
     target = pair.models["target"]
     width, embedded = target.config.get_text_config().hidden_size, target.get_input_embeddings().weight.shape[-1]
     if width != embedded:
@@ -73,7 +203,7 @@ def check_target(pair: Pair) -> PreTrainedModel:
 
 
 def eagle_head(head: Head, target: PreTrainedModel, vocabulary: int) -> EagleHead:
-    """The head of a file, on the target's device and in its type. Raises UserError where its tensors disagree."""
+    """The head in a file, on the target's device and in its type. Raises UserError where its tensors disagree."""
     tensors = {name: tensor for name, tensor in head.tensors.items() if name != "d2t"}
     offsets = head.tensors["d2t"]
     ids = torch.arange(len(offsets)) + offsets.long()
@@ -97,15 +227,15 @@ def eagle_head(head: Head, target: PreTrainedModel, vocabulary: int) -> EagleHea
 
 
 def rising(ids: torch.Tensor, vocabulary: int) -> bool:
-    """Whether these are ids of a vocabulary in rising order, each once."""
+    """True if `ids` [n] are ids of the vocabulary in rising order, each once."""
     return bool((ids.diff() > 0).all()) and int(ids[0]) >= 0 and int(ids[-1]) < vocabulary
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Of the pair the target alone. Raises UserError for a head that does not fit it."""
+    """Uses only the pair's target. Raises UserError for a head that does not fit it."""
     target = check_target(pair)
     head = find_head(settings.head, KIND, pair, SHAPES)
     model = eagle_head(head, target, pair.vocabulary)
-    session = Session(model, "draft", watch, model.config.vocab_size, beside(pair.runtime, model))
+    session = Session(model, "draft", watch, model.config.vocab_size, derived_runtime(pair.runtime, model))
     drafter = EagleDrafter(model, session, layers_read(target), settings.total_tokens, settings.top_k, settings.depth)
     return Eagle3(pair.session("target", watch), drafter, head.hashes())

@@ -1,16 +1,26 @@
-"""Draft until the distribution of a token is too broad. Lossless."""
+"""Draft until the distribution that a token is drawn from is too broad. Lossless."""
 
 from pydantic import Field
 
-from specbench.decoding.lengths import Entropy, Lengths
-from specbench.decoding.types import Method, Watch
+from specbench.engine.lengths import DraftToken, Lengths, SignalLengths
+from specbench.engine.models.pair import Pair
+from specbench.engine.types import Method, Watch
 from specbench.methods.drafting import Stopping
 from specbench.methods.sps import adaptive
-from specbench.models import Pair
 
 
 class Settings(Stopping):
-    threshold: float = Field(gt=0, description="a draft ends behind a token drawn from more entropy, in nats")
+    threshold: float = Field(gt=0, description="a draft ends after a token drawn with more entropy, in nats")
+
+
+class Entropy(SignalLengths):
+    """Stop after a token drawn from a distribution with H(q) > threshold, in nats."""
+
+    def signal(self, token: DraftToken) -> float:
+        return token.entropy()
+
+    def reached(self) -> bool:
+        return self.signals[-1] > self.threshold
 
 
 def lengths(settings: Settings, pair: Pair) -> Lengths:

@@ -1,7 +1,7 @@
 """FLy: training-free loosely speculative decoding (arXiv 2511.22972). Lossy.
 
-A rejected draft token is kept if the target is unsure there (entropy gate) and agrees with the draft right behind it
-(deferred window). The paper's text and the authors' code measure both differently; `form` says whose way it is.
+A rejected draft token is kept if the target is unsure there (entropy gate) and agrees with the draft right after it
+(deferred window). The paper's text and the authors' code measure both differently; `form` chooses one of them.
 """
 
 import math
@@ -16,24 +16,24 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from specbench.config import UserError
-from specbench.decoding.accept import Tested, exact, exact_test, weigh
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.lengths import Lengths
-from specbench.decoding.sampling import pick, probabilities
-from specbench.decoding.session import Session
-from specbench.decoding.speculate import speculate
-from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
+from specbench.engine.accept import Tested, exact, exact_test, weigh
+from specbench.engine.drafters import Drafter
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.pair import Pair
+from specbench.engine.sampling import pick, probabilities
+from specbench.engine.session import Session
+from specbench.engine.speculate import speculate
+from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import FIXED, Drafted, Drafting, model_drafter
-from specbench.models import Pair
 
 
 class Settings(Drafting):
-    form: Literal["paper", "code"] = Field(description="whose entropy and window, unless these are given")
+    form: Literal["paper", "code"] = Field(description="whose entropy and window apply, unless these are set")
     entropy: Literal["form", "full_norm", "top3"] = Field(
         description="full_norm: of all tokens, over ln V (0 to 1); top3: the three likeliest tokens' terms, in nats"
     )
     entropy_threshold: float = Field(ge=0, description="least entropy where a mismatch may be kept (θ); 0: anywhere")
-    window: Literal["form", "paper", "code"] = Field(description="paper: W tokens behind the mismatch; code: W with it")
+    window: Literal["form", "paper", "code"] = Field(description="paper: W tokens after the mismatch; code: W with it")
     window_length: int = Field(ge=1, description="tokens of the deferred window (W)")
     sampling: Literal["strict", "code"] = Field(
         description="at T > 0, strict: a mismatch is a rejection by speculative sampling; code: a greedy draft token "
@@ -60,13 +60,13 @@ class Settings(Drafting):
 
     @property
     def followers(self) -> int:
-        """Matches that must stand behind a mismatch."""
+        """How many tokens after a mismatch must match."""
         kind = self.form if self.window == "form" else self.window
         return self.window_length if kind == "paper" else self.window_length - 1
 
 
 class FLy(Drafted):
-    """Speculative decoding that defers the verdict on a mismatch until the tokens behind it are seen."""
+    """Speculative decoding that defers the verdict on a mismatch until it has seen the tokens after it."""
 
     lossless = False
 
@@ -81,26 +81,19 @@ class FLy(Drafted):
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """Keep a mismatch where the entropy of the target's raw logits is high and all its followers match.
 
-        Followers are read on the mask of matches as it came, so of two mismatches within a window the first is never
-        kept, and none of the last W positions is. At T > 0 a token that matches on the second try only is a rescue
-        too. One copy to the host.
+        Followers are looked up in the mask of original matches, so of two mismatches within a window the first is never
+        kept, and none of the last W positions is. At T > 0 a token that matches only on the second try is a rescue too.
+        One copy to the host.
         """
         count = draft.tokens.shape[0]
         tested, second = match(draft, scored, sampling, rng, self.settings.sampling == "code")
-        also = [second, self.unsure(scored.logits[:count])]
-        weighed = weigh(draft, scored, sampling, rng, tested, also)
-        second_match, high = weighed.also
+        weighed = weigh(draft, scored, sampling, rng, tested, [second, self.unsure(scored.logits[:count])])
+        second_match, high = weighed.columns
         mask = [x or y == 1 for x, y in zip(weighed.passed, second_match, strict=True)]
-        rescued: list[int] = []
-        for j, passed_exactly in enumerate(weighed.passed):
-            if not (mask[j] or (high[j] == 1 and self.deferred(mask, j))):
-                return weighed.verdict(j, tuple(rescued))
-            if not passed_exactly:
-                rescued.append(j)
-        return weighed.verdict(count, tuple(rescued))
+        return weighed.scan(lambda j: mask[j] or (high[j] == 1 and self.deferred(mask, j)))
 
     def unsure(self, logits: Tensor) -> Tensor:
-        """The entropy gate: which rows of raw target logits [K, V] have an entropy of at least θ, bool [K]."""
+        """The entropy gate, bool [K]: which rows of raw target logits [K, V] have an entropy of at least θ."""
         p = probabilities(logits, Sampling(1.0))
         if self.settings.normalised:
             entropy = torch.special.entr(p).sum(-1) / math.log(p.shape[-1])
@@ -109,7 +102,7 @@ class FLy(Drafted):
         return entropy >= self.settings.entropy_threshold
 
     def deferred(self, mask: list[bool], j: int) -> bool:
-        """The deferred window: whether the followers of j all match, and j is not among the last W positions."""
+        """The deferred window: True if all followers of j match and j is not among the last W positions."""
         inside = j + self.settings.window_length < len(mask)
         return inside and all(mask[j + 1 : j + 1 + self.settings.followers])
 
@@ -117,8 +110,8 @@ class FLy(Drafted):
 def match(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator, twice: bool) -> tuple[Tested, Tensor]:
     """The exact test of K draft tokens, and which of them match on a second try [K].
 
-    `twice` is the official code's own test at T > 0, for greedy drafts: a token matches if it equals a draw from p, or
-    else another one, and the first draw is emitted.
+    `twice` is the official code's test at T > 0, for greedy drafts: a token matches if it equals one of two draws from
+    p. The first draw is emitted.
     """
     if sampling.greedy or not twice:
         tested = exact_test(draft, scored.logits, sampling, rng)
@@ -130,7 +123,7 @@ def match(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator
 
 
 class Greedy:
-    """A drafter that takes its likeliest tokens at any temperature."""
+    """A drafter that proposes its likeliest tokens at any temperature."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter, self.lengths = drafter, drafter.lengths
@@ -145,9 +138,9 @@ class Greedy:
 class LookupDrafter:
     """A draft model that guesses its own next tokens by prompt lookup and verifies them in one forward.
 
-    Proposes what the model alone would, the same tokens at T = 0 and the same distribution at T > 0, in fewer
-    forwards where the text repeats itself. Each forward costs a copy to the host: where the next one starts depends
-    on how much of the guess stood.
+    It proposes what the model alone would, the same tokens at T = 0 and the same distribution at T > 0, in fewer
+    forwards where the text repeats itself. Each forward costs a copy to the host, since the next one starts where the
+    guess went wrong.
     """
 
     def __init__(self, session: Session, size: int, tokens: int, lengths: Lengths | None = None) -> None:
@@ -157,33 +150,33 @@ class LookupDrafter:
         self.session.restart(prompt)
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
-        """γ tokens; if nothing is found, the last guess is tried again. A guess never reaches beyond γ."""
-        known, probs = list(context), []
+        """γ tokens. If a lookup finds nothing, the last guess is tried again. A guess never reaches beyond γ."""
+        text, probs = list(context), []
         guess: list[int] = []
-        while (left := len(context) + gamma - len(known)) > 0:
-            guess = lookup(known, self.size, self.tokens) or guess
+        while (left := len(context) + gamma - len(text)) > 0:
+            guess = lookup(text, self.size, self.tokens) or guess
             trial = guess[: left - 1]
-            self.session.truncate(min(len(self.session), len(known) - 1))
-            logits = self.session.catch_up([*known, *trial]).logits[-len(trial) - 1 :]
+            self.session.truncate(min(len(self.session), len(text) - 1))
+            logits = self.session.catch_up([*text, *trial]).logits[-len(trial) - 1 :]
             guessed = Draft(torch.tensor(trial, dtype=torch.long, device=self.session.device), None)
             verdict = exact(guessed, Scored(logits), sampling, rng)
-            known += verdict.committed
+            text += verdict.committed
             if not sampling.greedy:
                 probs.append(probabilities(logits[: verdict.accepted + 1], sampling))
-        drafted = torch.tensor(known[len(context) :], device=self.session.device)
+        drafted = torch.tensor(text[len(context) :], device=self.session.device)
         return Draft(drafted, torch.cat(probs) if probs else None)
 
 
 def lookup(tokens: list[int], size: int, count: int) -> list[int]:
-    """What followed the longest possible end of `tokens`, of at most `size` tokens, where it first stood before.
+    """At most `count` tokens that followed the end of `tokens` where it first occurred; none if even its last is new.
 
-    At most `count` tokens, none if even the last token is new. The two occurrences do not overlap.
+    The end is as long as possible, up to `size` tokens, and does not overlap its first occurrence.
     """
     ids = np.asarray(tokens)
     for n in range(min(size, len(ids) // 2), 0, -1):
-        found = np.flatnonzero((sliding_window_view(ids[:-n], n) == ids[-n:]).all(-1))
-        if len(found):
-            start = int(found[0]) + n
+        places = np.flatnonzero((sliding_window_view(ids[:-n], n) == ids[-n:]).all(-1))
+        if len(places):
+            start = int(places[0]) + n
             return tokens[start : start + count]
     return []
 

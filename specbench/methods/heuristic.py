@@ -1,19 +1,39 @@
-"""Draft lengths of transformers' assisted generation: longer behind a draft that stood whole, else shorter.
+"""The draft lengths of transformers' assisted generation: longer after a draft that was accepted whole, else shorter.
 
 Lossless.
 """
 
 from pydantic import Field
 
-from specbench.decoding.lengths import Heuristic, Lengths
-from specbench.decoding.types import Method, Watch
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.pair import Pair
+from specbench.engine.types import Method, Verdict, Watch
 from specbench.methods.drafting import Bounded
 from specbench.methods.sps import adaptive
-from specbench.models import Pair
 
 
 class Settings(Bounded):
     first: int = Field(ge=1, description="draft tokens of a text's first round; then +2 if all stood, else -1")
+
+
+class Heuristic(Lengths):
+    """`first` tokens, then +2 after a round whose tokens all stood, else -1; at least 1.
+
+    The length starts over with each text. (transformers keeps it on the draft model, so it leaks from text to text.)
+    """
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def begin(self, prompt: list[int]) -> None:
+        self.length = self.first
+
+    def most(self, gamma: int, context: int) -> int:
+        return min(gamma, self.length)
+
+    def observe(self, verdict: Verdict) -> None:
+        all_stood = verdict.accepted == self.length
+        self.length = self.length + 2 if all_stood else max(1, self.length - 1)
 
 
 def lengths(settings: Settings, pair: Pair) -> Lengths:

@@ -1,7 +1,7 @@
 """Judge decoding (Bachmann et al., arXiv 2501.19309). Lossy.
 
-A linear head reads the target's last hidden state behind each draft token and judges whether the token is right, not
-whether it is the target's own. What the head finds right is kept where the exact rule would have rejected it.
+A linear head reads the target's last hidden state after each draft token and judges whether the token is right, not
+whether it is the target's own. Tokens that the head finds right are kept where the exact rule would reject them.
 """
 
 import math
@@ -11,14 +11,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specbench.decoding.accept import weigh
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.session import LAST, Session
-from specbench.decoding.speculate import speculate
-from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
-from specbench.heads import Head, find_head, hidden_size
+from specbench.engine.accept import weigh
+from specbench.engine.drafters import Drafter
+from specbench.engine.models.heads import Head, find_head, hidden_size
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import LAST, Session
+from specbench.engine.speculate import speculate
+from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import Drafted, Drafting, model_drafter
-from specbench.models import Pair
 
 KIND = "judge"
 
@@ -31,10 +31,9 @@ class Settings(Drafting):
 class Judge(Drafted):
     """Speculative sampling that keeps a rejected token if the head finds it right: σ(w·h + b) > threshold.
 
-    h is the target's last hidden state after reading the draft token itself, which the verifying forward gives. The
-    comparison is made on w·h + b against the threshold's log odds. Those of 1 are infinite, which nothing exceeds, and
-    the head draws nothing from the generator: so a threshold of 1 is speculative sampling token for token, at any
-    temperature.
+    h is the target's last hidden state after the draft token itself, which the verifying forward computes. w·h + b is
+    compared with the log odds of the threshold. Those of 1 are infinite, and the head draws no random numbers, so a
+    threshold of 1 is speculative sampling token for token, at any temperature.
     """
 
     lossless = False
@@ -53,23 +52,16 @@ class Judge(Drafted):
         return speculate(self.target, self.drafter, self.accept, gamma, prompt, sampling, rng, read_states)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """Scan the draft: a token stands by the exact rule, or by the head; stop at the first that has neither.
+        """Scan the draft: a token stands by the exact rule or by the head.
 
-        At T > 0 the head is asked where speculative sampling rejects, also about the target's likeliest token (our
-        inference: it judges what is right, whoever prefers it).
+        At T > 0 the head is asked wherever speculative sampling rejects, even about the target's likeliest token (our
+        inference: it judges what is right, whichever model prefers it).
         """
         assert scored.hidden is not None
-        # Row 0 is the state behind the last committed token, row i + 1 the one behind the i-th draft token.
+        # Row 0 is the state after the last committed token, row i + 1 the one after draft token i.
         states = scored.hidden[1:].to(self.weight.dtype)
-        weighed = weigh(draft, scored, sampling, rng, also=[torch.addmv(self.bias, states, self.weight)])
-        rescued: list[int] = []
-        for i, passed in enumerate(weighed.passed):
-            if passed:
-                continue
-            if not weighed.also[0][i] > self.log_odds:
-                return weighed.verdict(i, tuple(rescued))
-            rescued.append(i)
-        return weighed.verdict(len(weighed.drafted), tuple(rescued))
+        weighed = weigh(draft, scored, sampling, rng, columns=[torch.addmv(self.bias, states, self.weight)])
+        return weighed.scan(lambda i: weighed.columns[0][i] > self.log_odds)
 
     def inputs(self) -> dict[str, str]:
         return {**super().inputs(), **self.head.hashes()}
@@ -81,7 +73,7 @@ def read_states(target: Session, recent: Tensor, draft: Draft) -> Scored:
 
 
 def shapes(pair: Pair) -> dict[str, tuple[int, ...]]:
-    """What a head for the pair's target holds: w [D] and b []."""
+    """The shapes of a head's tensors for the pair's target: w [D] and b []."""
     return {"weight": (hidden_size(pair.models["target"]),), "bias": ()}
 
 

@@ -1,6 +1,6 @@
-"""Lossy speculative decoding: one fixed threshold decides which rejected draft tokens are kept all the same. Lossy.
+"""Lossy speculative decoding: one fixed threshold decides which rejected draft tokens are kept anyway. Lossy.
 
-`gate` is the static gate to which CSD compares itself (arXiv 2604.13634, section 5.1; Eq. 3 without a memory).
+`gate` is the static gate that CSD compares itself with (arXiv 2604.13634, section 5.1; Eq. 3 without a memory).
 `lenience` multiplies q by a factor ε where it is compared with p (Leviathan et al., arXiv 2211.17192).
 """
 
@@ -11,13 +11,13 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from specbench.decoding.accept import Weighed, exact_test, weigh
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.session import Session
-from specbench.decoding.speculate import speculate
-from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
+from specbench.engine.accept import Weighed, exact_test, weigh
+from specbench.engine.drafters import Drafter
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import Session
+from specbench.engine.speculate import speculate
+from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import Drafted, Drafting, model_drafter
-from specbench.models import Pair
 
 
 class Settings(Drafting):
@@ -29,7 +29,7 @@ class Settings(Drafting):
 class Lossy(Drafted):
     """Speculative sampling that keeps a rejected token if the target finds it likely enough.
 
-    With a threshold of 1 it is speculative sampling, but for exact ties with the likeliest token, which are kept.
+    With a threshold of 1 it is speculative sampling, except for exact ties with the likeliest token, which are kept.
     """
 
     lossless = False
@@ -44,40 +44,32 @@ class Lossy(Drafted):
         return speculate(self.target, self.drafter, self.accept, self.settings.gamma, prompt, sampling, rng)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """Keep a rejected d if z(d) - max z ≥ ln threshold, raw logits; stop at the first that is not kept.
+        """Keep a rejected d if z(d) - max z ≥ ln threshold, by raw logits.
 
-        At T = 0 both forms are this gate: p(d) ≥ ε max p. At T > 0 the gate is asked where speculative sampling
-        rejects, and a rejected argmax stays rejected (else a threshold of 1 would keep it); lenience has a test of
-        its own.
+        At T = 0 both forms are this gate: p(d) ≥ ε max p. At T > 0 the gate applies where speculative sampling rejects,
+        and a rejected argmax stays rejected (else a threshold of 1 would keep it); lenience has its own test.
         """
         if self.settings.form == "lenience" and not sampling.greedy:
-            weighed, kept = lenient(draft, scored, self.settings.lenience, sampling, rng)
+            weighed, kept = weigh_leniently(draft, scored, self.settings.lenience, sampling, rng)
         else:
             weighed = weigh(draft, scored, sampling, rng)
             pairs = zip(weighed.drafted, weighed.targets, weighed.gaps, strict=True)
             kept = [d != t and gap >= self.log_threshold for d, t, gap in pairs]
-        rescued: list[int] = []
-        for i, passed in enumerate(weighed.passed):
-            if passed:
-                continue
-            if not kept[i]:
-                return weighed.verdict(i, tuple(rescued))
-            rescued.append(i)
-        return weighed.verdict(len(weighed.drafted), tuple(rescued))
+        return weighed.scan(lambda i: kept[i])
 
 
-def lenient(
+def weigh_leniently(
     draft: Draft, scored: Scored, lenience: float, sampling: Sampling, rng: torch.Generator
 ) -> tuple[Weighed, list[bool]]:
-    """The exact test of each draft token at T > 0, and the lenient one [K] under the same u: u ε q < p.
+    """The exact test of each draft token at T > 0, and the lenient test [K] with the same u: u ε q < p.
 
-    The correction comes from norm((p - q)₊), as in the exact rule. No token comes out with more than p/ε, and of all
-    corrections none leaves the distribution nearer to p: it adds mass only where p > q, and never beyond p.
+    The correction is drawn from norm((p - q)₊), as in the exact rule. So no token is emitted with a probability above
+    p/ε. No other correction brings the distribution nearer to p: this one adds mass only where p > q, never beyond p.
     """
     tested = exact_test(draft, scored.logits, sampling, rng)
     assert tested.p is not None and tested.needed is not None
     weighed = weigh(draft, scored, sampling, rng, tested, [lenience * tested.needed < tested.p])
-    return weighed, [x == 1 for x in weighed.also[0]]
+    return weighed, [x == 1 for x in weighed.columns[0]]
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

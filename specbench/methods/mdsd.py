@@ -1,9 +1,9 @@
 """MDSD: several drafts for each position, verified in one tree. Lossless.
 
-SpecTr (arXiv 2310.15141) and SpecInfer (arXiv 2305.09781) draw them independently; drawn without replacement more of
-them are accepted (Hu et al., arXiv 2502.18779). All are verified by recursive rejection, one sibling after the other
-(SpecTr's own rule, k-sequential selection, is another); `specbench analyze multi-draft` tells how far from the best
-possible rule that is.
+SpecTr (arXiv 2310.15141) and SpecInfer (arXiv 2305.09781) draw them independently. Drawn without replacement, more of
+them are accepted (Hu et al., arXiv 2502.18779). All are verified by recursive rejection, one sibling after the other.
+(SpecTr's own rule, k-sequential selection, is another one.) `specbench analyze multi-draft` measures how far this is
+from the best possible rule.
 """
 
 from collections.abc import Iterator
@@ -12,17 +12,16 @@ import torch
 from pydantic import Field
 
 from specbench.config import Settings as Base
-from specbench.decoding.multidraft import Branching, Independent
-from specbench.decoding.session import Session
-from specbench.decoding.speculate import speculate
-from specbench.decoding.trees import exact_tree
-from specbench.decoding.types import Method, Round, Sampling, Watch
-from specbench.methods.rsd import TreeSpeculation, refuse_long
-from specbench.models import Pair
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import Session
+from specbench.engine.speculate import speculate
+from specbench.engine.trees import exact_tree
+from specbench.engine.types import Method, Round, Sampling, Watch
+from specbench.methods.rsd import Branching, Independent, TreeSpeculation, refuse_long
 
 
 class Settings(Base):
-    """Drafts are of a fixed number and length: none ends at an end token."""
+    """The number and length of drafts are fixed: no draft ends at an end token."""
 
     drafts: int = Field(ge=1, description="drafts of a round (k)")
     gamma: int = Field(ge=1, description="tokens of each (γ)")
@@ -30,9 +29,9 @@ class Settings(Base):
 
 
 class MDSD(TreeSpeculation):
-    """k chains of γ tokens. Without replacement their first tokens are drawn so that they differ: RSD-C with k, 1, 1, …
+    """k chains of γ tokens. Without replacement, their first tokens differ: RSD-C with branching k, 1, 1, …
 
-    Greedy chains would all be the same, so at T = 0 their first tokens are the k likeliest in any case.
+    Greedy chains would all be the same, so at T = 0 their first tokens are always the k likeliest ones.
     """
 
     def __init__(self, target: Session, draft: Session, settings: Settings) -> None:
@@ -46,7 +45,7 @@ class MDSD(TreeSpeculation):
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Raises UserError where a round would be longer than what the pair reads."""
+    """Raises UserError for rounds longer than the pair's context."""
     most = settings.drafts * settings.gamma
     refuse_long(f"mdsd: {settings.drafts} drafts of {settings.gamma} are {most} tokens", most, pair)
     return MDSD(pair.session("target", watch), pair.session("draft", watch), settings)

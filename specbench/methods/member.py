@@ -1,11 +1,11 @@
-"""Vanilla decoding of one of the pair's models, to stand beside what they do together."""
+"""Vanilla decoding with one of the pair's models, to compare with what they do together."""
 
 from pydantic import Field
 
 from specbench.config import Settings as Base
-from specbench.decoding.types import Method, Watch
+from specbench.engine.models.pair import Pair
+from specbench.engine.types import Method, Watch
 from specbench.methods.vanilla import Vanilla
-from specbench.models import Pair
 
 
 class Settings(Base):
@@ -13,7 +13,7 @@ class Settings(Base):
 
 
 class Member(Vanilla):
-    """One forward of one model a token. Its tokens are its own, and so lossless as to none but itself."""
+    """One forward of one model per token. Not lossless, since the tokens are that model's and not the target's."""
 
     lossless = False
 

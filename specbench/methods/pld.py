@@ -1,9 +1,10 @@
 """Prompt lookup decoding: a text that repeats itself drafts its own continuation (n-gram lookup). Lossless.
 
-The longest n-gram that the text ends with is looked up in the text before, the prompt among it, and what followed it
-there is the draft. At T > 0 it is a point mass on each token: accepted with p(d), else a draw from p without it.
+The longest n-gram that ends the text is looked up earlier in the text, prompt included. What followed it there is the
+draft. At T > 0 the draft is a point mass on each token: accepted with p(d), else replaced by a draw from p without it.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -11,11 +12,12 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from specbench.config import Settings as Base
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.lookup import Index, Lookup
-from specbench.decoding.types import Method, Watch
+from specbench.engine.drafters import Drafter
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.pair import Pair
+from specbench.engine.ngrams import Ngram
+from specbench.engine.types import Draft, Method, Sampling, Watch
 from specbench.methods.sps import SpS
-from specbench.models import Pair
 
 
 class Retrieval(Base):
@@ -35,8 +37,8 @@ class Retrieval(Base):
             raise PydanticCustomError("bounds", f"{shortest} is more than ngram ({ngram}); change one of them")
         return shortest
 
-    def index(self) -> Index:
-        """An empty one."""
+    def index(self) -> "Index":
+        """A new, empty index."""
         return Index(self.ngram, self.shortest, self.gamma if self.whole else 1, self.match == "last")
 
 
@@ -44,12 +46,72 @@ class Settings(Retrieval):
     reuse: bool = Field(description="where nothing is found, the last draft is tried again")
 
 
+class Index:
+    """The n-grams of a growing text, of `shortest` to `longest` tokens, and where the continuation of each begins.
+
+    Only n-grams that `ahead` tokens follow are indexed, so none that ends the text. Of several places with the same
+    n-gram the first counts, or the latest if `latest` is true. A token adds at most one entry of each length, and the
+    text itself is never searched: adding a token and looking one up cost the same however long the text is.
+    """
+
+    def __init__(self, longest: int, shortest: int, ahead: int, latest: bool) -> None:
+        self.longest, self.shortest, self.ahead, self.latest = longest, shortest, ahead, latest
+        self.tokens: list[int] = []
+        self._continuations: dict[Ngram, int] = {}
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Append tokens to the text, in place."""
+        text, continuations = self.tokens, self._continuations
+        for token in tokens:
+            text.append(token)
+            start = len(text) - self.ahead  # the end of the n-grams that enough tokens follow from now on
+            for n in range(self.shortest, min(self.longest, start) + 1):
+                ngram = tuple(text[start - n : start])
+                if self.latest or ngram not in continuations:
+                    continuations[ngram] = start
+
+    def find(self, text: Sequence[int]) -> int | None:
+        """Where, in the indexed text, the longest n-gram that ends `text` is continued; None if nowhere."""
+        for n in range(min(self.longest, len(text)), self.shortest - 1, -1):
+            start = self._continuations.get(tuple(text[len(text) - n :]))
+            if start is not None:
+                return start
+        return None
+
+
+class Lookup:
+    """Drafts what followed the end of the text at an earlier place; on a miss nothing, or the last draft again.
+
+    `index` makes an empty index. Committed text only grows, so each token is indexed once.
+    """
+
+    def __init__(self, index: Callable[[], Index], reuse: bool, device: torch.device) -> None:
+        self.new_index, self.reuse, self.device = index, reuse, device
+        self.lengths = Lengths()
+
+    def begin(self, prompt: list[int]) -> None:
+        self.index = self.new_index()
+        self.drafted: list[int] = []
+        self.index.extend(prompt)
+
+    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
+        """A chain of at most γ tokens, point masses at any temperature; it may be empty."""
+        index = self.index
+        index.extend(context[len(index.tokens) :])
+        start = index.find(index.tokens[-index.longest :])
+        if start is not None:
+            self.drafted = index.tokens[start : start + gamma]
+        elif not self.reuse:
+            self.drafted = []
+        return Draft(torch.tensor(self.drafted, dtype=torch.long, device=self.device), None)
+
+
 def drafter(settings: Settings, tokenizer: str | None, device: torch.device) -> Drafter:
-    """What drafts, without a model; works with any tokenizer (whose hash is given)."""
+    """The drafter alone, without a model. It works with any tokenizer, so the hash `tokenizer` is not used."""
     return Lookup(settings.index, settings.reuse, device)
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Speculative sampling with a look-up for a draft model; of the pair the target alone."""
-    drafts = drafter(settings, pair.tokenizer_hash, pair.device)
-    return SpS(pair.session("target", watch), drafts, settings.gamma)
+    """Speculative sampling with a lookup in place of a draft model; uses only the pair's target."""
+    lookup = drafter(settings, pair.tokenizer_hash, pair.device)
+    return SpS(pair.session("target", watch), lookup, settings.gamma)

@@ -1,7 +1,7 @@
 """Reflective verification (arXiv 2505.18629). Lossy.
 
-The target reads the draft twice in one forward, with a prompt between that asks it to correct itself. The logits of
-both readings are fused, and the draft is verified against these as in speculative sampling.
+The target reads the draft twice in one forward; a prompt between the two asks it to correct itself. The logits of both
+readings are fused, and the draft is verified against the fused logits as in speculative sampling.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specbench.decoding.accept import exact
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.session import Session
-from specbench.decoding.speculate import read_once, speculate
-from specbench.decoding.types import Draft, Method, Round, Sampling, Scored, Watch
+from specbench.engine.accept import exact
+from specbench.engine.drafters import Drafter
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import Session
+from specbench.engine.speculate import read_once, speculate
+from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Watch
 from specbench.methods.drafting import Drafted, Drafting, model_drafter
-from specbench.models import Pair
 
 
 class Settings(Drafting):
@@ -46,8 +46,8 @@ class Reflective(Drafted):
     def read_twice(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
         """One forward over [last, d_1..K, reflective prompt, position prefix, d_1..K]: fused logits [K + 1, V].
 
-        The position prefix, the end of the verified text, tells the target where its second reading begins. Positions
-        simply go on behind the first reading (our inference). The cache is cut back to the end of the first reading.
+        The position prefix, the end of the verified text, shows the target where its second reading begins. Positions
+        simply continue after the first reading (our inference). The cache is cut back to the end of the first reading.
         """
         prefix = recent[max(0, recent.shape[0] - self.settings.prefix_tokens) :]
         first = torch.cat([recent[-1:], draft.tokens])
@@ -59,10 +59,10 @@ class Reflective(Drafted):
 
 
 def fuse(logits: Tensor, count: int, alpha: float) -> Tensor:
-    """z = (1 - α) z⁰ + α zʳ of a block that begins and ends with the same K = `count` draft tokens.
+    """z = (1 - α) z⁰ + α zʳ for a block that begins and ends with the same K = `count` draft tokens.
 
-    `logits` [n, V] are those after one token and the block; row i of z⁰ and of zʳ predicts the draft's i-th token.
-    Returns [K + 1, V], at least in float32; the last row is the bonus token's and is z⁰ alone (our inference).
+    `logits` [n, V] are those after one token and the block; row i of z⁰ and of zʳ predicts draft token i. Returns
+    [K + 1, V], at least in float32. The last row, of the bonus token, is z⁰ alone (our inference).
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     original = logits[: count + 1].to(wide)

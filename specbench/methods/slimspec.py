@@ -1,7 +1,7 @@
 """SlimSpec: speculative sampling whose draft has an output layer of low rank (arXiv 2605.10453). Lossless.
 
-The paper trains the drafter with it; here the layer is the best approximation of the draft's own, by its singular
-values. As a setting, `output=slimspec` does the same under sps, lossy, fly, reflective, csd and judge.
+The paper trains the drafter with this layer. Here the layer is the best approximation of the draft's own output layer,
+by its singular values. The setting `output=slimspec` does the same in sps, lossy, fly, reflective, csd and judge.
 """
 
 from pydantic import Field, StrictFloat, StrictInt, field_validator
@@ -9,11 +9,11 @@ from pydantic_core import PydanticCustomError
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.decoding.draft_output import Output, output_layer, slim
-from specbench.decoding.types import Method, Watch
+from specbench.engine.models.draft_output import Output, output_layer, slim
+from specbench.engine.models.pair import Pair
+from specbench.engine.types import Method, Watch
 from specbench.methods.drafting import lighter_drafter
 from specbench.methods.sps import SpS
-from specbench.models import Pair
 
 
 class Settings(Base):
@@ -31,8 +31,8 @@ class Settings(Base):
 
 
 def output(settings: Settings, pair: Pair) -> Output:
-    """The pair's draft model with an output layer of low rank. Raises UserError where it cannot have one."""
-    draft = pair.session("draft").model  # a pair without a draft model is refused in its words
+    """The pair's draft model with an output layer of low rank. Raises UserError if it cannot have one."""
+    draft = pair.session("draft").model  # raises UserError for a pair without a draft model
     try:
         width = output_layer(draft).weight.shape[1]
         rank = settings.rank if isinstance(settings.rank, int) else max(1, round(settings.rank * width))

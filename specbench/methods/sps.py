@@ -4,22 +4,22 @@ from collections.abc import Iterator
 
 import torch
 
-from specbench.decoding.accept import exact
-from specbench.decoding.drafters import Drafter, ModelDrafter
-from specbench.decoding.lengths import Lengths
-from specbench.decoding.session import Session
-from specbench.decoding.speculate import speculate
-from specbench.decoding.types import Method, Round, Sampling, Watch
+from specbench.engine.accept import exact
+from specbench.engine.drafters import Drafter, ModelDrafter
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import Session
+from specbench.engine.speculate import speculate
+from specbench.engine.types import Method, Round, Sampling, Watch
 from specbench.methods.drafting import Bounded, Drafted, Drafting, model_drafter
-from specbench.models import Pair
 
 
 class Settings(Drafting):
-    """Those of every method that drafts from a model."""
+    """The settings of every method that drafts from a model."""
 
 
 class SpS(Drafted):
-    """Draft up to γ tokens, verify them by one target forward, keep those that rejection sampling passes."""
+    """Draft up to γ tokens, score them by one target forward, keep those that pass rejection sampling."""
 
     lossless = True
 
@@ -36,6 +36,6 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
 
 
 def adaptive(settings: Bounded, lengths: Lengths, pair: Pair, watch: Watch) -> Method:
-    """Speculative sampling whose draft lengths a policy chooses."""
+    """Speculative sampling whose draft lengths a policy chooses: the method of confidence.py, entropy.py and others."""
     drafter = ModelDrafter(pair.session("draft", watch), lengths, pair.eos_ids if settings.stop_at_eos else frozenset())
     return SpS(pair.session("target", watch), drafter, settings.longest)

@@ -1,7 +1,7 @@
 """SWIFT: the target drafts for itself with some sublayers skipped (arXiv 2410.06916). Lossless.
 
-Which sublayers are skipped is searched while decoding: sets of them are tried on the text so far, and the one whose
-greedy tokens agree best with it drafts from then on.
+A search while decoding finds the sublayers to skip: it tries sets of them on the text so far, and the set whose greedy
+tokens agree best with the text drafts from then on.
 """
 
 import math
@@ -14,16 +14,16 @@ from pydantic import Field
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.decoding.layer_skip import decoder_layers, without
-from specbench.decoding.lengths import Lengths
-from specbench.decoding.sampling import probabilities
-from specbench.decoding.session import Session
-from specbench.decoding.speculate import speculate
-from specbench.decoding.trees import exact_tree
-from specbench.decoding.types import Draft, Method, Round, Sampling, Stateless, Watch
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.layer_skip import decoder_layers, without
+from specbench.engine.models.pair import Pair
+from specbench.engine.runtimes.choose import derived_runtime
+from specbench.engine.sampling import probabilities
+from specbench.engine.session import Session
+from specbench.engine.speculate import speculate
+from specbench.engine.trees import exact_tree
+from specbench.engine.types import Draft, Method, Round, Sampling, Stateless, Watch
 from specbench.methods.swift_search import Search, Skip
-from specbench.models import Pair
-from specbench.runtimes.choose import beside
 
 BOUNDS = (0.95, 0.8, 0.5)  # confidences that divide the four numbers of branches
 RAW = Sampling(1.0)  # confidence is read from the raw logits, at any temperature (official code)
@@ -32,8 +32,8 @@ Branches = tuple[int, int, int, int]
 
 
 class Settings(Base):
-    gamma: int = Field(ge=1, description="draft steps a round at most, levels of the tree (γ)")
-    stop_threshold: float = Field(ge=0, le=1, description="the draft ends with a step whose likeliest token has less")
+    gamma: int = Field(ge=1, description="the most draft steps a round, which are the levels of the tree (γ)")
+    stop_threshold: float = Field(ge=0, le=1, description="a draft ends with a step whose likeliest token has less")
     branches: Branches = Field(description="T = 0: tokens of a step, if its likeliest has > .95, > .8, > .5, or less")
     branches_sampled: Branches = Field(description="T > 0: the same")
     skip_ratio: float = Field(gt=0, le=1, description="share of the sublayers between first and last layer to skip")
@@ -46,8 +46,8 @@ class Settings(Base):
     max_opt_iter: int = Field(ge=0, description="the search ends after so many tries; 0: none, the first set stays")
 
     def reach(self) -> int:
-        """The most tokens of a tree, and the last committed one."""
-        # A step goes on if its confidence is at or above the threshold: those whose range of confidences ends there.
+        """The most tokens of a round: a tree, and the last committed token."""
+        # A step with a confidence below the threshold is the last; so inner steps have a range that reaches above it.
         tops = (1.0, *BOUNDS)
         counts = list(zip(tops, self.branches, strict=True)) + list(zip(tops, self.branches_sampled, strict=True))
         inner = max(count for top, count in counts if top >= self.stop_threshold)
@@ -55,16 +55,16 @@ class Settings(Base):
 
 
 class SelfDrafter:
-    """A target without some of its sublayers, which it chooses anew while it drafts.
+    """The target without some of its sublayers, which are chosen anew while drafting.
 
-    It has a cache of its own, as a draft model has; the official code lets it read a copy of the target's. So a set
-    that is tried, and one that takes over, reads the prompt first, within the round in which that happens.
+    It has its own cache, as a draft model has; in the official code it reads a copy of the target's. So a set that is
+    tried, or that takes over, first reads the prompt, within the round in which that happens.
     """
 
     def __init__(self, target: Session, watch: Watch, settings: Settings) -> None:
         self.target, self.watch, self.settings = target, watch, settings
         self.layers = len(decoder_layers(target.model))
-        self.lengths = Lengths()  # its trees end by themselves
+        self.lengths = Lengths()  # no policy: trees end by `stop_threshold`
         self.restore([])
 
     def begin(self, prompt: list[int]) -> None:
@@ -72,9 +72,9 @@ class SelfDrafter:
         self.session.restart(prompt)
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
-        """A tree of at most γ levels: the likeliest token of each goes on, the others are leaves.
+        """A tree of at most γ levels: the likeliest token of each level has children, the others are leaves.
 
-        Each level costs a forward and a copy of one number to the host. At T > 0 too the tokens are the likeliest,
+        Each level costs a forward and a copy of one number to the host. The tokens are the likeliest ones at T > 0 too,
         point masses for the target to test in turn; the official code draws them.
         """
         self.improve(context, rng)
@@ -98,8 +98,8 @@ class SelfDrafter:
     def improve(self, context: list[int], rng: torch.Generator) -> None:
         """Try another set of sublayers, once the text is long enough, and draft with it if it agrees better.
 
-        The random numbers of a try follow from the text's seed and the tries so far, so that no state of a generator
-        has to be kept.
+        The random numbers of a try depend on the text's seed and the number of tries only, so no generator state has to
+        be kept.
         """
         window = self.settings.context_window
         due = self.rounds % self.settings.opt_interval == 0
@@ -116,27 +116,26 @@ class SelfDrafter:
         inner = self.layers - 2
         attention, mlp = [i + 1 for i in skip if i < inner], [i - inner + 1 for i in skip if i >= inner]
         model = without(self.target.model, attention, mlp)
-        return Session(
-            model, "draft", self.watch, self.target.vocabulary, beside(self.target.runtime, model, checked=False)
-        )
+        runtime = derived_runtime(self.target.runtime, model, checked=False)
+        return Session(model, "draft", self.watch, self.target.vocabulary, runtime)
 
     def state(self) -> list[list[Any]]:
-        """Every set that was tried, as the hexadecimal number with bit i set for sublayer i, and its score."""
+        """All sets that were tried, with their scores; a set is a hexadecimal number with bit i set for sublayer i."""
         return [[f"{sum(1 << i for i in skip):x}", score] for skip, score in self.search.tried]
 
     def restore(self, state: list[list[Any]]) -> None:
-        inner, chosen = self.layers - 2, self.settings
-        odd = range(0, inner, 2)  # of the inner layers, which begin at 1
+        inner, settings = self.layers - 2, self.settings
+        odd = range(0, inner, 2)  # the odd layers, as inner layers are counted from layer 1 on
         first = (*odd, *(inner + i for i in odd))
         self.search = Search(
             first,
             2 * inner,
-            skipped_sublayers(self.layers, chosen.skip_ratio),
-            chosen.bayes_interval,
-            chosen.kappa,
-            chosen.max_score,
-            chosen.max_tolerance_iter,
-            chosen.max_opt_iter,
+            skipped_sublayers(self.layers, settings.skip_ratio),
+            settings.bayes_interval,
+            settings.kappa,
+            settings.max_score,
+            settings.max_tolerance_iter,
+            settings.max_opt_iter,
         )
         for digits, score in state:
             self.search.learn(tuple(i for i in range(2 * inner) if int(digits, 16) >> i & 1), score)
@@ -144,14 +143,14 @@ class SelfDrafter:
 
 
 def branches(confidence: float, counts: Branches) -> int:
-    """How many tokens a draft step offers, by the probability of its likeliest one."""
+    """The number of tokens of a draft step, by the probability of its likeliest one."""
     return next((count for bound, count in zip(BOUNDS, counts, strict=False) if confidence > bound), counts[-1])
 
 
 def agreement(session: Session, tokens: list[int], window: int) -> float:
-    """The share of the last `window` tokens that a model takes greedily, each behind the true ones before it."""
-    found = session.forward(tokens[:-1], keep=window).logits.argmax(-1).tolist()
-    return sum(a == b for a, b in zip(found, tokens[-window:], strict=True)) / window
+    """The share of the last `window` tokens that the model predicts greedily, each after the true ones before it."""
+    predicted = session.forward(tokens[:-1], keep=window).logits.argmax(-1).tolist()
+    return sum(a == b for a, b in zip(predicted, tokens[-window:], strict=True)) / window
 
 
 def skipped_sublayers(layers: int, ratio: float) -> int:
@@ -160,7 +159,7 @@ def skipped_sublayers(layers: int, ratio: float) -> int:
 
 
 class Swift(Stateless):
-    """Self-speculative decoding with a tree of likeliest tokens and a search that goes on from prompt to prompt."""
+    """Self-speculative decoding with a tree of likeliest tokens and a search that continues from prompt to prompt."""
 
     lossless = True
 
@@ -182,7 +181,7 @@ class Swift(Stateless):
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Of the pair the target alone. Raises UserError where it has no layers that can be skipped."""
+    """Uses only the pair's target. Raises UserError if it has no layers that can be skipped."""
     target = pair.session("target", watch)
     kind = type(target.model).__name__
     try:

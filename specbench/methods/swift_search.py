@@ -1,4 +1,4 @@
-"""SWIFT's search for the sublayers to skip: random sets, and now and then one that a Gaussian process suggests."""
+"""SWIFT's search for the sublayers to skip: random sets, and sometimes one that a Gaussian process suggests."""
 
 import math
 from itertools import product
@@ -10,15 +10,15 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 Skip = tuple[int, ...]  # rising numbers among 2 (L - 2) sublayers: the attentions of layers 1 … L - 2, then their MLPs
 Floats = NDArray[np.float64]
 
-NOISE = 1e-2  # variance of a score beside what its set explains; scores are scaled to variance 1
+NOISE = 1e-2  # variance of a score that its set does not explain; scores are scaled to variance 1
 LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # length scales that are tried, in units of one sublayer in or out
-CANDIDATES = 500  # random sets, and as many neighbours of the best one, among which a suggestion is looked for
+CANDIDATES = 500  # a suggestion is the best of so many random sets and so many neighbours of the best set
 
 
 class Search:
-    """What was tried and how well each set did; `best` is the one to draft with.
+    """The sets that were tried and their scores; `best` is the one to draft with.
 
-    The first set is in use until any other one scores above 0: it has no score of its own (official code).
+    The first set is used until any other one scores above 0; it is not scored itself (official code).
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Search:
         return random_set(self.sublayers, self.skipped, random)
 
     def learn(self, skip: Skip, score: float) -> bool:
-        """Note a set's score; whether it is better than all before, and so the best from now on."""
+        """Note the score of a set, in place; returns True if it is now the best one."""
         self.tried.append((skip, score))
         better = score > self.score
         if better:
@@ -66,11 +66,11 @@ def random_set(sublayers: int, skipped: int, random: np.random.Generator) -> Ski
 def suggest(
     tried: list[tuple[Skip, float]], best: Skip, sublayers: int, kappa: float, random: np.random.Generator
 ) -> Skip:
-    """The set with the highest upper confidence bound, mean + κ deviations, that was not tried yet.
+    """The untried set with the highest upper confidence bound, mean + κ deviations; a random one if all were tried.
 
-    A Gaussian process with a Matérn 5/2 kernel over sets as 0/1 vectors; its length scale is the likeliest of a few.
-    The official code maximises over fractions and rounds them to a set; here sets themselves are compared, random ones
-    and those that swap one sublayer of the best (our inference). All were tried: a random one.
+    The model is a Gaussian process with a Matérn 5/2 kernel over sets as 0/1 vectors; its length scale is the likeliest
+    of a few. The official code maximises over fractions and rounds them to a set. Here the candidates are sets: random
+    ones, and those that swap one sublayer of the best (our inference).
     """
     known = {skip for skip, _ in tried}
     skipped = len(tried[0][0])
@@ -78,9 +78,9 @@ def suggest(
     swaps = [tuple(sorted({*best} - {out} | {into})) for out, into in product(best, others)]
     random.shuffle(swaps)
     drawn = [random_set(sublayers, skipped, random) for _ in range(CANDIDATES)]
-    # Where the first set has another size, it has no neighbours of the right one.
+    # If the first set has another size, so have its neighbours, and none is a candidate.
     near = [swap for swap in swaps[:CANDIDATES] if len(swap) == skipped]
-    candidates = [one for one in dict.fromkeys([*near, *drawn]) if one not in known]
+    candidates = [skip for skip in dict.fromkeys([*near, *drawn]) if skip not in known]
     if not candidates:
         return drawn[0]
     mean, deviation = posterior(
@@ -91,8 +91,8 @@ def suggest(
     return candidates[int(np.argmax(mean + kappa * deviation))]
 
 
-def posterior(seen: Floats, scores: Floats, asked: Floats) -> tuple[Floats, Floats]:
-    """Mean and deviation [n] of a Gaussian process at 0/1 points `asked` [n, d] after `scores` [m] at `seen` [m, d]."""
+def posterior(seen: Floats, scores: Floats, points: Floats) -> tuple[Floats, Floats]:
+    """Mean and deviation [n] of a Gaussian process at 0/1 vectors `points` [n, d], by `scores` [m] at `seen` [m, d]."""
     centre, spread = scores.mean(), scores.std() or 1.0
     y = (scores - centre) / spread
     between = _distances(seen, seen)
@@ -103,24 +103,24 @@ def posterior(seen: Floats, scores: Floats, asked: Floats) -> tuple[Floats, Floa
         likelihood = -0.5 * y @ weights - np.log(np.diag(lower)).sum()
         fits.append((likelihood, length, lower, weights))
     _, length, lower, weights = max(fits, key=lambda fit: fit[0])
-    cross = matern(_distances(asked, seen) / length)
+    cross = matern(_distances(points, seen) / length)
     explained = (solve_triangular(lower, cross.T, lower=True) ** 2).sum(0)
     return centre + spread * (cross @ weights), spread * np.sqrt(np.maximum(1 - explained, 0))
 
 
 def matern(r: Floats) -> Floats:
-    """The Matérn kernel of smoothness 5/2 at distances r, in length scales."""
+    """The Matérn kernel of smoothness 5/2 at distances r, in units of the length scale."""
     scaled = math.sqrt(5) * r
     return (1 + scaled + scaled**2 / 3) * np.exp(-scaled)
 
 
 def _distances(a: Floats, b: Floats) -> Floats:
-    """Between 0/1 vectors [n, d] and [m, d]: the root of the number of places where they differ [n, m]."""
+    """Distances [n, m] between 0/1 vectors [n, d] and [m, d]: the root of the number of places where they differ."""
     return np.sqrt(a @ (1 - b).T + (1 - a) @ b.T)
 
 
 def _vectors(skips: list[Skip], sublayers: int) -> Floats:
-    found = np.zeros((len(skips), sublayers))
+    vectors = np.zeros((len(skips), sublayers))
     for row, skip in enumerate(skips):
-        found[row, list(skip)] = 1
-    return found
+        vectors[row, list(skip)] = 1
+    return vectors

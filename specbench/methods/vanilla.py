@@ -1,14 +1,14 @@
-"""Vanilla autoregressive decoding: one target forward a token. The baseline, and the oracle of the exactness tests."""
+"""Vanilla autoregressive decoding: one target forward per token. The baseline, and the oracle of exactness tests."""
 
 from collections.abc import Iterator
 
 import torch
 
 from specbench.config import Settings as Base
-from specbench.decoding.sampling import draw
-from specbench.decoding.session import Session
-from specbench.decoding.types import Method, Round, Sampling, Stateless, Watch
-from specbench.models import Pair
+from specbench.engine.models.pair import Pair
+from specbench.engine.sampling import draw
+from specbench.engine.session import Session
+from specbench.engine.types import Method, Round, Sampling, Stateless, Watch
 
 
 class Settings(Base):
@@ -16,6 +16,8 @@ class Settings(Base):
 
 
 class Vanilla(Stateless):
+    """Decode with the target alone."""
+
     lossless = True
     reach = 1
 

@@ -1,7 +1,7 @@
 """VocabTrim: a draft that offers only the target's most frequent tokens (arXiv 2506.22694). Lossless.
 
-Which tokens those are is counted in texts of the target (`specbench train --method vocabtrim`). As a setting,
-`output=vocabtrim` does the same under sps, lossy, fly, reflective, csd and judge.
+They are counted in texts of the target (`specbench train --method vocabtrim`). The setting `output=vocabtrim` does the
+same in sps, lossy, fly, reflective, csd and judge.
 """
 
 from pathlib import Path
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.decoding.draft_output import Output, trimmed
-from specbench.decoding.types import Method, Watch
-from specbench.heads import SHIPPED, Head, command, read_head
+from specbench.engine.models.draft_output import Output, trimmed
+from specbench.engine.models.heads import SHIPPED, Head, command, read_head
+from specbench.engine.models.pair import Pair
+from specbench.engine.types import Method, Watch
 from specbench.methods.drafting import lighter_drafter
 from specbench.methods.sps import SpS
-from specbench.models import Pair
 
 KIND = "vocabtrim"
 
@@ -39,15 +39,15 @@ class Settings(Base):
 
 
 def output(settings: Settings, pair: Pair) -> Output:
-    """The pair's draft model with its output layer cut down. Raises UserError for counts that do not fit."""
-    draft = pair.session("draft").model  # a pair without a draft model is refused in its words
-    head = counts_of(settings.counts, pair)
-    known = pair.own_ids("draft", ranked(head.tensors["counts"], pair.eos_ids))
-    total = min(pair.vocabulary, len(known))
+    """The pair's draft model with fewer tokens in its output layer. Raises UserError for counts that do not fit."""
+    draft = pair.session("draft").model  # raises UserError for a pair without a draft model
+    head = find_counts(settings.counts, pair)
+    ids = pair.own_ids("draft", ranked(head.tensors["counts"], pair.eos_ids))
+    total = min(pair.vocabulary, len(ids))
     wanted = settings.tokens if isinstance(settings.tokens, int) else max(1, round(settings.tokens * total))
     if wanted > total:
         raise UserError(f"{KIND}: tokens={wanted}, but the draft of {pair.name} has {total}; choose fewer")
-    kept = known[: max(wanted, len(pair.eos_ids))]
+    kept = ids[: max(wanted, len(pair.eos_ids))]
     try:
         return Output(trimmed(draft, torch.tensor(sorted(kept))), {"counts": head.hashes()["head"]})
     except ValueError as error:
@@ -55,14 +55,14 @@ def output(settings: Settings, pair: Pair) -> Output:
 
 
 def ranked(counts: Tensor, first: frozenset[int]) -> list[int]:
-    """All token ids: those of `first`, then by falling count [V]; of equals the lower id, which BPE merged first."""
+    """All token ids: those of `first`, then by falling count [V]; among equals the lower id, which BPE merged first."""
     weighed = counts.clone()
     weighed[[i for i in first if i < len(weighed)]] = torch.inf
     return weighed.argsort(descending=True, stable=True).tolist()
 
 
-def counts_of(setting: str, pair: Pair) -> Head:
-    """The counts that a setting names, which belong to the target alone: any draft may use them."""
+def find_counts(setting: str, pair: Pair) -> Head:
+    """The counts that a setting names. They belong to the target alone, so any draft may use them."""
     shipped = SHIPPED / f"{KIND}-{pair.name}.safetensors"
     if setting == "auto" and not shipped.is_file():
         raise UserError(

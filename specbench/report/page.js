@@ -106,11 +106,11 @@ function readTraces(packed) {
   function step(number) {
     const told = { number, drafted: next("drafted"), time: note("time") };
     told.pieces = several(next("size"), piece);
-    const [rejected, unread, behind] = told.drafted ? several(3, () => next("dropped")) : [0, 0, 0];
+    const [rejected, unread, after] = told.drafted ? several(3, () => next("dropped")) : [0, 0, 0];
     const refused = () => ({ text: text("rejected"), own: text("own"), ratio: note("rejected_ratio") });
     told.rejected = several(rejected, refused);
     told.unread = several(unread, () => text("unread"));
-    told.behind = several(behind, () => text("behind"));
+    told.after = several(after, () => text("after"));
     return told;
   }
 
@@ -125,10 +125,10 @@ function readTraces(packed) {
         if (next("origin") >= head.more) { places.cut++; places.instead++; places.ratio++; }
       }
       if (drafted) {
-        const [rejected, unread, behind] = [next("dropped"), next("dropped"), next("dropped")];
+        const [rejected, unread, after] = [next("dropped"), next("dropped"), next("dropped")];
         places.rejected += rejected; places.own += rejected; places.rejected_ratio += rejected;
         places.unread += unread;
-        places.behind += behind;
+        places.after += after;
       }
     }
     return start;
@@ -195,7 +195,7 @@ function drawSample(sample, parting) {
       if (piece.cut) pieces.append(make("span", "cut", inLine(piece.cut)));
     });
     for (const text of step.unread) pieces.append(make("del", "unread dropped", inLine(text)));
-    for (const text of step.behind) pieces.append(make("span", "cut dropped", inLine(text)));
+    for (const text of step.after) pieces.append(make("span", "cut dropped", inLine(text)));
   }
   if (parting !== null && parting >= count && !sample.failed && sample.steps.length) {
     area.append(make("span", "parts", "ends here"));

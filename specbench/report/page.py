@@ -14,15 +14,16 @@ import jinja2
 import pandas as pd
 from plotly.offline import get_plotlyjs
 
-from specbench import files, metrics
-from specbench.alike import method_labels, pair_labels
-from specbench.compare import AVERAGE, SETUP
+from specbench.analysis import metrics
+from specbench.analysis.alike import method_labels, pair_labels
+from specbench.analysis.compare import AVERAGE, SETUP
+from specbench.analysis.trace import last_line, load_decode, traces
+from specbench.base import files
+from specbench.base.console import plain
 from specbench.config import UserError
-from specbench.console import plain
 from specbench.report import page_plots, tables
 from specbench.report.page_traces import Encoder, milliseconds
-from specbench.stored import StoredRun
-from specbench.trace import last_line, load_decode, traces
+from specbench.results.stored import StoredRun
 
 HERE = Path(__file__).parent
 DOCUMENTS = 200  # of each task in the drill-down
@@ -70,9 +71,9 @@ def write_page(
     sentences: list[str],
     caption: list[str],
 ) -> None:
-    """Write the report of `runs` to `path`; the other arguments are what the comparison of them gave.
+    """Write the report of `runs` to `path`; the other arguments are the results of their comparison.
 
-    Raises UserError if there is nothing to write, or no place for it.
+    Raises UserError if no sample was timed, or if the file cannot be written.
     """
     if summary.empty:
         raise UserError(f"{', '.join(run.name for run in runs)}: no sample was timed, so there is nothing to report")
@@ -80,9 +81,10 @@ def write_page(
     summary = summary.assign(label=[_label(row, row["method"], varying) for row in summary.to_dict("records")])
     sources = [
         _source(
-            run, {name: _label({"pair": pair, "sampling": run.sampling}, label, varying) for name, label in own.items()}
+            run,
+            {name: _label({"pair": pair, "sampling": run.sampling}, label, varying) for name, label in labels.items()},
         )
-        for run, own, pair in zip(runs, method_labels(runs), pair_labels(runs), strict=True)
+        for run, labels, pair in zip(runs, method_labels(runs), pair_labels(runs), strict=True)
     ]
     figures = _figures(summary, sources)
     plots = page_plots.plots(figures)
@@ -93,15 +95,15 @@ def write_page(
         "traces": documents,
     }
     columns = _columns(summary)
-    place = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
-        finalize=_seen,
+        finalize=_visible,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    text = place.get_template("page.html.j2").render(
+    text = environment.get_template("page.html.j2").render(
         title=f"specbench: {', '.join(figures.looks)}",
         nonce=hashlib.sha256(b"".join(data.values())).hexdigest()[:24],
         css=(HERE / "page.css").read_text(encoding="utf-8"),
@@ -126,13 +128,13 @@ def write_page(
         raise UserError(f"cannot write {path} ({error.strerror}); choose another file") from None
 
 
-def _seen(value: Any) -> Any:
-    """What the template prints: texts without what acts instead of being seen; the page's own parts are no `str`."""
+def _visible(value: Any) -> Any:
+    """What the template prints: texts with control characters made visible; the page's own parts are not `str`."""
     return plain(value, "\n") if type(value) is str else value
 
 
 def _label(row: dict[str, Any], method: str, varying: list[str]) -> str:
-    """A method's name on the page: with pair and sampling where there are several."""
+    """A method's name on the page, with pair and sampling where there are several."""
     return " · ".join([method, *(str(row[name]) for name in varying)])
 
 
@@ -144,29 +146,29 @@ def _source(run: StoredRun, labels: dict[str, str]) -> Source:
 
 def _figures(summary: pd.DataFrame, sources: Sequence[Source]) -> page_plots.Figures:
     depths = [metrics.depths(source.run.rounds()) for source in sources]
-    depths = [one.assign(label=one.method.map(s.labels)) for one, s in zip(depths, sources, strict=True)]
+    depths = [rows.assign(label=rows.method.map(s.labels)) for rows, s in zip(depths, sources, strict=True)]
     counts = [s.counts.reset_index() for s in sources]
-    counts = [one.assign(label=one.method.map(s.labels)) for one, s in zip(counts, sources, strict=True)]
+    counts = [rows.assign(label=rows.method.map(s.labels)) for rows, s in zip(counts, sources, strict=True)]
     labels = list(dict.fromkeys([*summary.label, *(label for s in sources for label in s.labels.values())]))
-    own = summary[summary.method == summary["baseline"]] if "baseline" in summary else summary.iloc[:0]
+    baselines = summary[summary.method == summary["baseline"]] if "baseline" in summary else summary.iloc[:0]
     return page_plots.Figures(
         summary=summary,
         depths=pd.concat(depths, ignore_index=True).dropna(subset=["D", "A", "cut"]),
         counts=pd.concat(counts, ignore_index=True),
-        looks=page_plots.looks(labels, list(own.label)),
+        looks=page_plots.looks(labels, list(baselines.label)),
     )
 
 
 def _columns(summary: pd.DataFrame) -> list[str]:
-    """The columns of the table that have something to say."""
-    found = []
+    """The columns of the table that hold more than missing or trivial values."""
+    columns = []
     for name in dict.fromkeys([*FIRST, *tables.COLUMNS]):
         column = tables.COLUMNS[name]
         known = all(raw in summary for raw in column.raw)
-        silent = {"errors": 0, "repeats": 1}  # figures that say nothing
-        if known and not summary[column.raw[0]].dropna().isin([silent.get(name)]).all():
-            found.append(name)
-    return found
+        trivial = {"errors": 0, "repeats": 1}
+        if known and not summary[column.raw[0]].dropna().isin([trivial.get(name)]).all():
+            columns.append(name)
+    return columns
 
 
 def _row(row: pd.Series, columns: list[str], varying: list[str], looks: dict[str, page_plots.Look]) -> dict[str, Any]:
@@ -190,7 +192,7 @@ def _metrics(summary: pd.DataFrame) -> dict[str, str]:
 
 
 def _documents(sources: Sequence[Source], metric: dict[str, str]) -> tuple[bytes, list[str]]:
-    """The drill-down's data, of as many documents as the page has room for, and what is to be said about it."""
+    """The drill-down's data, of as many documents as the page has room for, and notes about it."""
     most = DOCUMENTS
     while True:
         packed, notes = _drill_down(sources, metric, most)
@@ -206,37 +208,37 @@ def _drill_down(sources: Sequence[Source], metric: dict[str, str], most: int) ->
     for source in sources:
         new = {name: label for name, label in source.labels.items() if label not in labels}
         labels += new.values()
-        found = source.samples[(source.samples.repeat == 0) & source.samples.method.isin(list(new))]
-        found = found[found.task.isin(tasks)]
-        documents = {task: sorted(ids.unique().tolist()) for task, ids in found.groupby("task", sort=False).doc_id}
+        first = source.samples[(source.samples.repeat == 0) & source.samples.method.isin(list(new))]
+        first = first[first.task.isin(tasks)]
+        documents = {task: sorted(ids.unique().tolist()) for task, ids in first.groupby("task", sort=False).doc_id}
         chosen = {task: ids[:most] for task, ids in documents.items()}
         for task, ids in documents.items():
             if len(ids) > most:
                 notes.append(f"{task}: the first {most} of {len(ids)} documents are here.")
         places = {}
         try:
-            for one in traces(source.run, load_decode(source.run), 0, chosen, list(new)):
-                places[one.task, one.doc_id, one.method] = encoder.add(one)
+            for trace in traces(source.run, load_decode(source.run), 0, chosen, list(new)):
+                places[trace.task, trace.doc_id, trace.method] = encoder.add(trace)
         except UserError as error:
             notes.append(f"{source.run.name} has no traces here: {error}.")
         scores, table = _scores(source, metric), metrics.rates(source.counts, metrics.SAMPLE)[list(RATES)]
         rates = dict(zip(table.index, table.to_numpy().tolist(), strict=True))
-        for row in found.sort_values("doc_id", kind="stable").itertuples():
+        for row in first.sort_values("doc_id", kind="stable").itertuples():
             if row.doc_id not in chosen[row.task]:
                 continue
             key = row.task, row.doc_id, row.method
             known = row.finish != "error"
-            own = rates[(0, *key)] if known else []
+            of_sample = rates[(0, *key)] if known else []
             samples.append(
                 [tasks.index(row.task), row.doc_id, labels.index(new[row.method]), places.get(key, -1), scores.get(key)]
-                + [page_plots.clean(own), milliseconds(row.decode_seconds) if known else "", row.finish]
+                + [page_plots.clean(of_sample), milliseconds(row.decode_seconds) if known else "", row.finish]
                 + [plain(last_line(row.error))] * (not known)
             )
     repeats = max((int(source.samples.repeat.max()) + 1 for source in sources if len(source.samples)), default=1)
     if repeats > 1 or len(labels) < sum(len(source.labels) for source in sources):
         notes.append("Of several passes over the documents the first one is shown.")
-    named = {"tasks": [[plain(task), plain(metric[task])] for task in tasks], "labels": list(map(plain, labels))}
-    return encoder.packed(named | {"samples": samples, "rates": RATES}), list(dict.fromkeys(notes))
+    names = {"tasks": [[plain(task), plain(metric[task])] for task in tasks], "labels": list(map(plain, labels))}
+    return encoder.packed(names | {"samples": samples, "rates": RATES}), list(dict.fromkeys(notes))
 
 
 def _scores(source: Source, metric: dict[str, str]) -> dict[tuple[str, int, str], float]:
@@ -254,17 +256,17 @@ def _scores(source: Source, metric: dict[str, str]) -> dict[tuple[str, int, str]
 
 
 def _settings(source: Source) -> dict[str, Any]:
-    """What a run was made on and with, as lists of names and values."""
+    """The settings and the environment of a run, as lists of names and values."""
     run, plan, manifest = source.run, source.run.plan, source.run.manifest
     skip = {"pair", "methods", "tasks", "baseline", "baselines"}
-    of_others = [f"{base} of {name}" for name, base in plan.baselines.items() if name != base]
+    baselines = [f"{base} of {name}" for name, base in plan.baselines.items() if name != base]
     facts = {"pair": f"{plan.pair.name}: {plan.pair.description}"}
-    facts |= {"baseline": ", ".join([plan.baseline or "none", *of_others])}
+    facts |= {"baseline": ", ".join([plan.baseline or "none", *baselines])}
     facts |= {
         key: value for key, value in plan.model_dump(mode="json").items() if key not in skip and value is not None
     }
     for line in plan.tasks:
-        facts[f"task {line.task}"] = _flat(manifest["generation"].get(line.task, {}) | _given(line.fewshot))
+        facts[f"task {line.task}"] = _flat(manifest["generation"].get(line.task, {}) | _fewshot(line.fewshot))
     environment = dict(manifest["environment"])
     environment |= environment.pop("versions", None) or {}
     return {
@@ -276,13 +278,13 @@ def _settings(source: Source) -> dict[str, Any]:
         "models": [(role, _flat(model)) for role, model in (manifest["models"] or {}).items()],
         "methods": [
             {
-                "name": source.labels[one.name],
-                "description": one.description,
-                "paper": one.paper,
-                "settings": [(key, _flat(s.value), s.source) for key, s in one.settings.items()],
-                "inputs": [(f"{key} (hash)", value) for key, value in manifest["inputs"].get(one.name, {}).items()],
+                "name": source.labels[spec.name],
+                "description": spec.description,
+                "paper": spec.paper,
+                "settings": [(key, _flat(s.value), s.source) for key, s in spec.settings.items()],
+                "inputs": [(f"{key} (hash)", value) for key, value in manifest["inputs"].get(spec.name, {}).items()],
             }
-            for one in plan.methods
+            for spec in plan.methods
         ],
     }
 
@@ -291,12 +293,12 @@ def _words(key: str) -> str:
     return key.replace("_", " ")
 
 
-def _given(fewshot: int | None) -> dict[str, int]:
+def _fewshot(fewshot: int | None) -> dict[str, int]:
     return {} if fewshot is None else {"fewshot": fewshot}
 
 
 def _flat(value: Any) -> str:
     """A setting in a line of text."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_flat(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {_flat(part)}" for key, part in value.items())
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | bool) else str(value)

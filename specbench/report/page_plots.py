@@ -1,4 +1,4 @@
-"""The plots of the HTML page, as plotly's own JSON: for each a view by task."""
+"""The plots of the HTML page as plotly's own JSON, each with a view by task."""
 
 import html
 import math
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench import metrics
-from specbench.compare import AVERAGE
-from specbench.console import plain
+from specbench.analysis import metrics
+from specbench.analysis.compare import AVERAGE
+from specbench.base.console import plain
 
 Json = dict[str, Any]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")  # Okabe and Ito's, but for the yellow
@@ -19,7 +19,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 PATTERNS = ("", "/", "\\", "x", ".", "-", "|", "+")
 GREY = "#808080"
-GREYS = (GREY, "#404040", "#a8a8a8")  # of baselines
+GREYS = (GREY, "#404040", "#a8a8a8")  # for baselines
 BASE_SYMBOLS = ("x", "x-thin-open", "asterisk-open")
 ALL_TASKS = "all tasks"
 ROUNDING = 1e-6  # ms a token
@@ -47,16 +47,16 @@ class Figures:
 
 def looks(labels: Sequence[str], baselines: Sequence[str]) -> dict[str, Look]:
     """A colour, a marker, a line and a pattern for each method; baselines are grey."""
-    own = [label for label in labels if label in baselines]
-    found = {
+    grey = [label for label in labels if label in baselines]
+    by_label = {
         label: Look(GREYS[i % len(GREYS)], BASE_SYMBOLS[i % len(BASE_SYMBOLS)], DASHES[i % len(DASHES)], "")
-        for i, label in enumerate(own)
+        for i, label in enumerate(grey)
     }
-    for i, label in enumerate(label for label in labels if label not in found):
-        found[label] = Look(
+    for i, label in enumerate(label for label in labels if label not in by_label):
+        by_label[label] = Look(
             COLOURS[i % len(COLOURS)], SYMBOLS[i % len(SYMBOLS)], DASHES[i % len(DASHES)], PATTERNS[i % len(PATTERNS)]
         )
-    return {label: found[label] for label in labels}
+    return {label: by_label[label] for label in labels}
 
 
 def plots(figures: Figures) -> list[Json]:
@@ -134,7 +134,7 @@ def _speed_accuracy(rows: pd.DataFrame, figures: Figures) -> Json:
             {"type": "scatter", "mode": "lines", "name": "Pareto front", "x": xs, "y": ys, "line": line}
             | {"hoverinfo": "skip"},
         )
-    return {"data": data, "layout": _layout("decode speedup (×)", "score (%)", one=True)}
+    return {"data": data, "layout": _layout("decode speedup (×)", "score (%)", at_one=True)}
 
 
 def _speedups(rows: pd.DataFrame, figures: Figures, tasks: list[str]) -> Json:
@@ -142,12 +142,13 @@ def _speedups(rows: pd.DataFrame, figures: Figures, tasks: list[str]) -> Json:
     labels = list(rows.label.drop_duplicates())
     data = []
     for i, label in enumerate(labels):
-        own = [row for row in _known(rows[rows.label == label], "speedup_decode") if row["task"] in tasks]
+        known = [row for row in _known(rows[rows.label == label], "speedup_decode") if row["task"] in tasks]
         shift = 0.8 * ((i + 0.5) / len(labels) - 0.5)
-        xs, ys = [row["speedup_decode"] for row in own], [tasks.index(row["task"]) + shift for row in own]
-        hover = [f"{_name(row['task'])}: {_interval(row, 'speedup_decode')}" for row in own]
-        data += [_marker(label, figures, xs, ys, hover) | {"error_x": _error_x(own, "speedup_decode")}] if own else []
-    layout = _layout("decode speedup (×)", "", one=True)
+        xs, ys = [row["speedup_decode"] for row in known], [tasks.index(row["task"]) + shift for row in known]
+        hover = [f"{_name(row['task'])}: {_interval(row, 'speedup_decode')}" for row in known]
+        if known:
+            data.append(_marker(label, figures, xs, ys, hover) | {"error_x": _error_x(known, "speedup_decode")})
+    layout = _layout("decode speedup (×)", "", at_one=True)
     layout["height"] = 200 + len(tasks) * max(40, 13 * len(labels))
     layout["yaxis"] |= {"tickvals": list(range(len(tasks))), "ticktext": [_name(task) for task in tasks]}
     layout["yaxis"] |= {"range": [len(tasks) - 0.5, -0.5], "showgrid": False}
@@ -180,24 +181,24 @@ def _time(counts: pd.DataFrame, figures: Figures) -> Json:
         ("members", "forwards of further models", "#009E73", "x"),
         ("rest", "outside forwards", GREY, "."),
     ):
-        own = per_token[name].dropna()
+        times = per_token[name].dropna()
         hover = [
             f"{_name(label)}<br>{title}: {value:.3g} ms per token ({value / per_token.decode[label]:.0%})"
-            for label, value in own.items()
+            for label, value in times.items()
         ]
         marker = {"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay"}}
         data.append(
             {"type": "bar", "orientation": "h", "name": title, "marker": marker, "hovertext": hover}
             | {
-                "y": [_name(label) for label in own.index],
-                "x": clean(own),
+                "y": [_name(label) for label in times.index],
+                "x": clean(times),
                 "hoverinfo": "text",
                 "textposition": "none",
             }
         )
     layout = _layout("ms per token", "") | {"barmode": "stack", "height": 170 + 34 * max(3, len(sums))}
     layout["yaxis"] |= {"autorange": "reversed", "showgrid": False}
-    return {"data": [one for one in data if one["x"]], "layout": layout}
+    return {"data": [bars for bars in data if bars["x"]], "layout": layout}
 
 
 def _depth(depths: pd.DataFrame, figures: Figures) -> Json:
@@ -212,8 +213,8 @@ def _depth(depths: pd.DataFrame, figures: Figures) -> Json:
         if len(table):
             look = figures.looks[label]
             line = {"color": look.colour, "dash": look.dash, "width": 1.5}
-            one = _marker(label, figures, table.depth.tolist(), (100 * table.cond_accept).tolist(), hover)
-            data.append(one | {"mode": "lines+markers", "line": line})
+            points = _marker(label, figures, table.depth.tolist(), (100 * table.cond_accept).tolist(), hover)
+            data.append(points | {"mode": "lines+markers", "line": line})
     layout = _layout("position in the draft", "accepted if tested (%)")
     layout["xaxis"]["dtick"] = _tick(depths)
     return {"data": data, "layout": layout}
@@ -239,9 +240,9 @@ def _lengths(depths: pd.DataFrame, figures: Figures) -> Json:
 def _in_order(table: pd.DataFrame, figures: Figures) -> Iterator[tuple[str, pd.DataFrame]]:
     """The rows of each method that drafts, in the order of the page."""
     for label in figures.looks:
-        own = table[table.label == label]
-        if len(own) and own["D"].max() > 0:
-            yield label, own
+        of_label = table[table.label == label]
+        if len(of_label) and of_label["D"].max() > 0:
+            yield label, of_label
 
 
 def _tick(depths: pd.DataFrame) -> int:
@@ -250,14 +251,14 @@ def _tick(depths: pd.DataFrame) -> int:
 
 
 def _known(rows: pd.DataFrame, *names: str) -> list[Json]:
-    """Rows that have a value in each of these columns."""
+    """The rows that have a value in each of these columns."""
     if any(name not in rows for name in names):
         return []
     return rows[rows[list(names)].notna().all(axis=1)].to_dict("records")
 
 
-def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return one != other and one[0] >= other[0] and one[1] >= other[1]
+def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    return a != b and a[0] >= b[0] and a[1] >= b[1]
 
 
 def _marker(label: str, figures: Figures, xs: list[float], ys: list[float], hover: list[str]) -> Json:
@@ -291,17 +292,17 @@ def _interval(row: Json, name: str) -> str:
 
 
 def clean(values: Any) -> list[float | None]:
-    """Numbers for JSON, five digits of them; null for what is not known."""
+    """Numbers for JSON, with five digits; null for what is not known."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
 def _name(label: str) -> str:
-    """A label without meaning to plotly, which reads tags in texts."""
+    """A label with its tags escaped, which plotly would read."""
     return html.escape(plain(label))
 
 
-def _layout(x: str, y: str, one: bool = False) -> Json:
-    """Axes and margins; `one` draws the line of no speedup."""
+def _layout(x: str, y: str, at_one: bool = False) -> Json:
+    """Axes and margins; `at_one` draws the line of no speedup."""
     layout: Json = {
         "height": 380,
         "margin": {"l": 60, "r": 14, "t": 12, "b": 50},
@@ -313,7 +314,7 @@ def _layout(x: str, y: str, one: bool = False) -> Json:
         "hovermode": "closest",
         "showlegend": True,
     }
-    if one:
+    if at_one:
         line = {"color": GREY, "width": 1, "dash": "dash"}
         layout["shapes"] = [{"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": line}]
     return layout

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from specbench.trace import ORIGINS, Step, Trace, ratio_text
+from specbench.analysis.trace import ORIGINS, Step, Trace, ratio_text
 
 CODES = {origin: i for i, origin in enumerate(ORIGINS)}
-MORE = 8  # added to an origin whose piece has more to tell: cut, instead and ratio
-# What the numbers of a stream stand for.
+MORE = 8  # added to an origin whose piece also has cut, instead and ratio
+# The streams, and the table that their numbers point into; none for plain numbers.
 STREAMS = {
     "steps": "",  # of a sample
     "size": "",  # pieces of a step
@@ -29,29 +29,29 @@ STREAMS = {
     "ratio": "notes",
     "dropped": "",  # three for each drafting step: rejected, unread, cut
     "rejected": "texts",
-    "own": "texts",  # what the target preferred to it
+    "own": "texts",  # what the target preferred to the rejected draft
     "rejected_ratio": "notes",
     "unread": "texts",
-    "behind": "texts",
+    "after": "texts",
 }
 
 
 class Encoder:
-    """Takes up traces, then packs them."""
+    """Collects traces, then packs them."""
 
     def __init__(self) -> None:
         self._streams = {name: array("L") for name in STREAMS}
         self._tables: dict[str, dict[str, int]] = {"texts": {"": 0}, "notes": {"": 0}}
 
     def add(self, trace: Trace) -> int:
-        """Take up a trace; returns its place among them."""
+        """Add a trace; returns its place among them."""
         self._streams["steps"].append(len(trace.steps))
         for step in trace.steps:
             self._add(step)
         return len(self._streams["steps"]) - 1
 
     def packed(self, header: dict[str, Any]) -> bytes:
-        """All traces, behind a header of the page's own."""
+        """All traces, after a header of the page's own."""
         numbers = {name: np.frombuffer(v, dtype=f"u{v.itemsize}").astype(int) for name, v in self._streams.items()}
         for kind, table in self._tables.items():
             names = [name for name, of in STREAMS.items() if of == kind]
@@ -69,7 +69,7 @@ class Encoder:
         return gzip.compress(len(head).to_bytes(4, "little") + head + b"".join(coded.values()), 7, mtime=0)
 
     def _put(self, stream: str, *texts: str) -> None:
-        """Texts as their numbers."""
+        """Append texts to a stream, as their numbers in its table."""
         table = self._tables[STREAMS[stream]]
         self._streams[stream].extend([table.setdefault(text, len(table)) for text in texts])
 
@@ -88,12 +88,12 @@ class Encoder:
                 self._put("ratio", ratio_text(piece.ratio))
         if step.drafted:
             streams["dropped"].extend((len(step.rejected), len(step.unread), len(step.cut)))
-            for one in step.rejected:
-                self._put("rejected", one.text)
-                self._put("own", one.target)
-                self._put("rejected_ratio", ratio_text(one.ratio))
+            for draft in step.rejected:
+                self._put("rejected", draft.text)
+                self._put("own", draft.target)
+                self._put("rejected_ratio", ratio_text(draft.ratio))
             self._put("unread", *step.unread)
-            self._put("behind", *step.cut)
+            self._put("after", *step.cut)
 
 
 def milliseconds(seconds: float) -> str:

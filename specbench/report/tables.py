@@ -1,6 +1,5 @@
-"""Tables for people and for programs: from rows of the summary to the terminal, Markdown, LaTeX, CSV or JSON."""
+"""Tables for people and for programs: rows of the summary for the terminal, or as Markdown, LaTeX, CSV or JSON."""
 
-import difflib
 import io
 import math
 import textwrap
@@ -12,16 +11,17 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from specbench.base.console import PlainConsole, plain
+from specbench.base.errors import did_you_mean
+from specbench.base.escape import csv_text, latex_text, markdown_text
 from specbench.config import UserError
-from specbench.console import PlainConsole, plain
-from specbench.escape import csv_text, latex_text, markdown_text
 
 FORMATS = ("table", "csv", "md", "latex", "json", "parquet")
 IDENTITY = ("pair", "sampling", "task", "method")
 
 
 def number(digits: int, scale: float = 1.0) -> Callable[[object], str]:
-    """A function that writes a number to so many digits, and a missing one as `-`."""
+    """A function that formats a number to so many digits, and a missing one as `-`."""
 
     def text(value: object) -> str:
         return "-" if not isinstance(value, float | int) or math.isnan(value) else f"{value * scale:.{digits}f}"
@@ -34,7 +34,7 @@ percent = number(1, 100)
 
 @dataclass(frozen=True)
 class Column:
-    """A column for people, and the columns of the summary that it is written from."""
+    """A column for people, and the columns of the summary that it is made from."""
 
     heading: str
     text: Callable[[pd.Series], str]
@@ -96,10 +96,10 @@ COLUMNS: dict[str, Column] = {
     "errors": _plain("failed", "errors", number(0)),
     "limit_share": Column("of limit", lambda row: percent(row.limit_share), ("limit_share", "limit_unknown")),
 }
-ASIDE = ("limit_share",)  # told only where they are asked for
+ON_REQUEST = ("limit_share",)  # columns that are shown only on request
 NARROW = ["accuracy", "accuracy_p", "acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s"]
 NARROW += ["arbitrator_share", "speedup_decode"]
-YIELDING = ("accuracy_p", "discard_rate")  # of these, where 80 columns shall hold further ones
+YIELDING = ("accuracy_p", "discard_rate")  # of NARROW, those that make room for added columns
 DEPTH_COLUMNS: dict[str, Column] = {
     "depth": _plain("depth", "depth", number(0)),
     "cond_accept": _plain("accepted if tested %", "cond_accept", percent),
@@ -109,8 +109,8 @@ DEPTH_COLUMNS: dict[str, Column] = {
 
 
 def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
-    """The columns that are printed when none are asked for: those that fit, and those that have something to say."""
-    chosen = [name for name in COLUMNS if name not in ASIDE] if wide else list(NARROW)
+    """The columns that are printed by default: those that fit and hold more than one trivial value."""
+    chosen = [name for name in COLUMNS if name not in ON_REQUEST] if wide else list(NARROW)
     silent = [name for name in ("accuracy_spread", "speedup_spread") if summary[name].isna().all()]
     silent += ["repeats"] if (summary.repeats <= 1).all() else []
     arbitrated = (summary.arbitrator_share > 0).any()
@@ -125,14 +125,12 @@ def checked_columns(names: Sequence[str]) -> list[str]:
     """Names of COLUMNS. Raises UserError for an unknown one."""
     for name in names:
         if name not in COLUMNS:
-            close = difflib.get_close_matches(name, COLUMNS, n=1)
-            hint = f", did you mean {close[0]!r}?" if close else ""
-            raise UserError(f"no column {name!r}{hint}; there are {', '.join(COLUMNS)}")
+            raise UserError(f"no column {name!r}{did_you_mean(name, COLUMNS)}; there are {', '.join(COLUMNS)}")
     return list(names)
 
 
 def sort(summary: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Rows by a column of the summary, largest first; `NAME:asc` turns that round. Raises UserError."""
+    """Rows by a column of the summary, largest first; `NAME:asc`: smallest first. Raises UserError for another name."""
     name, _, direction = by.partition(":")
     if name not in summary or direction not in ("", "asc", "desc"):
         raise UserError(f"cannot sort by {by!r}; write COLUMN or COLUMN:asc, with one of {', '.join(summary.columns)}")
@@ -143,31 +141,31 @@ def render(summary: pd.DataFrame, format: str, width: int = 80, columns: Sequenc
     """The summary as text in one of FORMATS (but for parquet, which is no text).
 
     `table` fits a terminal of `width` columns and has a block for each `by`; `columns` are names of COLUMNS, and those
-    written `+NAME` join the ones that are printed when none are asked for.
+    written `+NAME` are printed beside the default ones.
     """
     if format in ("csv", "json"):
         raw = raw_columns(summary, columns)
         return csv_text(raw) if format == "csv" else raw.to_json(orient="records", indent=1)
-    chosen, added = _asked(columns)
+    chosen, added = _requested(columns)
     if not chosen:
         wide = format != "table" or width >= 150
         chosen = [name for name in choose(summary, wide) if wide or not added or name not in YIELDING]
     chosen += [name for name in added if name not in chosen]
-    text = _written(summary, {name: COLUMNS[name] for name in chosen}, format, width, by)
-    said = [note(line, format) for line in (limit_notes(summary) if "limit_share" in chosen else [])]
+    text = _formatted(summary, {name: COLUMNS[name] for name in chosen}, format, width, by)
+    notes = [note(line, format) for line in (limit_notes(summary) if "limit_share" in chosen else [])]
     if format == "table":
-        said = [textwrap.fill(line, width) for line in said]
+        notes = [textwrap.fill(line, width) for line in notes]
     before = {"latex": "% ", "md": "- "}.get(format, "")
-    return text if not said else text.rstrip() + "\n\n" + "".join(f"{before}{line}\n" for line in said)
+    return text if not notes else text.rstrip() + "\n\n" + "".join(f"{before}{line}\n" for line in notes)
 
 
 def note(line: str, format: str) -> str:
-    """A line of text beside a table, in one of FORMATS: of Markdown, of a comment of LaTeX, or as it is."""
+    """A line of text beside a table, escaped for one of FORMATS."""
     return markdown_text(line) if format == "md" else plain(line)
 
 
 def limit_notes(summary: pd.DataFrame) -> list[str]:
-    """What `of limit` means, and in one line why it is missing where it is."""
+    """What `of limit` means, and a line that tells why it is missing for some methods."""
     lines = []
     if summary.limit_share.notna().any():
         lines.append(
@@ -177,8 +175,8 @@ def limit_notes(summary: pd.DataFrame) -> list[str]:
     by_reason = missing.groupby("limit_unknown", sort=False).method.agg(lambda names: ", ".join(dict.fromkeys(names)))
     if len(by_reason):
         every = len(missing) == len(summary) and len(by_reason) == 1
-        told = [reason if every else f"{names}: {reason}" for reason, names in by_reason.items()]
-        lines.append(f"of limit is not known: {'; '.join(told)}")
+        parts = [reason if every else f"{names}: {reason}" for reason, names in by_reason.items()]
+        lines.append(f"of limit is not known: {'; '.join(parts)}")
     return lines
 
 
@@ -186,26 +184,26 @@ def render_depths(table: pd.DataFrame, format: str, width: int = 80) -> str:
     """Acceptance by depth as text in one of FORMATS."""
     if format in ("csv", "json"):
         return csv_text(table) if format == "csv" else table.to_json(orient="records", indent=1)
-    return _written(table, DEPTH_COLUMNS, format, width, "task")
+    return _formatted(table, DEPTH_COLUMNS, format, width, "task")
 
 
 def raw_columns(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """The summary for programs: all of it, or what the chosen columns are written from."""
-    chosen, added = _asked(columns)
+    """The summary for programs: all of it, or what the chosen columns are made from."""
+    chosen, added = _requested(columns)
     if not chosen:
-        silent = [name for column in ASIDE if column not in added for name in COLUMNS[column].raw]
+        silent = [name for column in ON_REQUEST if column not in added for name in COLUMNS[column].raw]
         return summary.drop(columns=silent)
     raw = dict.fromkeys(name for column in [*chosen, *added] for name in COLUMNS[column].raw)
     return summary[[*IDENTITY, *raw]]
 
 
-def _asked(columns: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The columns that are asked for instead of the usual ones, and those beside them. Raises UserError."""
+def _requested(columns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The columns to print instead of the default ones, and those to add. Raises UserError for an unknown one."""
     added = [name[1:] for name in columns if name.startswith("+")]
     return checked_columns([name for name in columns if not name.startswith("+")]), checked_columns(added)
 
 
-def _written(rows: pd.DataFrame, columns: dict[str, Column], format: str, width: int, by: str) -> str:
+def _formatted(rows: pd.DataFrame, columns: dict[str, Column], format: str, width: int, by: str) -> str:
     """Identity columns that vary, then `columns`, as a Markdown or LaTeX table or as blocks for the terminal."""
     varying = [name for name in ("pair", "sampling") if rows[name].nunique() > 1]
     shown = [name for name in (*varying, "task", "method") if format != "table" or name != by]

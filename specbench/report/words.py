@@ -4,28 +4,28 @@ import math
 
 import pandas as pd
 
-from specbench.compare import AVERAGE, SETUP
-from specbench.stats import holm
+from specbench.analysis.compare import AVERAGE, SETUP
+from specbench.base.stats import holm
 
 LEVEL = 0.05  # differences in accuracy with a smaller p are called real, after Holm's correction
 
 
 def sentences(summary: pd.DataFrame) -> list[str]:
-    """One line for each pair, sampling and method beside the baseline; p values are corrected for their number."""
+    """A line for each pair, sampling and method other than the baseline; p values are corrected for their number."""
     rows = summary[(summary.task != AVERAGE) & (summary.method != summary.baseline) & (summary.baseline != "")]
     rows = rows.assign(p=holm(rows.accuracy_p.tolist()))
     lines = []
     setups = rows[SETUP].drop_duplicates()
-    for (pair, sampling, method), own in rows.groupby([*SETUP, "method"], sort=False):
+    for (pair, sampling, method), of_method in rows.groupby([*SETUP, "method"], sort=False):
         where = f" ({pair}, {sampling})" if len(setups) > 1 else ""
-        lines.append(f"{method}{where}: {_speed(own)}; {_accuracy(own)}.")
+        lines.append(f"{method}{where}: {_speed(of_method)}; {_accuracy(of_method)}.")
     if len(rows.p.dropna()) > 1 and lines:
         lines.append(f"p values are Holm's, for {len(rows.p.dropna())} comparisons of accuracy.")
     return lines
 
 
 def _speed(rows: pd.DataFrame) -> str:
-    """Where the method is faster or slower than its baseline, or cannot be told from it."""
+    """The tasks on which the method is faster than its baseline, slower, or neither for sure."""
     name = "speedup_decode" if rows.speedup_decode_low.notna().any() else "speedup_e2e"
     known = rows[rows[f"{name}_low"].notna()]
     if known.empty:
@@ -34,38 +34,38 @@ def _speed(rows: pd.DataFrame) -> str:
     faster, slower = known[known[f"{name}_low"] > 1], known[known[f"{name}_high"] < 1]
     unsure = known.drop([*faster.index, *slower.index])
     parts = [
-        f"{word} {baseline} on {_tasks(some, known)} ({_range(some[name])} ×)"
-        for word, some in (("faster than", faster), ("slower than", slower), ("not told apart in speed from", unsure))
-        if len(some)
+        f"{word} {baseline} on {_tasks(tasks, known)} ({_range(tasks[name])} ×)"
+        for word, tasks in (("faster than", faster), ("slower than", slower), ("not told apart in speed from", unsure))
+        if len(tasks)
     ]
     return ", ".join(parts)
 
 
 def _accuracy(rows: pd.DataFrame) -> str:
-    """Where the method's accuracy differs from the baseline's."""
+    """The tasks on which the method's accuracy differs from the baseline's, may differ, or is the same."""
     known = rows[rows.p.notna()]
     if known.empty:
         return "its accuracy is not compared"
     real, same = known[known.p < LEVEL], known[known.accuracy_delta == 0]
     chance = known.drop([*real.index, *same.index])
     parts = [
-        f"{words} {_tasks(some, known)}" + (f" ({_changes(some)})" if changed else "")
-        for words, some, changed in (
+        f"{words} {_tasks(tasks, known)}" + (f" ({_changes(tasks)})" if changed else "")
+        for words, tasks, changed in (
             ("accuracy lower on", real[real.accuracy_delta < 0], True),
             ("accuracy higher on", real[real.accuracy_delta > 0], True),
             ("a difference in accuracy that may be chance on", chance, True),
             ("the same accuracy on", same, False),
         )
-        if len(some)
+        if len(tasks)
     ]
     return ", ".join(parts)
 
 
-def _tasks(some: pd.DataFrame, known: pd.DataFrame) -> str:
+def _tasks(rows: pd.DataFrame, known: pd.DataFrame) -> str:
     """The tasks by name, or all of them by number."""
-    if len(some) == len(known) > 2:
+    if len(rows) == len(known) > 2:
         return f"all {len(known)} tasks"
-    return " and ".join(some.task)
+    return " and ".join(rows.task)
 
 
 def _range(values: pd.Series) -> str:

@@ -114,7 +114,7 @@ def rows_of(index: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dic
 
 def write_run(folder: Path, done: list[Any] | None = None) -> list[str]:
     """Write what is missing of the made run, and finish it; returns what was warned of. Fills `done` on the way."""
-    from specbench import recorder
+    from specbench.results import recorder
 
     recorder.BLOCK = BLOCK
     warned: list[str] = []
@@ -210,7 +210,7 @@ def torn(whole: bytes, way: str, rng: random.Random) -> bytes:
 
 def wrong(folder: Path, disk: dict[str, bytes | None], wanted: Any, log: Log, cut: int) -> list[str]:
     """What is not as it must be when a run goes on from such a disk."""
-    from specbench import records
+    from specbench.results import records
 
     for path, data in disk.items():
         to = folder / os.path.relpath(path, log.root)

@@ -9,7 +9,7 @@ from typing import Any
 from faults import place
 from faults.bench import BLOCK, Bench, Fault, Outcome, expect, last_words
 from faults.child import Command
-from specbench import records
+from specbench.results import records
 
 ERRORS = ("OutOfMemoryError", "MemoryError", "RuntimeError", "AssertionError")
 STEPS = ("rounds", "reset", "state", "restore")

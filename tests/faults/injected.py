@@ -17,16 +17,16 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 def block(documents: int) -> None:
     """Join the parts of every few documents, so that a short run has blocks."""
-    from specbench import recorder
+    from specbench.results import recorder
 
     recorder.BLOCK = documents
 
 
 def small_disk(_: object) -> None:
     """Let a run begin on a disk that it would find too small."""
-    from specbench import commands, doctor_machine
+    from specbench.run import command, machine
 
-    commands.NO_SPACE = doctor_machine.NO_SPACE = doctor_machine.LITTLE_SPACE = 0
+    command.NO_SPACE = machine.NO_SPACE = machine.LITTLE_SPACE = 0
 
 
 def slow(seconds: float) -> None:
@@ -43,7 +43,7 @@ def slow(seconds: float) -> None:
 
 
 def slow_scoring(seconds: float) -> None:
-    from specbench.harness import Tasks
+    from specbench.tasks.harness import Tasks
 
     score = Tasks.score
 
@@ -141,7 +141,7 @@ def fail(given: dict[str, Any]) -> None:
 
 def forward_fails(given: dict[str, Any]) -> None:
     """A forward inside of one method raises `error`: the first after `after` forwards of a text, at text `text`."""
-    from specbench.decoding.session import Session
+    from specbench.engine.session import Session
     from specbench.methods import module
 
     within, texts, forwards = False, 0, 0

@@ -10,7 +10,7 @@ from typing import Any
 from faults import place
 from faults.bench import BLOCK, TEMPERATURES, Bench, Fault, Outcome, expect, last_words
 from faults.child import CONTEXT, Command
-from specbench import records
+from specbench.results import records
 
 ROLES, RUNTIMES = ("target", "draft"), ("eager", "static")
 LARGE, COLUMN = 1.7e38, 1  # times a hidden state of more than 2 it is infinite in float32
@@ -60,7 +60,7 @@ def not_finite(
 def tells(row: dict[str, Any], role: str) -> bool:
     """Whether a failed row names the model and the token behind which it failed; SWIFT's draft is its target."""
     roles = "target|draft" if row["method"] == "swift" and role == "target" else role
-    found = re.search(rf"NotFinite: the logits of the ({roles}) are not finite behind token (\d+)", row["error"])
+    found = re.search(rf"NotFinite: the logits of the ({roles}) are not finite after token (\d+)", row["error"])
     return found is not None and row["prompt_tokens"] <= int(found[2]) < row["prompt_tokens"] + 40
 
 

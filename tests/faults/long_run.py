@@ -15,7 +15,7 @@ import yaml
 from faults import place
 from faults.bench import Bench, Fault, Outcome, expect, last_words
 from faults.child import Command
-from specbench import records
+from specbench.results import records
 
 SETTLED = 1000  # documents after which nothing may grow any more
 MORE_MEMORY = 50e6  # bytes

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import yaml
 
-from specbench import records
+from specbench.results import records
 
 TASKS = {"pocket_gsm8k": 12, "pocket_mmlu": 10}  # new tokens
 LIMIT = 4  # documents of each
@@ -27,9 +27,9 @@ def make(folder: Path) -> Path:
     import torch
     from transformers import AutoTokenizer
 
-    from specbench.config import PACKAGE
+    from specbench.config import SUITES
 
-    tokenizer = AutoTokenizer.from_pretrained(PACKAGE / "pocket" / "weights" / "target")
+    tokenizer = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
     target = oracle.tiny("llama", 0, len(tokenizer), num_hidden_layers=4)
     draft = oracle.tiny("llama", 0, len(tokenizer), num_hidden_layers=4)
     rng = torch.Generator().manual_seed(0)

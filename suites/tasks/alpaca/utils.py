@@ -14,7 +14,7 @@ def split_of(instruction: str) -> str:
     """`test`, `validation` or `train`, from the instruction alone.
 
     The data set comes in one piece, and the paper does not say how it was split: the hash is our inference. It puts
-    documents with the same instruction, whatever their input, in one split, and needs neither an order nor a seed.
+    all documents with the same instruction into one split, whatever their input, and needs neither an order nor a seed.
     """
     digest = hashlib.sha256(" ".join(instruction.split()).encode()).digest()
     part = int.from_bytes(digest[:8], "big") % PARTS
@@ -22,24 +22,24 @@ def split_of(instruction: str) -> str:
 
 
 def load(**_: object) -> dict[str, datasets.Dataset]:
-    """The data set from the hub or its cache, by split; in its own order."""
+    """The data set from the hub or its cache, by split, in its own order."""
     whole = datasets.load_dataset(REPOSITORY, split="train")
-    places = [split_of(instruction) for instruction in whole["instruction"]]
+    assignments = [split_of(instruction) for instruction in whole["instruction"]]
     return {
-        split: whole.select([at for at, place in enumerate(places) if place == split])
+        split: whole.select([index for index, assigned in enumerate(assignments) if assigned == split])
         for split in ("train", "validation", "test")
     }
 
 
 def prompt(doc: dict[str, str]) -> str:
-    """The data set's own template, which has one form with and one without an input."""
+    """The data set's own template, which has a form with an input and one without."""
     with_input = bool(doc["input"].strip())
-    told = ", paired with an input that provides further context" if with_input else ""
-    given = f"### Input:\n{doc['input']}\n\n" if with_input else ""
+    addition = ", paired with an input that provides further context" if with_input else ""
+    input_section = f"### Input:\n{doc['input']}\n\n" if with_input else ""
     return (
-        f"Below is an instruction that describes a task{told}. "
+        f"Below is an instruction that describes a task{addition}. "
         "Write a response that appropriately completes the request.\n\n"
-        f"### Instruction:\n{doc['instruction']}\n\n{given}### Response:"
+        f"### Instruction:\n{doc['instruction']}\n\n{input_section}### Response:"
     )
 
 

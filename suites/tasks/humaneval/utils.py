@@ -1,12 +1,12 @@
 """Scoring of HumanEval in the sandbox, for lm-eval's `!function`."""
 
-from specbench.sandbox import passes
+from specbench.tasks.sandbox import passes
 
 
 def pass_at_1(references: list[str], predictions: list[list[str]]) -> dict[str, float]:
-    """`pass@1`: the share of programs that pass, over the one or more programs of each document.
+    """`pass@1`: the share of each document's programs that pass, averaged over documents.
 
-    `references` holds the tests with their call, one text a document; `predictions` whole programs for each.
+    `references` holds the tests with their call, one text a document; `predictions` one or more programs for each.
     """
     shares = []
     for tests, programs in zip(references, predictions, strict=True):
@@ -16,5 +16,5 @@ def pass_at_1(references: list[str], predictions: list[list[str]]) -> dict[str, 
 
 
 def build_programs(resps: list[list[str]], docs: list[dict[str, str]]) -> list[list[str]]:
-    """Put the prompt before every response; responses by document, in order."""
+    """Put the prompt before every response of each document."""
     return [[doc["prompt"] + response for response in responses] for responses, doc in zip(resps, docs, strict=True)]

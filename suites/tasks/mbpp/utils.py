@@ -1,18 +1,18 @@
-"""Shots and scoring of MBPP, for lm-eval's `!function`."""
+"""Few-shot examples and scoring of MBPP, for lm-eval's `!function`."""
 
 from typing import Any
 
 import datasets
 
-from specbench.sandbox import passes
+from specbench.tasks.sandbox import passes
 
 
 def without_the_first(documents: datasets.Dataset) -> datasets.Dataset:
-    """All but problem 1, which is of the split for shots only: those of the data set's paper are 2, 3 and 4."""
+    """All but problem 1 of the split for few-shot examples: the data set's paper uses problems 2, 3 and 4."""
     return documents.filter(lambda doc: doc["task_id"] != 1)
 
 
 def score(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-    """`pass@1`: 1.0 if the program passes the document's tests in the sandbox, else 0.0."""
+    """`pass@1`: 1.0 if the program passes the document's tests in the sandbox, otherwise 0.0."""
     program = "\n".join([results[0], "", *doc["test_list"]])
     return {"pass@1": float(passes(program, seconds=5.0).passed)}

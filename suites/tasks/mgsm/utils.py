@@ -5,7 +5,7 @@ from itertools import chain
 import datasets
 
 REPOSITORY = "juletxara/mgsm"
-# What stands before a question, by language, as in lm-eval's tasks.
+# The word before a question, by language, as in lm-eval's tasks.
 QUESTION = {
     "en": "Question:",
     "de": "Frage:",
@@ -24,7 +24,7 @@ QUESTION = {
 def load(**_: object) -> dict[str, datasets.Dataset]:
     """The test documents of every language from the hub or its cache, each with its `language`.
 
-    Languages take turns, so that the first documents of the task are of all of them.
+    Languages take turns, so that the first documents of the task cover all of them.
     """
     parts = {name: datasets.load_dataset(REPOSITORY, name, split="test") for name in QUESTION}
     turns = zip(*([{**doc, "language": name} for doc in part] for name, part in parts.items()), strict=True)

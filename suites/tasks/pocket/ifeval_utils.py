@@ -1,7 +1,7 @@
 """Scoring of pocket_ifeval, for lm-eval's `!function`: one check per kind of constraint.
 
-A check reads a text and the arguments of its constraint, nothing else, and is strict: the text is judged as it is, but
-for white space around it. Words are found whole and in any case.
+A check reads a text and the arguments of its constraint, nothing else. It is strict: the text is judged as it is,
+except for white space around it. Only whole words count, in upper or lower case.
 """
 
 import json
@@ -34,7 +34,7 @@ def capitals(text: str) -> bool:
 
 
 def number_sentences(text: str, num_sentences: int) -> bool:
-    """A sentence ends with `.`, `!` or `?` before white space or the end; words left over are one more."""
+    """A sentence ends with `.`, `!` or `?` before white space or the end; words after the last one make another."""
     return len([part for part in re.split(r"(?<=[.!?])\s+", text) if part]) == num_sentences
 
 
@@ -65,16 +65,16 @@ def quotation(text: str) -> bool:
 
 
 def title(text: str, title: str) -> bool:
-    return any(found.strip().lower() == title.lower() for found in re.findall(r"<<([^\n<>]+)>>", text))
+    return any(marked.strip().lower() == title.lower() for marked in re.findall(r"<<([^\n<>]+)>>", text))
 
 
 def postscript(text: str, postscript_marker: str) -> bool:
-    """The marker begins a line, or a sentence, that is not the first and has words."""
+    """The marker begins a line or a sentence that is not the first, and words follow it."""
     return re.search(rf"[.!?\n]\s*{re.escape(postscript_marker)}\s*\w", text) is not None
 
 
 def json_format(text: str, keys: Sequence[str]) -> bool:
-    """The whole text is a JSON object with these keys and no others, none of them twice."""
+    """The whole text is a JSON object with exactly these keys, each once."""
     try:
         pairs = json.loads(text, object_pairs_hook=list)
     except ValueError:
@@ -102,7 +102,7 @@ CHECKS: dict[str, Callable[..., bool]] = {
 
 
 def followed(constraints: str, text: str) -> list[bool]:
-    """Whether `text` obeys each of `constraints` (JSON as in the documents); an empty text obeys none."""
+    """True for each of `constraints` (JSON as in the documents) that `text` obeys; an empty text obeys none."""
     text = text.strip()
     return [bool(text) and _holds(constraint, text) for constraint in json.loads(constraints)]
 
@@ -113,12 +113,12 @@ def _holds(constraint: dict[str, object], text: str) -> bool:
 
 
 def score_constraints(doc: dict[str, str], results: list[str]) -> dict[str, object]:
-    """`prompt_level_strict_acc`: 1 if all constraints hold, else 0; `inst_level_strict_acc`: each by itself."""
+    """`prompt_level_strict_acc`: 1 if all constraints hold, otherwise 0; `inst_level_strict_acc`: each separately."""
     kept = followed(doc["constraints"], results[0])
     return {"prompt_level_strict_acc": int(all(kept)), "inst_level_strict_acc": kept}
 
 
 def share_of_constraints(documents: Sequence[Sequence[bool]]) -> float:
     """The share of all constraints of all documents that hold, from 0 to 1."""
-    kept = [one for document in documents for one in document]
+    kept = [holds for document in documents for holds in document]
     return sum(kept) / len(kept)

@@ -6,17 +6,17 @@ LETTERS = "ABCD"
 
 
 def chosen(doc: dict[str, str], text: str) -> str | None:
-    """The letter of the option that a text gives as its answer, the first time it gives one; None if it names none.
+    """The letter of the option in the first answer that a text gives; None if that names no option.
 
-    An option is named by its letter in brackets or by the whole of its text.
+    An option is named by its letter in brackets or by its whole text.
     """
-    found = re.search(r"answer is (.+?)\.?\s*$", text, re.MULTILINE)
-    if not found:
+    answer = re.search(r"answer is (.+?)\.?\s*$", text, re.MULTILINE)
+    if not answer:
         return None
-    named = [letter for letter in LETTERS if found[1] in (f"({letter})", doc[letter])]
+    named = [letter for letter in LETTERS if answer[1] in (f"({letter})", doc[letter])]
     return named[0] if named else None
 
 
 def score_choice(doc: dict[str, str], results: list[str]) -> dict[str, int]:
-    """`exact_match`: 1 if the answer names the right option, else 0."""
+    """`exact_match`: 1 if the answer names the right option, otherwise 0."""
     return {"exact_match": int(chosen(doc, results[0]) == doc["answer"])}

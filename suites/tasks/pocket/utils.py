@@ -7,14 +7,14 @@ from pathlib import Path
 import datasets
 from rouge_score.rouge_scorer import RougeScorer
 
-from specbench.pocket.documents import generated
-from specbench.sandbox import passes
+from specbench.tasks.pocket.documents import generated
+from specbench.tasks.sandbox import passes
 
 
 class Splits(dict[str, datasets.Dataset]):
-    """Documents of a family by split, held in memory: no hub, no cache, any working folder.
+    """Documents of a family by split, held in memory: they need no hub and no cache, in any working folder.
 
-    `train` and `test` are bundled; `calibration` and `validation` are made when they are asked for.
+    `train` and `test` are bundled; `calibration` and `validation` are generated on first use.
     """
 
     def __init__(self, family: str) -> None:
@@ -62,6 +62,6 @@ def score_summary(doc: dict[str, str], results: list[str]) -> dict[str, float]:
 
 
 def score_code(doc: dict[str, str], results: list[str]) -> dict[str, float]:
-    """`pass@1`: 1.0 if the completed function passes its tests in the sandbox, else 0.0."""
+    """`pass@1`: 1.0 if the completed function passes its tests in the sandbox, otherwise 0.0."""
     program = f"{doc['prompt']}{results[0]}\n\n{doc['test']}\ncheck({doc['entry_point']})"
     return {"pass@1": float(passes(program).passed)}

@@ -1,0 +1,1 @@
+"""Turn the records of runs into figures. Nothing here loads weights or decodes."""

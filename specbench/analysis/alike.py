@@ -1,0 +1,124 @@
+"""Check that runs may be compared with each other, and label their pairs and methods in the comparison."""
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.base.environment import MUST_AGREE
+from specbench.config import UserError
+from specbench.results.stored import StoredRun, runtime_of, weights_of
+
+HASH = " hash"
+
+
+def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
+    """Check that runs agree in what their figures depend on; return lines for the table's caption.
+
+    Raises UserError for a difference that is not in `allowed`.
+    """
+    lines = []
+    first = runs[0]
+    fields = (*MUST_AGREE, "dtype", "runtime", "prefix", "baseline", "documents", "prompts", "models")
+    for field in allowed:
+        if field not in fields:
+            raise UserError(f"--allow-mismatch {field}: no such field; there are {', '.join(fields)}")
+    for run, other in itertools.combinations(runs, 2):
+        if run.manifest.get("started") and run.manifest == other.manifest:
+            raise UserError(f"{other.folder} is a copy of {run.folder}; give one of them")
+    baselines = _differing_baselines(runs)
+    for other in runs[1:]:
+        differing = _differences(first, other)
+        if other.folder in baselines:
+            differing["baseline"] = baselines[other.folder]
+        refused = [f"{field} ({text})" for field, text in differing.items() if field not in allowed]
+        if refused:
+            options = " ".join(f"--allow-mismatch {field}" for field in differing if field not in allowed)
+            raise UserError(
+                f"{first.folder} and {other.folder} differ in {'; '.join(refused)}: their figures do not compare; "
+                f"run both alike, or pass {options}"
+            )
+        lines += [f"MISMATCH allowed, {first.name} / {other.name}: {f}: {text}" for f, text in differing.items()]
+    for run in runs:
+        if unknown := [key for key, value in run.conditions().items() if value is None]:
+            lines.append(f"{run.name} does not tell its {', '.join(unknown)}: whether it compares is not known")
+    return lines
+
+
+def _differing_baselines(runs: Sequence[StoredRun]) -> dict[Path, str]:
+    """By folder, in words: the methods that have another baseline in this run than in an earlier one."""
+    differing: dict[Path, str] = {}
+    earlier: dict[str, str] = {}
+    for run, labels in zip(runs, method_labels(runs), strict=True):
+        by_label = {label: labels[baseline] for name, label in labels.items() if (baseline := run.plan.against(name))}
+        changed = {label: baseline for label, baseline in by_label.items() if earlier.get(label, baseline) != baseline}
+        if changed:
+            differing[run.folder] = ", ".join(f"{label}: {earlier[label]} / {new}" for label, new in changed.items())
+        earlier = by_label | earlier
+    return differing
+
+
+def _differences(run: StoredRun, other: StoredRun) -> dict[str, str]:
+    """What differs between two runs that should agree, in words, by field; without the baselines."""
+    left, right = run.conditions(), other.conditions()
+    differing = {
+        key: f"{_short(left[key])} / {_short(right[key])}"
+        for key in left
+        if None not in (left[key], right[key]) and left[key] != right[key]
+    }
+    names = runtime_of(run.manifest), runtime_of(other.manifest)
+    if "runtime" in differing and names[0] != names[1]:
+        differing["runtime"] = " / ".join(names)
+    mine, theirs = run.documents(), other.documents()
+    shared = [task for task in mine if task in theirs]
+    if counts := [f"{t}: {len(mine[t])} / {len(theirs[t])}" for t in shared if mine[t].keys() != theirs[t].keys()]:
+        differing["documents"] = "; ".join(counts)
+    prompts = [t for t in shared if any(theirs[t].get(doc, text) != text for doc, text in mine[t].items())]
+    settings, other_settings = run.manifest["generation"], other.manifest["generation"]
+    prompts += [t for t in shared if t not in prompts and settings.get(t) != other_settings.get(t)]
+    if prompts:
+        differing["prompts"] = f"of {', '.join(prompts)}"
+    models, other_models = weights_of(run.manifest), weights_of(other.manifest)
+    if run.plan.pair.name == other.plan.pair.name and models and other_models and models != other_models:
+        differing["models"] = f"two pairs are called {run.plan.pair.name}"
+    return differing
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def pair_labels(runs: Sequence[StoredRun]) -> list[str]:
+    """A label for the pair of each run: its name, followed by the runtime if the runs have different ones."""
+    runtimes = [runtime_of(run.manifest) for run in runs]
+    several = len(set(runtimes)) > 1
+    return [
+        f"{run.plan.pair.name} {runtime}" if several else run.plan.pair.name
+        for run, runtime in zip(runs, runtimes, strict=True)
+    ]
+
+
+def method_labels(runs: Sequence[StoredRun]) -> list[dict[str, str]]:
+    """A label for each method of each run: its name, and the settings in which methods of that name differ."""
+    namesakes: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    facts: list[dict[str, dict[str, Any]]] = []
+    for run in runs:
+        inputs = run.manifest["inputs"]
+        facts.append({m.name: _facts(m.method, m.values, inputs.get(m.name, {})) for m in run.plan.methods})
+        for name, values in facts[-1].items():
+            namesakes[name].append(values)
+    labels: list[dict[str, str]] = []
+    for methods in facts:
+        labels.append({})
+        for name, values in methods.items():
+            differing = [k for k in values if any(other.get(k) != values[k] for other in namesakes[name])]
+            text = ", ".join(f"{k}={values[k]}" for k in differing if k.removesuffix(HASH) == k or differing == [k])
+            labels[-1][name] = f"{name} {text}" if text else name
+    return labels
+
+
+def _facts(method: str, settings: dict[str, Any], inputs: dict[str, str]) -> dict[str, Any]:
+    """Everything that defines a method; its input files are represented by their hashes."""
+    return {**settings, **{f"{name}{HASH}": value for name, value in inputs.items()}, "method": method}

@@ -1,0 +1,304 @@
+"""Several runs in one table: a row for each pair, sampling, task and method, and their averages over tasks.
+
+Runs of the same pair, sampling and method are pooled as repeats. Each method is compared with its baseline, document by
+document, within the runs that hold both. Methods may have different baselines.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from specbench.analysis import metrics, roofline
+from specbench.analysis.alike import check_alike, method_labels, pair_labels
+from specbench.base import stats
+from specbench.config import UserError
+from specbench.results import records
+from specbench.results.stored import StoredRun
+
+SETUP = ["pair", "sampling"]
+ROW = [*SETUP, "task", "method"]
+ONCE = ["run", "repeat"]  # one pass over the documents
+AVERAGE = "average"
+STALL = 5  # a text that took over this many times the median time per token of its row was held up
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The samples and scores of several runs, under common labels."""
+
+    counts: pd.DataFrame  # of metrics.per_document, indexed by ROW, ONCE and doc_id
+    scores: pd.DataFrame  # value and stderr of the tasks' headline metrics; columns ROW, ONCE and doc_id
+    depths: pd.DataFrame  # of metrics.depths, with SETUP
+    errors: pd.Series  # failed samples by ROW
+    methods: list[str]  # in the order of the runs, but each baseline before the methods compared with it
+    metric: dict[str, str]  # by task
+    baselines: dict[str, str]  # by method; a method without a baseline has no entry
+    mismatches: list[str]  # differences that the user allowed, and what imported runs do not tell
+
+    @cached_property
+    def by_row(self) -> dict[tuple[str, ...], pd.DataFrame]:
+        """The counts of each row of the summary, indexed by ONCE and doc_id."""
+        return {key: part.droplevel(ROW) for key, part in self.counts.groupby(level=ROW, sort=False)}
+
+    def against(self, baseline: str | None) -> "Measured":
+        """A copy with one baseline for all methods, or with none. Raises UserError if there is no such method."""
+        if baseline is not None and baseline not in self.methods:
+            raise UserError(f"no method {baseline!r} in these runs; there are {', '.join(self.methods)}")
+        return replace(self, baselines=dict.fromkeys(self.methods, baseline) if baseline else {})
+
+    def only(self, tasks: Iterable[str]) -> "Measured":
+        """A copy with only these tasks, so that averages are over them."""
+        chosen = set(tasks)
+        return replace(
+            self,
+            counts=self.counts[self.counts.index.isin(chosen, level="task")],
+            scores=self.scores[self.scores.task.isin(chosen)],
+            errors=self.errors[self.errors.index.isin(chosen, level="task")],
+            metric={task: metric for task, metric in self.metric.items() if task in chosen},
+        )
+
+
+def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths: bool = False) -> Measured:
+    """Read runs for a comparison. Raises UserError if they differ in what must agree and is not in `allowed`."""
+    mismatches = check_alike(runs, allowed)
+    labels = method_labels(runs)
+    pairs = pair_labels(runs)
+    counts, scores, depths, errors = [], [], [], []
+    metric: dict[str, str] = {}
+    for number, run in enumerate(runs):
+        setup = {"pair": pairs[number], "sampling": run.sampling}
+        columns = [*metrics.SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "peak_memory"]
+        columns += ["new_tokens", "wall_seconds", "prompt_tokens"]
+        run_scores = run.scores()  # first, because it refuses a run that is unfinished or damaged
+        samples = run.samples(columns)
+        rounds = run.rounds()
+        run_counts = metrics.per_document(samples, rounds)
+        lengths = samples[~samples.warmup].set_index(metrics.SAMPLE).prompt_tokens
+        run_counts = run_counts.join(roofline.least_seconds(run, run_counts, lengths)).reset_index()
+        counts.append(run_counts.assign(**setup, run=number, method=run_counts.method.map(labels[number])))
+        failed = samples[~samples.warmup & (samples.finish == "error")]
+        errors.append(failed.assign(**setup, method=failed.method.map(labels[number])))
+        metric |= (headline := run.headline())
+        wanted = run_scores.task.map(headline) == run_scores.metric + "," + run_scores["filter"]
+        run_scores = run_scores[wanted]
+        scores.append(run_scores.assign(**setup, run=number, method=run_scores.method.map(labels[number])))
+        if with_depths:
+            deep = metrics.depths(rounds)
+            depths.append(deep.assign(**setup, method=deep.method.map(labels[number])))
+    baselines = _baselines(runs, labels)
+    methods = dict.fromkeys(label for by_name in labels for label in by_name.values())
+    return Measured(
+        methods=_in_order(list(methods), baselines),
+        counts=pd.concat(counts, ignore_index=True).set_index([*ROW, *ONCE, "doc_id"]).sort_index(),
+        scores=pd.concat(scores, ignore_index=True),
+        depths=pd.concat(depths, ignore_index=True) if depths else pd.DataFrame(),
+        errors=pd.concat(errors, ignore_index=True).groupby(ROW).size(),
+        metric=metric,
+        baselines=baselines,
+        mismatches=mismatches,
+    )
+
+
+def _baselines(runs: Sequence[StoredRun], labels: Sequence[dict[str, str]]) -> dict[str, str]:
+    """The baseline of each method by label: from the first run that names one for it, else the first run's main one."""
+    baselines: dict[str, str] = {}
+    main: str | None = None
+    for run, by_name in zip(runs, labels, strict=True):
+        main = main or (by_name[run.plan.baseline] if run.plan.baseline else None)
+        for name, label in by_name.items():
+            if baseline := run.plan.against(name):
+                baselines.setdefault(label, by_name[baseline])
+    rest = {label: main for by_name in labels for label in by_name.values() if label not in baselines}
+    return baselines | {label: base for label, base in rest.items() if base}
+
+
+def _in_order(methods: list[str], baselines: dict[str, str]) -> list[str]:
+    """Methods grouped by baseline, with the baseline first in its group; otherwise in the given order."""
+    bases = dict.fromkeys(baselines.get(label) for label in methods)
+    group_of = {label: label if label in bases else baselines.get(label) for label in methods}
+    groups = list(dict.fromkeys(group_of.values()))
+    return sorted(methods, key=lambda label: (groups.index(group_of[label]), label != group_of[label]))
+
+
+def summary(runs: Measured) -> pd.DataFrame:
+    """One row per pair, sampling, task and method, in the order of the runs, then the averages over tasks."""
+    # Imported runs have no scores, so rows also come from the counts.
+    timed = runs.counts.index.droplevel([*ONCE, "doc_id"]).unique().to_frame(index=False)
+    present = pd.concat([runs.scores[ROW], timed, runs.errors.reset_index()[ROW]]).drop_duplicates()
+    rates = metrics.rates(runs.counts, ROW)
+    tables = []
+    for _, setup in present.groupby(SETUP, sort=False):
+        methods = [name for name in runs.methods if name in set(setup.method)]
+        tasks = [task for task in runs.metric if task in set(setup.task)]
+        cells = {}
+        for task in tasks:
+            for method in methods:
+                row = (*setup.iloc[0][SETUP], task, method)
+                if row in set(present.itertuples(index=False, name=None)):
+                    cells[task, method] = _cell(runs, row, rates)
+        tables += [cell.row for cell in cells.values()]
+        if len(tasks) > 1:
+            tables += [
+                _average([cells[task, method] for task in tasks])
+                for method in methods
+                if all((task, method) in cells for task in tasks)
+            ]
+    return pd.DataFrame(tables)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the summary, with the times that its average over tasks needs."""
+
+    row: dict[str, Any]
+    times: stats.Paired | None
+    whole_times: stats.Paired | None
+
+
+def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
+    nothing = runs.counts.iloc[:0].droplevel(ROW)
+    baseline = runs.baselines.get(key[3], "")
+    mine, base = runs.by_row.get(key, nothing), runs.by_row.get((*key[:3], baseline), nothing)
+    row: dict[str, Any] = dict(zip(ROW, key, strict=True))
+    row |= {
+        "baseline": baseline,
+        "metric": runs.metric[key[2]],
+        "documents": mine.index.get_level_values("doc_id").nunique(),
+        "repeats": len(mine.index.droplevel("doc_id").unique()),
+        "errors": int(runs.errors.get(key, 0)),
+    }
+    row |= _accuracy(runs.scores, key, baseline)
+    row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)
+    times, whole_times = _paired(mine, base), _paired(mine, base, whole=True)
+    row |= _speedup_columns("speedup_decode", stats.speedup(times) if times else None)
+    row |= _speedup_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)
+    row["speedup_spread"] = _spread(mine, base) if row["repeats"] > 1 else np.nan
+    row["drift"] = max((metrics.drift(counts) for _, counts in base.groupby("run")), key=abs, default=0.0)
+    row |= _limit_share(mine)
+    return Cell(row, times, whole_times)
+
+
+def _paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
+    """Times per document, added up over the passes in which both methods decoded it; `whole` includes the prefill."""
+    columns = ["whole", "whole_tokens"] if whole else ["decode", "decoded"]  # seconds, tokens
+    both = mine[columns].merge(base[columns], left_index=True, right_index=True, suffixes=("", "_base"))
+    if both.empty or both.isna().any(axis=None):
+        return None
+    sums = both.groupby("doc_id").sum()
+    names = (*(f"{name}_base" for name in columns), *columns)
+    return stats.Paired(*(sums[name].to_numpy(float) for name in names))
+
+
+def _limit_share(mine: pd.DataFrame) -> dict[str, Any]:
+    """The share of decode time that reading weights and caches takes at least, or why it is not known."""
+    least, decode = mine.least.sum(skipna=False), mine.decode.sum(skipna=False)
+    why = next((text for text in mine.unlimited if text), "")
+    return {"limit_share": least / decode if decode else np.nan, "limit_unknown": why}
+
+
+def _spread(mine: pd.DataFrame, base: pd.DataFrame) -> float:
+    """The standard deviation of the decode speedup between passes."""
+    pairs = [_paired(counts, base) for _, counts in mine.groupby(ONCE)]
+    speedups = [speedup.value for pair in pairs if pair and (speedup := stats.speedup(pair))]
+    return float(np.std(speedups, ddof=1)) if len(speedups) > 1 else np.nan
+
+
+def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str) -> dict[str, Any]:
+    """The headline metric, and its difference from the baseline's on the same documents in the same passes."""
+    here = scores[(scores[ROW[:3]] == list(key[:3])).all(axis=1)]
+    mine = here[here.method == key[3]]
+    whole, documents = mine[mine.doc_id.isna()], mine[mine.doc_id.notna()]
+    per_document = documents.groupby("doc_id").value.mean()
+    stderr = whole.stderr.mean()
+    if len(whole) > 1:
+        stderr = per_document.std(ddof=1) / np.sqrt(len(per_document)) if len(per_document) > 1 else np.nan
+    value = whole.value.mean() if len(whole) == 1 else per_document.mean()
+    row = {"accuracy": value, "accuracy_stderr": stderr}
+    row["accuracy_spread"] = whole.value.std(ddof=1) if len(whole) > 1 else np.nan
+    base = here[(here.method == baseline) & here.doc_id.notna()]
+    both = documents.merge(base, on=[*ONCE, "doc_id"], suffixes=("", "_base"))
+    if both.empty or key[3] == baseline:
+        return row | {"accuracy_delta": np.nan, "accuracy_p": np.nan, "accuracy_test": ""}
+    means = both.groupby("doc_id")[["value", "value_base"]].mean().to_numpy(float).T
+    difference = stats.difference(*means)
+    return row | {"accuracy_delta": difference.value, "accuracy_p": difference.p, "accuracy_test": difference.test}
+
+
+def _speedup_columns(name: str, interval: stats.Interval | None) -> dict[str, float]:
+    value, low, high = (interval.value, interval.low, interval.high) if interval else (np.nan, np.nan, np.nan)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def _average(cells: list[Cell]) -> dict[str, Any]:
+    """The unweighted mean over tasks of accuracy, rates and speedups; counts are added up."""
+    table = pd.DataFrame([cell.row for cell in cells])
+    first = cells[0].row
+    numbers = table.select_dtypes("number")
+    row = {**dict.fromkeys(first, np.nan), **numbers.mean(skipna=False).to_dict()}
+    row |= {name: first[name] for name in (*SETUP, "method", "baseline", "repeats")}
+    row |= {"task": AVERAGE, "metric": f"mean of {len(cells)} tasks", "accuracy_test": "", "accuracy_p": np.nan}
+    row |= {"documents": int(table.documents.sum()), "errors": int(table.errors.sum())}
+    row["accuracy_stderr"] = float(np.sqrt((table.accuracy_stderr**2).sum(skipna=False)) / len(cells))
+    row |= {"peak_memory": table.peak_memory.max(), "drift": max(table.drift, key=abs)}
+    row |= {"speedup_spread": np.nan, "accuracy_spread": np.nan}
+    row["limit_unknown"] = next((text for text in table.limit_unknown if text), "")
+    for name, times in (
+        ("speedup_decode", [cell.times for cell in cells]),
+        ("speedup_e2e", [cell.whole_times for cell in cells]),
+    ):
+        known = [paired for paired in times if paired]
+        row |= _speedup_columns(name, stats.average_speedup(known) if len(known) == len(cells) else None)
+    return row
+
+
+def uneven(runs: Measured) -> list[str]:
+    """Warnings for tasks whose baseline was much faster in one run than in another."""
+    lines = []
+    for key, counts in runs.by_row.items():
+        if key[3] in runs.baselines.values():
+            sums = counts.groupby("run")[["decode", "decoded"]].sum()
+            speeds = sums.decoded / sums.decode
+            if len(speeds) > 1 and speeds.max() > (1 + metrics.DRIFT_BOUND) * speeds.min():
+                lines.append(
+                    f"{key[2]}: {key[3]} ran at {speeds.min():.0f} to {speeds.max():.0f} tokens/s in these "
+                    "runs: compare speedups, not tokens/s"
+                )
+    return lines
+
+
+def stalled(runs: Measured) -> list[str]:
+    """Warnings for rows with documents that took far longer per token than the rest: the machine was busy."""
+    lines = []
+    for key, counts in runs.by_row.items():
+        per_token = counts.decode / counts.decoded.replace(0, np.nan)
+        slow = per_token > STALL * per_token.median()
+        if slow.any():
+            share = counts.decode[slow].sum() / counts.decode.sum()
+            lines.append(
+                f"{key[2]}, {key[3]}: {int(slow.sum())} of {len(counts)} texts took over {STALL} times the median per "
+                f"token, {share:.0%} of the time; measure again on an idle machine"
+            )
+    return lines
+
+
+def depth_table(runs: Measured) -> pd.DataFrame:
+    """Acceptance at each draft position, a row for each pair, sampling, task, method and depth."""
+    parts = []
+    groups = dict(iter(runs.depths.groupby(ROW, sort=False)))  # in the order of the records, in which methods alternate
+    tasks = list(dict.fromkeys(key[:3] for key in groups))
+    for key in sorted(groups, key=lambda key: (tasks.index(key[:3]), runs.methods.index(key[3]))):
+        table = metrics.acceptance_by_depth(groups[key])
+        parts.append(table.assign(**dict(zip(ROW, key, strict=True)))[[*ROW, *table.columns]])
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*ROW, *metrics.DEPTH])
+
+
+def write_summary(folder: Path) -> pd.DataFrame:
+    """Write `summary.parquet` of a finished run and return its rows."""
+    rows = summary(measured([StoredRun(folder)]))
+    records.write_frame(folder / "summary.parquet", rows)
+    return rows

@@ -1,0 +1,165 @@
+"""Turn records into rates: pure functions over the tables of a run. docs/pages/columns.md defines them.
+
+Warm-up and failed samples are left out, and so is round 0 (the prefill) of every sample. If a record lacks a value, as
+imported ones may, the rates that need it are NaN.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from specbench.results.stored import StoredRun
+
+SAMPLE = ["repeat", "task", "doc_id", "method"]
+_field = pc.field
+_ones = pc.scalar(1)
+_levels = pc.coalesce(_field("levels"), _field("drafted"))  # records before version 3 hold chains only
+# The sums over the rounds of a sample.
+COUNTS = {
+    "D": _field("drafted"),
+    "A": _field("accepted"),
+    "J": ((_field("truncated") == 0) & (_field("accepted") < _levels)).cast(pa.int32()),
+    "S": _field("rescued"),
+    "C": _field("committed"),
+    "F": _field("target_forwards"),
+    "G": _field("draft_forwards"),
+    "R": _ones,
+    "target": _field("target_seconds"),
+    "draft": _field("draft_seconds"),
+    "arbitrator": pc.coalesce(_field("arbitrator_seconds"), pc.scalar(0.0)),  # version 6 on
+    "models": pc.coalesce(_field("model_seconds"), _field("target_seconds") + _field("draft_seconds")),  # version 5 on
+}
+DEPTH = ["depth", "cond_accept", "joint_accept", "tested"]
+DRIFT_BOUND = 0.10  # a baseline is flagged if its time per token moved by more than this between the halves of a run
+
+
+def timed_samples(samples: pd.DataFrame) -> pd.DataFrame:
+    """The samples that count: neither warm-up nor failed."""
+    return samples[~samples.warmup & (samples.finish != "error")]
+
+
+def of_method(method: str) -> pc.Expression:
+    """Selects a method's rounds or samples, without warm-up."""
+    return ~_field("warmup") & (_field("method") == method)
+
+
+def headline_scores(run: StoredRun) -> pd.DataFrame:
+    """The documents' scores by each task's headline metric. Raises UserError for an unfinished run."""
+    scores = run.scores()
+    headline = scores.task.map(run.headline()) == scores.metric + "," + scores["filter"]
+    return scores[headline & scores.doc_id.notna()].astype({"doc_id": int})
+
+
+def per_document(samples: pd.DataFrame, rounds: ds.Dataset) -> pd.DataFrame:
+    """Counts and times of every timed sample, indexed by repeat, task, document and method.
+
+    Counts: D drafted, A accepted, J rejections, S rescued, C committed, F target forwards, G draft forwards, R rounds.
+    Seconds: `prefill`, `decode`, `target`, `draft` and `arbitrator` (in their forwards), `models` (in all forwards).
+    `memory` is in bytes. `decoded` tokens took `decode` seconds; `whole_tokens`, which include the prefill's, took
+    `whole` seconds.
+    """
+    index = timed_samples(samples).set_index(SAMPLE)
+    counts = _sums(rounds, SAMPLE, COUNTS).set_index(SAMPLE)
+    counts = counts.reindex(index.index, fill_value=0).astype(float)
+    imported = index.reindex(columns=["new_tokens", "wall_seconds"]).astype(float)  # only imported runs have these
+    decoded = counts.C.fillna(imported.new_tokens - 1)
+    return counts.assign(
+        prefill=index.prefill_seconds,
+        decode=index.decode_seconds,
+        memory=index.peak_memory,
+        decoded=decoded,
+        whole=imported.wall_seconds.fillna(index.prefill_seconds + index.decode_seconds),
+        whole_tokens=imported.new_tokens.fillna(decoded + 1),
+    )
+
+
+def depths(rounds: ds.Dataset) -> pd.DataFrame:
+    """How many rounds (R) had a draft of D levels and accepted A of them, by task and method.
+
+    `cut` marks rounds that ended the text. For a tree, D counts the levels that the verified path met.
+    """
+    by = {"D": _levels, "A": _field("accepted"), "cut": pc.coalesce(_field("truncated"), pc.scalar(0)) > 0}
+    return _sums(rounds, ["task", "method", *by], {"R": _ones}, by)
+
+
+def acceptance_by_depth(counts: pd.DataFrame) -> pd.DataFrame:
+    """`cond_accept` and `joint_accept` at each depth k = 1, 2, …, with the number of drafts `tested` there.
+
+    `counts` are rows of `depths` for one task and method. Drafted tokens after the end of the text were not tested.
+    Rounds without a recorded draft length are left out.
+    """
+    counts = counts.dropna(subset=["D", "A"])
+    drafted, accepted, rounds = counts["D"], counts["A"], counts["R"]
+    rows = []
+    for k in range(1, int(drafted.max() if len(counts) else 0) + 1):
+        passed = accepted >= k
+        rejected = (accepted == k - 1) & ~counts["cut"]
+        joint, tested = rounds[passed].sum(), rounds[(drafted >= k) & (passed | rejected)].sum()
+        cond = joint / tested if tested else np.nan
+        rows.append({"depth": k, "cond_accept": cond, "joint_accept": joint / rounds.sum(), "tested": tested})
+    return pd.DataFrame(rows, columns=DEPTH)
+
+
+def _sums(
+    rounds: ds.Dataset,
+    keys: Sequence[str],
+    values: Mapping[str, pc.Expression],
+    computed_keys: Mapping[str, pc.Expression] = MappingProxyType({}),
+) -> pd.DataFrame:
+    """Sums over the decoding rounds by `keys`, a batch at a time; a missing value makes its sum missing."""
+    columns = {key: _field(key) for key in keys if key not in computed_keys} | {**computed_keys, **values}
+    option = pc.ScalarAggregateOptions(skip_nulls=False)
+    sums = [(name, "sum", option) for name in values]
+    renamed = [*keys, *values]
+
+    def grouped(table: pa.Table) -> pa.Table:
+        return table.group_by(keys, use_threads=False).aggregate(sums).select([*keys, *(f"{n}_sum" for n in values)])
+
+    decoding = ~_field("warmup") & (_field("round") > 0)
+    batches = rounds.to_batches(columns=columns, filter=decoding, batch_readahead=4, fragment_readahead=2)
+    parts = [grouped(pa.Table.from_batches([b])).rename_columns(renamed) for b in batches if b.num_rows]
+    if not parts:
+        return pd.DataFrame(columns=renamed)
+    return grouped(pa.concat_tables(parts)).rename_columns(renamed).to_pandas()
+
+
+def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Pooled rates of `per_document` counts, a row for each group; undefined rates are NaN."""
+    speeds = {
+        "speed": counts.decoded / counts.decode.replace(0, np.nan),
+        "whole_speed": counts.whole_tokens / counts.whole.replace(0, np.nan),
+    }
+    grouped = counts.assign(**speeds).groupby(list(by), sort=False)
+    summed = [*COUNTS, "prefill", "decode", "decoded"]
+    unknown = counts.isna().groupby(list(by), sort=False).any()
+    total = grouped[summed].sum().mask(unknown[summed])
+    return pd.DataFrame(
+        {
+            "acceptance_rate": total.A / total.D.replace(0, np.nan),
+            "alpha": total.A / (total.A + total.J).replace(0, np.nan),
+            "tau": total.C / total.R.replace(0, np.nan),
+            "discard_rate": (total.D - total.A) / total.C.replace(0, np.nan),
+            "verification_rate": total.F / total.C.replace(0, np.nan),
+            "rescue_rate": total.S / total.D.replace(0, np.nan),
+            "tokens_per_s": total.decoded / total.decode.replace(0, np.nan),
+            "tokens_per_s_mean": grouped.speed.mean().mask(unknown.decoded | unknown.decode),
+            "tokens_per_s_e2e_mean": grouped.whole_speed.mean().mask(unknown.whole | unknown.whole_tokens),
+            "arbitrator_share": total.arbitrator / total.decode.replace(0, np.nan),
+            "overhead": 1 - total.models / total.decode.replace(0, np.nan),
+            "peak_memory": grouped.memory.max().mask(unknown.memory),
+        }
+    )
+
+
+def drift(baseline: pd.DataFrame) -> float:
+    """The relative change of the baseline's median seconds per token from the first half of a run to the second."""
+    per_token = (baseline.decode / baseline.decoded.replace(0, np.nan)).dropna().to_numpy()
+    if len(per_token) < 10:
+        return 0.0
+    first, second = np.array_split(per_token, 2)
+    return float(np.median(second) / np.median(first) - 1)

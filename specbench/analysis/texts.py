@@ -1,0 +1,84 @@
+"""Token ids as text: what each token adds to its text, for any tokenizer."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise, takewhile
+
+from specbench import permissions
+from specbench.config import UserError
+from specbench.engine.models.pair import load_tokenizer, vocabulary_hash
+from specbench.results.stored import StoredRun
+
+Decode = Callable[[list[int]], str]
+PART = "◌"  # stands for a token that is only part of a character
+
+
+def load_decode(run: StoredRun) -> Decode:
+    """The detokenizer that wrote the run's texts; no weights are loaded.
+
+    Raises UserError if the tokenizer is not available, or has changed since the run.
+    """
+    recorded_hash = run.manifest.get("tokenizer_hash")
+    if not run.manifest.get("models") or not recorded_hash:
+        raise UserError(f"{run.folder} does not tell its tokenizer, so its tokens cannot be read as text")
+    permissions.check_loading(run.plan, weights=False)
+    spec = run.plan.pair.target
+    tokenizer = load_tokenizer(spec, run.plan.trust_remote_code)
+    if vocabulary_hash(tokenizer) != recorded_hash:
+        raise UserError(
+            f"the tokenizer of {spec.model} is not the one that {run.folder} was made with (its vocabulary differs); "
+            "put the old one back, or run anew"
+        )
+    return lambda ids: tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+class Texts:
+    """Texts of tokens, each decoded once."""
+
+    def __init__(self, decode: Decode) -> None:
+        self.decode = decode
+        self._first: dict[int, str] = {}
+        self._inner: dict[int, str] = {}
+        self._names: dict[int, str] = {}
+
+    def first(self, token: int) -> str:
+        """The text of a token at the start of a text, where some tokenizers drop a leading space."""
+        if token not in self._first:
+            self._first[token] = self.decode([token])
+        return self._first[token]
+
+    def inner(self, token: int) -> str:
+        """The text of a token that follows another."""
+        if token not in self._inner:
+            self._inner[token] = self.decode([token, token])[len(self.first(token)) :]
+        return self._inner[token]
+
+    def draft(self, token: int, eos: int | None) -> str:
+        """A name for a token that is not in the text; `eos` is the end token, if known."""
+        if token not in self._names:
+            self._names[token] = PART if "\ufffd" in self.first(token) else self.first(token) and self.inner(token)
+        return self._names[token] or ("<eos>" if token == eos else f"<{token}>")
+
+    def pieces(self, tokens: Sequence[int], text: str) -> list[str] | None:
+        """What each token adds to the decoded text; None if that text does not start with `text`."""
+        pieces: list[str] = []
+        at = 0
+        while at < len(tokens):
+            part = list(takewhile(lambda token: "\ufffd" in self.first(token), tokens[at:]))
+            if part:
+                pieces += self._grown(part)
+            else:
+                pieces.append(self.inner(tokens[at]) if at else self.first(tokens[at]))
+            at += len(part) or 1
+        if not "".join(pieces).startswith(text):
+            pieces = self._grown(tokens)
+        return pieces if "".join(pieces).startswith(text) else None
+
+    def _grown(self, tokens: Sequence[int]) -> list[str]:
+        """What each token adds, found by decoding one more token at a time; correct for every tokenizer."""
+        whole = self.decode(list(tokens))
+        ends = [0]
+        for count in range(1, len(tokens) + 1):
+            so_far = self.decode(list(tokens[:count])) if count < len(tokens) else whole
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(so_far, whole, strict=False)))
+            ends.append(max(ends[-1], same))
+        return [whole[start:end] for start, end in pairwise(ends)]

@@ -1,0 +1,129 @@
+"""The terminal: one console for all commands, and progress bars for anything that takes over two seconds.
+
+Texts of models and data, and names from files, may hold control characters that act on a terminal. The console makes
+them visible in everything it prints; code that writes to stdout by itself must call `plain`.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
+
+QUIET_SECONDS = 10  # between lines of progress if there is no terminal to draw a bar on
+# C0 and C1 controls, line and paragraph separators, marks that change the direction of writing, tag characters, and
+# surrogates, which cannot be sent to a terminal.
+ACTING = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def plain(text: str, keep: str = "") -> str:
+    r"""The text with control characters as visible escapes, such as \x1b and \u202e, except those in `keep`.
+
+    `keep` may hold newline and tab. Two texts can become the same: the result is to be read, not parsed.
+    """
+
+    def escaped(match: re.Match[str]) -> str:
+        char = match.group()
+        if char in keep:
+            return char
+        if char in "\n\r\t":
+            return repr(char)[1:-1]
+        code = ord(char)
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+    return ACTING.sub(escaped, text)
+
+
+class PlainConsole(Console):
+    """A console that prints every text as it is: no markup, no control characters but those of rich itself.
+
+    For styled output, use the argument `style` or a rich Text.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, **options})
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Rich's segments, with every text passed through `plain`."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else plain(text, "\n"), style, control)
+
+
+console = PlainConsole()
+
+
+def say(line: str, style: str = "") -> None:
+    """Print a line as it is: no highlighting, no wrapping."""
+    console.print(line, style=style, highlight=False, soft_wrap=True)
+
+
+def warn(line: str) -> None:
+    """Print a line in yellow."""
+    say(line, "yellow")
+
+
+@contextmanager
+def progress(label: str, total: int, aside: bool = False) -> Iterator[Callable[[int], None]]:
+    """A progress bar; yields a function that advances it by a count. With `aside` it is drawn on stderr."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=PlainConsole(stderr=True) if aside else console) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+class RunProgress:
+    """Progress of a run: document, tokens/s, τ and acceptance so far, time left; a line at times if no terminal."""
+
+    def __init__(self) -> None:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rates]}"),
+            TimeRemainingColumn(compact=True),
+        )
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("loading", total=None, rates="")
+        self._sums = {"committed": 0, "drafted": 0, "accepted": 0, "draft_rounds": 0, "draft_committed": 0}
+        self._seconds = 0.0
+        self._began = self._printed = time.monotonic()
+        self._first: int | None = None
+
+    def __enter__(self) -> "RunProgress":
+        self._bar.start()
+        if not console.is_terminal:
+            console.print("loading models and documents")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def update(self, done: int, total: int, task: str, rounds: Sequence[dict[str, Any]]) -> None:
+        """Show document `done` of `total`, given its rounds as recorded; τ and acceptance are of drafting methods."""
+        sums = self._sums
+        for row in rounds:
+            if row["round"] and not row["warmup"]:
+                self._seconds += row["seconds"]
+                for name in ("committed", "drafted", "accepted"):
+                    sums[name] += row[name]
+                if row["drafted"]:
+                    sums["draft_rounds"] += 1
+                    sums["draft_committed"] += row["committed"]
+        rates = f"{sums['committed'] / max(self._seconds, 1e-9):.0f} tok/s"
+        if sums["drafted"]:
+            tau, acceptance = sums["draft_committed"] / sums["draft_rounds"], sums["accepted"] / sums["drafted"]
+            rates += f" τ {tau:.2f} acc {acceptance:.0%}"
+        self._bar.update(self._task, description=task, completed=done, total=total, rates=rates)
+        now = time.monotonic()
+        if self._first is None:
+            self._first, self._began = done, now
+        elif not console.is_terminal and (now - self._printed > QUIET_SECONDS or done == total):
+            left = (now - self._began) / (done - self._first) * (total - done)
+            console.print(f"{task} {done}/{total}  {rates}  {left:.0f} s left", highlight=False)
+            self._printed = now

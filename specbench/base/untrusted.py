@@ -1,0 +1,233 @@
+"""Files and texts from anywhere, read within bounds: the result is a value or a `UserError` of one line.
+
+A file may be a folder, a pipe that never ends, larger than memory, nested without end, or written so that a few bytes
+become gigabytes. So every reader of the package begins here.
+"""
+
+import json
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specbench.base.errors import UserError
+
+MIB = 2**20
+MOST_JSON = 64 * MIB  # bytes; a manifest of 100,000 documents has 10 MiB
+MOST_YAML = MIB // 8  # the parser reads some 100 kB a second; the largest file in suites/ has 10 kB
+MOST_LINE = 64 * MIB
+MOST_VALUES = 8_000_000  # of a JSON text: an empty list takes 2 bytes in it and 60 in memory
+MOST_NODES = 50_000  # values of YAML, aliases counted as often as they are written
+LONG_TEXT = 20  # characters of YAML that count as one more value: aliases repeat a long text, too
+DEEPEST = 40
+BRIEF = 80  # characters of an error of another library
+_SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
+
+
+def brief(error: object) -> str:
+    """The beginning of another library's error message, on one line."""
+    return " ".join(str(error).split())[:BRIEF] or type(error).__name__
+
+
+def is_file(path: Path) -> bool:
+    """True if `path` is a regular file; `Path.is_file` raises for names that are too long."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def regular(path: Path, most: int | None = None, remedy: str = "") -> int:
+    """The size of a regular file. `remedy`, which says what to do, ends the error messages.
+
+    Raises:
+        UserError: there is no file, or it is a pipe or a device (reading it might never end), or it has more than
+            `most` bytes.
+    """
+    end = f"; {remedy}" if remedy else ""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        why = "" if isinstance(error, FileNotFoundError | NotADirectoryError) else f" that can be read ({brief(error)})"
+        raise UserError(f"there is no file {path}{why}{end}") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise UserError(f"{path} is a folder, not a file{end}")
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"{path} is no regular file (a pipe or a device){end}")
+    if most is not None and status.st_size > most:
+        raise UserError(f"{path} has {status.st_size} bytes, and such a file at most {most}; is it another one?{end}")
+    return status.st_size
+
+
+def read_bytes(path: Path, most: int, remedy: str = "") -> bytes:
+    """A file of at most `most` bytes. Raises UserError as `regular`."""
+    regular(path, most, remedy)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({brief(error.strerror)})" + f"; {remedy}" * bool(remedy)) from None
+    if len(content) > most:  # it grows, or does not tell its size
+        raise UserError(f"{path} has more than {most} bytes; is it another file?")
+    return content
+
+
+def read_text(path: Path, most: int, remedy: str = "") -> str:
+    """A text file in UTF-8, with or without a byte order mark."""
+    return decoded(read_bytes(path, most, remedy), str(path), remedy)
+
+
+def decoded(raw: bytes, where: str, remedy: str = "") -> str:
+    """Bytes as UTF-8. Raises UserError, which begins with `where`."""
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        end = f"; {remedy}" if remedy else ""
+        raise UserError(f"{where} is damaged (no text in UTF-8: byte {error.start}){end}") from None
+
+
+def read_lines(path: Path, most: int = MOST_LINE, remedy: str = "") -> Iterator[tuple[int, str, int]]:
+    """The lines of a text file, as (number from 1, text, bytes). Raises UserError for one of over `most` bytes."""
+    regular(path, remedy=remedy)
+    try:
+        with open(path, "rb") as file:
+            number = 0
+            while raw := file.readline(most + 1):
+                number += 1
+                if len(raw) > most:
+                    raise UserError(f"{path}, line {number}: more than {most} bytes; is this another kind of file?")
+                yield number, decoded(raw, f"{path}, line {number}", remedy), len(raw)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({brief(error.strerror)})") from None
+
+
+def read_json(path: Path, most: int = MOST_JSON, remedy: str = "", values: int = MOST_VALUES) -> Any:
+    """A JSON file of at most `most` bytes and `values` values. Raises UserError."""
+    return parse_json(read_text(path, most, remedy), str(path), remedy, values)
+
+
+def read_object(path: Path, most: int = MOST_JSON, remedy: str = "") -> dict[str, Any]:
+    """A JSON file that holds an object. Raises UserError."""
+    value = read_json(path, most, remedy)
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged (no JSON object)" + f"; {remedy}" * bool(remedy))
+    return value
+
+
+def parse_json(text: str, where: str, remedy: str = "", values: int = MOST_VALUES) -> Any:
+    """The value of a JSON text, which may hold NaN and infinite numbers. Raises UserError."""
+    end = f"; {remedy}" if remedy else ""
+    if text.count(",") + text.count("[") + text.count("{") > values:
+        raise UserError(f"{where} holds more than {values} values; is it another file?{end}")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise UserError(f"{where} is nested too deeply{end}") from None
+    except ValueError as error:
+        raise UserError(f"{where} is damaged (not JSON: {brief(error)}){end}") from None
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except (UnicodeEncodeError, RecursionError):
+            raise UserError(f"{where} is damaged (it holds halves of characters){end}") from None
+    return value
+
+
+def text_of(line: str, where: str, remedy: str) -> str:
+    """The field `text` of a line of JSON Lines. Raises UserError."""
+    value = parse_json(line, where, remedy)
+    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
+        raise UserError(f'{where} has no "text"; {remedy}')
+    text: str = value["text"]
+    return text
+
+
+def read_yaml(path: Path, where: str = "") -> Any:
+    """A YAML file, as `parse_yaml` reads it; messages call it `where`, by default its path."""
+    return parse_yaml(read_text(path, MOST_YAML), where or str(path))
+
+
+def read_mapping(path: Path, where: str = "") -> dict[str, Any]:
+    """The same for a YAML file of keys and values."""
+    value = read_yaml(path, where)
+    if not isinstance(value, dict):
+        raise UserError(f"{where or path} must be a mapping of keys to values")
+    return value
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value of a YAML text, as JSON could hold it.
+
+    Raises:
+        UserError: the text is no YAML, a key occurs twice, a value has no counterpart in JSON (dates, objects), or
+            aliases, which can repeat a value without bound, make too many values.
+    """
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _size(node, 0, {})
+            value = loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except RecursionError:
+        raise UserError(f"{where} is nested too deeply") from None
+    # The parser raises Python's own errors for numbers, dates and tags that are none.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, TypeError):
+        raise UserError(
+            f"{where} holds a date, bytes, a set, halves of characters or a number beyond all bounds; write texts in "
+            "quotes, and plain numbers"
+        ) from None
+    return value
+
+
+def parse_value(text: str, option: str, what: str = "the value") -> Any:
+    """A value on the command line, which is YAML. Raises UserError, which names the option as it was typed."""
+    try:
+        return parse_yaml(text, option)
+    except UserError as error:
+        raise UserError(f"{option}: cannot read {what} ({str(error).removeprefix(option).strip()})") from None
+
+
+def _size(node: yaml.Node, depth: int, sizes: dict[int, int | None]) -> int:
+    """The number of values that a node makes, with aliases counted as often as they are written.
+
+    A long text counts as several values. `sizes` are those of nodes by id: None while a node is being counted.
+
+    Raises:
+        ValueError: there are too many values, they are nested too deeply, or a mapping has a key twice.
+    """
+    if id(node) in sizes:
+        counted = sizes[id(node)]
+        if counted is None:
+            raise ValueError("a value holds itself")
+        return counted
+    if depth > DEEPEST:
+        raise ValueError(f"it is nested more than {DEEPEST} deep")
+    sizes[id(node)] = None
+    size = 1
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.ScalarNode):
+        size += len(node.value) // LONG_TEXT
+    elif isinstance(node, yaml.MappingNode):
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := [key for key, count in keys.items() if count > 1]:
+            raise ValueError(f"the key {twice[0][:BRIEF]!r} is there twice")
+        children = [child for pair in node.value for child in pair]
+    elif isinstance(node, yaml.SequenceNode):
+        children = node.value
+    size += sum(_size(child, depth + 1, sizes) for child in children)
+    if size > MOST_NODES:
+        raise ValueError(f"it holds more than {MOST_NODES} values")
+    sizes[id(node)] = size
+    return size

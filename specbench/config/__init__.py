@@ -1,0 +1,34 @@
+"""Pairs, methods and suites: YAML and command-line texts become validated, immutable settings."""
+
+from specbench.base.errors import UserError as UserError
+from specbench.config.change import baseline_of as baseline_of
+from specbench.config.change import grid as grid
+from specbench.config.change import parse_assignments as parse_assignments
+from specbench.config.change import parse_params as parse_params
+from specbench.config.change import suite_methods as suite_methods
+from specbench.config.change import variant as variant
+from specbench.config.load import OWN_PAIR as OWN_PAIR
+from specbench.config.load import PACKAGE as PACKAGE
+from specbench.config.load import SUITES as SUITES
+from specbench.config.load import load_method as load_method
+from specbench.config.load import load_pair as load_pair
+from specbench.config.load import load_suite as load_suite
+from specbench.config.load import names as names
+from specbench.config.load import override as override
+from specbench.config.load import task_info as task_info
+from specbench.config.load import tasks as tasks
+from specbench.config.load import validated as validated
+from specbench.config.specs import BUNDLED as BUNDLED
+from specbench.config.specs import MOST_VARIANTS as MOST_VARIANTS
+from specbench.config.specs import RUNTIMES as RUNTIMES
+from specbench.config.specs import MemberSpec as MemberSpec
+from specbench.config.specs import MethodLine as MethodLine
+from specbench.config.specs import MethodSpec as MethodSpec
+from specbench.config.specs import ModelSpec as ModelSpec
+from specbench.config.specs import PairSpec as PairSpec
+from specbench.config.specs import SamplingSpec as SamplingSpec
+from specbench.config.specs import Setting as Setting
+from specbench.config.specs import Settings as Settings
+from specbench.config.specs import SuiteSpec as SuiteSpec
+from specbench.config.specs import TaskInfo as TaskInfo
+from specbench.config.specs import TaskLine as TaskLine

@@ -1,0 +1,176 @@
+"""What YAML files and the command line may hold: pairs, methods, tasks and suites, as validated, immutable settings."""
+
+import hashlib
+import json
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specbench.base.errors import UserError
+
+RUNTIMES = ("eager", "static", "graph", "openvino", "auto")  # ways to compute forwards; auto picks the fastest here
+BUNDLED = "bundled:"
+MOST_VARIANTS = 1000  # methods of one run, by all combinations of their settings' values
+
+
+class Settings(BaseModel):
+    """Base of everything that is read from YAML or the command line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSpec(Settings):
+    model: str = Field(description="hub name, folder, or bundled:NAME")
+    revision: str = "main"
+    dtype: str = "bfloat16"
+
+
+class MemberSpec(ModelSpec):
+    """A model of a collaboration."""
+
+    role: str | None = Field(default=None, description="its name; target and draft are called so")
+    gamma: int | None = Field(default=None, ge=1, description="tokens that it proposes at a time (γ)")
+
+
+class PairSpec(Settings):
+    name: str
+    description: str
+    paper: str = ""
+    target: ModelSpec
+    draft: ModelSpec | None = None
+    members: tuple[MemberSpec, ...] = Field(
+        default=(), description="those that decode together; default: draft, target"
+    )
+
+    @property
+    def bundled(self) -> bool:
+        """True if all models come with the package; such a pair runs the bundled counterparts of tasks."""
+        return all(spec.model.startswith(BUNDLED) for spec in (self.target, self.draft, *self.members) if spec)
+
+    @property
+    def models(self) -> dict[str, ModelSpec]:
+        """Every model once, by role: target, draft, and the members that are neither."""
+        return self._pair | self.collaboration
+
+    @property
+    def collaboration(self) -> dict[str, ModelSpec]:
+        """The models that decode together, by role, in order.
+
+        A member whose stated fields are all the target's (or the draft's) is that model.
+
+        Raises:
+            UserError: two models have the same role.
+        """
+        if not self.members:
+            return {role: self._pair[role] for role in ("draft", "target") if role in self._pair}
+        models: dict[str, ModelSpec] = {}
+        for number, member in enumerate(self.members, 1):
+            stated = member.model_dump(include=member.model_fields_set & set(ModelSpec.model_fields))
+            same = [role for role, model in self._pair.items() if stated.items() <= model.model_dump().items()]
+            if same and member.role not in (None, same[0]):
+                raise UserError(
+                    f"{self.name}: the member {member.role!r} is the pair's {same[0]}, which is its role; leave `role` "
+                    "out"
+                )
+            role = same[0] if same else member.role or f"member{number}"
+            model = self._pair[role] if same else ModelSpec(**stated)
+            if role in models or self._pair.get(role, model) != model:
+                raise UserError(f"{self.name}: two models have the role {role!r}; give each member its own")
+            models[role] = model
+        return models
+
+    @property
+    def _pair(self) -> dict[str, ModelSpec]:
+        return {"target": self.target, **({"draft": self.draft} if self.draft else {})}
+
+
+class Setting(Settings):
+    value: Any
+    source: str = "user"
+
+
+class MethodSpec(Settings):
+    """`name` labels the rows; `method` is the implementation in methods/."""
+
+    name: str
+    description: str = ""
+    paper: str = ""
+    method: str
+    baseline: str = Field(default="vanilla", description="the method that its speedups are against by default")
+    settings: dict[str, Setting] = {}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return {key: setting.value for key, setting in self.settings.items()}
+
+    @property
+    def identity(self) -> str:
+        """Implementation and settings: two methods that agree in them are the same, whatever their names."""
+        return json.dumps([self.method, self.values], sort_keys=True)
+
+    @property
+    def digest(self) -> str:
+        """A hash of `identity`: 16 hexadecimal digits."""
+        return hashlib.sha256(self.identity.encode()).hexdigest()[:16]
+
+
+class TaskInfo(Settings):
+    """What specbench knows of an lm-eval task besides its YAML (suites/tasks/index.yaml)."""
+
+    description: str
+    hub: str | None  # None: bundled
+    data: str | None
+    metric: str = Field(description="the headline figure, as lm-eval's `name,filter`")
+    max_new_tokens: int
+    counterpart: str | tuple[str, ...] | None = None
+    calibration: str | None = Field(default=None, description="the split that calibration may use")
+    runs_code: bool = Field(default=False, description="scored by running what models wrote (unsafe_code of its YAML)")
+
+    @property
+    def counterparts(self) -> tuple[str, ...]:
+        """The bundled tasks that stand in for this one: several where it is a mixture."""
+        return (self.counterpart,) if isinstance(self.counterpart, str) else self.counterpart or ()
+
+
+class TaskLine(Settings):
+    task: str
+    fewshot: int | None = Field(default=None, ge=0)
+    same_shots: bool = Field(default=False, description="the first examples for all documents, not some drawn for each")
+    max_new_tokens: int | None = Field(default=None, ge=1)
+
+
+class MethodLine(Settings):
+    """A method of a suite: with some settings changed, and a variant for every combination of those in `sweep`."""
+
+    method: str
+    settings: dict[str, Any] = {}
+    sweep: dict[str, tuple[Any, ...]] = {}
+
+
+class SamplingSpec(Settings):
+    """How tokens are drawn from target and draft; temperature 0 is greedy."""
+
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    top_k: int = Field(default=0, ge=0, description="0 is off")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="1 is off")
+
+    @property
+    def name(self) -> str:
+        """`greedy`, or the temperature with those of top-k and top-p that are on."""
+        if self.temperature == 0:
+            return "greedy"
+        filters = f" top-k={self.top_k}" * (self.top_k > 0) + f" top-p={self.top_p:g}" * (self.top_p < 1)
+        return f"T={self.temperature:g}{filters}"
+
+
+class SuiteSpec(Settings):
+    name: str
+    description: str
+    paper: str = ""
+    tasks: tuple[TaskLine, ...] = Field(min_length=1)
+    limit: int | None = Field(default=None, ge=1)
+    sampling: SamplingSpec = SamplingSpec()
+    max_length: int | None = Field(default=None, ge=2, description="tokens of prompt and answer together")
+    methods: tuple[MethodLine, ...] = Field(
+        default=(), max_length=MOST_VARIANTS, description="run if no method is named"
+    )

@@ -1,0 +1,149 @@
+"""Measures the time of forward passes, rounds and whole samples, and peak memory. No other file reads clocks.
+
+On a GPU two events bracket a forward pass. They are read once, after the sample, so nothing waits for the device inside
+a round. Rounds end when the host knows their tokens, so the host's clock times them on every device.
+"""
+
+import resource
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from specbench.engine.types import NotFinite
+
+now = time.perf_counter  # seconds; for progress and bench only
+
+
+@dataclass
+class Forward:
+    """One forward pass that feeds `width` tokens after `context` cached ones."""
+
+    model: str
+    width: int
+    context: int
+    seconds: float = 0.0
+    began: float = 0.0  # on the host
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = time.perf_counter() - self.began
+
+
+@dataclass
+class DeviceForward(Forward):
+    """A forward pass on a GPU, timed by events on its stream."""
+
+    events: tuple[torch.cuda.Event, ...] = ()
+
+    def __enter__(self) -> None:
+        self.events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        self.events[0].record()
+
+    def __exit__(self, *error: object) -> None:
+        self.events[1].record()
+
+    def read(self) -> None:
+        """Set the time from the events, which the device must have passed."""
+        self.seconds = self.events[0].elapsed_time(self.events[1]) / 1000
+
+
+@dataclass(frozen=True)
+class Lap:
+    """The time between two round ends: wall seconds, and the forward passes in it."""
+
+    seconds: float
+    forwards: list[Forward]
+
+    def count(self, model: str) -> int:
+        """The number of forwards of one model."""
+        return sum(f.model == model for f in self.forwards)
+
+    def time(self, model: str) -> float:
+        """Seconds in forwards of one model."""
+        return sum(f.seconds for f in self.forwards if f.model == model)
+
+    @property
+    def busy(self) -> float:
+        """Seconds in which at least one forward was running.
+
+        On a GPU, whose events do not say when a forward began, the sum of all forwards, and at most the whole lap.
+        """
+        if any(isinstance(f, DeviceForward) for f in self.forwards):
+            return min(self.seconds, sum(f.seconds for f in self.forwards))
+        total, until = 0.0, 0.0
+        for f in sorted(self.forwards, key=lambda f: f.began):
+            end = f.began + f.seconds
+            total += max(0.0, end - max(until, f.began))
+            until = max(until, end)
+        return total
+
+
+@dataclass
+class Stopwatch:
+    """Times one sample at a time: `start`, a `lap` at each round's end, then `laps`. It is a `Watch` for sessions.
+
+    Forwards may run at the same time, in threads.
+    """
+
+    device: torch.device
+    _ends: list[tuple[float, int]] = field(default_factory=list)  # host time, forwards so far
+    _forwards: list[Forward] = field(default_factory=list)
+    _began: float = 0.0
+    _highest: list[tuple[str, int, torch.Tensor]] = field(default_factory=list)  # what `saw` was given
+
+    def start(self) -> None:
+        """Begin a sample: forget the last one, and wait until the device is idle."""
+        self._forwards, self._ends, self._highest = [], [], []
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self._began = time.perf_counter()
+
+    def forward(self, model: str, width: int, context: int) -> Forward:
+        kind = DeviceForward if self.device.type == "cuda" else Forward
+        self._forwards.append(forward := kind(model, width, context))
+        return forward
+
+    def lap(self) -> None:
+        """End a round, whose tokens are on the host."""
+        self._ends.append((time.perf_counter(), len(self._forwards)))
+
+    def saw(self, model: str, position: int, highest: torch.Tensor) -> None:
+        self._highest.append((model, position, highest))
+
+    def not_finite(self) -> NotFinite | None:
+        """The error for the first logits that were not finite; None if all were. Waits for the device."""
+        if not self._highest:
+            return None
+        bad = (~torch.cat([highest.float() for _, _, highest in self._highest]).isfinite()).nonzero().flatten().tolist()
+        index = bad[0] if bad else -1
+        for model, position, highest in self._highest:
+            if 0 <= index < len(highest):
+                return NotFinite(model, position + index)
+            index -= len(highest)
+        return None
+
+    def laps(self) -> list[Lap]:
+        """The laps of all rounds so far. Waits for the device. Raises NotFinite."""
+        if error := self.not_finite():
+            raise error
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            for forward in self._forwards:
+                if isinstance(forward, DeviceForward):
+                    forward.read()
+        starts = [(self._began, 0), *self._ends]
+        return [
+            Lap(end - begin, self._forwards[first:last])
+            for (begin, first), (end, last) in zip(starts, self._ends, strict=False)
+        ]
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak memory in bytes: of the GPU since the last `start`; on a CPU the process' largest resident size so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

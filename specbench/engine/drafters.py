@@ -1,0 +1,59 @@
+"""What proposes tokens: the protocol, and the usual drafter, a smaller model."""
+
+from typing import Protocol
+
+import torch
+
+from specbench.engine.lengths import DraftToken, Lengths
+from specbench.engine.sampling import draw
+from specbench.engine.session import Session
+from specbench.engine.types import Draft, Sampling
+
+
+class Drafter(Protocol):
+    """Proposes tokens to follow a text."""
+
+    lengths: Lengths  # decides when the draft ends, and observes every verdict
+
+    def begin(self, prompt: list[int]) -> None:
+        """Start on a new prompt. This is part of the prefill."""
+
+    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
+        """At most `gamma` tokens to follow `context`, whose last token no model has read yet."""
+
+
+class ModelDrafter:
+    """A draft model, one token at a time. A draft ends after a token of `eos_ids`.
+
+    Unless `lengths` or `eos_ids` look at the tokens, nothing is copied to the host meanwhile.
+    """
+
+    def __init__(self, session: Session, lengths: Lengths | None = None, eos_ids: frozenset[int] = frozenset()) -> None:
+        self.session, self.lengths, self.eos_ids = session, lengths or Lengths(), eos_ids
+
+    def begin(self, prompt: list[int]) -> None:
+        self.session.restart(prompt)
+        self.lengths.begin(prompt)
+
+    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
+        """K tokens by K forwards. The last one is not fed, so after full acceptance the next round feeds two."""
+        lengths = self.lengths
+        most = lengths.most(gamma, len(context))
+        if not most:
+            return Draft(torch.empty(0, dtype=torch.long, device=self.session.device), None)
+        scored = self.session.catch_up(context, lengths.hidden)
+        tokens, probs = [], []
+        while True:
+            token, q = draw(scored.logits[-1:], sampling, rng)
+            tokens.append(token)
+            probs.append(q)
+            hidden = None if scored.hidden is None else scored.hidden[-1]
+            ended = lengths.looks and lengths.enough(len(tokens), DraftToken(token, scored.logits[-1:], q, hidden))
+            if ended or len(tokens) == most or (self.eos_ids and int(token) in self.eos_ids):
+                break
+            scored = self.session.forward(token, hidden=lengths.hidden)
+        return Draft(
+            torch.cat(tokens),
+            None if sampling.greedy else torch.cat(probs),  # type: ignore[arg-type]
+            predictions=lengths.predictions(len(tokens)),
+        )

@@ -1,0 +1,51 @@
+"""The cost of a model's forwards: bytes of weights, caches and logits, and operations."""
+
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+# Settings of models whose forwards do not read every weight, or do not keep keys and values in every layer.
+UNKNOWN = ("num_experts", "num_local_experts", "n_routed_experts", "num_kv_shared_layers", "kv_lora_rank")
+
+
+def facts(model: PreTrainedModel) -> dict[str, Any]:
+    """The quantities that decide the cost of a model's forwards, JSON-like; empty for a model of unknown form.
+
+    - `weight_bytes`: weights that every forward reads. Embeddings count only if they are the output layer too; a token
+      reads one row of them, of `lookup_bytes`.
+    - `matrix_weights` multiply every token, `output_weights` only tokens whose logits (`logit_bytes` a row) are wanted.
+    - `kv_bytes_per_token`: keys and values of a token in all `layers`. `attention_width` is the total width of the
+      query heads (H·D).
+    - In `window_layers` of the layers a token reads the last `window` tokens, including itself; in the others it reads
+      the whole sequence.
+    """
+    config = model.config.get_text_config()
+    layers, heads = getattr(config, "num_hidden_layers", None), getattr(config, "num_attention_heads", None)
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(groups, int)):
+        return {}
+    if any(getattr(config, name, None) for name in UNKNOWN):
+        return {}
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
+    near = (kinds.count("sliding_attention") if kinds else layers) if window else 0
+    layer = model.get_output_embeddings()
+    output = [] if layer is None else list(layer.parameters())
+    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    looked_up = [table for table in tables if not any(table is weight for weight in output)]
+    outer = {id(weight) for weight in [*looked_up, *output]}
+    inner = [weight for weight in model.parameters() if id(weight) not in outer]
+    element = model.dtype.itemsize
+    return {
+        "weight_bytes": sum(weight.numel() * weight.element_size() for weight in [*inner, *output]),
+        "lookup_bytes": sum(table.shape[-1] * table.element_size() for table in tables),
+        "matrix_weights": sum(weight.numel() for weight in inner if weight.ndim > 1),
+        "output_weights": sum(weight.numel() for weight in output if weight.ndim > 1),
+        "logit_bytes": output[0].shape[0] * element if output else 0,
+        "kv_bytes_per_token": 2 * layers * groups * size * element,
+        "layers": layers,
+        "attention_width": heads * size,
+        "window": window if near else None,
+        "window_layers": near,
+    }

@@ -1,0 +1,158 @@
+"""The draft head of EAGLE-3 (arXiv 2503.01840): one decoder layer on top of the target's hidden states.
+
+The names of weights and their layout are those of the released checkpoints (SafeAILab/EAGLE).
+"""
+
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
+from transformers import DynamicCache, LlamaConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.llama.modeling_llama import (
+    LlamaAttention,
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
+
+# The part of a head's configuration that its file must hold; the shapes of its tensors determine the rest.
+STORED = ("num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", "rope_parameters")
+WIDEST = 16  # how many times a model's width its attention may be wide
+
+
+def layers_read(target: PreTrainedModel) -> tuple[int, int, int]:
+    """The target's hidden states that the head reads: those that enter layers 2, L/2 and L - 3, counted from 0.
+
+    A target with too few layers gives the nearest ones that it has.
+    """
+    count = target.config.get_text_config().num_hidden_layers
+    low, middle, high = (min(max(i, 0), count - 1) for i in (2, count // 2, count - 3))
+    return low, middle, high
+
+
+class EagleLayer(nn.Module):
+    """A Llama layer whose attention reads a token's embedding and the feature before it, side by side."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self.self_attn = LlamaAttention(config, layer_idx=0)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            setattr(self.self_attn, name, nn.Linear(2 * width, getattr(self.self_attn, name).out_features, bias=False))
+        self.mlp = LlamaMLP(config)
+        self.input_layernorm = LlamaRMSNorm(width, eps)
+        self.hidden_norm = LlamaRMSNorm(width, eps)
+        self.post_attention_layernorm = LlamaRMSNorm(width, eps)
+
+    def read(self, embedded: Tensor, features: Tensor) -> Tensor:
+        """The input of the attention [..., 2D], from embeddings and features [..., D]."""
+        return torch.cat([self.input_layernorm(embedded), self.hidden_norm(features)], -1)
+
+    def finish(self, features: Tensor, attended: Tensor) -> Tensor:
+        """The state [..., D] after the layer; its residual branch begins with the features."""
+        state = features + attended
+        return state + self.mlp(self.post_attention_layernorm(state))
+
+
+class EagleHead(PreTrainedModel):
+    """Reads tokens, each with the feature [D] of the token before; predicts the next token of a reduced vocabulary.
+
+    The feature of a token that the target has read is `fuse` of the target's hidden states; else it is the head's own
+    last state (before `norm`). So the head's sequence is the target's without its first token. A `Session` drives it;
+    `hidden_states` are the features and the states.
+
+    `ids` [draft vocabulary] maps its tokens to the target's. The embedding is the target's and not one of the head's
+    weights.
+    """
+
+    config_class = LlamaConfig
+    _supports_sdpa = True
+
+    def __init__(self, config: LlamaConfig, ids: Tensor, embedding: nn.Module) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.fc = nn.Linear(3 * width, width, bias=False)
+        self.midlayer = EagleLayer(config)
+        self.norm = LlamaRMSNorm(width, config.rms_norm_eps)
+        self.lm_head = nn.Linear(width, config.vocab_size, bias=False)
+        self.rotary = LlamaRotaryEmbedding(config)
+        self.register_buffer("ids", ids, persistent=False)
+        self.ids: Tensor
+        self.borrowed = (embedding,)  # in a tuple, so that it is not a submodule
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embeddings [..., D] of target tokens [...]."""
+        embedded: Tensor = self.borrowed[0](tokens)
+        return embedded.to(self.dtype)
+
+    def fuse(self, states: Tensor) -> Tensor:
+        """Features [..., D] from the target's hidden states [..., 3D]."""
+        fused: Tensor = self.fc(states.to(self.dtype))
+        return fused
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        features: Tensor,
+        past_key_values: DynamicCache,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        logits_to_keep: int = 0,
+        **_: Any,
+    ) -> CausalLMOutputWithPast:
+        """Read tokens [1, n] and features [1, n, D] after the cached ones; they are added to the cache, in place."""
+        count, cached = input_ids.shape[1], past_key_values.get_seq_length()
+        if position_ids is None:
+            position_ids = torch.arange(cached, cached + count, device=self.device)[None]
+        if attention_mask is None and count > 1:
+            blocked = torch.full((count, cached + count), -torch.inf, device=self.device, dtype=self.dtype)
+            attention_mask = blocked.triu_(cached + 1)[None, None]
+        attended, _unused = self.midlayer.self_attn(
+            self.midlayer.read(self.embed(input_ids), features),
+            position_embeddings=self.rotary(features, position_ids),
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+        )
+        states = self.midlayer.finish(features, attended)
+        logits = self.lm_head(self.norm(states[:, -logits_to_keep:]))
+        return CausalLMOutputWithPast(logits=logits, hidden_states=(features, states))
+
+
+def config_of(width: int, inner: int, vocabulary: int, stored: dict[str, Any]) -> LlamaConfig:
+    """The configuration of a head: its width D, the MLP's inner width, the draft vocabulary, and the STORED settings.
+
+    Raises KeyError, TypeError or ValueError for settings that are missing or do not fit.
+    """
+    heads, groups, size = (stored[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    if any(type(count) is not int or count < 1 for count in (heads, groups, size)):
+        raise ValueError("its numbers of heads are no counts")
+    if max(heads, groups) * size > WIDEST * width:  # before memory is allocated for them
+        raise ValueError(f"its attention is {heads} x {size} wide")
+    sizes = {"hidden_size": width, "intermediate_size": inner, "vocab_size": vocabulary, "num_hidden_layers": 1}
+    try:
+        return LlamaConfig(**sizes, bos_token_id=None, eos_token_id=None, **{name: stored[name] for name in STORED})
+    except StrictDataclassError as error:
+        raise ValueError(str(error)) from None
+
+
+def head_config(target: PreTrainedModel, vocabulary: int) -> LlamaConfig:
+    """The configuration of a new head, with the layer sizes of the target and a draft vocabulary of this size."""
+    config = target.config.get_text_config()
+    heads = config.num_attention_heads
+    stored = {
+        "num_attention_heads": heads,
+        "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+        "rms_norm_eps": getattr(config, "rms_norm_eps", 1e-6),
+        "hidden_act": "silu",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},  # as in the official code, for any target
+    }
+    inner = getattr(config, "intermediate_size", None) or config.ffn_dim
+    return config_of(config.hidden_size, inner, vocabulary, stored)
+
+
+def stored_settings(config: LlamaConfig) -> dict[str, Any]:
+    """The STORED settings of a configuration, JSON-like."""
+    return {name: getattr(config, name) for name in STORED}

@@ -1,0 +1,378 @@
+"""The models of a pair and their tokenizer: load them, and check that they fit together and can roll back."""
+
+import hashlib
+import json
+import logging
+import pickle
+import re
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from specbench.base.hub import offline_if_unreachable
+from specbench.config import BUNDLED as BUNDLED_PREFIX
+from specbench.config import SUITES, ModelSpec, PairSpec, UserError
+from specbench.engine.generate import Detokenizer
+from specbench.engine.prefix import Prefixes
+from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.types import Runtime
+from specbench.engine.session import Session
+from specbench.engine.translate import Translation
+from specbench.engine.translated import Translated
+from specbench.engine.types import NotFinite, Watch
+
+UNBOUNDED = 2**31  # positions of models that were made for any length
+BUNDLED = SUITES / "pairs" / "weights"
+REVISION = re.compile(r"(?!.*\.\.)[\w.][\w./+-]*")  # a branch, tag or commit; the hub's client builds a path from it
+LEAST_SHARED = 0.01  # the least share of the target's tokens that a draft with another tokenizer must have
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Loaded models by role (`target`, `draft`, and the roles of other members) over the target's vocabulary.
+
+    A draft with another tokenizer has a translation.
+    """
+
+    name: str
+    models: dict[str, PreTrainedModel]
+    tokenizer: PreTrainedTokenizerBase
+    specs: dict[str, ModelSpec] = field(default_factory=dict)
+    members: tuple[str, ...] = ()  # the roles that decode together, in order; empty: draft and target
+    gammas: tuple[int | None, ...] = ()  # how many tokens each member proposes at a time, if the pair's file says so
+    translations: dict[str, Translation] = field(default_factory=dict)  # by role, of a draft with another tokenizer
+    runtime: Runtime = EAGER  # computes the forwards
+    prefixes: Prefixes = field(default_factory=Prefixes)  # caches of the prefix that all prompts of a task share
+
+    def session(self, role: str, watch: Watch | None = None, model: PreTrainedModel | None = None) -> Session:
+        """A new sequence, in the target's tokens, for the model of a role, or for `model` in its place."""
+        if role not in self.models:
+            roles = ", ".join(self.models)
+            raise UserError(
+                f"the pair {self.name} has no {role} model, only {roles}; choose another pair, or a method without one"
+            )
+        chosen = model or self.models[role]
+        if role in self.translations:
+            return Translated(chosen, role, watch, self.translations[role], self.runtime)
+        return Session(chosen, role, watch, self.vocabulary, self.runtime, self.prefixes)
+
+    def with_model(self, role: str, model: PreTrainedModel) -> "Pair":
+        """The same pair with one more model, over the target's vocabulary."""
+        return replace(self, models={**self.models, role: model})
+
+    def own_ids(self, role: str, tokens: list[int]) -> list[int]:
+        """The ids that the model of a role has for these tokens, without tokens that it lacks."""
+        if role not in self.translations:
+            return tokens
+        shared = self.translations[role].shared
+        return [shared[token] for token in tokens if token in shared]
+
+    @property
+    def collaboration(self) -> tuple[str, ...]:
+        """The roles of the models that decode together, in order. Raises UserError if their vocabularies differ."""
+        self.need_one_tokenizer("models that decode together need one vocabulary")
+        return self.members or tuple(role for role in ("draft", "target") if role in self.models)
+
+    def need_one_tokenizer(self, why: str) -> None:
+        """Raise UserError, with the reason `why`, if the draft has another tokenizer."""
+        if self.translations:
+            raise UserError(
+                f"{self.name}: its draft has another tokenizer, and {why}; choose a draft of the target's family"
+            )
+
+    @property
+    def extra_members(self) -> tuple[str, ...]:
+        """The members that are neither target nor draft."""
+        return tuple(role for role in self.members if role not in ("target", "draft"))
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """The least number of logits of all models; some models pad theirs, and further logits belong to no token."""
+        models = [model for role, model in self.models.items() if role not in self.translations]
+        return min(model.config.get_text_config().vocab_size for model in models)
+
+    @cached_property
+    def context(self) -> int:
+        """The longest sequence that every model can read; a translated one does not count, as it may cut the text."""
+        models = [model for role, model in self.models.items() if role not in self.translations]
+        configs = [model.config.get_text_config() for model in models]
+        return min(getattr(config, "max_position_embeddings", None) or UNBOUNDED for config in configs)
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        """All tokens that end a text, by the target's generation settings and the tokenizer."""
+        ids = self.models["target"].generation_config.eos_token_id
+        ids = ids if isinstance(ids, list) else [ids]
+        return frozenset(i for i in (*ids, self.tokenizer.eos_token_id) if i is not None)
+
+    @cached_property
+    def detokenizer(self) -> Detokenizer:
+        """Decodes the target's tokens to text, without special ones."""
+        tokenizer = self.tokenizer
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return Detokenizer(lambda ids: tokenizer.decode(ids, **options))
+
+    @cached_property
+    def tokenizer_hash(self) -> str:
+        return vocabulary_hash(self.tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        return self.models["target"].device
+
+    def describe(self) -> dict[str, dict[str, object]]:
+        """The description of each model that a manifest keeps."""
+        described = {role: _describe(model, self.specs.get(role)) for role, model in self.models.items()}
+        for role, translation in self.translations.items():
+            described[role] |= {
+                "tokenizer_hash": vocabulary_hash(translation.draft),
+                "shared_tokens": len(translation.shared),
+            }
+        return described
+
+
+def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A hash of a tokenizer's tokens and ids, as 16 hexadecimal digits.
+
+    Added tokens are left out: within a family, reserved ids have different names (in Llama 3 and 3.2, for example).
+    """
+    added = tokenizer.get_added_vocab()
+    pairs = sorted((token, i) for token, i in tokenizer.get_vocab().items() if token not in added)
+    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]
+
+
+def load_pair(
+    spec: PairSpec,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+) -> Pair:
+    """Load the models of a pair. Raises UserError for models that cannot be loaded or do not fit together.
+
+    `device` is a torch device, `auto`, or `spread`: the target over all GPUs (by accelerate), the draft on the first.
+    """
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    where = _device(device)
+    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise UserError(f"--dtype {dtype}: no such type; use auto, float32, bfloat16, float16 or float64")
+    specs = spec.models
+    models, tokenizers = {}, {}
+    for role, model_spec in specs.items():
+        with _without_retries(model_spec):
+            spread = device == "spread" and role == "target"
+            models[role] = _load_model(model_spec, where, dtype, trust_remote_code, allow_pickle, spread)
+            tokenizers[role] = _load_tokenizer(model_spec, trust_remote_code)
+    translations = {}
+    for role, model_spec in specs.items():
+        if vocabulary_hash(tokenizers["target"]) == vocabulary_hash(tokenizers[role]):
+            continue
+        if role != "draft" or spec.members:
+            raise UserError(
+                f"the tokenizers of {spec.target.model} and {model_spec.model} differ, and models that decode together "
+                "need one vocabulary; choose members of the target's family"
+            )
+        translations[role] = _translation(spec, models, tokenizers)
+    gammas = tuple(member.gamma for member in spec.members)
+    pair = Pair(spec.name, models, tokenizers["target"], specs, tuple(spec.collaboration), gammas, translations)
+    for role in models:
+        check_rollback(Session(models[role], role))
+    return pair
+
+
+def load_member(name: str, pair: Pair, why: str) -> PreTrainedModel:
+    """One more model for a loaded pair, on the target's device in the target's type.
+
+    Raises UserError if it cannot be loaded, or if its tokenizer is not the target's; `why` is the reason for that.
+    """
+    spec = ModelSpec(model=name)
+    with _without_retries(spec):
+        model = _load_model(
+            spec, pair.device, str(pair.models["target"].dtype).removeprefix("torch."), False, False, False
+        )
+        tokenizer = _load_tokenizer(spec, False)
+    if vocabulary_hash(tokenizer) != pair.tokenizer_hash:
+        raise UserError(
+            f"{name} has another tokenizer than {pair.name}, and {why}; choose a model of the target's family"
+        )
+    return model
+
+
+def _translation(
+    spec: PairSpec, models: dict[str, PreTrainedModel], tokenizers: dict[str, PreTrainedTokenizerBase]
+) -> Translation:
+    """The translation for a draft with another tokenizer. Raises UserError if the two share too few tokens."""
+    sizes = [models[role].config.get_text_config().vocab_size for role in ("target", "draft")]
+    translation = Translation(tokenizers["target"], tokenizers["draft"], (sizes[0], sizes[1]))
+    shared, total = len(translation.shared), len(translation.spellings)
+    if shared < LEAST_SHARED * total:
+        assert spec.draft
+        raise UserError(
+            f"the tokenizers of {spec.target.model} and {spec.draft.model} differ: they share {shared} of "
+            f"the target's {total} tokens; choose a draft whose tokenizer is more like the target's"
+        )
+    return translation
+
+
+def check_rollback(session: Session) -> None:
+    """Feed, roll back and feed again: the logits must be those of a fresh sequence. Leaves the session empty.
+
+    Raises UserError if they are not.
+    """
+    vocabulary = session.model.config.get_text_config().vocab_size
+    first, second = [5 % vocabulary, 7 % vocabulary, 11 % vocabulary], [13 % vocabulary, 3 % vocabulary]
+    kind = type(session.model).__name__
+    try:
+        expected = session.forward(first + second).logits[-1].float()
+        session.truncate(len(first))
+        session.forward([17 % vocabulary] * 4)
+        session.truncate(len(first))
+        actual = session.forward(second).logits[-1].float()
+        session.truncate(0)
+    except torch.OutOfMemoryError:
+        raise
+    except NotFinite as error:
+        raise UserError(f"{kind} cannot be used: {error}; its weights are damaged, or its type is too narrow") from None
+    except Exception as error:  # caches of other kinds fail in their own ways
+        raise UserError(
+            f"{kind} cannot be used: its cache does not roll back ({' '.join(str(error).split())})"
+        ) from None
+    spread = float(expected[expected.isfinite()].std())  # a translated draft's logits are -inf for tokens that it lacks
+    if not torch.allclose(expected, actual, rtol=0.1, atol=0.1 * spread):
+        raise UserError(f"{kind} cannot be used: after a rollback of its cache it gives other logits")
+
+
+def _load_model(
+    spec: ModelSpec, device: torch.device, dtype: str, trust_remote_code: bool, allow_pickle: bool, spread: bool
+) -> PreTrainedModel:
+    where = location(spec.model)
+    _check_revision(spec)
+    chosen = dtype if dtype != "auto" else "float32" if device.type == "cpu" else spec.dtype
+    try:
+        settings = AutoConfig.from_pretrained(where, revision=spec.revision, trust_remote_code=trust_remote_code)
+        if not trust_remote_code:
+            _refuse_kernels(settings, spec.model)
+        model = AutoModelForCausalLM.from_pretrained(
+            where,
+            revision=spec.revision,
+            dtype=chosen if chosen == "auto" else getattr(torch, chosen),
+            device_map="auto" if spread else None,
+            use_safetensors=None if allow_pickle else True,
+            trust_remote_code=trust_remote_code,
+        )
+    except UserError:
+        raise
+    except pickle.UnpicklingError:
+        raise UserError(
+            f"{spec.model}: its pickled weights hold more than tensors, which is never loaded, not even with "
+            "--allow-pickle; convert them to safetensors where you trust them"
+        ) from None
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200]
+        if "trust_remote_code" in str(error):
+            raise UserError(f"{spec.model} brings code of its own; to let it run, add --trust-remote-code") from None
+        if not allow_pickle and any(Path(where).glob("pytorch_model*.bin")):
+            raise UserError(
+                f"{spec.model} has no safetensors, and pickled weights may run code; "
+                "if you trust them, add --allow-pickle"
+            ) from None
+        raise UserError(
+            f"cannot load {spec.model}: {reason} -- give a folder with config.json and safetensors weights, "
+            "or a hub name on a machine that reaches the hub"
+        ) from None
+    if not hasattr(model, "hf_device_map"):
+        model = model.to(device)
+    return model.eval()
+
+
+def _check_revision(spec: ModelSpec) -> None:
+    if not REVISION.fullmatch(spec.revision):
+        raise UserError(f"{spec.model}: {spec.revision!r} is no revision; give a branch, a tag or a commit")
+
+
+def _refuse_kernels(settings: PreTrainedConfig, name: str) -> None:
+    """Raise UserError if a model's settings name compiled code on the hub, OWNER/REPOSITORY."""
+    parts = [settings, *(getattr(settings, name, None) for name in settings.sub_configs)]
+    keys = ("_attn_implementation", "_experts_implementation")
+    if any("/" in str(getattr(part, key, None)) for part in parts for key in keys):
+        raise UserError(f"{name} asks for a kernel of the hub, which is code; to let it run, add --trust-remote-code")
+
+
+def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """A model's tokenizer without the model. Raises UserError if it cannot be loaded."""
+    with _without_retries(spec):
+        return _load_tokenizer(spec, trust_remote_code)
+
+
+def _without_retries(spec: ModelSpec) -> AbstractContextManager[None]:
+    """A context for a load from the hub, which avoids minutes of retries if the hub cannot be reached."""
+    return nullcontext() if Path(location(spec.model)).exists() else offline_if_unreachable()
+
+
+def _load_tokenizer(spec: ModelSpec, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    _check_revision(spec)
+    try:
+        return AutoTokenizer.from_pretrained(
+            location(spec.model), revision=spec.revision, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"{spec.model}: its tokenizer brings code of its own; to let it run, add --trust-remote-code"
+            ) from None
+        raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json beside it") from None
+
+
+def _device(name: str) -> torch.device:
+    try:
+        usual = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "spread": "cuda:0"}
+        device = torch.device(usual.get(name, name))
+        torch.empty(0, device=device)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # events are recorded on the current device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"--device {name}: {str(error).splitlines()[0]}; use auto, cpu, cuda, cuda:N or spread"
+        ) from None
+    return device
+
+
+def location(name: str) -> str:
+    """The folder of a model, or its name on the hub. Raises UserError for an unknown bundled model."""
+    if name.startswith(BUNDLED_PREFIX):
+        folder = name.removeprefix(BUNDLED_PREFIX)
+        if folder not in (bundled := sorted(path.name for path in BUNDLED.iterdir() if path.is_dir())):
+            raise UserError(f"there is no model {name}; bundled are {', '.join(bundled)}")
+        return str(BUNDLED / folder)
+    return str(Path(name).expanduser()) if Path(name).expanduser().exists() else name
+
+
+def _describe(model: PreTrainedModel, spec: ModelSpec | None) -> dict[str, object]:
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return {
+        "model": spec.model if spec else type(model).__name__,
+        "revision": spec.revision if spec else "",
+        "architecture": type(model).__name__,
+        "parameters": model.num_parameters(),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attention": model.config._attn_implementation,
+        "weights_hash": digest.hexdigest()[:16],
+    }

@@ -1,0 +1,1 @@
+"""Runtimes: how a model's forward is computed and where its cache is kept. Methods see only a `Session`."""

@@ -1,0 +1,128 @@
+"""A lean forward over a preallocated cache: no modules, no concatenation, and masks that are built once."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specbench.engine.runtimes.parts import Attention, Parts
+
+FEW = 64  # up to so many rows attention is two plain products; for more, a fused kernel saves memory and time
+
+
+class Cache(NamedTuple):
+    """Keys and values [K, capacity, D] of every layer that has attention."""
+
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
+
+
+class Step(NamedTuple):
+    """Where the n tokens of a forward go, and what they read."""
+
+    rows: slice | Tensor  # the rows of the cache that they fill
+    places: slice | Tensor  # their positions
+    reach: int  # how many rows of the cache are read
+    masks: dict[int | None, Tensor | None]  # by window: [n, reach], added to scores; None: every token reads all rows
+
+
+def run(
+    parts: Parts,
+    ids: Tensor,
+    step: Step,
+    cache: Cache,
+    angles: tuple[Tensor, Tensor] | None,
+    keep: int,
+    hidden: Sequence[int],
+    features: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Logits [n or keep, V] and hidden states, as in `Runner`. Writes keys and values into the cache, in place."""
+    h = parts.embed(ids)
+    if parts.positions:
+        places = step.places
+        if isinstance(places, slice):
+            places = torch.arange(places.start, places.stop, device=ids.device)
+        h = h + parts.positions(places)
+    turn = None if angles is None else (angles[0][step.places][:, None], angles[1][step.places][:, None])
+    joined = None
+    if parts.join:
+        assert features is not None
+        joined, h = parts.join(h, features), features
+    states = [h]
+    index = 0
+    for attention, mlp in parts.layers:
+        if attention:
+            x = attention.before(h) if joined is None else joined
+            x = attend(attention, x, step, cache.keys[index], cache.values[index], turn)
+            h = h + (attention.after(x) if attention.after else x)
+            index += 1
+        if mlp:
+            x = mlp.compute(mlp.before(h))
+            h = h + (mlp.after(x) if mlp.after else x)
+        states.append(h)
+    if hidden:
+        normed = parts.norm(h)
+        if not parts.join:
+            states[-1] = normed  # as in transformers
+        return parts.output(normed[-keep:]), torch.cat([states[i] for i in hidden], -1)
+    return parts.output(parts.norm(h[-keep:])), None
+
+
+def attend(
+    layer: Attention, x: Tensor, step: Step, keys: Tensor, values: Tensor, turn: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    """The attention sublayer of n tokens: [n, width] -> [n, width]. `turn` holds cosines and sines [n, 1, D]."""
+    n, heads, groups, size = x.shape[0], layer.heads, layer.groups, layer.size
+    qkv = layer.qkv(x).view(n, heads + 2 * groups, size)
+    qk, v = qkv[:, : heads + groups], qkv[:, heads + groups :]
+    if layer.q_norm and layer.k_norm:
+        qk = torch.cat([layer.q_norm(qk[:, :heads]), layer.k_norm(qk[:, heads:])], 1)
+    if turn:
+        cos, sin = turn  # the first half of the sines has its sign changed
+        qk = torch.addcmul(qk * cos, qk.roll(size // 2, -1), sin)
+    keys[:, step.rows] = qk[:, heads:].transpose(0, 1)
+    values[:, step.rows] = v.transpose(0, 1)
+    k, v = keys[:, : step.reach], values[:, : step.reach]
+    mask = step.masks[layer.window]
+    if n <= FEW or layer.softcap:
+        attended = grouped(layer, qk[:, :heads], k, v, mask)
+    else:
+        attended = fused(layer, qk[:, :heads], k, v, mask)
+    return layer.out(attended)
+
+
+def grouped(layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention [n, H D] of queries [n, H, D] over keys and values [K, S, D]; queries that share keys become rows."""
+    n, groups, size = q.shape[0], layer.groups, layer.size
+    rows = q.view(n, groups, -1, size).permute(1, 2, 0, 3).reshape(groups, -1, size)  # [K, H/K · n, D]
+    rows = rows * layer.scale  # before the product, which half precision may not hold unscaled
+    if mask is not None:
+        mask = mask.repeat(rows.shape[1] // n, 1) if rows.shape[1] != n else mask
+    if layer.softcap:
+        scores = torch.tanh(torch.bmm(rows, k.transpose(1, 2)) / layer.softcap) * layer.softcap
+        scores = scores if mask is None else scores + mask
+    elif mask is None:
+        scores = torch.bmm(rows, k.transpose(1, 2))
+    else:
+        scores = torch.baddbmm(mask, rows, k.transpose(1, 2))
+    weights = scores.softmax(-1) if scores.element_size() > 2 else scores.softmax(-1, torch.float32).to(v.dtype)
+    attended = torch.bmm(weights, v).view(groups, -1, n, size)
+    return attended.permute(2, 0, 1, 3).reshape(n, -1)
+
+
+def fused(layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """The same as `grouped`, by torch's kernels, for many rows."""
+    share = layer.heads // layer.groups
+    if share > 1:  # repeated, since not every kernel takes groups together with a mask
+        k, v = k.repeat_interleave(share, 0), v.repeat_interleave(share, 0)
+    q = q.transpose(0, 1)
+    attended = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask, scale=layer.scale)
+    return attended[0].transpose(0, 1).reshape(q.shape[1], -1)
+
+
+def signed(angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [P, D] for `attend`: the first half of the sines has its sign changed, as rotation needs."""
+    cos, sin = angles
+    return cos, torch.cat([-sin[:, : sin.shape[1] // 2], sin[:, sin.shape[1] // 2 :]], -1)

@@ -1,0 +1,109 @@
+"""The eager runtime: transformers' own forward and growing cache, for every model on every device."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from specbench.engine.runtimes.types import Reads, Runtime
+
+
+class Eager:
+    """The reference runtime, which the others are compared with."""
+
+    name = "eager"
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def runner(self, model: PreTrainedModel) -> "EagerRunner":
+        return EagerRunner(model)
+
+    def settle(self) -> None: ...
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+EAGER: Runtime = Eager()
+
+
+class EagerRunner:
+    """Every layer caches the whole sequence, sliding-window layers too, so that any of them can roll back.
+
+    The window is applied by the attention mask.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self._cache = DynamicCache()
+        self._length = 0
+
+    @torch.inference_mode()
+    def forward(
+        self, ids: Tensor, keep: int, hidden: Sequence[int], features: Tensor | None, reads: Reads | None
+    ) -> tuple[Tensor, Tensor | None]:
+        # For a causal chain the model makes mask and positions itself.
+        out = self.model(
+            ids[None],
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=keep,
+            return_dict=True,
+            output_hidden_states=bool(hidden),
+            **(attention(reads.allowed, reads.places, self.model) if reads else {}),
+            **({} if features is None else {"features": features[None]}),
+        )
+        self._length += ids.shape[0]
+        return out.logits[0], torch.cat([out.hidden_states[i][0] for i in hidden], -1) if hidden else None
+
+    def save(self) -> list[tuple[Tensor, Tensor]]:
+        return [(layer.keys.clone(), layer.values.clone()) for layer in self._cache.layers]
+
+    @torch.inference_mode()
+    def load(self, saved: list[tuple[Tensor, Tensor]]) -> None:
+        for index, (keys, values) in enumerate(saved):
+            self._cache.update(keys, values, index)
+        self._length = saved[0][0].shape[2]
+
+    def truncate(self, length: int) -> None:
+        if length == 0:
+            self._cache = DynamicCache()
+        elif length < self._length:
+            self._cache.crop(length - self._length)
+        self._length = length
+
+    @torch.inference_mode()
+    def move(self, start: int, path: Sequence[int]) -> None:
+        kept = start + len(path)
+        at = torch.tensor(path, device=self.model.device) + start
+        for layer in self._cache.layers:
+            for cached in (layer.keys, layer.values):
+                cached[:, :, start:kept] = cached[:, :, at]
+        self.truncate(kept)
+
+
+def attention(allowed: Tensor, places: Tensor, model: PreTrainedModel) -> dict[str, object]:
+    """The mask and positions, as arguments of a model, of n tokens that read the tokens `allowed` [n, S] or [B, n, S].
+
+    `places` [S] or [B, S] are positions; the n tokens are the last of S. Returns position ids [B, n] and additive masks
+    [B, 1, n, S]; sliding-window layers have their own mask, by position.
+    """
+    if allowed.dim() == 2:
+        allowed, places = allowed[None], places[None]
+    config = model.config.get_text_config()
+    kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
+    fed = places[:, -allowed.shape[1] :]
+    full = additive(allowed, model.dtype)[:, None]
+    masks: object = full
+    if window and (not kinds or "sliding_attention" in kinds):
+        near = additive(allowed & (fed[:, :, None] - places[:, None] < window), model.dtype)[:, None]
+        masks = {"full_attention": full, "sliding_attention": near} if kinds else near
+    return {"attention_mask": masks, "position_ids": fed}
+
+
+def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mask that is added to scores, of the same shape: 0 where `allowed`, else -inf."""
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)

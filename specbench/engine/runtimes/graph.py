@@ -1,0 +1,186 @@
+"""The graph runtime: steps of fixed widths as CUDA graphs, so that a forward is one launch.
+
+A step is prepared when its `Key` first occurs, and captured when nothing is timed. Until then it is computed launch by
+launch, over the same buffers, with the same kernels.
+"""
+
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.engine.runtimes import decoder
+from specbench.engine.runtimes.decoder import Step
+from specbench.engine.runtimes.eager import additive
+from specbench.engine.runtimes.static import STATIC, Lean, StaticRunner, doubled
+from specbench.engine.runtimes.types import Reads, Unsupported
+
+WIDEST = 64  # tokens; wider blocks are computed as in `static`
+NARROW = 16  # tokens; a wider block of which only the last logits are wanted is the end of a prompt
+ROOM = 2048  # tokens that a new cache has room for; when it grows, its graphs are captured again
+WARM_UP = 3  # runs before a capture, in which libraries choose and load their kernels
+
+
+class Graph:
+    """Captures the steps of its runners. With `captures=False`, for tests, it never captures and runs on any device."""
+
+    name = "graph"
+
+    def __init__(self, device: torch.device, captures: bool = True) -> None:
+        if captures and device.type != "cuda":
+            raise Unsupported(
+                "the graph runtime captures CUDA graphs and needs a GPU; use --runtime static or openvino"
+            )
+        self.seconds: dict[str, float] = {"capture": 0.0}
+        self.captures = captures
+        self.captured = 0
+        self._wanted: list[tuple[weakref.ref[GraphRunner], Key]] = []
+        self._pools: weakref.WeakKeyDictionary[Lean, Any] = weakref.WeakKeyDictionary()
+
+    def runner(self, model: PreTrainedModel) -> "GraphRunner":
+        return GraphRunner(STATIC.lean(model), self)
+
+    def want(self, runner: "GraphRunner", key: "Key") -> None:
+        """Have a step captured when the runtime settles."""
+        if self.captures:
+            self._wanted.append((weakref.ref(runner), key))
+
+    def settle(self) -> None:
+        """Capture every step that was prepared since the last time."""
+        if not self._wanted:
+            return
+        began = time.perf_counter()
+        for reference, key in self._wanted:
+            if (runner := reference()) is not None and key in runner.steps:
+                # Graphs of one model never run at the same time, so they share memory; those of two models may.
+                pool = self._pools.setdefault(runner.lean, torch.cuda.graph_pool_handle())
+                runner.capture(key, pool)
+                self.captured += 1
+        self._wanted.clear()
+        torch.cuda.synchronize()
+        self.seconds["capture"] += time.perf_counter() - began
+
+    def facts(self) -> dict[str, Any]:
+        return {"cuda": torch.version.cuda or "", "widest": WIDEST}
+
+
+class Key(NamedTuple):
+    """All that determines a step, except the values of its inputs."""
+
+    width: int
+    reach: int  # how many rows of the cache are read; rows after the sequence are masked
+    hidden: tuple[int, ...]
+    tree: bool
+    featured: bool
+
+
+class GraphRunner(StaticRunner):
+    """One sequence whose steps have fixed shapes: lengths are on the device, and masks are computed there."""
+
+    def __init__(self, lean: Lean, runtime: Graph) -> None:
+        super().__init__(lean)
+        self.runtime = runtime
+        self.steps: dict[Key, FixedStep] = {}
+
+    @torch.inference_mode()
+    def forward(
+        self, ids: Tensor, keep: int, hidden: Sequence[int], features: Tensor | None, reads: Reads | None
+    ) -> tuple[Tensor, Tensor | None]:
+        width, end = ids.shape[0], self.length + ids.shape[0]
+        prompt = self.length == 0 or (keep and width > NARROW)  # prompts differ in width: each would need a graph
+        if width > WIDEST or (prompt and not reads):
+            return super().forward(ids, keep, hidden, features, reads)
+        self.reserve(max(end, ROOM))
+        key = Key(width, doubled(end), tuple(hidden), reads is not None, features is not None)
+        step = self.steps.get(key)
+        if step is None:
+            step = self.steps[key] = FixedStep(self, key)
+            self.runtime.want(self, key)
+        logits, states = step(ids, self.length, features, reads)
+        self.length = end
+        return logits[-keep:], states
+
+    def reserve(self, length: int) -> None:
+        if length > self.capacity:
+            super().reserve(length)
+            self.steps.clear()  # they write to the old cache
+
+    @torch.inference_mode()
+    def capture(self, key: Key, pool: Any) -> None:
+        """Capture a step, in place. Its runs overwrite the cache's first rows, which are restored afterwards."""
+        step = self.steps[key]
+        rows = [cached[:, : key.width] for cached in (*self.cache.keys, *self.cache.values)]
+        saved = [row.clone() for row in rows]
+        step.start.zero_()
+        step.places.copy_(step.offsets)
+        step.capture(pool)
+        for row, values in zip(rows, saved, strict=True):
+            row.copy_(values)
+
+
+class FixedStep:
+    """A forward of fixed shapes over a runner's cache. Its inputs are copied into buffers."""
+
+    def __init__(self, runner: GraphRunner, key: Key) -> None:
+        lean, device = runner.lean, runner.lean.device
+        self.key, self.lean, self.cache = key, lean, runner.cache
+        self.angles = lean.angles(key.reach)
+        self.ids = torch.zeros(key.width, dtype=torch.long, device=device)
+        self.start = torch.zeros((), dtype=torch.long, device=device)  # the row of the first token
+        self.offsets = torch.arange(key.width, device=device)
+        self.rows = torch.arange(key.reach, device=device)
+        self.places = torch.zeros(key.width, dtype=torch.long, device=device)  # of a tree's tokens
+        self.masks = {
+            window: torch.zeros(key.width, key.reach, dtype=lean.dtype, device=device)
+            for window in (lean.windows if key.tree else ())
+        }
+        self.features: Tensor | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.outputs: tuple[Tensor, Tensor | None] | None = None  # of the graph
+
+    def __call__(
+        self, ids: Tensor, start: int, features: Tensor | None, reads: Reads | None
+    ) -> tuple[Tensor, Tensor | None]:
+        self.ids.copy_(ids)
+        self.start.fill_(start)
+        if features is not None:
+            if self.features is None:
+                self.features = torch.empty_like(features)
+            self.features.copy_(features)
+        if reads:
+            self.places.copy_(reads.places[-self.key.width :])
+            for window, mask in self.lean.tree(reads).items():
+                self.masks[window].fill_(-torch.inf)
+                self.masks[window][:, : mask.shape[1]] = mask
+        if self.graph is None:
+            return self.compute()
+        self.graph.replay()
+        assert self.outputs
+        logits, states = self.outputs  # the next replay overwrites them
+        return logits.clone(), None if states is None else states.clone()
+
+    def compute(self) -> tuple[Tensor, Tensor | None]:
+        rows = self.start + self.offsets
+        masks: dict[int | None, Tensor | None] = dict(self.masks)
+        if not self.key.tree:
+            away = rows[:, None] - self.rows
+            for window in self.lean.windows:
+                masks[window] = additive((away >= 0) & (away < (window or self.key.reach)), self.lean.dtype)
+        step = Step(rows, self.places if self.key.tree else rows, self.key.reach, masks)
+        return decoder.run(self.lean.parts, self.ids, step, self.cache, self.angles, 0, self.key.hidden, self.features)
+
+    def capture(self, pool: Any) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self.compute()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            self.outputs = self.compute()
+        self.graph = graph

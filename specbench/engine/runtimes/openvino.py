@@ -1,0 +1,79 @@
+"""The openvino runtime: OpenVINO's PagedAttention on a CPU. Each model is exported, compiled and checked once."""
+
+import importlib.util
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PreTrainedModel
+
+from specbench.engine.runtimes.types import Runner, Unsupported
+
+if TYPE_CHECKING:  # OpenVINO is an extra, which is not imported before it is used
+    from specbench.engine.runtimes.openvino_paged import Paged
+
+
+class OpenVINO:
+    """Exports, compiles and checks each model once. Raises Unsupported without OpenVINO, or on another device."""
+
+    name = "openvino"
+
+    def __init__(self, device: torch.device) -> None:
+        if importlib.util.find_spec("openvino") is None:
+            raise Unsupported("the openvino runtime needs OpenVINO: pip install 'specbench-harness[openvino]'")
+        if device.type != "cpu":
+            raise Unsupported(f"the openvino runtime runs on a CPU and not on {device}; add --device cpu")
+        self.seconds = {"export": 0.0, "compile": 0.0}
+        self._threads = torch.get_num_threads()
+        self._paged: weakref.WeakKeyDictionary[PreTrainedModel, Paged] = weakref.WeakKeyDictionary()
+
+    def runner(self, model: PreTrainedModel) -> Runner:
+        from specbench.engine.runtimes.openvino_runner import PagedRunner
+
+        if model not in self._paged:
+            self._paged[model] = self._export(model)
+        return PagedRunner(self._paged[model], self.timed)
+
+    def settle(self) -> None: ...
+
+    def facts(self) -> dict[str, Any]:
+        import openvino as ov
+
+        from specbench.engine.runtimes.openvino_paged import BLOCK, settings
+
+        return {"openvino": ov.get_version(), "block": BLOCK, "settings": settings(self._threads)}
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """A context whose time is added to the seconds of `what`."""
+        began = time.perf_counter()
+        yield
+        self.seconds[what] += time.perf_counter() - began
+
+    def _export(self, model: PreTrainedModel) -> "Paged":
+        """Export, compile and check a model. Raises Unsupported if that fails."""
+        from specbench.engine.runtimes.openvino_export import exported
+        from specbench.engine.runtimes.openvino_paged import Paged
+        from specbench.engine.runtimes.openvino_runner import PagedRunner, check
+
+        if model.device.type != "cpu" or model.dtype != torch.float32:
+            dtype = str(model.dtype).removeprefix("torch.")
+            raise Unsupported(
+                f"the openvino runtime computes in float32 on a CPU, and {type(model).__name__} is {dtype} on "
+                f"{model.device}; add --device cpu --dtype float32"
+            )
+        for anew in (False, True):
+            with self.timed("export"):
+                export, from_cache = exported(model, anew)
+            paged = Paged(export, self._threads)
+            try:
+                check(paged, model, PagedRunner(paged, self.timed))
+                return paged
+            except Unsupported:
+                if not from_cache:
+                    raise
+                # The cached file may be damaged, or hold other weights than its name says: export again.
+        raise AssertionError("a new export is not from the cache")

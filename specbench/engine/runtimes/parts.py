@@ -1,0 +1,235 @@
+"""The parts of a transformers decoder, read once, so that a forward needs no calls of modules.
+
+Known are Llama and Mistral, Qwen 2 and 3, Gemma 1 and 2, and OPT; also their twins with sublayers skipped, with another
+output layer, or with adapters (modules with adapters are called as they are), and EAGLE heads.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from specbench.engine.models.eagle_head import EagleHead
+from specbench.engine.models.layer_skip import NoAttention, NoOutput
+from specbench.engine.runtimes.products import Map, product
+from specbench.engine.runtimes.types import Unsupported
+
+KNOWN = ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2", "OPT")  # + "ForCausalLM"
+ROPE = ("default", "linear", "llama3", "yarn")  # kinds whose angles depend on the position alone
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An attention sublayer with H query heads and K key-value heads of D values each."""
+
+    before: Map
+    qkv: Map  # [n, width] -> [n, (H + 2K) D]
+    heads: int  # H
+    groups: int  # K
+    size: int  # D
+    q_norm: Map | None
+    k_norm: Map | None
+    scale: float
+    softcap: float | None
+    window: int | None  # how many tokens a token reads, including itself; None: all
+    out: Map
+    after: Map | None
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """An MLP sublayer, with the norms before and after it."""
+
+    before: Map
+    compute: Map
+    after: Map | None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A decoder: embed, then h + attention(h) and h + mlp(h) in each layer, then norm and output.
+
+    An EAGLE head reads features beside its tokens: `join` makes the input of its attention from both, its residual
+    branch begins with the features, and its last hidden state is the one before the norm.
+    """
+
+    embed: Map  # ids [n] -> [n, width]
+    positions: Map | None  # positions [n] -> [n, width], if they are learned
+    rotary: Callable[[int], tuple[Tensor, Tensor]] | None  # P -> cosines and sines [P, D] of the first P positions
+    layers: Sequence[tuple[Attention | None, Mlp | None]]  # None: skipped
+    norm: Map
+    output: Map
+    join: Callable[[Tensor, Tensor], Tensor] | None = None  # of a head: embeddings, features -> input of its attention
+
+    @property
+    def attentions(self) -> list[Attention]:
+        return [attention for attention, _ in self.layers if attention]
+
+
+def read(model: PreTrainedModel) -> Parts:
+    """The parts of a model, with weights laid out by `product`. Raises Unsupported for a model of unknown form.
+
+    They refer to the model's modules but not to the model, which can be freed.
+    """
+    if isinstance(model, EagleHead):
+        return _head(model)
+    kind = type(model).__name__
+    if kind.removesuffix("ForCausalLM") not in KNOWN:
+        raise Unsupported(f"the static runtime does not know {kind}; use --runtime eager")
+    if len(set(getattr(model, "hf_device_map", {"": 0}).values())) > 1:
+        raise Unsupported("the static runtime runs a model on one device, and this one is spread; use --runtime eager")
+    config, decoder = model.config.get_text_config(), model.get_decoder()
+    try:
+        layers = [(_attention(layer, config), _mlp(layer)) for layer in decoder.layers]
+    except (AttributeError, ValueError) as error:
+        raise Unsupported(f"the static runtime cannot read {kind}: {error}; use --runtime eager") from None
+    if not any(attention for attention, _ in layers):
+        raise Unsupported("the static runtime needs a layer with attention; use --runtime eager")
+    if kind == "OPTForCausalLM":
+        if decoder.project_in is not None or decoder.final_layer_norm is None:
+            raise Unsupported("the static runtime reads OPT models with norms in front only; use --runtime eager")
+        table = decoder.embed_positions
+        offset, weight = table.offset, table.weight
+        return Parts(
+            decoder.embed_tokens,
+            lambda places: F.embedding(places + offset, weight),
+            None,
+            layers,
+            _norm(decoder.final_layer_norm),
+            _output(model),
+        )
+    rotary = decoder.rotary_emb
+    if getattr(rotary, "rope_type", "default") not in ROPE:
+        raise Unsupported(f"the static runtime has no positions of kind {rotary.rope_type}; use --runtime eager")
+    return Parts(
+        decoder.embed_tokens, None, partial(_angles, rotary, _empty(model)), layers, _norm(decoder.norm), _output(model)
+    )
+
+
+def _empty(model: PreTrainedModel) -> Tensor:
+    return torch.empty(0, device=model.device, dtype=model.dtype)
+
+
+def _head(head: EagleHead) -> Parts:
+    layer: Any = head.midlayer
+    embedding, dtype = head.borrowed[0], head.dtype
+    attention = _attention(layer, head.config)
+    return Parts(
+        lambda tokens: embedding(tokens).to(dtype),
+        None,
+        partial(_angles, head.rotary, _empty(head)),
+        [(attention, Mlp(_norm(layer.post_attention_layernorm), _gated(layer.mlp), None))],
+        _norm(head.norm),
+        product([head.lm_head]),
+        join=layer.read,
+    )
+
+
+def _attention(layer: Any, config: Any) -> Attention | None:
+    module = layer.self_attn
+    if isinstance(module, NoAttention):
+        return None
+    opt = hasattr(layer, "self_attn_layer_norm")
+    if opt and not layer.do_layer_norm_before:
+        raise ValueError("its norms come after the sublayers")
+    size = module.head_dim
+    heads = module.num_heads if opt else module.config.num_attention_heads
+    groups = heads // getattr(module, "num_key_value_groups", 1)
+    sandwich = hasattr(layer, "pre_feedforward_layernorm")
+    window = getattr(module, "sliding_window", None)
+    if window is None and type(module).__name__.startswith("Mistral"):
+        window = getattr(config, "sliding_window", None)
+    return Attention(
+        before=_norm(layer.self_attn_layer_norm if opt else layer.input_layernorm),
+        qkv=product([module.q_proj, module.k_proj, module.v_proj]),
+        heads=heads,
+        groups=groups,
+        size=size,
+        q_norm=_norm(module.q_norm) if hasattr(module, "q_norm") else None,
+        k_norm=_norm(module.k_norm) if hasattr(module, "k_norm") else None,
+        scale=module.scaling,
+        softcap=getattr(module, "attn_logit_softcapping", None),
+        window=window,
+        out=product([module.out_proj if opt else module.o_proj]),
+        after=_norm(layer.post_attention_layernorm) if sandwich else None,
+    )
+
+
+def _mlp(layer: Any) -> Mlp | None:
+    if hasattr(layer, "fc1"):
+        if isinstance(layer.fc2, NoOutput):
+            return None
+        up, down, act = product([layer.fc1]), product([layer.fc2]), layer.activation_fn
+        return Mlp(_norm(layer.final_layer_norm), lambda x: down(act(up(x))), None)
+    module = layer.mlp
+    if isinstance(module, NoOutput):
+        return None
+    if hasattr(layer, "pre_feedforward_layernorm"):
+        return Mlp(_norm(layer.pre_feedforward_layernorm), _gated(module), _norm(layer.post_feedforward_layernorm))
+    return Mlp(_norm(layer.post_attention_layernorm), _gated(module), None)
+
+
+def _gated(mlp: Any) -> Map:
+    both, down, act = product([mlp.gate_proj, mlp.up_proj]), product([mlp.down_proj]), mlp.act_fn
+
+    def compute(x: Tensor) -> Tensor:
+        gate, up = both(x).chunk(2, -1)
+        return down(act(gate) * up)
+
+    return compute
+
+
+def _norm(module: Any) -> Map:
+    if isinstance(module, nn.LayerNorm):
+        return module
+    if not type(module).__name__.endswith("RMSNorm"):
+        raise ValueError(f"{type(module).__name__} is no norm that it knows")
+    weight = module.weight.detach()
+    if type(module).__name__.startswith("Gemma"):
+        weight = 1 + weight.float() if weight.element_size() < 4 else 1 + weight
+    epsilon = float(getattr(module, "variance_epsilon", None) or module.eps)
+    return partial(_rms_norm, weight=weight, epsilon=epsilon)
+
+
+def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    if x.dtype == weight.dtype != torch.float64:
+        return F.rms_norm(x, weight.shape, weight, epsilon)
+    wide = x.float()  # in float64 too, as in transformers
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+    return (normed * weight).to(x.dtype)
+
+
+def _output(model: PreTrainedModel) -> Map:
+    layer: Any = model.get_output_embeddings()
+    compute = product([layer])
+    cap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    hooks = list(model._forward_hooks.values())  # the last step of a twin that changes its logits
+
+    def output(hidden: Tensor) -> Tensor:
+        logits = compute(hidden)
+        if cap is not None:
+            logits = torch.tanh(logits / cap) * cap
+        for hook in hooks:
+            changed = hook(layer, (), HookOutput(logits))
+            logits = logits if changed is None else changed.logits
+        return logits
+
+    return output
+
+
+@dataclass
+class HookOutput:
+    """The part of a model's output that hooks read."""
+
+    logits: Tensor
+
+
+def _angles(rotary: nn.Module, like: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [P, D] of the first P = `count` positions, of the type and on the device of `like`."""
+    cos, sin = rotary(like, torch.arange(count, device=like.device)[None])
+    return cos[0], sin[0]

@@ -1,0 +1,213 @@
+"""The static runtime: a preallocated cache and a lean forward, on CPU and GPU. A rollback only sets a length."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from specbench.engine.runtimes import decoder
+from specbench.engine.runtimes.decoder import Cache, Step
+from specbench.engine.runtimes.eager import additive
+from specbench.engine.runtimes.parts import Parts, read
+from specbench.engine.runtimes.types import Reads, Unsupported
+
+FIRST = 512  # tokens that a new cache has room for; the room doubles as needed
+CHECKED = 24  # tokens of the text that checks the reading of a model
+TOLERANCE = {2: 0.2, 4: 0.01, 8: 0.01}  # share of the spread of logits, by bytes of a number; norms of 8 compute in 4
+CHUNK = 512  # tokens that are fed at a time, since the size of a mask is the square of their number
+
+
+class Static:
+    """Reads each model once, and checks that the lean forward gives the model's logits."""
+
+    name = "static"
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._read: weakref.WeakKeyDictionary[PreTrainedModel, Lean] = weakref.WeakKeyDictionary()
+
+    def runner(self, model: PreTrainedModel) -> "StaticRunner":
+        return StaticRunner(self.lean(model))
+
+    def lean(self, model: PreTrainedModel, checked: bool = True) -> "Lean":
+        """The lean form of a model. Raises Unsupported if it has none or, if `checked`, gives other logits."""
+        if model not in self._read:
+            lean = Lean(model)
+            if checked:
+                check(lean, model, StaticRunner(lean))
+            self._read[model] = lean
+        return self._read[model]
+
+    def settle(self) -> None: ...
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+STATIC = Static()
+
+
+class Lean:
+    """The lean form of a model: its parts, and what all its sequences share (angles, and masks by width)."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.parts: Parts = read(model)
+        self.device, self.dtype = model.device, model.dtype
+        self.windows = {attention.window for attention in self.parts.attentions}
+        self._angles: tuple[Tensor, Tensor] | None = None
+        self._masks: dict[tuple[int, int | None], Tensor] = {}
+
+    def angles(self, count: int) -> tuple[Tensor, Tensor] | None:
+        """Cosines and sines [P, D] of at least the first `count` positions; None for a model without rotary ones."""
+        if self.parts.rotary and (self._angles is None or len(self._angles[0]) < count):
+            self._angles = decoder.signed(self.parts.rotary(doubled(count)))
+        return self._angles
+
+    def chain(self, width: int, cached: int) -> dict[int | None, Tensor | None]:
+        """Masks [n, cached + n] by window for a chain after `cached` tokens: views of masks that are built once."""
+        masks: dict[int | None, Tensor | None] = {}
+        for window in self.windows:
+            if width == 1 and (window is None or cached < window):
+                masks[window] = None
+                continue
+            mask = self._masks.get((width, window))
+            if mask is None or mask.shape[1] < cached + width:
+                # What a token reads depends on distance alone, so masks of all lengths are parts of the longest one.
+                span = doubled(cached + width) if width <= decoder.FEW else cached + width
+                mask = self._mask(width, span, window)
+                if width <= decoder.FEW:
+                    self._masks[width, window] = mask
+            masks[window] = mask[:, mask.shape[1] - cached - width :]
+        return masks
+
+    def _mask(self, width: int, span: int, window: int | None) -> Tensor:
+        places = torch.arange(span, device=self.device)
+        away = places[-width:, None] - places
+        return additive((away >= 0) & (away < (window or span)), self.dtype)
+
+    def tree(self, reads: Reads) -> dict[int | None, Tensor]:
+        """Masks [n, S] by window for any block."""
+        fed = reads.places[-reads.allowed.shape[0] :]
+        near = {
+            window: reads.allowed if window is None else reads.allowed & (fed[:, None] - reads.places < window)
+            for window in self.windows
+        }
+        return {window: additive(allowed, self.dtype) for window, allowed in near.items()}
+
+
+class StaticRunner:
+    """One sequence over a cache with spare room, which doubles when it is full."""
+
+    def __init__(self, lean: Lean) -> None:
+        self.lean = lean
+        self.length = 0
+        self.capacity = 0
+        self.cache = Cache((), ())
+
+    @torch.inference_mode()
+    def forward(
+        self, ids: Tensor, keep: int, hidden: Sequence[int], features: Tensor | None, reads: Reads | None
+    ) -> tuple[Tensor, Tensor | None]:
+        width, end = ids.shape[0], self.length + ids.shape[0]
+        if width > CHUNK and not reads:
+            return self._in_chunks(ids, keep, hidden, features)
+        self.reserve(end)
+        lean, rows = self.lean, slice(self.length, end)
+        if reads:
+            step = Step(rows, reads.places[-width:], end, {**lean.tree(reads)})
+        else:
+            step = Step(rows, rows, end, lean.chain(width, self.length))
+        scored = decoder.run(lean.parts, ids, step, self.cache, lean.angles(end), keep, hidden, features)
+        self.length = end
+        return scored
+
+    def _in_chunks(
+        self, ids: Tensor, keep: int, hidden: Sequence[int], features: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        width = ids.shape[0]
+        first = width - keep if keep else 0  # the first token whose logits are wanted
+        logits, states = [], []
+        for begin in range(0, width, CHUNK):
+            end = min(begin + CHUNK, width)
+            wanted = max(0, end - max(begin, first))
+            chunk_features = None if features is None else features[begin:end]
+            rows, state = StaticRunner.forward(self, ids[begin:end], wanted or 1, hidden, chunk_features, None)
+            if wanted:
+                logits.append(rows)
+            if state is not None:
+                states.append(state)
+        return torch.cat(logits), torch.cat(states) if states else None
+
+    def save(self) -> Cache:
+        return Cache(*([layer[:, : self.length].clone() for layer in part] for part in self.cache))
+
+    @torch.inference_mode()
+    def load(self, saved: Cache) -> None:
+        length = saved.keys[0].shape[1]
+        self.reserve(length)
+        for part, saved_part in zip(self.cache, saved, strict=True):
+            for cached, kept in zip(part, saved_part, strict=True):
+                cached[:, :length] = kept
+        self.length = length
+
+    def truncate(self, length: int) -> None:
+        self.length = length
+
+    @torch.inference_mode()
+    def move(self, start: int, path: Sequence[int]) -> None:
+        at = torch.tensor(path, device=self.lean.device) + start
+        for cached in (*self.cache.keys, *self.cache.values):
+            cached[:, start : start + len(path)] = cached[:, at]
+        self.length = start + len(path)
+
+    def reserve(self, length: int) -> None:
+        """Make room for `length` tokens, in place; cached tokens stay."""
+        if length <= self.capacity:
+            return
+        capacity = doubled(length)
+        layers = self.lean.parts.attentions
+        larger = Cache(*([self._empty(layer.groups, capacity, layer.size) for layer in layers] for _ in "kv"))
+        for old, new in zip((*self.cache.keys, *self.cache.values), (*larger.keys, *larger.values), strict=False):
+            new[:, : self.length] = old[:, : self.length]
+        self.cache, self.capacity = larger, capacity
+
+    def _empty(self, groups: int, capacity: int, size: int) -> Tensor:
+        return torch.zeros(groups, capacity, size, dtype=self.lean.dtype, device=self.lean.device)
+
+
+@torch.inference_mode()
+def check(lean: Lean, model: PreTrainedModel, runner: StaticRunner) -> None:
+    """Raise Unsupported if the lean form gives other logits than the model on a short text, read in two parts."""
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = torch.arange(7, 7 + 11 * CHECKED, 11, device=model.device) % vocabulary
+    features = None
+    if lean.parts.join:
+        rng = torch.Generator().manual_seed(0)
+        features = torch.randn(CHECKED, model.config.hidden_size, generator=rng).to(model.device, model.dtype)
+    arguments = {} if features is None else {"features": features[None]}
+    expected = model(ids[None], past_key_values=DynamicCache(), return_dict=True, **arguments).logits[0].float()
+    first, last = (None, None) if features is None else (features[:-4], features[-4:])
+    runner.forward(ids[:-4], 1, (), first, None)
+    block, _ = runner.forward(ids[-4:], 0, (), last, None)
+    runner.truncate(CHECKED - 1)  # a single token is computed in another way than several
+    single, _ = runner.forward(ids[-1:], 0, (), None if last is None else last[-1:], None)
+    actual, expected = torch.cat([block, single]), torch.cat([expected[-4:], expected[-1:]])
+    finite = expected.isfinite()
+    spread = float(expected[finite].std()) or 1.0
+    error = float((actual.float() - expected)[finite].abs().max())
+    if not error <= TOLERANCE[model.dtype.itemsize] * spread or not torch.equal(actual.isfinite(), finite):
+        raise Unsupported(
+            f"the static runtime computes other logits for {type(model).__name__} (off by {error / spread:.2g} of "
+            "their spread); use --runtime eager"
+        )
+
+
+def doubled(length: int) -> int:
+    """The least of FIRST, 2 · FIRST, 4 · FIRST, … that is at least `length`."""
+    room = FIRST
+    while room < length:
+        room *= 2
+    return room

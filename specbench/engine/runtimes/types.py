@@ -1,0 +1,66 @@
+"""The protocols between a session and a runtime."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.config import UserError
+
+LAST = (-1,)  # the last hidden state, after the final norm
+
+
+class Unsupported(UserError):
+    """A runtime cannot run a model, or not on this machine. The message, one line, says why and what can."""
+
+
+class Reads(NamedTuple):
+    """What a block of n tokens reads if it is not a causal chain after the cache of S - n tokens."""
+
+    allowed: Tensor  # [n, S] bool: which of the S cached or fed tokens each one reads; it reads itself
+    places: Tensor  # [S]: the positions of all S tokens
+    root: int  # the first `root` tokens are a chain that all n read; then comes the open tree, or the block
+
+
+class Runner(Protocol):
+    """One sequence of one model: its cache, and how its forward is computed."""
+
+    def forward(
+        self, ids: Tensor, keep: int, hidden: Sequence[int], features: Tensor | None, reads: Reads | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Append tokens `ids` [n] (int64, on the device) to the cache; a causal chain unless `reads` says otherwise.
+
+        Returns logits [n, V], or those of the last `keep` tokens if `keep` is not 0, and the hidden states [n, D] that
+        `hidden` names, side by side (None if it names none): 0 enters the first layer, i leaves layer i, LAST comes
+        after the final norm. `features` [n, F] are what some models read beside tokens. Later calls do not change the
+        returned tensors.
+        """
+
+    def save(self) -> Any:
+        """A copy of the whole cache."""
+
+    def load(self, saved: Any) -> None:
+        """Fill the empty cache, in place, with what another runner of the same model and runtime saved."""
+
+    def truncate(self, length: int) -> None:
+        """Roll back to the first `length` tokens, in place."""
+
+    def move(self, start: int, path: Sequence[int]) -> None:
+        """Keep the first `start` tokens and, of those after them, the ones at the rising offsets `path`, in place."""
+
+
+class Runtime(Protocol):
+    """Makes runners for the models of a pair."""
+
+    name: str
+    seconds: dict[str, float]  # time spent outside of decoding, by kind: export, compile, capture
+
+    def runner(self, model: PreTrainedModel) -> Runner:
+        """A new, empty sequence. Raises Unsupported if this runtime cannot run the model."""
+
+    def settle(self) -> None:
+        """Do the work that was postponed until nothing is timed."""
+
+    def facts(self) -> dict[str, Any]:
+        """The versions and settings that affect the numbers; for the manifest."""

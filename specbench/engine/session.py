@@ -1,0 +1,285 @@
+"""One model with one sequence: feed tokens, keep some, roll back. A runner computes forwards and holds the cache."""
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.engine.clock import now
+from specbench.engine.prefix import Kept, Prefixes
+from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.types import LAST as LAST
+from specbench.engine.runtimes.types import Reads, Runtime
+from specbench.engine.types import NotFinite, Scored, Watch
+
+
+class Unwatched:
+    """A watch that records nothing."""
+
+    def forward(self, model: str, width: int, context: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def saw(self, model: str, position: int, highest: Tensor) -> None:
+        pass
+
+
+class Session:
+    """Feed tokens, roll back, catch up. Invariant: the cache holds exactly `tokens`.
+
+    While a tree is open, `tokens` are the context, then the tree's tokens in the order in which they were fed. `keep`
+    makes one path of the tree the sequence; `truncate` drops the whole tree. `role` names the model in the watch's
+    records. Logits are cut to `vocabulary`. The runtime decides how forwards are computed.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        role: str,
+        watch: Watch | None = None,
+        vocabulary: int | None = None,
+        runtime: Runtime = EAGER,
+        prefixes: Prefixes | None = None,
+    ) -> None:
+        self.model = model
+        self.role = role
+        self.device = model.device
+        self.vocabulary = vocabulary or model.config.get_text_config().vocab_size
+        self._watch: Watch = watch or Unwatched()
+        self.runtime = runtime
+        self.prefixes = prefixes
+        self._runner = runtime.runner(model)
+        self._tokens: list[int] = []
+        self._fed: list[Fed] = []  # ids fed from the device that are not in `_tokens` yet
+        self._length = 0
+        self._tree = NO_TREE
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def tokens(self) -> list[int]:
+        """The cached sequence. Ids that were fed from the device are read back first."""
+        for fed in self._fed:
+            self._tokens += fed.read()
+        self._fed.clear()
+        return self._tokens
+
+    def restart(self, prompt: Sequence[int]) -> Scored:
+        """Forget everything and feed a prompt; logits of its last token only [1, V]."""
+        self.truncate(0)
+        return self.forward(prompt, keep=1)
+
+    def forward(
+        self,
+        tokens: Sequence[int] | Tensor,
+        keep: int = 0,
+        parents: Sequence[int] | None = None,
+        hidden: Sequence[int] = (),
+        features: Tensor | None = None,
+        together: int = 0,
+    ) -> Scored:
+        """Feed n tokens, a chain or (part of) a tree, and append them to the cache.
+
+        `tokens` are host ids, or a tensor [n] on the device. Returns logits [n, V], or the last `keep` rows of them,
+        and the hidden states [n, D] that `hidden` names, side by side: 0 enters the first layer, i leaves layer i, and
+        LAST is what the output layer reads.
+
+        `parents` makes the tokens a tree: for each, the index of its parent among the tree's tokens, in the order in
+        which they were fed; -1 for the context. Further calls with `parents` extend the open tree. `features` [n, F]
+        are what some models read beside tokens. The last `together` tokens of a chain read one another in both
+        directions; no earlier token reads them.
+        """
+        prefix_states = None
+        plain = parents is None and features is None and not together
+        if self._length == 0 and self.prefixes and plain and self.prefixes.fits(tokens, keep):
+            prefix_states = self._load_prefix(self.prefixes, hidden)
+            tokens = tokens[len(self.prefixes.tokens) :]
+        ids = tokens if isinstance(tokens, Tensor) else to_device(tokens, self.device)
+        width = ids.shape[0]
+        with self._watch.forward(self.role, width, self._length):
+            reads = self._reads(parents, width, together) if parents is not None or together or self._tree else None
+            logits, states = self._runner.forward(ids, keep, hidden, features, reads)
+        self._length += width
+        if isinstance(tokens, Tensor):
+            self._fed.append(Fed(tokens))
+        else:
+            self.tokens.extend(tokens)
+        if prefix_states is not None and states is not None:
+            states = torch.cat([prefix_states, states])
+        if logits.shape[1] != self.vocabulary:
+            logits = logits[:, : self.vocabulary]
+        self._check(logits)
+        return Scored(logits, hidden=states)
+
+    def _check(self, logits: Tensor) -> None:
+        """Raise NotFinite if the highest of new logits [n, V] is not finite; on a GPU the watch checks it later."""
+        first = self._length - logits.shape[0] + 1
+        if logits.device.type != "cpu":
+            self._watch.saw(self.role, first, logits.amax(-1))
+        elif logits.numel() and not math.isfinite(highest(logits)):
+            raise NotFinite(self.role, first + int((~logits.amax(-1).isfinite()).nonzero()[0]))
+
+    def _load_prefix(self, prefixes: Prefixes, hidden: Sequence[int]) -> Tensor | None:
+        """Fill the empty cache with the task's prefix; returns the hidden states [P, D] that `hidden` names."""
+        kept, key = prefixes.kept(self.model), (self.runtime.name, *hidden)
+        if key not in kept:  # once a task, before anything is timed
+            began = now()
+            _, states = self._runner.forward(to_device(prefixes.tokens, self.device), 1, hidden, None, None)
+            kept[key] = Kept(self._runner.save(), states)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            prefixes.seconds += now() - began
+        else:
+            self._runner.load(kept[key].cache)
+        self._tokens, self._length = prefixes.tokens.copy(), len(prefixes.tokens)
+        return kept[key].states
+
+    def _reads(self, parents: Sequence[int] | None, width: int, together: int) -> Reads:
+        """What the next tokens read, and their positions, if they are not a causal chain."""
+        if parents is None:
+            if self._tree:
+                raise ValueError("a tree is open: keep a path of it, or truncate it, before a chain is fed")
+            places = torch.arange(self._length + width, device=self.device)
+            allowed = places[-width:, None] >= places
+            allowed[width - together :] = True
+            return Reads(allowed, places, self._length)
+        if not self._tree:
+            self._tree = Tree(self._length)
+        self._tree.grow(parents)
+        return self._tree.reads(len(parents), self.device)
+
+    def catch_up(self, context: Sequence[int], hidden: Sequence[int] = ()) -> Scored:
+        """Make the cache hold exactly `context`: roll back to the common prefix and feed the rest; logits [fed, V].
+
+        `hidden` is as in `forward`. The last token is fed even if it is cached, since its logits are needed.
+        """
+        if self._tree:
+            self.truncate(self._tree.root)
+        shared = min(common(self.tokens, context), len(context) - 1)
+        self.truncate(shared)
+        return self.forward(context[shared:], hidden=hidden)
+
+    def truncate(self, length: int) -> None:
+        """Roll the cache back to its first `length` tokens, in place. Nothing is read from the device."""
+        if not 0 <= length <= self._length:
+            raise ValueError(f"cannot truncate {self._length} cached tokens to {length}")
+        if self._tree and length > self._tree.root:
+            raise ValueError(f"a tree begins at {self._tree.root}: keep a path of it, or truncate it whole")
+        self._tree = NO_TREE
+        self._runner.truncate(length)
+        excess = self._length - max(length, len(self._tokens))
+        while excess > 0:
+            last = self._fed[-1]
+            if last.count > excess:
+                last.count -= excess
+                break
+            excess -= last.count
+            self._fed.pop()
+        del self._tokens[length:]
+        self._length = length
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        """Keep the first `start` cached tokens and, of those after them, the ones at `path`, in place.
+
+        `path` holds rising offsets from `start`: a path of the open tree, or the first tokens of a chain.
+        """
+        kept = start + len(path)
+        if path and path[-1] >= len(path):  # rising offsets with a gap
+            tokens = self.tokens
+            tokens[start:kept] = [tokens[start + i] for i in path]
+            self._runner.move(start, path)
+            del tokens[kept:]
+            self._length = kept
+        self._tree = NO_TREE
+        self.truncate(kept)
+
+
+class Fed:
+    """Ids [n] that were fed from the device. A GPU copies them to the host in the background."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self.ids = ids
+        self.count = ids.shape[0]  # the first `count` ids are still cached
+        self.arrived: torch.cuda.Event | None = None
+        if ids.is_cuda:
+            self.ids = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
+            self.ids.copy_(ids, non_blocking=True)
+            self.arrived = torch.cuda.Event()
+            self.arrived.record()
+
+    def read(self) -> list[int]:
+        """The ids that are still cached. Waits for their copy if need be."""
+        if self.arrived and not self.arrived.query():
+            self.arrived.synchronize()
+        return self.ids[: self.count].tolist() if self.count < self.ids.shape[0] else self.ids.tolist()
+
+
+class Tree:
+    """The shape of a tree after `root` cached tokens; true once it has tokens."""
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self.depths: list[int] = []  # of each token, 0 for the children of the context
+        self.paths: list[set[int]] = []  # the tokens that each one reads: its ancestors and itself
+
+    def __len__(self) -> int:
+        return len(self.depths)
+
+    def grow(self, parents: Sequence[int]) -> None:
+        """Add tokens with these parents, in place. Raises ValueError for a parent that does not come earlier."""
+        for parent in parents:
+            if not -1 <= parent < len(self):
+                raise ValueError(f"token {len(self)} of a tree cannot follow token {parent}")
+            above = self.paths[parent] if parent >= 0 else set()
+            self.paths.append({*above, len(self)})
+            self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
+
+    def reads(self, width: int, device: torch.device) -> Reads:
+        """What the last `width` tokens read; the depth of a token decides its position."""
+        reads = np.zeros((width, len(self)), bool)  # only the tree is laid out on the host, since contexts are long
+        for row, path in enumerate(self.paths[-width:]):
+            reads[row, list(path)] = True
+        allowed = torch.ones(width, self.root + len(self), dtype=torch.bool, device=device)
+        laid_out = torch.from_numpy(reads)
+        allowed[:, self.root :] = (
+            laid_out if device.type == "cpu" else laid_out.pin_memory().to(device, non_blocking=True)
+        )
+        places = self.root + to_device(self.depths, device)  # of the tree's tokens
+        return Reads(allowed, torch.cat([torch.arange(self.root, device=device), places]), self.root)
+
+
+NO_TREE = Tree(0)
+
+
+def to_device(tokens: Sequence[int], device: torch.device) -> Tensor:
+    """Ids on the device [n]. The host does not wait, even if the device is busy."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.array(tokens, np.int64))  # a third of the time of torch.tensor
+    if device.type != "cuda":
+        return torch.tensor(tokens, device=device)
+    return torch.tensor(tokens, pin_memory=True).to(device, non_blocking=True)
+
+
+def highest(logits: Tensor) -> float:
+    """The highest of logits on the host; NaN if there is one."""
+    if logits.dtype.itemsize >= 4:  # numpy takes a fraction of the time
+        return float(logits.detach().numpy().max())
+    return float(logits.amax())
+
+
+def common(a: list[int], b: Sequence[int]) -> int:
+    """The length of the common prefix, by bisection over slices (whose comparison is fast)."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high - 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

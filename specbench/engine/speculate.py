@@ -1,0 +1,58 @@
+"""Draft, score, accept, keep: the loop that most methods share. A method that would need a flag here writes its own."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from specbench.engine.accept import Accept
+from specbench.engine.drafters import Drafter
+from specbench.engine.sampling import draw
+from specbench.engine.session import Session, to_device
+from specbench.engine.types import Draft, Round, Sampling, Scored
+
+# The target scores a draft of K tokens: target, the last committed tokens (the very last is not fed yet), draft
+# -> logits [K + 1, V] after the context, then after each drafted token. Afterwards the target's cache holds exactly the
+# context and the draft.
+Score = Callable[[Session, Tensor, Draft], Scored]
+
+# The target reads a prompt into an empty cache -> logits, whose last row is that of the prompt's last token.
+Prefill = Callable[[Session, list[int]], Scored]
+
+
+def read_once(target: Session, recent: Tensor, draft: Draft) -> Scored:
+    """Score a draft, chain or tree, by one forward over the last committed token and the draft."""
+    parents = None if draft.parents is None else [-1, *(parent + 1 for parent in draft.parents)]
+    return target.forward(torch.cat([recent[-1:], draft.tokens]), parents=parents)
+
+
+def speculate(
+    target: Session,
+    drafter: Drafter,
+    accept: Accept,
+    gamma: int,
+    prompt: list[int],
+    sampling: Sampling,
+    rng: torch.Generator,
+    score: Score = read_once,
+    recent: int = 1,
+    prefill: Prefill = Session.restart,
+) -> Iterator[Round]:
+    """Decode without end: each round drafts at most γ tokens (or levels of a tree) and takes one target forward.
+
+    `score` receives the last `recent` committed tokens (at least 1), or all of them while there are fewer.
+    """
+    drafter.begin(prompt)
+    token, _ = draw(prefill(target, prompt).logits[-1:], sampling, rng)
+    context = [*prompt, int(token)]
+    yield Round(context[-1:])
+    while True:
+        last = to_device(context[-recent:], target.device)
+        draft = drafter.propose(context, gamma, sampling, rng)
+        scored = score(target, last, draft)
+        verdict = accept(draft, scored, sampling, rng)
+        drafter.lengths.observe(verdict)
+        target.keep(len(context), verdict.path)
+        committed = verdict.committed
+        context += committed
+        yield Round(committed, verdict)

@@ -1,0 +1,62 @@
+"""How a draft tree of K tokens is tested against the target's logits."""
+
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+from specbench.engine.accept import Tested, predicting_rows, weigh
+from specbench.engine.sampling import draw, pick, probabilities, residual
+from specbench.engine.types import Draft, Sampling, Scored, Verdict
+
+
+def tree_test(draft: Draft, logits: Tensor, sampling: Sampling, rng: torch.Generator) -> Tested:
+    """Test the K tokens of a tree against logits [K + 1, V] after the context and after each token.
+
+    A token's test counts only if it is reached: its parent is accepted, and no earlier sibling passed. A tree that was
+    not drawn at random needs one token of the target after each node: the child that equals it passes, and if there is
+    none, it is emitted. For a tree that was drawn, see `recursive_test`.
+    """
+    if draft.probs is None or sampling.greedy:
+        emit, _ = draw(logits, sampling, rng)
+        return Tested(draft.tokens == predicting_rows(draft, emit), emit)
+    return recursive_test(draft, draft.probs, probabilities(logits, sampling), rng)
+
+
+def recursive_test(draft: Draft, q: Tensor, p: Tensor, rng: torch.Generator) -> Tested:
+    """Recursive rejection sampling: test tokens that were drawn from q [K, V] against the target's p [K + 1, V].
+
+    Siblings are tested in their order. Each passes with probability min(1, p(d) / q(d)); if it does not, p becomes
+    norm((p - q)₊) for the next one. If none passes, a draw from the last p is emitted. Row i of q is the distribution
+    that token i was drawn from, given its earlier siblings: always the draft's own distribution (multi-round rejection
+    sampling: SpecInfer, arXiv 2305.09781, Algorithm 2), or that without the earlier siblings (recursive rejection
+    sampling: RSD, arXiv 2402.14160, Algorithm 1). Both are lossless.
+    """
+    assert draft.rows is not None
+    left = p.clone()  # [K + 1, V]: what the tests so far have left of each distribution
+    tokens, p_draft, q_draft = draft.tokens, torch.zeros_like(q[:, 0]), q.gather(-1, draft.tokens[:, None])[:, 0]
+    for nodes in draft.turns:
+        rows = draft.rows[nodes]
+        p_draft[nodes] = left[rows, tokens[nodes]]
+        rest = residual(left[rows], q[nodes])
+        left[rows] = rest / rest.sum(-1, keepdim=True)
+    needed = torch.rand(len(tokens), generator=rng, device=p.device, dtype=p.dtype) * q_draft
+    return Tested(needed < p_draft, pick(left, rng), p_draft, needed)
+
+
+def exact_tree(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+    """From the context on, go to the first child that passes, until none does. Lossless."""
+    weighed = weigh(draft, scored, sampling, rng, tree_test(draft, scored.logits, sampling, rng))
+    children = defaultdict(list)
+    for i, parent in enumerate(draft.parents or ()):
+        children[parent].append(i)
+    path: list[int] = []
+    node: int | None = -1
+    while node is not None:
+        siblings = children[node]
+        distinct = len({weighed.drafted[i] for i in siblings}) == len(siblings)
+        assert distinct or draft.probs is not None, "a token is drafted twice in one place"
+        node = next((i for i in siblings if weighed.passed[i]), None)
+        if node is not None:
+            path.append(node)
+    return weighed.along(tuple(path))

@@ -1,0 +1,150 @@
+"""CSD's correction memory as files: how often each pair of tokens was rejected, and the tokenizer of the ids.
+
+Rows are (document, draft token, target token, count), so a file also contains the smaller memories that fewer documents
+would have made. A folder holds a file for each task, and `universal.parquet` for tasks without one.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from specbench.base import files, parquet
+from specbench.base.untrusted import brief, is_file
+from specbench.config import SUITES, UserError
+from specbench.engine.models.pair import Pair
+
+Pairs = Mapping[tuple[int, int], int]  # (draft token, target token) -> times rejected
+Rejections = Counter[tuple[int, int, int]]  # (document, draft token, target token) -> times rejected
+VERSION = 2
+# 1: without documents
+# 2: the calibration document of each count, from 0; null in merged files
+UNIVERSAL = "universal"
+SHIPPED = SUITES / "methods" / "memory"
+SCHEMA = pa.schema(
+    [("document", pa.int32()), ("draft_token", pa.int32()), ("target_token", pa.int32()), ("count", pa.int64())]
+)
+COUNTS = pa.schema([SCHEMA.field(name) for name in SCHEMA.names[1:]])
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Frozen counts by task; those under "" serve every task without its own counts."""
+
+    by_task: Mapping[str, Pairs]
+
+    def of(self, task: str) -> Pairs:
+        return self.by_task.get(task, self.by_task.get("", {}))
+
+    def hashes(self) -> dict[str, str]:
+        """The first 16 hexadecimal digits of SHA-256 of each task's counts, under `memory` and the task's name."""
+        return {f"memory {task}".strip(): _digest(counts) for task, counts in sorted(self.by_task.items())}
+
+
+def _digest(counts: Pairs) -> str:
+    return hashlib.sha256(repr(sorted(counts.items())).encode()).hexdigest()[:16]
+
+
+def write_memory(path: Path, rejections: Rejections, pair: Pair, source: dict[str, str]) -> None:
+    """Save the rejections of each document; `source` describes how they were collected."""
+    rows = [(*key, n) for key, n in sorted(rejections.items())]
+    _write(path, rows, {"tokenizer": pair.tokenizer_hash, "pair": pair.name, **source})
+
+
+def _write(path: Path, rows: Sequence[tuple[int | None, int, int, int]], metadata: dict[str, str]) -> None:
+    columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(SCHEMA.names, ())
+    table = pa.table(columns, schema=SCHEMA.with_metadata({**metadata, "schema": str(VERSION)}))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.whole(path) as new:
+        pq.write_table(table, new, compression="zstd")
+
+
+def read_memory(path: Path, pair: Pair, documents: int = 0) -> Counter[tuple[int, int]]:
+    """The counts of the first `documents` of a file, or of all (0).
+
+    Raises UserError for a file that is damaged, of a later schema, of another tokenizer, or of fewer documents.
+    """
+    counts, tokenizer = read_counts(path, documents)
+    if tokenizer != pair.tokenizer_hash:
+        raise UserError(
+            f"the memory {path} belongs to another tokenizer ({tokenizer or 'unknown'}; the pair {pair.name} has "
+            f"{pair.tokenizer_hash}); calibrate for this pair: specbench calibrate --method csd --pair {pair.name}"
+        )
+    return counts
+
+
+def read_counts(path: Path, documents: int = 0) -> tuple[Counter[tuple[int, int]], str]:
+    """The counts of a file, and the hash of the tokenizer whose ids they count. Raises UserError for a damaged file."""
+    if not is_file(path):
+        raise UserError(f"there is no memory file {path}; `specbench calibrate --method csd` writes one")
+    try:
+        table = parquet.read(path)
+        metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        if int(metadata.get("schema", VERSION)) > VERSION:
+            raise UserError(f"the memory {path} was written by a later version of specbench; use that one to read it")
+        if (documents and "document" not in table.column_names) or documents > int(metadata.get("documents", 0)):
+            raise UserError(
+                f"{path} does not hold {documents} documents (it has {metadata.get('documents', 'none')}); "
+                "set calibration_size to fewer, or 0 for all"
+            )
+        if documents:
+            table = table.filter(pc.field("document") < documents)
+        columns = [column.to_pylist() for column in table.select(SCHEMA.names[1:]).cast(COUNTS).columns]
+    except parquet.ERRORS as error:
+        raise UserError(f"{path} is no memory file, or damaged ({brief(error)})") from None
+    if any(None in column or min(column, default=0) < 0 for column in columns):
+        raise UserError(f"{path} is damaged: it has rows without a token, or tokens or counts below 0")
+    counts: Counter[tuple[int, int]] = Counter()
+    for d, t, n in zip(*columns, strict=True):
+        counts[d, t] += n
+    return counts, metadata.get("tokenizer", "")
+
+
+def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) -> Memory | None:
+    """The memory that a setting names: a file for all tasks, a folder, `auto` for the pair's own folder, or `none`.
+
+    `calibration` is `task-specific` (a folder's file for each task, the universal one for others) or `universal`.
+    Only the counts of the first `documents` of each task are read; 0: all.
+    """
+    if setting == "none":
+        return None
+    path = SHIPPED / pair.name if setting == "auto" else Path(setting)
+    if setting == "auto" and not path.is_dir():
+        if calibration == UNIVERSAL or documents:
+            raise UserError(
+                f"no {calibration} memory of {documents or 'all'} documents comes with the pair {pair.name}; "
+                f"specbench calibrate --method csd --pair {pair.name} --out FOLDER, then --set csd.memory=FOLDER"
+            )
+        return None
+    if not path.is_dir():
+        return Memory({"": read_memory(path, pair, documents)})
+    by_task = {file.stem: file for file in sorted(path.glob("*.parquet"))}
+    if calibration == UNIVERSAL:
+        by_task = {name: file for name, file in by_task.items() if name == UNIVERSAL}
+    if not by_task:
+        wanted = "universal.parquet" if calibration == UNIVERSAL else "memory files"
+        raise UserError(f"{path} has no {wanted}; `specbench calibrate --method csd --out {path}` writes them")
+    return Memory(
+        {"" if name == UNIVERSAL else name: read_memory(file, pair, documents) for name, file in by_task.items()}
+    )
+
+
+def merge(parts: Mapping[str, tuple[Pairs, str]], out: Path) -> Pairs:
+    """Add up counts into a new file. `parts` maps a name for messages to counts and the hash of their tokenizer."""
+    if out.exists():
+        raise UserError(f"{out} exists; choose another --out")
+    tokenizers = {tokenizer for _, tokenizer in parts.values()}
+    if len(tokenizers) > 1:
+        named = ", ".join(f"{name}: {tokenizer or 'unknown'}" for name, (_, tokenizer) in parts.items())
+        raise UserError(f"these memories belong to different tokenizers ({named}); merge those of one pair only")
+    total: Counter[tuple[int, int]] = Counter()
+    for counts, _ in parts.values():
+        total.update(counts)
+    rows = [(None, d, t, n) for (d, t), n in sorted(total.items())]
+    _write(out, rows, {"tokenizer": tokenizers.pop(), "merged": " ".join(parts)})
+    return total

@@ -1,0 +1,1 @@
+"""The tables that papers published, our figures beside them, and which of the papers' claims hold in our runs."""

@@ -1,0 +1,139 @@
+"""Figures of ours that come from no table of runs, as cells of the papers' tables, in files that `tables` reads.
+
+They have the form of results/published, with our names of pairs and tasks. All are of CoSpec's tables.
+"""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.analysis.complementarity import Complementarity
+from specbench.analysis.counterfactual import METRICS, Counterfactual
+from specbench.base import files
+from specbench.base.escape import cell
+from specbench.config import MethodSpec
+from specbench.papers.published import Figure, papers
+from specbench.results.stored import StoredRun
+from specbench.studies.serving import Serving
+from specbench.studies.throughput import Throughput
+
+PAPER = "cospec"
+COMPLEMENTARITY, COUNTERFACTUAL, THROUGHPUT, SERVING = 2, 3, 9, 11  # its tables
+FIELDS = list(Figure.model_fields)
+
+Cells = Sequence[tuple[str, str, float, str]]  # method, metric, value and unit, as the paper calls them
+
+
+def complementarity(run: StoredRun, figures: Complementarity) -> list[dict[str, Any]]:
+    """The tasks that are right or wrong; no cell where nothing is defined."""
+    specs = {spec.name: spec for spec in run.plan.methods}
+    rows = []
+    for task in figures.tasks[~figures.tasks.graded].itertuples():
+        cells: list[tuple[str, str, float, str]] = [
+            ("", "Total", task.total, "count"),
+            ("Target only", "Target correct", task.target, "count"),
+            ("Draft", "Draft correct", task.draft, "count"),
+            ("Oracle union", "Oracle union", task.union, "count"),
+        ]
+        methods = figures.methods[figures.methods.task == task.task] if len(figures.methods) else figures.methods
+        for method in methods.itertuples():
+            if not math.isnan(method.recovery):
+                label = paper_label(specs[method.method], figures.pair)
+                cells.append((label, "CoSpec recovery", 100 * method.recovery, "%"))
+        rows += as_cells(COMPLEMENTARITY, figures.pair, task.task, figures.temperature, cells)
+    return rows
+
+
+def counterfactual(run: StoredRun, figures: Counterfactual) -> list[dict[str, Any]]:
+    """The kinds of states; the table names no task. No cell where nothing is defined."""
+    spec = next(spec for spec in run.plan.methods if spec.name == figures.method)
+    label, rows = paper_label(spec, figures.pair), []
+    for kind in figures.kinds.to_dict("records"):
+        cells = [
+            (label, metric, 100 * kind[name], "%") for name, metric in METRICS.items() if not math.isnan(kind[name])
+        ]
+        setting = f"category={kind['kind']}"
+        rows += as_cells(COUNTERFACTUAL, figures.pair, "", run.plan.temperature, cells, setting)
+    return rows
+
+
+def throughput(figures: Throughput, methods: Sequence[MethodSpec]) -> list[dict[str, Any]]:
+    """The methods that the paper's table has."""
+    labels = labels_of(methods, figures.pair, THROUGHPUT)
+    rows = []
+    for row in figures.table.to_dict("records"):
+        if (label := labels.get(row["method"])) is None:
+            continue
+        cells = [(label, "Throughput", row["tokens_per_s"], "tokens/s")]
+        if row["speedup"] == row["speedup"]:
+            cells.append((label, "Speedup", row["speedup"], "x"))
+        setting = f"batch_size={row['batch']}"
+        rows += as_cells(THROUGHPUT, figures.pair, "", figures.temperature, cells, setting)
+    return rows
+
+
+def serving(run: StoredRun, figures: Serving) -> list[dict[str, Any]]:
+    """The methods that the paper's table has; no cell where nothing is known."""
+    labels = labels_of(run.plan.methods, figures.pair, SERVING)
+    cells: list[tuple[str, str, float, str]] = []
+    for row in figures.table.to_dict("records"):
+        if (label := labels.get(row["method"])) is None:
+            continue
+        total = row["peak"] if row["peak"] == row["peak"] else row["total"]
+        cells.append((label, "Serving memory", total * 1e-9, "GB"))
+        if row["method"] != "vanilla":
+            cells.append((label, "Time to first token overhead", 100 * (row["first_token"] - 1), "%"))
+        cells += [
+            (label, metric, row[name], "count")
+            for name, metric in (
+                ("arbitrator_forwards", "Arbitrator forwards per round"),
+                ("rollouts", "RL rollouts per prompt"),
+                ("prompts", "Prompts per update"),
+            )
+        ]
+    return as_cells(SERVING, figures.pair, "", figures.temperature, [row for row in cells if row[2] == row[2]])
+
+
+def paper_label(spec: MethodSpec, pair: str) -> str:
+    """What the paper's tables call a method: CoSpec where it has the settings that stand for it, else our name."""
+    (paper,) = papers([PAPER])
+    figures = [figure for figure in paper.figures(COMPLEMENTARITY) if figure.method == "CoSpec"]
+    identities = {method.identity for figure in figures if (method := paper.method_spec(figure, pair))}
+    return "CoSpec" if spec.identity in identities else spec.name
+
+
+def labels_of(methods: Sequence[MethodSpec], pair: str, table: int) -> dict[str, str]:
+    """What a table of the paper calls our methods, by our names; those of other settings than its own are left out.
+
+    A trained arbitrator counts from whatever file it is; another arbiter does not.
+    """
+    (paper,) = papers([PAPER])
+    labels: dict[str, str] = {}
+    for label in dict.fromkeys(figure.method for figure in paper.figures(table)):
+        choice = paper.choice(label, pair)
+        for spec in methods:
+            wanted = {"arbiter": spec.values.get("arbiter") and "trained", **(choice.settings if choice else {})}
+            if choice and choice.method == spec.method and all(spec.values.get(k) == v for k, v in wanted.items()):
+                labels.setdefault(spec.name, label)
+    return labels
+
+
+def as_cells(
+    table: int, pair: str, task: str, temperature: float, cells: Cells, setting: str = ""
+) -> list[dict[str, Any]]:
+    """Rows of a file of figures, by the names of its columns."""
+    facts = {"paper": PAPER, "table": table, "pair": pair, "task": task, "temperature": f"{temperature:g}"}
+    return [
+        facts | {"method": method, "setting": setting, "metric": metric, "value": f"{value:.6g}", "unit": unit}
+        for method, metric, value, unit in cells
+    ]
+
+
+def write_cells(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """A file of figures for `specbench tables`."""
+    with files.whole(path) as new, open(new, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: cell(value) for key, value in row.items()} for row in rows)

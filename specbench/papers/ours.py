@@ -1,0 +1,296 @@
+"""What our runs measured, looked up by the labels of a paper's table, and formatted as the paper does."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from specbench.analysis import compare
+from specbench.analysis.alike import method_labels
+from specbench.config import MethodSpec, PairSpec, UserError, task_info
+from specbench.papers.published import Figure, Paper, read_figures
+from specbench.results.stored import StoredRun
+
+MISSING = "not measured"
+SCALES = {"%": 100.0, "GB": 1e-9, "MB": 1e-6, "points": 10.0}  # from our columns to a printed unit
+WITH_INTERVAL = ("speedup_decode", "speedup_e2e")
+SIGNIFICANT = 3  # digits of a time; times of small models are far below the printed ones
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Our counterpart of a figure, or why there is none."""
+
+    text: str
+    runs: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class Ours:
+    """What runs measured, and the figures that files have for their pairs.
+
+    `pair` is for papers that name no bundled pairs; by default the only pair that was run, and UserError if there are
+    several. `files` are tidy CSV files of figures that come from no run, with our names of pairs and tasks; if two have
+    the same figure, the later one counts.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[StoredRun],
+        allowed: Sequence[str] = (),
+        files: Sequence[Path] = (),
+        pair: PairSpec | None = None,
+    ) -> None:
+        pairs = {run.plan.pair.name: run.plan.pair for run in runs}
+        if pair is None and len(pairs) != 1:
+            raise UserError(f"tables need runs of one pair; these are of {', '.join(sorted(pairs)) or 'none'}")
+        self.default = pair or next(iter(pairs.values()))
+        self.runs = list(runs)
+        figures = [
+            (figure, path)
+            for path in sorted(files, key=lambda path: (path.stat().st_mtime, path.name))
+            for figure in read_figures(path)
+        ]
+        self._on = {
+            name: OnPair(name, self.default, [run for run in runs if run.plan.pair.name == name], allowed, figures)
+            for name in pairs
+        }
+
+    @property
+    def pair(self) -> str:
+        return self.default.name
+
+    @property
+    def pairs(self) -> list[str]:
+        """The pairs that were run."""
+        return list(self._on)
+
+    def on(self, paper: Paper, figure: Figure) -> "OnPair | None":
+        """What was measured on our pair that corresponds to a figure's."""
+        return self._on.get(paper.pair_of(figure, self.default) or "")
+
+    def of_table(self, paper: Paper, table: int) -> Iterator["OnPair"]:
+        """Our pairs that correspond to a table's, in the table's order."""
+        names = dict.fromkeys(paper.pair_of(figure, self.default) for figure in paper.figures(table))
+        return (self._on[name] for name in names if name in self._on)
+
+    def tasks(self, paper: Paper, table: int, label: str) -> tuple[str, ...]:
+        """Our tasks that correspond to a paper's on one of the table's pairs, as OnPair.tasks."""
+        return next((tasks for pair in self.of_table(paper, table) if (tasks := pair.tasks(paper, label))), ())
+
+    def cell(self, paper: Paper, figure: Figure) -> Cell:
+        """Our figure in the unit and with the digits of the printed one: from runs, else from a file."""
+        name = paper.pair_of(figure, self.default)
+        if name is None:
+            return Cell(MISSING, reason=f"{figure.pair}: no bundled pair stands for it")
+        pair = self._on.get(name)
+        return pair.cell(paper, figure) if pair else Cell(MISSING, reason=f"{name}: not the pair of any of these runs")
+
+
+class OnPair:
+    """What runs of one pair measured; `default` is the pair for papers that name no bundled ones."""
+
+    def __init__(
+        self,
+        pair: str,
+        default: PairSpec,
+        runs: Sequence[StoredRun],
+        allowed: Sequence[str],
+        figures: Sequence[tuple[Figure, Path]],
+    ) -> None:
+        self.pair, self.default = pair, default
+        self.measured = compare.measured(runs, allowed)
+        self.labels: dict[str, str] = {}
+        self.sources: dict[tuple[str, str, str], list[str]] = {}
+        for run, labels in zip(runs, method_labels(runs), strict=True):
+            for spec in run.plan.methods:
+                self.labels[spec.identity] = labels[spec.name]
+                for line in run.plan.tasks:
+                    self.sources.setdefault((run.sampling, line.task, labels[spec.name]), []).append(run.name)
+        self.of_files = {f.key(_place(f, f.task)): (f, path) for f, path in figures if f.pair == pair}
+        self._summary = cache(self._summary_against)
+
+    def label(self, spec: MethodSpec) -> str | None:
+        return self.labels.get(spec.identity)
+
+    def figures(self, paper: Paper, table: int) -> list[Figure]:
+        """The figures of a table that this pair corresponds to."""
+        return [figure for figure in paper.figures(table) if paper.pair_of(figure, self.default) == self.pair]
+
+    def method(self, paper: Paper, table: int, name: str) -> str | None:
+        """Our label of a method with the settings that a table gives it."""
+        figures = [f for f in self.figures(paper, table) if (ref := paper.methods.get(f.method)) and ref.method == name]
+        specs = (paper.method_spec(figure, self.pair) for figure in figures)
+        return next((label for spec in specs if spec and (label := self.label(spec))), None)
+
+    def tasks(self, paper: Paper, label: str) -> tuple[str, ...]:
+        """Our tasks that correspond to a paper's: itself, or the bundled ones that stand in for it, if all were run."""
+        name = paper.tasks.get(label)
+        if name is None or name in self.measured.metric:
+            return (name,) if name else ()
+        counterparts = task_info(name).counterparts
+        return counterparts if set(counterparts) <= set(self.measured.metric) else ()
+
+    def documents(self, sampling: str, task: str, label: str) -> pd.DataFrame:
+        """Counts, times and the score of every document of a method, added up over passes; the index is doc_id.
+
+        Times are in units of the baseline's time per token in the same passes: methods that were measured in different
+        runs, hours apart, do not compare in seconds.
+        """
+        key = (self.pair, sampling, task, label)
+        passes = self.measured.by_row.get(key)
+        base = self.measured.by_row.get((*key[:3], self.measured.baselines.get(label, "")))
+        if passes is None:
+            return pd.DataFrame(columns=[*self.measured.counts, "score", "one"], dtype=float)
+        counts = passes.groupby("doc_id").sum()
+        if base is None:  # its speed is not known
+            counts[["decode", "whole"]] = math.nan
+        else:
+            same = base[base.index.droplevel("doc_id").isin(passes.index.droplevel("doc_id"))]
+            counts["decode"] /= same.decode.sum() / same.decoded.sum()
+            counts["whole"] /= same.whole.sum() / same.whole_tokens.sum()
+        scores = self.measured.scores
+        of_row = scores[(scores[compare.ROW] == list(key)).all(axis=1) & scores.doc_id.notna()]
+        return counts.assign(score=of_row.groupby(of_row.doc_id.astype(int)).value.mean(), one=1.0)
+
+    def cell(self, paper: Paper, figure: Figure) -> Cell:
+        """Our figure in the unit and with the digits of the printed one: from runs, else from a file."""
+        cell = self._from_runs(paper, figure)
+        return cell if cell.text != MISSING else self._from_files(paper, figure) or cell
+
+    def _from_runs(self, paper: Paper, figure: Figure) -> Cell:
+        gain = paper.gains.get(figure.metric)
+        metric = gain.metric if gain else paper.metrics.get(figure.metric)
+        if metric is None:
+            return Cell(MISSING, reason=f"{figure.metric}: no column of ours has this definition")
+        spec = paper.method_spec(figure, self.pair)
+        if spec is None:
+            known = paper.choice(figure.method, self.pair)
+            reason = (
+                f"{figure.method} with {figure.setting}: no setting of ours"
+                if known
+                else (f"{figure.method}: not a method of this version")
+            )
+            return Cell(MISSING, reason=reason)
+        if not self.measured.baselines and metric in WITH_INTERVAL:
+            return Cell(MISSING, reason="the runs have no baseline, so no speedup")
+        label, sampling = self.label(spec), paper.sampling_of(figure).name
+        tasks = self.tasks(paper, figure.task)
+        if figure.is_average:
+            columns = self._columns(paper, figure.table)
+            if not all(columns):
+                return Cell(MISSING, reason=f"{figure.task}: the paper averages over tasks that were not run")
+            if max(map(len, columns)) > 1:
+                return Cell(MISSING, reason=f"{figure.task}: one of its tasks is itself an average of ours")
+            tasks = tuple(name for names in columns for name in names)
+        if not tasks:
+            return Cell(MISSING, reason=f"{figure.task}: not a task of these runs")
+        base = self._baseline(paper, figure.table, label)
+        row = self._row(base, sampling, tasks, label)
+        if row is None or pd.isna(row.get(metric, math.nan)):
+            return Cell(MISSING, reason=f"{figure.method}: not in these runs" if row is None else "")
+        if not gain:
+            return Cell(_text(row, metric, figure), self._runs(sampling, tasks, str(label)))
+        other = self.method(paper, figure.table, gain.over)
+        second = self._row(base, sampling, tasks, other)
+        if second is None or pd.isna(second.get(metric, math.nan)):
+            return Cell(MISSING, reason=f"{figure.metric}: no {gain.over} to compare with in these runs")
+        direct = self._row(other, sampling, tasks, label)  # on the same documents, in the same run
+        text = _gain(row[metric] / second[metric], direct, metric, figure)
+        return Cell(text, self._runs(sampling, tasks, str(label), str(other)))
+
+    def _from_files(self, paper: Paper, figure: Figure) -> Cell | None:
+        """The figure that a file has for the task, or the mean of those for all tasks that stand in for it."""
+        name = paper.tasks.get(figure.task)
+        places = [(_place(figure, name or ""),), task_info(name).counterparts if name else ()]
+        for tasks in places:
+            keys = [key for task in tasks if (key := figure.key(task)) in self.of_files]
+            ours = [self.of_files[key] for key in keys if _same_temperature(figure, self.of_files[key][0])]
+            if ours and len(ours) == len(tasks):
+                for other, path in ours:
+                    if other.unit != figure.unit:
+                        raise UserError(f"{path}: {figure.metric} is in {other.unit}; write it in {figure.unit}")
+                mean = sum(float(f.value) for f, _ in ours) / len(ours)
+                return Cell(_number(mean, figure), tuple(dict.fromkeys(path.name for _, path in ours)))
+        return None
+
+    def _runs(self, sampling: str, tasks: Sequence[str], *labels: str) -> tuple[str, ...]:
+        names = (name for t in tasks for label in labels for name in self.sources.get((sampling, t, label), []))
+        return tuple(dict.fromkeys(names))
+
+    def _columns(self, paper: Paper, table: int) -> list[tuple[str, ...]]:
+        """Our tasks for each task that a table averages over; none for one that was not run."""
+        return [self.tasks(paper, label) for label in labels_of(paper, table)]
+
+    def _baseline(self, paper: Paper, table: int, label: str | None) -> str | None:
+        """Our label of the baseline of a method's speedups in a table: its own, the table's, or any of that kind."""
+        name = paper.tables[table].baseline or paper.baseline
+        named = [self.labels[identity] for identity in self.labels if json.loads(identity)[0] == name]
+        baseline = self.measured.baselines.get(label or "")
+        return baseline if baseline in named else self.method(paper, table, name) or next(iter(named), None)
+
+    def _row(self, baseline: str | None, sampling: str, tasks: tuple[str, ...], label: str | None) -> pd.Series | None:
+        """A method's row for a task, or for the unweighted average of several; None if it has none."""
+        table = self._summary(baseline, tasks)
+        rows = table[(table.sampling == sampling) & (table.method == label)].set_index("task", drop=False)
+        task = tasks[0] if len(tasks) == 1 else compare.AVERAGE
+        return rows.loc[task] if {*tasks, task} <= set(rows.index) else None
+
+    def _summary_against(self, baseline: str | None, tasks: tuple[str, ...]) -> pd.DataFrame:
+        return compare.summary(self.measured.only(tasks).against(baseline))
+
+
+def labels_of(paper: Paper, table: int) -> list[str]:
+    """The paper's names of a table's tasks, without its average."""
+    return list(dict.fromkeys(figure.task for figure in paper.figures(table) if not figure.is_average))
+
+
+def _same_temperature(printed: Figure, ours: Figure) -> bool:
+    """True if two figures have the same temperature, or one has none."""
+    known = printed.temperature and ours.temperature
+    return not known or float(printed.temperature) == float(ours.temperature)
+
+
+def _place(figure: Figure, task: str) -> str:
+    """The task by which a figure is looked up in files; all averages have one name."""
+    return compare.AVERAGE if figure.is_average else task
+
+
+def _text(row: pd.Series, metric: str, figure: Figure) -> str:
+    scale = SCALES.get(figure.unit, 1.0)
+    if metric in WITH_INTERVAL:
+        bounds = [row[name] * scale for name in (metric, f"{metric}_low", f"{metric}_high")]
+        return _number(bounds[0], figure) if row.method == row.baseline else _interval(figure, *bounds)
+    error = f" ±{_number(row.accuracy_stderr * scale, figure)}" if metric == "accuracy" else ""
+    return _number(row[metric] * scale, figure) + error
+
+
+def _gain(ratio: float, direct: pd.Series | None, metric: str, figure: Figure) -> str:
+    """How much larger a metric is, from the ratio of two cells; with an interval if the two methods ran together.
+
+    `direct` is the row of one method against the other. Over several tasks it has the average of their ratios, which is
+    what an interval is known for.
+    """
+    names = (metric, f"{metric}_low", f"{metric}_high")
+    ratios = [math.nan] * 3 if direct is None else [float(direct.get(name, math.nan)) for name in names]
+    ratios = [ratio, math.nan, math.nan] if math.isnan(ratios[0]) else ratios
+    scale = SCALES.get(figure.unit, 1.0)
+    return _interval(figure, *((ratio - 1) * scale for ratio in ratios))
+
+
+def _interval(figure: Figure, value: float, low: float, high: float) -> str:
+    digits = len(figure.value.partition(".")[2])
+    text = _number(value, figure)
+    return text if math.isnan(low) else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _number(value: float, figure: Figure) -> str:
+    """With the digits of the printed figure; with SIGNIFICANT ones for seconds, and where it would be printed as 0."""
+    text = f"{value:.{len(figure.value.partition('.')[2])}f}"
+    if value and math.isfinite(value) and (figure.unit == "s" or float(text) == 0):
+        return f"{value:.{max(0, SIGNIFICANT - 1 - math.floor(math.log10(abs(value))))}f}"
+    return text

@@ -1,0 +1,209 @@
+"""The papers' own figures: their tables as tidy CSV, and how their labels map onto our names."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from specbench import config
+from specbench.base.untrusted import parse_yaml, read_text, read_yaml
+from specbench.config import PACKAGE, MethodSpec, PairSpec, SamplingSpec, Setting, Settings, UserError
+
+# Beside the package in a checkout, inside it when installed from a wheel.
+FOLDER = next(
+    (p for p in (PACKAGE.parent / "results" / "published", PACKAGE / "published_figures") if p.exists()),
+    PACKAGE / "published_figures",
+)
+CONTEXT = ("gpu", "baseline")  # settings that say where a figure was measured, not what was measured
+MOST = 2**24  # bytes of a table, at most
+DECODING = "decoding"  # a setting that says how texts were drawn, where the paper has no temperatures
+
+
+class MethodChoice(Settings):
+    """A method of ours by name, with some of its settings."""
+
+    method: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+    file: str | None = None  # the setting that names a file; without that file the choice is not possible
+
+    @property
+    def possible(self) -> bool:
+        return self.file is None or Path(self.settings[self.file]).is_file()
+
+
+class MethodRef(Settings):
+    """How we run what a paper's label stands for.
+
+    `by_pair` has other choices for some of our pairs, by name: settings that were chosen on a pair's own validation
+    documents, or, without a `method`, what only these pairs have.
+    """
+
+    method: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    by_pair: dict[str, MethodChoice] = Field(default_factory=dict)
+
+    def on(self, pair: str) -> MethodChoice | None:
+        """The choice for a pair of ours, if there is one."""
+        general = MethodChoice(method=self.method, settings=self.settings) if self.method else None
+        return self.by_pair.get(pair, general)
+
+
+class SettingName(Settings):
+    """Our name of a setting of a paper's figures, and our values for the printed ones that we write otherwise."""
+
+    name: str
+    values: dict[str, Any] = Field(default_factory=dict)
+
+
+class Gain(Settings):
+    """A metric that tells how much larger a method's `metric` is than that of the method `over`."""
+
+    metric: str
+    over: str
+
+
+class TableInfo(Settings):
+    title: str
+    lost: list[str] = Field(default_factory=list)  # what is missing in the text of the paper
+    missing: list[str] = Field(default_factory=list)  # why specbench has no figures of its own for some of its cells
+    baseline: str | None = None  # of this table's speedups, if it is not the paper's baseline
+
+
+class Claim(Settings):
+    """`higher` has a larger `metric` than `lower` in a table, on all of its tasks or on `tasks`."""
+
+    table: int
+    text: str
+    metric: str
+    higher: str
+    lower: str
+    tasks: list[str] | None = None
+
+
+class Figure(Settings):
+    """One cell of a paper's table; `value` as printed."""
+
+    paper: str
+    table: int
+    pair: str
+    task: str
+    temperature: str
+    method: str
+    setting: str
+    metric: str
+    value: str
+    unit: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        pairs = (part.partition("=") for part in self.setting.split(";") if part)
+        return {key: parse_yaml(value, f"setting {self.setting!r}") for key, _, value in pairs if key not in CONTEXT}
+
+    @property
+    def is_average(self) -> bool:
+        return self.task.lower().rstrip(".") in ("avg", "average", "mean")
+
+    def key(self, task: str) -> tuple[str, ...]:
+        """Identifies the figure among those of all papers, with `task` in place of its own."""
+        settings = json.dumps(self.settings, sort_keys=True, default=str)
+        return self.paper, str(self.table), task, self.method, settings, self.metric
+
+
+class Paper(Settings):
+    """A paper's labels; null where specbench has no counterpart."""
+
+    paper: str
+    title: str
+    arxiv: str = ""
+    pairs: dict[str, str | None]
+    # The bundled pairs that stand for printed ones. Without any, a single pair stands for all.
+    bundled: dict[str, str | None] = Field(default_factory=dict)
+    suite: str | None = None
+    tasks: dict[str, str | None]
+    methods: dict[str, MethodRef | None]
+    # Settings that we call otherwise; null for those that only repeat the method's label.
+    settings: dict[str, SettingName | None] = Field(default_factory=dict)
+    metrics: dict[str, str | None]
+    gains: dict[str, Gain] = Field(default_factory=dict)
+    sampling: SamplingSpec = SamplingSpec()  # of figures without a temperature
+    decoding: dict[str, SamplingSpec] = Field(default_factory=dict)  # of those with a setting `decoding`, by its value
+    baseline: str
+    tables: dict[int, TableInfo]
+    claims: list[Claim]
+
+    def figures(self, table: int) -> list[Figure]:
+        """The cells of a table, in the paper's order; none for a table without numbers."""
+        path = FOLDER / f"{self.paper}-table{table}.csv"
+        return read_figures(path) if path.exists() else []
+
+    def sampling_of(self, figure: Figure) -> SamplingSpec:
+        """How a figure's texts were drawn: by its own temperature, else as the paper says for its kind, or for all."""
+        if figure.temperature:
+            return SamplingSpec(temperature=float(figure.temperature))
+        return self.decoding.get(figure.settings.get(DECODING, ""), self.sampling)
+
+    def pair_of(self, figure: Figure, pair: PairSpec) -> str | None:
+        """Our pair that corresponds to a figure's: `pair`, or if that is bundled, the one that stands for the printed.
+
+        None if no bundled pair stands for it.
+        """
+        return self.bundled.get(figure.pair) if self.bundled and pair.bundled else pair.name
+
+    def choice(self, label: str, pair: str) -> MethodChoice | None:
+        """What a label stands for on a pair of ours; None if this version does not have it."""
+        ref = self.methods.get(label)
+        chosen = ref.on(pair) if ref else None
+        return chosen if chosen and chosen.possible and chosen.method in config.names("methods") else None
+
+    def method_spec(self, figure: Figure, pair: str) -> MethodSpec | None:
+        """The method of a figure with its settings, on a pair of ours; None if we cannot run it."""
+        chosen = self.choice(figure.method, pair)
+        if chosen is None:
+            return None
+        spec = config.load_method(chosen.method)
+        settings = {**chosen.settings, **self._settings(figure)}
+        if not settings.keys() <= spec.settings.keys():
+            return None
+        changed = {key: Setting(value=v, source=self.paper) for key, v in settings.items() if v != spec.values[key]}
+        return config.variant(spec, changed)
+
+    def _settings(self, figure: Figure) -> dict[str, Any]:
+        """A figure's settings by our names."""
+        settings = {}
+        for key, value in figure.settings.items():
+            ours = self.settings.get(key, SettingName(name=key))
+            if ours and not (key == DECODING and value in self.decoding):
+                settings[ours.name] = ours.values.get(str(value), value)
+        return settings
+
+
+def read_figures(path: Path) -> list[Figure]:
+    """The figures in a tidy CSV file. Raises UserError for a file of another form."""
+    try:
+        text = io.StringIO(read_text(path, MOST, "write it anew"), newline="")
+        rows = list(csv.DictReader(text, restkey="one more column"))
+    except csv.Error as error:
+        raise UserError(f"{path} is no CSV file ({error}); write it anew") from None
+    figures = [config.validated(Figure, row, str(path)) for row in rows]
+    for figure in figures:
+        for name, value in (("value", figure.value), ("temperature", figure.temperature or "0")):
+            try:
+                float(value)
+            except ValueError:
+                raise UserError(f"{path}: {figure.metric} has the {name} {value!r}; write a number") from None
+        _ = figure.settings  # raises UserError for settings that cannot be read
+    return figures
+
+
+def papers(names: list[str] | None = None) -> list[Paper]:
+    """The papers by name, or all of them. Raises UserError for an unknown one."""
+    known = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+    if not known:
+        raise UserError("the published figures are not installed; run from a checkout of the project")
+    for name in names or []:
+        if name not in known:
+            raise UserError(f"no published tables of {name!r}; there are {', '.join(known)}")
+    return [config.validated(Paper, read_yaml(known[name]), known[name].name) for name in names or known]

@@ -1,0 +1,208 @@
+"""`specbench tables`: run what the papers' tables still need, and write the tables next to our figures."""
+
+import math
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.text import Text
+
+from specbench import config
+from specbench.analysis import compare
+from specbench.base import files
+from specbench.base.console import console, say
+from specbench.base.escape import markdown_text
+from specbench.config import MethodSpec, PairSpec, SamplingSpec, UserError, task_info
+from specbench.engine.models.pair import Pair
+from specbench.papers.checks import Check, checks
+from specbench.papers.ours import Ours
+from specbench.papers.published import Paper, papers
+from specbench.papers.side_by_side import written
+from specbench.plan import Plan, resolve_plan
+from specbench.report.finding import Finding, Sheet, show
+from specbench.report.tables import markdown
+from specbench.results import records
+from specbench.results.stored import StoredRun
+from specbench.run import command, loop, prepare
+
+STORE = Path("runs") / "tables"
+MEASURED = STORE / "measured"  # figures that come from no run, in the form of results/published/*.csv
+
+
+def tables(
+    folders: Sequence[Path],
+    names: list[str] | None,
+    pair: str,
+    suite: str | None,
+    limit: int | None,
+    check: bool,
+    out: Path,
+    allowed: Sequence[str] = (),
+    **options: Any,
+) -> int:
+    """Write every table of the papers to `out`; without `folders`, first run what is missing. Returns the exit code.
+
+    A paper that names bundled pairs is run on these if `pair` is bundled too, else on `pair`. Figures that come from no
+    run are read from the files in MEASURED, if there are any.
+    """
+    chosen = papers(names)
+    runs: list[StoredRun] | None = [StoredRun(folder) for folder in folders]
+    if not folders:
+        runs = measure(chosen, pair, suite, limit, **options)
+    if runs is None:
+        return 130
+    ours = Ours(runs, allowed, sorted(MEASURED.glob("*.csv")), _default_pair(runs, pair, chosen))
+    out.mkdir(parents=True, exist_ok=True)
+    count = sum(_write(paper, ours, out) for paper in chosen)
+    verdicts = checks(chosen, ours)
+    frame = pd.DataFrame(map(vars, verdicts))
+    title = f"# Which claims of the papers hold on {markdown_text(', '.join(ours.pairs))}"
+    files.write_text(out / "checks.md", f"{title}\n\n{markdown(frame)}\n")
+    if check:
+        show(_claims(verdicts))
+    say(f"{count} tables as Markdown and LaTeX, and checks.md: {out}/")
+    return 0
+
+
+def _default_pair(runs: Sequence[StoredRun], pair: str, chosen: Sequence[Paper]) -> PairSpec | None:
+    """`pair`, if the runs are of it and of bundled pairs that stand for a paper's; None if they are of one pair."""
+    pairs = {run.plan.pair.name: run.plan.pair for run in runs}
+    stand_ins = {name for paper in chosen for name in paper.bundled.values()}
+    default = next((spec for name, spec in pairs.items() if name not in stand_ins), None) or config.load_pair(pair)
+    return default if default.bundled and pairs.keys() <= {default.name, *stand_ins} else None
+
+
+def _claims(verdicts: Sequence[Check]) -> Finding:
+    rows: list[list[str | Text]] = [
+        [f"{check.paper} {check.table}", Text.assemble(check.claim, "\n", (check.detail, "dim")), check.verdict]
+        for check in verdicts
+    ]
+    return Finding("checks", sheets=[Sheet(["paper", "claim", "verdict"], rows, align="lll")])
+
+
+def _write(paper: Paper, ours: Ours, out: Path) -> int:
+    """Write the tables of a paper that have numbers; returns how many."""
+    numbered = [table for table in paper.tables if paper.figures(table)]
+    for table in numbered:
+        as_markdown, as_latex = written(paper, table, ours)
+        files.write_text(out / f"{paper.paper}-table{table}.md", as_markdown)
+        files.write_text(out / f"{paper.paper}-table{table}.tex", as_latex)
+    return len(numbered)
+
+
+def measure(
+    chosen: Sequence[Paper], pair: str, suite: str | None, limit: int | None, **options: Any
+) -> list[StoredRun] | None:
+    """The stored runs that these papers need, after running what was missing; None if the user stopped."""
+    loaded: tuple[str, Pair] | None = None
+    runs = []
+    for template, specs in _wanted(chosen, pair, suite, limit, options):
+        stored = _stored(template)
+        plans = [(run.plan, run.folder) for run in stored if not run.finished]
+        stored_methods = {spec.identity for run in stored for spec in run.plan.methods}
+        if missing := [spec for spec in specs if spec.identity not in stored_methods]:
+            (baseline,) = template.methods
+            methods = (baseline, *(spec for spec in missing if spec.identity != baseline.identity))
+            top = f"-top{template.top_k}" if template.top_k else ""
+            sampling = f"T{template.temperature:g}{top}"
+            name = f"{template.pair.name}-{template.suite}-{sampling}-{time.strftime('%Y%m%d-%H%M%S')}"
+            folder = STORE / files.safe_name(name)
+            plans.append((template.model_copy(update={"methods": methods}), folder))
+        for plan, folder in plans:
+            if loaded is None or loaded[0] != plan.pair.name:
+                loaded = plan.pair.name, prepare.load_models(plan)
+            _announce(plan, folder, loaded[1])
+            if not command.carry_out(plan, folder, loaded[1]):
+                return None
+            compare.write_summary(folder)
+        runs += [*stored, *(StoredRun(folder) for plan, folder in plans if folder not in [s.folder for s in stored])]
+    if not runs:
+        raise UserError(
+            "none of these papers' tables asks for a method of this version on these tasks; choose another --suite"
+        )
+    return runs
+
+
+def _wanted(
+    chosen: Sequence[Paper], pair: str, suite: str | None, limit: int | None, options: dict[str, Any]
+) -> Iterator[tuple[Plan, list[MethodSpec]]]:
+    """Plans of a baseline alone, each with the methods that the papers' tables need beside it."""
+    default = config.load_pair(pair)
+    for name, suites in _places(chosen, pair, default).items():
+        for suite_name in [suite] if suite else suites:
+            template = resolve_plan(["vanilla"], suite_name, name, [], "vanilla", limit, **options)
+            tasks = {line.task for line in template.tasks}
+            for sampling, specs in needed(chosen, default, template.pair.name, tasks).items():
+                by_baseline: dict[str, list[MethodSpec]] = {}
+                for spec in specs:
+                    by_baseline.setdefault(config.baseline_of(spec).name, []).append(spec)
+                for baseline, methods in by_baseline.items():
+                    changes = {"methods": (config.baseline_of(methods[0]),), "baseline": baseline}
+                    yield template.model_copy(update=changes | sampling.model_dump()), methods
+
+
+def _places(chosen: Sequence[Paper], pair: str, default: PairSpec) -> dict[str, list[str]]:
+    """The pairs that the papers' tables are measured on, each with its suites, the one of most tables first.
+
+    `pair` is how the user named `default`.
+    """
+    places: dict[str, list[str]] = {}
+    for paper in chosen:
+        bundled = paper.bundled if default.bundled else {}
+        for name in filter(None, bundled.values()):
+            places.setdefault(name, []).extend([paper.suite] if paper.suite else [])
+        if not bundled:
+            places.setdefault(pair, ["pocket" if default.bundled else "csd", "csd-generality"])
+    return {name: list(dict.fromkeys(suites)) for name, suites in places.items()}
+
+
+def needed(
+    chosen: Sequence[Paper], default: PairSpec, pair: str, tasks: Collection[str]
+) -> dict[SamplingSpec, list[MethodSpec]]:
+    """The methods, by sampling, that a pair needs for the papers' cells on some tasks or their counterparts.
+
+    `default` is the pair for papers that name no bundled ones.
+    """
+    methods: dict[SamplingSpec, dict[str, MethodSpec]] = {}
+    for paper in chosen:
+        for table in paper.tables:
+            for figure in paper.figures(table):
+                if paper.pair_of(figure, default) != pair:
+                    continue
+                spec = paper.method_spec(figure, pair)
+                task = paper.tasks.get(figure.task)
+                here = task is not None and bool({task, *task_info(task).counterparts} & {*tasks})
+                if spec and here and (paper.metrics.get(figure.metric) or figure.metric in paper.gains):
+                    methods.setdefault(paper.sampling_of(figure), {})[spec.name] = spec
+    return {sampling: list(specs.values()) for sampling, specs in methods.items()}
+
+
+def _stored(plan: Plan) -> list[StoredRun]:
+    """The runs of the store that differ from a plan in their methods only.
+
+    Runs that an older version left unfinished cannot go on, and are left out.
+    """
+    runs = [StoredRun(path.parent) for path in sorted(STORE.glob("*/manifest.json"))]
+    runs = [run for run in runs if run.finished or run.manifest["schema"] == records.VERSION]
+    return [run for run in runs if run.plan.model_copy(update={"methods": plan.methods}) == plan]
+
+
+def _announce(plan: Plan, folder: Path, pair: Pair) -> None:
+    """Print how long a plan will take, from a trial of one document a task."""
+    console.print(f"to run in {folder}: {', '.join(spec.name for spec in plan.methods)}", highlight=False, markup=False)
+    documents = Counter(request.task for request in prepare.load_tasks(plan, pair).requests())
+    with tempfile.TemporaryDirectory() as scratch:
+        loop.execute(plan.model_copy(update={"limit": 1, "repeats": 1}), Path(scratch), lambda _: True, pair)
+        samples = StoredRun(Path(scratch)).samples(["task", "warmup", "prefill_seconds", "decode_seconds"])
+    timed = samples[~samples.warmup]
+    a_document = (timed.prefill_seconds + timed.decode_seconds).groupby(timed.task).sum()
+    seconds = plan.repeats * sum(a_document.get(task, 0.0) * count for task, count in documents.items())
+    console.print(
+        f"about {math.ceil(seconds / 60)} min for {documents.total()} documents by {len(plan.methods)} methods; if "
+        "stopped, the same command goes on",
+        highlight=False,
+    )

@@ -1,0 +1,207 @@
+"""What the commands that read runs do: `show`, `compare`, `report` and `trace`."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from specbench.analysis import compare as compared
+from specbench.analysis import metrics
+from specbench.analysis.texts import load_decode
+from specbench.analysis.trace import trace as trace_of
+from specbench.base import files
+from specbench.base.console import console, plain, say, warn
+from specbench.config import UserError
+from specbench.report import tables
+from specbench.report.finding import print_lines
+from specbench.report.page import write_page
+from specbench.report.views.trace import print_trace
+from specbench.report.words import sentences
+from specbench.results.records import write_frame
+from specbench.results.stored import StoredRun, runtime_of
+
+FEW = 4  # baselines; of more a legend does not list the methods
+
+
+def finish(folder: Path) -> int:
+    """Write the summary of a finished run, print its table and what to do next; returns the exit code of `run`."""
+    compared.write_summary(folder)
+    run = StoredRun(folder)
+    for task, count in run.manifest.get("left_out", {}).items():
+        warn(f"{task}: {count} documents left out: their prompts leave no room in {run.plan.max_length} tokens")
+    if shared := ((run.manifest.get("models") or {}).get("draft") or {}).get("shared_tokens"):
+        say(f"the draft has another tokenizer: it proposed only the {shared} tokens that the target has too")
+    summary = show(folder, "table")
+    for line in (
+        f"\nrecords: {folder}/ (samples, rounds, scores and summary.parquet, manifest.json)",
+        f"next:    specbench show {folder} --format md",
+        f"         specbench compare {folder} OTHER_RUN",
+    ):
+        say(line)
+    return 3 if summary.errors.any() else 0
+
+
+def show(folder: Path, format: str) -> pd.DataFrame:
+    """Print the table of one run; returns its summary."""
+    return compare([folder], format)
+
+
+def compare(
+    folders: Sequence[Path],
+    format: str,
+    by: str = "task",
+    sort: str | None = None,
+    columns: Sequence[str] = (),
+    allowed: Sequence[str] = (),
+    out: Path | None = None,
+    against: str | None = None,
+) -> pd.DataFrame:
+    """Print the rows of several runs in one table, or write them to `out`; returns the summary, whatever was printed.
+
+    Each method is compared with its baseline, or all of them with the method `against`. Raises UserError if the runs
+    cannot be compared, or for an unknown column or method.
+    """
+    if by == "depth" and columns:
+        raise UserError("--by depth has columns of its own; leave out --columns")
+    if format == "parquet" and not out:
+        raise UserError("--format parquet is not text; give a file for it: --out FILE.parquet")
+    runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
+    measured = compared.measured(runs, allowed, with_depths=by == "depth")
+    summary = compared.summary(measured if against is None else measured.against(against))
+    if sort:
+        summary = tables.sort(summary, sort)
+    if by == "depth":
+        shown = compared.depth_table(measured)
+        text = "" if format == "parquet" else tables.render_depths(shown, format, console.width)
+    else:
+        shown = tables.raw_columns(summary, columns)
+        text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
+    notes = [*warnings(runs, summary, measured), condition(runs[0], summary)]
+    notes += [] if by == "depth" else legend(summary)
+    lines = [] if by == "depth" else sentences(summary)
+    if format == "parquet":
+        assert out
+        write_frame(out, shown)
+    elif out:
+        files.write_text(out, _with_notes(text, [*lines, *notes], format))
+    else:
+        _print(text, lines, notes, format)
+    if out:
+        say(f"written: {out}")
+    return summary
+
+
+def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> None:
+    """Write one page with everything about some runs. Raises UserError as `compare`."""
+    runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
+    measured = compared.measured(runs, allowed)
+    summary = compared.summary(measured)
+    wrong = [*warnings(runs, summary, measured), *unsure(summary)]
+    caption = [condition(runs[0], summary), *legend(summary)]
+    with console.status("writing the page"):
+        write_page(out, runs, summary, wrong, sentences(summary), caption)
+    say(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)")
+
+
+def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
+    """Print one text, or two side by side, by where each token came from. Raises UserError if it is not there."""
+    run = StoredRun(folder)
+    drafting = [spec.name for spec in run.plan.methods if spec.name != run.plan.against(spec.name)]
+    chosen = list(methods) or drafting[:1] or [spec.name for spec in run.plan.methods][:1]
+    if len(chosen) > 2:
+        raise UserError("two methods at most fit side by side; give --method once or twice")
+    decode = load_decode(run)
+    print_trace(console, [trace_of(run, task, doc_id, method, decode=decode) for method in chosen])
+
+
+def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compared.Measured) -> Iterator[str]:
+    """What is wrong with the figures, or may be."""
+    yield from measured.mismatches
+    yield from compared.stalled(measured)
+    yield from compared.uneven(measured)
+    if summary.errors.any():
+        failed = int(summary[summary.task != compared.AVERAGE].errors.sum())
+        yield f"failed samples: {failed}; their tracebacks are in samples.parquet"
+    for row in summary[summary.drift.abs() > metrics.DRIFT_BOUND].drop_duplicates(["task", "baseline"]).itertuples():
+        if row.task != compared.AVERAGE:
+            baseline = row.baseline if len(_baselines(summary)) > 1 else "the baseline"
+            yield f"{row.task}: {baseline}'s time per token drifted by {row.drift:+.0%} within a run; repeat it"
+    for run in runs:
+        machine = run.manifest["environment"]
+        if (machine.get("load") or 0) > (machine.get("cores") or float("inf")):
+            yield f"the machine was busy at the start of {run.name} (load {machine['load']:.1f})"
+
+
+def unsure(summary: pd.DataFrame) -> Iterator[str]:
+    """Speedups whose interval holds 1."""
+    holds = (summary.speedup_decode_low <= 1) & (summary.speedup_decode_high >= 1)
+    for row in summary[holds & (summary.method != summary.baseline)].itertuples():
+        low, high = row.speedup_decode_low, row.speedup_decode_high
+        yield f"{row.task}, {row.method}: the speedup's interval [{low:.2f}, {high:.2f}] holds 1: it may be none"
+
+
+def condition(first: StoredRun, summary: pd.DataFrame) -> str:
+    """What the figures were measured on."""
+    machine, models = first.manifest["environment"], first.manifest["models"]
+    cores, threads = machine.get("cores"), machine.get("threads")
+    used = f"{threads} of {cores}" if threads and threads != cores else cores
+    where = f"{used} cores of {machine.get('cpu')}" if machine["device"] == "cpu" else machine["device"]
+    setups = [" ".join(setup) for setup in summary[compared.SETUP].drop_duplicates().to_numpy()]
+    dtype = models["target"]["dtype"] if models else "dtype not known"
+    documents = summary[summary.task != compared.AVERAGE].documents.max() if len(summary) else 0
+    which = f"{first.plan.split} documents" if first.plan.split else "documents"
+    runtime = runtime_of(first.manifest)
+    dtype += f", {runtime} runtime" if runtime != "eager" else ""
+    return f"{', '.join(setups)}; {dtype}, {where or 'machine not known'}, up to {documents:.0f} {which} a task"
+
+
+def legend(summary: pd.DataFrame) -> Iterator[str]:
+    """What the columns of the table mean, and which methods each baseline is of."""
+    baselines = _baselines(summary)
+    if baselines:
+        baseline = next(iter(baselines)) if len(baselines) == 1 else "the baseline"
+        yield "score (± standard error), accept and α in %; p: of no difference from the baseline's score"
+        yield (
+            f"speedup: decode time per token of {baseline} over the method's, on the same documents, with its 95 % "
+            "interval; = marks one that holds 1"
+        )
+    if len(baselines) > FEW:
+        yield f"baselines: {', '.join(baselines)}; --format csv tells whose each is"
+    elif len(baselines) > 1:
+        parts = [
+            f"{name} of {', '.join(methods)}" if methods else f"{name} alone" for name, methods in baselines.items()
+        ]
+        yield f"baselines: {'; '.join(parts)}"
+
+
+def _baselines(summary: pd.DataFrame) -> dict[str, list[str]]:
+    """Every baseline of a summary, and the methods that are compared with it, in their order."""
+    baselines: dict[str, list[str]] = {}
+    rows = summary[summary.baseline != ""][["method", "baseline"]] if len(summary) else summary
+    for method, baseline in rows.drop_duplicates().itertuples(index=False):
+        methods = baselines.setdefault(baseline, [])
+        if method != baseline:
+            methods.append(method)
+    return baselines
+
+
+def _print(text: str, lines: Sequence[str], notes: Sequence[str], format: str) -> None:
+    if format == "table":
+        sys.stdout.write(text.rstrip() + "\n")
+        sys.stdout.flush()
+        print_lines(console, ["", *lines])
+        print_lines(console, notes, "dim")
+        return
+    sys.stdout.write(_with_notes(text, [*lines, *notes], format))
+    for line in notes if format in ("csv", "json") else []:
+        if line.startswith("MISMATCH"):
+            print(plain(line), file=sys.stderr)
+
+
+def _with_notes(text: str, notes: Sequence[str], format: str) -> str:
+    """A text with its caption, as Markdown lines or LaTeX comments; data formats have no place for one."""
+    if format in ("csv", "json"):
+        return text.rstrip() + "\n"
+    before = {"latex": "% ", "md": "- "}.get(format, "")
+    return f"{text.rstrip()}\n\n" + "".join(f"{before}{tables.note(line, format)}\n" for line in notes)

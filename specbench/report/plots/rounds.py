@@ -1,0 +1,298 @@
+"""Plots of what happens in rounds: discards, acceptance by depth, accepted lengths, where time goes, forward times."""
+
+import dataclasses
+import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from specbench.analysis import compare, metrics
+from specbench.analysis.alike import pair_labels
+from specbench.analysis.compare import ROW
+from specbench.analysis.frontier import Family, families
+from specbench.base.console import plain
+from specbench.config import UserError
+from specbench.report.plots.data import PlotData, drafted, panels
+from specbench.report.plots.style import BLACK, GREY, POINTS, WIDTH, Style, few_ticks, grid, head, label_axes
+
+SIDES = ((1, 1), (1, 0), (0, 1), (-1, -1), (0, -1), (-1, 0), (1, -1), (-1, 1))  # places for a name around its point
+PARTS = np.linspace(0, 1, 12)  # places along a line between two points, which names do not cover
+EQUAL = "equal tokens/s"
+ROUNDING = 1e-9  # seconds
+FEWEST = 4  # rounds in a group for it to have quartiles
+CONTEXTS = 8  # about how many bins of the context's length
+TIMED = "`specbench run --method csd --suite pocket` makes a run that has them"
+
+
+def discard_verification(data: PlotData) -> Figure:
+    """Verification rate against discard rate, with lines of equal speed by the measured forward times.
+
+    Variants by one setting are joined in its order, and its values are written at the points where there is room. Time
+    per token = V · t_target + (1 − V + d) · t_draft, with the mean seconds of a panel's forwards. SpecDec++, Figure 3.
+    """
+    counts = data.measured.counts.groupby(ROW, sort=False)[["D", "A", "C", "F", "G", "target", "draft"]].sum()
+    counts = drafted(data, "discard-verification", counts.reset_index())
+    all_panels = list(panels(data, counts.assign(x=(counts.D - counts.A) / counts.C, y=counts.F / counts.C)))
+    columns = min(2, len(all_panels))
+    height = 2.1 if columns == 1 else 1.5
+    fig, axes = grid([height] * len(all_panels), columns, sharex=True, sharey=True)
+    curves = _curves(data, counts.method)
+    texts = {label: str(v) for family, _ in curves if family.setting for label, v in family.values.items()}
+    for ax, (title, rows) in zip(axes, all_panels, strict=True):
+        rows = rows.set_index("method")
+        for family, style in curves:
+            points = rows.reindex([label for label in family.values if label in rows.index])
+            if len(points):
+                look = style.drawn() | ({} if family.setting else {"ls": ""})
+                name = f"{family.name} ({family.setting})" if family.setting else data.named(family.name)
+                ax.plot(points.x, points.y, label=name, clip_on=False, **look)
+        ax.margins(0.2)
+        head(ax, title, columns)
+        few_ticks(ax)
+    axes[0].set_xlim(left=max(0, axes[0].get_xlim()[0]))
+    axes[0].set_ylim(bottom=max(0, axes[0].get_ylim()[0]))
+    for ax, (_, rows) in zip(axes, all_panels, strict=True):
+        total = rows.sum(numeric_only=True)
+        _iso_lines(ax, total.target / total.F, total.draft / total.G if total.G else 0.0)
+        size = 72 * (WIDTH / columns - 0.5), 72 * (height - 0.4)  # of a panel, about, in points
+        _name_points(ax, [texts.get(label, "") for label in rows.method], rows[["x", "y"]].to_numpy(), size)
+    label_axes(axes, columns, "discard rate", "verification rate")
+    return fig
+
+
+def _curves(data: PlotData, drafting: Iterable[str]) -> list[tuple[Family, Style]]:
+    """The families of the methods that draft, each with the style of a member whose colour no other family has."""
+    specs = {labels[s.name]: s for run, labels in zip(data.runs, data.labels, strict=True) for s in run.plan.methods}
+    labels_drafting = set(drafting)
+    groups = families({label: spec for label, spec in specs.items() if label in labels_drafting})
+    taken = {data.styles[family.name].color for family in groups if not family.setting}
+    curves = []
+    for family in groups:
+        styles = [data.styles[label] for label in family.values]
+        style = next((style for style in styles if family.setting and style.color not in taken), styles[0])
+        taken.add(style.color)
+        curves.append((family, style))
+    return curves
+
+
+def _name_points(ax: Axes, names: Sequence[str], points: np.ndarray, size: tuple[float, float]) -> None:
+    """Write names at points [names, 2], each where it covers nothing; `size` is the panel's, in print points."""
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    scale = np.array(size) / (right - left, top - bottom)
+    points = (points - (left, bottom)) * scale
+    numbers = [(np.array(text.get_position()) - (left, bottom)) * scale for text in ax.texts]
+    lines = (_along(ax) - (left, bottom)) * scale
+    covered = [(at - reach, at + reach) for reach, places in ((3, points), (9, numbers), (1, lines)) for at in places]
+    for name, at in zip(names, points, strict=True):
+        box = np.array([0.6 * POINTS * len(name), POINTS])
+        for side in SIDES if name else ():
+            corner = at + np.array(side) * ((3 if all(side) else 4.5) + box / 2) - box / 2
+            ends = corner, corner + box
+            inside = (ends[0] >= 0).all() and (ends[1] <= size).all()
+            if inside and not any((ends[0] < high).all() and (ends[1] > low).all() for low, high in covered):
+                middle = (corner + box / 2) / scale + (left, bottom)
+                ax.text(middle[0], middle[1], name, ha="center", va="center", color=BLACK, zorder=3)
+                covered.append(ends)
+                break
+
+
+def _along(ax: Axes) -> np.ndarray:
+    """Places [n, 2] along the lines of methods, their points among them."""
+    lines = [np.asarray(line.get_xydata()) for line in ax.lines if line.get_label() != EQUAL]
+    steps = [start + part * (end - start) for xy in lines for start, end in pairwise(xy) for part in PARTS]
+    return np.stack([*np.concatenate(lines), *steps])
+
+
+def _iso_lines(ax: Axes, t_target: float, t_draft: float) -> None:
+    """Lines of equal tokens per second, at round numbers, within the limits that the points have set."""
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    d, v = np.meshgrid([left, right], [bottom, top])
+    corners = v * t_target + (1 - v + d) * t_draft
+    if not (corners > 0).all() or t_target <= t_draft:
+        return
+    points = _along(ax)
+    span = np.array([right - left, top - bottom])
+    speeds = MaxNLocator(6).tick_values(1 / corners.max(), 1 / corners.min())
+    x = np.linspace(left, right, 101)
+    for speed in speeds[(speeds > 1 / corners.max()) & (speeds < 1 / corners.min())]:
+        y = (1 / speed - (1 + x) * t_draft) / (t_target - t_draft)
+        seen = np.flatnonzero((y > bottom) & (y < top))
+        if len(seen) < len(x) / 4:  # too short for its number
+            continue
+        ax.plot(x[[0, -1]], y[[0, -1]], color=GREY, ls=":", lw=0.8, label=EQUAL, zorder=1)
+        distances = [np.abs((points - (x[i], y[i])) / span).sum(1).min() for i in seen[10:-10]]
+        at = seen[10 + int(np.argmax(distances))]  # far from the points
+        slope = np.degrees(np.arctan2(y[-1] - y[0], x[-1] - x[0]))
+        ax.text(
+            *(x[at], y[at], f"{speed:g}"),
+            **{"ha": "center", "va": "center", "color": GREY, "rotation": slope, "transform_rotates_text": True},
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+            zorder=1.5,
+        )
+    ax.set_xlim(left, right)
+    ax.set_ylim(bottom, top)
+
+
+def depth(data: PlotData) -> Figure:
+    """How often a draft at each position was accepted, of those that were tested there, in percent."""
+    counts = drafted(data, "depth", data.measured.depths)
+    table = compare.depth_table(dataclasses.replace(data.measured, depths=counts))
+    all_panels = list(panels(data, table))
+    columns = min(2, len(all_panels))
+    fig, axes = grid([1.9 if columns == 1 else 1.55] * len(all_panels), columns, sharex=True, sharey=True)
+    for ax, (title, rows) in zip(axes, all_panels, strict=True):
+        for method, depths in rows.groupby("method", sort=False):
+            style = data.styles[method].drawn()
+            ax.plot(depths.depth, 100 * depths.cond_accept, label=data.named(method), **style)
+        head(ax, title, columns)
+        few_ticks(ax, x=6, whole=True)
+    label_axes(axes, columns, "draft position", "accepted if tested (%)")
+    return fig
+
+
+def lengths(data: PlotData) -> Figure:
+    """Shares of the rounds that drafted, in percent, by how many drafts they accepted."""
+    all_panels = list(panels(data, drafted(data, "lengths", data.measured.depths)))
+    fig, axes = grid([1.25] * len(all_panels), 1, sharex=True, sharey=True)
+    for ax, (title, rows) in zip(axes, all_panels, strict=True):
+        methods = rows.method.unique()
+        width = min(0.84 / len(methods), 0.4)
+        accepted = np.arange(int(rows.A.max()) + 1)
+        for i, method in enumerate(methods):
+            rounds = rows[rows.method == method].groupby("A").R.sum().reindex(accepted, fill_value=0)
+            ax.bar(
+                accepted + (i - (len(methods) - 1) / 2) * width,
+                100 * rounds / rounds.sum(),
+                width,
+                label=data.named(method),
+                color=data.styles[method].color,
+                hatch=data.styles[method].hatch,
+                edgecolor="white",
+            )
+        head(ax, title, 1)
+        ax.grid(axis="x", visible=False)
+        few_ticks(ax, x=17, whole=True)
+    label_axes(axes, 1, "drafts accepted in a round", "rounds (%)")
+    return fig
+
+
+def time(data: PlotData) -> Figure:
+    """Milliseconds of decoding per token of each method: in the models' forwards, and the rest."""
+    counts = data.measured.counts
+    further = counts.models - counts.target - counts.draft
+    counts = counts.assign(further=further.where(further.abs() > ROUNDING, 0.0))
+    models = ["target", "draft", *(["further models"] if (further > ROUNDING).any() else [])]
+    counts = counts.rename(columns={"further": "further models"})
+    total = counts.groupby(ROW, sort=False)[[*models, "decode", "C"]].sum(min_count=1)
+    per_token = (1000 * total[[*models, "decode"]]).div(total.C.where(total.C > 0), axis=0)
+    outside = per_token.decode - per_token[models].sum(axis=1, skipna=False)
+    per_token = per_token.assign(**{"outside forwards": outside}).dropna()
+    if per_token.empty:
+        raise UserError(f"time needs the seconds of forwards, which these runs do not have; {TIMED}")
+    all_panels = list(panels(data, per_token.reset_index()))
+    names = {name: "\n".join(textwrap.wrap(data.named(name), 20)) for name in data.styles}
+    lines = [sum(1 + names[name].count("\n") for name in rows.method) for _, rows in all_panels]
+    fig, axes = grid([0.4 + 0.22 * count for count in lines], 1, sharex=True)
+    for ax, (title, rows) in zip(axes, all_panels, strict=True):
+        for y, row in enumerate(rows.to_dict("records")):
+            left = 0.0
+            for name, (face, hatch) in _parts(data.styles[row["method"]].color, models).items():
+                ax.barh(y, row[name], 0.7, left, color=face, hatch=hatch, edgecolor=BLACK)
+                left += row[name]
+            if row["method"] in data.measured.baselines.values():
+                ax.axvline(row["decode"], color=BLACK, ls=":")
+        for name, (face, hatch) in _parts(GREY, models).items():  # only for the legend
+            ax.barh(0, 0, color=face, hatch=hatch, edgecolor=BLACK, label=name)
+        ax.set_yticks(range(len(rows)), [plain(names[name]) for name in rows.method])
+        ax.invert_yaxis()
+        ax.grid(axis="y", visible=False)
+        head(ax, title, 1)
+    label_axes(axes, 1, "decode time (ms/token)", "")
+    return fig
+
+
+def _parts(color: str, models: Sequence[str]) -> dict[str, tuple[object, str]]:
+    """Face colour and hatch of each part of a bar: a method's colour, lighter from part to part, then white."""
+    hatches = dict(zip(("target", "draft", "further models"), ("", "////", "...."), strict=True))
+    alpha = {"target": 1.0, "draft": 0.5, "further models": 0.25}
+    return {name: ((color, alpha[name]), hatches[name]) for name in models} | {"outside forwards": ("white", "")}
+
+
+def forwards(data: PlotData) -> Figure:
+    """Milliseconds of a target forward against its block's width and against its context: medians and quartiles.
+
+    Only rounds with exactly one target forward count. Groups of fewer than FEWEST rounds are left out.
+    """
+    all_panels = list(panels(data, _target_forwards(data)))
+    fig, axes = grid([1.8] * (2 * len(all_panels)), 2, sharey="row")
+    for i, (title, rows) in enumerate(all_panels):
+        by_width, by_context = axes[2 * i : 2 * i + 2]
+        by_width.set_title(title, loc="left")
+        edges = MaxNLocator(CONTEXTS).tick_values(rows.context.min(), rows.context.max())
+        bins = np.clip(np.digitize(rows.context, edges) - 1, 0, len(edges) - 2)
+        rows = rows.assign(middle=(edges[bins] + edges[bins + 1]) / 2)
+        for method, of_method in rows.groupby("method", sort=False):
+            for ax, x in ((by_width, "width"), (by_context, "middle")):
+                _quartiles(ax, of_method, x, data, str(method))
+        by_width.set_ylabel("target forward (ms)")
+        few_ticks(by_width, x=5, whole=True)
+        few_ticks(by_context, x=3)
+        if i == len(all_panels) - 1:
+            by_width.set_xlabel("block width (tokens)")
+            by_context.set_xlabel("context (tokens)")
+    return fig
+
+
+def _quartiles(ax: Axes, rows: pd.DataFrame, x: str, data: PlotData, method: str) -> None:
+    """Medians of `ms` by x with their quartiles, as a band along the context or as bars at the few widths."""
+    grouped = rows.groupby(x).ms
+    quartiles = grouped.quantile([0.25, 0.5, 0.75]).unstack()[grouped.size() >= FEWEST]
+    if quartiles.empty:
+        return
+    style, label = data.styles[method], data.named(method)
+    if x == "width":
+        bars = [quartiles[0.5] - quartiles[0.25], quartiles[0.75] - quartiles[0.5]]
+        ax.errorbar(quartiles.index, quartiles[0.5], yerr=bars, label=label, **style.drawn())
+    else:
+        ax.fill_between(quartiles.index, quartiles[0.25], quartiles[0.75], color=style.color, alpha=0.2, lw=0)
+        ax.plot(quartiles.index, quartiles[0.5], label=label, **style.drawn())
+
+
+def _target_forwards(data: PlotData) -> pd.DataFrame:
+    """Width, context (tokens before the block) and `ms` of every target forward, with pair, sampling and method."""
+    parts = []
+    for run, labels, pair in zip(data.runs, data.labels, pair_labels(data.runs), strict=True):
+        samples = run.samples([*metrics.SAMPLE, "warmup", "finish", "prompt_tokens"])
+        samples = samples[~samples.warmup & (samples.finish != "error") & samples.prompt_tokens.notna()]
+        for method, label in labels.items():
+            of_method = samples[samples.method == method]
+            if len(of_method):
+                forwards = _forwards_of(run.rounds(), method, of_method)
+                parts.append(forwards.assign(pair=pair, sampling=run.sampling, method=label))
+    if not any(map(len, parts)):
+        raise UserError(f"forwards needs prompt lengths and seconds of forwards, which these runs do not have; {TIMED}")
+    return pd.concat(parts, ignore_index=True)
+
+
+def _forwards_of(rounds: ds.Dataset, method: str, samples: pd.DataFrame) -> pd.DataFrame:
+    """Width, context and `ms` of one method's rounds with one target forward; tasks are read as numbers."""
+    key = ["repeat", "task", "doc_id"]
+    tasks = pa.array(samples.task.unique(), pa.string())
+    columns = {name: pc.field(name) for name in (*key, "round", "committed", "drafted", "target_forwards")}
+    columns |= {"task": pc.index_in(pc.field("task"), tasks), "s": pc.field("target_seconds")}
+    chosen = ~pc.field("warmup") & (pc.field("method") == method) & pc.field("task").isin(tasks)
+    frame = rounds.to_table(columns=columns, filter=chosen).to_pandas()
+    samples = samples[[*key, "prompt_tokens"]].assign(task=samples.task.map(tasks.to_pylist().index))
+    frame = frame.merge(samples, on=key).sort_values([*key, "round"])
+    before = frame.groupby(key).committed.cumsum() - frame.committed
+    context = frame.prompt_tokens + before
+    forwards = pd.DataFrame({"width": frame.drafted + 1, "context": context, "ms": 1000 * frame.s})
+    return forwards[(frame["round"] > 0) & (frame.target_forwards == 1)].dropna()

@@ -1,0 +1,218 @@
+"""Plots of the summary's rows: speed against accuracy, and both against a setting that was swept."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from specbench.base.console import plain
+from specbench.config import UserError
+from specbench.report.plots.data import PlotData, panels
+from specbench.report.plots.style import BLACK, GREY, few_ticks, grid, head, label_axes
+
+SPEEDUP, ACCURACY = "decode speedup (×)", "accuracy (%)"
+SHADE = "#e9e9e9"
+BASELINES = (":", "--", "-.")  # of flat lines
+DECADES = 2  # values that span more are drawn on a log scale
+
+
+def speed_accuracy(data: PlotData) -> Figure:
+    """Accuracy (± standard error) against decode speedup (95 % interval), a panel for each task and their average.
+
+    With the Pareto front, where all speedups are over one baseline.
+    """
+    all_panels = list(panels(data, _timed_rows(data, "speed-accuracy")))
+    columns = min(2, len(all_panels))
+    fig, axes = grid([1.9 if columns == 1 else 1.45] * len(all_panels), columns, sharex=True)
+    for ax, (title, rows) in zip(axes, all_panels, strict=True):
+        for row in rows.itertuples():
+            style = data.styles[row.method]
+            ax.errorbar(
+                [row.speedup_decode],
+                [100 * row.accuracy],
+                xerr=_errors(pd.DataFrame([row])),
+                yerr=[100 * row.accuracy_stderr],
+                label=data.named(row.method),
+                **(style.drawn() | {"ls": "", "ecolor": style.color}),
+            )
+        head(ax, title, columns)
+        few_ticks(ax)
+        _percent_limit(ax, rows)
+    several_baselines = any(rows.baseline.nunique() > 1 for _, rows in all_panels)
+    for ax, (_, rows) in zip(axes, all_panels, strict=True):
+        if not several_baselines:  # speedups over different baselines beat nothing
+            _front(ax, rows.speedup_decode, 100 * rows.accuracy)
+    label_axes(axes, columns, f"{SPEEDUP}, each over its own baseline" if several_baselines else SPEEDUP, ACCURACY)
+    return fig
+
+
+def _front(ax: Axes, x: pd.Series, y: pd.Series) -> None:
+    """The Pareto front as a staircase between the edges of the panel, whose limits stay."""
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    best = pareto(x, y)
+    front = pd.DataFrame({"x": x[best], "y": y[best]}).sort_values("x")
+    xs, ys = [left, *front.x, front.x.iloc[-1]], [front.y.iloc[0], *front.y, bottom]
+    ax.plot(xs, ys, ls="--", color=GREY, lw=0.8, drawstyle="steps-pre", label="Pareto front", zorder=1)
+    ax.set_xlim(left, right)
+    ax.set_ylim(bottom, top)
+
+
+def _percent_limit(ax: Axes, rows: pd.DataFrame) -> None:
+    """Keep the axis below 100 %, though error bars may go beyond."""
+    if (rows.accuracy <= 1).all():
+        bottom, top = ax.get_ylim()
+        ax.set_ylim(bottom, min(top, 100 + 0.06 * (100 - bottom)))
+
+
+def pareto(x: pd.Series, y: pd.Series) -> pd.Series:
+    """True for each point that no other beats in x or y without being worse in the other."""
+    better = (x.to_numpy() >= x.to_numpy()[:, None]) & (y.to_numpy() >= y.to_numpy()[:, None])
+    beaten = better & ((x.to_numpy() > x.to_numpy()[:, None]) | (y.to_numpy() > y.to_numpy()[:, None]))
+    return pd.Series(~beaten.any(axis=1), index=x.index)
+
+
+def sweep(data: PlotData) -> Figure:
+    """Decode speedup (95 % interval) and accuracy (± standard error) against the setting by which methods differ.
+
+    Where lines of one implementation have the same baseline, the best of them is shaded.
+    """
+    x_name, points = swept(data)
+    rows = _timed_rows(data, "sweep")
+    all_panels = list(panels(data, rows[rows.method.isin(points.label) | (rows.method == rows.baseline)]))
+    fig, axes = grid([1.5] * (2 * len(all_panels)), 2, sharex=True)
+    for i, (title, part) in enumerate(all_panels):
+        fast, right = axes[2 * i : 2 * i + 2]
+        fast.set_title(title, loc="left")
+        fast.set_ylabel(SPEEDUP)
+        right.set_ylabel(ACCURACY)
+        _baseline(data, part[~part.method.isin(points.label[points.base])], fast, right)
+        drawn = points.merge(part, left_on="label", right_on="method").sort_values("x", kind="stable")
+        for (line, base), of_line in drawn.groupby(["line", "base"], sort=False):
+            style = data.styles[points.label[points.line == line].iloc[0]]
+            look = {**style.drawn(), "label": line}
+            if base:
+                look |= {"color": BLACK, "ls": ":"}
+                fast.plot(of_line.x, [1.0] * len(of_line), **look)
+            else:
+                fast.errorbar(of_line.x, of_line.speedup_decode, yerr=_errors(of_line), **look)
+            right.errorbar(of_line.x, 100 * of_line.accuracy, yerr=100 * of_line.accuracy_stderr, **look)
+        _envelopes(fast, drawn[~drawn.base])
+        for ax in (fast, right):
+            few_ticks(ax, whole=bool((points.x % 1 == 0).all()))
+            _scale(ax, points)
+            ax.tick_params(labelbottom=i == len(all_panels) - 1)
+            if i == len(all_panels) - 1:
+                ax.set_xlabel(x_name)
+        _percent_limit(right, part)
+    return fig
+
+
+def _envelopes(ax: Axes, rows: pd.DataFrame) -> None:
+    """Shade the largest speedup of each implementation over its lines with the same baseline at each value."""
+    named = any(isinstance(value, str) for value in rows.value)
+    for family, of_family in rows.groupby("family", sort=False):
+        values = of_family.groupby("x")
+        alike = (values.line.nunique() > 1) & (values.baseline.nunique() == 1)
+        if not named and alike.sum() > 1 and alike.all():
+            best = values.speedup_decode.max()
+            ax.fill_between(best.index, 1, best, color=SHADE, lw=0, zorder=0, label=f"best of {family}")
+
+
+def swept(data: PlotData) -> tuple[str, pd.DataFrame]:
+    """The setting that was swept, and for each method of the sweep its `label`, `line`, `family`, `base`, `x`, `value`.
+
+    Methods belong together by their implementation, the `family`. If they differ in more than one setting, the one with
+    most values is swept, and each combination of the others makes a line. `x` is the value, or its number where values
+    are not numbers. Baselines (`base`) that differ in the swept setting make lines of their own; they do not decide
+    what is swept. Raises UserError if nothing was swept, or different settings of different implementations.
+    """
+    methods = {
+        labels[spec.name]: (spec.method, spec.values)
+        for run, labels in zip(data.runs, data.labels, strict=True)
+        for spec in run.plan.methods
+    }
+    families: dict[str, dict[str, dict[str, Any]]] = {}
+    for label, (implementation, values) in methods.items():
+        families.setdefault(implementation, {})[label] = values
+    baselines = set(data.measured.baselines.values())
+    bases = {name for name, labels in families.items() if labels.keys() <= baselines}
+    settings = {name: _varying(list(labels.values())) for name, labels in families.items()}
+    names = {name: varying[0] for name, varying in settings.items() if varying and name not in bases}
+    if not names:
+        raise UserError(
+            "sweep needs methods that differ in a setting; `specbench run --method csd --suite pocket "
+            "--set csd.gamma=2` and again with csd.gamma=4 make two runs to be plotted together"
+        )
+    if len(set(names.values())) > 1:
+        pairs = " and ".join(f"{setting} by {name}" for name, setting in names.items())
+        raise UserError(f"different settings are swept ({pairs}); plot runs of one of them at a time")
+    x_name = next(iter(names.values()))
+    rows = []
+    for name in (name for name, varying in settings.items() if name in names or (name in bases and x_name in varying)):
+        others = [key for key in settings[name] if key != x_name]
+        for label, values in families[name].items():
+            line = ", ".join([name, *(f"{key}={values.get(key)}" for key in others)])
+            base = name in bases
+            line += " (baseline)" * base
+            rows.append({"label": label, "line": line, "family": name, "base": base, "value": values.get(x_name)})
+    points = pd.DataFrame(rows).astype({"value": object})
+    if not all(map(_is_number, points.value)):
+        points["value"] = [str(value) for value in points.value]
+        return x_name, points.assign(x=pd.factorize(points.value)[0])
+    return x_name, points.assign(x=points.value.astype(float)).sort_values("x", kind="stable")
+
+
+def _varying(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """The settings by which methods of one implementation differ, the one with most values first."""
+    keys = dict.fromkeys(key for of_method in settings for key in of_method)
+    counts = {key: len({json.dumps(of_method.get(key), default=str) for of_method in settings}) for key in keys}
+    numeric = {key: all(_is_number(of_method.get(key)) for of_method in settings) for key in keys}
+    return sorted((key for key in keys if counts[key] > 1), key=lambda key: (-counts[key], not numeric[key]))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _scale(ax: Axes, points: pd.DataFrame) -> None:
+    """Ticks along a swept setting: its values by name, or a linear, log or (where 0 is a value) symmetric log scale."""
+    if isinstance(points.value.iloc[0], str):
+        named = points.drop_duplicates("x")
+        ax.set_xticks(named.x, list(map(plain, named.value)))
+        ax.set_xlim(named.x.min() - 0.5, named.x.max() + 0.5)
+        return
+    positive = points.x[points.x > 0]
+    if len(positive) and math.log10(positive.max() / positive.min()) > DECADES:
+        linear = {} if (points.x > 0).all() else {"linthresh": positive.min()}
+        ax.set_xscale("symlog" if linear else "log", **linear)
+        ax.xaxis.set_major_formatter("{x:g}")  # superscripts would be smaller than the rest
+        ax.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _baseline(data: PlotData, rows: pd.DataFrame, fast: Axes, right: Axes) -> None:
+    for i, row in enumerate(rows[rows.method == rows.baseline].itertuples()):
+        for ax, y in ((fast, 1.0), (right, 100 * row.accuracy)):
+            ax.axhline(y, color=BLACK, ls=BASELINES[i % len(BASELINES)], label=data.named(row.method))
+
+
+def _timed_rows(data: PlotData, kind: str) -> pd.DataFrame:
+    """The rows that have a speedup and an accuracy. Raises UserError if only the baseline has."""
+    rows = data.summary[data.summary.speedup_decode.notna() & data.summary.accuracy.notna()]
+    if (rows.method == rows.baseline).all():
+        raise UserError(
+            f"{kind} needs methods beside the baseline that they were timed with; "
+            "`specbench run --method csd --suite pocket` makes such a run"
+        )
+    return rows
+
+
+def _errors(rows: pd.DataFrame) -> np.ndarray:
+    """The intervals of speedups as distances [2, rows] from the values."""
+    value = rows.speedup_decode
+    return np.stack([value - rows.speedup_decode_low, rows.speedup_decode_high - value])

@@ -1,0 +1,47 @@
+"""Drafts on recorded texts: the figures of each task and of all, then of each level."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from specbench.report.finding import Finding, Sheet, number
+from specbench.studies.replay import ALL, Replayed, by_depth, by_task
+
+
+def view(figures: Replayed) -> Finding:
+    tasks, depths = by_task(figures), by_depth(figures)
+    return Finding(
+        "replay",
+        f"{figures.method} on {figures.texts} recorded texts",
+        [_tasks(tasks), *([_depths(depths[depths.task == ALL])] if len(depths) else [])],
+        notes=[*notes(figures)],
+        facts={"method": figures.method, "texts": figures.texts, "by_task": tasks, "by_depth": depths},
+    )
+
+
+def notes(figures: Replayed) -> Iterator[str]:
+    yield "position: after a generated token; found: share of positions with a draft"
+    yield "drafted: tokens a position; accepted: levels that the text goes along"
+    yield "τ: tokens a round, of the rounds that greedy decoding lays; µs: host, a draft"
+    yield "reached: the draft has this level, and the text goes along all those above"
+    without = figures.texts - figures.positions.text.nunique()
+    if without:
+        yield f"texts of fewer than two generated tokens, which have no position: {without}"
+
+
+def _tasks(tasks: pd.DataFrame) -> Sheet:
+    rows = []
+    for row in (tasks.iloc[-1:] if len(tasks) == 2 else tasks).itertuples():
+        counts = str(row.texts), str(row.positions)
+        means = f"{row.drafted:.2f}", f"{row.accepted:.2f}", str(row.rounds), f"{row.tau:.2f}"
+        rows.append([row.task, *counts, f"{row.found:.1%}", *means, f"{row.microseconds:.0f}"])
+    return Sheet(["task", "texts", "positions", "found", "drafted", "accepted", "rounds", "τ", "µs"], rows)
+
+
+def _depths(depths: pd.DataFrame) -> Sheet:
+    rows = []
+    for row in depths.itertuples():
+        counts = str(row.depth), str(row.drafted), str(row.tested), str(row.accepted)
+        rows.append([*counts, number(row.acceptance, ".1%"), f"{row.joint:.1%}"])
+    headings = ["depth", "drafted", "reached", "accepted", "of reached", "of all"]
+    return Sheet(headings, rows, "by depth, all tasks", align="r" * len(headings))

@@ -1,0 +1,64 @@
+"""What serving costs: memory by part, then the time to the first token and what an arbitrator takes."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from specbench.report.finding import Finding, Sheet, bounds, number
+from specbench.studies.serving import Serving
+
+LEAST = 1000  # bytes: a part with fewer is not shown
+COUNTS = {"arbitrator_forwards": ".3f", "rollouts": ".0f", "prompts": ".0f"}
+
+
+def view(figures: Serving) -> Finding:
+    title = f"SERVING ({figures.pair}, {figures.sampling}), memory on a text of {figures.tokens} tokens"
+    return Finding("serving", title, [_memory(figures), _times(figures)], notes=[*notes()], facts=vars(figures))
+
+
+def _memory(figures: Serving) -> Sheet:
+    parts = ["target", "draft", "own", "cache", "total"]
+    if figures.table.peak.notna().any():
+        parts.append("peak")
+    rows = [
+        [row["method"], *(_megabytes(row.get(part, math.nan)) for part in parts)]
+        for row in figures.table.to_dict("records")
+    ]
+    return Sheet(["MB", *parts], rows)
+
+
+def _times(figures: Serving) -> Sheet:
+    rows = [
+        [row["method"], _overhead(row), *(number(row[name], form) for name, form in COUNTS.items())]
+        for row in figures.table.to_dict("records")
+    ]
+    return Sheet(["method", "first token [95 %]", "arbitrator/round", "rollouts", "prompts"], rows)
+
+
+def _megabytes(count: float) -> str:
+    """Three digits that count."""
+    if count != count or count < LEAST:
+        return "-"
+    return f"{count / 1e6:.{max(0, 2 - max(0, math.floor(math.log10(count / 1e6))))}f}"
+
+
+def _overhead(row: dict[str, Any]) -> str:
+    """In percent of vanilla's time, with its interval."""
+    if row["first_token"] != row["first_token"]:
+        return "-"
+    interval = bounds(100 * (row["first_token_low"] - 1), 100 * (row["first_token_high"] - 1), "+.1f")
+    if row["first_token"] == 1 and not interval:
+        return "0 (base)"
+    return f"{100 * (row['first_token'] - 1):+.1f} %{interval}"
+
+
+def notes() -> Iterator[str]:
+    yield (
+        "memory: tensors that the method holds at the end of the run's longest text, each once; an arbitrator shares "
+        "the draft's weights; own: adapters, heads and what else it keeps; peak: of the GPU's allocator, all in all"
+    )
+    yield (
+        "first token: the method's prefill against vanilla's on the same document, the median over documents with the "
+        "exact interval of a median"
+    )
+    yield "arbitrator/round: its forwards a round; rollouts (of a prompt) and prompts (of an update): of its training"

@@ -1,0 +1,1 @@
+"""A run folder: its tables (records.py), how it is written, locked, read back and checked."""

@@ -1,0 +1,113 @@
+"""The form that `manifest.json` must have: types and bounds of everything that is read from it."""
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Size: TypeAlias = Annotated[int, Field(ge=0, lt=2**62)]
+Place: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+Speed: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A part of a manifest; keys that are not read may hold anything."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, protected_namespaces=())
+
+
+class Forward(Section):
+    """What a forward of a model moves and computes (`facts` in engine/models/cost.py)."""
+
+    weight_bytes: Size
+    lookup_bytes: Size
+    matrix_weights: Size
+    output_weights: Size
+    logit_bytes: Size
+    kv_bytes_per_token: Size
+    layers: Size
+    attention_width: Size
+    window: Annotated[int, Field(ge=1, lt=2**62)] | None
+    window_layers: Size
+
+
+class Model(Section):
+    dtype: str | None = None
+    model: str | None = None
+    weights_hash: str | None = None
+    shared_tokens: Size | None = None
+    forward: Forward | Annotated[dict[str, Any], Field(max_length=0)] | None = None
+
+
+class Target(Model):
+    dtype: str
+
+
+class Environment(Section):
+    device: str | None
+    cpu: str | None = None
+    cores: Place | None = None
+    threads: Place | None = None
+    driver: str | None = None
+    load: float | None = None
+    versions: dict[str, str | None] | None = None
+
+
+class Bandwidth(Section):
+    bytes: Speed
+    median: Speed
+
+
+class Product(Section):
+    median: Speed
+
+
+class Machine(Section):
+    device: str
+    cpu: str | None
+    threads: Place | None
+
+
+class Ceilings(Section):
+    machine: Machine
+    dtype: str
+    measured: str
+    bandwidth: Annotated[list[Bandwidth], Field(min_length=1)]
+    products: Annotated[list[Product], Field(min_length=1)]
+
+
+class Generation(Section):
+    until: list[str] | None = None
+    max_new_tokens: Place | None = None
+
+
+class Runtime(Section):
+    name: str = "eager"
+    asked: str | None = None
+    why: str | None = None
+
+
+class Models(Section):
+    """The models by role; members besides target and draft have names of their own."""
+
+    __pydantic_extra__: dict[str, Model]
+    target: Target
+    draft: Model | None = None
+
+
+class Manifest(Section):
+    version: int = Field(alias="schema", ge=1)
+    plan: dict[str, Any]
+    models: Models | Annotated[dict[str, Any], Field(max_length=0)] | None
+    inputs: dict[str, dict[str, Any]]
+    requests: list[Annotated[tuple[str, Place, str, str], Field(strict=False)]]
+    generation: dict[str, Generation]
+    headline: dict[str, str]
+    environment: Environment
+    started: str | None = None
+    tokenizer_hash: str | None = None
+    prompts_hash: str | None = None
+    prefix_tokens: dict[str, Place] = {}
+    left_out: dict[str, Place] = {}
+    ceilings: Ceilings | None = None
+    runtime: Runtime = Runtime()
+    imported: dict[str, Any] | None = None

@@ -1,0 +1,69 @@
+"""Figures of other tools as run folders, which `show` and `compare` read like any other.
+
+What a file does not hold stays null, and metrics that need it are NaN. No text is scored, so `scores.parquet` is empty.
+Two columns of `records.SAMPLES` are for files with a total but not its parts: `new_tokens` (the first one included) and
+`wall_seconds` (prefill and decoding together).
+
+Spec-Bench: the answer files of its evaluation scripts, JSON Lines. The importer reads question_id, category, model_id,
+and turns, new_tokens, wall_time and accept_lengths of each choice. EAGLE's scripts write the same without
+accept_lengths.
+- A question with all its turns is a document; a choice is a repeat.
+- An entry of accept_lengths is what one forward of the target committed, including tokens after the end of the text.
+  There is none for the prefill. The length of the drafts is unknown.
+- new_tokens is the tool's own count. Spec-Bench's script counts the baseline by tokenizing its text again; here both
+  counts are the tool's.
+- A failed prompt has the text ERROR and the figures of the prompt before it: it becomes an error row. If only an equal
+  wall_time suggests a failure, there is a warning.
+
+vLLM: one of two forms. A document is a request, by its place in the file.
+- Results of `vllm bench serve --save-result --save-detailed` (keys of late 2025 up to 0.32), of one pass or, with
+  --append-result, of several: input_lens, output_lens, ttfts, itls, generated_texts, errors, and latencies if nothing
+  was streamed. The seconds are the client's: those of the prefill include the server's queue. There are no rounds per
+  request; the spec_decode_* sums are kept in the manifest.
+- Saved API responses (JSON Lines, a list, or the last chunks of streams) with usage and the experimental `metrics` of
+  0.27 up to 0.32: times with --enable-per-request-metrics, metrics.speculative_decoding with
+  --per-request-spec-decode-metrics. `detailed` lists every round that drafted, in order; `summary` only counts them.
+  vLLM counts accepted drafts before it cuts the text at its end, and leaves out rounds without a draft. So `committed`
+  is filled only if it adds up to completion_tokens, as it stands or with a cut in the last round.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from specbench.results.importers import spec_bench, vllm
+from specbench.results.importers.foreign import write
+
+
+def import_spec_bench(
+    files: Sequence[Path],
+    baseline: Path | None = None,
+    method: str | None = None,
+    pair: str = "spec-bench",
+    out: Path | None = None,
+    by_category: bool = False,
+) -> Path:
+    """Make a run folder of Spec-Bench's answer files, each of which is a method; print warnings.
+
+    Args:
+        baseline: the answer file of plain decoding, which becomes `vanilla`.
+        method: the name of the method of a single file; by default a file's model_id.
+        by_category: make each category a task.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        UserError: a file is damaged or of another kind; the message names file and line.
+    """
+    return write("spec-bench", lambda path: spec_bench.read(path, by_category), files, baseline, method, pair, out)
+
+
+def import_vllm(
+    files: Sequence[Path],
+    baseline: Path | None = None,
+    method: str | None = None,
+    pair: str = "vllm",
+    out: Path | None = None,
+) -> Path:
+    """The same for vLLM's bench results or saved responses; by default a method is named after its file."""
+    return write("vllm", vllm.read, files, baseline, method, pair, out)

@@ -1,0 +1,180 @@
+"""The figures in another tool's file, and the run folder that is made of them."""
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import ConfigDict, Field
+
+from specbench.base.console import warn
+from specbench.base.environment import MUST_AGREE
+from specbench.base.files import sync, write_json
+from specbench.base.untrusted import decoded, parse_json, read_bytes
+from specbench.config import MethodSpec, ModelSpec, PairSpec, Settings, TaskLine, UserError
+from specbench.plan import Plan
+from specbench.results import records
+
+BASELINE = "vanilla"
+MOST_BYTES, MOST_VALUES = 2**29, 20_000_000  # of a file
+
+LARGEST = 2**31 - 2  # a count which, with one more, fits into the records
+Count: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Row: TypeAlias = dict[str, Any]
+
+
+class Entry(Settings):
+    """A part of a foreign file; keys that are not read may hold anything."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+@dataclass
+class Figures:
+    """The figures of one method in a file; samples and rounds lack only the method's name."""
+
+    path: Path
+    sha256: str
+    name: str
+    samples: list[Row] = field(default_factory=list)
+    rounds: list[Row] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    totals: list[Row] = field(default_factory=list)
+
+    def add(self, task: str, doc_id: int, repeat: int, sample: Row, rounds: Sequence[Row]) -> None:
+        """Add a sample and its rounds after the prefill.
+
+        Without `rounds` the sample gets one row of nulls; a text of one token, which is the prefill's, gets none.
+        """
+        key = {"repeat": repeat, "task": task, "doc_id": doc_id, "warmup": False}
+        self.samples.append(key | sample)
+        if sample.get("finish") == "error":
+            return
+        unknown: list[Row] = [] if sample.get("new_tokens") == 1 else [{}]
+        self.rounds += [key | {"round": number} | row for number, row in enumerate(rounds or unknown, 1)]
+
+
+def entries(path: Path) -> tuple[list[tuple[str, Row]], str]:
+    """The objects in a JSON or JSON Lines file, each with its place for messages, and the file's SHA-256."""
+    raw = read_bytes(path, MOST_BYTES)
+    text = decoded(raw, str(path))
+    try:
+        whole = parse_json(text, str(path), values=MOST_VALUES)
+        objects = whole if isinstance(whole, list) else [whole]
+        located = [(f"{path}, entry {n}", entry) for n, entry in enumerate(objects, 1)]
+    except UserError:
+        located = [(f"{path}, line {n}", _line(path, n, x)) for n, x in enumerate(text.split("\n"), 1) if x.strip()]
+    if not located:
+        raise UserError(f"{path} holds no entries")
+    for where, entry in located:
+        if not isinstance(entry, dict):
+            raise UserError(f"{where}: not an object with keys; is this another kind of file?")
+    return located, hashlib.sha256(raw).hexdigest()
+
+
+def _line(path: Path, number: int, text: str) -> Any:
+    return parse_json(text, f"{path}, line {number}", "the file is damaged or no JSON Lines")
+
+
+def write(
+    kind: str,
+    read: Callable[[Path], Figures],
+    files: Sequence[Path],
+    baseline: Path | None,
+    method: str | None,
+    pair: str,
+    out: Path | None,
+) -> Path:
+    """Read files, make a run folder of them, and print warnings. If it raises UserError, nothing is written."""
+    if not files:
+        raise UserError("no file to import")
+    if method and len(files) > 1:
+        raise UserError("--method names the method of one file; import several without it, or one by one")
+    parts = {BASELINE: read(baseline)} if baseline else {}
+    for figures in map(read, files):
+        name = method or figures.name
+        if name in parts:
+            raise UserError(
+                f"{figures.path}: there is a method {name!r} already; name it by --method, and import each repetition "
+                "into a run of its own (compare pools them)"
+            )
+        parts[name] = figures
+    warnings = [line for figures in parts.values() for line in figures.warnings]
+    if baseline:
+        warnings += [line for name in list(parts)[1:] if (line := _unpaired(name, parts[name], parts[BASELINE]))]
+    folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}-{'-'.join(parts).replace('/', '_')}"
+    if folder.exists():
+        raise UserError(f"{folder} exists; choose another --out")
+    samples, rounds = (
+        [row | {"method": name} for name, figures in parts.items() for row in getattr(figures, table)]
+        for table in ("samples", "rounds")
+    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".import-", dir=folder.parent) as temporary:
+        made = Path(temporary) / folder.name
+        made.mkdir()
+        write_json(made / "manifest.json", _manifest(kind, pair, parts, warnings))
+        records.write_table(made / "rounds.parquet", rounds, records.ROUNDS)
+        records.write_table(made / "samples.parquet", samples, records.SAMPLES)
+        records.write_table(made / "scores.parquet", [], records.SCORES)
+        made.replace(folder)  # whole or not at all
+    sync(folder.parent)
+    for line in warnings:
+        warn(line)
+    return folder
+
+
+def _unpaired(name: str, figures: Figures, base: Figures) -> str | None:
+    """A warning if the baseline lacks samples of a method. Raises UserError if the prompts are not the same."""
+    lengths = {(s["task"], s["doc_id"], s["repeat"]): s for s in base.samples}
+    alone = 0
+    for sample in figures.samples:
+        other = lengths.get((sample["task"], sample["doc_id"], sample["repeat"]))
+        alone += other is None
+        if other is None or "error" in (sample.get("finish"), other.get("finish")):
+            continue
+        mine, theirs = sample.get("prompt_tokens"), other.get("prompt_tokens")
+        if None not in (mine, theirs) and mine != theirs:
+            raise UserError(
+                f"request {sample['doc_id'] + 1} has {mine} prompt tokens in {figures.path} and {theirs} in "
+                f"{base.path}: these are not the same prompts in the same order"
+            )
+    return f"{name}: {alone} samples have no counterpart in the baseline, and no speedup" if alone else None
+
+
+def _manifest(kind: str, pair: str, parts: dict[str, Figures], warnings: list[str]) -> dict[str, Any]:
+    requests = dict.fromkeys((s["task"], s["doc_id"]) for figures in parts.values() for s in figures.samples)
+    tasks = list(dict.fromkeys(task for task, _ in requests))
+    unknown = ModelSpec(model="not told", revision="", dtype="")
+    plan = Plan(
+        pair=PairSpec(name=pair, description=f"imported from {kind}", target=unknown),
+        methods=tuple(
+            MethodSpec(name=name, method=BASELINE if name == BASELINE else "imported", description=figures.name)
+            for name, figures in parts.items()
+        ),
+        baseline=BASELINE if BASELINE in parts else None,
+        suite=kind,
+        tasks=tuple(TaskLine(task=task) for task in tasks),
+    )
+    files = [
+        {"method": name, "file": figures.path.name, "sha256": figures.sha256, "totals": figures.totals}
+        for name, figures in parts.items()
+    ]
+    return {
+        "schema": records.VERSION,
+        "started": "",
+        "plan": plan.model_dump(mode="json"),
+        "imported": {"from": kind, "files": files, "warnings": warnings},
+        "models": None,
+        "tokenizer_hash": None,
+        "inputs": {},
+        "prompts_hash": "",
+        "requests": [[task, doc_id, "", ""] for task, doc_id in requests],
+        "generation": {},
+        "headline": dict.fromkeys(tasks, ""),
+        "environment": dict.fromkeys(MUST_AGREE),
+    }

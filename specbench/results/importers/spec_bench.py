@@ -1,0 +1,75 @@
+"""Spec-Bench's answer files."""
+
+from collections import defaultdict
+from pathlib import Path
+
+from pydantic import Field, model_validator
+
+from specbench.config import UserError, validated
+from specbench.results.importers.foreign import LARGEST, Count, Entry, Figures, Row, Seconds, entries
+
+MOST_NAMED = 10  # questions named in a warning
+FAILED = "ERROR"  # the text that Spec-Bench gives a prompt that raised
+
+
+class Choice(Entry):
+    turns: list[str]
+    new_tokens: list[Count]
+    wall_time: list[Seconds]
+    accept_lengths: list[Count | list[Count]] | None = None
+
+    @model_validator(mode="after")
+    def _alike(self) -> "Choice":
+        if not len(self.turns) == len(self.new_tokens) == len(self.wall_time) > 0:
+            raise ValueError("turns, new_tokens and wall_time must be as many")
+        if sum(self.new_tokens) > LARGEST:
+            raise ValueError(f"more than {LARGEST} new_tokens")
+        return self
+
+
+class Answer(Entry):
+    question_id: Count
+    category: str = ""
+    model_id: str = ""
+    choices: list[Choice] = Field(min_length=1)
+
+
+def read(path: Path, by_category: bool) -> Figures:
+    """The figures in an answer file; with `by_category`, each category is a task."""
+    objects, digest = entries(path)
+    answers = [(where, validated(Answer, entry, where)) for where, entry in objects]
+    names = {answer.model_id for _, answer in answers}
+    if len(names) > 1:
+        raise UserError(f"{path} mixes answers of {', '.join(sorted(names))}; give each method a file of its own")
+    figures = Figures(path, digest, names.pop() or path.stem)
+    seen: dict[int, str] = {}
+    times = defaultdict(list)
+    for where, answer in answers:
+        if answer.question_id in seen:
+            raise UserError(
+                f"{where}: question {answer.question_id} is there twice (first: {seen[answer.question_id]})"
+            )
+        seen[answer.question_id] = where
+        for repeat, choice in enumerate(answer.choices):
+            failed = FAILED in choice.turns
+            sample: Row = {"text": "\n\n".join(choice.turns)}
+            if failed:
+                sample |= {"finish": "error", "error": f"{where}: a turn failed in Spec-Bench"}
+            else:
+                sample |= {"new_tokens": sum(choice.new_tokens), "wall_seconds": sum(choice.wall_time)}
+                for turn, seconds in enumerate(choice.wall_time, 1):
+                    times[seconds].append(f"{answer.question_id} (turn {turn})")
+            turns = [item if isinstance(item, list) else [item] for item in choice.accept_lengths or []]
+            lengths = [length for turn in turns for length in turn]
+            rounds = [{"committed": n, "target_forwards": 1} for n in lengths]
+            figures.add((by_category and answer.category) or "spec-bench", answer.question_id, repeat, sample, rounds)
+    for seconds, same in times.items():
+        if len(same) > 1:
+            named = ", ".join(same[:MOST_NAMED]) + (
+                f" and {len(same) - MOST_NAMED} more" if len(same) > MOST_NAMED else ""
+            )
+            figures.warnings.append(
+                f"{path.name}: questions {named} have exactly the same wall_time, {seconds} s; Spec-Bench "
+                "gives a failed prompt the time of the one before it, so look at them"
+            )
+    return figures

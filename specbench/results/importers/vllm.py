@@ -1,0 +1,180 @@
+"""vLLM's bench results and saved API responses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from specbench.config import UserError, validated
+from specbench.results.importers.foreign import Count, Entry, Figures, Row, Seconds, entries
+
+MOST_ROUNDS = 10**6  # of a response
+
+
+class Bench(Entry):
+    input_lens: list[Count]
+    output_lens: list[Count]
+    ttfts: list[Seconds]
+    itls: list[list[Seconds]]
+    generated_texts: list[str] | None = None
+    errors: list[str] | None = None
+    latencies: list[Seconds] | None = None
+    max_concurrency: int | None = None
+
+    @model_validator(mode="after")
+    def _alike(self) -> "Bench":
+        always = (self.input_lens, self.output_lens, self.ttfts, self.itls)
+        may_be = (self.generated_texts, self.errors, self.latencies)
+        if len({len(entries) for entries in (*always, *may_be) if entries is not None}) != 1:
+            raise ValueError("the lists that have an entry per request differ in length")
+        return self
+
+
+class Speculation(Entry):
+    num_spec_steps: Count = 0
+    num_draft_tokens: Count | None = None
+    num_spec_tokens: Count | None = None
+    acceptance_histogram: list[Count] | None = None
+    acceptance_histogram_by_draft_length: dict[int, list[Count]] | None = None
+    per_step_accepted: list[Count] | None = None
+    per_step_drafted: list[Count] | None = None
+
+    @model_validator(mode="after")
+    def _alike(self) -> "Speculation":
+        if self._count() > MOST_ROUNDS:
+            raise ValueError(f"more than {MOST_ROUNDS} rounds")
+        drafted, accepted = self.per_step_drafted, self.per_step_accepted
+        if drafted is not None and accepted is not None and len(drafted) != len(accepted):
+            raise ValueError("per_step_drafted and per_step_accepted must be as many")
+        if any((drafted or 0) < accepted for drafted, accepted in self.rounds() if drafted is not None):
+            raise ValueError("a round accepted more than it drafted")
+        return self
+
+    def _count(self) -> int:
+        """The number of rounds in the histograms: a few digits may mean more than memory holds."""
+        of_lengths = (self.acceptance_histogram_by_draft_length or {}).values()
+        return max(sum(self.acceptance_histogram or []), sum(map(sum, of_lengths)))
+
+    def rounds(self) -> list[tuple[int | None, int]]:
+        """What each round drafted (None if unknown) and accepted; in order only if the file lists the steps."""
+        if self.per_step_drafted is not None and self.per_step_accepted is not None:
+            return list(zip(self.per_step_drafted, self.per_step_accepted, strict=True))
+        if lengths := self.acceptance_histogram_by_draft_length:
+            return [(k, j) for k, counts in lengths.items() for j, n in enumerate(counts) for _ in range(n)]
+        counts = self.acceptance_histogram or []
+        longest = self.num_spec_tokens
+        always = longest is not None and self.num_draft_tokens == longest * sum(counts)
+        return [(longest if always else None, j) for j, n in enumerate(counts) for _ in range(n)]
+
+
+class Timing(Entry):
+    time_to_first_token_ms: Seconds | None = None
+    generation_time_ms: Seconds | None = None
+    speculative_decoding: Speculation | None = None
+
+
+class Usage(Entry):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+
+
+class Response(Entry):
+    choices: list[Row] = Field(default_factory=list)
+    usage: Usage | None = None
+    metrics: Timing | None = None
+    error: Any = None
+
+
+def read(path: Path) -> Figures:
+    """The figures in a file of either form."""
+    objects, digest = entries(path)
+    figures = Figures(path, digest, path.stem)
+    if "request_throughput" in objects[0][1]:
+        for repeat, (where, entry) in enumerate(objects):
+            _bench(figures, where, entry, repeat)
+        return figures
+    responses = [(where, validated(Response, entry, where)) for where, entry in objects]
+    if not any(response.metrics for _, response in responses):
+        raise UserError(
+            f"{path}: no response has `metrics`; start vLLM with --enable-per-request-metrics "
+            "--per-request-spec-decode-metrics detailed, or give a result of `vllm bench serve --save-detailed`"
+        )
+    unclear = 0
+    for doc_id, (where, response) in enumerate(responses):
+        usage, metrics = response.usage or Usage(), response.metrics or Timing()
+        if response.error is not None:
+            figures.add("vllm", doc_id, 0, {"finish": "error", "error": f"{where}: {json.dumps(response.error)}"}, [])
+            continue
+        tokens = usage.completion_tokens if len(response.choices) < 2 else None  # of all choices together
+        sample = {"prompt_tokens": usage.prompt_tokens, "new_tokens": tokens, **_text(response.choices)}
+        sample |= {"prefill_seconds": _seconds(metrics.time_to_first_token_ms)}
+        sample |= {"decode_seconds": _seconds(metrics.generation_time_ms)}
+        rounds = _rounds(metrics.speculative_decoding, tokens)
+        unclear += bool(rounds) and any(row["committed"] is None for row in rounds)
+        figures.add("vllm", doc_id, 0, sample, rounds)
+    if unclear:
+        figures.warnings.append(
+            f"{path.name}: in {unclear} of {len(responses)} responses the rounds do not add up to completion_tokens "
+            "(some had no draft, or the text was cut): their tokens per round are not known, and tau is not"
+        )
+    return figures
+
+
+def _bench(figures: Figures, where: str, entry: Row, repeat: int) -> None:
+    """Add one result of `vllm bench serve`."""
+    if "itls" not in entry:
+        raise UserError(f"{where}: no figures per request; run `vllm bench serve` with --save-detailed")
+    bench = validated(Bench, entry, where)
+    figures.totals.append({key: value for key, value in entry.items() if key.startswith("spec_decode_")})
+    if bench.max_concurrency != 1:
+        figures.warnings.append(
+            f"{where}: requests ran together (max_concurrency {bench.max_concurrency}): each one's seconds depend on "
+            "the others; use --max-concurrency 1 for the speed of a single text"
+        )
+    for doc_id, (tokens, itls) in enumerate(zip(bench.output_lens, bench.itls, strict=True)):
+        sample: Row = {"prompt_tokens": bench.input_lens[doc_id]}
+        if bench.errors and bench.errors[doc_id]:
+            sample |= {"finish": "error", "error": bench.errors[doc_id]}
+        else:
+            sample |= {"text": bench.generated_texts[doc_id] if bench.generated_texts else None, "new_tokens": tokens}
+            if itls or tokens == 1:
+                sample |= {"prefill_seconds": bench.ttfts[doc_id], "decode_seconds": sum(itls)}
+            elif bench.latencies:  # not streamed
+                sample |= {"wall_seconds": bench.latencies[doc_id]}
+        figures.add("vllm", doc_id, repeat, sample, [])
+
+
+def _rounds(speculation: Speculation | None, completion: int | None) -> list[Row]:
+    """Rows of the rounds that drafted; `committed` is null unless it adds up to the completion."""
+    rounds = speculation.rounds() if speculation else []
+    if not rounds or speculation is None:
+        return []
+    over = None if completion is None else sum(accepted + 1 for _, accepted in rounds) - (completion - 1)
+    ordered = None not in (speculation.per_step_drafted, speculation.per_step_accepted)
+    known = over == 0 or (ordered and over is not None and 0 < over <= rounds[-1][1])
+    rows: list[Row] = []
+    for drafted, accepted in rounds:
+        row: Row = {"drafted": drafted, "accepted": accepted, "target_forwards": 1}
+        rows.append(row | {"committed": accepted + 1 if known else None, "truncated": 0 if known else None})
+    if known and over:
+        rows[-1] |= {"committed": rounds[-1][1] + 1 - over, "truncated": over}
+    return rows
+
+
+def _text(choices: list[Row]) -> Row:
+    """The text and the end of a response with a single choice, if it has them."""
+    if len(choices) != 1:
+        return {}
+    (choice,) = choices
+    message = choice.get("message")
+    text = message.get("content") if isinstance(message, dict) else choice.get("text")
+    end = choice.get("finish_reason")
+    if end == "stop":
+        end = "eos" if choice.get("stop_reason") is None else "stop"
+    finish = end if end in ("eos", "stop", "length") else None
+    return {"text": text if isinstance(text, str) else None, "finish": finish}
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

@@ -1,0 +1,191 @@
+"""The records of a run: the columns of its tables with their version, and how tables are read and written.
+
+A finished run holds `samples.parquet` and `rounds.parquet`, an unfinished one their parts (recorder.py).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from specbench.base import files
+
+VERSION = 6
+# 1: first version.
+# 2: new_tokens and wall_seconds of imported samples.
+# 3: levels and parents of drafts that are trees.
+# 4: predictions and confidences of drafted tokens.
+# 5: overlaps and proposers of drafted tokens, forwards and seconds of further members, of collaborating models.
+# 6: forwards and seconds of an arbitrator.
+
+KEY = [
+    pa.field("repeat", pa.int32()),
+    pa.field("task", pa.string()),
+    pa.field("doc_id", pa.int32()),
+    pa.field("method", pa.string()),
+    pa.field("warmup", pa.bool_()),
+]
+SAMPLES = pa.schema(
+    [
+        *KEY,
+        pa.field("order", pa.int32()),  # place in the document's shuffled order of methods
+        pa.field("seed", pa.int64()),
+        pa.field("prompt_hash", pa.string()),
+        pa.field("prompt_tokens", pa.int32()),
+        pa.field("tokens", pa.list_(pa.int32())),  # committed tokens, the prefill's first
+        pa.field("text", pa.string()),
+        pa.field("finish", pa.string()),  # eos, stop, length or error
+        pa.field("error", pa.string()),
+        pa.field("prefill_seconds", pa.float64()),  # round 0: all models read the prompt
+        pa.field("decode_seconds", pa.float64()),  # all later rounds, stop handling included
+        pa.field("new_tokens", pa.int32()),  # imported runs only: committed tokens, the prefill's included
+        pa.field("wall_seconds", pa.float64()),  # imported runs only: prefill and decoding in one figure
+        pa.field("peak_memory", pa.int64()),  # bytes
+        pa.field("load", pa.float64()),  # of the host, before the sample
+        pa.field("clock_mhz", pa.float64()),
+        pa.field("temperature_c", pa.float64()),
+        pa.field("state_hash", pa.string()),  # of what the method had learned before this sample
+        # Greedy lossless methods only: the first token that differs from vanilla's, and the top-2 logit gap there.
+        pa.field("diverged_at", pa.int32()),
+        pa.field("divergence_gap", pa.float64()),
+        pa.field("divergence", pa.string()),  # tie or bug
+    ]
+)
+ROUNDS = pa.schema(
+    [
+        *KEY,
+        pa.field("round", pa.int32()),  # 0 is the prefill
+        pa.field("drafted", pa.int32()),
+        pa.field("levels", pa.int32()),  # verified depth of the draft; of a tree, of the path that was followed
+        pa.field("accepted", pa.int32()),
+        pa.field("rescued", pa.int32()),
+        pa.field("committed", pa.int32()),
+        pa.field("truncated", pa.int32()),
+        pa.field("target_forwards", pa.int32()),
+        pa.field("draft_forwards", pa.int32()),
+        pa.field("target_seconds", pa.float64()),
+        pa.field("draft_seconds", pa.float64()),
+        pa.field("model_seconds", pa.float64()),  # during which any model computed a forward
+        pa.field("member_forwards", pa.list_(pa.int32())),  # of members that are neither target nor draft
+        pa.field("member_seconds", pa.list_(pa.float64())),
+        pa.field("arbitrator_forwards", pa.int32()),
+        pa.field("arbitrator_seconds", pa.float64()),
+        pa.field("seconds", pa.float64()),
+        pa.field("draft_tokens", pa.list_(pa.int32())),
+        pa.field("target_tokens", pa.list_(pa.int32())),  # what the target preferred at each position
+        pa.field("decisions", pa.list_(pa.int8())),  # see DECISIONS
+        pa.field("ratios", pa.list_(pa.float32())),  # p(draft token) / p(target token)
+        pa.field("predictions", pa.list_(pa.float32())),  # the length policy's signal; NaN if it did not look there
+        pa.field("confidences", pa.list_(pa.float32())),  # q(draft token), given its earlier siblings; if it was drawn
+        pa.field("overlaps", pa.list_(pa.float32())),  # Σ min(q, r) at the position, T > 0; NaN if a model has no score
+        pa.field("proposers", pa.list_(pa.int8())),  # the collaborating model that drafted the token, by index
+        pa.field("parents", pa.list_(pa.int16())),  # of a tree: the drafted token that it follows, or -1 (context)
+    ]
+)
+SCORES = pa.schema(
+    [
+        pa.field("repeat", pa.int32()),
+        pa.field("task", pa.string()),
+        pa.field("method", pa.string()),
+        pa.field("doc_id", pa.int32()),  # null: the whole task
+        pa.field("metric", pa.string()),
+        pa.field("filter", pa.string()),
+        pa.field("value", pa.float64()),
+        pa.field("stderr", pa.float64()),
+    ]
+)
+WRITING: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+GROUP = 50_000  # rows that are written at once
+DECISIONS = ("rejected", "accepted", "rescued", "unread", "cut")  # unread: after a rejection; cut: after the end
+
+
+def read_rows(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table:
+    """The `samples` or `rounds` of a finished or unfinished run."""
+    return scan(folder, name).to_table(columns=columns)
+
+
+def scan(folder: Path, name: str, known: "list[Part] | None" = None) -> ds.Dataset:
+    """The same as a dataset, of which nothing is read yet. `known`: the parts of an unfinished run, if listed."""
+    merged = folder / f"{name}.parquet"
+    schema = SAMPLES if name == "samples" else ROUNDS
+    if merged.exists():
+        return ds.dataset(merged, schema)  # columns that an older version lacks are null
+    paths = [folder / "parts" / part.name(name) for part in (parts(folder) if known is None else known)]
+    return ds.dataset(paths, schema) if paths else ds.dataset(schema.empty_table())
+
+
+@dataclass(frozen=True, order=True)
+class Part:
+    """A document of a run, or a block of them from `first` to `last`, as the files in `parts/` are named."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, name: str) -> "Part | None":
+        """The part that a file belongs to; None if it belongs to none."""
+        match = re.fullmatch(r"(\d{6,})(?:-(\d{6,}))?\.(?:states\.json|rounds\.parquet|samples\.parquet)", name)
+        return cls(int(match[1]), int(match[2] or match[1])) if match else None
+
+    def name(self, table: str) -> str:
+        """The name of the file of a table, or of `states`."""
+        numbers = f"{self.first:06d}" + (f"-{self.last:06d}" if self.last > self.first else "")
+        return f"{numbers}.{table}.{'json' if table == 'states' else 'parquet'}"
+
+
+def parts(folder: Path) -> list[Part]:
+    """The parts of an unfinished run that count, in order: from document 0 on without a gap, each document once.
+
+    A part counts if its samples, which are written last, are there. A block replaces the single parts that it was made
+    of.
+    """
+    existing = [part for path in (folder / "parts").glob("*.samples.parquet") if (part := Part.of(path.name))]
+    counting: list[Part] = []
+    next_document = 0
+    for part in sorted(existing, key=lambda part: (part.first, -part.last)):
+        if part.first == next_document:
+            counting.append(part)
+            next_document = part.last + 1
+    return counting
+
+
+def write_table(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> None:
+    _put(path, pa.Table.from_pylist(list(rows), schema=_marked(schema)))
+
+
+def write_frame(path: Path, frame: pd.DataFrame) -> None:
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    _put(path, table.replace_schema_metadata({"specbench_schema": str(VERSION)}))
+
+
+def stream(path: Path, rows: ds.Dataset, schema: pa.Schema) -> None:
+    """Write a table that may not fit into memory."""
+    with files.whole(path) as new, pq.ParquetWriter(new, _marked(schema), **WRITING) as writer:
+        groups: list[pa.RecordBatch] = []
+        for batch in rows.to_batches(batch_readahead=1, fragment_readahead=1, use_threads=False):
+            groups.append(batch)
+            if sum(group.num_rows for group in groups) >= GROUP:
+                writer.write_table(pa.Table.from_batches(groups).cast(_marked(schema)))
+                groups.clear()
+        if groups:
+            writer.write_table(pa.Table.from_batches(groups).cast(_marked(schema)))
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """One of the tables of a run as a data frame, which is a copy."""
+    return pq.read_table(path).to_pandas()
+
+
+def _put(path: Path, table: pa.Table) -> None:
+    with files.whole(path) as new:
+        pq.write_table(table, new, **WRITING)
+
+
+def _marked(schema: pa.Schema) -> pa.Schema:
+    return schema.with_metadata({"specbench_schema": str(VERSION)})

@@ -1,0 +1,175 @@
+"""A run folder read back and checked: manifest, plan and tables, and the conditions that comparable runs share."""
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from specbench.base.environment import MUST_AGREE
+from specbench.base.untrusted import is_file, read_json
+from specbench.config import MethodSpec, UserError, load_method, validated
+from specbench.plan import Plan
+from specbench.results import check_tables, records
+from specbench.results.check_manifest import Manifest
+
+NEEDED = {"schema", "plan", "models", "inputs", "requests", "generation", "headline", "environment"}
+TABLES = ("samples", "rounds", "scores")
+
+
+def runtime_of(manifest: Mapping[str, Any]) -> str:
+    """The name of a run's runtime; runs that do not record it were made when there was only one."""
+    name: str = manifest.get("runtime", {}).get("name", "eager")
+    return name
+
+
+def runtime_text(manifest: Mapping[str, Any]) -> str:
+    """A run's runtime in words, with the versions and settings that its numbers depend on."""
+    facts = {k: v for k, v in manifest.get("runtime", {}).items() if k not in ("name", "asked", "why")}
+    return " ".join([runtime_of(manifest), *([json.dumps(facts, sort_keys=True)] if facts else [])])
+
+
+def weights_of(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The models of a run, without the cost of their forwards, which earlier runs do not record."""
+    models = manifest["models"] or {}
+    return {role: {key: model[key] for key in model if key != "forward"} for role, model in models.items()}
+
+
+class StoredRun:
+    """A finished or unfinished run. Its manifest and tables are checked when they are first read.
+
+    Raises UserError then if `folder` holds no run, or a damaged one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._checked: dict[str, pa.Table] = {}  # by table: the keys of its texts, after its check
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        path = self.folder / "manifest.json"
+        if not is_file(path):
+            raise UserError(f"{self.folder} is no run folder (it has no manifest.json)")
+        manifest = read_json(path, remedy="this run cannot be used")
+        if not isinstance(manifest, dict) or not manifest.keys() >= NEEDED:
+            raise UserError(f"{path} is no manifest of a run of this version; run it again")
+        if type(manifest["schema"]) is int and manifest["schema"] > records.VERSION:
+            raise UserError(f"{self.folder} was written by a later version of specbench; read it with that one")
+        validated(Manifest, manifest, str(path))
+        return manifest
+
+    @cached_property
+    def plan(self) -> Plan:
+        plan = validated(Plan, self.manifest["plan"], f"{self.folder}/manifest.json")
+        names = [spec.name for spec in plan.methods]
+        for name in (plan.baseline, *plan.baselines, *plan.baselines.values()):
+            if name is not None and name not in names:
+                raise UserError(f"{self.folder}/manifest.json is damaged (no method {name!r} is in its plan)")
+        if len({*names}) < len(names):
+            raise UserError(f"{self.folder}/manifest.json is damaged (two methods have one name)")
+        return plan
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    def length_policy(self, spec: MethodSpec) -> MethodSpec | None:
+        """The method that decided how long a method's drafts were: itself, or the one that its `length` names.
+
+        None if their length was fixed.
+
+        Raises:
+            UserError: the settings of the method that `length` names have changed since the run.
+        """
+        length = spec.values.get("length")
+        if length is None:
+            return spec
+        if length == "fixed":
+            return None
+        policy = load_method(str(length))
+        if self.manifest["inputs"].get(spec.name, {}).get("length", policy.digest) != policy.digest:
+            raise UserError(f"{self.folder}: {spec.name} was run with length={length}, whose settings are others now")
+        return policy
+
+    @property
+    def finished(self) -> bool:
+        return all((self.folder / f"{name}.parquet").exists() for name in TABLES)
+
+    @property
+    def sampling(self) -> str:
+        """`greedy`, or the temperature with those of top-k and top-p that are on."""
+        return "sampling not told" if "imported" in self.manifest else self.plan.sampling.name
+
+    @cached_property
+    def _parts(self) -> list[records.Part]:
+        """The parts of an unfinished run. It may go on meanwhile, but all tables are read as of the same moment."""
+        return records.parts(self.folder)
+
+    def samples(self, columns: list[str] | None = None) -> pd.DataFrame:
+        """Rows of `records.SAMPLES`, with warm-ups and failed samples. Raises UserError if the table is damaged."""
+        return self.scan_samples().to_table(columns=columns).to_pandas()
+
+    def scan_samples(self) -> ds.Dataset:
+        """The same as a dataset, of which nothing is read yet."""
+        self._check("samples")
+        return records.scan(self.folder, "samples", self._parts)
+
+    def rounds(self) -> ds.Dataset:
+        """Rows of `records.ROUNDS` as a dataset: there may be millions. Raises UserError if the table is damaged."""
+        self._check("rounds")
+        return records.scan(self.folder, "rounds", self._parts)
+
+    def scores(self) -> pd.DataFrame:
+        """Rows of `records.SCORES`. Raises UserError if the run is unfinished or damaged."""
+        if not self.finished:
+            raise UserError(
+                f"{self.folder} has no scores: it is no finished run; `specbench run --resume {self.folder}` goes on"
+            )
+        for name in TABLES:
+            self._check(name)
+        return ds.dataset(self.folder / "scores.parquet", records.SCORES).to_table().to_pandas()
+
+    def _check(self, name: str) -> None:
+        if name in self._checked:
+            return
+        merged = self.folder / f"{name}.parquet"
+        parts = [self.folder / "parts" / part.name(name) for part in self._parts]
+        paths = [merged] if merged.exists() or name == "scores" else parts
+        methods, tasks = [spec.name for spec in self.plan.methods], [line.task for line in self.plan.tasks]
+        texts = check_tables.check(paths, name, methods, tasks)
+        if name == "rounds" and len(texts):
+            self._check("samples")
+            check_tables.check_texts(texts, self._checked["samples"], paths[0])
+        self._checked[name] = texts
+
+    def headline(self) -> dict[str, str]:
+        """The metric that counts as a task's accuracy, as lm-eval's `name,filter`, by task."""
+        metrics: dict[str, str] = self.manifest["headline"]
+        if lacking := [line.task for line in self.plan.tasks if line.task not in metrics]:
+            raise UserError(f"{self.folder}/manifest.json is damaged (it does not tell the metric of {lacking[0]})")
+        return metrics
+
+    def conditions(self) -> dict[str, Any]:
+        """What must be the same in runs that are compared; None for what is unknown."""
+        environment = self.manifest["environment"]
+        models = self.manifest["models"]
+        return {key: environment.get(key) for key in MUST_AGREE} | {
+            "dtype": models["target"]["dtype"] if models else None,
+            "runtime": runtime_text(self.manifest) if models else None,
+            "prefix": self._shares_prefix() if models else None,
+        }
+
+    def _shares_prefix(self) -> str:
+        """How the models read the beginning that the prompts of a task share."""
+        return "read once" if self.manifest.get("prefix_tokens") else "read each time"
+
+    def documents(self) -> dict[str, dict[int, str]]:
+        """The hashes of the prompts, by task and document."""
+        hashes: dict[str, dict[int, str]] = {}
+        for task, doc_id, prompt_hash, _ in self.manifest["requests"]:
+            hashes.setdefault(task, {})[doc_id] = prompt_hash
+        return hashes

@@ -1,0 +1,163 @@
+"""What the commands `run` and `sweep` do with a plan: a folder, the main loop in it, progress, and Ctrl-C."""
+
+import itertools
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench import config, permissions
+from specbench.base import files
+from specbench.base.console import RunProgress, console, say, warn
+from specbench.config import UserError
+from specbench.engine.models.pair import Pair
+from specbench.methods import module
+from specbench.plan import Plan
+from specbench.results.lock import unused
+from specbench.results.stored import StoredRun
+from specbench.run import loop
+from specbench.run.machine import disk, quick_lines
+from specbench.tasks import code
+
+LONG_NAME = 80  # characters of methods in the name of a folder
+
+
+def run(plan: Plan | None, out: Path | None, resume: Path | None) -> Path | None:
+    """Carry out a plan in a new folder, or go on with the run in `resume`.
+
+    Args:
+        plan: None takes the plan of `resume`.
+        out: the new folder; by default one in runs/.
+
+    Returns:
+        The folder if the run finished, else None.
+
+    Raises:
+        UserError: the folder cannot be used, or belongs to another plan.
+    """
+    if resume:
+        folder, stored = resume, StoredRun(resume).plan
+        if plan and plan != stored:
+            raise UserError(f"{resume} belongs to other settings ({_difference(stored, plan)}); give it --resume alone")
+        plan = stored
+    else:
+        assert plan is not None
+        if out and not unused(out):
+            resumable = f"go on with it by --resume {out}, or " if (out / "manifest.json").exists() else ""
+            raise UserError(f"{out} exists; {resumable}choose another --out")
+        folder = out or default_folder(plan)
+    for line in quick_lines(folder, plan.device):
+        warn(line)
+    if plan.temperature:
+        say(f"sampled: {plan.sampling.name}", "dim")
+    try:
+        finished = carry_out(plan, folder)
+    finally:
+        if not (out or resume):
+            with suppress(OSError):  # the folders are not empty
+                folder.rmdir()
+                folder.parent.rmdir()
+    return folder if finished else None
+
+
+def carry_out(plan: Plan, folder: Path, pair: Pair | None = None) -> bool:
+    """Carry out a plan in `folder`, or go on there, with progress on the terminal; True if it finished.
+
+    `pair` is the plan's models, if they are loaded already.
+
+    Raises:
+        UserError: settings are wrong, or the disk is full or cannot be written.
+    """
+    _check_disk(folder)
+    permissions.check_loading(plan)
+    code.check_code(plan)
+    for spec in plan.methods:
+        config.validated(module(spec.method).Settings, spec.values, spec.name)
+    with stop_requests() as stopping, RunProgress() as bar:
+
+        def started() -> None:
+            stopping.waits = True
+
+        def report(state: loop.Progress) -> bool:
+            bar.update(state.done, state.total, state.request.task, state.rounds)
+            stopping.waits = state.done < state.total
+            return not stopping.requested
+
+        try:
+            finished = loop.execute(plan, folder, report, pair, started)
+        except OSError as error:
+            raise UserError(f"{error}; {_how_to_go_on(folder)}") from None
+        except KeyboardInterrupt:
+            finished = False
+    if not finished:
+        console.print(f"stopped; {_how_to_go_on(folder)}", soft_wrap=True)
+    return finished
+
+
+@dataclass
+class Stopping:
+    """The state of Ctrl-C."""
+
+    requested: bool = False  # the user pressed it once
+    waits: bool = False  # the first one lets the document be finished
+
+
+@contextmanager
+def stop_requests() -> Iterator[Stopping]:
+    """Turn Ctrl-C and SIGTERM into a request to stop; a second one, or one while nothing waits, stops at once."""
+    stopping = Stopping()
+
+    def request(number: int, frame: object) -> None:
+        if stopping.requested or not stopping.waits:
+            raise KeyboardInterrupt
+        stopping.requested = True
+        console.print("finishing this document; once more to stop at once", style="yellow")
+
+    handlers = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def default_folder(plan: Plan) -> Path:
+    """Make a new folder in runs/, named after the time, the suite and the methods."""
+    names = [spec.name for spec in plan.methods if spec.name != plan.against(spec.name)]
+    methods = "-".join(names) or plan.baseline
+    if methods and len(methods) > LONG_NAME:
+        methods = f"{len(names)}-methods"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{files.safe_name(f'{plan.suite}-{methods}')}"
+    for number in itertools.count(1):  # another run may have begun in this second
+        folder = Path("runs") / (f"{name}-{number}" if number > 1 else name)
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
+    return folder
+
+
+def _how_to_go_on(folder: Path) -> str:
+    if not (folder / "manifest.json").exists():
+        return "nothing was written"
+    return f"to go on: specbench run --resume {folder}{permissions.flags()}"
+
+
+def _difference(stored: Plan, plan: Plan) -> str:
+    """The first field, or the first method, in which two plans differ, in words."""
+    there, here = stored.model_dump(mode="json"), plan.model_dump(mode="json")
+    key = next(key for key in there if there[key] != here[key])
+    if key == "methods":
+        there, here = ({spec.name: spec.values for spec in each.methods} for each in (stored, plan))
+        name = next((name for name in {**there, **here} if there.get(name) != here.get(name)), "their order")
+        return f"methods: {name} with {json.dumps(there.get(name))} there, with {json.dumps(here.get(name))} here"
+    return f"{key}: {json.dumps(there[key])} there, {json.dumps(here[key])} here"
+
+
+def _check_disk(folder: Path) -> None:
+    finding = disk(folder)
+    if finding.level == "error":
+        remedy = "make room or let it be written" if (folder / "manifest.json").exists() else finding.remedy
+        raise UserError(f"{finding.message}; {remedy}")

@@ -1,0 +1,268 @@
+"""What the main loop needs, made from a plan: models at their runtime, tasks, prompts as token ids, methods."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from specbench import permissions
+from specbench.base import files
+from specbench.base.console import console, warn
+from specbench.base.untrusted import read_json
+from specbench.config import SUITES, MethodSpec, UserError, task_info, validated
+from specbench.engine.clock import Stopwatch
+from specbench.engine.models.pair import Pair, load_pair, location
+from specbench.engine.prefix import shared_tokens
+from specbench.engine.runtimes import choose
+from specbench.engine.runtimes.choose import AUTO
+from specbench.engine.runtimes.types import Runtime, Unsupported
+from specbench.engine.session import Unwatched
+from specbench.engine.types import Method, Sampling, Watch
+from specbench.methods import module
+from specbench.plan import Plan
+from specbench.results.stored import StoredRun, runtime_of
+from specbench.run.manifest import check_same, manifest
+from specbench.tasks import code
+from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
+
+TRIAL_ROOM = 256  # positions left for drafts when a runtime is tried
+WARMUP_ROUNDS = 3  # that each method decodes when a task begins
+
+
+@dataclass(frozen=True)
+class Work:
+    """A plan with everything that it names loaded."""
+
+    plan: Plan
+    pair: Pair
+    tasks: Tasks
+    requests: list[Request]
+    prompts: list[list[int]]  # token ids, as long as `requests`
+    shared: dict[str, int]  # by task: the number of tokens with which all its prompts begin
+    stopwatch: Stopwatch
+    methods: dict[str, Method]
+    sampling: Sampling
+
+    @property
+    def total(self) -> int:
+        """The number of documents to decode, over all repeats."""
+        return self.plan.repeats * len(self.requests)
+
+    def begins_task(self, index: int) -> bool:
+        """True if a document is the first of its task in a repeat. What methods learn lasts until then."""
+        place = index % len(self.requests)
+        return place == 0 or self.requests[place].task != self.requests[place - 1].task
+
+
+def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
+    """Load what a plan names and check that it fits together.
+
+    Writes the manifest into `folder`; if there is one, checks that the run may go on under it.
+
+    Raises:
+        UserError: something does not exist, does not fit, or differs from the manifest.
+    """
+    pair = pair or load_models(plan)
+    tasks = load_tasks(plan, pair)
+    requests = tasks.requests()
+    prompts = encode_all(pair, [request.prompt for request in requests])
+    stored = StoredRun(folder).manifest if (folder / "manifest.json").exists() else None
+    longest = max(len(p) + r.max_new_tokens for r, p in zip(requests, prompts, strict=True))
+    pair, why = at_runtime(plan, pair, prompts[0], longest, runtime_of(stored) if stored else plan.runtime)
+    stopwatch = Stopwatch(pair.device)
+    methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.methods}
+    sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
+    for name, method in methods.items():
+        try:
+            method.check(sampling)
+        except ValueError as error:
+            raise UserError(f"{name}: {error}") from None
+    check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
+    by_task = defaultdict(list)
+    for request, prompt in zip(requests, prompts, strict=True):
+        by_task[request.task].append(prompt)
+    shared = {task: shared_tokens(group) if plan.share_prefix else 0 for task, group in by_task.items()}
+
+    facts = manifest(plan, pair, requests, methods, shared, why) | {"left_out": tasks.left_out}
+    if stored:
+        check_same(stored, facts, folder)
+    else:
+        files.write_json(folder / "manifest.json", facts)
+    return Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling)
+
+
+def load_models(plan: Plan, runtime: str | None = None) -> Pair:
+    """The plan's models at `runtime`, by default the plan's; if that is `auto`, at the pair's own.
+
+    Raises:
+        UserError: the plan lets models run code, and the command line does not.
+    """
+    permissions.check_loading(plan)
+    pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle)
+    name = runtime or plan.runtime
+    return pair if name == AUTO else replace(pair, runtime=choose.runtime(name, pair))
+
+
+def load_models_of(run: StoredRun) -> Pair:
+    """The models of a run, at the runtime that it ran on."""
+    return load_models(run.plan, runtime_of(run.manifest))
+
+
+def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
+    """A method on loaded models. Raises UserError for settings that it does not have or cannot use."""
+    implementation = module(spec.method)
+    settings = validated(implementation.Settings, spec.values, spec.name)
+    return implementation.build(settings, pair, watch)
+
+
+def at_runtime(plan: Plan, pair: Pair, prompt: list[int], length: int, name: str) -> tuple[Pair, str]:
+    """The pair at a runtime by name, and why it was chosen; `auto` is the fastest that runs all methods of the plan.
+
+    Runtimes are tried on the prompt, repeated up to `length` tokens or as many as the pair's context has room for.
+    """
+    if name != AUTO:
+        return (pair if pair.runtime.name == name else replace(pair, runtime=choose.runtime(name, pair))), ""
+
+    text = list(itertools.islice(itertools.cycle(prompt), max(1, min(length, pair.context - TRIAL_ROOM))))
+
+    def trial(candidate: Runtime) -> None:
+        for spec in plan.methods:
+            with suppress_failures():
+                try_method(spec, replace(pair, runtime=candidate), text, Sampling(plan.temperature))
+
+    fastest, why = choose.fastest(pair, trial, warn)
+    console.print(f"runtime: {fastest.name} ({why})", style="dim", highlight=False)
+    return replace(pair, runtime=fastest), why
+
+
+def try_method(spec: MethodSpec, pair: Pair, prompt: list[int], sampling: Sampling = Sampling()) -> None:  # noqa: B008
+    """Build a method and decode a few rounds, to see whether it raises."""
+    decode_beginning(build(spec, pair, Unwatched()), prompt, sampling, pair)
+
+
+def decode_beginning(method: Method, prompt: list[int], sampling: Sampling, pair: Pair) -> None:
+    """Decode the first rounds of a text and forget them: the method has then loaded and compiled what it needs."""
+    for _ in itertools.islice(method.rounds(prompt, sampling, torch.Generator(pair.device)), WARMUP_ROUNDS):
+        pass
+
+
+@contextmanager
+def suppress_failures() -> Iterator[None]:
+    """Ignore what a method or a model raises: its samples will record it. `Unsupported`, of a runtime, goes on."""
+    try:
+        yield
+    except Unsupported:
+        raise
+    except Exception:
+        pass
+
+
+def setup_seconds(pair: Pair) -> dict[str, float]:
+    """Seconds spent outside of decoding so far: on exports, compilations, captures and shared prefixes."""
+    return {**pair.runtime.seconds, "prefix": pair.prefixes.seconds}
+
+
+def add_setup_seconds(folder: Path, pair: Pair, before: dict[str, float]) -> None:
+    """Add the seconds that were spent since `before` to the run's `apart.json`."""
+    path = folder / "apart.json"
+    try:
+        stored = read_json(path) if path.exists() else {}
+    except UserError:  # a damaged file is worth no more than the seconds in it
+        stored = {}
+    items = stored.items() if isinstance(stored, dict) else ()
+    earlier = {what: seconds for what, seconds in items if isinstance(seconds, float)}
+    now = setup_seconds(pair)
+    total = {what: earlier.get(what, 0.0) + seconds - before.get(what, 0.0) for what, seconds in now.items()}
+    files.write_json(path, earlier | total)
+
+
+def load_tasks(plan: Plan, pair: Pair | None) -> Tasks:
+    """The plan's lm-eval tasks. The pair is needed for a chat template and for a plan's `max_length`.
+
+    Raises:
+        UserError: a task or its data does not exist, or cannot be used.
+    """
+    choices = []
+    for line in plan.tasks:
+        info = task_info(line.task)
+        limit = line.max_new_tokens or info.max_new_tokens
+        choices.append(
+            TaskChoice(
+                line.task,
+                line.fewshot,
+                limit,
+                info.data,
+                info.hub or "",
+                info.counterpart,
+                plan.split,
+                line.same_shots,
+            )
+        )
+    chat = None
+    if plan.chat_template:
+        assert pair
+        if pair.tokenizer.chat_template is None:
+            raise UserError(
+                f"the tokenizer of {plan.pair.name} has no chat template; run without --apply-chat-template"
+            )
+
+        def chat(messages: list[dict[str, str]]) -> str:
+            return pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+    data_dir = Path(plan.data_dir) if plan.data_dir else None
+    folder = SUITES / "tasks"
+    try:
+        return Tasks(
+            choices,
+            task_folder=folder,
+            data_dir=data_dir,
+            limit=plan.limit,
+            seed=plan.seed,
+            chat=chat,
+            tokenizer=location(plan.pair.target.model),
+            room=_room(plan, pair),
+            run_code=code.may_run_code(plan),
+        )
+    except (DataUnavailable, ValueError) as error:
+        raise UserError(" ".join(str(error).split())) from None
+
+
+def _room(plan: Plan, pair: Pair | None) -> Callable[[str], int] | None:
+    """A function from a prompt to the new tokens that it leaves room for; None if the plan has no `max_length`."""
+    if plan.max_length is None or pair is None:
+        return None
+    max_length, loaded = plan.max_length, pair
+    return lambda prompt: max_length - len(encode(loaded, prompt))
+
+
+def encode(pair: Pair, prompt: str) -> list[int]:
+    """Token ids of a prompt, with the tokenizer's begin token once: a chat template may have written one already."""
+    return _one_begin(pair, pair.tokenizer(prompt)["input_ids"])
+
+
+def encode_all(pair: Pair, prompts: Sequence[str]) -> list[list[int]]:
+    """The same for many prompts, in a fraction of the time."""
+    ids_only = {"return_attention_mask": False, "return_token_type_ids": False}
+    return [_one_begin(pair, ids) for ids in pair.tokenizer(list(prompts), **ids_only)["input_ids"]]
+
+
+def _one_begin(pair: Pair, ids: list[int]) -> list[int]:
+    bos = pair.tokenizer.bos_token_id
+    return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
+
+
+def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair, reach: int) -> None:
+    """Raise UserError if a text with a draft of `reach` tokens may outgrow the pair's context."""
+    for request, prompt in zip(requests, prompts, strict=True):
+        need = len(prompt) + request.max_new_tokens + reach
+        if need > pair.context:
+            raise UserError(
+                f"{request.task}, document {request.doc_id}: {len(prompt)} prompt tokens, {request.max_new_tokens} new "
+                f"ones and a draft of up to {reach} need {need} positions, but {pair.name} has {pair.context}; use "
+                "smaller drafts (--set), fewer shots (a suite file of your own), fewer documents (--limit) or a pair "
+                "with a longer context"
+            )

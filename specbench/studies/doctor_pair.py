@@ -1,0 +1,296 @@
+"""Check a pair and a suite for what falsifies figures: tokens, templates, stop strings, caches, lengths, leaks."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from pathlib import Path
+
+import torch
+
+from specbench.config import PairSpec, SuiteSpec, UserError, validated
+from specbench.engine.clock import Stopwatch, now
+from specbench.engine.models.pair import Pair, check_rollback
+from specbench.engine.session import Unwatched
+from specbench.engine.types import Watch
+from specbench.plan import Plan, resolve_tasks
+from specbench.run.machine import Finding
+from specbench.run.prepare import encode, load_tasks
+from specbench.studies import bench
+from specbench.tasks.harness import Request
+
+SLOW_DRAFT = 0.5  # of a target forward; with a slower draft, no draft length can double the speed
+COSTLY = 0.02  # the share of the fastest forward that timing it may take
+ROOM = 16  # positions for a draft beyond the longest text
+ANCHOR = 32  # characters by which a document is searched for
+OWN_TEXT = 24  # the fewest characters that tell a document from others
+TRIAL = 1000  # empty forwards
+
+
+def pair_findings(pair: Pair, requests: Sequence[Request] = ()) -> list[Finding]:
+    """All checks of a loaded pair, with the prompts and stop strings of `requests`, if any."""
+    times = forward_seconds(pair)
+    return [
+        vocabulary(pair),
+        chat_template(pair),
+        prompt_ends(pair),
+        stop_strings(pair, requests),
+        cache(pair),
+        context(pair, requests),
+        draft_speed(times),
+        instrument(pair, times),
+    ]
+
+
+def vocabulary(pair: Pair) -> Finding:
+    """Do the models know every token, and how many of them does a draft with another tokenizer know?"""
+    native = {role: model for role, model in pair.models.items() if role not in pair.translations}
+    sizes = {role: model.config.get_text_config().vocab_size for role, model in native.items()}
+    tokens = 1 + max(pair.tokenizer.get_vocab().values())
+    if short := [role for role, size in sizes.items() if size < tokens]:
+        message = f"the tokenizer has {tokens} tokens, but the {short[0]} knows {sizes[short[0]]}"
+        remedy = f"use the tokenizer that came with the {short[0]}, without added tokens"
+        return Finding("vocabulary", "error", message, remedy)
+    if translation := pair.translations.get("draft"):
+        shared, total = len(translation.shared), len(translation.spellings)
+        message = f"the draft has another tokenizer, and {shared} of the target's {total} tokens ({shared / total:.0%})"
+        return Finding("vocabulary", "ok", f"{message}: it proposes no others")
+    same = "target and draft have the same tokens" if "draft" in sizes else "no draft model to agree with"
+    padded = f"; logits beyond {pair.vocabulary} are cut off" if len(set(sizes.values())) > 1 else ""
+    return Finding("vocabulary", "ok", f"{same} ({tokens}, {pair.tokenizer_hash}){padded}")
+
+
+def chat_template(pair: Pair) -> Finding:
+    """Is there one, and does it add a begin token besides the tokenizer's?"""
+    tokenizer, bos = pair.tokenizer, pair.tokenizer.bos_token_id
+    if not tokenizer.chat_template:
+        return Finding("chat template", "ok", "none; prompts are plain text")
+    messages = [{"role": "user", "content": "Hello"}]
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # a template is a program and may fail in any way
+        message = f"the template fails on a plain question ({' '.join(str(error).split())})"
+        return Finding("chat template", "warning", message, "do not use --apply-chat-template, or fix the template")
+    raw, used = tokenizer(text)["input_ids"], encode(pair, text)
+    if bos is not None and used[:2] == [bos, bos]:
+        message = f"a prompt in the template begins with {tokenizer.bos_token} twice"
+        return Finding("chat template", "error", message, "take it out of the template, or do not use the template")
+    doubled = "; its begin token and the tokenizer's become one" if raw != used else ""
+    return Finding("chat template", "ok", f"there is one, used with --apply-chat-template{doubled}")
+
+
+def prompt_ends(pair: Pair) -> Finding:
+    """Does the tokenizer append an end token to prompts? A model changes the subject after it."""
+    ids = encode(pair, "Question: what comes next?")
+    if ids[-1] in pair.eos_ids:
+        message = f"the tokenizer puts {pair.tokenizer.decode(ids[-1:])} after every prompt"
+        return Finding("prompts", "error", message, "set add_eos_token to false in its tokenizer_config.json")
+    bos = pair.tokenizer.bos_token_id
+    begin = f"begin with {pair.tokenizer.bos_token}" if bos is not None and ids[0] == bos else "have no begin token"
+    return Finding("prompts", "ok", f"{begin} and no end token")
+
+
+def stop_strings(pair: Pair, requests: Sequence[Request]) -> Finding:
+    """Stop strings that cannot appear in a text, and the number of tokens that reach over the edges of the others."""
+    stops = sorted({stop for request in requests for stop in request.until if stop})
+    if not stops:
+        return Finding("stop strings", "ok", "there are none" if requests else "not checked without a suite")
+    unseen = [
+        (added.content, number)
+        for number, added in pair.tokenizer.added_tokens_decoder.items()
+        if added.special and number not in pair.eos_ids and added.content in stops
+    ]
+    if unseen:
+        text = ", ".join(f"{content} ({number})" for content, number in unseen)
+        message = f"{text} stops no text: it is a special token, which is left out of texts, and no end token"
+        return Finding("stop strings", "warning", message, "add its number to eos_token_id in generation_config.json")
+    decode = pair.detokenizer
+    tokens = {decode([i]) for i in range(1 + max(pair.tokenizer.get_vocab().values()))}
+    counts = [(stop, sum(reaches_over(token, stop) for token in tokens)) for stop in stops]
+    listed = ", ".join(f"{stop!r} {count}" for stop, count in counts if count)
+    if not listed:
+        return Finding("stop strings", "ok", f"{len(stops)}, and no token reaches over their edges")
+    return Finding(
+        "stop strings",
+        "ok",
+        f"tokens that reach over their edges: {listed}. Harmless: stop strings are searched in the text, "
+        "not in the tokens, and the text is cut there; the last token counts as a whole, for every method",
+    )
+
+
+def reaches_over(token: str, stop: str) -> bool:
+    """True if `stop` can begin or end inside the text of a token."""
+    if stop in token:
+        return stop != token
+    ends = any(token.startswith(stop[i:]) and len(token) > len(stop) - i for i in range(1, len(stop)))
+    return ends or any(token.endswith(stop[:i]) and len(token) > i for i in range(1, len(stop)))
+
+
+def cache(pair: Pair) -> Finding:
+    """Can the caches be rolled back?"""
+    for role in pair.models:
+        try:
+            check_rollback(pair.session(role))
+        except UserError as error:
+            return Finding("cache", "error", f"{role}: {error}", "choose a model whose layers all keep every token")
+    return Finding("cache", "ok", f"{' and '.join(pair.models)}: rolled back and fed again, the logits are the same")
+
+
+def context(pair: Pair, requests: Sequence[Request]) -> Finding:
+    """Do the longest prompt and its text fit into the pair's context?"""
+    if not requests:
+        return Finding("context", "ok", f"{pair.context} positions; not compared with prompts without a suite")
+    lengths = [(len(encode(pair, request.prompt)) + request.max_new_tokens, request) for request in requests]
+    need, longest = max(lengths, key=lambda pair: pair[0])
+    text = f"{longest.task}, document {longest.doc_id}, needs up to {need} of {pair.context} positions"
+    remedy = "use fewer shots, fewer documents (--limit) or a pair with a longer context"
+    if need >= pair.context:
+        return Finding("context", "error", text, remedy)
+    if need + ROOM > pair.context:
+        return Finding("context", "warning", f"{text}: little room for a draft", remedy)
+    return Finding("context", "ok", text)
+
+
+def forward_seconds(pair: Pair) -> dict[str, float | None]:
+    """Seconds of a forward of one token by role: the least of a few alternating medians; None if there is no room."""
+    if pair.context < bench.CONTEXT + max(bench.WIDTHS):
+        return dict.fromkeys(pair.models)
+    looks = [{role: bench.forward_times(pair, role, repeats=3)[1] / 1000 for role in pair.models} for _ in range(3)]
+    return {role: min(look[role] for look in looks) for role in pair.models}
+
+
+def draft_speed(times: dict[str, float | None]) -> Finding:
+    """Is the draft fast enough? `times` are seconds of a forward of one token by role, None if not measured."""
+    if "draft" not in times:
+        return Finding("draft speed", "ok", "no draft model")
+    if not times["draft"] or not times["target"]:
+        return Finding("draft speed", "ok", "not measured: the context is too short")
+    ratio = times["draft"] / times["target"]
+    text = f"a draft forward takes {ratio:.2f} of a target forward"
+    text += f" ({1000 * times['draft']:.2f} ms of {1000 * times['target']:.2f} ms)"
+    if ratio <= SLOW_DRAFT:
+        return Finding("draft speed", "ok", text)
+    best = f"even if every draft is accepted, the speedup stays below {1 / ratio:.1f}"
+    limit = "speculation can only lose" if ratio >= 1 else best
+    return Finding(
+        "draft speed", "warning", f"{text}: {limit}", "choose a smaller draft, or let both decode together (cos)"
+    )
+
+
+def instrument(pair: Pair, times: dict[str, float | None]) -> Finding:
+    """The cost of timing a forward, as a share of the pair's fastest one."""
+    cost = watching_seconds(pair.device)
+    measured = [seconds for seconds in times.values() if seconds]
+    text = f"timing a forward costs {1e6 * cost:.1f} µs"
+    if not measured:
+        return Finding("instrument", "ok", f"{text}; forwards were not measured")
+    share = cost / min(measured)
+    text += f", {share:.2%} of this pair's fastest forward"
+    if share > COSTLY:
+        return Finding("instrument", "warning", text, "stop other work; read rates with this in mind (specbench bench)")
+    return Finding("instrument", "ok", text)
+
+
+def watching_seconds(device: torch.device) -> float:
+    """Seconds that the stopwatch adds to a forward, from TRIAL empty forwards with and without it, alternating."""
+    stopwatch = Stopwatch(device)
+
+    def trial(watch: Watch) -> float:
+        stopwatch.start()
+        began = now()
+        for _ in range(TRIAL):
+            with watch.forward("target", 1, bench.CONTEXT):
+                pass
+        return (now() - began) / TRIAL
+
+    return max(0.0, statistics.median(trial(stopwatch) - trial(Unwatched()) for _ in range(5)))
+
+
+def suite_findings(shown: Sequence[Request], bare: Sequence[Request]) -> list[Finding]:
+    """Checks of prompts: `shown` as they are evaluated, `bare` for the same documents without few-shot examples."""
+    return [few_shot(shown, bare), duplicates(bare)]
+
+
+def few_shot(shown: Sequence[Request], bare: Sequence[Request]) -> Finding:
+    """Is the text of an evaluated document among the few-shot examples of any prompt?"""
+    bare_prompts = {(request.task, request.doc_id): request.prompt for request in bare}
+    leaks, most = [], 0
+    for task in dict.fromkeys(request.task for request in shown):
+        mine = [request for request in shown if request.task == task]
+        tails = [_shared_end([request.prompt, bare_prompts[task, request.doc_id]]) for request in mine]
+        shots = {request.prompt[: len(request.prompt) - size] for request, size in zip(mine, tails, strict=True)}
+        most = max(most, *map(len, shots))
+        texts = [
+            request.prompt[len(request.prompt) - size :].strip() for request, size in zip(mine, tails, strict=True)
+        ]
+        if leaked := [mine[at].doc_id for at in _contained(_distinct(texts), shots)]:
+            examples = ", ".join(map(str, leaked[:3])) + (", …" if len(leaked) > 3 else "")
+            leaks.append(f"{task}: {len(leaked)} of {len(mine)} evaluated documents ({examples})")
+    if leaks:
+        message = f"evaluated documents are among few-shot examples, with their answers; {'; '.join(leaks)}"
+        return Finding("few-shot", "error", message, "take the examples from other documents, or set fewshot: 0")
+    return Finding("few-shot", "ok", "none of the evaluated documents is among the examples" if most else "no examples")
+
+
+def duplicates(bare: Sequence[Request]) -> Finding:
+    """Do documents of one task have the same text? Intervals treat documents as independent."""
+    tasks: dict[str, list[str]] = {}
+    for request in bare:
+        tasks.setdefault(request.task, []).append(request.prompt)
+    repeated = {task: len(texts) - len(set(texts)) for task, texts in tasks.items()}
+    if any(repeated.values()):
+        message = "; ".join(f"{task}: {n} of {len(tasks[task])} repeat another" for task, n in repeated.items() if n)
+        return Finding(
+            "documents", "warning", message, "leave them out, since intervals treat documents as independent"
+        )
+    summary = f"{len(bare)} document{'s' * (len(bare) != 1)} of {len(tasks)} task{'s' * (len(tasks) != 1)}"
+    return Finding("documents", "ok", f"{summary}, no two alike")
+
+
+def suite_requests(
+    suite: SuiteSpec, spec: PairSpec, pair: Pair | None, data_dir: Path | None
+) -> tuple[list[Request], list[Request]]:
+    """A suite's requests for a pair, as they are evaluated and without few-shot examples.
+
+    Raises UserError if documents are not available.
+    """
+    data = str(data_dir) if data_dir else None
+    lines = resolve_tasks(suite, spec, data)
+
+    def requests(tasks: Iterable[object]) -> list[Request]:
+        values = {"pair": spec, "methods": (), "baseline": None, "suite": suite.name, "tasks": tuple(tasks)}
+        plan = validated(Plan, {**values, "limit": suite.limit, "data_dir": data}, suite.name)
+        return load_tasks(plan, pair).requests()
+
+    return requests(lines), requests(line.model_copy(update={"fewshot": 0}) for line in lines)
+
+
+def _shared(texts: Sequence[str]) -> int:
+    """The length of the longest beginning shared by all texts."""
+    first, last = min(texts), max(texts)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+
+
+def _shared_end(texts: Sequence[str]) -> int:
+    """The length of the longest ending shared by all texts."""
+    return _shared([text[::-1] for text in texts])
+
+
+def _distinct(texts: list[str]) -> list[str]:
+    """Texts without their shared beginning and end, unless too little is left to tell them apart."""
+    first, last = _shared(texts), _shared_end(texts)
+    return [text[first : len(text) - last] if len(text) - first - last >= OWN_TEXT else text for text in texts]
+
+
+def _contained(texts: list[str], places: Iterable[str]) -> list[int]:
+    """The indices of the texts that any of `places` contains."""
+    size = min([ANCHOR, *(len(text) for text in texts if text)])
+    by_anchor: dict[str, set[int]] = {}
+    for at, text in enumerate(texts):
+        if text:
+            by_anchor.setdefault(text[:size], set()).add(at)
+    contained: set[int] = set()
+    for place in places:
+        for start in range(len(place) - size + 1):
+            if candidates := by_anchor.get(place[start : start + size]):
+                contained |= {at for at in candidates if place.startswith(texts[at], start)}
+    return sorted(contained)

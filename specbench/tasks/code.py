@@ -1,0 +1,42 @@
+"""Permission to run programs that models wrote, in order to score them, and the isolation they run in."""
+
+from specbench import permissions
+from specbench.config import UserError, task_info
+from specbench.plan import Plan
+from specbench.tasks import sandbox
+
+
+def code_execution(plan: Plan) -> dict[str, str] | None:
+    """Who permits running the programs that a plan's tasks ask for, and in what isolation; None if no task does.
+
+    The bundled pair on bundled tasks needs no flag if the isolation is complete. Raises UserError without permission.
+    """
+    tasks = [line.task for line in plan.tasks if task_info(line.task).runs_code]
+    if not tasks:
+        return None
+    isolation = sandbox.isolation()
+    if permissions.code_execution_allowed():
+        return {"allowed_by": "flag", "isolation": isolation.name}
+    bundled = plan.pair.bundled and all(task_info(task).hub is None for task in tasks)
+    if bundled and isolation.complete:
+        return {"allowed_by": "bundled", "isolation": isolation.name}
+    reason = f", and {isolation.missing}" if bundled else ""
+    raise UserError(
+        f"{', '.join(tasks)}: scoring runs what models wrote{reason}; to let it run, add --allow-code-execution"
+    )
+
+
+def may_run_code(plan: Plan) -> bool:
+    """True if all tasks of a plan may be scored."""
+    try:
+        code_execution(plan)
+    except UserError:
+        return False
+    return True
+
+
+def check_code(plan: Plan) -> None:
+    """Called before anything is decoded: warn if scoring is not fully isolated. Raises UserError without permission."""
+    isolation = sandbox.isolation() if code_execution(plan) else None
+    if isolation and not isolation.complete:
+        permissions.tell(f"WARNING: {isolation.missing}", "bold yellow")

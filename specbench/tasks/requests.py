@@ -1,0 +1,90 @@
+"""Requests: what is to be generated for each document, with lm-eval's prompts and generation settings."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.tasks.data import TaskChoice
+
+
+@dataclass(frozen=True)
+class Request:
+    """One text to generate. `doc_id` counts the documents of a task from 0. `until` holds the task's own stop strings,
+    without the model's end-of-sequence text. The hashes are the first 16 hex digits of SHA-256."""
+
+    task: str
+    doc_id: int
+    prompt: str
+    until: tuple[str, ...]
+    max_new_tokens: int
+    prompt_hash: str
+    doc_hash: str
+
+
+def build_instances(
+    task: Any, choice: TaskChoice, limit: int | None, seed: int, chat: Callable[[list[dict[str, str]]], str] | None
+) -> list[Any]:
+    """Have an lm-eval Task build its prompts; returns its Instances, one a document. Arguments as in `Tasks`."""
+    task.set_fewshot_seed(seed)
+    with _enough_shots(choice):
+        task.build_all_requests(
+            limit=limit,
+            apply_chat_template=chat is not None,
+            fewshot_as_multiturn=chat is not None,  # as the lm_eval command does
+            chat_template=None if chat is None else _chat_template(chat),
+        )
+    instances: list[Any] = task.instances
+    return instances
+
+
+def requests_of(choice: TaskChoice, instances: Sequence[Any], room: Callable[[str], int] | None) -> Iterator[Request]:
+    """The requests of one task's lm-eval Instances; those whose prompt leaves no `room` (as in `Tasks`) have none."""
+    from lm_eval.models.utils import normalize_gen_kwargs
+
+    for instance in instances:
+        prompt, settings = instance.args
+        settings = normalize_gen_kwargs(settings, choice.max_new_tokens)
+        max_new_tokens = min(settings["max_gen_toks"], choice.max_new_tokens)
+        if room:
+            max_new_tokens = min(max_new_tokens, room(prompt))
+        if max_new_tokens > 0:
+            yield Request(
+                task=choice.task,
+                doc_id=instance.doc_id,
+                prompt=prompt,
+                until=tuple(settings["until"]),
+                max_new_tokens=max_new_tokens,
+                prompt_hash=_hash(prompt),
+                doc_hash=_hash(json.dumps(instance.doc, sort_keys=True, ensure_ascii=False, default=str)),
+            )
+
+
+@contextlib.contextmanager
+def _enough_shots(choice: TaskChoice) -> Iterator[None]:
+    """lm-eval's own message about too few examples names neither the task nor the number; this one does."""
+    try:
+        yield
+    except (AssertionError, ValueError) as error:
+        if not choice.fewshot or not any(word in str(error) for word in ("Sample larger", "shot", "num_fewshot")):
+            raise
+        raise ValueError(
+            f"task {choice.task!r} has fewer than {choice.fewshot} few-shot examples; ask for fewer in a suite file"
+        ) from None
+
+
+def _chat_template(chat: Callable[[list[dict[str, str]]], str]) -> Callable[..., str]:
+    """`chat` as lm-eval calls it; a last assistant message that the model should continue is appended as text."""
+
+    def template(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        if add_generation_prompt:
+            return chat(messages)
+        return chat(messages[:-1]) + messages[-1]["content"]
+
+    return template
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,121 @@
+"""The sandbox: runs one generated Python program with its unit tests in isolation, and reports whether it passed.
+
+There are three kinds of isolation; the best one that works on this machine is found by trying, once (`isolation`):
+
+- bubblewrap: the `bwrap` program makes namespaces and a file system root for the program;
+- namespaces: our own system calls do the same, as root (the program is nobody) or in a user namespace;
+- limits: neither is available. `Isolation.missing` names what is then not isolated.
+
+In the first two the program sees a file system of the interpreter's own files, read-only and without installed
+packages, and one empty folder of 64 MiB that it may write to. It sees no other process, no network and no device but
+null, zero and urandom; it has the rights of nobody and cannot gain any. In all three it has an empty environment, no
+open file but its standard error (of which the last 4 KiB are kept), limits on wall and CPU time, memory, the size of a
+file and the number of open ones, and a list of system calls that it is refused (`syscalls`): it can start no process
+and no thread, open no socket, and signal nobody. When it ends, everything it left running is killed.
+
+The program does not decide whether it passed: a second process watches it, and accepts a claim only from the frame
+that called the program, which the program returns to when it has run to its end (`supervise`). So a program does not
+pass by leaving early, changing what the checker uses, writing to open files, walking frames and objects, or setting a
+trace function. Where the kernel does not show stack pointers (/proc/PID/syscall), the claim is taken on trust.
+
+Tests and solution share an interpreter, as in lm-eval and the papers. So the sandbox does not stop a solution whose
+answers equal everything (`__eq__`), that changes the library that the tests use or the tests themselves while they run
+(from a timer's signal, say), or that rewrites the interpreter's memory with ctypes. Nor does it protect from a fault of
+the kernel or of the processor. Under `limits` a program can read and write whatever the user can.
+"""
+
+import functools
+import json
+import os
+from dataclasses import dataclass
+
+from specbench.base.errors import UserError
+from specbench.tasks.sandbox import jail
+from specbench.tasks.sandbox.launch import STDERR_TAIL as STDERR_TAIL
+from specbench.tasks.sandbox.launch import Outcome as Outcome
+from specbench.tasks.sandbox.launch import readable, run_in
+
+COMPLETE = ("bubblewrap", "namespaces")
+PROBE_SECONDS = 20.0
+PROBE_MB = 512
+# Passes if modules load and everything else is refused.
+_PROBE = """
+import ctypes, decimal, hashlib, json, math, os, random, re, socket
+assert os.getuid() == os.getgid() == {nobody}, "it has a user's rights"
+assert set(os.listdir("/")) <= set({top}), "other folders are there"
+assert not os.listdir("/proc"), "processes can be seen"
+open("file", "w").close()
+for name, reach in [
+    ("the root folder can be written to", lambda: open("/file", "w")),
+    ("the library can be written to", lambda: open({library} + "/file", "w")),
+    ("there is a network", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 9))),
+    ("it can start processes", os.fork),
+]:
+    try:
+        reach()
+    except OSError:
+        continue
+    raise AssertionError(name)
+"""
+_NO_NETWORK = 'import socket\ntry: socket.socket().bind(("127.0.0.1", 0))\nexcept OSError: pass\nelse: raise ValueError'
+_NO_PROCESS = "import os\ntry: os.fork()\nexcept OSError: pass\nelse: raise ValueError"
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """How programs are isolated here. `missing`: one line on what is not isolated and why; empty if `complete`."""
+
+    name: str
+    complete: bool
+    missing: str
+
+
+@functools.cache
+def isolation() -> Isolation:
+    """The best isolation that works on this machine, tried once per process. Raises UserError if none does."""
+    reasons = []
+    for kind in COMPLETE:
+        problem = problem_of(kind)
+        if problem is None:
+            return Isolation(kind, True, "")
+        reasons.append(f"{kind}: {problem}")
+    missing = ["read and write every file that you can"]
+    if not run_in("limits", _NO_NETWORK, seconds=PROBE_SECONDS, memory_mb=PROBE_MB).passed:
+        missing.append("reach the network")
+    if not run_in("limits", _NO_PROCESS, seconds=PROBE_SECONDS, memory_mb=PROBE_MB).passed:
+        missing.append("start processes")
+    return Isolation(
+        "limits",
+        False,
+        f"generated programs run with resource limits alone and can {' and '.join(missing)} ({'; '.join(reasons)})",
+    )
+
+
+def problem_of(kind: str) -> str | None:
+    """The reason why `kind`, one of COMPLETE, does not work here; None if it does."""
+    program = _PROBE.format(
+        nobody=jail.NOBODY,
+        top=json.dumps(["dev", "proc", jail.WORK.strip("/"), *{path.split("/")[1] for path in readable()}]),
+        library=json.dumps(os.path.dirname(os.__file__)),
+    )
+    try:
+        outcome = run_in(kind, program, seconds=PROBE_SECONDS, memory_mb=PROBE_MB)
+    except UserError as error:
+        return str(error).partition(": ")[2]
+    return None if outcome.passed else outcome.detail or outcome.reason
+
+
+def passes(program: str, *, seconds: float = 3.0, memory_mb: int = 512) -> Outcome:
+    """Run `program` (a solution, its tests and the call of them) to its end, isolated as well as this machine can.
+
+    `seconds` limits the wall time of the program itself, `memory_mb` its address space, in MiB. It sees the standard
+    library only, an empty environment, a temporary working folder, and no input. A program that cannot run for any
+    reason gives an Outcome, never an exception. Raises UserError if the isolation that worked before fails now.
+    """
+    kind = isolation().name
+    try:
+        return run_in(kind, program, seconds=seconds, memory_mb=memory_mb)
+    except UserError:
+        if run_in(kind, "", seconds=PROBE_SECONDS, memory_mb=PROBE_MB).passed:  # the isolation works: blame the program
+            return Outcome(False, "killed", "it ended the process that watches it")
+        raise

@@ -1,0 +1,87 @@
+"""What a training collects: a Parquet file for each document, so that a stopped collection goes on."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specbench.base import files, parquet
+from specbench.base.untrusted import brief, parse_json
+from specbench.config import UserError
+from specbench.training.documents import Document
+
+Facts = Mapping[str, object]
+Data = TypeVar("Data")
+LARGEST = float(np.finfo(np.float16).max)
+
+
+def collect_all(
+    documents: Sequence[Document],
+    folder: Path,
+    facts: Callable[[Document], Facts],
+    collect: Callable[[Document], pa.Table],
+    read: Callable[[pa.Table], Data],
+    advance: Callable[[int], None],
+) -> dict[str, Data]:
+    """Collect every document's table into a file in `folder`, or read it if it is there; returns the data by name.
+
+    `facts` (JSON-like) are all that a document's table depends on, and `read` turns a table into the data; `advance` is
+    called with 1 after each. Raises UserError if a file is damaged or was collected under other facts.
+    """
+    data = {}
+    for document in documents:
+        path, document_facts = folder / f"{document.name}.parquet", facts(document)
+        if not path.exists():
+            put_table(path, collect(document), {"facts": document_facts})
+        data[document.name] = read_collected(path, document_facts, read)
+        advance(1)
+    return data
+
+
+def read_collected(path: Path, facts: Facts, read: Callable[[pa.Table], Data]) -> Data:
+    """The data in a file. Raises UserError if it is damaged or was collected under other facts."""
+    remedy = "delete it to collect that document again"
+    try:
+        table = parquet.read(path, remedy=remedy)
+        stored, data = parse_json((table.schema.metadata or {})[b"facts"].decode(), str(path), remedy), read(table)
+    except (*parquet.ERRORS, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({brief(error)}); {remedy}") from None
+    if not isinstance(stored, dict):
+        raise UserError(f"{path} is damaged (it does not tell how it was collected); {remedy}")
+    if differing := [key for key, value in facts.items() if stored.get(key) != value]:
+        names = ", ".join(differing)
+        raise UserError(f"{path.parent} was collected with other {names}; delete that folder, or choose another --out")
+    return data
+
+
+def put_table(path: Path, table: pa.Table, metadata: Mapping[str, Any]) -> None:
+    """Write a Parquet file at once or not at all; `metadata` (JSON-like) is added to the table's own."""
+    added = {key: json.dumps(value) for key, value in metadata.items()}
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), **added})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.whole(path) as new:
+        pq.write_table(table, new, compression="zstd")
+
+
+def half(states: Tensor) -> NDArray[np.float16]:
+    """Hidden states of any shape in the type they are stored in, without infinities."""
+    return states.float().clamp(-LARGEST, LARGEST).cpu().numpy().astype(np.float16)
+
+
+def state_column(states: NDArray[np.float16]) -> pa.Array:
+    """Hidden states [n, D] as a column of lists."""
+    n, width = states.shape
+    return pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * width, pa.int32()), pa.array(states.ravel()))
+
+
+def states_of(column: pa.ChunkedArray) -> NDArray[np.float16]:
+    """The hidden states [n, D] in a column; [0, 0] if it is empty."""
+    if not len(column):
+        return np.empty((0, 0), np.float16)
+    return column.combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)

@@ -1,0 +1,193 @@
+"""CSD's correction memory: count the rejections of speculative sampling on calibration documents, and merge counts."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from specbench import config
+from specbench.analysis.rejections import REJECTED, RESCUED, decided, drafting
+from specbench.base.console import console, progress, say
+from specbench.base.seeds import stable_seed
+from specbench.base.untrusted import read_lines, text_of
+from specbench.config import UserError
+from specbench.engine.accept import exact
+from specbench.engine.drafters import ModelDrafter
+from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.models.pair import Pair, load_pair
+from specbench.engine.speculate import speculate
+from specbench.engine.types import Sampling
+from specbench.methods import csd_memory
+from specbench.methods.csd import Settings
+from specbench.methods.csd_memory import UNIVERSAL, Pairs, Rejections, write_memory
+from specbench.plan import Plan, preparing
+from specbench.results.stored import StoredRun
+from specbench.run.prepare import check_lengths, encode, load_tasks
+
+PREFIX = 64  # tokens of a text of a corpus that serve as the prompt
+CONTINUATION = 64  # tokens that are decoded after it
+LONGEST = 2**16  # characters of a text that are tokenized to find its first tokens
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt that is decoded once: that of a document, or the beginning of a text of a corpus."""
+
+    task: str
+    number: int
+    prompt: list[int]
+    until: tuple[str, ...]
+    max_new_tokens: int
+
+
+def calibrate(
+    suite: str | None,
+    corpus: Path | None,
+    pair: str,
+    method: str,
+    assignments: Sequence[str],
+    documents: int,
+    temperature: float,
+    seed: int,
+    device: str,
+    dtype: str,
+    data_dir: str | None,
+    out: Path | None,
+) -> None:
+    """Count (draft token, target token) at the first rejection of every round (CSD, section 4.2).
+
+    `out` is a file for the counts of all tasks together, or a folder, in which each task gets a file of its own and
+    `universal.parquet` holds their sum. A corpus makes one file. Raises UserError.
+    """
+    spec = config.load_method(method)
+    if spec.method != "csd":
+        raise UserError(f"{method} needs no calibration; csd does")
+    assigned = config.parse_assignments(assignments)
+    if others := set(assigned) - {spec.name}:
+        raise UserError(f"--set {others.pop()}.…: only {spec.name} is calibrated")
+    spec = config.override(spec, assigned.get(spec.name, {}))
+    config.validated(Settings, spec.values, spec.name)
+    if (suite is None) == (corpus is None):
+        raise UserError("calibrate needs --suite (documents of its tasks) or --corpus FILE (texts), one of them")
+    pair_spec = config.load_pair(pair)
+    name = suite and config.load_suite(suite).name
+    path = out or Path(f"memory-{pair_spec.name}-{name or (corpus and corpus.stem)}")
+    if path.exists():
+        raise UserError(f"{path} exists; choose another --out")
+    loaded = load_pair(pair_spec, device, dtype)
+    gamma = spec.values["gamma"]
+    if suite:
+        plan = preparing(pair_spec, suite, spec, documents, seed, data_dir)
+        texts = list(_documents(plan, loaded, gamma + 1))
+    else:
+        assert corpus
+        texts = list(_beginnings(corpus, loaded, documents, gamma + 1))
+    source = {
+        "corpus": name or str(corpus and corpus.name),
+        "documents": min(Counter(text.task for text in texts).values()),
+        "temperature": temperature,
+        "gamma": gamma,
+    }
+    metadata = {key: json.dumps(value) for key, value in source.items()}
+    counts = _count(loaded, texts, gamma, Sampling(temperature), seed)
+    if path.suffix == ".parquet" or corpus:
+        write_memory(path, sum(counts.values(), Counter()), loaded, metadata)
+    else:
+        for task, of_task in counts.items():
+            write_memory(path / f"{task}.parquet", of_task, loaded, metadata)
+        write_memory(path / f"{UNIVERSAL}.parquet", sum(counts.values(), Counter()), loaded, metadata)
+    for task, of_task in counts.items():
+        pairs = {(d, t) for _, d, t in of_task}
+        console.print(f"{task}: {sum(of_task.values())} rejections of {len(pairs)} pairs", highlight=False)
+    say(f"{len(texts)} texts: {path}")
+    if suite:
+        console.print(f"next: specbench run --method csd --suite {suite} --set csd.memory={path}", highlight=False)
+
+
+def _documents(plan: Plan, pair: Pair, reach: int) -> Iterator[Text]:
+    """Prompts of the calibration documents of the plan's tasks."""
+    for line in plan.tasks:
+        source = config.task_info(line.task).calibration
+        if source is None:
+            raise UserError(
+                f"{line.task} has no documents for calibration besides those it tests; calibrate on a suite with "
+                "another task of its kind, such as gsm8k, and give the file to run by --set csd.memory=FILE"
+            )
+        task, _, split = source.rpartition(":")
+        stand_in = line.model_copy(update={"task": task or line.task, "fewshot": None if task else line.fewshot})
+        requests = load_tasks(plan.model_copy(update={"tasks": (stand_in,), "split": split}), pair).requests()
+        prompts = [encode(pair, request.prompt) for request in requests]
+        check_lengths(requests, prompts, pair, reach)
+        for request, prompt in zip(requests, prompts, strict=True):
+            yield Text(line.task, request.doc_id, prompt, request.until, request.max_new_tokens)
+
+
+def _beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterator[Text]:
+    """The first tokens of the first texts of a JSON Lines file with a field `text`."""
+    if PREFIX + CONTINUATION + reach > pair.context:
+        raise UserError(f"{pair.name} reads {pair.context} tokens; a corpus wants {PREFIX + CONTINUATION + reach}")
+    count = 0
+    remedy = 'write JSON Lines with a "text" on every line'
+    for number, line, _ in read_lines(corpus, remedy=remedy):
+        text = text_of(line, f"{corpus}, line {number}", remedy)
+        ids = encode(pair, text[:LONGEST])[:PREFIX]
+        if len(ids) == PREFIX:
+            yield Text(UNIVERSAL, count, ids, (), CONTINUATION)
+            count += 1
+        if count == documents:
+            return
+    if not count:
+        raise UserError(f"{corpus} has no text of {PREFIX} tokens or more")
+
+
+def _count(pair: Pair, texts: list[Text], gamma: int, sampling: Sampling, seed: int) -> dict[str, Rejections]:
+    """Decode all texts and count the rejected pairs of each document, by task."""
+    target, drafter = pair.session("target"), ModelDrafter(pair.session("draft"))
+    counts: dict[str, Rejections] = {text.task: Counter() for text in texts}
+    with progress("calibrating", len(texts)) as advance:
+        for text in texts:
+            ending = Ending(Limits(text.max_new_tokens, pair.eos_ids, text.until), pair.detokenizer)
+            rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, text.task, text.number))
+            rounds = speculate(target, drafter, exact, gamma, text.prompt, sampling, rng)
+            for decoded in until_end(rounds, ending):
+                verdict = decoded.verdict
+                if verdict and not decoded.truncated and verdict.accepted < len(verdict.drafted):
+                    draft, preferred = verdict.drafted[verdict.accepted], verdict.targets[verdict.accepted]
+                    if draft != preferred:
+                        counts[text.task][text.number, draft, preferred] += 1
+            advance(1)
+    return counts
+
+
+def merge(sources: Sequence[Path], method: str | None, out: Path) -> None:
+    """Add up memory files and the rejections of run folders into a new memory file, and print its size."""
+    parts = {
+        str(path): rejected_pairs(StoredRun(path), method) if path.is_dir() else csd_memory.read_counts(path)
+        for path in sources
+    }
+    total = csd_memory.merge(parts, out)
+    for name, (counts, _) in parts.items():
+        console.print(f"{name}: {sum(counts.values())} rejections of {len(counts)} pairs", highlight=False)
+    console.print(f"together: {sum(total.values())} rejections of {len(total)} pairs: {out}", highlight=False)
+
+
+def rejected_pairs(run: StoredRun, method: str | None) -> tuple[Pairs, str]:
+    """The pairs that a method of a run rejected or rescued, with their counts, and the hash of the run's tokenizer.
+
+    Raises UserError if the run has no drafts of the method, or drafts of several and `method` is None.
+    """
+    names = list(drafting(run).index)
+    if method is None and len(names) > 1:
+        raise UserError(f"{run.folder} has drafts of {', '.join(names)}; choose one by --method")
+    chosen = method or names[0]
+    if chosen not in names:
+        raise UserError(f"{run.folder} has no drafts of a method {chosen}; it has those of {', '.join(names)}")
+    counts: Counter[tuple[int, int]] = Counter()
+    for decision in (REJECTED, RESCUED):
+        rows = decided(run, chosen, decision)
+        rows = rows[rows.draft_token != rows.target_token]
+        counts.update(zip(rows.draft_token.tolist(), rows.target_token.tolist(), strict=True))
+    return counts, run.manifest.get("tokenizer_hash") or ""

@@ -1,0 +1,118 @@
+"""Documents to learn from, never test ones, and the tasks' own scores of answers to them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from specbench.base.console import console
+from specbench.base.seeds import stable_seed
+from specbench.config import SUITES, TaskLine, UserError, task_info
+from specbench.engine.models.pair import Pair
+from specbench.plan import Plan
+from specbench.run.prepare import check_lengths, encode, load_tasks
+from specbench.tasks.data import evaluated_split
+from specbench.tasks.harness import scorer
+
+
+@dataclass(frozen=True)
+class Document:
+    task: str
+    number: int  # within the task, from 0
+    prompt: list[int]
+    prompt_hash: str
+    until: tuple[str, ...]
+    max_new_tokens: int
+    score: Callable[[str], float]  # of an answer, by the task's headline metric
+    split: str = ""  # set if the user named the split
+
+    @property
+    def name(self) -> str:
+        return "-".join([self.task, *([self.split] if self.split else []), f"{self.number:05d}"])
+
+
+@dataclass(frozen=True)
+class Source:
+    """One split of a task; its documents are named after `task`, and `line` is what is loaded."""
+
+    task: str
+    line: TaskLine
+    split: str
+    named: bool = False  # the user named the split
+
+
+def training_documents(
+    plan: Plan, pair: Pair, reach: int, data: Sequence[str] = (), stand_ins: bool = False
+) -> list[Document]:
+    """The first `plan.limit` documents of each split in `data` (TASK:SPLIT), or of the calibration split of each task.
+
+    Tasks without calibration documents are named and left out. Tasks that use documents of another task instead are
+    left out too, unless `stand_ins`: then these are read as `calibrate` reads them, and scored by the other task's
+    rules. Raises UserError if no task is left, if a split is a test split, or if a prompt is too long for the pair
+    (`reach`: as in Method).
+    """
+    documents: list[Document] = []
+    for source in named_sources(data) if data else calibration_sources(plan, stand_ins):
+        tasks = load_tasks(plan.model_copy(update={"tasks": (source.line,), "split": source.split}), pair)
+        requests = tasks.requests()
+        prompts = [encode(pair, request.prompt) for request in requests]
+        check_lengths(requests, prompts, pair, reach)
+        metric = task_info(source.line.task).metric
+        for request, prompt in zip(requests, prompts, strict=True):
+            documents.append(
+                Document(
+                    source.task,
+                    request.doc_id,
+                    prompt,
+                    request.prompt_hash,
+                    request.until,
+                    request.max_new_tokens,
+                    scorer(tasks, source.line.task, request.doc_id, metric),
+                    source.split if source.named else "",
+                )
+            )
+    if not documents:
+        raise UserError(
+            f"no task of {plan.suite} has documents to learn from besides those it tests; "
+            "take a suite with another task, such as gsm8k or pocket_gsm8k"
+        )
+    return documents
+
+
+def calibration_sources(plan: Plan, stand_ins: bool) -> list[Source]:
+    """The calibration splits of a plan's tasks; prints the tasks that are left out."""
+    sources = []
+    for line in plan.tasks:
+        calibration = task_info(line.task).calibration
+        if calibration is None or (":" in calibration and not stand_ins):
+            console.print(f"{line.task}: left out, it has no documents of its own to learn from", highlight=False)
+            continue
+        other, _, split = calibration.rpartition(":")
+        loaded = line.model_copy(update={"task": other, "fewshot": None}) if other else line
+        sources.append(Source(line.task, loaded, split))
+    return sources
+
+
+def named_sources(data: Sequence[str]) -> list[Source]:
+    """Splits that are named as TASK:SPLIT. Raises UserError for a split that its task tests, and for a wrong name."""
+    sources = []
+    for text in dict.fromkeys(data):
+        task, colon, split = text.partition(":")
+        if not (task and colon and split):
+            raise UserError(f"--data {text!r}: write TASK:SPLIT, such as --data gsm8k:train")
+        task_info(task)
+        if split == evaluated_split(task, SUITES / "tasks"):
+            raise UserError(
+                f"--data {text}: {task} is tested on its {split} documents, which must not be learned from; "
+                "name another split, such as train"
+            )
+        sources.append(Source(task, TaskLine(task=task), split, named=True))
+    return sources
+
+
+def hold_out(names: Iterable[str], seed: int, one_in: int) -> tuple[list[str], list[str]]:
+    """The names of documents to learn from, and those of one document in `one_in` (at least one) to evaluate on.
+
+    The choice depends on the seed and the names alone, not on their order.
+    """
+    ordered = sorted(names, key=lambda name: stable_seed(seed, name))
+    held = max(1, len(ordered) // one_in)
+    return ordered[held:], ordered[:held]

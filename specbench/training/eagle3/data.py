@@ -1,0 +1,196 @@
+"""The data of EAGLE-3's draft head: documents that the target itself answers, many at a time."""
+
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from specbench.base.seeds import stable_seed
+from specbench.engine.generate import Ending, Limits
+from specbench.engine.models.heads import fingerprint
+from specbench.engine.models.pair import Pair
+from specbench.engine.sampling import draw
+from specbench.engine.session import common
+from specbench.engine.types import Sampling
+from specbench.training.collected import put_table, read_collected
+from specbench.training.documents import Document
+
+ROWS = 64  # documents that are answered together
+MICRO_TOKENS = 4096  # of a forward in training, padding included
+WINDOW = 16  # batches among which documents are sorted by length, to pad less
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A document with the target's answer, which follows the first `prompt` tokens."""
+
+    name: str
+    tokens: list[int]
+    prompt: int
+
+    @property
+    def rows(self) -> int:
+        """The number of places from which the head drafts: after the answer's first token, which is the prefill's."""
+        return max(0, len(self.tokens) - self.prompt - 1)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some answered documents, padded at their ends."""
+
+    tokens: Tensor  # [B, T]
+    lengths: Tensor  # [B]
+    prompts: Tensor  # [B]
+
+
+def grouped(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items in order, `size` at a time; the last group may be smaller."""
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def answer_all(
+    pair: Pair,
+    documents: Sequence[Document],
+    times: int,
+    sampling: Sampling,
+    seed: int,
+    folder: Path,
+    advance: Callable[[int], None],
+) -> list[Answered]:
+    """Have the target answer each document `times` times, ROWS documents to a file in `folder`.
+
+    Files that exist are read instead. `advance` is called with the answers done. Raises UserError if a file is damaged
+    or was made under other settings.
+    """
+    target = fingerprint(pair.models["target"])
+    # Documents of similar length together: see `answer`.
+    ordered = sorted(documents, key=lambda document: (document.max_new_tokens, len(document.prompt), document.name))
+    answered: list[Answered] = []
+    for number, (time, some) in enumerate(product(range(times), grouped(ordered, ROWS))):
+        rows = [[document.name, document.prompt_hash, document.max_new_tokens, document.until] for document in some]
+        facts = {
+            "target": target,
+            "documents": hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16],
+            "temperature": sampling.temperature,
+            "time": time,
+            "seed": seed,
+        }
+        path = folder / f"{number:05d}.parquet"
+        if not path.exists():
+            put_table(path, _answered(pair, some, sampling, stable_seed(seed, "answers", time)), {"facts": facts})
+        answers = read_collected(path, facts, lambda table: table["answer"].to_pylist())
+        for document, answer in zip(some, answers, strict=True):
+            answered.append(Answered(document.name, [*document.prompt, *answer], len(document.prompt)))
+        advance(len(some))
+    return answered
+
+
+def _answered(pair: Pair, documents: Sequence[Document], sampling: Sampling, seed: int) -> pa.Table:
+    rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, documents[0].name))
+    longest = max(document.max_new_tokens for document in documents)
+    prompts = [document.prompt for document in documents]
+    rows = answer(pair.models["target"], prompts, longest, pair.eos_ids, pair.vocabulary, sampling, rng)
+    answers = []
+    for document, row in zip(documents, rows, strict=True):
+        ending = Ending(Limits(document.max_new_tokens, pair.eos_ids, document.until), pair.detokenizer)
+        ending.keep(row)
+        answers.append(ending.tokens)
+    return pa.table(
+        {"name": [document.name for document in documents], "answer": pa.array(answers, pa.list_(pa.int32()))},
+    )
+
+
+@torch.inference_mode()
+def answer(
+    target: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    length: int | Sequence[int],
+    eos_ids: frozenset[int],
+    vocabulary: int,
+    sampling: Sampling,
+    rng: torch.Generator,
+) -> list[list[int]]:
+    """Answer each prompt with at most `length` tokens, up to an end token, all prompts in one batch.
+
+    There is no padding: all rows have read the same number of tokens, and longer prompts are still being read while
+    shorter ones are answered. So prompts of similar length cost least. The beginning that all prompts share is read
+    once.
+    """
+    read, cache = min(map(len, prompts)), DynamicCache()
+    lengths = [length] * len(prompts) if isinstance(length, int) else length
+    shared = min(read - 1, min(common(list(prompts[0]), prompt) for prompt in prompts))
+    if shared and len(prompts) > 1:
+        target(torch.tensor([prompts[0][:shared]], device=target.device), past_key_values=cache, logits_to_keep=1)
+        cache.batch_repeat_interleave(len(prompts))
+    else:
+        shared = 0
+    fed = torch.tensor([prompt[shared:read] for prompt in prompts], device=target.device)
+    active = list(range(len(prompts)))  # the prompts whose rows are in the batch
+    answers: list[list[int]] = [[] for _ in prompts]
+    while True:
+        out = target(fed, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        drawn = draw(out.logits[:, -1, :vocabulary], sampling, rng)[0].tolist()
+        following = []
+        for row, token in zip(active, drawn, strict=True):
+            if read < len(prompts[row]):
+                following.append(prompts[row][read])
+            else:
+                answers[row].append(token)
+                following.append(token)
+        read += 1
+        open_rows = [i for i, row in enumerate(active) if not ended(answers[row], lengths[row], eos_ids)]
+        if not open_rows:
+            return answers
+        if len(open_rows) <= len(active) * 3 // 4:  # each selection copies the cache
+            cache.batch_select_indices(torch.tensor(open_rows, device=target.device))
+            active, following = [active[i] for i in open_rows], [following[i] for i in open_rows]
+        fed = torch.tensor(following, device=target.device)[:, None]
+
+
+def ended(answer: Sequence[int], length: int, eos_ids: frozenset[int]) -> bool:
+    return len(answer) >= length or (bool(answer) and answer[-1] in eos_ids)
+
+
+def draft_ids(answered: Iterable[Answered], size: int, vocabulary: int) -> list[int]:
+    """The `size` most frequent tokens of the answers, in rising order; if too few occur, the lowest other ids join."""
+    if size >= vocabulary:
+        return list(range(vocabulary))
+    counts = Counter(token for document in answered for token in document.tokens[document.prompt :])
+    ranked = sorted(range(vocabulary), key=lambda token: (-counts[token], token))
+    return sorted(ranked[:size])
+
+
+def batches(answered: Sequence[Answered], size: int, seed: int) -> list[list[Answered]]:
+    """One epoch: every document once, `size` of similar length to a batch, in an order drawn from the seed."""
+    rng = random.Random(seed)
+    shuffled = rng.sample(answered, len(answered))
+    epoch = []
+    for window in grouped(shuffled, size * WINDOW):
+        by_length = sorted(window, key=lambda document: len(document.tokens))
+        epoch += [list(batch) for batch in grouped(by_length, size)]
+    rng.shuffle(epoch)
+    return epoch
+
+
+def blocks(batch: Sequence[Answered], device: torch.device) -> list[Block]:
+    """The documents of a batch in blocks of at most MICRO_TOKENS (at least one document each)."""
+    width = max(len(document.tokens) for document in batch)
+    made = []
+    for some in grouped(batch, max(1, MICRO_TOKENS // width)):
+        lengths, prompts = [len(document.tokens) for document in some], [document.prompt for document in some]
+        padded = [document.tokens + [0] * (max(lengths) - len(document.tokens)) for document in some]
+        made.append(Block(*(torch.tensor(column, device=device) for column in (padded, lengths, prompts))))
+    return made

@@ -1,0 +1,230 @@
+"""Fit the draft head of EAGLE-3 (arXiv 2503.01840, section 3.2): training-time test, AdamW, a linear schedule.
+
+The official code's choices that the paper leaves open are marked as such.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
+
+from specbench.base.seeds import stable_seed
+from specbench.engine.models.eagle_head import EagleHead, head_config, layers_read
+from specbench.engine.sampling import wide
+from specbench.training.eagle3.data import Answered, Block, batches, blocks
+from specbench.training.loop import Epochs
+from specbench.training.recipe import EagleRecipe
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What the target says at the R places of each document from which the head drafts (some are padding)."""
+
+    features: Tensor  # [B, T, 3D]: its hidden states after each token
+    logits: Tensor  # [B, R + steps - 1, draft vocabulary]: row r predicts what follows the first r + 1 answer tokens
+    likeliest: Tensor  # [B, R + steps - 1]: its own choice there, any token
+
+
+@torch.no_grad()
+def teach(target: PreTrainedModel, head: EagleHead, block: Block, steps: int) -> Taught:
+    """One forward of the target over a block. Padding follows the documents, where nothing reads it."""
+    out = target(block.tokens, use_cache=False, output_hidden_states=True)
+    features = torch.cat([out.hidden_states[i] for i in layers_read(target)], -1)
+    count = int((block.lengths - block.prompts).max()) - 1 + steps - 1
+    at = (block.prompts[:, None] + torch.arange(count, device=block.tokens.device)).clamp_(
+        max=block.tokens.shape[1] - 1
+    )
+    logits = wide(out.logits.gather(1, at[..., None].expand(-1, -1, out.logits.shape[-1])))
+    return Taught(features, logits[..., head.ids], logits.argmax(-1))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One draft step at all places of a block."""
+
+    logits: Tensor  # [B, R, draft vocabulary]
+    taught: Tensor  # [B, R, draft vocabulary]: the target's logits
+    likeliest: Tensor  # [B, R]: the target's choice, any token
+    counted: Tensor  # [B, R]: True within the answer
+
+
+def unroll(head: EagleHead, block: Block, taught: Taught, steps: int) -> list[Step]:
+    """Draft `steps` tokens from every place of the answers as the head will when decoding, from its own states.
+
+    Step 0 at place i reads the token x_{i+1} and the feature of x_i, and attends to all places up to i. Step k reads
+    x_{i+1+k} and the state of step k - 1, and attends to step 0 at all places up to i and to steps 1 … k at its own
+    place (training-time test). Its prediction is compared with the target's after x_{i+1+k}. So the text stays the
+    target's, whatever the head would have drafted.
+    """
+    layer, attention = head.midlayer, head.midlayer.self_attn
+    device, (rows_of, length) = block.tokens.device, block.tokens.shape
+    count = taught.likeliest.shape[1] - steps + 1
+    at = block.prompts[:, None] - 1 + torch.arange(count, device=device)  # [B, R]: the places
+    held = at.clamp(max=length - 2)
+    fused = head.fuse(taught.features)
+    everywhere = layer.read(head.embed(block.tokens[:, 1:]), fused[:, :-1])  # step 0 at every place
+    places = torch.arange(length - 1, device=device)[None]
+    groups = attention.num_key_value_groups
+    shape = (rows_of, -1, attention.head_dim)
+
+    def parts(projected: Tensor) -> Tensor:
+        return projected.unflatten(-1, shape[1:]).transpose(1, 2)  # [B, heads, n, d]
+
+    keys, _ = rotated(head, parts(attention.k_proj(everywhere)), places)
+    keys, values = repeat_kv(keys, groups), repeat_kv(parts(attention.v_proj(everywhere)), groups)
+    blocked = (places > held[..., None])[:, None]  # [B, 1, R, T - 1]
+    features = fused.gather(1, held[..., None].expand(-1, -1, fused.shape[-1]))
+    drafted, step_keys, step_values = [], [], []
+    for step in range(steps):
+        tokens = block.tokens.gather(1, (at + 1 + step).clamp(max=length - 1))
+        read = layer.read(head.embed(tokens), features)
+        queries, rotation = rotated(head, parts(attention.q_proj(read)), at + step)
+        scores = (queries @ keys.transpose(-1, -2)).float().masked_fill(blocked, -torch.inf)
+        if step:
+            step_key, _ = rotated(head, parts(attention.k_proj(read)), at + step, rotation)
+            step_keys.append(repeat_kv(step_key, groups))
+            step_values.append(repeat_kv(parts(attention.v_proj(read)), groups))
+            scores = torch.cat([scores, *((queries * key).sum(-1, keepdim=True).float() for key in step_keys)], -1)
+        weights = (scores * attention.scaling).softmax(-1).to(values.dtype)
+        mixed = weights[..., : length - 1] @ values
+        for i, value in enumerate(step_values):
+            mixed = mixed + weights[..., length - 1 + i, None] * value
+        features = layer.finish(features, attention.o_proj(mixed.transpose(1, 2).flatten(2)))
+        rows = slice(step, step + count)
+        drafted.append(
+            Step(
+                head.lm_head(head.norm(features)),
+                taught.logits[:, rows],
+                taught.likeliest[:, rows],
+                at + 2 + step < block.lengths[:, None],
+            )
+        )
+    return drafted
+
+
+Rotation = tuple[Tensor, Tensor]
+
+
+def rotated(head: EagleHead, vectors: Tensor, at: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Rotation]:
+    """Keys or queries [B, heads, n, d] rotated by their positions [B or 1, n], and the rotation."""
+    rotation = rotation or head.rotary(vectors, at)
+    turned, _same = apply_rotary_pos_emb(vectors, vectors[:, :0], *rotation)
+    return turned, rotation
+
+
+def loss_of(step: Step, head: EagleHead) -> tuple[Tensor, Tensor]:
+    """The summed cross-entropy of a step with the target's distribution over the draft vocabulary, and the agreement.
+
+    Places where the target's own choice is not in the draft vocabulary teach nothing (official code). Agreement counts
+    how often the head's choice is the target's; at those places it never is.
+    """
+    learned = step.counted & torch.isin(step.likeliest, head.ids)
+    logits = step.logits[learned].float()
+    loss = F.cross_entropy(logits, step.taught[learned].float().softmax(-1), reduction="sum")
+    agreed = (head.ids[logits.detach().argmax(-1)] == step.likeliest[learned]).sum()
+    return loss, agreed
+
+
+def new_head(target: PreTrainedModel, ids: Sequence[int], seed: int) -> EagleHead:
+    """An untrained head on the target's device, in float32.
+
+    Its output layer is the target's, cut to the draft vocabulary; the other layers are random (our inference; in the
+    official code all are random).
+    """
+    kept = torch.tensor(ids, device=target.device)
+    with torch.random.fork_rng(devices=[]):
+        head = EagleHead(head_config(target, len(ids)), kept, target.get_input_embeddings()).float()
+    rng = torch.Generator().manual_seed(stable_seed(seed, "head"))
+    with torch.no_grad():
+        for module in head.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.normal_(std=module.in_features**-0.5, generator=rng)
+    head = head.to(target.device)
+    output = target.get_output_embeddings().weight
+    if output.shape[1] == head.config.hidden_size:
+        with torch.no_grad():
+            head.lm_head.weight.copy_(output[kept])
+    return head
+
+
+class Training(Epochs[list[Answered]]):
+    """The training of a head; a batch is some answered documents."""
+
+    state_keys = ("head", "optimizer", "step")
+    checkpoint_seconds = 120.0
+
+    def __init__(
+        self, target: PreTrainedModel, answered: Sequence[Answered], ids: Sequence[int], recipe: EagleRecipe, seed: int
+    ) -> None:
+        super().__init__(len(answered), recipe.batch, recipe.epochs)
+        self.target, self.answered, self.recipe, self.seed = target, answered, recipe, seed
+        self.device = target.device
+        self.head = new_head(target, ids, seed)
+        self.optimizer = torch.optim.AdamW(
+            self.head.parameters(),
+            lr=recipe.learning_rate,
+            betas=(0.9, 0.95),  # official code
+            weight_decay=recipe.weight_decay,
+        )
+
+    def batches(self, epoch: int) -> list[list[Answered]]:
+        return batches(self.answered, self.recipe.batch, stable_seed(self.seed, "epoch", epoch))
+
+    def learn(self, batch: Sequence[Answered]) -> float:
+        """Make one step, in place; returns its loss, the weighted sum over draft steps of their means."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.learning_rate * schedule(self.step, self.steps, self.recipe.warmup)
+        places = sum(document.rows for document in batch)
+        total = torch.zeros((), device=self.target.device)
+        for block in blocks(batch, self.target.device):
+            with self.autocast():
+                losses = [loss_of(step, self.head)[0] for step in self.unrolled(block)]
+            weighted = [self.recipe.step_decay**i * step_loss for i, step_loss in enumerate(losses)]
+            loss = torch.stack(weighted).sum() / places
+            loss.backward()
+            total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.recipe.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(total)
+
+    def unrolled(self, block: Block) -> list[Step]:
+        count = self.recipe.steps
+        return unroll(self.head, block, teach(self.target, self.head, block, count), count)
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.target.device.type, torch.bfloat16, enabled=self.recipe.autocast)
+
+    @torch.no_grad()
+    def agreement(self, answered: Sequence[Answered]) -> list[float]:
+        """For each draft step, the share of places where the head's choice is the target's, given the target's text."""
+        agreed, counted = [0] * self.recipe.steps, [0] * self.recipe.steps
+        for batch in batches(answered, self.recipe.batch, 0):
+            for block in blocks(batch, self.target.device):
+                with self.autocast():
+                    drafted = self.unrolled(block)
+                for i, step in enumerate(drafted):
+                    agreed[i] += int(loss_of(step, self.head)[1])
+                    counted[i] += int(step.counted.sum())
+        return [a / c if c else math.nan for a, c in zip(agreed, counted, strict=True)]
+
+    def state(self) -> dict[str, Any]:
+        return {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.head.load_state_dict(state["head"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step = state["step"]
+        self.advance(self.step)
+
+
+def schedule(step: int, steps: int, warmup: float) -> float:
+    """The share of the highest learning rate: a linear rise, then a linear fall to 0 (official code)."""
+    rising = max(1.0, warmup * steps)
+    return min((step + 1) / rising, (steps - step) / max(1.0, steps - rising), 1.0)

@@ -1,0 +1,118 @@
+"""Train the draft head of EAGLE-3 (arXiv 2503.01840): the target answers documents, and the head learns to go on.
+
+The target is frozen; its hidden states are computed on the fly. As in the official code, the loss is the cross-entropy
+with the target's distribution over the draft vocabulary, at the positions of the answers.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from specbench.base.console import console, progress, say
+from specbench.config import UserError, validated
+from specbench.engine.models.eagle_head import EagleHead, layers_read, stored_settings
+from specbench.engine.types import Sampling
+from specbench.methods.eagle3 import KIND, check_target
+from specbench.training.documents import hold_out, training_documents
+from specbench.training.eagle3.data import Answered, answer_all, draft_ids
+from specbench.training.eagle3.fit import Training
+from specbench.training.publish import announce, checkpoint_of, collecting, publish, source
+from specbench.training.recipe import EagleRecipe
+from specbench.training.train import Job
+
+HELD_OUT = 40  # one document in this many is kept for the figures at the end
+
+
+def train(job: Job) -> None:
+    """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
+
+    The answers stay in NAME.answers/ beside NAME.safetensors, some documents to a file. Raises UserError if there is
+    nothing to learn.
+    """
+    assert job.recipe
+    if job.grid:
+        raise UserError("eagle3 is trained one head at a time; leave out --grid")
+    recipe = validated(EagleRecipe, job.recipe.values, job.recipe.name)
+    check_target(job.pair)
+    documents = training_documents(job.plan, job.pair, 0, job.data)
+    folder = job.out.with_name(f"{job.out.stem}.answers")
+    with collecting(folder, "answering", recipe.answers * len(documents), "the answers") as advance:
+        sampling = Sampling(float(recipe.temperature))
+        answered = answer_all(job.pair, documents, recipe.answers, sampling, job.plan.seed, folder, advance)
+    learned, held = split(answered, recipe.length, job.plan.seed)
+    facts = {**recipe.model_dump(), "seed": job.plan.seed, "data": digest([*learned, *held])}
+    ids = draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary)
+    training = Training(job.pair.models["target"], learned, ids, recipe, job.plan.seed)
+    with progress(f"training {job.out.stem}", training.steps) as advance:
+        training.run(checkpoint_of(job.out), facts, advance)
+    figures = training.agreement(held)
+    trained = {
+        **facts,
+        **source(job, documents),
+        "learned_answers": len(learned),
+        "places": sum(document.rows for document in learned),
+        "held_out_answers": len(held),
+        "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
+        "draft_vocabulary": len(ids),
+    }
+    publish_eagle_head(job, training.head, trained)
+    console.print(
+        f"{len(learned)} answers, {trained['places']} places to draft from; draft vocabulary of {len(ids)} tokens",
+        highlight=False,
+    )
+    show(held, figures, job.pair.vocabulary > len(ids))
+    announce(job.out, f"answers: {folder}", job.use(job.out))
+
+
+def publish_eagle_head(job: Job, head: EagleHead, trained: Mapping[str, Any]) -> None:
+    """Publish the head's weights by their released names, and d2t."""
+    ids = head.ids.cpu()
+    tensors = {**head.state_dict(), "d2t": ids - torch.arange(len(ids))}
+    layers = list(layers_read(job.pair.models["target"]))
+    publish(job.out, KIND, tensors, job.pair, {**trained, "config": stored_settings(head.config), "layers": layers})
+
+
+def split(answered: Sequence[Answered], length: int, seed: int) -> tuple[list[Answered], list[Answered]]:
+    """Answers to learn from and those of held-out documents, cut to `length` tokens, equal ones once.
+
+    Raises UserError if there are too few.
+    """
+    cut = {
+        (document.name, *document.tokens[:length]): Answered(document.name, document.tokens[:length], document.prompt)
+        for document in answered
+    }
+    usable = [document for document in cut.values() if document.rows > 0]
+    names = dict.fromkeys(document.name for document in usable)
+    if len(names) < 2:
+        raise UserError(
+            f"{len(names)} documents have answers that are long enough to learn from; take more --documents"
+            + (", or a larger length by --recipe" if any(document.prompt + 2 > length for document in answered) else "")
+        )
+    held = set(hold_out(names, seed, HELD_OUT)[1])
+    learned = [document for document in usable if document.name not in held]
+    return learned, [document for document in usable if document.name in held]
+
+
+def digest(answered: Sequence[Answered]) -> str:
+    """The hash of answered documents, in 16 hexadecimal digits."""
+    rows = [[document.name, document.prompt, document.tokens] for document in answered]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+
+
+def show(held: Sequence[Answered], figures: Sequence[float], reduced: bool) -> None:
+    """Print how often the head's choice is the target's, by draft step, on documents that it has not learned from."""
+    say(
+        f"held out: {len(held)} answers, {sum(document.rows for document in held)} places; "
+        "how often the head's choice is the target's, given the right tokens before it"
+        + (" (tokens outside the draft vocabulary are misses)" if reduced else "")
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for step in range(1, len(figures) + 1):
+        table.add_column(f"step {step}", justify="right")
+    table.add_row(*("-" if math.isnan(value) else f"{value:.1%}" for value in figures))
+    console.print(table)

@@ -1,0 +1,97 @@
+"""Recipes: the settings that heads are trained with (suites/training/); the command line can change them."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import Field
+
+from specbench import config
+from specbench.base.untrusted import is_file, parse_value, read_mapping
+from specbench.config import SUITES, MethodSpec, Setting, Settings, UserError
+
+FOLDER = SUITES / "training"
+
+
+class Recipe(Settings):
+    """The recipe of SpecDec++'s acceptance head (arXiv 2405.19715, sections 4.4, 5.1 and D.1)."""
+
+    inputs: Literal["state", "state+confidence"] = Field(
+        description="what the head reads: the draft's hidden state after the token, or also the log odds of q(d)"
+    )
+    depth: int = Field(ge=0, description="residual blocks of the head (D)")
+    shared_blocks: bool = Field(description="all blocks share their weights")
+    weight: float = Field(gt=0, allow_inf_nan=False, description="weight of rejections in the loss (w_rej)")
+    mix: float = Field(ge=0, lt=1, description="share of the target's tokens in the text that the draft reads (r)")
+    temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's responses; 0 is greedy")
+    top_k: int = Field(ge=0, description="of the target's responses; 0: off")
+    warped: bool = Field(description="acceptance under this temperature and top-k, not under the plain softmax")
+    epochs: int = Field(ge=1, description="passes over the documents")
+    batch: int = Field(ge=1, description="documents a step")
+    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls as a cosine")
+    warmup: float = Field(ge=0, le=1, description="share of the steps in which the learning rate rises")
+    weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
+    clip: float = Field(gt=0, description="largest norm of a step's gradient")
+    patience: int = Field(ge=0, description="epochs without a better held-out KL before it stops; 0: never")
+
+
+class EagleRecipe(Settings):
+    """The recipe of EAGLE-3's draft head (arXiv 2503.01840, section 3.2 and the official code)."""
+
+    draft_vocabulary: int = Field(ge=1, description="tokens that the head may draft: the most frequent of the answers")
+    answers: int = Field(ge=1, description="answers of the target to each document; equal ones count once")
+    temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's answers; 0 is greedy")
+    length: int = Field(ge=3, description="tokens of a document with its answer, at most; the rest is cut off")
+    steps: int = Field(ge=1, description="draft steps that are trained, each from the head's own states")
+    step_decay: float = Field(gt=0, le=1, description="weight of a step's loss relative to the step before it")
+    epochs: int = Field(ge=1, description="passes over the documents")
+    batch: int = Field(ge=1, description="documents a step")
+    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls linearly to 0")
+    warmup: float = Field(ge=0, lt=1, description="share of the steps in which the learning rate rises")
+    weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
+    clip: float = Field(gt=0, description="largest norm of a step's gradient")
+    autocast: bool = Field(description="matrix products in bfloat16")
+
+
+COLLECTING = ("mix", "temperature", "top_k", "warped")  # settings of `Recipe` that the collected data depends on
+
+
+def load_recipe(method: str, assignments: Iterable[str]) -> MethodSpec | None:
+    """The recipe of a method, with the values of `assignments` (KEY=VALUE); None if the method has no recipe.
+
+    Raises UserError for a setting that the recipe does not have.
+    """
+    path = FOLDER / f"{method}.yaml"
+    if not is_file(path):
+        return None
+    raw = {**read_mapping(path), "name": f"the recipe of {method}"}
+    return config.override(config.validated(MethodSpec, raw, str(path)), dict(map(assignment, assignments)))
+
+
+def assignment(text: str) -> tuple[str, Setting]:
+    key, value = _parts("--recipe", text)
+    return key, Setting(value=_parse("--recipe", text, value))
+
+
+def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """Parse `KEY=V1,V2,…` into values by setting, each value once."""
+    axes: dict[str, list[Any]] = {}
+    for text in texts:
+        key, values = _parts("--grid", text)
+        parsed = [_parse("--grid", text, value) for value in values.split(",")]
+        axes[key] = list(dict.fromkeys([*axes.get(key, []), *parsed]))
+    return axes
+
+
+def _parts(option: str, text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    if not (key and value):
+        more = ",VALUE,…" if option == "--grid" else ""
+        raise UserError(f"{option} {text!r}: write KEY=VALUE{more}, such as {option} depth={'1,2' if more else 2}")
+    return key, value
+
+
+def _parse(option: str, text: str, value: str) -> Any:
+    parsed = parse_value(value, f"{option} {text!r}")
+    if parsed is None or isinstance(parsed, list | dict):
+        raise UserError(f"{option} {text!r}: cannot read the value {value!r}")
+    return parsed

@@ -1,0 +1,146 @@
+"""Training what methods need besides the models: `specbench train --method NAME`.
+
+A trainer is a file here, NAME.py or NAME/train.py, with `train(job)`. It learns from documents that no test uses and
+writes one head file (engine/models/heads.py), or a folder of them for a grid of recipes. It may declare `STAGES`, the
+stages of its training, each with a recipe of its own, and `SCORED`, True if it scores what it generates.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from specbench import config, methods
+from specbench.config import MethodSpec, PairSpec, TaskLine, UserError
+from specbench.engine.models.pair import Pair, load_pair
+from specbench.plan import Plan, preparing
+from specbench.tasks import code
+from specbench.training.documents import named_sources
+from specbench.training.recipe import load_recipe, parse_grid
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a trainer is given; `plan` has the tasks, how many documents of each, and the seed."""
+
+    spec: MethodSpec
+    settings: config.Settings  # the method's own, validated
+    pair: Pair
+    plan: Plan
+    out: Path
+    data: tuple[str, ...] = ()  # TASK:SPLIT; empty: the calibration documents of the plan's suite
+    recipe: MethodSpec | None = None  # of methods that have one
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values of recipe settings; `out` is a folder then
+    stage: str = ""  # of methods that have several
+    judge: str = ""  # who labels the data; empty: the method's own choice
+    warm_up: Path | None = None  # the file of an earlier stage
+
+    def use(self, head: Path) -> str:
+        """The command that decodes with a head."""
+        return f"{self.run} --set {self.spec.method}.head={head}"
+
+    @property
+    def run(self) -> str:
+        """The command that decodes with the method as it ships."""
+        suite = "SUITE" if self.data else self.plan.suite
+        return f"specbench run --method {self.spec.method}{self.pair_option} --suite {suite}"
+
+    @property
+    def pair_option(self) -> str:
+        """The option that names the pair, after a space; empty for the default pair."""
+        name = self.plan.pair.description if self.pair.name == config.OWN_PAIR else self.pair.name
+        return "" if name == "pocket" else f" --pair {name}"
+
+
+@cache
+def trainer(method: str) -> ModuleType | None:
+    """The module that trains a method; None if there is none."""
+    for name in (method, f"{method}/train"):
+        if method.isidentifier() and (FOLDER / f"{name}.py").is_file():
+            module = importlib.import_module(f"{__package__}.{name.replace('/', '.')}")
+            if hasattr(module, "train"):
+                return module
+    return None
+
+
+def train(
+    method: str,
+    pair: str,
+    suite: str | None,
+    documents: int,
+    seed: int,
+    assignments: Sequence[str],
+    device: str,
+    dtype: str,
+    data_dir: str | None,
+    out: Path | None,
+    data: Sequence[str] = (),
+    recipe: Sequence[str] = (),
+    grid: Sequence[str] = (),
+    stage: str | None = None,
+    judge: str | None = None,
+    warm_up: Path | None = None,
+) -> None:
+    """Train a method's head for a pair on `documents` of each task of a suite, or of each TASK:SPLIT in `data`.
+
+    Without `stage`, a method that has several is trained in its first. Raises UserError.
+    """
+    spec = config.load_method(method)
+    module = trainer(spec.method)
+    if module is None:
+        trainable = ", ".join(name for name in methods.names() if trainer(name))
+        raise UserError(f"{method} has nothing to train; these have: {trainable}")
+    assigned = config.parse_assignments(assignments)
+    if others := set(assigned) - {spec.name}:
+        raise UserError(f"--set {others.pop()}.…: only {spec.name} is trained")
+    spec = config.override(spec, assigned.get(spec.name, {}))
+    settings = config.validated(methods.module(spec.method).Settings, spec.values, spec.name)
+    chosen = _chosen_stage(method, getattr(module, "STAGES", ()), stage, bool(judge or warm_up))
+    base = load_recipe("-".join([spec.method, *([chosen] if chosen else [])]), recipe)
+    axes = parse_grid(grid)
+    if base is None and (recipe or grid):
+        raise UserError(f"{method} is trained without a recipe; leave out --recipe and --grid")
+    if (suite is None) == (not data):
+        raise UserError("train needs --suite (calibration documents of its tasks) or --data TASK:SPLIT, one of them")
+    pair_spec = config.load_pair(pair)
+    path = out or Path(f"{spec.method}-{pair_spec.name}" + ("-grid" if axes else ".safetensors"))
+    if path.exists() and not (axes and path.is_dir()):
+        raise UserError(f"{path} exists; choose another --out")
+    if suite:
+        plan = preparing(pair_spec, suite, spec, documents, seed, data_dir)
+    else:
+        plan = _of_splits(pair_spec, data, spec, documents, seed, data_dir)
+    if getattr(module, "SCORED", False):
+        code.check_code(plan)
+    loaded = load_pair(pair_spec, device, dtype)
+    module.train(Job(spec, settings, loaded, plan, path, tuple(data), base, axes, chosen, judge or "", warm_up))
+
+
+def _chosen_stage(method: str, stages: Sequence[str], stage: str | None, other_options: bool) -> str:
+    """The stage to train; empty for a method without stages. Raises UserError for options that it does not have."""
+    if not stages and (stage or other_options):
+        raise UserError(f"{method} is trained in one stage; leave out --stage, --judge and --warm-up")
+    if stages and stage and stage not in stages:
+        raise UserError(f"--stage {stage}: {method} is trained in the stages {' and '.join(stages)}; name one of them")
+    return stage or (stages[0] if stages else "")
+
+
+def _of_splits(
+    pair: PairSpec, data: Sequence[str], spec: MethodSpec, documents: int, seed: int, data_dir: str | None
+) -> Plan:
+    """A plan whose documents are named as TASK:SPLIT."""
+    return Plan(
+        pair=pair,
+        methods=(spec,),
+        baseline=None,
+        suite=" ".join(data),
+        tasks=tuple(TaskLine(task=source.task) for source in named_sources(data)),
+        limit=documents,
+        data_dir=data_dir,
+        seed=seed,
+    )

@@ -1,0 +1,97 @@
+"""Count the tokens of the target's own texts, for drafts with fewer of them (VocabTrim, arXiv 2506.22694)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from rich.table import Table
+
+from specbench.base.console import console
+from specbench.engine.generate import Ending, Limits, finish
+from specbench.engine.models.heads import fingerprint
+from specbench.engine.models.pair import Pair
+from specbench.methods.vocabtrim import KIND, ranked
+from specbench.training.collected import Facts, collect_all
+from specbench.training.documents import Document, hold_out, training_documents
+from specbench.training.publish import announce, collecting, publish, source
+from specbench.training.train import Job
+
+HELD_OUT = 5  # one document in this many shows what the kept tokens cover in texts that were not counted
+SHARES = (0.03125, 0.0625, 0.125, 0.25, 0.5)
+Counts = NDArray[np.int64]
+
+
+def train(job: Job) -> None:
+    """Write the token counts [V] of all documents' greedy texts to `job.out`, and print what frequent tokens cover.
+
+    The texts stay in a folder beside the file, `NAME.collected` for NAME.safetensors. Raises UserError if there is no
+    document to learn from.
+    """
+    documents = training_documents(job.plan, job.pair, 1, job.data)
+    folder = job.out.with_name(f"{job.out.stem}.collected")
+    target = fingerprint(job.pair.models["target"])
+    with collecting(folder, "decoding", len(documents), "what was collected") as advance:
+        texts = collect_all(
+            documents,
+            folder,
+            lambda document: facts(document, target),
+            lambda document: pa.table({"token": pa.array(text(document, job.pair), pa.int32())}),
+            lambda table: table["token"].to_pylist(),
+            advance,
+        )
+    counts = counted(texts, job.pair.vocabulary)
+    trained = {
+        **source(job, documents),
+        "tokens": int(counts.sum()),
+        "distinct": int((counts > 0).sum()),
+        "seed": job.plan.seed,
+    }
+    publish(job.out, KIND, {"counts": torch.from_numpy(counts)}, job.pair, trained)
+    console.print(
+        f"{len(documents)} texts, {trained['tokens']} tokens, {trained['distinct']} different ones of {len(counts)}",
+        highlight=False,
+    )
+    show(texts, job)
+    announce(job.out, f"texts: {folder}", f"{job.run} --set {KIND}.counts={job.out}")
+
+
+def text(document: Document, pair: Pair) -> list[int]:
+    """The target's greedy text, its end token included."""
+    ending = Ending(Limits(document.max_new_tokens, pair.eos_ids, document.until), pair.detokenizer)
+    target = pair.session("target")
+    finish(target, target.restart(document.prompt).logits[-1], ending)
+    return ending.tokens
+
+
+def facts(document: Document, target: str) -> Facts:
+    """What a text depends on; `target` is the model's fingerprint."""
+    return {
+        "target": target,
+        "prompt": document.prompt_hash,
+        "length": document.max_new_tokens,
+    }
+
+
+def counted(texts: Mapping[str, list[int]], vocabulary: int) -> Counts:
+    """How often each token [V] occurs in texts by document."""
+    tokens = np.array([token for text in texts.values() for token in text], np.int64)
+    return np.bincount(tokens, minlength=vocabulary)
+
+
+def show(texts: Mapping[str, list[int]], job: Job) -> None:
+    """Print the share of held-out texts that the most frequent tokens of the others cover, by how many are kept."""
+    learned, held = hold_out(texts, job.plan.seed, HELD_OUT)
+    vocabulary = job.pair.vocabulary
+    counts = torch.from_numpy(counted({name: texts[name] for name in learned}, vocabulary).astype(np.float32))
+    held_counts = counted({name: texts[name] for name in held}, vocabulary)
+    order = ranked(counts, job.pair.eos_ids)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("tokens kept", "share", f"of {len(held)} other texts"):
+        table.add_column(column, justify="right")
+    for share in SHARES:
+        kept = max(1, round(share * vocabulary))
+        covered = held_counts[order[:kept]].sum() / max(1, held_counts.sum())
+        table.add_row(str(kept), f"{share:.1%}", f"{covered:.1%}")
+    console.print(table)

@@ -1,0 +1,436 @@
+"""Runs side by side: pooling, pairing, what may be compared, and what is said of it."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic import rounds, sample, scores, write_run
+
+from specbench.analysis import compare
+from specbench.base import files
+from specbench.config import UserError
+from specbench.report import comparison
+from specbench.report.words import sentences
+from specbench.results import records
+from specbench.results.stored import StoredRun
+
+
+def simple(folder, *, decode=0.5, method="sps", tasks=("one",), repeat=0, right=(1, 0, 1, 1), **options):
+    """Four documents a task: plain takes 1 s for 4 tokens, the method `decode` s for as many."""
+    samples, all_rounds, score_rows = [], [], []
+    for task in tasks:
+        for doc in range(4):
+            base, mine = sample("plain", doc, 1.0, task=task), sample(method, doc, decode, task=task)
+            samples += [base, mine]
+            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
+        score_rows += scores("plain", (1, 1, 1, 0), task=task) + scores(method, right, task=task)
+    return StoredRun(write_run(folder, samples, all_rounds, score_rows, **options))
+
+
+def table(*runs, **options):
+    return compare.summary(compare.measured(runs, **options))
+
+
+def row(found, **wanted):
+    for name, value in wanted.items():
+        found = found[found[name] == value]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def test_one_run(tmp_path):
+    found = table(simple(tmp_path / "a"))
+    assert found.method.tolist() == ["plain", "sps"]
+    mine = row(found, method="sps")
+    assert (mine.documents, mine.repeats, mine.errors, mine.baseline) == (4, 1, 0, "plain")
+    assert (mine.accuracy, mine.accuracy_stderr, mine.accuracy_delta) == (0.75, 0.125, 0.0)
+    assert (mine.accuracy_p, mine.accuracy_test) == (1.0, "mcnemar")  # one document better, one worse
+    assert mine.speedup_decode == pytest.approx(2) and mine.speedup_decode_low == pytest.approx(2)
+    # plain: 1.25 s for 5 tokens; sps: 0.75 s for 5 tokens
+    assert mine.speedup_e2e == pytest.approx(1.25 / 0.75)
+    assert math.isnan(mine.speedup_spread) and math.isnan(row(found, method="plain").accuracy_p)
+
+
+def test_baseline_comes_first_and_tasks_keep_their_order(tmp_path):
+    found = table(simple(tmp_path / "a", tasks=("zeta", "alpha")))
+    assert found[["task", "method"]].values.tolist() == [
+        [task, method] for task in ("zeta", "alpha", "average") for method in ("plain", "sps")
+    ]
+
+
+def test_average_over_tasks(tmp_path):
+    """Speedups 2 and 4, scores 0.75 and 0.25: their means, whatever the number of documents."""
+    samples, all_rounds, score_rows = [], [], []
+    for task, decode, documents in (("one", 0.5, 2), ("two", 0.25, 4)):
+        for doc in range(documents):
+            base, mine = sample("plain", doc, 1.0, task=task), sample("sps", doc, decode, task=task)
+            samples += [base, mine]
+            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
+    score_rows = scores("plain", (1, 1), task="one") + scores("plain", (1, 0, 0, 0), task="two")
+    score_rows += scores("sps", (0, 1), task="one") + scores("sps", (1, 0, 1, 0), task="two")
+    found = table(StoredRun(write_run(tmp_path / "a", samples, all_rounds, score_rows)))
+    mean = row(found, task="average", method="sps")
+    assert mean.speedup_decode == pytest.approx(3)
+    assert (mean.accuracy, mean.documents) == (0.5, 6)
+    assert mean.accuracy_stderr == pytest.approx(math.sqrt(2 * 0.125**2) / 2)
+    assert mean.accuracy_delta == pytest.approx((-0.5 + 0.25) / 2)
+    assert math.isnan(mean.accuracy_p)
+
+
+def test_a_method_that_lacks_a_task_has_no_average(tmp_path):
+    both = simple(tmp_path / "a", tasks=("one", "two"))
+    found = table(both, simple(tmp_path / "b", method="fly"))
+    assert found[found.task == "average"].method.tolist() == ["plain", "sps"]
+
+
+def test_runs_of_one_method_are_pooled_as_repeats(tmp_path):
+    """Per-token times 0.5 / 4 and 1.0 / 4 against 1.0 / 4 each: 2.0 / 1.5 together; 2 and 1 apart."""
+    found = table(simple(tmp_path / "a"), simple(tmp_path / "b", decode=1.0, seed=1, right=(1, 1, 1, 1)))
+    mine = row(found, method="sps")
+    assert (mine.repeats, mine.documents) == (2, 4)
+    assert mine.speedup_decode == pytest.approx(2 / 1.5)
+    assert mine.speedup_spread == pytest.approx(np.std([2, 1], ddof=1))
+    assert mine.accuracy == pytest.approx((0.75 + 1) / 2)
+    assert mine.accuracy_spread == pytest.approx(np.std([0.75, 1], ddof=1))
+    assert mine.accuracy_stderr == pytest.approx(np.std([1, 0.5, 1, 1], ddof=1) / 2)  # of the documents' means
+    assert mine.accuracy_test == "permutation"
+
+
+def test_a_method_is_set_against_the_baseline_of_its_own_run(tmp_path):
+    """A run on a slow afternoon: both of its methods took twice as long."""
+    samples, all_rounds = [], []
+    for doc in range(4):
+        base, mine = sample("plain", doc, 2.0), sample("fly", doc, 1.0)
+        samples += [base, mine]
+        all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
+    score_rows = scores("plain", (1, 1, 1, 0)) + scores("fly", (1, 1, 1, 0))
+    slow = StoredRun(write_run(tmp_path / "slow", samples, all_rounds, score_rows))
+    found = table(simple(tmp_path / "a"), slow)
+    assert row(found, method="fly").speedup_decode == pytest.approx(2)
+    assert row(found, method="sps").speedup_decode == pytest.approx(2)
+
+
+# Several baselines
+
+SECONDS = {"plain": 1.0, "sps": 0.5, "pool": 2.0, "share": 1.6}  # for 4 tokens each
+
+
+def mixed(folder, *, only=tuple(SECONDS), seconds=SECONDS, documents=4, baseline="plain", baselines=None, **options):
+    """plain and sps, and two that pool models: share is set against pool, which is a baseline as plain is."""
+    samples, all_rounds, score_rows = [], [], []
+    for name in only:
+        for doc in range(documents):
+            samples.append(sample(name, doc, seconds[name]))
+            steps = [(3, 1), (3, 1)] if name in ("sps", "share") else [(0, 0)] * 4
+            all_rounds += rounds(samples[-1], *steps)
+        right = {"plain": 4, "sps": 3, "pool": 2, "share": 1}[name]
+        score_rows += scores(name, [1] * right + [0] * (documents - right))
+    own = {"pool": "pool", "share": "pool"} if baselines is None else baselines
+    return StoredRun(write_run(folder, samples, all_rounds, score_rows, baseline=baseline, baselines=own, **options))
+
+
+def test_each_method_is_set_against_its_own_baseline(tmp_path):
+    found = table(mixed(tmp_path / "a"))
+    assert found[["method", "baseline"]].values.tolist() == [
+        ["plain", "plain"], ["sps", "plain"], ["pool", "pool"], ["share", "pool"],
+    ]  # fmt: skip
+    assert row(found, method="sps").speedup_decode == pytest.approx(2)
+    assert row(found, method="share").speedup_decode == pytest.approx(2 / 1.6)  # not 1 / 1.6
+    # with 0.25 s of prefill for 1 token: 2.25 s against 1.85 s
+    assert row(found, method="share").speedup_e2e == pytest.approx(2.25 / 1.85)
+    assert row(found, method="pool").speedup_decode == pytest.approx(1)
+    assert row(found, method="sps").accuracy_delta == pytest.approx(-0.25)
+    assert row(found, method="share").accuracy_delta == pytest.approx(-0.25)  # to plain: -0.75
+    assert math.isnan(row(found, method="pool").accuracy_delta)
+
+
+def test_methods_come_behind_their_baselines(tmp_path):
+    run = mixed(
+        tmp_path / "a",
+        only=("share", "plain", "pool", "sps"),
+        baseline="pool",
+        baselines={"plain": "plain", "sps": "plain"},
+    )
+    assert compare.measured([run]).methods == ["pool", "share", "plain", "sps"]
+
+
+def test_one_baseline_can_be_chosen_for_all(tmp_path):
+    found = compare.measured([mixed(tmp_path / "a")])
+    rows = compare.summary(found.against("plain"))
+    assert set(rows.baseline) == {"plain"}
+    assert row(rows, method="share").speedup_decode == pytest.approx(1 / 1.6)
+    none = compare.summary(found.against(None))
+    assert set(none.baseline) == {""} and none.speedup_decode.isna().all()
+
+
+def test_runs_with_other_baselines_compare_where_no_method_has_two(tmp_path):
+    """Each run has one of the families; as a whole their baselines differ."""
+    first = mixed(tmp_path / "a", only=("plain", "sps"), baselines={})
+    second = mixed(tmp_path / "b", only=("pool", "share"), baseline="pool", baselines={}, seed=1)
+    found = table(first, second)
+    assert row(found, method="sps").speedup_decode == pytest.approx(2)
+    assert row(found, method="share").speedup_decode == pytest.approx(2 / 1.6)
+    third = mixed(tmp_path / "c", baselines={}, seed=2)  # all against plain
+    with pytest.raises(
+        UserError, match=r"baseline \(pool: pool / plain, share: pool / plain\).*--allow-mismatch baseline"
+    ):
+        table(first, second, third)
+    rows = table(first, second, third, allowed=["baseline"])
+    assert row(rows, method="share").baseline == "pool"  # of the first run that has it
+
+
+def test_every_run_with_another_baseline_than_the_first_is_named(tmp_path):
+    """The third agrees with the second; what counts is the first that had the method."""
+    first = mixed(tmp_path / "a", baselines={})
+    others = [mixed(tmp_path / name, baselines={"share": "pool"}, seed=seed) for seed, name in enumerate("bc", 1)]
+    lines = compare.measured([first, *others], allowed=["baseline"]).mismatches
+    told = [line for line in lines if "share: plain / pool" in line]
+    assert len(told) == 2 and "/ b:" in told[0] and "/ c:" in told[1]
+
+
+def test_what_is_said_names_the_baseline_of_each(tmp_path):
+    found = table(mixed(tmp_path / "a"))
+    first, second = sentences(found)[:2]
+    assert first.startswith("sps: faster than plain on one (2.00 ×)")
+    assert second.startswith("share: faster than pool on one (1.25 ×)")
+    *_, speed, told = comparison.legend(found)
+    assert "per token of the baseline over" in speed
+    assert told == "baselines: plain of sps; pool of share"
+    (_, alone) = comparison.legend(table(simple(tmp_path / "b")))
+    assert "per token of plain over" in alone
+
+
+def test_the_drift_of_each_baseline_is_told(tmp_path):
+    """pool takes half as long again in the second half of the documents."""
+    run = mixed(tmp_path / "a", documents=20)
+    frame = pd.read_parquet(run.folder / "samples.parquet")
+    late = (frame.method == "pool") & (frame.doc_id >= 10)
+    frame.assign(decode_seconds=frame.decode_seconds.where(~late, 3.0)).to_parquet(run.folder / "samples.parquet")
+    found = compare.measured([run])
+    rows = compare.summary(found)
+    assert row(rows, method="sps").drift == 0 and row(rows, method="share").drift == pytest.approx(0.5)
+    (line,) = (one for one in comparison.warnings([run], rows, found) if "drift" in one)
+    assert line == "one: pool's time per token drifted by +50% within a run; repeat it"
+
+
+def test_the_drift_of_an_average_is_the_largest_with_its_sign(tmp_path):
+    """plain takes half the time in the second half of one task, and a fifth more in that of the other."""
+    samples, all_rounds, score_rows = [], [], []
+    for task, late in (("one", 0.5), ("two", 1.2)):
+        for doc in range(12):
+            base, mine = sample("plain", doc, 1.0 if doc < 6 else late, task=task), sample("sps", doc, 0.5, task=task)
+            samples += [base, mine]
+            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
+        score_rows += scores("plain", [1] * 12, task=task) + scores("sps", [1] * 12, task=task)
+    found = table(StoredRun(write_run(tmp_path / "a", samples, all_rounds, score_rows)))
+    drifts = {task: row(found, task=task, method="sps").drift for task in ("one", "two", "average")}
+    assert drifts == pytest.approx({"one": -0.5, "two": 0.2, "average": -0.5})
+
+
+def test_the_drift_of_pooled_runs_is_the_largest_with_its_sign(tmp_path):
+    runs = []
+    for seed, late in enumerate((0.5, 1.2)):
+        samples, all_rounds = [], []
+        for doc in range(12):
+            base, mine = sample("plain", doc, 1.0 if doc < 6 else late), sample("sps", doc, 0.5)
+            samples += [base, mine]
+            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
+        score_rows = scores("plain", [1] * 12) + scores("sps", [1] * 12)
+        runs.append(StoredRun(write_run(tmp_path / str(seed), samples, all_rounds, score_rows, seed=seed)))
+    assert row(table(*runs), method="sps").drift == pytest.approx(-0.5)
+
+
+def test_every_baseline_that_ran_at_other_speeds_is_named(tmp_path):
+    slow = SECONDS | {"pool": 4.0}
+    one, other = mixed(tmp_path / "a"), mixed(tmp_path / "b", seconds=slow, seed=1)
+    (line,) = compare.uneven(compare.measured([one, other]))
+    assert line == "one: pool ran at 1 to 2 tokens/s in these runs: compare speedups, not tokens/s"
+
+
+def test_namesakes_with_other_settings_are_told_apart(tmp_path):
+    one = simple(tmp_path / "a", settings={"sps": {"gamma": 4, "depth": 1}})
+    other = simple(tmp_path / "b", settings={"sps": {"gamma": 8, "depth": 1}})
+    assert set(table(one, other).method) == {"plain", "sps gamma=4", "sps gamma=8"}
+
+
+def test_samplings_are_kept_apart(tmp_path):
+    found = table(simple(tmp_path / "a"), simple(tmp_path / "b", decode=1.0, temperature=0.7, top_p=0.9))
+    assert row(found, sampling="greedy", method="sps").speedup_decode == pytest.approx(2)
+    assert row(found, sampling="T=0.7 top-p=0.9", method="sps").speedup_decode == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"environment": {"cpu": "slide rule"}}, "cpu"),
+        ({"environment": {"versions": {"torch": "2"}}}, "versions"),
+        ({"prompts": {("one", 2): "another prompt"}}, "prompts"),
+        ({"baseline": "sps"}, "baseline"),
+    ],
+)
+def test_unlike_runs_are_refused_unless_allowed(tmp_path, options, field):
+    one, other = simple(tmp_path / "a"), simple(tmp_path / "b", **options)
+    with pytest.raises(UserError, match=f"--allow-mismatch {field}"):
+        table(one, other)
+    mismatches = compare.measured([one, other], allowed=[field]).mismatches
+    assert len(mismatches) == 1 and mismatches[0].startswith("MISMATCH") and field in mismatches[0]
+
+
+def test_other_documents_are_refused(tmp_path):
+    short = simple(tmp_path / "b")
+    manifest = short.manifest
+    manifest["requests"] = manifest["requests"][:2]
+    files.write_json(tmp_path / "b" / "manifest.json", manifest)
+    with pytest.raises(UserError, match=r"documents \(one: 4 / 2\)"):
+        table(simple(tmp_path / "a"), StoredRun(tmp_path / "b"))
+
+
+def test_runs_of_other_tasks_compare(tmp_path):
+    found = table(simple(tmp_path / "a", tasks=("one",)), simple(tmp_path / "b", tasks=("two",)))
+    assert found.task.drop_duplicates().tolist() == ["one", "two", "average"]
+
+
+def test_what_a_run_does_not_tell_is_said(tmp_path):
+    run = simple(tmp_path / "a", environment={"cpu": None})
+    assert "cpu" in compare.measured([simple(tmp_path / "b"), run]).mismatches[0]
+
+
+def test_unfinished_and_foreign_folders_are_refused(tmp_path):
+    run = simple(tmp_path / "a")
+    (tmp_path / "a" / "scores.parquet").unlink()
+    with pytest.raises(UserError, match="--resume"):
+        table(run)
+    with pytest.raises(UserError, match="manifest"):
+        table(StoredRun(tmp_path))
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        table(StoredRun(tmp_path))
+
+
+def test_a_text_that_was_held_up_is_named(tmp_path):
+    """Document 3 of sps took 9 s where the others took 0.5 s; plain was even."""
+    samples, all_rounds = [], []
+    for doc in range(4):
+        base, mine = sample("plain", doc, 1.0), sample("sps", doc, 9.0 if doc == 3 else 0.5)
+        samples += [base, mine]
+        all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
+    run = write_run(tmp_path / "a", samples, all_rounds, scores("plain", (1,) * 4) + scores("sps", (1,) * 4))
+    (line,) = compare.stalled(compare.measured([StoredRun(run)]))
+    assert line.startswith("one, sps: 1 of 4 texts took over 5 times the median per token, 86% of the time")
+    assert compare.stalled(compare.measured([simple(tmp_path / "b")])) == []
+
+
+def test_runs_at_other_speeds_are_named(tmp_path):
+    slow, all_rounds = [], []
+    for doc in range(4):
+        slow.append(sample("plain", doc, 2.0))
+        all_rounds += rounds(slow[-1], *[(0, 0)] * 4)
+    run = StoredRun(write_run(tmp_path / "slow", slow, all_rounds, scores("plain", (1, 1, 1, 0))))
+    (line,) = compare.uneven(compare.measured([simple(tmp_path / "a"), run]))
+    assert line == "one: plain ran at 2 to 4 tokens/s in these runs: compare speedups, not tokens/s"
+    assert compare.uneven(compare.measured([simple(tmp_path / "b"), simple(tmp_path / "c")])) == []
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"plan": 1}'])
+def test_foreign_manifests_are_refused(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(UserError, match="no manifest of a run"):
+        table(StoredRun(tmp_path))
+
+
+def test_damaged_files_are_refused(tmp_path):
+    run = simple(tmp_path / "a")
+    manifest = json.loads((run.folder / "manifest.json").read_text())
+    for name in ("rounds", "samples", "scores"):
+        kept = (run.folder / f"{name}.parquet").read_bytes()
+        (run.folder / f"{name}.parquet").write_bytes(kept[: len(kept) // 2])
+        with pytest.raises(UserError, match=f"{name}.parquet is damaged"):
+            StoredRun(run.folder).scores()
+        (run.folder / f"{name}.parquet").unlink()
+        with pytest.raises(UserError, match="--resume"):
+            StoredRun(run.folder).scores()
+        (run.folder / f"{name}.parquet").write_bytes(kept)
+    for change, message in (({"schema": 99}, "later version"), ({"plan": {"suite": 3}}, "manifest.json")):
+        files.write_json(run.folder / "manifest.json", manifest | change)
+        with pytest.raises(UserError, match=message):
+            table(StoredRun(run.folder))
+
+
+def test_an_unknown_field_cannot_be_allowed(tmp_path):
+    with pytest.raises(UserError, match="no such field"):
+        compare.measured([simple(tmp_path / "a")], allowed=["bananas"])
+
+
+def test_failed_documents_are_counted_and_left_out(tmp_path):
+    samples = [sample("plain", 0), sample("plain", 1, 100.0), sample("sps", 0, 0.5)]
+    samples += [sample("sps", 1, finish="error", prefill=None) | {"decode_seconds": None}]
+    all_rounds = [one for s in samples if s["finish"] != "error" for one in rounds(s, *[(0, 0)] * 4)]
+    run = StoredRun(write_run(tmp_path / "a", samples, all_rounds, scores("plain", (1, 1)) + scores("sps", (1,))))
+    mine = row(table(run), method="sps")
+    assert (mine.errors, mine.documents, mine.speedup_decode) == (1, 1, 2)  # plain's 100 s do not count
+    assert math.isnan(mine.speedup_decode_low)  # one document has no interval
+
+
+def test_a_run_of_nothing_but_failures_has_a_table(tmp_path):
+    samples = [sample(name, 0, finish="error", prefill=None) | {"decode_seconds": None} for name in ("plain", "sps")]
+    run = StoredRun(write_run(tmp_path / "a", samples, [], []))
+    found = table(run)
+    assert found.errors.tolist() == [1, 1] and found.documents.tolist() == [0, 0]
+    assert found[["tau", "accuracy", "speedup_decode"]].isna().all(axis=None)
+
+
+def test_depths(tmp_path):
+    found = compare.depth_table(compare.measured([simple(tmp_path / "a")], with_depths=True))
+    assert found[["method", "depth", "cond_accept", "tested"]].values.tolist() == [
+        ["sps", 1, 1.0, 8],
+        ["sps", 2, 0.0, 8],
+        ["sps", 3, pytest.approx(math.nan, nan_ok=True), 0],
+    ]
+
+
+def verdict(**changes):
+    values = {"pair": "p", "sampling": "greedy", "task": "one", "method": "sps", "baseline": "plain"}
+    values |= {"speedup_decode": 1.5, "speedup_decode_low": 1.4, "speedup_decode_high": 1.6}
+    values |= {"speedup_e2e": math.nan, "speedup_e2e_low": math.nan, "speedup_e2e_high": math.nan}
+    return values | {"accuracy_delta": 0.0, "accuracy_p": 1.0} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "sps: faster than plain on one (1.50 ×); the same accuracy on one."),
+        ({"speedup_decode_low": 0.9}, "sps: not told apart in speed from plain on one (1.50 ×); the same accuracy"),
+        ({"speedup_decode_high": 0.9, "speedup_decode": 0.8, "speedup_decode_low": 0.7}, "sps: slower than plain on"),
+        ({"accuracy_delta": -0.1, "accuracy_p": 0.004}, "accuracy lower on one (−10.0 points, p = 0.004)"),
+        ({"accuracy_delta": 0.1, "accuracy_p": 0.00004}, "accuracy higher on one (+10.0 points, p < 0.001)"),
+        ({"accuracy_delta": -0.02, "accuracy_p": 0.4}, "may be chance on one (−2.0 points, p = 0.40)"),
+        ({"accuracy_delta": math.nan, "accuracy_p": math.nan}, "its accuracy is not compared"),
+        ({"speedup_decode_low": math.nan}, "its speed is not known"),
+        (
+            {"speedup_decode_low": math.nan, "speedup_e2e": 1.2, "speedup_e2e_low": 1.1, "speedup_e2e_high": 1.3},
+            "sps: faster than plain end to end on one (1.20 ×)",
+        ),
+    ],
+)
+def test_sentences(changes, expected):
+    assert expected in sentences(pd.DataFrame([verdict(**changes)]))[0]
+
+
+def test_sentences_correct_p_for_the_number_of_comparisons():
+    """0.03 alone is real; among three comparisons Holm makes it 0.09."""
+    rows = [verdict(task=t, accuracy_delta=-0.1, accuracy_p=p) for t, p in (("a", 0.03), ("b", 0.9), ("c", 0.8))]
+    alone = sentences(pd.DataFrame(rows[:1]))
+    assert "accuracy lower" in alone[0]
+    lines = sentences(pd.DataFrame(rows))
+    assert "accuracy lower" not in lines[0] and "p = 0.090" in lines[0] and "3 comparisons" in lines[1]
+
+
+def test_stored_summary_equals_the_recomputed_one(tmp_path):
+    run = simple(tmp_path / "a", tasks=("one", "two"))
+    found = table(run)
+    records.write_frame(tmp_path / "s.parquet", found)
+    back = records.read_frame(tmp_path / "s.parquet")
+    pd.testing.assert_frame_equal(back, found, check_dtype=False)
+    assert json.loads(found.to_json(orient="records"))[0]["method"] == "plain"

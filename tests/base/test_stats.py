@@ -1,0 +1,254 @@
+"""Intervals of speedups and tests of accuracy, against simulation, enumeration and statsmodels."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import bootstrap, kendalltau
+
+from specbench.base import stats
+from specbench.base.stats import Paired, average_speedup, difference, holm, mcnemar, rate_ratio, speedup
+
+Floats = NDArray[np.float64]
+TRUTH = 1.7
+
+
+def documents(rng: np.random.Generator, count: int, truth: float = TRUTH) -> Paired:
+    """Log-normal times of `count` documents; the baseline takes `truth` times as long a token on average."""
+
+    def factor(sigma: float) -> Floats:
+        return rng.lognormal(-(sigma**2) / 2, sigma, count)  # mean 1
+
+    base_tokens, tokens = rng.integers(20, 120, count).astype(float), rng.integers(20, 120, count).astype(float)
+    slowness = factor(0.3)  # of a document, for both
+    return Paired(base_tokens * truth * slowness * factor(0.2), base_tokens, tokens * slowness * factor(0.2), tokens)
+
+
+def paired(*columns: list[float]) -> Paired:
+    return Paired(*(np.array(column, float) for column in columns))
+
+
+def test_value_by_hand() -> None:
+    found = speedup(paired([2, 4], [10, 5], [1, 1], [8, 8]))
+    assert found is not None
+    assert found.value == pytest.approx((6 / 15) / (2 / 16))  # pooled, not a mean of ratios
+    # Only three different draws exist: document 0 twice, 1 twice, or both.
+    assert found.low == pytest.approx((2 / 10) / (1 / 8))
+    assert found.high == pytest.approx((4 / 5) / (1 / 8))
+
+
+def test_equal_times_give_a_sure_one() -> None:
+    found = speedup(paired([1, 2, 3], [4, 5, 9], [1, 2, 3], [4, 5, 9]))
+    assert found is not None and (found.value, found.low, found.high) == pytest.approx((1, 1, 1))
+
+
+@pytest.mark.parametrize("empty", range(4))
+def test_none_when_nothing_was_decoded(empty: int) -> None:
+    columns = [[1.0] * 3 for _ in range(4)]
+    columns[empty] = [0.0] * 3
+    assert speedup(paired(*columns)) is None
+    assert average_speedup([paired([1], [1], [1], [1]), paired(*columns)]) is None
+    assert speedup(paired([], [], [], [])) is None
+    assert average_speedup([]) is None
+
+
+def test_one_document_has_no_interval() -> None:
+    found = speedup(paired([3], [6], [1], [4]))
+    assert found is not None and found.value == 2
+    assert math.isnan(found.low) and math.isnan(found.high)
+
+
+def test_documents_that_end_with_the_prefill_are_no_trouble() -> None:
+    found = speedup(paired([1, 0], [5, 0], [0.5, 0], [5, 0]))
+    assert found is not None and (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
+
+
+def test_the_same_again() -> None:
+    task = documents(np.random.default_rng(1), 20)
+    first = speedup(task)
+    stats._weights.cache_clear()
+    assert speedup(task) == first
+
+
+def covered(simulated: list[list[Paired]], truth: float) -> float:
+    found = [average_speedup(tasks) for tasks in simulated]
+    return float(np.mean([one is not None and one.low <= truth <= one.high for one in found]))
+
+
+def test_interval_covers_the_truth() -> None:
+    rng = np.random.default_rng(2)
+    assert 0.93 <= covered([[documents(rng, 80)] for _ in range(3000)], TRUTH) <= 0.97
+
+
+def test_interval_of_an_average_covers_the_truth() -> None:
+    rng = np.random.default_rng(3)
+    truths, sizes = (1.2, 2.0, 2.5), (60, 90, 70)
+    runs = [[documents(rng, n, t) for n, t in zip(sizes, truths, strict=True)] for _ in range(1500)]
+    assert 0.93 <= covered(runs, sum(truths) / 3) <= 0.97
+
+
+def test_pairing_narrows_the_interval() -> None:
+    rng = np.random.default_rng(3)
+    tokens = np.full(50, 100.0)
+    base = rng.gamma(2, 1, 50) + 0.1
+    mine = base / 2 * rng.normal(1, 0.01, 50)
+    together = speedup(Paired(base, tokens, mine, tokens))
+    shuffled = speedup(Paired(base, tokens, rng.permutation(mine), tokens))
+    assert together is not None and shuffled is not None
+    assert together.value == pytest.approx(shuffled.value)
+    assert (together.high - together.low) * 5 < shuffled.high - shuffled.low
+
+
+def test_agrees_with_scipy() -> None:
+    task = documents(np.random.default_rng(4), 30, 2.5)
+    columns = (task.base_seconds, task.base_tokens, task.seconds, task.tokens)
+
+    def ratio(a: Floats, b: Floats, c: Floats, d: Floats, axis: int = -1) -> Floats:
+        return (a.sum(axis) / b.sum(axis)) / (c.sum(axis) / d.sum(axis))
+
+    options = {"paired": True, "vectorized": True, "method": "percentile", "n_resamples": 10_000}
+    expected = bootstrap(columns, ratio, rng=5, **options).confidence_interval
+    found = speedup(task)
+    assert found is not None
+    width = expected.high - expected.low
+    assert found.low == pytest.approx(expected.low, abs=0.05 * width)
+    assert found.high == pytest.approx(expected.high, abs=0.05 * width)
+    assert found.value == pytest.approx(float(ratio(*columns)))
+
+
+def test_average_of_one_task_is_its_speedup() -> None:
+    task = documents(np.random.default_rng(5), 12)
+    assert average_speedup([task]) == speedup(task)
+
+
+def test_average_is_the_mean_whatever_the_tasks_sizes() -> None:
+    small, large = paired([4, 4], [1, 1], [1, 1], [1, 1]), paired(*[[10.0] * 50] * 4)
+    found = average_speedup([small, large, large])
+    assert found is not None and (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), *[st.floats(1e-3, 1e3)] * 3)
+def test_units_do_not_matter(seed: int, seconds: float, tokens: float, slower: float) -> None:
+    """Other units of time and other tokens leave all as it is; a baseline k times as slow gives k times the speedup."""
+    task = documents(np.random.default_rng(seed), 9)
+    scaled = Paired(
+        task.base_seconds * seconds * slower, task.base_tokens * tokens, task.seconds * seconds, task.tokens * tokens
+    )
+    one, other = speedup(task), speedup(scaled)
+    assert one is not None and other is not None
+    expected = (one.value * slower, one.low * slower, one.high * slower)
+    assert (other.value, other.low, other.high) == pytest.approx(expected, rel=1e-9)
+
+
+def test_swapped_roles_turn_the_interval_round() -> None:
+    task = documents(np.random.default_rng(6), 40)
+    one = speedup(task)
+    other = speedup(Paired(task.seconds, task.tokens, task.base_seconds, task.base_tokens))
+    assert one is not None and other is not None
+    assert 1 / other.value == pytest.approx(one.value)
+    assert (1 / other.high, 1 / other.low) == pytest.approx((one.low, one.high), rel=1e-3)
+
+
+def test_rate_ratio_by_hand() -> None:
+    found = rate_ratio((np.array([1.0, 2.0]), np.array([4.0, 2.0])), (np.array([1.0, 0.0]), np.array([5.0, 3.0])))
+    assert found is not None and found.value == pytest.approx((3 / 6) / (1 / 8))
+
+
+def test_mcnemar_is_that_of_statsmodels_for_all_small_tables() -> None:
+    tables = pytest.importorskip("statsmodels.stats.contingency_tables")
+    for better, worse in itertools.product(range(16), repeat=2):
+        if better + worse:
+            expected = tables.mcnemar([[3, better], [worse, 2]], exact=True).pvalue
+            assert mcnemar(better, worse) == pytest.approx(expected, rel=1e-12), (better, worse)
+    assert mcnemar(0, 0) == 1
+
+
+def test_mcnemar_by_hand() -> None:
+    """Of 6 documents that only one solved, 5 or more on one side: 2 (6 + 1) / 2⁶."""
+    assert mcnemar(5, 1) == mcnemar(1, 5) == pytest.approx(14 / 64)
+
+
+def test_right_or_wrong_scores_are_told_apart_by_mcnemar() -> None:
+    mine, base = np.array([1, 1, 1, 1, 1, 0, 0, 1.0]), np.array([0, 0, 0, 0, 0, 1, 0, 1.0])
+    found = difference(mine, base)
+    assert (found.test, found.value, found.p) == ("mcnemar", 0.5, pytest.approx(14 / 64))
+    swapped = difference(base, mine)
+    assert (swapped.value, swapped.p) == (-0.5, found.p)
+
+
+def enumerated(change: list[Fraction]) -> Fraction:
+    """How many of all flips of signs move the sum at least as far from zero, as a share."""
+    zero = Fraction(0)
+    flips = itertools.product((1, -1), repeat=len(change))
+    sums = [abs(sum((s * c for s, c in zip(signs, change, strict=True)), zero)) for signs in flips]
+    return Fraction(sum(one >= abs(sum(change, zero)) for one in sums), len(sums))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(*[st.integers(0, 8)] * 2), min_size=2, max_size=8))
+def test_permutation_test_is_the_full_enumeration_for_few_documents(scores: list[tuple[int, int]]) -> None:
+    """Scores in eighths, never right or wrong only."""
+    scores = [*scores, (4, 4)]
+    mine, base = (np.array(column) / 8 for column in zip(*scores, strict=True))
+    found = difference(mine, base)
+    changes = [Fraction(a - b, 8) for a, b in scores]
+    assert found.test == "permutation"
+    assert found.value == pytest.approx(float(sum(changes) / len(changes)))
+    assert found.p == pytest.approx(float(enumerated(changes)))
+
+
+def test_permutation_test_of_many_documents_is_near_the_exact_one() -> None:
+    """The exact distribution of the sum of 40 changes in eighths, one document after the other."""
+    rng = np.random.default_rng(7)
+    eighths = rng.integers(-4, 6, 40)
+    ways = {0: 1}
+    for change in eighths.tolist():
+        step: dict[int, int] = {}
+        for at, count in ways.items():
+            for moved in (at + change, at - change):
+                step[moved] = step.get(moved, 0) + count
+        ways = step
+    exact = sum(count for at, count in ways.items() if abs(at) >= abs(eighths.sum())) / 2**40
+    assert 0.001 < exact < 0.9
+    base = np.full(40, 0.5)
+    spread = math.sqrt(exact * (1 - exact) / 10_000)
+    assert difference(base + eighths / 8, base).p == pytest.approx(exact, abs=5 * spread)
+
+
+def test_one_document_with_a_graded_score_tells_nothing() -> None:
+    found = difference(np.array([0.5]), np.array([0.25]))
+    assert (found.value, found.p, found.test) == (0.25, 1, "permutation")
+
+
+def test_equal_scores_and_none_at_all() -> None:
+    scores = np.array([0.5, 0.25])
+    assert (difference(scores, scores).value, difference(scores, scores).p) == (0, 1)
+    assert math.isnan(difference(np.empty(0), np.empty(0)).value) and difference(np.empty(0), np.empty(0)).p == 1
+
+
+def test_holm_is_that_of_statsmodels(monkeypatch: pytest.MonkeyPatch) -> None:
+    multitest = pytest.importorskip("statsmodels.stats.multitest")
+    monkeypatch.setattr("gc.collect", lambda: 0)  # it collects garbage at each call
+    rng = np.random.default_rng(9)
+    for _ in range(300):
+        ps = (rng.random(rng.integers(1, 12)) ** 4).round(2).tolist()  # small ones, large ones and ties
+        assert holm(ps) == pytest.approx(multitest.multipletests(ps, method="holm")[1].tolist(), rel=1e-12), ps
+
+
+def test_holm_by_hand() -> None:
+    """Of three: 3 × 0.01, 2 × 0.03, and 0.04 raised to the one before; what is unknown is not counted."""
+    assert holm([0.04, math.nan, 0.01, 0.03]) == pytest.approx([0.06, math.nan, 0.03, 0.06], nan_ok=True)
+    assert holm([]) == [] and holm([0.5, 0.6]) == [1, 1]
+
+
+def test_kendall_is_that_of_scipy() -> None:
+    rng = np.random.default_rng(8)
+    published, orders = rng.permutation(6), np.stack([rng.permutation(6) for _ in range(20)], 1)
+    expected = [kendalltau(published, order).statistic for order in orders.T]
+    assert stats.kendall(published.astype(float), orders.astype(float)) == pytest.approx(expected)

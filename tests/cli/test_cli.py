@@ -1,0 +1,518 @@
+"""The command as a user meets it: quick help, names that complete, and one line for everything that is wrong."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import yaml
+from oracle import tiny
+from typer.testing import CliRunner, Result
+
+from specbench.base.console import console
+from specbench.cli import app, measure
+from specbench.config import PACKAGE
+
+SUITES = Path(__file__).parents[2] / "suites"
+BUNDLED = SUITES / "pairs" / "weights" / "target"
+QUICK = 0.7  # seconds of processor time
+HEAVY = {"torch", "transformers", "pandas", "pyarrow", "lm_eval", "datasets", "scipy"}
+COMMANDS = ("run", "show", "compare", "list", "calibrate", "bench")
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    """Every test works in an empty folder."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def call(*arguments: str | Path) -> Result:
+    """Run the command as if in a new process, where no error before has turned the console to stderr."""
+    console.stderr = False
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: str | Path) -> str:
+    """The one line on stderr of a call that must fail with exit code 2 and leave no file behind."""
+    before = listing(Path.cwd())
+    result = call(*arguments)
+    assert result.exit_code == 2, f"{result.exit_code}: {result.exception!r}\n{result.output}"
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
+    assert listing(Path.cwd()) == before, "something was left behind"
+    return lines[0]
+
+
+def write(name: str, text: str) -> str:
+    Path(name).write_text(text)
+    return name
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory) -> str:
+    """`--pair` of two tiny models with 256 positions and the bundled tokenizer, in folders."""
+    root = tmp_path_factory.mktemp("pair")
+    for role, seed in (("target", 1), ("draft", 2)):
+        tiny("llama", seed, vocab=2048).save_pretrained(root / role)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(BUNDLED / file, root / role)
+    return f"target={root / 'target'},draft={root / 'draft'}"
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> SimpleNamespace:
+    """A run of a user's own method and suite on the bundled pair: its result and its folder."""
+    root, before = tmp_path_factory.mktemp("finished"), Path.cwd()
+    os.chdir(root)
+    try:
+        write("mine.yaml", "method: csd\ndescription: mine\nsettings: {gate_threshold: 0.5}\n")
+        write("short.yaml", "description: short\ntasks: [{task: gsm8k, fewshot: 1}]\nlimit: 1\n")
+        words = "run --method mine.yaml --method csd --suite short.yaml --set csd.gamma=4 --out done --seed 3"
+        result = call(*words.split())
+    finally:
+        os.chdir(before)
+    assert result.exit_code == 0, result.output
+    return SimpleNamespace(
+        result=result,
+        root=root,
+        folder=root / "done",
+        manifest=json.loads((root / "done" / "manifest.json").read_text()),
+    )
+
+
+# Help, lists, completion
+
+
+def quick(*arguments: str, **environment: str) -> str:
+    """The standard output of `specbench` in a process of its own, which must be quick and import nothing heavy."""
+    program = (
+        "import sys, atexit\n"
+        f"atexit.register(lambda: sys.stderr.write('HEAVY ' + ' '.join({HEAVY!r} & set(sys.modules)) + chr(10)))\n"
+        "sys.argv[0] = 'specbench'\n"
+        "from specbench.cli import main\n"
+        "main()\n"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"COLUMNS": "120", "PYTHONPATH": str(PACKAGE.parent)} | environment,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.split("HEAVY")[1].split() == [], "imports what help does not need"
+    assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < QUICK
+    return done.stdout
+
+
+def test_help_is_quick_and_in_panels():
+    text = quick("--help")
+    for panel in ("Measure", "Read", "Prepare", "Check"):
+        assert f"─ {panel} ─" in text
+    for command in COMMANDS:
+        assert f"│ {command} " in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_has_an_example(command):
+    text = quick(command, "--help") if command == "run" else call(command, "--help").stdout
+    assert f"specbench {command} " in text.split("Options")[0].split("Usage:")[1].split("\n", 1)[1]
+
+
+def test_lists_are_quick_and_complete():
+    text = quick("list")
+    methods = [path.stem for path in (SUITES / "methods").glob("*.yaml")]
+    pairs = [path.stem for path in (SUITES / "pairs").glob("*.yaml")]
+    suites = [path.stem for path in SUITES.glob("*.yaml")]
+    tasks = list(yaml.safe_load((SUITES / "tasks" / "index.yaml").read_text()))
+    for names in (methods, pairs, suites, tasks):
+        assert names and set(names) <= set(text.split())
+
+
+@pytest.mark.parametrize(
+    ("kind", "some", "other"),
+    [
+        ("pairs", "qwen2.5-72b-7b", "vanilla"),
+        ("methods", "csd-ocm", "pocket"),
+        ("suites", "summarization", "vanilla"),
+        ("suites", "specdecpp-frontier", "vanilla"),
+        ("tasks", "pocket_cnndm", "vanilla"),
+        ("tasks", "alpaca", "vanilla"),
+    ],
+)
+def test_list_of_one_kind(kind, some, other):
+    words = quick("list", kind).split()
+    assert some in words and other not in words
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected", "unexpected"),
+    [
+        ("run --method cs", {"csd", "csd-ocm", "csd-scg"}, "sps"),
+        ("run --suite s", {"smoke", "summarization"}, "math"),
+        ("run --pair po", {"pocket"}, "qwen3-32b-4b"),
+        ("calibrate --suite ma", {"math"}, "code"),
+        ("bench --pair pock", {"pocket"}, "qwen3-32b-4b"),
+    ],
+)
+def test_completion(typed, expected, unexpected):
+    line = f"specbench {typed}"
+    completion = {"_SPECBENCH_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    found = quick(**completion).split()
+    assert expected <= set(found) and unexpected not in found
+
+
+# What a good run keeps
+
+
+def test_bundled_tasks_stand_in_and_the_user_is_told_in_one_line(finished):
+    told = [line for line in finished.result.stdout.splitlines() if "pocket_gsm8k" in line and "stand in" in line]
+    assert len(told) == 1 and "pocket" in told[0]
+    assert [line["task"] for line in finished.manifest["plan"]["tasks"]] == ["pocket_gsm8k"]
+
+
+def test_manifest_has_methods_settings_and_sources(finished):
+    methods = {spec["name"]: spec for spec in finished.manifest["plan"]["methods"]}
+    assert set(methods) == {"vanilla", "mine", "csd"}
+    shipped = yaml.safe_load((SUITES / "methods" / "csd.yaml").read_text())["settings"]
+    assert methods["csd"]["settings"] == shipped | {"gamma": {"value": 4, "source": "user"}}
+    assert methods["mine"]["settings"] == shipped | {"gate_threshold": {"value": 0.5, "source": "user"}}
+    assert finished.manifest["plan"]["suite"] == "short" and finished.manifest["plan"]["seed"] == 3
+
+
+def test_next_steps_are_named_and_the_rows_are_there(finished):
+    text = finished.result.stdout
+    assert "specbench show done" in text and "specbench compare done" in text
+    shown = call("show", finished.folder, "--format", "json")
+    assert shown.exit_code == 0 and {"vanilla", "mine", "csd"} <= {row["method"] for row in json.loads(shown.stdout)}
+
+
+def test_resume_of_a_finished_run_repeats_nothing(finished, here):
+    shutil.copytree(finished.folder, here / "done")
+    before = (here / "done" / "samples.parquet").read_bytes()
+    result = call("run", "--resume", "done")
+    assert result.exit_code == 0, result.output
+    assert (here / "done" / "samples.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "sampling"),
+    [
+        ("run --suite specdecpp", "T=1 top-k=50"),
+        ("run --suite specdecpp --temperature 0", "greedy"),
+        ("run --suite specdecpp --top-k 0 --top-p 0.9", "T=1 top-p=0.9"),
+        ("run --suite specdecpp --temperature 0.5 --top-k 7", "T=0.5 top-k=7"),
+        ("run --suite math --method sps", "greedy"),
+        ("run --suite math --method sps --temperature 0.5", "T=0.5"),
+        ("sweep --suite specdecpp --method sps --param gamma=2,4", "T=1 top-k=50"),
+        ("sweep --suite specdecpp --method sps --param gamma=2,4 --top-k 5 --top-p 0.8", "T=1 top-k=5 top-p=0.8"),
+        ("sweep --suite specdecpp --method sps --param gamma=2,4 --temperature 0", "greedy"),
+    ],
+)
+def test_a_suites_sampling_counts_where_the_command_line_says_nothing(words, sampling, monkeypatch):
+    from specbench.run import command as commands
+
+    plans = []
+    monkeypatch.setattr(commands, "run", lambda plan, out, resume: plans.append(plan))
+    result = call(*words.split())
+    assert result.exit_code == measure.STOPPED, result.output
+    assert plans[0].sampling.name == sampling
+    assert plans[0].max_length == (512 if "specdecpp" in words else None)
+
+
+# Names and files
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("run --method cds --suite smoke", "csd"),
+        ("run --method csd --suite smok", "smoke"),
+        ("run --method csd --suite smoke --pair pockt", "pocket"),
+        ("run --method csd --suite smoke --baseline vanila", "vanilla"),
+        ("run --method csd --suite smoke --set csd.gama=3", "gamma"),
+        ("calibrate --suite mth", "math"),
+        ("calibrate --suite math --method cds", "csd"),
+        ("bench --pair pockt", "pocket"),
+    ],
+)
+def test_unknown_names(words, meant):
+    assert f"did you mean '{meant}'" in refused(*words.split())
+
+
+def test_unknown_task_and_key_in_a_suite_file():
+    write("own.yaml", "description: d\ntasks: [{task: gsm8kk}]")
+    assert "did you mean 'gsm8k'" in refused("run", "--method", "csd", "--suite", "own.yaml")
+    write("own.yaml", "description: d\ntasks: [{task: gsm8k}]\nsampling: {temprature: 1}")
+    assert "did you mean 'temperature'" in refused("run", "--method", "csd", "--suite", "own.yaml")
+    write("own.yaml", "description: d\nlimt: 3\ntasks: [{task: gsm8k}]")
+    assert "did you mean 'limit'" in refused("run", "--method", "csd", "--suite", "own.yaml")
+
+
+def test_malformed_and_missing_files():
+    write("bad.yaml", "tasks: [")
+    assert "bad.yaml" in refused("run", "--method", "csd", "--suite", "bad.yaml")
+    assert "bad.yaml" in refused("run", "--method", "bad.yaml", "--suite", "smoke")
+    assert "gone.yaml" in refused("run", "--method", "gone.yaml", "--suite", "smoke")
+    assert "gone.yaml" in refused("run", "--method", "csd", "--suite", "smoke", "--pair", "gone.yaml")
+
+
+def test_a_run_without_a_method_or_suite():
+    assert "--suite" in refused("run", "--method", "csd")
+    assert "--method" in refused("run", "--suite", "math")
+
+
+def test_two_methods_of_one_name_do_not_replace_each_other_in_silence():
+    write("csd.yaml", "method: csd\nsettings: {gamma: 2}")
+    assert "csd" in refused("run", "--method", "csd", "--method", "csd.yaml", "--suite", "smoke", "--limit", "1")
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--set sps.gamma=0", "gamma"),
+        ("--set sps.gamma=many", "gamma"),
+        ("--set sps.depth=3", "depth"),
+        ("--set csd.gamma=3", "csd"),
+        ("--set gamma=3", "METHOD.KEY=VALUE"),
+        ("--set sps.gamma=[", "sps.gamma"),
+        ("--temperature -1", "temperature"),
+        ("--temperature nan", "temperature"),
+        ("--top-p 0", "top_p"),
+        ("--top-p 1.5", "top_p"),
+        ("--top-k -1", "top_k"),
+        ("--device toaster", "toaster"),
+        ("--dtype float7", "float7"),
+        ("--data-dir gone", "gone"),
+        ("--apply-chat-template", "chat template"),
+    ],
+)
+def test_settings_that_cannot_be(options, said):
+    text = refused("run", "--method", "sps", "--suite", "summarization", "--limit", "1", *options.split())
+    assert said in text.replace("top-", "top_")
+
+
+# Models and data
+
+
+def test_models_of_other_tokenizers_do_not_decode_together(folders, here):
+    target, draft = (part.partition("=")[2] for part in folders.split(","))
+    shutil.copytree(draft, here / "draft")
+    words = json.loads((here / "draft" / "tokenizer.json").read_text())
+    vocabulary = words["model"]["vocab"]
+    rarest = max(vocabulary, key=vocabulary.get)
+    merges = words["model"]["merges"]
+    words["model"]["merges"] = [m for m in merges if "".join(m if isinstance(m, list) else m.split(" ")) != rarest]
+    vocabulary["zzzzzz"] = vocabulary.pop(rarest)
+    (here / "draft" / "tokenizer.json").write_text(json.dumps(words))
+    words = ["run", "--method", "cos", "--suite", "pocket", "--allow-code-execution"]
+    text = refused(*words, "--pair", f"target={target},draft={here / 'draft'}")
+    assert "another tokenizer" in text and "need one vocabulary" in text
+
+
+def unreached(here: Path, *arguments: str) -> str:
+    """The one line of `specbench run` in a process whose hub is a closed port; it must not try again for long."""
+    unset = {"HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"}
+    hub = {"PYTHONPATH": str(PACKAGE.parent), "HF_HOME": str(here.parent / "hub"), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-m", "specbench.cli", "run", *arguments],
+        capture_output=True,
+        text=True,
+        env={key: value for key, value in os.environ.items() if key not in unset} | hub,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    worked = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert time.monotonic() - began < 10 + 4 * worked, "it waited, which a busy machine does not explain"
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 2 and len(lines) == 1, done.stderr
+    assert listing(here) == []
+    return lines[0]
+
+
+def test_data_that_cannot_be_reached(folders, here):
+    text = unreached(here, "--method", "csd", "--suite", "math", "--pair", folders)
+    for said in ("openai/gsm8k", "gsm8k_test.jsonl", "--data-dir", "pocket_gsm8k"):
+        assert said in text
+
+
+def test_models_that_cannot_be_reached(here):
+    text = unreached(
+        here, "--method", "sps", "--suite", "summarization", "--pair", "target=owner/big,draft=owner/small"
+    )
+    assert "owner/big" in text and "safetensors" in text
+
+
+def test_data_folder_without_the_file(folders, here):
+    (here / "data").mkdir()
+    text = refused("run", "--method", "csd", "--suite", "math", "--pair", folders, "--data-dir", "data")
+    assert "gsm8k_test.jsonl" in text and "pocket_gsm8k" in text
+
+
+def test_prompts_longer_than_the_context(folders):
+    write("long.yaml", "description: d\nlimit: 1\ntasks: [{task: pocket_gsm8k, fewshot: 12}]")
+    text = refused("run", "--method", "sps", "--suite", "long.yaml", "--pair", folders)
+    assert "pocket_gsm8k" in text and "256" in text and "shots" in text
+
+
+def test_models_that_are_not_there(here):
+    text = refused("run", "--method", "sps", "--suite", "summarization", "--pair", "target=no/folder/here,draft=x")
+    assert "no/folder/here" in text and "config.json" in text
+
+
+def test_a_method_that_needs_a_draft_and_a_pair_without(folders):
+    write("own.yaml", "description: d\nlimit: 1\ntasks: [{task: pocket_gsm8k}]")
+    text = refused("run", "--method", "sps", "--suite", "own.yaml", "--pair", folders.split(",")[0])
+    assert "no draft model" in text
+
+
+def test_models_whose_cache_cannot_roll_back(folders, here):
+    from transformers import MambaConfig, MambaForCausalLM
+
+    target, _ = (part.partition("=")[2] for part in folders.split(","))
+    shutil.copytree(target, here / "mamba")
+    MambaForCausalLM(MambaConfig(vocab_size=2048, hidden_size=32, num_hidden_layers=2)).save_pretrained(here / "mamba")
+    text = refused(
+        "run", "--method", "sps", "--suite", "summarization", "--pair", f"target={target},draft={here / 'mamba'}"
+    )
+    assert "MambaForCausalLM" in text and "roll" in text
+
+
+def test_pickled_weights(folders, here):
+    import torch
+
+    target, _ = (part.partition("=")[2] for part in folders.split(","))
+    shutil.copytree(target, here / "old")
+    (here / "old" / "model.safetensors").unlink()
+    torch.save(tiny("llama", vocab=2048).state_dict(), here / "old" / "pytorch_model.bin")
+    text = refused("run", "--method", "vanilla", "--suite", "summarization", "--pair", f"target={here / 'old'}")
+    assert "--allow-pickle" in text
+
+
+def test_memory_of_another_tokenizer_and_no_memory(here):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = Counter({(3, 4): 2})
+    table = pa.table(
+        {"draft_token": [d for d, _ in rows], "target_token": [t for _, t in rows], "count": list(rows.values())}
+    )
+    pq.write_table(table.replace_schema_metadata({"tokenizer": "0123456789abcdef"}), here / "m.parquet")
+    words = ["run", "--method", "csd", "--suite", "smoke", "--limit", "1", "--set"]
+    assert "specbench calibrate" in refused(*words, "csd.memory=m.parquet")
+    assert "specbench calibrate" in refused(*words, "csd.memory=gone.parquet")
+
+
+# Run folders
+
+
+def test_a_folder_that_exists(finished, here):
+    (here / "mine").mkdir()
+    write("mine/notes.txt", "not to be lost")
+    assert "--resume" not in refused("run", "--method", "csd", "--suite", "smoke", "--out", "mine")
+    write("mine/manifest.json", "{}")
+    text = refused("run", "--method", "csd", "--suite", "smoke", "--out", "mine")
+    assert "--resume mine" in text and "--out" in text
+
+
+@pytest.mark.parametrize("name", ["gone", "."])
+def test_resume_of_what_is_no_run(name):
+    assert "manifest.json" in refused("run", "--resume", name)
+    assert "manifest.json" in refused("show", name) or "no finished run" in refused("show", name)
+
+
+def test_resume_of_a_broken_manifest(here):
+    (here / "broken").mkdir()
+    (here / "broken" / "manifest.json").write_text("{")
+    assert "broken" in refused("run", "--resume", "broken")
+
+
+def test_resume_with_other_settings(finished, monkeypatch):
+    monkeypatch.chdir(finished.root)
+    words = ["run", "--resume", "done", "--suite", "short.yaml", "--set", "csd.gamma=4", "--seed", "3"]
+    text = refused(*words, "--method", "mine.yaml", "--method", "csd", "--repeats", "2")
+    assert "repeats" in text and "--resume" in text
+    assert "methods" in refused(*words, "--method", "csd")
+
+
+@pytest.mark.parametrize("option", ["--seed 9", "--set csd.gamma=2", "--method sps"])
+def test_resume_does_not_ignore_options(finished, monkeypatch, option):
+    """An option that a resumed run would not follow is refused, not dropped in silence."""
+    monkeypatch.chdir(finished.root)
+    assert "resume" in refused("run", "--resume", "done", *option.split())
+
+
+def test_a_full_disk(monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(total=10**12, used=10**12, free=3 * 2**20))
+    text = refused("run", "--method", "csd", "--suite", "smoke")
+    assert "3 MiB" in text and "--out" in text
+
+
+def test_show_and_compare_of_what_is_no_run(finished):
+    assert "gone" in refused("compare", finished.folder, "gone")
+
+
+def test_a_sweep_is_one_run_with_a_method_for_each_point(tmp_path):
+    out = tmp_path / "sweep"
+    result = CliRunner().invoke(
+        app,
+        ["sweep", "--method", "sps", "--param", "gamma=2,3", "--suite", "smoke", "--limit", "1", "--out", str(out)],
+    )
+    assert result.exit_code == 0, result.output
+    assert "sps[gamma=2]" in result.output and "sps[gamma=3]" in result.output
+    samples = pd.read_parquet(out / "samples.parquet")
+    assert set(samples.method) == {"vanilla", "sps[gamma=2]", "sps[gamma=3]"}
+
+
+def test_plots_of_the_command_line_are_those_there_are():
+    from specbench.cli.read import Plot
+    from specbench.report.plots.kinds import KINDS
+
+    assert [plot.value for plot in Plot] == list(KINDS)
+
+
+def test_a_suite_that_brings_its_methods_needs_none(here):
+    text = "description: two\ntasks: [{task: gsm8k}]\nmethods: [{method: sps, settings: {gamma: 3}}, {method: csd}]\n"
+    write("mine.yaml", text)
+    result = call("run", "--suite", "mine.yaml", "--limit", "1", "--split", "validation", "--out", "made")
+    assert result.exit_code == 0, result.output
+    manifest = json.loads((here / "made" / "manifest.json").read_text())
+    assert [m["name"] for m in manifest["plan"]["methods"]] == ["vanilla", "sps[gamma=3]", "csd"]
+    assert manifest["plan"]["split"] == "validation"
+    other = call("run", "--suite", "mine.yaml", "--method", "sps", "--limit", "1", "--out", "tested")
+    assert other.exit_code == 0, other.output
+    tested = json.loads((here / "tested" / "manifest.json").read_text())
+    assert [m["name"] for m in tested["plan"]["methods"]] == ["vanilla", "sps"]
+    assert tested["requests"] != manifest["requests"], "validation documents are others"
+
+
+def test_suites_without_methods_and_splits_that_do_not_exist():
+    assert "--method csd --suite math" in refused("run", "--suite", "math")
+    assert "no documents of a split 'sometimes'" in refused(
+        "run", "--method", "sps", "--suite", "math", "--split", "sometimes", "--out", "x"
+    )
+
+
+def test_merging_what_is_no_memory(here):
+    write("words.parquet", "words")
+    assert "is damaged" in refused("merge", "words.parquet", "--out", "all.parquet")
+    assert "specbench calibrate" in refused("merge", "gone.parquet", "--out", "all.parquet")

@@ -1,0 +1,56 @@
+"""Speculative sampling's own rule on rows written down by hand, also where they are not the target's own."""
+
+import math
+
+import pytest
+import torch
+from gates import DEVICE, GREEDY
+
+from specbench.engine.accept import exact
+from specbench.engine.types import Draft, Sampling, Scored
+
+# Three drafted tokens of a vocabulary of four. The fused rows prefer 2, 1, 0 and then 3; the target's own 2, 3, 0.
+FUSED = [[0.0, 1.0, 3.0, 2.0], [0.0, 5.0, 1.0, 4.0], [2.0, 1.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]]
+OWN = [[0.0, 1.0, 3.0, 2.0], [0.0, 1.5, 1.0, 4.0], [2.0, 1.0, 0.0, 1.0]]
+
+
+def verdict(drafted, sampling=GREEDY, own=OWN, fused=FUSED, probs=None):
+    def rows(values):
+        return torch.tensor(values, dtype=torch.float64, device=DEVICE)
+
+    draft = Draft(torch.tensor(drafted, device=DEVICE), None if probs is None else rows(probs))
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    return exact(draft, Scored(rows(fused), None if own is None else rows(own)), sampling, rng)
+
+
+def test_what_the_targets_own_logits_would_have_refused_is_told_as_rescued():
+    found = verdict([2, 1, 0])
+    assert (found.accepted, found.token, found.rescued) == (3, 3, (1,))
+    assert found.targets == [2, 3, 0]
+    assert found.ratios == pytest.approx([1, math.exp(1.5 - 4), 1])
+    assert found.decisions() == ["accepted", "rescued", "accepted"]
+
+
+def test_nothing_behind_a_refusal_is_rescued():
+    """The fused rows refuse 2 for 1 at the second place, where the target itself wants 3."""
+    found = verdict([2, 2, 0])
+    assert (found.accepted, found.token, found.rescued) == (1, 1, ())
+    assert found.targets == [2, 3, 0]
+    assert found.ratios == pytest.approx([1, math.exp(1 - 4), 1])
+    assert found.decisions() == ["accepted", "rejected", "unread"]
+
+
+def test_on_the_targets_own_logits_nothing_is_rescued():
+    found = verdict([2, 1, 3], own=None)
+    assert (found.accepted, found.token, found.rescued, found.targets) == (2, 0, (), [2, 1, 0])
+    assert found.ratios == pytest.approx([1, 1, math.exp(-1)])
+
+
+def test_drawn_tokens_are_never_called_rescued():
+    """A draft that is drawn from what it is tested against always stands, whatever the target's own logits say."""
+    sampling = Sampling(1.0)
+    probs = torch.tensor(FUSED[:3], dtype=torch.float64).softmax(-1).tolist()
+    found = verdict([1, 1, 1], sampling, probs=probs)
+    assert (found.accepted, found.rescued, found.targets) == (3, (), [2, 3, 0])
+    assert found.ratios == pytest.approx([math.exp(-2), math.exp(1.5 - 4), math.exp(-1)])
+    assert found.confidences == pytest.approx([row[1] for row in probs])

@@ -1,0 +1,264 @@
+"""Heads that read a draft model: whose they are, shapes of any size, and those that others released."""
+
+import json
+
+import oracle
+import pytest
+import torch
+from made_runs import TOKENIZER
+from safetensors.torch import save_file
+from test_judge import retold
+from test_judge_training import Words
+from torch import nn
+from typer.testing import CliRunner
+
+from specbench.cli import app
+from specbench.config import UserError
+from specbench.engine.models.heads import SHIPPED, fingerprint, read_head, write_head
+from specbench.engine.models.pair import Pair
+from specbench.methods import judge, specdecpp
+from specbench.training.specdecpp import released
+
+WIDTH = 32
+CPU = torch.device("cpu")
+
+
+def tensors(blocks: int = 2, width: int = WIDTH) -> dict[str, torch.Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    shapes = {"blocks.weight": (blocks, width, width), "blocks.bias": (blocks, width)}
+    shapes |= {"out.weight": (2, width), "out.bias": (2,)}
+    return {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
+
+
+def made(target=None, draft=None) -> Pair:
+    both = oracle.tiny_pair("llama")
+    return Pair("made", {"target": target or both[0], "draft": draft or both[1]}, TOKENIZER)
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return made()
+
+
+@pytest.fixture
+def file(tmp_path, pair):
+    path = tmp_path / "head.safetensors"
+    write_head(path, "specdecpp", tensors(), pair, {"depth": 2}, "draft")
+    return path
+
+
+def read(path, pair):
+    return read_head(path, "specdecpp", pair, specdecpp.SHAPES, "draft")
+
+
+@pytest.mark.parametrize("blocks", (0, 1, 2, 5))
+def test_any_number_of_blocks_comes_back(tmp_path, pair, blocks):
+    write_head(tmp_path / "h", "specdecpp", tensors(blocks), pair, {"depth": blocks}, "draft")
+    found = read(tmp_path / "h", pair)
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in tensors(blocks).items())
+    assert specdecpp.acceptance_head(found, CPU).log_odds(torch.randn(7, WIDTH)).shape == (7,)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        ({"blocks.weight": torch.zeros(WIDTH, WIDTH)}, "not those of a head for specdecpp"),
+        ({"more": torch.zeros(1)}, "not those of a head for specdecpp"),
+        ({"out.bias": torch.tensor([0, torch.inf])}, "not finite"),
+    ],
+)
+def test_tensors_that_are_no_acceptance_head(tmp_path, pair, spoil, message):
+    write_head(tmp_path / "h", "specdecpp", {**tensors(), **spoil}, pair, {"depth": 2}, "draft")
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "h", pair)
+
+
+def test_sizes_that_are_named_must_be_met(file, pair):
+    exact = {name: tuple(tensor.shape) for name, tensor in tensors().items()}
+    assert read_head(file, "specdecpp", pair, exact, "draft").trained == {"depth": 2}
+    with pytest.raises(UserError, match="not those of a head for specdecpp"):
+        read_head(file, "specdecpp", pair, {**exact, "blocks.weight": (-1, WIDTH, 31)}, "draft")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "trained"),
+    [
+        ({"blocks.weight": torch.zeros(2, WIDTH, 31)}, {"depth": 2}),
+        ({"out.weight": torch.zeros(2, WIDTH + 1)}, {"depth": 2}),
+        ({"out.weight": torch.zeros(2, WIDTH - 1)}, {"depth": 2}),
+        ({}, {"depth": 3}),
+        ({}, {}),
+    ],
+)
+def test_layers_that_do_not_fit_together(tmp_path, pair, spoil, trained):
+    write_head(tmp_path / "h", "specdecpp", {**tensors(), **spoil}, pair, trained, "draft")
+    with pytest.raises(UserError, match="is damaged"):
+        specdecpp.acceptance_head(read(tmp_path / "h", pair), CPU)
+
+
+def test_a_head_of_the_draft_belongs_to_both_models(file, pair):
+    changed = [oracle.tiny("llama", seed=5) for _ in range(2)]
+    assert fingerprint(changed[0]) not in {fingerprint(model) for model in pair.models.values()}
+    for other, message in (
+        (made(target=changed[0]), "whose target has other weights"),
+        (made(draft=changed[1]), "whose draft has other weights"),
+        (made(draft=oracle.tiny("llama", hidden_size=40)), "reads 32 values, but the draft of made has 40"),
+        (Pair("made", pair.models, Words()), "another tokenizer"),
+        (Pair("made", {"target": pair.models["target"]}, TOKENIZER), "has no draft model"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            read(file, other)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_head_of_the_target_belongs_to_that_alone(tmp_path, pair):
+    write_head(tmp_path / "h", "judge", {"weight": torch.ones(WIDTH), "bias": torch.tensor(0.0)}, pair, {})
+    assert (
+        read_head(tmp_path / "h", "judge", made(draft=oracle.tiny("llama", seed=5)), judge.shapes(pair)).trained == {}
+    )
+
+
+def test_who_is_read_must_agree(file, pair):
+    with pytest.raises(UserError, match="it reads the draft, and a head for specdecpp reads the target"):
+        read_head(file, "specdecpp", pair, specdecpp.SHAPES)
+    retold(file, draft=None)
+    with pytest.raises(UserError, match="whose draft has other weights"):
+        read(file, pair)
+
+
+def test_heads_from_before_they_said_whom_they_read(pocket):
+    """The shipped judge is one of them."""
+    found = read_head(SHIPPED / "judge-pocket.safetensors", "judge", pocket, judge.shapes(pocket))
+    assert found.trained["swaps"] > 0 and found.tensors["weight"].std() > 0
+
+
+# Released heads, written here in the authors' layout and gone through by torch's own layers
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + nn.functional.silu(self.linear(x))
+
+
+class Head(nn.Module):
+    def __init__(self, blocks: list[Block], width: int = WIDTH) -> None:
+        super().__init__()
+        self.model = nn.Sequential(*blocks, nn.Linear(width, 2))
+
+
+def checkpoint(folder, head: Head, layers: int, kind: str = "safe", width: int = WIDTH):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"hidden_size": width, "num_layers": layers}))
+    if kind == "pickled":
+        torch.save(head.state_dict(), folder / "pytorch_model.bin")
+    elif kind == "every":
+        save_file({name: x.clone() for name, x in head.state_dict().items()}, folder / "model.safetensors")
+    else:  # what several names share is stored once
+        known: dict[int, str] = {}
+        kept = {n: x for n, x in head.state_dict().items() if known.setdefault(x.data_ptr(), n) == n}
+        save_file(kept, folder / "model.safetensors")
+    return folder
+
+
+def shared(layers: int) -> Head:
+    torch.manual_seed(layers)
+    return Head([Block(WIDTH)] * layers)
+
+
+@pytest.mark.parametrize("kind", ("safe", "every", "pickled"))
+@pytest.mark.parametrize("layers", (0, 1, 3))
+def test_a_released_head_gives_what_its_own_layers_give(tmp_path, pair, monkeypatch, kind, layers):
+    monkeypatch.setattr(released, "load_models", lambda *_: pair)
+    original, out = shared(layers), tmp_path / "h.safetensors"
+    made_of = released.import_head(checkpoint(tmp_path / "best", original, layers, kind), "pocket", out)
+    head = read(made_of, pair)
+    assert (head.trained["depth"], head.trained["weight"], head.trained["released"]) == (layers, 6, "best")
+    assert head.trained["shared_blocks"] is (layers > 1) and len(head.tensors["blocks.weight"]) == min(layers, 1)
+    states = torch.randn(50, WIDTH)
+    with torch.no_grad():
+        expected = original.model(states).softmax(-1)[:, 1]
+    found = specdecpp.acceptance_head(head, CPU).log_odds(states).sigmoid()
+    assert torch.allclose(found, expected, atol=1e-6, rtol=0) and expected.std() > 0.05
+
+
+def test_blocks_that_differ_are_kept_each(tmp_path, pair, monkeypatch):
+    monkeypatch.setattr(released, "load_models", lambda *_: pair)
+    original = Head([Block(WIDTH) for _ in range(3)])
+    folder = checkpoint(tmp_path / "own", original, 3)
+    head = read(released.import_head(folder, "pocket", tmp_path / "h"), pair)
+    assert head.tensors["blocks.weight"].shape[0] == 3 and not head.trained["shared_blocks"]
+    states = torch.randn(50, WIDTH)
+    with torch.no_grad():
+        expected = original.model(states).softmax(-1)[:, 1]
+    assert torch.allclose(specdecpp.acceptance_head(head, CPU).log_odds(states).sigmoid(), expected, atol=1e-6, rtol=0)
+
+
+def lacking(head: Head, name: str) -> dict[str, torch.Tensor]:
+    return {key: x.clone() for key, x in head.state_dict().items() if key != name}
+
+
+def spoilt(folder, how: str):
+    safe = folder / "model.safetensors"
+    if how == "no config":
+        (folder / "config.json").unlink()
+    elif how == "odd config":
+        (folder / "config.json").write_text("[3]")
+    elif how == "no width":
+        (folder / "config.json").write_text('{"num_layers": 2}')
+    elif how == "other depth":
+        (folder / "config.json").write_text(json.dumps({"hidden_size": WIDTH, "num_layers": 3}))
+    elif how == "no tensors":
+        safe.unlink()
+    elif how == "cut":
+        safe.write_bytes(safe.read_bytes()[:-8])
+    elif how == "pickled code":
+        safe.unlink()
+        torch.save({"model.0.linear.weight": CliRunner()}, folder / "pytorch_model.bin")
+    elif how == "a gap":
+        save_file(lacking(Head([Block(WIDTH) for _ in range(2)]), "model.1.linear.bias"), safe)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("no config", r"no file .*config.json"),
+        ("odd config", r"no JSON object"),
+        ("no width", r"config.json: hidden_size: field required"),
+        ("other depth", r"no acceptance head of 3 blocks"),
+        ("no tensors", r"neither model.safetensors nor"),
+        ("cut", r"is damaged"),
+        ("pickled code", r"is damaged"),
+        ("a gap", r"no acceptance head of 2 blocks"),
+    ],
+)
+def test_what_is_no_released_head_is_one_line(tmp_path, how, message):
+    folder = checkpoint(tmp_path / "best", Head([Block(WIDTH) for _ in range(2)]), 2, "every")
+    spoilt(folder, how)
+    with pytest.raises(UserError, match=message) as caught:
+        released.read_released(folder)
+    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
+
+
+def test_the_import_command(tmp_path, pair, monkeypatch):
+    monkeypatch.setattr(released, "load_models", lambda *_: pair)
+    folder, out = checkpoint(tmp_path / "best", shared(3), 3), tmp_path / "head.safetensors"
+    words = ["import", "specdecpp-head", str(folder)]
+    for more, message in (
+        (["--out", str(out)], "takes one folder, --pair"),
+        (["--pair", "pocket", "--method", "x"], "nothing else"),
+        (["--pair", "pocket", "--by-category"], "has no categories"),
+    ):
+        result = CliRunner().invoke(app, [*words, *more])
+        assert result.exit_code == 2 and message in result.output
+    result = CliRunner().invoke(app, [*words, "--pair", "pocket", "--out", str(out)])
+    assert result.exit_code == 0 and "specdecpp.head=" in result.output
+    assert read(out, pair).trained["depth"] == 3
+    result = CliRunner().invoke(app, [*words, "--pair", "pocket", "--out", str(out)])
+    assert result.exit_code == 2 and "exists" in result.output
+    narrow = checkpoint(tmp_path / "narrow", Head([Block(16)], 16), 1, width=16)
+    result = CliRunner().invoke(app, ["import", "specdecpp-head", str(narrow), "--pair", "pocket"])
+    assert result.exit_code == 2 and "reads 16 values, but the draft of made has 32" in result.output

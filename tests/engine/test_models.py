@@ -1,0 +1,332 @@
+"""Pairs of models from folders: what fits together is loaded and cut to one vocabulary, the rest is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from oracle import ARCHITECTURES, tiny
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from specbench.config import ModelSpec, PairSpec, UserError
+from specbench.engine.models.pair import check_rollback, load_pair, vocabulary_hash
+from specbench.engine.session import Session
+
+WORDS = 90  # of the tests' tokenizers; the models have a few embedding rows more
+PROMPT = [5, 9, 17, 3, 44, 8]
+
+
+def tokenizer(last: str = "last", extra: tuple[str, ...] = ()) -> PreTrainedTokenizerFast:
+    """A word tokenizer of `WORDS` tokens and `extra` special ones added behind; its end token has id 1."""
+    vocabulary = {"<unknown>": 0, "<end>": 1} | {f"w{i}": i for i in range(2, WORDS - 1)} | {last: WORDS - 1}
+    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", unk_token="<unknown>")
+    made.add_special_tokens({"additional_special_tokens": list(extra)})
+    return made
+
+
+def save(folder: Path, model, words: PreTrainedTokenizerFast | None = None) -> ModelSpec:
+    model.save_pretrained(folder)
+    (words or tokenizer()).save_pretrained(folder)
+    return ModelSpec(model=str(folder), dtype="float64")
+
+
+def pair_of(target: ModelSpec, draft: ModelSpec | None = None) -> PairSpec:
+    return PairSpec(name="tiny", description="", target=target, draft=draft)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> ModelSpec:
+    return save(tmp_path_factory.mktemp("llama"), tiny("llama"))
+
+
+def refused(spec: PairSpec, **options) -> str:
+    """The one line that refuses a pair."""
+    with pytest.raises(UserError) as caught:
+        load_pair(spec, "cpu", **options)
+    text = str(caught.value)
+    assert text and "\n" not in text
+    return text
+
+
+# What loads
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_pairs_of_every_architecture_load_and_give_the_models_logits(tmp_path, architecture):
+    original = {"target": tiny(architecture, 1), "draft": tiny(architecture, 2)}
+    specs = {role: save(tmp_path / role, model) for role, model in original.items()}
+    pair = load_pair(pair_of(specs["target"], specs["draft"]), "cpu", "float64")
+    for role, model in original.items():
+        assert pair.models[role].dtype == torch.float64 and not pair.models[role].training
+        with torch.no_grad():
+            expected = model(torch.tensor([PROMPT])).logits[0]
+        torch.testing.assert_close(pair.session(role).forward(PROMPT).logits, expected, rtol=0, atol=1e-4)
+    assert pair.context == 256
+    assert pair.device == torch.device("cpu")
+
+
+def test_sliding_windows_roll_back(tmp_path):
+    """A window shorter than the text: rolled back and fed again, the logits are those of the whole text."""
+    model = tiny("gemma2", sliding_window=4)
+    pair = load_pair(pair_of(save(tmp_path, model)), "cpu", "float64")
+    session = pair.session("target")
+    session.forward(list(range(2, 30)))
+    session.truncate(3)
+    session.forward([60, 61, 62, 63, 64, 65])
+    session.truncate(12 - 6)
+    found = session.forward([7, 8, 9, 10]).logits[-1]
+    with torch.no_grad():
+        expected = model(torch.tensor([[2, 3, 4, 60, 61, 62, 7, 8, 9, 10]])).logits[0, -1]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+def test_padded_vocabularies_are_cut_to_the_shared_part(tmp_path):
+    big, small = tiny("llama", 1, vocab=128), tiny("llama", 2, vocab=96)
+    pair = load_pair(pair_of(save(tmp_path / "target", big), save(tmp_path / "draft", small)), "cpu", "float64")
+    assert pair.vocabulary == 96
+    for role, model in (("target", big), ("draft", small)):
+        logits = pair.session(role).forward(PROMPT).logits
+        assert logits.shape == (len(PROMPT), 96)
+        with torch.no_grad():
+            torch.testing.assert_close(logits, model(torch.tensor([PROMPT])).logits[0, :, :96], rtol=0, atol=1e-4)
+    assert pair.session("target").restart(PROMPT).logits.shape == (1, 96)
+
+
+def test_dtypes(saved):
+    spec = saved.model_copy(update={"dtype": "bfloat16"})
+    assert load_pair(pair_of(spec), "cpu").models["target"].dtype == torch.float32, "on a CPU auto is float32"
+    for name in ("float32", "float64", "bfloat16"):
+        pair = load_pair(pair_of(spec), "cpu", name)
+        assert pair.models["target"].dtype == getattr(torch, name)
+        assert pair.describe()["target"]["dtype"] == name
+
+
+def test_device_auto_without_a_gpu_is_the_cpu(saved, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert load_pair(pair_of(saved)).device.type == "cpu"
+
+
+@pytest.mark.parametrize(("ids", "expected"), [([7, 8], {1, 7, 8}), (7, {1, 7}), (None, {1})])
+def test_every_end_token_is_known(tmp_path, ids, expected):
+    model = tiny("llama")
+    model.generation_config.eos_token_id = ids
+    assert load_pair(pair_of(save(tmp_path, model)), "cpu").eos_ids == expected
+
+
+def test_description_tells_models_apart(tmp_path, saved):
+    other = save(tmp_path / "other", tiny("llama", seed=5))
+    pair = load_pair(pair_of(saved, other), "cpu")
+    told = pair.describe()
+    assert told["target"]["model"] == saved.model and told["target"]["architecture"] == "LlamaForCausalLM"
+    assert told["target"]["parameters"] == sum(p.numel() for p in tiny("llama").parameters())
+    assert told["target"]["weights_hash"] != told["draft"]["weights_hash"]
+    assert told == load_pair(pair_of(saved, other), "cpu").describe()
+
+
+def test_a_pair_without_a_draft_says_so_when_one_is_wanted(saved):
+    pair = load_pair(pair_of(saved), "cpu")
+    with pytest.raises(UserError, match="tiny has no draft model"):
+        pair.session("draft")
+
+
+def test_a_model_without_a_limit_of_positions_has_a_context(tmp_path):
+    """Bloom's positions are relative: its configuration names no largest one."""
+    torch.manual_seed(0)
+    config = transformers.BloomConfig(vocab_size=96, hidden_size=32, n_layer=2, n_head=4)
+    pair = load_pair(pair_of(save(tmp_path, AutoModelForCausalLM.from_config(config))), "cpu")
+    assert pair.context >= 2048
+
+
+# Tokenizers
+
+
+def test_tokenizers_that_differ_only_in_added_special_tokens_fit(tmp_path, saved):
+    draft = save(tmp_path, tiny("llama", seed=2), tokenizer(extra=("<one>", "<two>")))
+    load_pair(pair_of(saved, draft), "cpu")
+    renamed = save(tmp_path / "renamed", tiny("llama", seed=2), tokenizer(extra=("<reserved>", "<two>")))
+    load_pair(pair_of(draft, renamed), "cpu")
+
+
+def test_a_draft_with_another_tokenizer_is_translated(tmp_path, saved):
+    """One word of 90 is another: the pair loads, and its draft never says that word (more in test_translate.py)."""
+    other = save(tmp_path, tiny("llama", seed=2), tokenizer(last="another"))
+    pair = load_pair(pair_of(saved, other), "cpu", "float64")
+    logits = pair.session("draft").forward(PROMPT).logits
+    assert logits.shape == (len(PROMPT), 96) and pair.vocabulary == 96
+    assert logits[0].isfinite().nonzero()[:, 0].tolist() == list(range(WORDS - 1))
+
+
+def test_members_with_another_tokenizer_are_refused(tmp_path, saved):
+    other = save(tmp_path, tiny("llama", seed=2), tokenizer(last="another"))
+    members = [saved.model_dump(), {**other.model_dump(), "role": "third"}]
+    text = refused(PairSpec(name="tiny", description="", target=saved, members=members))
+    assert saved.model in text and other.model in text and "tokenizer" in text and "family" in text
+
+
+def test_vocabulary_hash_sees_every_id():
+    class Swapped:
+        def get_vocab(self):
+            return tokenizer().get_vocab() | {"w5": 6, "w6": 5}
+
+        def get_added_vocab(self):
+            return tokenizer().get_added_vocab()
+
+    assert vocabulary_hash(tokenizer()) == vocabulary_hash(tokenizer())
+    assert vocabulary_hash(tokenizer()) != vocabulary_hash(Swapped())  # type: ignore[arg-type]
+    assert len(vocabulary_hash(tokenizer())) == 16
+
+
+# What cannot roll back
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.5,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
+MAMBA2 = {"num_heads": 8, "head_dim": 8, "n_groups": 1, "state_size": 8, "chunk_size": 8}
+LINEAR = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+WITHOUT_ROLLBACK: dict[str, dict] = {
+    "mamba": {"state_size": 8},
+    "mamba2": MAMBA2,
+    "falcon_mamba": {"state_size": 8},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "use_mamba_kernels": False},
+    "recurrent_gemma": {"lru_width": 32, "block_types": ["recurrent", "attention"], "attention_window_size": 8},
+    "rwkv": {"attention_hidden_size": 32},
+    "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "attn_layer_indices": [1]},
+    "falcon_h1": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_d_ssm": 64},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "minimax": {"layer_types": ["linear_attention", "full_attention"], "num_local_experts": 2, "block_size": 4},
+    "qwen3_next": LINEAR | {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16},
+    "qwen3_5_text": LINEAR,
+    "olmo_hybrid": LINEAR,
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_ROLLBACK)
+def test_models_that_cannot_roll_back_are_refused_by_name(kind):
+    if kind not in transformers.models.auto.configuration_auto.CONFIG_MAPPING:
+        pytest.skip(f"this transformers has no {kind}")
+    fields = SIZES | WITHOUT_ROLLBACK[kind]
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **fields)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(UserError) as caught:
+        check_rollback(Session(model, "target"))
+    assert type(model).__name__ in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_saved_model_that_cannot_roll_back_is_refused_at_loading(tmp_path, saved):
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model("mamba", **SIZES, state_size=8)
+    spec = save(tmp_path, AutoModelForCausalLM.from_config(config))
+    assert "MambaForCausalLM" in refused(pair_of(spec))
+    assert "MambaForCausalLM" in refused(pair_of(saved, spec))
+
+
+# What cannot be loaded
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    text = refused(pair_of(ModelSpec(model=str(tmp_path / "nowhere"))))
+    assert "nowhere" in text and "config.json" in text
+
+
+def test_a_folder_without_a_model(tmp_path):
+    assert "config.json" in refused(pair_of(ModelSpec(model=str(tmp_path))))
+
+
+def test_a_folder_without_a_tokenizer(tmp_path):
+    tiny("llama").save_pretrained(tmp_path)
+    text = refused(pair_of(ModelSpec(model=str(tmp_path))))
+    assert str(tmp_path) in text and "tokenizer" in text
+
+
+def test_broken_weights(tmp_path):
+    spec = save(tmp_path, tiny("llama"))
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert str(tmp_path) in refused(pair_of(spec))
+
+
+def test_broken_configuration(tmp_path):
+    spec = save(tmp_path, tiny("llama"))
+    (tmp_path / "config.json").write_text("{")
+    assert str(tmp_path) in refused(pair_of(spec))
+
+
+def test_pickled_weights_need_consent(tmp_path):
+    model = tiny("llama")
+    spec = save(tmp_path, model)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    text = refused(pair_of(spec))
+    assert "safetensors" in text and "allow-pickle" in text.replace("_", "-")
+    pair = load_pair(pair_of(spec), "cpu", "float64", allow_pickle=True)
+    assert torch.equal(pair.models["target"].get_input_embeddings().weight, model.get_input_embeddings().weight)
+
+
+@pytest.fixture
+def own_code(tmp_path, monkeypatch) -> ModelSpec:
+    """A model that brings its own classes, in a folder."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tmp_path / "model"
+    spec = save(folder, tiny("llama"))
+    fields = json.loads((folder / "config.json").read_text())
+    fields |= {
+        "model_type": "homemade",
+        "architectures": ["Homemade"],
+        "auto_map": {"AutoConfig": "homemade.HomemadeConfig", "AutoModelForCausalLM": "homemade.Homemade"},
+    }
+    (folder / "config.json").write_text(json.dumps(fields))
+    (folder / "homemade.py").write_text(
+        "from pathlib import Path\n"
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        f"Path({str(tmp_path / 'ran')!r}).touch()\n"
+        "class HomemadeConfig(LlamaConfig):\n    model_type = 'homemade'\n"
+        "class Homemade(LlamaForCausalLM):\n    config_class = HomemadeConfig\n"
+    )
+    return spec
+
+
+def test_remote_code_needs_consent(own_code, tmp_path):
+    text = refused(pair_of(own_code))
+    assert "trust-remote-code" in text.replace("_", "-")
+    assert not (tmp_path / "ran").exists(), "nothing of it was run"
+
+
+def test_remote_code_with_consent(own_code, tmp_path):
+    pair = load_pair(pair_of(own_code), "cpu", trust_remote_code=True)
+    assert type(pair.models["target"]).__name__ == "Homemade" and (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("toaster", "auto"), ("cuda:99", "auto"), ("cpu", "float7")])
+def test_unknown_devices_and_dtypes(saved, device, dtype):
+    with pytest.raises(UserError) as caught:
+        load_pair(pair_of(saved), device, dtype)
+    assert (device if dtype == "auto" else dtype) in str(caught.value)
+
+
+def test_tilde_is_the_home_folder(saved, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copytree(saved.model, tmp_path / "here")
+    assert load_pair(pair_of(ModelSpec(model="~/here")), "cpu").vocabulary == 96

@@ -1,0 +1,366 @@
+"""OpenVINO's logits, states and texts are those of transformers' whole forwards, whatever was fed and rolled back."""
+
+import copy
+import dataclasses
+import functools
+import importlib.util
+
+import oracle
+import pytest
+import torch
+from gates import decode
+
+from specbench.engine.drafters import ModelDrafter
+from specbench.engine.models.draft_output import slim, trimmed
+from specbench.engine.models.layer_skip import without
+from specbench.engine.runtimes.openvino import OpenVINO
+from specbench.engine.runtimes.types import LAST, Reads, Unsupported
+from specbench.engine.session import Session
+from specbench.methods.sps import SpS
+from specbench.methods.vanilla import Vanilla
+
+ov = pytest.importorskip("openvino")
+
+from specbench.engine.runtimes import openvino_export, openvino_paged, openvino_runner  # noqa: E402
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "opt", "gemma", "windowed")
+CPU = torch.device("cpu")
+CLOSE = {"rtol": 0, "atol": 2e-3}  # logits spread by about 2; a token more or less changes them by as much
+
+
+@pytest.fixture(autouse=True, scope="module")
+def folder(tmp_path_factory):
+    """A cache folder of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@functools.cache
+def model(architecture, seed=0):
+    if architecture == "windowed":  # a window of 16 in every other layer, and nothing that PagedAttention lacks
+        return oracle.tiny("gemma2", seed, attn_logit_softcapping=None).float()
+    return oracle.tiny(architecture, seed).float()
+
+
+@functools.cache
+def runtime():
+    return OpenVINO(CPU)
+
+
+def runner(architecture):
+    return runtime().runner(model(architecture))
+
+
+def feed(run, tokens, keep=0, hidden=(), features=None, reads=None):
+    return run.forward(torch.tensor(tokens), keep, hidden, features, reads)
+
+
+@torch.no_grad()
+def whole(architecture, tokens, hidden=False):
+    """Logits [n, V] of a forward without a cache; with `hidden`, all hidden states as well."""
+    out = model(architecture)(torch.tensor([tokens]), use_cache=False, output_hidden_states=hidden)
+    return (out.logits[0], [one[0] for one in out.hidden_states]) if hidden else out.logits[0]
+
+
+def texts(length, seed=0):
+    return oracle.prompts(1, length, seed=seed)[0]
+
+
+def tree_reads(root, parents, last):
+    """What the last so many tokens of a tree read; also the path to each, as indices of the tree's tokens."""
+    paths = []
+    for token, parent in enumerate(parents):
+        paths.append([*(paths[parent] if parent >= 0 else []), token])
+    allowed = torch.ones(last, root + len(parents), dtype=torch.bool)
+    allowed[:, root:] = False
+    for row, path in enumerate(paths[-last:]):
+        allowed[row, [root + i for i in path]] = True
+    places = torch.tensor([*range(root), *(root + len(path) - 1 for path in paths)])
+    return Reads(allowed, places, root), paths
+
+
+def path_logits(architecture, context, tree, paths):
+    """Logits [m, V] of a tree's tokens, each from a chain of its own: no masks, no cache."""
+    return torch.stack([whole(architecture, [*context, *(tree[i] for i in path)])[-1] for path in paths])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_chains_and_rollbacks_equal_a_fresh_prefill(architecture):
+    run, mirror = runner(architecture), []
+    text = iter(texts(400, seed=3))
+    # Widths on both sides of a block of 32 and of the window of 16; rollbacks within a block and across.
+    for width, back in ((5, 0), (1, 0), (30, 4), (1, 33), (17, 1), (40, 8), (1, 1), (3, 60), (64, 64), (2, 0)):
+        new = [next(text) for _ in range(width)]
+        mirror += new
+        found, states = feed(run, new)
+        assert states is None
+        torch.testing.assert_close(found, whole(architecture, mirror)[-width:], **CLOSE)
+        if back:
+            del mirror[len(mirror) - back :]
+            run.truncate(len(mirror))
+
+
+def test_a_window_that_is_not_told_is_found(monkeypatch):
+    """The oracle of the test above, on a wrong rule: all layers read everything."""
+    told = openvino_paged.about
+    monkeypatch.setattr(openvino_paged, "about", lambda exported: told(exported) | {"windows": [0, 0]})
+    with pytest.raises(Unsupported, match=r"OpenVINO computes other logits for Gemma2ForCausalLM .*--runtime static"):
+        OpenVINO(CPU).runner(model("windowed"))
+
+
+def test_only_the_last_rows_are_computed():
+    run, text = runner("llama"), texts(50)
+    found, _ = feed(run, text, keep=1)
+    assert found.shape == (1, 96)
+    torch.testing.assert_close(found, whole("llama", text)[-1:], **CLOSE)
+    assert run._requests[()].output(0).shape == (1, 96)
+
+
+@pytest.mark.parametrize("architecture", ("llama", "windowed"))
+def test_a_cache_that_grows_keeps_what_it_holds(monkeypatch, architecture):
+    monkeypatch.setattr(openvino_runner, "FIRST", 1)
+    run, text = runner(architecture), texts(230)
+    found, capacities = [], set()
+    for begin in range(0, 230, 23):
+        found.append(feed(run, text[begin : begin + 23])[0])
+        capacities.add(run._capacity)
+    assert capacities == {1, 2, 4, 8}
+    torch.testing.assert_close(torch.cat(found), whole(architecture, text), **CLOSE)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("root", (0, 6, 70))
+def test_trees_in_one_call_and_grown_over_several(architecture, root):
+    if architecture == "windowed" and root == 70:
+        pytest.skip("refused; see below")
+    context, tree = texts(root, seed=1), texts(9, seed=2)
+    parents = [-1, -1, 0, 0, 2, 1, 4, 3, 5]
+    run = runner(architecture)
+    if root:
+        feed(run, context, keep=1)
+    reads, paths = tree_reads(root, parents, 9)
+    expected = path_logits(architecture, context, tree, paths)
+    torch.testing.assert_close(feed(run, tree, reads=reads)[0], expected, **CLOSE)
+    run.truncate(root)
+    for first, last in ((0, 2), (2, 5), (2, 5), (5, 9)):
+        run.truncate(root + first)  # part of an open tree may be taken back
+        reads, _ = tree_reads(root, parents[:last], last - first)
+        found, states = feed(run, tree[first:last], keep=last - first - 1, hidden=LAST, reads=reads)
+        torch.testing.assert_close(found, expected[first + 1 : last], **CLOSE)
+        assert states.shape == (last - first, 32)
+    # One path stays, by rising offsets with gaps, and a chain goes on behind it.
+    run.move(root, [0, 2, 4])
+    kept = [*context, tree[0], tree[2], tree[4]]
+    more = texts(5, seed=4)
+    torch.testing.assert_close(feed(run, more)[0], whole(architecture, kept + more)[-5:], **CLOSE)
+    run.truncate(root)
+    if root:
+        torch.testing.assert_close(feed(run, more)[0], whole(architecture, context + more)[-5:], **CLOSE)
+
+
+def test_a_path_over_the_edge_of_a_block():
+    run, context, tree = runner("llama"), texts(30), texts(6, seed=2)
+    feed(run, context, keep=1)
+    feed(run, tree, reads=tree_reads(30, [-1, 0, -1, 2, 3, 4], 6)[0])
+    run.move(30, [2, 3, 4, 5])
+    more = texts(3, seed=4)
+    torch.testing.assert_close(feed(run, more)[0], whole("llama", context + tree[2:] + more)[-3:], **CLOSE)
+
+
+def test_what_masks_cannot_say_is_refused():
+    run, context = runner("windowed"), texts(30)
+    feed(run, context, keep=1)
+    with pytest.raises(Unsupported, match=r"no trees beyond a sliding window of 16 tokens; use --runtime static"):
+        feed(run, [1, 2], reads=tree_reads(30, [-1, -1], 2)[0])
+    chain = tree_reads(30, [-1, 0], 2)[0]  # one that is a chain may be as long as it likes
+    torch.testing.assert_close(feed(run, [1, 2], reads=chain)[0], whole("windowed", [*context, 1, 2])[-2:], **CLOSE)
+    run = runner("llama")
+    with pytest.raises(Unsupported, match=r"lets no token read one that comes later; use --runtime static"):
+        feed(run, [1, 2], reads=Reads(torch.ones(2, 2, dtype=torch.bool), torch.arange(2), 0))
+    torch.testing.assert_close(feed(run, context)[0], whole("llama", context), **CLOSE)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_hidden_states(architecture):
+    run, text = runner(architecture), texts(40)
+    logits, states = whole(architecture, text, hidden=True)
+    # Every choice of states is another compiled model, over the same cache.
+    found = [feed(run, text[:9], hidden=(2, 0)), feed(run, text[9:20]), feed(run, text[20:], keep=1, hidden=LAST)]
+    torch.testing.assert_close(torch.cat([found[0][0], found[1][0]]), logits[:20], **CLOSE)
+    torch.testing.assert_close(found[2][0], logits[-1:], **CLOSE)
+    torch.testing.assert_close(found[0][1], torch.cat([states[2], states[0]], -1)[:9], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found[2][1], states[-1][20:], rtol=1e-3, atol=1e-3)
+
+
+def test_sequences_do_not_disturb_each_other_and_results_stay():
+    one, other = runner("llama"), runner("llama")
+    text, second = texts(20), texts(20, seed=9)
+    first = feed(one, text[:10])[0]
+    before = first.clone()
+    feed(other, second)
+    rest, states = feed(one, text[10:], hidden=(1,))
+    held = states.clone()
+    feed(other, second[:10], hidden=(1,))
+    feed(one, second[:10], hidden=(1,))
+    assert torch.equal(first, before) and torch.equal(states, held)
+    torch.testing.assert_close(torch.cat([first, rest]), whole("llama", text), **CLOSE)
+
+
+def test_a_saved_cache_is_a_copy():
+    one, text = runner("qwen3"), texts(45)
+    feed(one, text[:40], keep=1)
+    saved = one.save()
+    feed(one, texts(40, seed=5))
+    one.truncate(0)
+    feed(one, texts(40, seed=6))
+    for _ in range(2):
+        other = runner("qwen3")
+        other.load(saved)
+        torch.testing.assert_close(feed(other, text[40:])[0], whole("qwen3", text)[40:], **CLOSE)
+        other.truncate(0)
+        feed(other, texts(40, seed=7))
+
+
+def test_twins_of_a_model():
+    whole_model, text = model("llama"), texts(12)
+    for twin in (trimmed(whole_model, torch.arange(0, 96, 3)), slim(whole_model, 8), without(whole_model, {0}, {1})):
+        run = runtime().runner(twin)
+        with torch.no_grad():
+            expected = twin(torch.tensor([text])).logits[0]
+        torch.testing.assert_close(feed(run, text)[0], expected, **CLOSE)
+
+
+def test_an_eagle_head_reads_features_and_grows_its_tree():
+    from test_eagle3 import head
+
+    made = copy.deepcopy(head("llama")).float()
+    made.borrowed = (model("llama").get_input_embeddings(),)
+    text, features = texts(12), torch.randn(12, 32, generator=torch.Generator().manual_seed(0))
+    parents = [-1, -1, 0, 1, 2]
+    pairs = [Session(made, "draft", vocabulary=48, runtime=one) for one in (runtime(), Session(made, "x").runtime)]
+    outs = []
+    for session in pairs:
+        found = [session.forward(text[:7], keep=1, hidden=LAST, features=features[:7])]
+        found.append(session.forward(text[7:9], parents=parents[:2], hidden=LAST, features=features[7:9]))
+        found.append(session.forward(text[9:], parents=parents[2:], hidden=LAST, features=features[9:]))
+        session.keep(7, [0, 2])
+        found.append(session.forward(text[:2], hidden=(0, *LAST), features=features[:2]))
+        outs.append(found)
+    for ours, theirs in zip(*outs, strict=True):
+        torch.testing.assert_close(ours.logits, theirs.logits, **CLOSE)
+        torch.testing.assert_close(ours.hidden, theirs.hidden, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_greedy_texts_are_the_oracles(architecture):
+    target, draft = model(architecture), model(architecture, seed=1)
+    with torch.no_grad():
+        noisy = copy.deepcopy(target)
+        for mine, other in zip(noisy.parameters(), draft.parameters(), strict=True):
+            mine.add_(0.05 * (other - mine))
+    prompt = next(one for one in oracle.prompts(20, seed=8) if len(set(oracle.greedy(target, one, 30))) >= 12)
+    expected = oracle.greedy(target, prompt, 30)
+    vanilla = Vanilla(Session(target, "target", runtime=runtime()))
+    assert decode(vanilla, prompt, 30)[0] == expected
+    sps = SpS(Session(target, "target", runtime=runtime()), ModelDrafter(Session(noisy, "d", runtime=runtime())), 3)
+    text, rounds = decode(sps, prompt, 30)
+    assert text == expected
+    assert 0 < sum(one.accepted for one in rounds) < sum(one.drafted for one in rounds)
+
+
+def test_pocket_texts_are_those_of_eager(pocket):
+    fast = dataclasses.replace(pocket, runtime=OpenVINO(CPU))
+    prompt = pocket.tokenizer("A box holds 4 hats. There are 6 boxes. How many hats are there?").input_ids
+    expected, _ = decode(Vanilla(pocket.session("target")), prompt, 40)
+    assert len(set(expected)) >= 12
+    assert decode(Vanilla(fast.session("target")), prompt, 40)[0] == expected
+    sps = SpS(fast.session("target"), ModelDrafter(fast.session("draft")), 4)
+    assert decode(sps, prompt, 40)[0] == expected
+    compiled = next(iter(fast.runtime._paged[fast.models["target"]]._compiled.values()))
+    kinds = [one.get_rt_info()["layerType"].astype(str) for one in compiled.get_runtime_model().get_ops()]
+    layers = pocket.models["target"].config.num_hidden_layers
+    counts = {kind: kinds.count(kind) for kind in ("PagedAttention", "RoPE", "RMS")}
+    assert counts == {"PagedAttention": layers, "RoPE": 2 * layers, "RMS": 2 * layers + 1}
+
+
+def never(model):
+    raise AssertionError("exported once more")
+
+
+def kept_file(which):
+    return openvino_export.cache_folder() / "openvino" / openvino_export.digest(which)
+
+
+def test_an_export_is_kept_and_made_anew_if_damaged(monkeypatch):
+    own = oracle.tiny("llama", seed=5).float()
+    text = texts(10)
+    with torch.no_grad():
+        expected = own(torch.tensor([text])).logits[0]
+    first = OpenVINO(CPU)
+    first.runner(own)
+    assert first.seconds["export"] > 0 and first.seconds["compile"] > 0
+    weights = kept_file(own) / "model.bin"
+    sound = weights.read_bytes()
+    another = oracle.tiny("llama", seed=6).float()
+    first.runner(another)
+    foreign = (kept_file(another) / "model.bin").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(openvino_export, "traced", never)
+        run = OpenVINO(CPU).runner(own)
+    torch.testing.assert_close(feed(run, text)[0], expected, **CLOSE)
+    for damaged in (sound[: len(sound) // 2], foreign):
+        weights.unlink()
+        weights.write_bytes(damaged)
+        torch.testing.assert_close(feed(OpenVINO(CPU).runner(own), text)[0], expected, **CLOSE)
+        assert weights.read_bytes() == sound
+    assert sorted(one.name for one in weights.parent.iterdir()) == ["model.bin", "model.xml"]
+    assert not [one for one in weights.parent.parent.iterdir() if one.name.startswith("tmp")]
+
+
+def test_other_weights_are_another_file():
+    own = oracle.tiny("llama", seed=5).float()
+    before = openvino_export.digest(own)
+    assert openvino_export.digest(copy.deepcopy(own)) == before
+    with torch.no_grad():
+        own.lm_head.weight[0, 0] += 1e-6
+    assert openvino_export.digest(own) != before
+    assert openvino_export.digest(oracle.tiny("llama", seed=5, rms_norm_eps=1e-5).float()) != before
+
+
+def test_what_cannot_be_run_is_refused(monkeypatch):
+    with pytest.raises(Unsupported, match=r"LlamaForCausalLM is float64 on cpu; add --device cpu --dtype float32"):
+        runtime().runner(oracle.tiny("llama"))
+    with pytest.raises(Unsupported, match="knows no softcap as Gemma2ForCausalLM has it; use --runtime static"):
+        runtime().runner(oracle.tiny("gemma2").float())
+    with pytest.raises(Unsupported, match="runs on a CPU and not on cuda; add --device cpu"):
+        OpenVINO(torch.device("cuda"))
+    own = oracle.tiny("qwen2", seed=7).float()
+
+    def broken(*others, **named):
+        raise RuntimeError("no such\nop")
+
+    monkeypatch.setattr(openvino_export, "TorchScriptPythonDecoder", broken)
+    with pytest.raises(Unsupported, match=r"cannot export Qwen2ForCausalLM \(no such op\); use --runtime static"):
+        runtime().runner(own)
+    assert own.config._attn_implementation == "eager" and not kept_file(own).exists()
+
+
+def test_a_folder_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path / "file"))
+    with pytest.raises(Unsupported, match=r"cannot be kept in .*file.openvino .*; set SPECBENCH_CACHE to a folder"):
+        OpenVINO(CPU).runner(model("llama"))
+
+
+def test_without_openvino(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Unsupported, match=r"needs OpenVINO: pip install 'specbench-harness\[openvino\]'"):
+        OpenVINO(CPU)
+
+
+def test_what_a_manifest_keeps():
+    facts = runtime().facts()
+    assert facts["openvino"] == ov.get_version()
+    assert {facts["settings"][name] for name in ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")} == {"f32"}
+    assert facts["settings"]["INFERENCE_NUM_THREADS"] == torch.get_num_threads()

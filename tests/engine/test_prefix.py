@@ -1,0 +1,433 @@
+"""What the prompts of a task begin with alike is read once, and nothing else changes: texts, counts, what is told."""
+
+import dataclasses
+import gc
+import json
+import weakref
+from contextlib import nullcontext
+
+import oracle
+import pytest
+import torch
+from gates import DEVICE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_runtimes import eagle, model, text, whole
+from transformers import AutoTokenizer
+
+from specbench.config import SUITES, UserError
+from specbench.engine.models.pair import Pair
+from specbench.engine.prefix import LEAST, Prefixes, shared_tokens
+from specbench.engine.runtimes.eager import EAGER, EagerRunner
+from specbench.engine.runtimes.graph import Graph
+from specbench.engine.runtimes.static import STATIC
+from specbench.engine.session import LAST, Session
+from specbench.plan import resolve_plan
+from specbench.results import records
+from specbench.run import command, loop, prepare
+from specbench.run.sample import Decoder
+from specbench.tasks import harness
+
+RUNTIMES = {"eager": EAGER, "static": STATIC, "graph": Graph(torch.device(DEVICE), captures=False)}
+SHARED = 40
+BEGINNING = text(SHARED, seed=7)
+LONG = list(range(60))
+
+# How many tokens are shared
+
+
+@pytest.mark.parametrize(
+    ("prompts", "expected"),
+    [
+        ([], 0),
+        ([LONG], 0),  # a single one has nobody to share with
+        ([[], LONG], 0),
+        ([[*LONG[:40], 98], [*LONG[:40], 99]], 40),
+        ([[*LONG[:32], 98], [*LONG[:32], 99]], 32),
+        ([[*LONG[:31], 98], [*LONG[:31], 99]], 0),  # not worth a copy
+        ([LONG, LONG], 59),  # one of its own is left to each
+        ([LONG[:33], LONG], 32),
+        ([LONG[:32], LONG], 0),
+        ([[98, *LONG], [99, *LONG]], 0),
+        ([[*LONG[:50], 1], [*LONG[:35], 77, 5], [*LONG[:50], 2]], 35),  # the one in the middle is what differs
+        ([[*LONG[:50], 1], [*LONG[:35], 0, 5], [*LONG[:50], 2]], 35),
+        ([[*LONG[:50], 5, 6, 7], [*LONG[:50], 5], [*LONG[:50], 5, 6, 8]], 50),  # 51 are alike, one has no more
+    ],
+)
+def test_shared_tokens_by_hand(prompts, expected):
+    assert LEAST == 32
+    assert shared_tokens(prompts) == expected
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    front=st.integers(28, 40),
+    tails=st.lists(st.lists(st.integers(0, 2), max_size=8), min_size=1, max_size=5),
+)
+def test_shared_tokens_equal_a_count_one_by_one(front, tails):
+    prompts = [LONG[:front] + tail for tail in tails]
+    expected = 0
+    for count in range(1, min(map(len, prompts))):
+        if len({tuple(prompt[:count]) for prompt in prompts}) == 1:
+            expected = count
+    assert shared_tokens(prompts) == (expected if expected >= 32 and len(prompts) > 1 else 0)
+
+
+# Sessions
+
+
+class Told:
+    """A watch that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.forwards: list[tuple[str, int, int]] = []
+
+    def forward(self, *what):
+        self.forwards.append(what)
+        return nullcontext()
+
+
+def sessions(one, runtime="eager", beginning=BEGINNING, **more):
+    """One with a shared beginning, one without, both watched."""
+    prefixes = Prefixes()
+    prefixes.begin(beginning)
+    made = [
+        Session(one, "target", Told(), runtime=RUNTIMES[runtime], prefixes=prefixes, **more),
+        Session(one, "target", Told(), runtime=RUNTIMES[runtime], **more),
+    ]
+    return *made, prefixes
+
+
+def equal(found, expected):
+    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-4)
+    assert (found.hidden is None) == (expected.hidden is None)
+    if found.hidden is not None:
+        torch.testing.assert_close(found.hidden, expected.hidden, rtol=1e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("form", (*oracle.ARCHITECTURES, "mistral, window"))
+def test_logits_and_states_are_those_of_a_whole_prompt(form, runtime):
+    """The first prompt reads the beginning, the others copy it; of each set of hidden states anew."""
+    one = model(form)
+    session, plain, prefixes = sessions(one, runtime)
+    for turn, (hidden, keep) in enumerate((((), 1), ((), 3), (LAST, 1), ((0, 1, -1), 1), ((), 1), (LAST, 2))):
+        prompt = BEGINNING + text(6 + turn, seed=turn)
+        for each in (session, plain):
+            each.truncate(0)
+        equal(*(each.forward(prompt, keep=keep, hidden=hidden) for each in (session, plain)))
+        assert session.tokens == prompt and len(session) == len(prompt)
+        assert session._watch.forwards[-1] == ("target", 6 + turn, SHARED)
+        assert plain._watch.forwards[-1] == ("target", len(prompt), 0)
+        more = text(5, seed=9)
+        expected = whole(one, prompt + more)[0][-5:]
+        torch.testing.assert_close(session.forward(more).logits, expected, rtol=0, atol=1e-4)
+        session.truncate(SHARED - 7)  # into the beginning: the copy may be cut
+        rows = session.forward(more).logits
+        expected = whole(one, BEGINNING[:-7] + more)[0][-5:]
+        torch.testing.assert_close(rows, expected, rtol=0, atol=1e-4)
+    assert len(prefixes.kept(one)) == 3
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_copies_are_independent(runtime):
+    """Sequences beside and behind one another, trees among them, whose paths are moved in place."""
+    one = model("llama")
+    session, plain, prefixes = sessions(one, runtime)
+    other = Session(one, "target", runtime=RUNTIMES[runtime], prefixes=prefixes)
+    session.restart([*BEGINNING, 3])
+    saved = [tensor.clone() for tensor in flat(prefixes, one)]
+    other.restart([*BEGINNING, 4, 5])
+    for each in (session, other, plain):
+        for last in ([3], [8, 9], [1]):
+            each.restart([*BEGINNING, *last])
+            each.truncate(SHARED - 20)  # new tokens in the place of the beginning's own
+            each.forward(text(30, seed=3))
+            length = len(each)
+            each.forward(text(6, seed=4), parents=[-1, -1, 0, 1, 2, 2])
+            each.keep(length, [0, 2, 5])
+            each.forward([7])
+        each.restart([*BEGINNING, 11, 12])
+    assert all(torch.equal(a, b) for a, b in zip(flat(prefixes, one), saved, strict=True))
+    rows = [each.forward(text(4, seed=5)).logits for each in (session, other, plain)]
+    expected = whole(one, [*BEGINNING, 11, 12, *text(4, seed=5)])[0][-4:]
+    for found in rows:
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+def flat(prefixes, one) -> list[torch.Tensor]:
+    """Every tensor that is kept of a model."""
+    (kept,) = prefixes.kept(one).values()
+    return [tensor for part in kept.cache for tensor in part]
+
+
+def test_what_does_not_begin_with_it_is_read_whole():
+    one = model("opt")
+    session, plain, prefixes = sessions(one)
+    others = [
+        [*BEGINNING[:-1], (BEGINNING[-1] + 1) % 96, 5],
+        [5, *BEGINNING, 6],
+        BEGINNING,  # nothing of its own
+        BEGINNING[:20],
+        [3, 4],
+    ]
+    for prompt in others:
+        equal(session.restart(prompt), plain.restart(prompt))
+        assert session._watch.forwards[-1] == ("target", len(prompt), 0)
+        assert session.tokens == prompt
+    assert not prefixes.kept(one)
+    session.restart([*BEGINNING, 5])
+    session.catch_up([5, *BEGINNING, 6])
+    assert session._watch.forwards[-1] == ("target", SHARED + 2, 0)
+
+
+def test_the_rows_that_are_wanted_lie_behind_it():
+    """Logits of the beginning itself are not kept, so who asks for them has it read."""
+    session, plain, _ = sessions(model("llama"))
+    prompt = [*BEGINNING, 5, 6]
+    for keep, width in ((0, SHARED + 2), (3, SHARED + 2), (2, 2), (1, 2)):
+        for each in (session, plain):
+            each.truncate(0)
+        equal(*(each.forward(prompt, keep=keep) for each in (session, plain)))
+        assert session._watch.forwards[-1] == ("target", width, SHARED + 2 - width)
+    for each in (session, plain):
+        each.truncate(0)
+    equal(*(each.catch_up(prompt) for each in (session, plain)))
+
+
+def test_only_a_plain_chain_from_the_host_uses_it():
+    one = model("llama")
+    session, plain, prefixes = sessions(one)
+    prompt = [*BEGINNING, 5, 6, 7]
+    chain = list(range(-1, len(prompt) - 1))
+    for more in ({"parents": chain}, {"parents": tuple(chain)}, {"together": 2}):
+        for each in (session, plain):
+            each.truncate(0)
+        equal(*(each.forward(prompt, keep=1, **more) for each in (session, plain)))
+        assert session._watch.forwards[-1] == ("target", len(prompt), 0)
+    for each in (session, plain):
+        each.truncate(0)
+    equal(*(each.forward(torch.tensor(prompt, device=DEVICE), keep=1) for each in (session, plain)))
+    assert session._watch.forwards[-1] == ("target", len(prompt), 0) and session.tokens == prompt
+    assert not prefixes.kept(one)
+
+
+def test_features_are_read_whole():
+    head = eagle("llama")
+    session, plain, prefixes = sessions(head, vocabulary=48)
+    features = torch.randn(SHARED + 3, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    equal(*(each.forward([*BEGINNING, 5, 6, 7], keep=1, features=features) for each in (session, plain)))
+    assert session._watch.forwards[-1] == ("target", SHARED + 3, 0) and not prefixes.kept(head)
+
+
+def test_only_an_empty_sequence_uses_it():
+    session, plain, _ = sessions(model("llama"))
+    for each in (session, plain):
+        each.forward([1, 2])
+    equal(*(each.forward([*BEGINNING, 5], keep=1) for each in (session, plain)))
+    assert session._watch.forwards[-1] == ("target", SHARED + 1, 2) and session.tokens == [1, 2, *BEGINNING, 5]
+
+
+def test_another_task_forgets_it():
+    one = model("llama")
+    session, plain, prefixes = sessions(one)
+    session.restart([*BEGINNING, 5])
+    assert len(prefixes.kept(one)) == 1
+    other = text(50, seed=8)
+    prefixes.begin(other)
+    assert not prefixes.kept(one)
+    for prompt, width in (([*BEGINNING, 5], SHARED + 1), ([*other, 5], 1), ([*other, 6, 7], 2)):
+        equal(session.restart(prompt), plain.restart(prompt))
+        assert session._watch.forwards[-1] == ("target", width, len(prompt) - width)
+    prefixes.begin([])
+    equal(session.restart([*other, 5]), plain.restart([*other, 5]))
+    assert session._watch.forwards[-1] == ("target", 51, 0)
+
+
+def test_each_runtime_keeps_its_own_and_models_are_let_go():
+    one, prefixes = oracle.tiny("llama").to(DEVICE), Prefixes()
+    prefixes.begin(BEGINNING)
+    for runtime in RUNTIMES.values():
+        rows = Session(one, "target", runtime=runtime, prefixes=prefixes).restart([*BEGINNING, 5]).logits
+        torch.testing.assert_close(rows, whole(one, [*BEGINNING, 5])[0][-1:], rtol=0, atol=1e-4)
+    assert len(prefixes.kept(one)) == 3
+    gone = weakref.ref(one)
+    del one
+    gc.collect()
+    assert gone() is None
+
+
+def test_prefixes_go_from_pair_to_session():
+    """Two runtimes of a pair, and the same pair with one more model, share what is kept."""
+    pair = Pair("tiny", {"target": model("llama"), "draft": model("qwen2")}, tokenizer())
+    pair.prefixes.begin(BEGINNING)
+    for one in (pair, dataclasses.replace(pair, runtime=STATIC), pair.with_model("arbitrator", model("opt"))):
+        assert one.prefixes is pair.prefixes
+        told = Told()
+        one.session("draft", told).restart([*BEGINNING, 1, 2, 3])
+        assert told.forwards == [("draft", 3, SHARED)]
+
+
+# Runs
+
+
+def tokenizer():
+    return AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
+
+
+EXAMPLES = "Question: What is 12 plus 30? Answer: 12 plus 30 is 42, so the answer is 42.\n\n" * 21
+WORDS = {"pocket_gsm8k": EXAMPLES, "pocket_math500": "Other examples. " + EXAMPLES}
+SAME = ["repeat", "task", "doc_id", "method", "order", "seed", "tokens", "text", "finish", "error", "state_hash"]
+COUNTS = ["round", "drafted", "accepted", "rescued", "committed", "truncated", "target_forwards", "draft_forwards"]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Models that say many things, over the bundled tokenizer."""
+    own = tokenizer()
+    models = dict(zip(("target", "draft"), oracle.tiny_pair("llama", vocab=len(own)), strict=True))
+    for one in models.values():
+        one.config.max_position_embeddings = 4096
+        one.to(DEVICE).set_attn_implementation("sdpa")
+    return Pair("tiny", models, own)
+
+
+@pytest.fixture
+def few_shot(monkeypatch):
+    """All prompts of a task begin with the same many examples."""
+    requests = harness.Tasks.requests
+    monkeypatch.setattr(
+        harness.Tasks,
+        "requests",
+        lambda self: [dataclasses.replace(one, prompt=WORDS[one.task] + one.prompt) for one in requests(self)],
+    )
+
+
+@pytest.fixture
+def forwards(monkeypatch):
+    """The forwards of all models: whether timed, which model, which hidden states, width, tokens in front."""
+    seen: list[tuple[bool, int, tuple[int, ...], int, int]] = []
+    timed = [False]
+    forward, decode = EagerRunner.forward, Decoder.decode
+
+    def watched(self, ids, keep, hidden, features, reads):
+        seen.append((timed[0], id(self.model), tuple(hidden), ids.shape[0], self._length))
+        return forward(self, ids, keep, hidden, features, reads)
+
+    def one(self, *given, warmup=False, **named):
+        timed[0] = not warmup
+        try:
+            return decode(self, *given, warmup=warmup, **named)
+        finally:
+            timed[0] = False
+
+    monkeypatch.setattr(EagerRunner, "forward", watched)
+    monkeypatch.setattr(Decoder, "decode", one)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def make_plan(tmp_path_factory):
+    suite = tmp_path_factory.mktemp("suite") / "few.yaml"
+    lines = [{"task": "pocket_gsm8k", "max_new_tokens": 14}, {"task": "pocket_math500", "max_new_tokens": 10}]
+    suite.write_text(json.dumps({"description": "few", "limit": 2, "tasks": lines}))
+
+    def make(methods=("sps", "csd"), **options):
+        sets = [f"{name}.gamma=3" for name in methods]
+        given = {"pair": "pocket", "suite": str(suite), "assignments": sets, "device": DEVICE}
+        return resolve_plan(**(given | {"methods": methods, "baseline": "vanilla", "limit": None} | options))
+
+    return make
+
+
+def always(progress):
+    return True
+
+
+def facts(folder):
+    """All that must not depend on how prompts were read, as plain lists."""
+    samples, rounds = (records.read_rows(folder, name).to_pandas() for name in ("samples", "rounds"))
+    rows = [[list(x) if hasattr(x, "tolist") else x for x in row] for row in samples[~samples.warmup][SAME].values]
+    return rows, rounds[~rounds.warmup][COUNTS].values.tolist()
+
+
+def of_manifest(folder):
+    return json.loads((folder / "manifest.json").read_text())["prefix_tokens"]
+
+
+def lengths(pair):
+    """Tokens that the examples are, up to the last few: words of the documents may join them."""
+    return {task: len(prepare.encode(pair, words)) for task, words in WORDS.items()}
+
+
+def test_a_run_says_the_same_with_and_without(pair, make_plan, few_shot, forwards, tmp_path):
+    assert loop.execute(make_plan(repeats=2), tmp_path / "shared", always, pair)
+    shared = list(forwards)
+    forwards.clear()
+    assert loop.execute(make_plan(repeats=2, share_prefix=False), tmp_path / "whole", always, pair)
+    assert facts(tmp_path / "shared") == facts(tmp_path / "whole")
+    texts = [row[6] for row in facts(tmp_path / "whole")[0]]
+    assert all(len(set(tokens)) >= 5 for tokens in texts) and len({tuple(tokens) for tokens in texts}) >= 4
+    told = of_manifest(tmp_path / "shared")
+    for task, count in lengths(pair).items():
+        assert 600 < count - 5 <= told[task] <= count + 30
+    assert told["pocket_gsm8k"] != told["pocket_math500"]
+    assert of_manifest(tmp_path / "whole") == {}
+    # Without: whole prompts, timed, of every model in every text (vanilla, sps, csd: 3 targets, 2 drafts).
+    least = min(told.values())
+    assert sum(timed and width > least for timed, _, _, width, _ in forwards) == 2 * 4 * 5
+    # With: the beginning alone, before anything is timed, once a task and repeat by each model.
+    reads = [(timed, one, width) for timed, one, _, width, at in shared if width >= least]
+    expected = [(False, id(one), count) for _ in range(2) for count in told.values() for one in pair.models.values()]
+    assert sorted(reads) == sorted(expected)
+    assert sum(timed and at in told.values() and width > 1 for timed, _, _, width, at in shared) >= 2 * 4 * 5
+
+
+def test_a_run_that_was_stopped_goes_on(pair, make_plan, few_shot, forwards, tmp_path):
+    plan = make_plan()
+    assert loop.execute(plan, tmp_path / "one", always, pair)
+    for stop in (1, 2, 3):
+        assert not loop.execute(plan, tmp_path / "two", lambda state, stop=stop: state.done != stop, pair)
+    forwards.clear()
+    assert loop.execute(plan, tmp_path / "two", always, pair)
+    assert facts(tmp_path / "one") == facts(tmp_path / "two")
+    count = of_manifest(tmp_path / "two")["pocket_math500"]
+    assert [timed for timed, _, _, width, _ in forwards if width >= count] == [False, False]
+
+
+@pytest.mark.parametrize("begun", (True, False))
+def test_the_other_setting_is_refused(begun, pair, make_plan, few_shot, tmp_path):
+    folder = tmp_path / "run"
+    one, other = make_plan(["sps"], share_prefix=begun), make_plan(["sps"], share_prefix=not begun)
+    assert not loop.execute(one, folder, lambda state: False, pair)
+    with pytest.raises(UserError, match="share_prefix") as caught:
+        command.run(other, None, folder)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=r"began with other shared prefixes; start a new run instead of --resume$"):
+        loop.execute(other, folder, always, pair)
+    assert loop.execute(one, folder, always, pair)
+
+
+def test_a_single_document_shares_nothing(pair, make_plan, few_shot, forwards, tmp_path):
+    assert loop.execute(make_plan(["sps"], limit=1), tmp_path / "run", always, pair)
+    assert of_manifest(tmp_path / "run") == {}
+    assert sum(timed and width > 600 for timed, _, _, width, _ in forwards) == 2 * 3
+
+
+def test_what_a_failed_sample_left_is_no_harm(pair, make_plan, few_shot, tmp_path, monkeypatch):
+    """A method that fails in its warm-up has read nothing: the next text reads the beginning itself, and is right."""
+    from specbench.methods.sps import SpS
+
+    plan = make_plan(["sps"])
+    assert loop.execute(plan, tmp_path / "whole", always, pair)
+    rounds, calls = SpS.rounds, []
+
+    def failing(self, prompt, sampling, rng):
+        calls.append(prompt)
+        if len(calls) == 1:
+            raise RuntimeError("the model broke")
+        return rounds(self, prompt, sampling, rng)
+
+    monkeypatch.setattr(SpS, "rounds", failing)
+    assert loop.execute(plan, tmp_path / "run", always, pair)
+    assert facts(tmp_path / "run") == facts(tmp_path / "whole")

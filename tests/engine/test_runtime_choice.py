@@ -1,0 +1,312 @@
+"""`run --runtime`: what is recorded, what `auto` passes over and says of it, and that texts do not depend on it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from gates import GREEDY, decode
+from test_cli import call, refused
+from test_prefix import Told
+
+from specbench import config
+from specbench.base import files
+from specbench.cli import lm_eval_model
+from specbench.config import UserError
+from specbench.engine.runtimes import choose
+from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.static import STATIC, Static
+from specbench.engine.runtimes.types import Unsupported
+from specbench.methods.sps import SpS
+from specbench.plan import resolve_plan
+from specbench.report import comparison
+from specbench.results import records
+from specbench.run import command as commands
+from specbench.run import loop, prepare
+from specbench.run.manifest import check_same
+from specbench.run.prepare import decode_beginning
+
+ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="of machines without a GPU")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    """Every test works in a folder with nothing but a suite of one task."""
+    task = {"task": "pocket_gsm8k", "max_new_tokens": 16}
+    (tmp_path / "few.yaml").write_text(json.dumps({"description": "few", "limit": 2, "tasks": [task]}))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def lacking(monkeypatch):
+    """A function that takes runtimes away; `openvino` is always away, whatever is installed."""
+    make, away = choose._make, {"openvino": "OpenVINO is not installed; use --runtime static"}
+
+    def made(name, pair):
+        if name in away:
+            raise Unsupported(away[name])
+        return make(name, pair)
+
+    monkeypatch.setattr(choose, "_make", made)
+    return away.update
+
+
+def make_plan(*methods, **options):
+    given = {"pair": "pocket", "suite": "few.yaml", "assignments": [], "baseline": "vanilla", "limit": 1}
+    return resolve_plan(**(given | {"methods": methods or ("sps",), "device": "cpu"} | options))
+
+
+def always(progress):
+    return True
+
+
+def told(folder="run"):
+    return json.loads((Path(folder) / "manifest.json").read_text())
+
+
+def texts(folder):
+    samples = records.read_rows(Path(folder), "samples").to_pandas()
+    samples = samples[~samples.warmup].sort_values(["doc_id", "method"])
+    assert set(samples.finish) <= {"length", "stop", "eos"}
+    return [list(tokens) for tokens in samples.tokens]
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+# What is recorded, and what may be compared
+
+
+def test_it_is_recorded_and_refused_in_comparisons(pocket):
+    for name in ("eager", "static"):
+        assert loop.execute(make_plan(runtime=name), Path(name), always, pocket)
+        assert told(name)["runtime"] == {"name": name, "asked": name, "why": ""}
+        assert told(name)["plan"]["runtime"] == name
+    assert texts("eager") == texts("static") and len(set(texts("eager")[0])) >= 8
+    line = refused("compare", "eager", "static")
+    assert "differ in runtime (eager / static)" in line and line.endswith("pass --allow-mismatch runtime")
+    allowed = call("compare", "eager", "static", "--allow-mismatch", "runtime")
+    assert allowed.exit_code == 0
+    assert "MISMATCH allowed, eager / static: runtime: eager / static" in words(allowed.output)
+    assert refused("compare", "eager", "static", "--allow-mismatch", "dtype") == line
+    # What was written before runs told it was eager.
+    old = told("eager")
+    del old["runtime"]
+    files.write_json(Path("eager") / "manifest.json", old | {"started": "long ago"})
+    assert refused("compare", "eager", "static") == line
+
+
+def test_a_run_by_the_command_line():
+    result = call(
+        "run", "--method", "sps", "--suite", "few.yaml", "--limit", "1", "--runtime", "static", "--out", "run"
+    )
+    assert result.exit_code == 0, result.output
+    assert told()["runtime"] == {"name": "static", "asked": "static", "why": ""}
+    assert "static" in words(result.output)  # the caption says what the figures were measured with
+
+
+def test_it_is_eager_where_nothing_is_asked(pocket):
+    assert loop.execute(make_plan(), Path("run"), always, pocket)
+    assert told()["runtime"] == {"name": "eager", "asked": "eager", "why": ""}
+
+
+# What cannot be had
+
+
+@pytest.mark.parametrize("command", ("run", "sweep"))
+def test_an_unknown_name_is_refused_in_one_line(command):
+    more = ["--param", "gamma=2,3"] if command == "sweep" else []
+    line = refused(command, "--method", "sps", "--suite", "few.yaml", "--runtime", "fast", *more)
+    assert "--runtime fast" in line and all(name in line for name in (*choose.NAMES, "auto"))
+
+
+@ON_CPU
+def test_graphs_on_a_cpu_are_refused_in_one_line():
+    line = refused("run", "--method", "sps", "--suite", "few.yaml", "--runtime", "graph")
+    assert "needs a GPU" in line and "--runtime static" in line
+
+
+def test_what_a_runtime_cannot_read_is_refused_in_one_line(monkeypatch):
+    def lean(self, model):
+        raise Unsupported(f"the static runtime does not know {type(model).__name__}; use --runtime eager")
+
+    monkeypatch.setattr(Static, "lean", lean)
+    line = refused("run", "--method", "sps", "--suite", "few.yaml", "--runtime", "static")
+    assert line == "error: the static runtime does not know LlamaForCausalLM; use --runtime eager"
+
+
+# The fastest
+
+
+def test_auto_says_what_it_passes_over(pocket, lacking, capsys):
+    assert loop.execute(make_plan(runtime="auto"), Path("run"), always, pocket)
+    why = "fastest on a CPU but for openvino"
+    assert told()["runtime"] == {"name": "static", "asked": "auto", "why": why}
+    lines = [line for line in capsys.readouterr().out.splitlines() if "runtime" in line]
+    assert lines[0] == "--runtime auto: not openvino: OpenVINO is not installed; use --runtime static"
+    assert lines[1] == f"runtime: static ({why})"
+    assert loop.execute(make_plan(), Path("eager"), always, pocket)
+    assert texts("run") == texts("eager")
+
+
+def test_auto_ends_at_eager(pocket, lacking, capsys):
+    lacking({"static": "static cannot read this; use --runtime eager"})
+    assert loop.execute(make_plan(runtime="auto"), Path("run"), always, pocket)
+    assert told()["runtime"] == {"name": "eager", "asked": "auto", "why": "openvino and static cannot run this"}
+    said = capsys.readouterr().out
+    assert said.count("--runtime auto: not ") == 2 and "not static: static cannot read this" in said
+
+
+def test_auto_tries_every_method(pocket, lacking, monkeypatch, capsys):
+    """What the models can, a method may not: it is found out before anything is recorded."""
+    rounds = SpS.rounds
+
+    def choosy(self, prompt, sampling, rng):
+        for one in rounds(self, prompt, sampling, rng):
+            yield one
+            if self.target.runtime is STATIC:
+                raise Unsupported("static has no trees; use --runtime eager")
+
+    monkeypatch.setattr(SpS, "rounds", choosy)
+    assert loop.execute(make_plan(runtime="auto"), Path("run"), always, pocket)
+    assert told()["runtime"]["name"] == "eager"
+    assert "--runtime auto: not static: static has no trees" in capsys.readouterr().out
+    with pytest.raises(Unsupported, match="static has no trees"):  # asked for by name it is no sample's failure
+        loop.execute(make_plan(runtime="static"), Path("named"), always, pocket)
+
+
+def test_auto_on_a_gpu_takes_graphs_first(pocket, monkeypatch):
+    """The order alone: no GPU is needed to tell it."""
+
+    class Elsewhere:
+        device, models = torch.device("cuda"), pocket.models
+
+    asked: list[str] = []
+
+    def make(name, pair):
+        asked.append(name)
+        if name == "graph":
+            raise Unsupported("no graphs")
+        return STATIC
+
+    monkeypatch.setattr(choose, "_make", make)
+    warned: list[str] = []
+    found = choose.fastest(Elsewhere(), lambda runtime: None, warned.append)
+    assert asked == ["graph", "static"] and found == choose.Choice(STATIC, "fastest on a GPU but for graph")
+    assert warned == ["--runtime auto: not graph: no graphs"]
+    monkeypatch.setattr(choose, "_make", lambda name, pair: STATIC)
+    assert choose.fastest(Elsewhere(), lambda runtime: None, warned.append).why == "fastest on a GPU"
+
+
+def test_auto_leaves_a_methods_failure_to_its_samples(pocket, lacking, monkeypatch):
+    """As without `auto`: a row for each, and exit code 3."""
+    monkeypatch.setattr(SpS, "rounds", lambda *_: 1 / 0)
+    monkeypatch.setattr(prepare, "load_pair", lambda *_: pocket)
+    for name, plan in {"eager": make_plan(), "run": make_plan(runtime="auto")}.items():
+        assert comparison.finish(commands.run(plan, Path(name), None)) == 3
+    assert told()["runtime"]["name"] == "static"
+
+
+def test_auto_refuses_a_sampling_as_the_others_do(pocket, lacking):
+    for name in ("eager", "auto"):
+        plan = make_plan("oracle", runtime=name, temperature=1.0)
+        with pytest.raises(UserError, match=r"^oracle: oracle knows greedy texts only; use --temperature 0$"):
+            loop.execute(plan, Path(name), always, pocket)
+
+
+def test_auto_is_understood_by_lm_eval_too(pocket, lacking, monkeypatch):
+    monkeypatch.setattr(lm_eval_model, "load_pair", lambda *_: pocket)
+    prompt = ("Question: 2 + 3?\nAnswer:", (), 8, 0.0)
+    expected = lm_eval_model.text_generator("pocket", "sps")(*prompt)
+    assert lm_eval_model.text_generator("pocket", "sps", runtime="static")(*prompt) == expected
+    try:
+        found = lm_eval_model.text_generator("pocket", "sps", runtime="auto")(*prompt)
+    except UserError as error:
+        assert not str(error).endswith("or auto")
+    else:
+        assert found == expected
+
+
+# Going on
+
+
+def test_a_resumed_run_keeps_its_runtime(pocket, lacking, monkeypatch):
+    """That which `auto` found when it began, whatever would be found by now."""
+    plan = make_plan(runtime="auto", limit=2)
+    assert loop.execute(plan, Path("one"), always, pocket)
+    assert not loop.execute(plan, Path("run"), lambda state: False, pocket)
+    before = told()
+    assert before["runtime"]["name"] == "static"
+    monkeypatch.setattr(choose, "fastest", lambda *_: choose.Choice(EAGER, "another day"))
+    seen: list[str] = []
+    build = prepare.build
+    monkeypatch.setattr(
+        prepare, "build", lambda spec, pair, watch: seen.append(pair.runtime.name) or build(spec, pair, watch)
+    )
+    assert loop.execute(plan, Path("run"), always, pocket)
+    assert told() == before and set(seen) == {"static"}
+    assert texts("run") == texts("one")
+
+
+def test_a_resumed_run_whose_runtime_is_gone_is_refused(pocket, lacking):
+    plan = make_plan(runtime="auto", limit=2)
+    assert not loop.execute(plan, Path("run"), lambda state: False, pocket)
+    lacking({"static": "static is gone; use --runtime eager"})
+    with pytest.raises(Unsupported, match="static is gone"):
+        loop.execute(plan, Path("run"), always, pocket)
+
+
+def test_going_on_with_another_runtime_is_refused(pocket):
+    assert not loop.execute(make_plan(runtime="static", limit=2), Path("run"), lambda state: False, pocket)
+    with pytest.raises(UserError, match='runtime: "static" there, "eager" here'):
+        commands.run(make_plan(runtime="eager", limit=2), None, Path("run"))
+    stored = told()
+    with pytest.raises(UserError, match=r"began with other runtime; start a new run"):
+        check_same(stored, stored | {"runtime": {"name": "eager"}}, Path("run"))
+    # What the manifest tells counts, whatever was asked for.
+    stored["runtime"]["name"] = "eager"
+    files.write_json(Path("run") / "manifest.json", stored)
+    assert loop.execute(make_plan(runtime="static", limit=2), Path("run"), always, pocket)
+
+
+# Every method
+
+
+@pytest.mark.parametrize("name", config.names("methods"))
+def test_every_method_says_the_same_at_static(name, pocket):
+    """24 tokens of a bundled document; at static with a shared beginning, read in the first rounds or never."""
+    spec = config.load_method(name)
+    prompt = prepare.encode(pocket, QUESTION)
+    fast = replace(pocket, runtime=STATIC)
+    try:
+        plain = prepare.build(spec, pocket, Told())
+    except UserError as error:
+        pytest.skip(f"needs what is not shipped: {error}")
+    plain.check(GREEDY)
+    watch = Told()
+    method = prepare.build(spec, fast, watch)
+    for one in (plain, method):
+        one.reset("pocket_gsm8k")
+    expected, _ = decode(plain, prompt, 24)
+    assert len(set(expected)) >= 8
+    shared = len(prompt) - 6
+    try:
+        fast.prefixes.begin(prompt[:shared])
+        decode_beginning(method, prompt, GREEDY, fast)
+        kept = {id(one): set(known) for one, known in fast.prefixes._kept.items()}
+        method.reset("pocket_gsm8k")
+        watch.forwards.clear()
+        assert decode(method, prompt, 24)[0] == expected
+        assert {id(one): set(known) for one, known in fast.prefixes._kept.items()} == kept
+    finally:
+        fast.prefixes.begin([])
+    assert watch.forwards
+
+
+QUESTION = (
+    "Question: Tom has 14 red marbles and 9 blue marbles. He gives 5 marbles to a friend and then buys 8 more. "
+    "How many marbles does Tom have now?\nAnswer:"
+)

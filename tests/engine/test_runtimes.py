@@ -1,0 +1,638 @@
+"""The static runtime computes what the eager one and whole forwards without a cache do, whatever was fed before."""
+
+import copy
+import functools
+import gc
+import weakref
+
+import gates
+import oracle
+import pytest
+import torch
+from gates import DEVICE, decode, lively_prompt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from law import fit
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from specbench.engine.drafters import ModelDrafter
+from specbench.engine.models.draft_output import slim, trimmed
+from specbench.engine.models.eagle_head import EagleHead, head_config
+from specbench.engine.models.layer_skip import without
+from specbench.engine.runtimes import static
+from specbench.engine.runtimes.decoder import FEW
+from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.static import STATIC, StaticRunner
+from specbench.engine.runtimes.types import Unsupported
+from specbench.engine.session import LAST, Session
+from specbench.engine.types import Sampling
+from specbench.methods.cospec_arbitrator import Adapter, new_arbitrator, own_parameters
+from specbench.methods.sps import SpS
+
+VOCABULARY = 96
+FIRST = 16  # room at first, so that short texts outgrow it several times
+# Norms and softmax compute in float32 even in a float64 model; in float32 everything does, and logits spread by 2.
+CLOSE = {torch.float64: {"rtol": 0, "atol": 1e-4}, torch.float32: {"rtol": 0, "atol": 2e-3}}
+ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_room():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(static, "FIRST", FIRST)
+        yield
+
+
+def drawn(kind: str, seed: int = 0, scale: float = 0.5, **fields) -> PreTrainedModel:
+    """A tiny model of a kind that the oracle does not know, made as the oracle makes its own."""
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 256}
+    ends = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    config = AutoConfig.for_model(kind, **(sizes | ends | fields))
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
+            if parameter.ndim >= 2:
+                parameter.copy_((0.4 if name == "lm_head.weight" else scale) * noise)
+            else:
+                parameter.add_(0.1 * noise)
+    return model.requires_grad_(False)
+
+
+def rope(kind: str, **more) -> dict[str, object]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **more}}
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+WINDOW = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
+FORMS = {
+    **{architecture: functools.partial(oracle.tiny, architecture) for architecture in oracle.ARCHITECTURES},
+    "mistral, window": functools.partial(drawn, "mistral", sliding_window=16),
+    "mistral": functools.partial(drawn, "mistral", sliding_window=None),
+    "qwen2, window above": functools.partial(oracle.tiny, "qwen2", **WINDOW),
+    "qwen3, window above": functools.partial(oracle.tiny, "qwen3", **WINDOW),
+    "gemma2, low caps": functools.partial(
+        oracle.tiny, "gemma2", attn_logit_softcapping=2.0, final_logit_softcapping=1.5
+    ),
+    "gemma2, own scale": functools.partial(
+        oracle.tiny, "gemma2", attn_logit_softcapping=None, query_pre_attn_scalar=24
+    ),
+    "llama3 positions": functools.partial(oracle.tiny, "llama", **rope("llama3", **LLAMA3)),
+    "yarn positions": functools.partial(
+        oracle.tiny, "llama", **rope("yarn", factor=4.0, original_max_position_embeddings=64)
+    ),
+    "linear positions": functools.partial(oracle.tiny, "llama", **rope("linear", factor=4.0)),
+    "one group": functools.partial(oracle.tiny, "llama", num_key_value_heads=1),
+    "a group for each head": functools.partial(oracle.tiny, "llama", num_key_value_heads=4),
+    "wide heads": functools.partial(oracle.tiny, "qwen3", head_dim=20),
+    "tied embeddings": functools.partial(oracle.tiny, "llama", tie_word_embeddings=True),
+    "all biases": functools.partial(oracle.tiny, "llama", attention_bias=True, mlp_bias=True),
+    "no biases": functools.partial(oracle.tiny, "opt", enable_bias=False),
+}
+
+
+@functools.cache
+def model(form: str, dtype: torch.dtype = torch.float64) -> PreTrainedModel:
+    if dtype == torch.float64:
+        return FORMS[form]().to(DEVICE)
+    return copy.deepcopy(model(form)).to(dtype)
+
+
+def text(length: int, seed: int = 0) -> list[int]:
+    return oracle.prompts(1, length=length, seed=seed)[0]
+
+
+@torch.no_grad()
+def whole(one: PreTrainedModel, tokens: list[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Logits [n, V] and all hidden states [n, D] of one forward without a cache, by transformers' own masks."""
+    out = one(torch.tensor([tokens], device=DEVICE), use_cache=False, output_hidden_states=True)
+    return out.logits[0], [state[0] for state in out.hidden_states]
+
+
+# Chains
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_chains_equal_a_forward_without_cache(form):
+    """Blocks on both sides of the window and of the fused path, rollbacks over all of them, and every hidden state."""
+    one = model(form)
+    session, runner = Session(one, "target", runtime=STATIC), None
+    runner, source, mirror, capacities = session._runner, iter(text(400, seed=3)), [], set()
+    scale = max(1.0, float(whole(one, text(30))[0].std()) / 2)
+    for width, back in ((5, 0), (1, 0), (12, 4), (1, 13), (17, 1), (FEW + 6, 2), (1, 0), (3, 40), (FEW, 0), (2, 90)):
+        new = [next(source) for _ in range(width)]
+        mirror += new
+        found = session.forward(new, hidden=(0, 1, 2, -1))
+        logits, states = whole(one, mirror)
+        torch.testing.assert_close(found.logits, logits[-width:], rtol=0, atol=1e-4 * scale)
+        expected = torch.cat([states[i][-width:] for i in (0, 1, 2, -1)], -1)
+        torch.testing.assert_close(found.hidden, expected, rtol=1e-5, atol=1e-4)
+        mirror = mirror[: len(mirror) - back]
+        session.truncate(len(mirror))
+        capacities.add(runner.capacity)
+    assert capacities == {FIRST, 2 * FIRST, 8 * FIRST}
+    # It is no text that any cache would pass: other tokens in front give other logits.
+    assert len(set(logits.argmax(-1).tolist())) >= 8
+
+
+@pytest.mark.parametrize("form", ("gemma2", "mistral, window", "qwen2, window above", "qwen3, window above"))
+def test_one_token_at_a_time_over_the_edge_of_the_window(form):
+    """At every length about it, since single tokens need no mask until it begins to hide some."""
+    one, tokens = model(form), text(40)
+    session = Session(one, "target", runtime=STATIC)
+    rows = [session.forward(tokens[:10]).logits, *(session.forward([token]).logits for token in tokens[10:])]
+    torch.testing.assert_close(torch.cat(rows), whole(one, tokens)[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ("llama", "gemma2", "mistral, window", "opt"))
+def test_the_last_rows_alone(form):
+    one, session = model(form), Session(model(form), "target", runtime=STATIC)
+    tokens = text(40)
+    logits, states = whole(one, tokens)
+    for keep, hidden in ((1, ()), (3, ()), (1, LAST), (7, (1,))):
+        session.truncate(20) if len(session) else session.forward(tokens[:20])
+        found = session.forward(tokens[20:], keep=keep, hidden=hidden)
+        torch.testing.assert_close(found.logits, logits[-keep:], rtol=0, atol=1e-4)
+        assert (found.hidden is None) == (not hidden)
+        for index in hidden:  # of all tokens, not only of the last
+            torch.testing.assert_close(found.hidden, states[index][20:], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+@pytest.mark.parametrize("form", (*oracle.ARCHITECTURES, "mistral, window"))
+def test_half_precision_is_as_near_to_the_truth_as_eager(form, dtype):
+    """Weights rounded to half; the truth is the same weights in float64."""
+    # Weights of the size that real models have: products of larger ones overflow, or lose all their digits.
+    small = copy.deepcopy(model(form))
+    with torch.no_grad():
+        for parameter in small.parameters():
+            if parameter.ndim >= 2:
+                parameter.mul_(0.3)
+    half = small.to(dtype)
+    exact = copy.deepcopy(half).double()
+    tokens = text(90)
+    truth = whole(exact, tokens)[0]
+    errors = []
+    for runtime in (EAGER, STATIC):
+        session = Session(half, "target", runtime=runtime)
+        rows = [session.forward(tokens[a:b]).logits for a, b in ((0, 70), (70, 71), (71, 80), (80, 90))]
+        errors.append((torch.cat(rows).double() - truth).square().mean().sqrt())
+    eager, found = errors
+    assert eager > 0 and found <= 1.5 * eager
+    assert found < 0.1 * truth.std()
+
+
+# Any history
+
+lists = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
+shapes = st.lists(st.integers(-1, 11), min_size=1, max_size=8)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("chain"), lists, st.integers(0, 3), st.sampled_from([(), LAST, (0, 1), (2, -1)])),
+        st.tuples(st.just("device"), lists),
+        st.tuples(st.just("together"), lists, st.integers(1, 12)),
+        st.tuples(st.just("truncate"), st.floats(0, 1)),
+        st.tuples(st.just("catch up"), st.floats(0, 1), lists),
+        st.tuples(st.just("tree"), lists, shapes, st.integers(1, 12), st.integers(0, 11)),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+def path_to(parents, node):
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
+
+
+def played(session: Session, history) -> tuple[list[torch.Tensor], list[int]]:
+    """Everything that a history of calls tells, and the tokens that the cache then must hold."""
+    told, mirror = [], []
+
+    def note(scored):
+        told.extend([scored.logits] if scored.hidden is None else [scored.logits, scored.hidden])
+
+    for kind, *values in history:
+        if kind == "chain":
+            tokens, keep, hidden = values
+            note(session.forward(tokens, keep=min(keep, len(tokens)), hidden=hidden))
+            mirror = mirror + tokens
+        elif kind == "device":
+            note(session.forward(torch.tensor(values[0], device=DEVICE)))
+            mirror = mirror + values[0]
+        elif kind == "together":
+            tokens, count = values
+            note(session.forward(tokens, together=min(count, len(tokens))))
+            mirror = mirror + tokens
+        elif kind == "truncate":
+            mirror = mirror[: int(values[0] * len(mirror))]
+            session.truncate(len(mirror))
+        elif kind == "catch up":
+            share, rest = values
+            mirror = mirror[: int(share * len(mirror))] + rest
+            note(session.catch_up(mirror, hidden=LAST))
+        else:
+            tokens, shape, parts, pick = values
+            parents = [min(parent, i - 1) for i, parent in enumerate((shape * len(tokens))[: len(tokens)])]
+            for start in range(0, len(tokens), parts):  # grown over several forwards, from the host and the device
+                some = tokens[start : start + parts]
+                fed = torch.tensor(some, device=DEVICE) if start else some
+                note(session.forward(fed, parents=parents[start : start + parts], hidden=(1,)))
+            path = path_to(parents, pick % len(tokens))
+            session.keep(len(mirror), path)
+            mirror = mirror + [tokens[i] for i in path]
+    return told, mirror
+
+
+@pytest.mark.parametrize("dtype", (torch.float64, torch.float32), ids=str)
+@pytest.mark.parametrize("form", (*oracle.ARCHITECTURES, "mistral, window"))
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(history=steps, last=lists)
+def test_any_history_tells_what_eager_tells(form, dtype, history, last):
+    one, reference = model(form, dtype), Session(model(form, dtype), "target")
+    session = Session(one, "target", runtime=STATIC)
+    found, mirror = played(session, history)
+    expected, _ = played(reference, history)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=CLOSE[dtype]["atol"])
+    assert session.tokens == mirror and len(session) == len(mirror)
+    rows = session.forward(last).logits
+    if not any(kind == "together" for kind, *_ in history):  # what was read so stays in the cache
+        fresh = whole(one, mirror + last)[0][len(mirror) :]
+        torch.testing.assert_close(rows, fresh, **CLOSE[dtype])
+    torch.testing.assert_close(rows, reference.forward(last).logits, **CLOSE[dtype])
+
+
+@pytest.mark.parametrize("form", (*oracle.ARCHITECTURES, "mistral, window", "qwen2, window above"))
+@pytest.mark.parametrize("root", (6, 25))
+def test_a_tree_equals_its_paths_by_whole_forwards(form, root):
+    """Within the window and beyond it; a wide tree takes the fused path."""
+    one, session = model(form), Session(model(form), "target", runtime=STATIC)
+    context, tree = text(root, seed=1), text(FEW + 12, seed=2)
+    parents = [-1, -1, 0, 0, 2, 1, 4, 3, 5] + [i % 9 for i in range(FEW + 3)]
+    session.forward(context)
+    # The last 12 hang where they show the most: deep below the others.
+    parents[-12:] = [6, 6, 4, 8, 7, *range(FEW + 4, FEW + 11)]
+    found = session.forward(tree, parents=parents).logits
+    for node in (0, 1, 4, 6, 8, 30, *range(FEW, FEW + 12)):
+        path = [tree[i] for i in path_to(parents, node)]
+        torch.testing.assert_close(found[node], whole(one, context + path)[0][-1], rtol=0, atol=1e-4)
+    path = path_to(parents, FEW + 11)
+    assert len(path) > 10
+    session.keep(root, path)
+    kept = context + [tree[i] for i in path]
+    after = text(20, seed=4)
+    torch.testing.assert_close(session.forward(after).logits, whole(one, kept + after)[0][-20:], rtol=0, atol=1e-4)
+
+
+def test_a_runner_moves_by_itself():
+    """Without a session, which would tell the length once more."""
+    one, runner = model("llama"), STATIC.runner(model("llama"))
+    tokens = text(10)
+    with torch.inference_mode():
+        runner.forward(torch.tensor(tokens, device=DEVICE), 1, (), None, None)
+        runner.truncate(9)
+        runner.move(7, [0, 1])
+        rows, _ = runner.forward(torch.tensor([5], device=DEVICE), 0, (), None, None)
+    torch.testing.assert_close(rows, whole(one, [*tokens[:9], 5])[0][-1:], rtol=0, atol=1e-4)
+
+
+def test_the_cache_grows_where_a_tree_is_open_and_where_it_is_copied():
+    one, session = model("llama"), Session(model("llama"), "target", runtime=STATIC)
+    context, tree = text(FIRST - 3), text(3 * FIRST, seed=2)
+    session.forward(context)
+    for start in range(0, len(tree), 6):
+        parents = [-1] * 6 if not start else list(range(start - 6, start))
+        found = session.forward(tree[start : start + 6], parents=parents).logits
+    assert session._runner.capacity == 4 * FIRST
+    last = len(tree) - 2
+    path = list(range(last % 6, last + 1, 6))
+    expected = whole(one, context + [tree[i] for i in path])[0]
+    torch.testing.assert_close(found[-2], expected[-1], rtol=0, atol=1e-4)
+    session.keep(len(context), path)
+    kept = context + [tree[i] for i in path]
+    torch.testing.assert_close(session.forward([7]).logits, whole(one, [*kept, 7])[0][-1:], rtol=0, atol=1e-4)
+
+
+def test_what_was_returned_stays_as_it_is():
+    """Logits and states of a forward are not overwritten by a later one, and writing into them reaches no cache."""
+    session = Session(model("llama"), "target", runtime=STATIC)
+    first = session.forward(text(9), hidden=(0, -1))
+    kept = [first.logits.clone(), first.hidden.clone()]
+    with torch.inference_mode():
+        for _ in range(3):
+            session.forward(text(5, seed=1), hidden=(0, -1)).logits.zero_()
+    assert torch.equal(first.logits, kept[0]) and torch.equal(first.hidden, kept[1])
+    expected = whole(model("llama"), text(9) + text(5, seed=1) * 3 + [3])[0][-1:]
+    torch.testing.assert_close(session.forward([3]).logits, expected, rtol=0, atol=1e-4)
+
+
+def test_sequences_of_one_model_do_not_meet():
+    one = model("qwen2")
+    sessions = [Session(one, "target", runtime=STATIC) for _ in range(3)]
+    texts = [text(30, seed=seed) for seed in range(3)]
+    for start in range(0, 30, 5):
+        for session, tokens in zip(sessions, texts, strict=True):
+            rows = session.forward(tokens[start : start + 5]).logits
+            expected = whole(one, tokens[: start + 5])[0][-5:]
+            torch.testing.assert_close(rows, expected, rtol=0, atol=1e-4)
+
+
+# Twins of models
+
+
+def equal_sessions(one: PreTrainedModel, atol: float = 1e-4, vocabulary: int | None = None) -> torch.Tensor:
+    """Chains, a rollback and a tree at both runtimes; returns the logits."""
+    found = []
+    for runtime in (EAGER, STATIC):
+        session = Session(one, "draft", vocabulary=vocabulary, runtime=runtime)
+        rows = [session.forward(text(21)).logits, session.forward([5]).logits]
+        session.truncate(10)
+        rows.append(session.forward(text(8, seed=2)).logits)
+        rows.append(session.forward(text(5, seed=3), parents=[-1, -1, 0, 1, 2]).logits)
+        session.keep(18, [1, 3])
+        rows.append(session.forward(text(3, seed=4)).logits)
+        found.append(torch.cat(rows))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=atol)
+    return found[1]
+
+
+SKIPPED = {"attention": ({0}, set()), "mlp": (set(), {1}), "both": ({1}, {0}), "a whole layer": ({0}, {0})}
+
+
+@pytest.mark.parametrize("skipped", SKIPPED)
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_a_model_without_some_sublayers(architecture, skipped):
+    one = model(architecture)
+    twin = without(one, *SKIPPED[skipped])
+    found = equal_sessions(twin)
+    assert (found - equal_sessions(one)).abs().max() > 0.1  # something was skipped
+    torch.testing.assert_close(found[:21], whole_of_twin(twin, text(21)), rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def whole_of_twin(twin: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
+    return twin(torch.tensor([tokens], device=DEVICE), use_cache=False).logits[0]
+
+
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_lighter_output_layers(architecture):
+    one = model(architecture)
+    ids = torch.tensor([3, 90, 17, 4, 55])
+    found = equal_sessions(trimmed(one, ids))
+    full = equal_sessions(one)
+    torch.testing.assert_close(found[:, ids], full[:, ids], rtol=0, atol=1e-4)
+    assert int(found.isfinite().sum()) == found.shape[0] * len(ids)
+    assert (equal_sessions(slim(one, 8)) - full).abs().max() > 0.1
+    torch.testing.assert_close(equal_sessions(slim(one, 32)), full, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_a_model_without_attention_anywhere_is_refused(architecture):
+    with pytest.raises(Unsupported, match=r"needs a layer with attention; use --runtime eager$"):
+        STATIC.runner(without(model(architecture), {0, 1}, set()))
+
+
+@pytest.mark.parametrize("dtype", (torch.float64, torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_an_arbitrator_with_adapters(architecture, dtype):
+    backbone = copy.deepcopy(model(architecture)).to(dtype)
+    if dtype == torch.bfloat16:
+        with torch.no_grad():
+            for parameter in backbone.parameters():
+                parameter.mul_(0.3 if parameter.ndim >= 2 else 1)
+    arbitrator = new_arbitrator(backbone, Adapter(rank=4, alpha=8), seed=0)
+    assert not equal_sessions(arbitrator, vocabulary=1).any()  # a new one says nothing
+    rng = torch.Generator().manual_seed(1)
+    arbitrator = new_arbitrator(backbone, Adapter(rank=4, alpha=8), seed=0)
+    with torch.no_grad():
+        for name, parameter in own_parameters(arbitrator).items():
+            shift = torch.randn(parameter.shape, generator=rng).to(parameter) / parameter.shape[-1] ** 0.5
+            parameter.add_(shift * (0.3 if "lora" in name else 1.0))
+    atol = {torch.float64: 1e-4, torch.float32: 2e-3, torch.bfloat16: 0.2}[dtype]
+    found = equal_sessions(arbitrator, atol, vocabulary=1)
+    assert found.shape[1] == 1 and found.std() > 0.3
+    before = new_arbitrator(backbone, Adapter(rank=4, alpha=8), seed=0)
+    with torch.no_grad():  # the same head without adapters says something else, so they were read
+        for name, parameter in own_parameters(before).items():
+            if "lora" not in name:
+                parameter.copy_(own_parameters(arbitrator)[name])
+    assert (equal_sessions(before, atol, vocabulary=1) - found).abs().max() > 0.1
+
+
+def eagle(architecture: str, seed: int = 0) -> EagleHead:
+    target, ids = model(architecture), torch.arange(0, VOCABULARY, 2)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        head = EagleHead(head_config(target, len(ids)), ids, target.get_input_embeddings()).double()
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, parameter in sorted(head.named_parameters()):
+            noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
+            parameter.copy_(noise * 0.5) if parameter.ndim >= 2 else parameter.add_(0.3 * noise)
+    return head.requires_grad_(False).eval().to(DEVICE)
+
+
+@pytest.mark.parametrize("architecture", ("llama", "opt", "gemma2"))
+def test_an_eagle_head_in_chains_and_trees(architecture):
+    """Features beside the tokens; states in front of the norm; growth, rollback and `keep` in between."""
+    head, found = eagle(architecture), []
+    rng = torch.Generator().manual_seed(3)
+    features = torch.randn(140, 32, generator=rng, dtype=torch.float64).to(DEVICE)
+    for runtime in (EAGER, STATIC):
+        session, told = Session(head, "draft", vocabulary=48, runtime=runtime), []
+
+        def feed(tokens, at, session=session, told=told, **more):
+            scored = session.forward(tokens, features=features[at : at + len(tokens)], **more)
+            told.extend([scored.logits, *([scored.hidden] if scored.hidden is not None else [])])
+
+        feed(text(20), 0, hidden=LAST)
+        feed([3], 20)
+        session.truncate(15)
+        feed(text(FEW + 4, seed=1), 15, hidden=(0, -1))
+        length = len(session)
+        feed([4, 9, 11], 90, parents=[-1, -1, 0], hidden=LAST)
+        feed([7, 2], 95, parents=[1, 2], hidden=(0, 1))
+        session.keep(length, [0, 2, 4])
+        feed(text(4, seed=5), 100, keep=2)
+        found.append(told)
+    for a, b in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-4)
+    assert found[0][0].std() > 0.5
+
+
+# What is refused, and what is left alone
+
+
+def test_a_model_of_another_kind_is_refused():
+    sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 50, "n_positions": 64}
+    config = AutoConfig.for_model("gpt2", **sizes, bos_token_id=None, eos_token_id=None)
+    with torch.random.fork_rng(devices=[]):
+        other = AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(Unsupported, match=r"^the static runtime does not know GPT2LMHeadModel; use --runtime eager$"):
+        STATIC.runner(other)
+
+
+REFUSED = {
+    "norms behind the sublayers": (("opt",), {"do_layer_norm_before": False}, "norms come after"),
+    "another width of embeddings": (("opt",), {"word_embed_proj_dim": 16}, "OPT"),
+    "positions that go by the length": (("llama",), rope("dynamic", factor=2.0), "positions of kind dynamic"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_it_cannot_read_is_refused_in_one_line(why):
+    arguments, fields, words = REFUSED[why]
+    with pytest.raises(Unsupported, match=words) as caught:
+        STATIC.runner(oracle.tiny(*arguments, **fields))
+    assert "\n" not in str(caught.value) and "--runtime eager" in str(caught.value)
+
+
+def scaled_residual(one: PreTrainedModel) -> None:
+    one.model.layers[0].register_forward_hook(lambda module, given, out: out * 1.5)
+
+
+def other_positions(one: PreTrainedModel) -> None:
+    attention = one.model.layers[1].self_attn
+    forward = attention.forward
+    attention.forward = lambda *given, **named: forward(*given, **(named | {"position_embeddings": flipped(named)}))
+
+
+def flipped(named):
+    cos, sin = named["position_embeddings"]
+    return cos, -sin
+
+
+def louder_logits(one: PreTrainedModel) -> None:
+    forward = one.forward
+
+    def loud(*given, **named):
+        out = forward(*given, **named)
+        out.logits = out.logits * 1.2
+        return out
+
+    one.forward = loud
+
+
+def other_input(one: PreTrainedModel) -> None:
+    one.model.layers[0].mlp.gate_proj.register_forward_pre_hook(lambda module, given: (given[0] * 1.2,))
+
+
+@pytest.mark.parametrize("tamper", (scaled_residual, other_positions, louder_logits, other_input))
+def test_a_model_whose_forward_is_another_is_refused(tamper):
+    """The check at reading finds what the reading of its parts could not know."""
+    one = oracle.tiny("llama").to(DEVICE)
+    STATIC.runner(one)
+    other = oracle.tiny("llama").to(DEVICE)
+    tamper(other)
+    with pytest.raises(Unsupported, match=r"other logits for LlamaForCausalLM \(off by .*; use --runtime eager$"):
+        STATIC.runner(other)
+    Session(other, "target").forward([1, 2, 3])  # eager takes it as it is
+
+
+def test_a_hook_that_only_looks_on_does_not_break_it():
+    seen, one = [], oracle.tiny("llama").to(DEVICE)
+    one.register_forward_hook(lambda module, given, out: seen.append(1))
+    try:
+        rows = Session(one, "target", runtime=STATIC).forward(text(9)).logits
+    except Unsupported:
+        return  # one line that `auto` can go on from would do as well
+    torch.testing.assert_close(rows, whole(one, text(9))[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", (torch.float64, torch.float32), ids=str)
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_reading_a_model_leaves_it_as_it_was(architecture, dtype):
+    one = oracle.tiny(architecture).to(DEVICE, dtype)
+    before = {name: tensor.clone() for name, tensor in one.state_dict().items()}
+    expected, states = whole(one, text(40))
+    session = Session(one, "target", runtime=STATIC)
+    session.forward(text(40))
+    after = one.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert all(name.shape == other.shape for name, other in zip(after.values(), before.values(), strict=True))
+    again, others = whole(one, text(40))
+    assert torch.equal(again, expected)
+    assert all(torch.equal(a, b) for a, b in zip(others, states, strict=True))
+    assert not any(parameter.requires_grad for parameter in one.parameters())
+    assert not any(parameter.is_inference() for parameter in one.parameters())
+
+
+LET_GO = {
+    "model": lambda one: one,
+    "model without sublayers": lambda one: without(one, {0}, {1}),
+    "trimmed": lambda one: trimmed(one, torch.tensor([1, 2, 3])),
+    "slim": lambda one: slim(one, 4),
+    "arbitrator": lambda one: new_arbitrator(one, Adapter(rank=2, alpha=4), seed=0),
+}
+
+
+@pytest.mark.parametrize("kind", LET_GO)
+def test_models_are_let_go(kind):
+    """Nothing that the runtime keeps holds a model, its layers or its sequences, nor the model that a twin is of."""
+    one = oracle.tiny("llama").to(DEVICE)
+    twin = LET_GO[kind](one)
+    read = len(STATIC._read)
+    session = Session(twin, "target", runtime=STATIC)
+    session.forward(text(9))
+    assert len(STATIC._read) == read + 1
+    modules = (twin, twin.model.layers[0].self_attn, twin.get_output_embeddings(), one, one.model.layers[1])
+    watched = [weakref.ref(module) for module in modules] + [weakref.ref(session._runner)]
+    del one, twin, session, modules
+    gc.collect()
+    assert [reference() is None for reference in watched] == [True] * 6
+    assert len(STATIC._read) == read
+
+
+def test_a_head_is_let_go():
+    head = eagle("llama")
+    session = Session(head, "draft", vocabulary=48, runtime=STATIC)
+    session.forward([1, 2], features=torch.zeros(2, 32, dtype=torch.float64, device=DEVICE))
+    watched = [weakref.ref(head), weakref.ref(head.midlayer), weakref.ref(head.lm_head)]
+    del head, session
+    gc.collect()
+    assert [reference() for reference in watched] == [None] * 3
+
+
+# Methods
+
+
+@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+def test_every_lossless_method_is_greedy_exact(architecture):
+    """Against whole forwards without a cache, which share nothing with either runtime; beyond Gemma 2's window."""
+    prompt, _ = lively_prompt(architecture, 13, 40)
+    expected = oracle.greedy(oracle.tiny_pair(architecture)[0], prompt, 40)
+    assert len(set(expected)) >= 12
+    for name, method in gates.methods(architecture, gamma=4, runtime=STATIC).items():
+        assert decode(method, prompt, 40)[0] == expected, name
+
+
+SMALL = 8  # tokens of the vocabulary
+SAMPLES = 1500
+
+
+def two_tokens(sampling: Sampling) -> float:
+    """p-value of the first two tokens that SpS says at the static runtime."""
+    target, draft = (oracle.tiny("llama", seed=seed, vocab=SMALL).to(DEVICE) for seed in (1, 2))
+    drafter = ModelDrafter(Session(draft, "draft", runtime=STATIC))
+    method = SpS(Session(target, "target", runtime=STATIC), drafter, 2)
+    return fit(method, target, [1, 5, 2], 2, sampling, SAMPLES).p
+
+
+@pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.8, top_k=5, top_p=0.7)), ids=str)
+def test_sampled_texts_follow_the_target(sampling):
+    assert two_tokens(sampling) > ALPHA
+
+
+def test_the_same_test_finds_a_rollback_that_keeps_one_too_many(monkeypatch):
+    """From one prompt to the next a token stays, so that all places are one too far and it is read."""
+    monkeypatch.setattr(static, "check", lambda *_: None)  # which would find it first
+    monkeypatch.setattr(StaticRunner, "truncate", lambda self, length: setattr(self, "length", length + 1))
+    assert two_tokens(Sampling(1.0)) < ALPHA

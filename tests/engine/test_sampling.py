@@ -1,0 +1,163 @@
+"""Gate: sampled texts follow the target's own distribution, and a check that would notice if they did not."""
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from gates import DEVICE, decode
+from law import fit
+from recalled import recalled
+
+from specbench.engine import accept as acceptance
+from specbench.engine.drafters import ModelDrafter
+from specbench.engine.sampling import draw, pick, probabilities, residual
+from specbench.engine.session import Session
+from specbench.engine.speculate import speculate
+from specbench.engine.types import Draft, Sampling
+from specbench.methods.sps import SpS
+from specbench.methods.vanilla import Vanilla
+
+VOCABULARY = 8
+SAMPLES = 3000
+SETTINGS = (
+    Sampling(1.0),
+    Sampling(0.6),
+    Sampling(1.3, top_k=3),
+    Sampling(1.0, top_p=0.8),
+    Sampling(0.8, top_k=5, top_p=0.7),
+)
+ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
+
+
+@pytest.fixture(scope="module")
+def models():
+    """A target and a draft that differ enough for every wrong rule to show."""
+    return tuple(oracle.tiny("llama", seed=seed, vocab=VOCABULARY).to(DEVICE) for seed in (1, 2))
+
+
+def test_probabilities_equal_transformers_warpers_and_hand_values():
+    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    logits = torch.randn(50, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) * 3
+    for temperature, top_k, top_p in ((0.7, 0, 1.0), (1.0, 5, 1.0), (1.5, 0, 0.6), (0.9, 12, 0.85)):
+        warpers = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+        if top_k:
+            warpers.append(TopKLogitsWarper(top_k))
+        if top_p < 1:
+            warpers.append(TopPLogitsWarper(top_p))
+        expected = warpers(torch.zeros(50, 1, dtype=torch.long), logits.clone()).softmax(-1)
+        found = probabilities(logits, Sampling(temperature, top_k, top_p))
+        torch.testing.assert_close(found, expected)
+    # p = 0.5, 0.3, 0.15, 0.05: the smallest set that reaches 0.6 is the first two.
+    logits = torch.tensor([[0.15, 0.5, 0.05, 0.3]]).log()
+    torch.testing.assert_close(probabilities(logits, Sampling(1.0, top_p=0.6)), torch.tensor([[0, 0.625, 0, 0.375]]))
+
+
+def test_top_p_keeps_no_more_than_reaches_it():
+    """Where the likeliest tokens have exactly that mass, the next one is out."""
+    logits = torch.tensor([[0.0, 0.0, -torch.inf, -torch.inf], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    expected = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0]], dtype=torch.float64)
+    torch.testing.assert_close(probabilities(logits, Sampling(1.0, top_p=0.5)), expected)
+
+
+def test_residual_by_hand():
+    p, q = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.8, 0.0]]), torch.tensor([[0.2, 0.3, 0.5], [0.2, 0.8, 0.0]])
+    torch.testing.assert_close(residual(p, q), torch.tensor([[0.3, 0.0, 0.0], [0.2, 0.8, 0.0]]))
+
+
+def test_pick_never_takes_the_impossible(monkeypatch):
+    """Not even where a generator rounds every waiting time to exactly 0."""
+    probs = torch.zeros(3, 50, device=DEVICE)
+    probs[:, 7] = 0.25
+    assert (pick(probs, torch.Generator(DEVICE)) == 7).all()
+    monkeypatch.setattr(torch.Tensor, "exponential_", lambda self, generator: self.zero_())
+    assert (pick(probs, torch.Generator(DEVICE)) == 7).all()
+
+
+def test_draw_follows_the_distribution():
+    logits = torch.tensor([[2.0, 0.0, 1.0, -1.0]], device=DEVICE).expand(20_000, 4)
+    tokens, q = draw(logits, Sampling(0.8), torch.Generator(DEVICE).manual_seed(1))
+    expected = oracle.warp(logits[0].cpu().double(), 0.8).numpy()
+    assert oracle.chi_square(np.bincount(tokens.cpu().numpy(), minlength=4), expected) > ALPHA
+    assert q is not None and q.shape == (20_000, 4)
+    assert draw(logits[:1], Sampling(0), torch.Generator(DEVICE))[0].tolist() == [0]
+
+
+def two_tokens(method, target, sampling):
+    """p-value of the first two tokens after a prompt."""
+    return fit(method, target, [1, 5, 2], 2, sampling, SAMPLES).p
+
+
+@pytest.mark.parametrize("sampling", SETTINGS, ids=str)
+def test_sps_samples_from_the_target(models, sampling):
+    target, draft = models
+    method = SpS(recalled(target, "target"), ModelDrafter(recalled(draft, "draft")), 2)
+    assert two_tokens(method, target, sampling) > ALPHA
+
+
+def test_vanilla_samples_from_the_target(models):
+    assert two_tokens(Vanilla(recalled(models[0], "target")), models[0], SETTINGS[-1]) > ALPHA
+
+
+class GreedyDrafter(ModelDrafter):
+    """Wrong: drafts the likeliest token but says that it was drawn from q."""
+
+    def propose(self, context, gamma, sampling, rng):
+        scored = self.session.catch_up(context)
+        tokens, probs = [], []
+        for step in range(gamma):
+            token = scored.logits[-1:].argmax(-1)
+            tokens.append(token)
+            probs.append(probabilities(scored.logits[-1:], sampling))
+            if step < gamma - 1:
+                scored = self.session.forward(token)
+        return Draft(torch.cat(tokens), torch.cat(probs))
+
+
+class OneSided(SpS):
+    """Wrong: top-p when drafting, none when verifying."""
+
+    def rounds(self, prompt, sampling, rng):
+        def accept(draft, scored, sampling, rng):
+            return acceptance.exact(draft, scored, Sampling(sampling.temperature), rng)
+
+        return speculate(self.target, self.drafter, accept, self.gamma, prompt, sampling, rng)
+
+
+def test_seeded_defects_are_found(models, monkeypatch):
+    target, draft = models
+    session = recalled(target, "target")
+    greedy = SpS(session, GreedyDrafter(recalled(draft, "draft")), 2)
+    assert two_tokens(greedy, target, Sampling(1.0)) < ALPHA
+    one_sided = OneSided(session, ModelDrafter(recalled(draft, "draft")), 2)
+    assert two_tokens(one_sided, target, Sampling(1.0, top_p=0.8)) < ALPHA
+    monkeypatch.setattr(acceptance, "residual", lambda p, q: p)
+    no_residual = SpS(session, ModelDrafter(recalled(draft, "draft")), 2)
+    assert two_tokens(no_residual, target, Sampling(1.0)) < ALPHA
+
+
+def test_a_point_mass_draft_is_judged_exactly(models):
+    """Drafts without a distribution (prompt lookup, say): accepted with probability p(d), else drawn from the rest."""
+    target, draft = models
+
+    class Deterministic(ModelDrafter):
+        def propose(self, context, gamma, sampling, rng):
+            return Draft(super().propose(context, gamma, Sampling(), rng).tokens, None)
+
+    method = SpS(recalled(target, "target"), Deterministic(recalled(draft, "draft")), 2)
+    assert two_tokens(method, target, Sampling(1.0, top_k=6)) > ALPHA
+
+
+def test_sampling_is_reproducible_and_seeded(models):
+    target, draft = models
+    method = SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 3)
+    texts = [decode(method, [1, 2, 3], 30, Sampling(1.0), seed)[0] for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [((-0.1,), "temperature"), ((1.0, -1), "top-k"), ((1.0, 0, 0.0), "top-p")]
+)
+def test_impossible_settings_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Sampling(*arguments)

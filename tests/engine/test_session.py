@@ -1,0 +1,96 @@
+"""Gate: a session after any sequence of forwards and rollbacks equals a fresh prefill of the same tokens."""
+
+import functools
+
+import oracle
+import pytest
+import torch
+from gates import DEVICE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specbench.engine.session import Session
+
+VOCABULARY = 96
+tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("forward"), tokens),
+        st.tuples(st.just("fed from the device"), tokens),
+        st.tuples(st.just("truncate"), st.floats(0, 1)),
+        st.tuples(st.just("catch up"), st.tuples(st.floats(0, 1), tokens)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@functools.cache
+def model(architecture):
+    return oracle.tiny(architecture).to(DEVICE)
+
+
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(steps=steps, last=tokens)
+def test_any_history_equals_a_fresh_prefill(architecture, steps, last):
+    session = Session(model(architecture), "target")
+    mirror: list[int] = []
+    for kind, value in steps:
+        if kind == "forward":
+            session.forward(value)
+            mirror += value
+        elif kind == "fed from the device":
+            session.forward(torch.tensor(value, device=DEVICE))
+            mirror += value
+        elif kind == "truncate":
+            length = int(value * len(mirror))
+            session.truncate(length)
+            del mirror[length:]
+        else:
+            share, rest = value
+            mirror = mirror[: int(share * len(mirror))] + rest
+            session.catch_up(mirror)
+    assert session.tokens == mirror
+    assert len(session) == len(mirror)
+    found = session.forward(last).logits
+    fresh = Session(model(architecture), "target").forward(mirror + last).logits[len(mirror) :]
+    # Norms and softmax compute in float32 even in a float64 model, so other block shapes differ by about 1e-6.
+    torch.testing.assert_close(found, fresh, rtol=0, atol=1e-4)
+    assert found.argmax(-1).tolist() == fresh.argmax(-1).tolist()
+
+
+def test_truncate_refuses_what_it_cannot_do():
+    session = Session(model("llama"), "target")
+    session.forward([1, 2, 3])
+    for length in (-1, 4):
+        with pytest.raises(ValueError, match="cannot truncate"):
+            session.truncate(length)
+    assert session.tokens == [1, 2, 3]
+
+
+def test_restart_gives_the_last_row_only_and_forgets():
+    session = Session(model("opt"), "target")
+    session.forward([5, 6, 7, 8])
+    row = session.restart([1, 2, 3]).logits
+    assert row.shape == (1, VOCABULARY)
+    expected = oracle.next_logits(oracle.tiny("opt"), [1, 2, 3])
+    torch.testing.assert_close(row[0].cpu(), expected, rtol=0, atol=1e-4)
+
+
+def test_the_watch_sees_every_forward():
+    seen = []
+
+    class Watch:
+        def forward(self, *what):
+            seen.append(what)
+            from contextlib import nullcontext
+
+            return nullcontext()
+
+    session = Session(model("llama"), "draft", Watch())
+    session.restart([1, 2, 3])
+    session.forward([4])
+    session.truncate(2)
+    session.catch_up([1, 2, 9, 9])
+    assert seen == [("draft", 3, 0), ("draft", 1, 3), ("draft", 2, 2)]

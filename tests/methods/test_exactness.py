@@ -1,0 +1,72 @@
+"""Gate: every lossless method equals vanilla token for token, and vanilla equals two independent references."""
+
+import oracle
+import pytest
+import torch
+from gates import DEVICE, csd, decode, lively_prompt, methods, pair, tiny, with_settings
+
+COUNT = 40
+# Shorter than, about as long as, and far longer than Gemma 2's window of 16 in the tiny models.
+LENGTHS = (1, 3, 15, 17, 50)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_lossless_methods_equal_vanilla(architecture, length):
+    prompt, vanilla = lively_prompt(architecture, length, COUNT)
+    for name, method in methods(architecture, gamma=4).items():
+        assert decode(method, prompt, COUNT)[0] == vanilla, name
+
+
+@pytest.mark.parametrize("length", (3, 50))
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_vanilla_equals_transformers_and_a_decoder_without_cache(architecture, length):
+    prompt, text = lively_prompt(architecture, length, COUNT)
+    target, _ = pair(architecture)
+    ids = torch.tensor([prompt], device=DEVICE)
+    settings = {"max_new_tokens": COUNT, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    theirs = target.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+    assert text == theirs[0, length:].tolist()
+    if DEVICE == "cpu":
+        assert text[:16] == oracle.greedy(target, prompt, 16)
+
+
+@pytest.mark.parametrize("gamma", (1, 2, 7))
+@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+def test_sps_rounds_equal_the_reference(architecture, gamma):
+    """Not the text only: what is drafted, how much of it stands, and what follows, round by round."""
+    (prompt,) = oracle.prompts(1, length=9, seed=gamma)
+    target, draft = oracle.tiny_pair(architecture)
+    # The reference has no prefill round: it starts behind the prompt, the engine behind the prompt's first token.
+    first = oracle.greedy(target, prompt, 1)
+    expected = oracle.sps_greedy(target, draft, prompt + first, 24, gamma)
+    _, rounds = decode(with_settings("sps", tiny(architecture), gamma, {}), prompt, 200)
+    found = [(r.verdict.drafted, r.verdict.accepted, r.verdict.token) for r in rounds[1 : len(expected) + 1]]
+    assert found == [(list(r.drafted), r.accepted, r.token) for r in expected]
+    if gamma > 1:
+        assert len({r.accepted for r in expected}) > 1
+
+
+@pytest.mark.parametrize("architecture", ("llama", "qwen3"))
+def test_csd_rounds_equal_the_reference(architecture):
+    """Rescues included: path, token, rescued positions and the memory after every round."""
+    (prompt,) = oracle.prompts(1, length=9)
+    target, draft = oracle.tiny_pair(architecture)
+    first = oracle.greedy(target, prompt, 1)
+    counts = oracle.patterned_counts()
+    method = csd(target, draft, 4, dict(counts), count_threshold=2, gate_threshold=0.2)
+    expected = oracle.csd_greedy(target, draft, prompt + first, 24, 4, counts, 2, 0.2)
+    _, rounds = decode(method, prompt, 200)
+    rounds = rounds[1 : len(expected) + 1]
+    found = [(r.verdict.drafted, r.verdict.accepted, r.verdict.token, r.verdict.rescued) for r in rounds]
+    assert found == [(list(r.drafted), r.accepted, r.token, tuple(r.rescued)) for r in expected]
+    assert sum(len(r.rescued) for r in expected) >= 3
+
+
+def test_methods_forget_the_last_prompt():
+    """A session that has decoded another prompt gives the same text as a new one."""
+    first, second = oracle.prompts(2, length=20)
+    for name, method in methods("llama", 3).items():
+        fresh = decode(methods("llama", 3)[name], second, 20)[0]
+        decode(method, first, 33)
+        assert decode(method, second, 20)[0] == fresh, name

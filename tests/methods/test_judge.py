@@ -1,0 +1,272 @@
+"""Judge decoding: hand-worked rounds, a decoder without cache, the neutral setting, and head files."""
+
+import json
+import math
+
+import oracle
+import pytest
+import torch
+from gates import DEVICE, GREEDY, decode, lively_prompt
+from gates import pair as models
+from made_runs import TOKENIZER
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from specbench import config
+from specbench.config import UserError
+from specbench.engine.drafters import ModelDrafter
+from specbench.engine.models import heads
+from specbench.engine.models.heads import Head, find_head, fingerprint, hidden_size, read_head, write_head
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import LAST, Session
+from specbench.engine.types import Draft, Sampling, Scored
+from specbench.methods.judge import Judge, Settings, build, shapes
+from specbench.methods.sps import SpS
+
+SAMPLED = Sampling(1.0, top_p=0.9)
+SHIPPED = config.load_method("judge").values
+
+
+def random_head(width: int = 32, seed: int = 0) -> Head:
+    weight = torch.randn(width, generator=torch.Generator().manual_seed(seed))
+    return Head("judge", {"weight": weight, "bias": torch.tensor(0.1)}, {})
+
+
+def judge(architecture="llama", gamma=4, head=None, **changes) -> Judge:
+    target, draft = models(architecture)
+    chosen = config.validated(Settings, {**SHIPPED, "gamma": gamma, **changes}, "judge")
+    return Judge(Session(target, "target"), ModelDrafter(Session(draft, "draft")), chosen, head or random_head())
+
+
+def verdict(method, logits, states, drafted, sampling=GREEDY, q=None, seed=0):
+    wide = {"dtype": torch.float64, "device": DEVICE}
+    draft = Draft(torch.tensor(drafted, device=DEVICE), None if q is None else torch.tensor(q, **wide))
+    scored = Scored(torch.tensor(logits, **wide), hidden=torch.tensor(states, **wide))
+    return method.accept(draft, scored, sampling, torch.Generator(DEVICE).manual_seed(seed))
+
+
+# The head: w = (1, 2), b = -1. Logits of three tokens; the target's choices are 0, 1, 2, 0 and, as bonus, 2.
+HEAD = Head("judge", {"weight": torch.tensor([1.0, 2.0]), "bias": torch.tensor(-1.0)}, {})
+LOGITS = [[3.0, 1, 1], [1.0, 2, 1], [0, 0, 1.0], [5.0, 4, 0], [0, 0, 9.0]]
+# States behind the last committed token, then behind each drafted one: w·h + b = 99, -1, 0.5, 1, -0.2.
+STATES = [[100.0, 0], [0, 0], [0.5, 0.5], [0, 1.0], [0.8, 0]]
+
+
+@pytest.mark.parametrize(
+    ("drafted", "threshold", "accepted", "token", "rescued"),
+    [
+        # d_1 = 0 matches, whatever its state says. d_2 = 0 does not: 0.5 > 0, kept. d_3 = 0: 1 > 0, kept. d_4 = 1: no.
+        ([0, 0, 0, 1], 0.5, 3, 0, (1, 2)),
+        ([0, 0, 0, 0], 0.5, 4, 2, (1, 2)),  # d_4 matches: all stand, the bonus follows
+        ([1, 1, 2, 0], 0.5, 0, 0, ()),  # d_1 = 1: -1; the scan stops, though all behind it match
+        ([0, 0, 0, 1], 0.65, 1, 1, ()),  # σ(0.5) = 0.622
+        ([0, 1, 0, 1], 0.65, 3, 0, (2,)),  # d_2 matches; σ(1) = 0.731
+        ([0, 0, 0, 1], 0.44, 4, 2, (1, 2, 3)),  # σ(-0.2) = 0.450
+        ([1, 0, 0, 1], 0.0, 4, 2, (0, 1, 2, 3)),
+        ([1, 0, 0, 1], 1.0, 0, 0, ()),
+        ([0, 0], 0.5, 2, 2, (1,)),
+    ],
+)
+def test_hand_worked_rounds(drafted, threshold, accepted, token, rescued):
+    count = len(drafted)
+    found = verdict(judge(head=HEAD, threshold=threshold), LOGITS[: count + 1], STATES[: count + 1], drafted)
+    assert (found.accepted, found.token, found.rescued) == (accepted, token, rescued)
+    assert found.targets == [0, 1, 2, 0][:count]
+
+
+def test_more_than_the_threshold_not_as_much():
+    """σ(0) is exactly one half."""
+    head = Head("judge", {"weight": torch.tensor([1.0, 0.0]), "bias": torch.tensor(0.0)}, {})
+    for value, kept in ((0.0, 0), (1e-9, 1)):
+        assert verdict(judge(head=head), LOGITS[:2], [[9.0, 9], [value, 0]], [1]).accepted == kept
+
+
+def test_sampled_rejections_go_to_the_head():
+    """d = 1 has p = q / 2, so half of the draws reject it; a head that says yes keeps it always, the other one half."""
+    logits, q = [[math.log(2.0), math.log(1.0), -40.0], [0, 0, 40.0]], [[0.0, 2 / 3, 1 / 3]]
+    for state, shares in (([0.0, 1.0], {True: 1.0}), ([0.0, 0.0], {False: 0.5})):
+        found = [verdict(judge(head=HEAD), logits, [state] * 2, [1], Sampling(1.0), q, i) for i in range(400)]
+        share = sum(one.accepted for one in found) / 400
+        assert abs(share - next(iter(shares.values()))) < 0.08
+        assert any(one.rescued for one in found) is next(iter(shares))
+        assert all(one.token == 2 if one.accepted else one.token == 0 for one in found)
+
+
+def reference(architecture: str, head: Head, prompt: list[int], count: int, gamma: int, threshold: float):
+    """Rounds (drafted, accepted, token, rescued) without a cache, every state from a forward of its own."""
+    target, draft = oracle.tiny_pair(architecture)
+    tokens, rounds, nearest = list(prompt), [], math.inf
+    while len(rounds) < count:
+        drafted = oracle.greedy(draft, tokens, gamma)
+        accepted, rescued = 0, []
+        for i, token in enumerate(drafted):
+            if token != oracle.best(oracle.next_logits(target, tokens + drafted[:i])):
+                read = torch.tensor([tokens + drafted[: i + 1]])
+                with torch.no_grad():
+                    state = target.base_model(read, use_cache=False).last_hidden_state[0, -1]
+                score = float(state @ head.tensors["weight"].double() + head.tensors["bias"].double())
+                nearest = min(nearest, abs(score - math.log(threshold / (1 - threshold))))
+                if not 1 / (1 + math.exp(-score)) > threshold:
+                    break
+                rescued.append(i)
+            accepted += 1
+        token = oracle.best(oracle.next_logits(target, tokens + drafted[:accepted]))
+        rounds.append((drafted, accepted, token, tuple(rescued)))
+        tokens += [*drafted[:accepted], token]
+    assert nearest > 1e-4, "a score so near to the threshold proves nothing"
+    return rounds
+
+
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_rounds_equal_a_decoder_without_cache(architecture):
+    """Each mismatch is judged by the state behind the draft token itself, not by a neighbour's."""
+    (prompt,) = oracle.prompts(1, length=9, seed=2)
+    head, gamma = random_head(seed=1), 5
+    first = oracle.greedy(oracle.tiny_pair(architecture)[0], prompt, 1)
+    expected = reference(architecture, head, prompt + first, 16, gamma, 0.6)
+    _, rounds = decode(judge(architecture, gamma, head, threshold=0.6), prompt, 200)
+    found = [
+        (r.verdict.drafted, r.verdict.accepted, r.verdict.token, r.verdict.rescued)
+        for r in rounds[1 : len(expected) + 1]
+    ]
+    assert found == expected
+    assert sum(len(rescued) for *_, rescued in expected) >= 3 and sum(a < gamma for _, a, *_ in expected) >= 3
+
+
+@pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_a_threshold_of_one_is_speculative_sampling(architecture, sampling):
+    target, draft = models(architecture)
+    prompt, _ = lively_prompt(architecture, 12, 40)
+    sps = SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 4)
+    expected, expected_rounds = decode(sps, prompt, 60, sampling, seed=5)
+    found, rounds = decode(judge(architecture, threshold=1), prompt, 60, sampling, seed=5)
+    assert found == expected and [r.verdict for r in rounds] == [r.verdict for r in expected_rounds]
+    other, rounds = decode(judge(architecture, threshold=0), prompt, 60, sampling, seed=5)
+    assert other != expected and all(r.verdict.accepted == 4 for r in rounds[1:])
+
+
+@pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
+def test_one_copy_to_the_host_a_round(monkeypatch, sampling):
+    method, copies = judge(head=HEAD), []
+    for name in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
+        original = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda self, *a, _o=original, _n=name, **k: (copies.append(_n), _o(self, *a, **k))[1]
+        )
+    verdict(method, LOGITS, STATES, [0, 0, 0, 1], sampling, [[1 / 3] * 3] * 4)
+    assert copies == ["tolist"]
+
+
+# Head files
+
+
+@pytest.fixture
+def pair() -> Pair:
+    target, draft = oracle.tiny_pair("llama")
+    return Pair("made", {"target": target, "draft": draft}, TOKENIZER)
+
+
+@pytest.fixture
+def file(tmp_path, pair):
+    path = tmp_path / "deep" / "judge.safetensors"
+    write_head(path, "judge", random_head().tensors, pair, {"documents": 3})
+    return path
+
+
+def test_a_head_comes_back_and_its_hash_tells_it_apart(file, pair):
+    found = read_head(file, "judge", pair, shapes(pair))
+    assert found.trained == {"documents": 3}
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in random_head().tensors.items())
+    assert found.hashes() == random_head().hashes() != random_head(seed=1).hashes()
+    moved = Head("judge", {**found.tensors, "bias": found.tensors["bias"] + 1e-6}, {})
+    assert moved.hashes() != found.hashes()
+
+
+def test_build_takes_the_file_and_names_its_hash(file, pair):
+    method = build(Settings(gamma=3, threshold=0.5, head=str(file)), pair, None)
+    prompt, _ = lively_prompt("llama", 12, 30)
+    assert not method.lossless and method.reach == 4 and method.inputs() == random_head().hashes()
+    assert decode(method, prompt, 30)[0] == decode(judge("llama", 3), prompt, 30)[0]
+
+
+def test_auto_is_what_ships_with_the_pair_or_an_error_that_tells_how_to_train(file, pair, monkeypatch):
+    monkeypatch.setattr(heads, "SHIPPED", file.parent)
+    with pytest.raises(UserError, match=r"specbench train --method judge --pair made .*judge\.head=FILE"):
+        find_head("auto", "judge", pair, shapes(pair))
+    file.rename(file.with_name("judge-made.safetensors"))
+    assert find_head("auto", "judge", pair, shapes(pair)).hashes() == random_head().hashes()
+
+
+def retold(file, **changes):
+    """The same file with other metadata."""
+    with safe_open(file, framework="pt") as opened:
+        metadata = json.loads(opened.metadata()["specbench"])
+    save_file(load_file(file), file, {"specbench": json.dumps({**metadata, **changes})})
+
+
+DEFECTS = {
+    "missing": (lambda f: f.unlink(), "there is no head"),
+    "empty": (lambda f: f.write_bytes(b""), "damaged"),
+    "cut": (lambda f: f.write_bytes(f.read_bytes()[:-20]), "damaged"),
+    "text": (lambda f: f.write_text("a head\n" * 9), "damaged"),
+    "without metadata": (lambda f: save_file(load_file(f), f), "damaged"),
+    "odd metadata": (lambda f: save_file(load_file(f), f, {"specbench": "[1]"}), "damaged"),
+    "later": (lambda f: retold(f, version=2), "later version"),
+    "of another kind": (lambda f: retold(f, kind="specdecpp"), "for specdecpp, not for judge"),
+    "of another size": (lambda f: retold(f, hidden_size=64), "reads 64 values, but the target of made has 32"),
+    "of another tokenizer": (lambda f: retold(f, tokenizer="0" * 16), "another tokenizer"),
+    "of another target": (lambda f: retold(f, target="0" * 16, pair="else"), "trained on else.*other weights"),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_head_that_does_not_fit_is_one_line(defect, file, pair):
+    spoil, message = DEFECTS[defect]
+    spoil(file)
+    with pytest.raises(UserError, match=message) as caught:
+        read_head(file, "judge", pair, shapes(pair))
+    assert "\n" not in str(caught.value) and str(file) in str(caught.value)
+    assert defect == "later" or "specbench train --method judge" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"weight": torch.zeros(31), "bias": torch.tensor(0.0)},
+        {"weight": torch.zeros(32)},
+        {"weight": torch.full((32,), torch.nan), "bias": torch.tensor(0.0)},
+    ],
+)
+def test_tensors_that_are_no_judge(tensors, file, pair):
+    write_head(file, "judge", tensors, pair, {})
+    with pytest.raises(UserError, match="damaged"):
+        read_head(file, "judge", pair, shapes(pair))
+
+
+def test_a_fingerprint_is_of_the_weights_and_not_of_their_type():
+    target = oracle.tiny("llama").float()
+    first = fingerprint(target)
+    assert fingerprint(target.double()) == first == fingerprint(target.bfloat16())
+    changed = oracle.tiny("llama").float()
+    with torch.no_grad():
+        changed.model.layers[1].mlp.down_proj.weight[3, 5] *= 1.1
+    assert fingerprint(changed) != first
+    assert {fingerprint(oracle.tiny(name)) for name in ("opt", "gemma2")}.isdisjoint({first})
+
+
+def test_hidden_size_is_what_the_output_layer_reads():
+    """OPT of 350 M projects its last state from 1024 to 512."""
+    projected = oracle.tiny("opt", word_embed_proj_dim=16)
+    session = Session(projected, "target")
+    assert session.forward([1, 2], hidden=LAST).hidden.shape == (2, hidden_size(projected)) == (2, 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"threshold": 1.5}, "threshold"), ({"gamma": 0}, "gamma"), ({"treshold": 0.5}, "did you mean 'threshold'")],
+)
+def test_bad_settings_are_one_line(changes, word):
+    with pytest.raises(UserError) as caught:
+        config.validated(Settings, {**SHIPPED, **changes}, "judge")
+    assert word in str(caught.value) and "\n" not in str(caught.value)

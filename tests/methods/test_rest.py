@@ -1,0 +1,379 @@
+"""Gate: REST drafts what a scan of its datastore says, and follows the target exactly, whatever it drafts."""
+
+import copy
+import functools
+import types
+from dataclasses import replace
+
+import naive_datastore as naive
+import numpy as np
+import oracle
+import pytest
+import torch
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from law import fit
+from recalled import recalled
+
+from specbench import config
+from specbench.engine import trees
+from specbench.engine.drafters import ModelDrafter
+from specbench.engine.lengths import Lengths
+from specbench.engine.session import Session
+from specbench.engine.types import Draft, Sampling
+from specbench.methods import rest
+from specbench.methods.rest import Rest, Retrieval, Settings, frequent
+from specbench.methods.rest_datastore import END, Datastore, find_datastore
+from specbench.training.rest import build as build_store
+
+SHIPPED = config.load_method("rest").values
+ALPHA = 1e-3
+
+
+def chosen(**changes) -> Settings:
+    return config.validated(Settings, {**SHIPPED, **changes}, "rest")
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A function from documents to their datastore."""
+
+    def store(documents, vocabulary=96, shard=2**10) -> Datastore:
+        folder = tmp_path_factory.mktemp("stores") / "store"
+        build_store(documents, folder, vocabulary, "abc", {}, shard)
+        return Datastore(folder)
+
+    return store
+
+
+def drafter(store, model=None, **changes) -> Retrieval:
+    return rest._retrieval(chosen(**changes), store, torch.device(DEVICE), model)
+
+
+def texts(draft: Draft) -> list[tuple[int, ...]]:
+    """Each drafted token with those above it."""
+    tokens, found = draft.tokens.tolist(), []
+    for i, token in enumerate(tokens):
+        parent = i - 1 if draft.parents is None else draft.parents[i]
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found
+
+
+def proposed(one: Retrieval, context, gamma=10) -> list[tuple[int, ...]]:
+    return texts(one.propose(context, gamma, GREEDY, torch.Generator(DEVICE)))
+
+
+# What is drafted
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    rows=st.lists(st.lists(st.integers(0, 2), min_size=0, max_size=4), max_size=12),
+    nodes=st.integers(1, 12),
+    large=st.booleans(),
+)
+def test_the_most_frequent_prefixes(rows, nodes, large):
+    """Ids of one byte and of several, whose order as bytes is that of the ids."""
+    ids = [0, 255, 70_000] if large else [0, 1, 2]
+    padded = [(*(ids[i] for i in row), *[END] * (4 - len(row))) for row in rows]
+    found = frequent(np.array(padded, np.uint32).reshape(len(rows), 4), nodes)
+    assert found == naive.frequent(padded, nodes, END)
+    assert all(len(prefix) == 1 or prefix[:-1] in found[: found.index(prefix)] for prefix in found)
+
+
+def test_a_draft_by_hand(stored):
+    """Behind 1 2 came 3 4 twice, 3 5, 6 and, in a longer suffix of another text, 7."""
+    store = stored([[1, 2, 3, 4, 9], [1, 2, 3, 4], [0, 1, 2, 3, 5], [1, 2, 6], [8, 8, 1, 2, 7]], shard=8)
+    assert store.about.shards > 2
+    one = drafter(store, gamma=2, nodes=64)
+    draft = one.propose([5, 1, 2], 2, GREEDY, torch.Generator())
+    assert draft.probs is None and texts(draft) == [(3,), (3, 4), (6,), (7,), (3, 5)]
+    assert draft.parents == (-1, 0, -1, -1, 0)
+    assert proposed(drafter(store, nodes=3), [5, 1, 2]) == [(3,), (3, 4), (6,)]
+    assert proposed(one, [5, 8, 1, 2]) == [(7,)], "the longest suffix"
+    assert proposed(drafter(store, longest=2), [8, 1, 2], 1) == [(3,), (6,), (7,)]
+    assert proposed(drafter(store, shortest=3), [5, 1, 2]) == []
+    nothing = one.propose([4, 4, 4], 2, GREEDY, torch.Generator())
+    assert nothing.parents is None and nothing.tokens.shape == (0,) and nothing.tokens.dtype == torch.long
+    assert proposed(one, [3, 4, 9]) == [], "9 is the end of a document, and so is every shorter suffix"
+    # 8 1 2 7 stands at an end only, and 2 7 too; with other texts behind a shorter suffix, that is taken.
+    assert proposed(drafter(stored([[1, 2, 3], [2, 3, 4]])), [1, 2, 3]) == [(4,)]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    documents=st.lists(st.lists(st.integers(0, 2), max_size=20), min_size=1, max_size=8).filter(any),
+    context=st.lists(st.integers(0, 2), min_size=1, max_size=8),
+    shard=st.sampled_from([6, 1000]),
+    sizes=st.tuples(st.integers(1, 6), st.integers(1, 12)),
+)
+def test_drafts_equal_a_scan(stored, documents, context, shard, sizes):
+    gamma, nodes = sizes
+    store = stored(documents, 3, shard)
+    pieces = [piece for part in naive.shards(documents, shard) for piece in part]
+    found = proposed(drafter(store, longest=5, shortest=2, gamma=gamma, nodes=nodes), context, gamma)
+    assert len(set(found)) == len(found) <= nodes
+    assert set(found) == naive.drafted(pieces, context, 5, 2, gamma, nodes)
+
+
+def test_trigrams_fill_what_is_left(stored):
+    """Behind 1 2: 3 (3 of 4) and 4 (1 of 4). Behind 2 3: 5 (2 of 4), 6 and 7. Behind 2 4: nothing but 9."""
+    store = stored([[1, 2, 3, 5], [1, 2, 3, 5], [1, 2, 3, 6], [8, 2, 3, 7], [1, 2, 4, 9]])
+    one = drafter(store, ngram=3, nodes=64)
+    assert one.likeliest([1, 2], 2, set(), 5) == [(3,), (3, 5), (4,), (4, 9), (3, 6)]
+    assert one.likeliest([1, 2], 2, {(3,), (3, 5)}, 3) == [(4,), (4, 9), (3, 6)]
+    assert one.likeliest([1, 2], 1, set(), 9) == [(3,), (4,)]
+    assert one.likeliest([2], 2, set(), 9) == one.likeliest([7, 7], 2, set(), 9) == one.likeliest([1, 2], 2, set(), 0)
+    # The longest suffix knows 7 alone; the tri-grams of 2 3 know more.
+    assert proposed(one, [8, 2, 3]) == [(7,), (5,), (6,)]
+    assert proposed(drafter(store, nodes=2, ngram=3), [8, 2, 3]) == [(7,), (5,)]
+    assert proposed(drafter(store, nodes=64), [8, 2, 3]) == [(7,)]
+    # Where the shortest suffix is too long to be found, they are all there is.
+    assert proposed(drafter(store, shortest=4, ngram=3), [8, 2, 3]) == [(5,), (6,), (7,)]
+
+
+class Chain:
+    """A drafter that says what it is told, and notes what it was asked."""
+
+    def __init__(self, *chain: int) -> None:
+        self.chain, self.asked, self.lengths = chain, [], Lengths()
+
+    def begin(self, prompt):
+        self.asked.append(prompt)
+
+    def propose(self, context, gamma, sampling, rng):
+        self.asked.append((list(context), gamma, sampling))
+        return Draft(torch.tensor(self.chain[:gamma], dtype=torch.long), None)
+
+
+def test_a_models_chain_is_merged_by_its_common_prefix(stored):
+    store = stored([[1, 2, 3, 4], [1, 2, 3, 5]])
+    chain = Chain(3, 5, 6, 7)
+    one = drafter(store, chain, fusion="draft", fusion_gamma=3, longest=2)
+    one.begin([0, 1])
+    long = [*range(30), 1, 2]
+    draft = one.propose(long, 10, Sampling(1.0), torch.Generator())
+    assert texts(draft) == [(3,), (3, 4), (3, 5), (3, 5, 6)] and draft.probs is None
+    assert chain.asked == [[0, 1], (long, 3, GREEDY)], "point masses: it drafts greedily at any temperature"
+    assert proposed(one, [9, 9]) == [(3,), (3, 5), (3, 5, 6)], "nothing retrieved: the chain alone"
+    assert proposed(one, [1, 2], 2)[-1] == (3, 5), "no more levels than asked for"
+    assert proposed(drafter(store, Chain(8), fusion="draft"), [1, 2])[-1] == (8,)
+
+
+# The target is followed
+
+
+def own_texts(architecture, prompt, count=60):
+    """What the model says to this prompt and to others, in pieces: most that it says is there, and some that is not."""
+    model = pair(architecture)[0]
+    greedy = [oracle.greedy(copy.deepcopy(model).cpu(), other, 24) for other in oracle.prompts(3, length=8, seed=5)]
+    text = [*prompt[-2:], *lively_prompt(architecture, len(prompt), count)[1]]
+    wrong = [(token + 1) % 96 if i % 7 == 6 else token for i, token in enumerate(text)]
+    return [text[:20], wrong, text[30:], *greedy]  # of some places the wrong one alone
+
+
+VARIANTS = ({}, {"ngram": 3, "nodes": 30}, {"nodes": 3, "gamma": 4}, {"fusion": "draft"})
+
+
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_greedy_texts_equal_the_oracle(stored, architecture):
+    """Behind the sliding window of 16 too; the datastore leads astray where a token of it is wrong."""
+    target, draft = pair(architecture)
+    prompt, _ = lively_prompt(architecture, 15, 40)
+    expected = oracle.greedy(copy.deepcopy(target).cpu(), prompt, 40)
+    assert len(set(expected)) >= 12
+    store = stored(own_texts(architecture, prompt), shard=40)
+    fell = 0
+    for changes in VARIANTS:
+        one = drafter(store, ModelDrafter(Session(draft, "draft")) if "fusion" in changes else None, **changes)
+        method = Rest(Session(target, "target"), one, chosen(**changes), "hash")
+        tokens, rounds = decode(method, prompt, 40)
+        assert tokens == expected, changes
+        assert len(tokens) / (len(rounds) - 1) > 2, changes
+        fell += sum(one.verdict.accepted < one.verdict.levels for one in rounds if one.verdict)
+    assert fell
+
+
+class Spied(Session):
+    """Notes how many tokens are fed at a time."""
+
+    def forward(self, tokens, *arguments, **named):
+        self.widths = [*getattr(self, "widths", []), len(tokens)]
+        return super().forward(tokens, *arguments, **named)
+
+
+def test_no_hit_is_a_plain_step_and_reach_is_the_most_a_round_feeds(stored):
+    prompt, text = lively_prompt("llama", 15, 40)
+    session = Spied(pair("llama")[0], "target")
+    method = Rest(session, drafter(stored([[95, 95, 95]])), chosen(), "hash")
+    tokens, rounds = decode(method, prompt, 40)
+    assert tokens == text and len(rounds) == 40
+    assert session.widths[1:] == [1] * 39 and all(one.drafted == one.accepted == 0 for one in rounds)
+    changes = {"nodes": 5, "fusion": "draft", "fusion_gamma": 3}
+    session = Spied(pair("llama")[0], "target")
+    branches = stored([[a, b, c, d] for a in text[:40:3] for b in text[1:3] for c in (1, 2) for d in (3, 4)] + [text])
+    method = Rest(
+        session,
+        drafter(branches, ModelDrafter(Session(pair("llama")[1], "draft")), **changes, shortest=1),
+        chosen(**changes),
+        "hash",
+    )
+    assert decode(method, prompt, 40)[0] == text
+    assert max(session.widths[1:]) == method.reach == 1 + 5 + 3
+
+
+# Sampling
+
+VOCABULARY = 4
+COUNT = 3
+DRAWS = 600
+
+
+@functools.cache
+def sampled_model():
+    return oracle.tiny("llama", seed=1, vocab=VOCABULARY).to(DEVICE)
+
+
+def drawn(store, sampling, draws, **changes):
+    """How `draws` texts fit the target's law."""
+    model = ModelDrafter(recalled(sampled_model(), "draft")) if "fusion" in changes else None
+    changes = {"gamma": 3, "nodes": 10, "shortest": 1, **changes}
+    method = Rest(recalled(sampled_model(), "target"), drafter(store, model, **changes), chosen(**changes), "hash")
+    return fit(method, sampled_model(), [1, 3, 2], COUNT, sampling, draws)
+
+
+@pytest.fixture(scope="module")
+def small_store(stored):
+    """Wide trees with common beginnings; no text has 3 behind another 3."""
+    rng = np.random.default_rng(3)
+    return stored([[*rng.choice([0, 1, 2, 2, 1], 6).tolist(), 3] for _ in range(30)], VOCABULARY, shard=64)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "changes"),
+    [
+        (Sampling(1.0), {}),
+        (Sampling(0.7, top_p=0.9), {}),
+        (Sampling(1.3, top_k=3), {"nodes": 3, "ngram": 3}),
+        (Sampling(0.8), {"nodes": 3, "fusion": "draft", "fusion_gamma": 2}),
+    ],
+    ids=str,
+)
+def test_samples_from_the_target(small_store, sampling, changes):
+    p, stood, fell = drawn(small_store, sampling, DRAWS, **changes)
+    assert p > ALPHA
+    assert stood > 100 and fell > 100
+
+
+def test_a_draw_for_each_branch_instead_of_each_node_is_found(small_store, monkeypatch):
+    """The official rule: every branch has draws of its own, and the first that agrees is taken."""
+
+    def each(draft, logits, sampling, rng):
+        if draft.rows is None:
+            return test(draft, logits, sampling, rng)
+        own = trees.draw(logits[draft.rows], sampling, rng)[0]
+        return replace(test(draft, logits, sampling, rng), passed=draft.tokens == own)
+
+    test = trees.tree_test
+    monkeypatch.setattr(trees, "tree_test", each)
+    assert drawn(small_store, Sampling(1.0), DRAWS)[0] < ALPHA
+
+
+# As a method
+
+
+def test_settings_as_shipped():
+    one = chosen()
+    assert (one.longest, one.shortest, one.hits, one.gamma, one.nodes) == (16, 2, 5000, 10, 64)
+    assert one.reach() == 65 and chosen(fusion="draft", fusion_gamma=20).reach() == 75
+    for name, changed in (
+        ("rest-rasd", {"fusion": "draft"}),
+        ("rest-aded", {"ngram": 3}),
+        ("rest-pocket", {"nodes": 8}),
+    ):
+        assert config.load_method(name).values == {**SHIPPED, **changed}
+    assert all(setting.source != "user" for setting in config.load_method("rest").settings.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"longest": 17}, "rest: longest"),
+        ({"shortest": 0}, "rest: shortest"),
+        ({"longest": 3, "shortest": 4}, "4 is more than longest (3)"),
+        ({"hits": 0}, "rest: hits"),
+        ({"nodes": 0}, "rest: nodes"),
+        ({"ngram": 2}, "rest: ngram"),
+        ({"fusion": "tree"}, "rest: fusion"),
+        ({"datastore": ""}, "rest: datastore"),
+        ({"node": 3}, "did you mean 'nodes'"),
+    ],
+)
+def test_bad_settings_are_one_line(changes, words):
+    with pytest.raises(config.UserError) as caught:
+        chosen(**changes)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def stub(vocabulary=96, context=256):
+    """A pair without a draft."""
+
+    def session(role, watch):
+        if role == "draft":
+            raise config.UserError("lonely has no draft model")
+        return Session(pair("llama")[0], role, watch)
+
+    return types.SimpleNamespace(
+        session=session,
+        context=context,
+        vocabulary=vocabulary,
+        name="lonely",
+        tokenizer_hash="abc",
+        device=torch.device(DEVICE),
+    )
+
+
+def test_build_needs_a_target_only_and_a_datastore_that_fits(stored):
+    prompt, text = lively_prompt("llama", 15, 40)
+    store = stored([text])
+    fits = chosen(datastore=str(store.folder))
+    method = rest.build(fits, stub(), None)
+    assert method.lossless and method.reach == 65 and method.inputs() == {"datastore": store.about.contents}
+    assert decode(method, prompt, 40)[0] == text
+    for settings_, lonely, words in (
+        (fits, stub(vocabulary=max(text)), f"holds the token {max(text)}, which lonely has no logits for"),
+        (fits, stub(context=65), "nodes 64 makes rounds of up to 65 tokens, but lonely reads 65; choose fewer"),
+        (chosen(datastore=str(store.folder), fusion="draft"), stub(), "lonely has no draft model"),
+        (chosen(), stub(), "no datastore ships for this tokenizer"),
+        (chosen(datastore="nowhere"), stub(), "there is no datastore nowhere; build one"),
+    ):
+        with pytest.raises(config.UserError) as caught:
+            rest.build(settings_, lonely, None)
+        assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_drafter_without_models(stored):
+    store = stored([[1, 2, 3]])
+    one = rest.drafter(chosen(datastore=str(store.folder)), "abc", torch.device(DEVICE))
+    one.begin([0])
+    assert proposed(one, [0, 1, 2]) == [(3,)]
+    assert proposed(rest.drafter(chosen(datastore=str(store.folder)), None, torch.device(DEVICE)), [1, 2]) == [(3,)]
+    with pytest.raises(config.UserError, match="belongs to another tokenizer"):
+        rest.drafter(chosen(datastore=str(store.folder)), "xyz", torch.device(DEVICE))
+    with pytest.raises(config.UserError, match="fusion=none"):
+        rest.drafter(chosen(fusion="draft"), None, torch.device(DEVICE))
+
+
+def test_the_bundled_pair_says_the_same_in_fewer_rounds(pocket):
+    """With the datastore that ships."""
+    method = rest.build(chosen(), pocket, None)
+    assert method.inputs() == {"datastore": find_datastore("auto", pocket.tokenizer_hash).about.contents}
+    prompt = pocket.tokenizer("Question: Nia has 12 apples and buys 5 more. How many apples has Nia now?\nAnswer:")
+    ids = prompt["input_ids"]
+    tokens, rounds = decode(method, ids, 30)
+    session = pocket.session("target")
+    expected = [int(session.restart(ids).logits.argmax(-1))]
+    while len(expected) < 30:
+        expected.append(int(session.forward(expected[-1:]).logits.argmax(-1)))
+    assert tokens == expected and len(tokens) / (len(rounds) - 1) > 1.3

@@ -1,0 +1,343 @@
+"""RSD: its trees are drawn as the paper says, and texts stay the target's own, greedy and sampled."""
+
+import itertools
+import types
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
+
+from specbench import config
+from specbench.engine.session import Session
+from specbench.engine.types import Sampling, Scored
+from specbench.methods import rsd
+from specbench.methods.rsd import Beam, Branching, Settings, TreeSpeculation, build, given_earlier, possible
+
+SHIPPED = config.load_method("rsd").values
+ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
+
+
+class Table:
+    """A session whose next token hangs on the last one and on how many there are: no model, so thousands are cheap."""
+
+    device = torch.device(DEVICE)
+
+    def __init__(self, vocabulary: int, seed: int) -> None:
+        logits = 1.5 * np.random.default_rng(seed).normal(size=(vocabulary, vocabulary))
+        self.logits = torch.tensor(logits, device=DEVICE)
+
+    def row(self, token: int, length: int) -> torch.Tensor:
+        """Logits [V] behind a text of so many tokens that ends with this one."""
+        return self.logits[token].roll(length)
+
+    def scored(self, tokens, lengths) -> Scored:
+        at = torch.arange(self.logits.shape[1], device=DEVICE) - torch.tensor(lengths, device=DEVICE)[:, None]
+        return Scored(self.logits[torch.as_tensor(tokens, device=DEVICE)].gather(1, at % self.logits.shape[1]))
+
+    def restart(self, prompt) -> Scored:
+        self.truncate(0)
+        return self.forward(prompt)
+
+    catch_up = restart
+
+    def truncate(self, length) -> None:
+        self.length, self.depths = length, []
+
+    def forward(self, tokens, keep=0, parents=None) -> Scored:
+        if parents is None:
+            self.length += len(tokens)
+            return self.scored(tokens, range(self.length - len(tokens) + 1, self.length + 1))
+        for parent in parents:
+            self.depths.append(self.depths[parent] + 1 if parent >= 0 else 1)
+        return self.scored(tokens, [self.length + depth for depth in self.depths[-len(tokens) :]])
+
+    def keep(self, start, path) -> None:
+        self.length, self.depths = start + len(path), []
+
+
+def test_the_table_says_the_same_by_any_tree():
+    session = Table(5, 0)
+    session.restart([3, 1])
+    found = session.forward([2, 4, 0], parents=[-1, -1, 0]).logits
+    for row, (token, length) in zip(found, ((2, 3), (4, 3), (0, 4)), strict=True):
+        assert row.tolist() == session.row(token, length).tolist()
+
+
+def law(session: Table, prompt: list[int], count: int, sampling: Sampling) -> np.ndarray:
+    """Probabilities [V, …, V] of texts of `count` tokens."""
+    v = session.logits.shape[1]
+    found = np.ones((v,) * count)
+    for text in itertools.product(range(v), repeat=count):
+        for i, token in enumerate(text):
+            row = session.row(text[i - 1] if i else prompt[-1], len(prompt) + i)
+            found[text] *= float(warped(row, sampling)[token])
+    return found
+
+
+def warped(row: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    return oracle.warp(row.cpu(), sampling.temperature, sampling.top_k, sampling.top_p)
+
+
+def texts(method, sampling: Sampling, count: int, draws: int, vocabulary: int, seed: int = 0) -> np.ndarray:
+    """How often each text of `count` tokens [V, …, V] follows the prompt 1 2."""
+    counts, rng = np.zeros((vocabulary,) * count), torch.Generator(DEVICE).manual_seed(seed)
+    for _ in range(draws):
+        tokens: list[int] = []
+        for one in method.rounds([1, 2], sampling, rng):
+            tokens += one.tokens
+            if len(tokens) >= count:
+                break
+        counts[tuple(tokens[:count])] += 1
+    return counts
+
+
+def tree_method(drafter, target, gamma: int) -> TreeSpeculation:
+    return TreeSpeculation(target, drafter, gamma, 99)
+
+
+DRAFTERS = {
+    "beam": lambda session: Beam(session, 3),
+    "narrow beam": lambda session: Beam(session, 2),
+    "constant": lambda session: Branching(session, (2, 2)),
+    "more than there are": lambda session: Branching(session, (9, 1)),
+}
+V = 4
+
+
+def sampled(name: str, sampling: Sampling, draws: int = 700) -> float:
+    """p-value of texts of four tokens, of which the last three come from rounds, against the target's law."""
+    target, draft = Table(V, 1), Table(V, 2)
+    counts = texts(tree_method(DRAFTERS[name](draft), target, 3), sampling, 4, draws, V)
+    return oracle.chi_square(counts, law(target, [1, 2], 4, sampling))
+
+
+@pytest.mark.parametrize("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), ids=str)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_samples_from_the_target(name, sampling):
+    assert sampled(name, sampling) > ALPHA
+
+
+def test_wrong_rules_are_found(monkeypatch):
+    monkeypatch.setattr(rsd, "given_earlier", lambda q, tokens, places: q)
+    for name in ("beam", "constant"):
+        assert sampled(name, Sampling(0.7)) < ALPHA, "rows as if nothing had been drawn before"
+    monkeypatch.undo()
+    right = rsd.perturb
+
+    def sorted_by_likelihood(scores, highest, rng):
+        return scores + 0 * right(scores, highest, rng)
+
+    monkeypatch.setattr(rsd, "perturb", sorted_by_likelihood)
+    assert sampled("beam", Sampling(0.7)) < ALPHA, "a beam that is not drawn"
+
+
+def test_samples_from_a_target_with_a_cache():
+    """The same by models, whose trees need masks and positions."""
+    target, draft = (oracle.tiny("llama", seed=seed, vocab=V).to(DEVICE) for seed in (1, 2))
+    prompt, sampling = [1, 2], Sampling(0.8)
+    method = tree_method(Beam(Session(draft, "draft"), 3), Session(target, "target"), 2)
+    counts = texts(method, sampling, 3, 150, V)
+    expected = np.zeros((V,) * 3)
+    for first in range(V):
+        start = float(warped(oracle.next_logits(target.cpu(), prompt), sampling)[first])
+        expected[first] = start * oracle.two_token_distribution(target.cpu(), [*prompt, first], sampling.temperature)
+    assert oracle.chi_square(counts, expected) > ALPHA
+
+
+# Greedy
+
+
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@pytest.mark.parametrize("search", ("beam", "constant"))
+def test_greedy_texts_are_the_targets(architecture, search):
+    """Beyond Gemma 2's window of 16; the trees find tokens that one draft would not have had."""
+    target, draft = pair(architecture)
+    prompt, text = lively_prompt(architecture, 12, 40)
+    assert text == oracle.greedy(target.cpu(), prompt, 40)
+    session = Session(draft, "draft")
+    drafter = Beam(session, 4) if search == "beam" else Branching(session, (3, 2, 1))
+    method = tree_method(drafter, Session(target.to(DEVICE), "target"), 3)
+    tokens, rounds = decode(method, prompt, 40)
+    assert tokens == text
+    paths = [one.verdict.path for one in rounds if one.verdict]
+    assert any(len(path) >= 2 for path in paths), "nothing was accepted in depth"
+    parents = [one.verdict.parents for one in rounds if one.verdict]
+    later = [shape[i] in shape[:i] for path, shape in zip(paths, parents, strict=True) for i in path]
+    assert any(later), "no later sibling was accepted"
+
+
+def test_greedy_trees_hold_the_likeliest():
+    draft = pair("llama")[1]
+    context = oracle.prompts(1, 10)[0]
+    first = oracle.next_logits(draft.cpu(), context).log_softmax(-1)
+    second = torch.stack([oracle.next_logits(draft, [*context, token]).log_softmax(-1) for token in range(96)])
+    draft.to(DEVICE)
+    drafted = Branching(Session(draft, "draft"), (3, 2)).propose(context, 2, GREEDY, torch.Generator())
+    tops = first.topk(3).indices.tolist()
+    assert drafted.tokens.tolist() == [
+        *tops,
+        *(token for top in tops for token in second[top].topk(2).indices.tolist()),
+    ]
+    assert drafted.parents == (-1, -1, -1, 0, 0, 1, 1, 2, 2) and drafted.probs is None
+    drafted = Beam(Session(draft, "draft"), 3).propose(context, 2, GREEDY, torch.Generator())
+    sums = (first[tops, None] + second[tops]).flatten().topk(3).indices.tolist()
+    assert drafted.tokens.tolist() == [*tops, *(i % 96 for i in sums)]
+    assert drafted.parents == (-1, -1, -1, *(i // 96 for i in sums))
+
+
+# How trees are drawn
+
+
+def test_rows_without_earlier_siblings_by_hand():
+    q = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
+    found = given_earlier(q, torch.tensor([1, 2, 0, 2, 0]), torch.tensor([0, 1, 0, 0, 1]))
+    expected = [[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [5 / 7, 0, 2 / 7], [0, 0, 1], [0.5, 0.5, 0]]
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_what_is_not_possible_is_left_out_with_what_follows_it():
+    probs = torch.tensor([[0.5, 0.5], [0.0, 1.0], [1.0, 0.0], [0.3, 0.7], [float("nan")] * 2, [0.5, 0.5]])
+    draft = possible(torch.tensor([0, 0, 0, 1, 1, 1]), probs, [-1, -1, 0, 1, 0, 2])
+    assert draft.tokens.tolist() == [0, 0, 1] and draft.parents == (-1, 0, 1)
+    assert draft.probs.tolist() == [[0.5, 0.5], [1.0, 0.0], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_trees_hold_possible_tokens_once_in_a_place_and_their_own_rows(name):
+    session, sampling = Table(6, 3), Sampling(1.0, top_k=3, top_p=0.95)
+    drafter, rng = DRAFTERS[name](session), torch.Generator(DEVICE).manual_seed(1)
+    shapes = set()
+    for _ in range(40):
+        draft = drafter.propose([5, 4], 3, sampling, rng)
+        tokens, depths = draft.tokens.tolist(), []
+        for i, parent in enumerate(draft.parents):
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+            q = warped(session.row(tokens[parent] if parent >= 0 else 4, 2 + depths[i]), sampling)
+            for j in range(i):
+                if draft.parents[j] == parent:
+                    assert tokens[j] != tokens[i]
+                    q[tokens[j]] = 0
+            torch.testing.assert_close(draft.probs[i].cpu(), q / q.sum())
+            assert q[tokens[i]] > 0
+        shapes.add(draft.parents)
+    assert all(shape.count(-1) <= 3 for shape in shapes)
+    if "beam" in name:
+        assert len(shapes) > 3
+
+
+def pairs_of_sequences(draws: int, seed: int = 0) -> float:
+    """p-value of the two sequences of the last level, in their order, as drawn one after the other from all."""
+    session, v = Table(3, 5), 3
+    q = law(session, [1, 2], 2, Sampling(1.0)).flatten()
+    expected = np.array([[0 if a == b else q[a] * q[b] / (1 - q[a]) for b in range(v * v)] for a in range(v * v)])
+    counts, rng = np.zeros_like(expected), torch.Generator(DEVICE).manual_seed(seed)
+    drafter = Beam(session, 2)
+    for _ in range(draws):
+        draft = drafter.propose([1, 2], 2, Sampling(1.0), rng)
+        tokens = draft.tokens.tolist()
+        one, other = (tokens[draft.parents[i]] * v + tokens[i] for i in (2, 3))
+        counts[one, other] += 1
+    return oracle.chi_square(counts, expected)
+
+
+def test_stochastic_beam_search_draws_sequences_without_replacement(monkeypatch):
+    assert pairs_of_sequences(1800) > ALPHA
+
+    def anew(scores, highest, rng):
+        return scores - rsd.race(scores, rng).log()
+
+    monkeypatch.setattr(rsd, "perturb", anew)
+    assert pairs_of_sequences(1800) < ALPHA, "perturbed anew at each level"
+
+
+def test_perturbed_values_by_the_formula():
+    """Equation 23 as it is printed, in numpy; the largest of each row is what was asked for."""
+    scores = torch.tensor([[-1.0, -2.0, -torch.inf, -0.5], [-3.0, -1.0, -2.5, -4.0]], dtype=torch.float64)
+    highest = torch.tensor([0.7, -2.0], dtype=torch.float64)
+    found = rsd.perturb(scores, highest, torch.Generator().manual_seed(3)).numpy()
+    waits = torch.empty_like(scores).exponential_(generator=torch.Generator().manual_seed(3)).numpy()
+    noisy = scores.numpy() - np.log(waits)
+    largest = noisy.max(1, keepdims=True)
+    expected = -np.log(np.exp(-highest.numpy()[:, None]) - np.exp(-largest) + np.exp(-noisy))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(found.max(1), highest)
+
+
+# The rest of a method
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [({}, 16), ({"search": "constant"}, 21), ({"search": "constant", "branching": [2, 3, 2, 1]}, 32)],
+)
+def test_reach_is_the_most_that_a_round_feeds(pocket, changes, most):
+    method = build(config.validated(Settings, {**SHIPPED, **changes}, "rsd"), pocket, None)
+    assert method.reach == most + 1 and method.lossless and method.inputs() == {}
+    for sampling in (GREEDY, Sampling(1.0)):
+        rounds = decode(method, list(range(100, 130)), 25, sampling)[1]
+        assert max(one.drafted for one in rounds) == most
+
+
+def test_the_draft_models_cache_keeps_the_text_alone():
+    target, draft = pair("llama")
+    drafter = Beam(Session(draft, "draft"), 3)
+    method, context = tree_method(drafter, Session(target, "target"), 3), [3, 1, 4, 1]
+    for one in itertools.islice(method.rounds(list(context), Sampling(1.0), torch.Generator(DEVICE)), 4):
+        context += one.tokens
+    drafter.session.catch_up(context)
+    assert drafter.session.tokens == context
+
+
+@pytest.mark.parametrize(("name", "looks"), [("beam", 3), ("constant", 1)])
+def test_how_often_the_host_waits_for_a_draft(monkeypatch, name, looks):
+    without_looking(monkeypatch)
+    session, events = Session(pair("llama")[1], "draft"), []
+    drafter = DRAFTERS[name](session)
+    drafter.begin([1, 2, 3])
+    for method in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
+        real = getattr(torch.Tensor, method)
+        monkeypatch.setattr(
+            torch.Tensor, method, lambda self, *a, _m=method, _r=real, **k: events.append(_m) or _r(self, *a, **k)
+        )
+    drafter.propose([1, 2, 3, 4], 3, Sampling(1.0), torch.Generator(DEVICE))
+    assert events == ["tolist"] * looks
+
+
+def test_a_seed_gives_the_same_text_and_the_global_generator_is_left_alone():
+    target, draft = pair("qwen3")
+    before = torch.random.get_rng_state()
+    for make in DRAFTERS.values():
+        method = tree_method(make(Session(draft, "draft")), Session(target, "target"), 3)
+        first, again, other = (decode(method, [1, 2, 3], 25, Sampling(1.0), seed)[0] for seed in (1, 1, 2))
+        assert first == again != other
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gamma": 0}, "rsd: gamma"),
+        ({"search": "wide"}, "rsd: search"),
+        ({"width": 0}, "rsd: width"),
+        ({"branching": [2, 0]}, "rsd: branching"),
+        ({"length": "fixed"}, "length"),
+    ],
+)
+def test_bad_settings_are_one_line(changes, words):
+    with pytest.raises(config.UserError) as caught:
+        config.validated(Settings, {**SHIPPED, **changes}, "rsd")
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_trees_that_do_not_fit_are_refused():
+    small = types.SimpleNamespace(context=17, name="small")
+    with pytest.raises(config.UserError, match="tree has up to 16 tokens, but small reads 17 with the text; choose"):
+        build(Settings(**SHIPPED), small, None)
+    with pytest.raises(config.UserError, match="branching names 2 levels, but gamma is 1; change one"):
+        build(Settings(**{**SHIPPED, "search": "constant", "gamma": 1}), small, None)
+
+
+def test_the_variant_changes_the_search_alone():
+    assert config.load_method("rsd-constant").values == {**SHIPPED, "search": "constant"}

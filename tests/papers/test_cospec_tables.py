@@ -1,0 +1,255 @@
+"""The CoSpec paper's tables beside ours, of made runs and of made files of figures that come from no run."""
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from synthetic import rounds, sample, scores, write_run
+
+from specbench import config
+from specbench.config import SamplingSpec, load_pair
+from specbench.papers import ours as ours_module
+from specbench.papers import published, reproduce
+from specbench.papers.ours import MISSING, Ours
+from specbench.papers.side_by_side import side_by_side, written
+from specbench.results.stored import StoredRun
+
+GREEDY, DRAWN = SamplingSpec(), SamplingSpec(temperature=1.0)
+TWO = ["pocket_gsm8k", "pocket_humaneval"]
+MIXED = ["pocket_gsm8k", "pocket_math500", "pocket_humaneval", "pocket_cnndm", "pocket_ifeval", "pocket_ruler"]
+TABLE_1 = ["vanilla", "sps[gamma=25]", "rest", "eagle3", "fly", "aasd", "cospec"]
+OTHERS = ["cospec[gamma=15]", "cospec[gamma=20]", "cospec[threshold=0.4]", "cospec[threshold=0.8]"]
+OTHERS += ["cospec[mask=causal]"]
+ABLATIONS = {
+    "SFT only": "sft-only",
+    "No judge + RL": "no-judge",
+    "4B judge + RL": "draft-judge",
+    "Terminal only": "terminal-only",
+    "No length reward": "no-length",
+    "No risk penalty": "no-risk",
+    "No rejection penalty": "no-rejection",
+    "No rebalancing": "no-rebalancing",
+}
+
+
+def paper() -> published.Paper:
+    (found,) = published.papers(["cospec"])
+    return found
+
+
+def file(name: str) -> str:
+    return f"pocket-work/heads/ablations/{ABLATIONS[name]}.safetensors"
+
+
+@dataclass
+class Made:
+    """A method of a made run: seconds for 4 tokens where vanilla takes 1, right answers of 10, settings."""
+
+    seconds: float
+    right: int = 10
+    changes: dict[str, Any] | None = None
+
+
+def run(folder: Path, methods: dict[str, Made], tasks: list[str] = TWO, pair: str = "pocket", **plan: Any) -> StoredRun:
+    """Ten documents a task, without prefill; vanilla first, in 1 s each."""
+    samples, all_rounds, score_rows, settings = [], [], [], {}
+    for name, one in {"vanilla": Made(1.0), **methods}.items():
+        settings[name] = config.load_method(name.partition("[")[0]).values | (one.changes or {})
+        for task in tasks:
+            for doc in range(10):
+                samples.append(sample(name, doc, one.seconds, task=task, prefill=0.0))
+                all_rounds += rounds(samples[-1], *([(0, 0)] * 4 if name == "vanilla" else [(3, 1)] * 2))
+            score_rows += scores(name, [1] * one.right + [0] * (10 - one.right), task=task)
+    spec = load_pair(pair).model_dump(mode="json")
+    plan = {"baseline": "vanilla", **plan}
+    return StoredRun(write_run(folder, samples, all_rounds, score_rows, settings=settings, pair=spec, **plan))
+
+
+@cache
+def beside(ours: Ours, table: int) -> tuple[pd.DataFrame, list[str]]:
+    return side_by_side(paper(), table, ours)
+
+
+def chosen(ours: Ours, table: int, **wanted: str) -> pd.DataFrame:
+    frame, _ = beside(ours, table)
+    for name, value in wanted.items():
+        frame = frame[frame[name] == value]
+    return frame
+
+
+def cell(ours: Ours, table: int, **wanted: str) -> str:
+    (text,) = chosen(ours, table, **wanted)[f"ours: {ours.pair}"]
+    return text
+
+
+def needed(tasks: list[str], pair: str = "pocket") -> dict[SamplingSpec, list[str]]:
+    spec = load_pair(pair)
+    found = reproduce.needed([paper()], spec, pair, set(tasks))
+    return {sampling: [one.name for one in specs] for sampling, specs in found.items()}
+
+
+SPS = {"gamma": 25}
+
+
+def test_what_the_tables_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert needed(["pocket_gsm8k"]) == {GREEDY: [*TABLE_1, *OTHERS], DRAWN: TABLE_1}
+    assert needed(["pocket_mmlu"]) == {GREEDY: ["vanilla", "sps[gamma=25]", "cospec"]}
+    assert needed(["mbpp"], "qwen3-32b-4b") == {GREEDY: TABLE_1, DRAWN: TABLE_1}
+
+
+def test_ablations_are_asked_for_where_their_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(file("Terminal only")).parent.mkdir(parents=True)
+    Path(file("Terminal only")).touch()
+    found = needed(["pocket_humaneval"])[GREEDY]
+    assert [name for name in found if "arbitrator" in name] == ["cospec[arbitrator=terminal-only]"]
+    assert not any("arbitrator" in name for name in needed(["humaneval"], "qwen3-32b-4b")[GREEDY])
+
+
+def test_the_halves_of_table_1_are_greedy_and_sampled(tmp_path: Path) -> None:
+    greedy = run(tmp_path / "greedy", {"sps[gamma=25]": Made(0.5, changes=SPS), "cospec": Made(0.25, 8)})
+    drawn = run(tmp_path / "drawn", {"sps[gamma=25]": Made(0.8, changes=SPS), "cospec": Made(0.4, 6)}, temperature=1.0)
+    ours = Ours([greedy, drawn])
+    told = {"task": "GSM8K", "metric": "Speed"}
+    assert cell(ours, 1, method="SpS", setting="", **told) == "2.00 [2.00, 2.00]"
+    assert cell(ours, 1, method="SpS", setting="decoding=sampling", **told) == "1.25 [1.25, 1.25]"
+    assert cell(ours, 1, method="CoSpec", setting="", **told) == "4.00 [4.00, 4.00]"
+    assert cell(ours, 1, method="CoSpec", setting="decoding=sampling", **told) == "2.50 [2.50, 2.50]"
+    score = {"task": "HumanEval", "metric": "Score", "method": "CoSpec"}
+    assert cell(ours, 1, setting="", **score).startswith("80.00")
+    assert cell(ours, 1, setting="decoding=sampling", **score).startswith("60.00")
+    assert cell(Ours([greedy]), 1, method="SpS", setting="decoding=sampling", **told) == MISSING
+    notes = beside(ours, 1)[1]
+    assert "where the paper does not tell its temperature, ours is T=1" in notes
+    assert "where the paper does not tell its temperature, ours is greedy" in beside(ours, 4)[1]
+
+
+def test_what_meets_two_tasks_counts_once_in_the_mean(tmp_path: Path) -> None:
+    runs = [
+        run(tmp_path / "a", {"cospec": Made(0.5)}, ["pocket_gsm8k"]),
+        run(tmp_path / "b", {"cospec": Made(0.25)}, ["pocket_humaneval"]),
+    ]
+    ours = Ours(runs)
+    told = {"metric": "Speed", "method": "CoSpec", "setting": ""}
+    assert cell(ours, 1, task="MBPP", **told) == "4.00 [4.00, 4.00]"
+    assert cell(ours, 1, task="Mean", **told) == "3.00 [3.00, 3.00]"
+    told_once = "a task of ours that meets several of the paper's counts once in our average"
+    assert told_once in beside(ours, 1)[1]
+    assert told_once not in beside(ours, 5)[1]
+
+
+def test_the_larger_draft_is_measured_on_its_own_pair(tmp_path: Path) -> None:
+    methods = {"sps[gamma=25]": Made(0.5, changes=SPS), "cospec": Made(0.25)}
+    pocket = Ours([run(tmp_path / "pocket", methods)])
+    told = {"task": "GSM8K", "metric": "Speed"}
+    assert cell(pocket, 5, method="SpS 4B draft", **told) == "2.00 [2.00, 2.00]"
+    assert cell(pocket, 5, method="SpS 8B draft", **told) == MISSING
+    large = Ours([run(tmp_path / "large", methods, ["gsm8k"], "qwen3-32b-8b")])
+    assert cell(large, 5, method="SpS 8B draft", **told) == "2.00 [2.00, 2.00]"
+    markdown, latex = written(paper(), 5, pocket)
+    for text in (markdown, latex):
+        assert "not measured: the larger draft needs runs of qwen3-32b-8b" in text
+
+
+def test_arbitrators_trained_in_other_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in its own time; the row CoSpec is the default one, whatever Table 6 says beside its label."""
+    monkeypatch.chdir(tmp_path)
+    methods = {"cospec": Made(0.5)}
+    for at, name in enumerate(ABLATIONS, 1):
+        Path(file(name)).parent.mkdir(parents=True, exist_ok=True)
+        Path(file(name)).touch()
+        methods[f"cospec[arbitrator={file(name)}]"] = Made(1 / (10 * at), changes={"arbitrator": file(name)})
+    ours = Ours([run(tmp_path / "run", methods, ["pocket_humaneval"])])
+    for at, name in enumerate(ABLATIONS, 1):
+        assert cell(ours, 6, method=name, metric="Speed").startswith(f"{10 * at}.00 [")
+    assert cell(ours, 6, method="CoSpec", metric="Speed") == "2.00 [2.00, 2.00]"
+    assert "not measured:" not in written(paper(), 6, ours)[0]
+    Path(file("SFT only")).unlink()
+    beside.cache_clear()
+    assert cell(ours, 6, method="SFT only", metric="Speed") == MISSING
+    assert "not measured: rows other than CoSpec need the arbitrators that" in written(paper(), 6, ours)[0]
+
+
+def test_masks_lengths_and_thresholds(tmp_path: Path) -> None:
+    methods = {
+        "cospec": Made(0.5),
+        "cospec[mask=causal]": Made(0.25, changes={"mask": "causal"}),
+        "cospec[gamma=15]": Made(0.2, changes={"gamma": 15}),
+        "cospec[threshold=0.4]": Made(0.1, changes={"threshold": 0.4}),
+    }
+    ours = Ours([run(tmp_path / "run", methods)])
+    assert cell(ours, 8, setting="hybrid_mask=true", metric="Speed") == "2.00 [2.00, 2.00]"
+    assert cell(ours, 8, setting="hybrid_mask=false", metric="Speed") == "4.00 [4.00, 4.00]"
+    assert cell(ours, 7, setting="gamma=15", metric="Speed") == "5.00 [5.00, 5.00]"
+    assert cell(ours, 7, setting="gamma=25", metric="Speed") == "2.00 [2.00, 2.00]"
+    assert cell(ours, 7, setting="threshold=0.4", metric="Speed") == "10.00 [10.00, 10.00]"
+    assert cell(ours, 7, setting="threshold=0.8", metric="Speed") == MISSING
+
+
+def test_points_of_a_judge_are_not_those_of_stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)}, [*MIXED, "pocket_mmlu"])])
+    told = {"task": "MT-Bench", "method": "CoSpec"}
+    assert cell(ours, 4, metric="Speed", **told) == "2.00 [2.00, 2.00]"
+    assert cell(ours, 4, metric="Score", **told) == MISSING
+    assert cell(ours, 4, metric="Score", method="CoSpec", task="GPQA").startswith("100.00")
+    notes = beside(ours, 4)[1]
+    assert "MT-Bench: its score is a judge's, which the tasks that stand in for it lack" in notes
+    # of the task itself a tenth of the judge's points is stored
+    monkeypatch.setitem(ours_module.SCALES, "points", 10.0)
+    own = Ours([run(tmp_path / "own", {"cospec": Made(0.5, 9)}, ["mt_bench"], "qwen3-32b-4b")])
+    assert cell(own, 4, metric="Score", **told).startswith("9.00")
+
+
+HEADER = ["paper", "table", "pair", "task", "temperature", "method", "setting", "metric", "value", "unit"]
+POCKET = {"GSM8K": "pocket_gsm8k", "HumanEval": "pocket_humaneval", "": ""}
+
+
+@pytest.mark.parametrize("table", [2, 3, 9, 11])
+def test_figures_of_files_land_in_their_cells(tmp_path: Path, table: int) -> None:
+    """In the form that cospec.yaml tells: with our pair and tasks, and the paper's labels, units and settings."""
+    figures = [f for f in paper().figures(table) if f.task != "MBPP" and f.unit != "GPU hours"]
+    path = tmp_path / "measured.csv"
+    with open(path, "w", newline="") as stream:
+        writer = csv.DictWriter(stream, HEADER)
+        writer.writeheader()
+        for at, figure in enumerate(figures, 1):
+            row = figure.model_dump() | {"pair": "pocket", "task": POCKET[figure.task], "value": str(at)}
+            writer.writerow(row)
+    ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})], files=[path])
+    frame, _ = beside(ours, table)
+    found = frame[frame["ours: pocket"] != MISSING]
+    by_task = found if "task" not in found else found[found.task != "MBPP"]
+    assert [float(text) for text in by_task["ours: pocket"]] == [*range(1, len(figures) + 1)]
+    assert set(found.run) == {"measured.csv"}
+    left = len(paper().figures(table)) - len(figures)
+    assert len(frame) - len(by_task) == left == {2: 5, 3: 0, 9: 0, 11: 2}[table]
+    if table == 2:  # what HumanEval's stand-in has is MBPP's too
+        mbpp = frame[frame.task == "MBPP"]["ours: pocket"]
+        assert list(mbpp) == list(frame[frame.task == "HumanEval"]["ours: pocket"])
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (4, "points of MT-Bench need a run of mt_bench itself and a judge model (specbench score)"),
+        (10, "no server takes requests as they come: a batch here begins and ends as one"),
+        (11, "hours of the paper's GPUs are no measure of other machines; no target is trained here"),
+    ],
+)
+def test_tables_say_why_cells_stay_empty(tmp_path: Path, table: int, reason: str) -> None:
+    ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})])
+    markdown, latex = written(paper(), table, ours)
+    assert f"- not measured: {reason}\n" in markdown and f"% not measured: {reason}\n" in latex
+    if table == 10:
+        assert set(chosen(ours, 10)["ours: pocket"]) == {MISSING}
+
+
+def test_what_was_lost_is_told_as_before(tmp_path: Path) -> None:
+    ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})])
+    lost = {1: 2, 2: 0, 3: 2, 4: 1, 5: 0, 6: 1, 7: 1, 8: 0, 9: 2, 10: 2, 11: 1}
+    assert {table: written(paper(), table, ours)[0].count("lost in the paper's text:") for table in lost} == lost

@@ -1,0 +1,362 @@
+"""The papers' tables next to ours: hand-worked cells and verdicts of a made-up paper, and what is run for them."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from scipy import stats as scipy_stats
+from synthetic import rounds, sample, scores, write_run
+
+from specbench import config
+from specbench.base import files, stats
+from specbench.config import SamplingSpec, UserError
+from specbench.papers import published, reproduce
+from specbench.papers.checks import checks
+from specbench.papers.ours import MISSING, Ours
+from specbench.papers.side_by_side import side_by_side, written
+from specbench.results.stored import StoredRun
+
+PAPER = {
+    "paper": "paper",
+    "title": "On guessing",
+    "pairs": {"Big/Small": None},
+    "tasks": {"Sums": "gsm8k", "Code": "humaneval", "Chess": None, "Avg.": None},
+    "methods": {
+        "Plain": {"method": "vanilla"},
+        "Spec": {"method": "sps", "settings": {"gamma": 4}},
+        "Calibrated": {"method": "csd"},
+        "Magic": {"method": "telepathy"},
+        "Draft": None,
+    },
+    "metrics": {"Acc": "accuracy", "Spd": "speedup_decode", "AR": "acceptance_rate", "Watts": None},
+    "baseline": "vanilla",
+    "tables": {1: {"title": "speed", "lost": ["the temperature"]}, 2: {"title": "against Spec", "baseline": "sps"}},
+    "claims": [
+        {"table": 1, "text": "Spec is faster", "metric": "speedup_decode", "higher": "sps", "lower": "vanilla"},
+        {"table": 1, "text": "Plain is faster", "metric": "speedup_decode", "higher": "vanilla", "lower": "sps"},
+        {"table": 1, "text": "Calibrated errs", "metric": "accuracy", "higher": "sps", "lower": "csd"},
+        {"table": 1, "text": "Calibrated accepts more", "metric": "acceptance_rate", "higher": "csd", "lower": "sps"},
+        {"table": 1, "text": "Magic wins", "metric": "speedup_decode", "higher": "telepathy", "lower": "sps"},
+        {"table": 1, "text": "in chess", "metric": "accuracy", "higher": "sps", "lower": "csd", "tasks": ["Chess"]},
+    ],
+}
+POCKET = config.load_pair("pocket")
+TASKS = {"pocket_gsm8k", "pocket_math500", "pocket_humaneval", "pocket_cnndm"}
+HEADER = "paper,table,pair,task,temperature,method,setting,metric,value,unit"
+TABLE_1 = f"""{HEADER}
+paper,1,Big/Small,Sums,0,Plain,,Acc,50.0,%
+paper,1,Big/Small,Sums,0,Plain,,Spd,1.00,x
+paper,1,Big/Small,Sums,0,Spec,gpu=A6000,Spd,2.10,x
+paper,1,Big/Small,Sums,0,Spec,,AR,61.5,%
+paper,1,Big/Small,Sums,0,Spec,,Watts,300,W
+paper,1,Big/Small,Sums,0,Spec,gamma=9,Spd,2.50,x
+paper,1,Big/Small,Sums,0,Spec,judge=big,Spd,2.60,x
+paper,1,Big/Small,Sums,0,Calibrated,,Spd,3.00,x
+paper,1,Big/Small,Sums,1,Spec,,Spd,1.50,x
+paper,1,Big/Small,Code,0,Spec,,Spd,2.20,x
+paper,1,Big/Small,Chess,0,Spec,,Spd,2.30,x
+paper,1,Big/Small,Sums,0,Magic,,Spd,9.90,x
+paper,1,Big/Small,Avg.,0,Spec,,Spd,2.20,x
+"""
+TABLE_2 = f"""{HEADER}
+paper,2,,Sums,,Spec,baseline=Spec,Spd,1.00,x
+paper,2,,Sums,,Calibrated,baseline=Spec,Spd,1.20,x
+"""
+
+
+@pytest.fixture(autouse=True)
+def paper(tmp_path, monkeypatch):
+    folder = tmp_path / "published"
+    folder.mkdir()
+    (folder / "paper.yaml").write_text(yaml.safe_dump(PAPER))
+    (folder / "paper-table1.csv").write_text(TABLE_1)
+    (folder / "paper-table2.csv").write_text(TABLE_2)
+    monkeypatch.setattr(published, "FOLDER", folder)
+    (found,) = published.papers()
+    return found
+
+
+def settings_of(name, **changes):
+    return config.load_method(name).values | changes
+
+
+def make_run(folder, *, times=(1.0, 0.5, 0.25), tasks=("pocket_gsm8k",), others=None, **plan):
+    """Ten documents of 4 tokens: vanilla 1 s, sps 0.5 s, csd 0.25 s; sps accepts 2 of 6, csd 4 of 8, and errs more."""
+    names = ("vanilla", "sps[gamma=4]", "csd")
+    samples, all_rounds, score_rows = [], [], []
+    for task in tasks:
+        for doc in range(10):
+            seconds = (others or {}).get(task, times)
+            rows = [sample(name, doc, s, task=task) for name, s in zip(names, seconds, strict=True)]
+            samples += rows
+            all_rounds += rounds(rows[0], *[(0, 0)] * 4) + rounds(rows[1], (3, 1), (3, 1))
+            all_rounds += rounds(rows[2], (4, 2), (4, 2))
+        for name, right in zip(names, (10, 10, 2), strict=True):
+            score_rows += scores(name, [1] * right + [0] * (10 - right), task=task)
+    settings = {"sps[gamma=4]": settings_of("sps", gamma=4), "csd": settings_of("csd")}
+    pair = config.load_pair("pocket").model_dump(mode="json")
+    return write_run(folder, samples, all_rounds, score_rows, settings=settings, pair=pair, baseline="vanilla", **plan)
+
+
+@pytest.fixture
+def ours(tmp_path):
+    return Ours([StoredRun(make_run(tmp_path / "run-a"))])
+
+
+def cells(paper, table, ours):
+    frame, notes = side_by_side(paper, table, ours)
+    return frame, notes
+
+
+def ours_of(frame, **wanted):
+    for name, value in wanted.items():
+        frame = frame[frame[name] == value]
+    assert len(frame) == 1
+    return frame.iloc[0]["ours: pocket"]
+
+
+def test_cells_by_hand(paper, ours):
+    frame, notes = cells(paper, 1, ours)
+    assert ours_of(frame, method="Plain", metric="Acc") == "100.0 ±12.5"
+    assert ours_of(frame, method="Plain", metric="Spd") == "1.00"
+    assert ours_of(frame, task="Sums", T="0", method="Spec", setting="gpu=A6000") == "2.00 [2.00, 2.00]"
+    assert ours_of(frame, method="Spec", metric="AR") == "33.3"
+    # csd: 6 tokens in 0.25 s against 4 in 1 s
+    assert ours_of(frame, method="Calibrated") == "6.00 [6.00, 6.00]"
+    row = frame[frame.method == "Calibrated"].iloc[0]
+    assert (row["Big/Small"], row["unit"], row["run"]) == ("3.00", "x", "run-a")
+    assert "Sums is met by pocket_gsm8k" in notes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ({"metric": "Watts"}, "Watts: no column of ours has this definition"),
+        ({"setting": "gamma=9"}, "Spec: not in these runs"),
+        ({"setting": "judge=big"}, "Spec with judge=big: no setting of ours"),
+        ({"T": "1"}, "Spec: not in these runs"),
+        ({"task": "Code"}, "Code: not a task of these runs"),
+        ({"task": "Chess"}, "Chess: not a task of these runs"),
+        ({"method": "Magic"}, "Magic: not a method of this version"),
+        ({"task": "Avg."}, "Avg.: the paper averages over tasks that were not run"),
+    ],
+)
+def test_what_was_not_measured_says_so(paper, ours, wanted, reason):
+    frame, notes = cells(paper, 1, ours)
+    assert ours_of(frame, **wanted) == MISSING
+    assert reason in notes
+
+
+def test_a_table_against_another_baseline(paper, ours):
+    frame, notes = cells(paper, 2, ours)
+    assert ours_of(frame, method="Spec") == "1.00"
+    assert ours_of(frame, method="Calibrated") == "3.00 [3.00, 3.00]"  # 6 tokens in 0.25 s against 4 in 0.5 s
+    assert "T" not in frame and "the paper" in frame
+    assert "where the paper does not tell its temperature, ours is greedy" in notes
+
+
+def test_an_average_over_the_same_tasks(paper, tmp_path, monkeypatch):
+    kept = [line for line in TABLE_1.splitlines() if "Chess" not in line]
+    (published.FOLDER / "paper-table1.csv").write_text("\n".join(kept) + "\n")
+    both = Ours([StoredRun(make_run(tmp_path / "b", tasks=("pocket_gsm8k", "pocket_humaneval")))])
+    frame, _ = cells(paper, 1, both)
+    assert ours_of(frame, task="Avg.") == "2.00 [2.00, 2.00]"
+
+
+def test_an_average_leaves_out_tasks_that_the_table_does_not_have(paper, tmp_path, monkeypatch):
+    kept = [line for line in TABLE_1.splitlines() if "Chess" not in line]
+    (published.FOLDER / "paper-table1.csv").write_text("\n".join(kept) + "\n")
+    tasks = ("pocket_gsm8k", "pocket_humaneval", "pocket_cnndm")
+    slow = {"pocket_cnndm": (1.0, 4.0, 4.0)}
+    frame, _ = cells(paper, 1, Ours([StoredRun(make_run(tmp_path / "c", tasks=tasks, others=slow))]))
+    assert ours_of(frame, task="Avg.") == "2.00 [2.00, 2.00]"
+
+
+def test_files(paper, ours):
+    markdown, latex = written(paper, 1, ours)
+    assert markdown.startswith(
+        "# paper, Table 1: speed\n\nOn guessing\n\n| task | T | method | setting | metric | unit |"
+    )
+    assert "lost in the paper's text: the temperature" in markdown
+    assert "speedups are against vanilla" in markdown
+    assert latex.count(r"\\") == 1 + 13 and r"\end{tabular}" in latex and "% Watts" in latex
+
+
+def test_runs_of_two_pairs_are_refused(tmp_path):
+    other = config.load_pair("pocket").model_copy(update={"name": "other"})
+    run = make_run(tmp_path / "a")
+    shutil.copytree(run, tmp_path / "b")
+    second = StoredRun(tmp_path / "b")
+    second.plan = second.plan.model_copy(update={"pair": other})
+    with pytest.raises(UserError, match="one pair"):
+        Ours([StoredRun(run), second])
+
+
+def verdicts(paper, ours):
+    return {one.claim: one for one in checks([paper], ours)}
+
+
+def test_claims_by_hand(paper, ours):
+    found = verdicts(paper, ours)
+    assert found["Spec is faster"].verdict == "holds"
+    assert found["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
+    assert found["Plain is faster"].verdict == "fails"
+    assert found["Calibrated errs"].verdict == "holds"  # 8 of 10 documents worse, none better: p = 2 / 2^8
+    assert "+80.0 points (p 0.008)" in found["Calibrated errs"].detail
+    assert found["Calibrated accepts more"].verdict == "holds"
+    assert "1.50 ×" in found["Calibrated accepts more"].detail  # (4 / 8) / (2 / 6)
+    assert found["Magic wins"].verdict == found["in chess"].verdict == "not measured"
+    assert found["Magic wins"].detail == "no telepathy in these runs"
+
+
+def test_a_claim_that_cannot_be_told(paper, tmp_path):
+    even = Ours([StoredRun(make_run(tmp_path / "even", times=(1.0, 1.0, 1.0)))])
+    assert verdicts(paper, even)["Spec is faster"].verdict == "undecided"
+
+
+def test_a_claim_that_holds_on_some_tasks(paper, tmp_path):
+    one = StoredRun(make_run(tmp_path / "one"))
+    other = StoredRun(make_run(tmp_path / "two", times=(1.0, 4.0, 0.25), tasks=("pocket_humaneval",)))
+    found = verdicts(paper, Ours([one, other]))["Spec is faster"]
+    assert found.verdict == "mixed"
+    assert "holds: pocket_gsm8k" in found.detail and "fails: pocket_humaneval" in found.detail
+
+
+def test_methods_of_other_runs_compare_by_their_own_baselines(paper, tmp_path):
+    """A second run, ten times slower throughout, in which csd alone was measured beside vanilla."""
+    slow = make_run(tmp_path / "slow", times=(10.0, 5.0, 2.5))
+    first, second = make_run(tmp_path / "first"), slow
+    for folder, gone in ((first, "csd"), (second, "sps[gamma=4]")):
+        for name in ("samples", "rounds", "scores"):
+            frame = pd.read_parquet(folder / f"{name}.parquet")
+            frame[frame.method != gone].to_parquet(folder / f"{name}.parquet")
+    found = verdicts(paper, Ours([StoredRun(first), StoredRun(second)]))
+    assert found["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
+    assert found["the order of methods by speed"].detail.startswith("Kendall's τ 1.00")
+
+
+def test_orders(paper, tmp_path, ours):
+    """Published: Plain 1, Spec 2.1, Calibrated 3; ours the same, then turned round."""
+    assert verdicts(paper, ours)["the order of methods by speed"].detail.startswith("Kendall's τ 1.00 [1.00, 1.00]")
+    turned = verdicts(paper, Ours([StoredRun(make_run(tmp_path / "t", times=(1.0, 2.0, 8.0)))]))
+    assert turned["the order of methods by speed"].verdict == "fails"
+    assert turned["the order of methods by speed"].detail.startswith("Kendall's τ -1.00")
+
+
+def test_kendall_is_scipys():
+    rng = np.random.default_rng(4)
+    published_order, ours = rng.normal(size=6), rng.normal(size=(6, 20))
+    expected = [scipy_stats.kendalltau(published_order, ours[:, i]).statistic for i in range(20)]
+    assert stats.kendall(published_order, ours).tolist() == pytest.approx(expected)
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """Runs are made up instead of measured; the plans that were asked for."""
+    monkeypatch.chdir(tmp_path)
+    plans = []
+
+    def carry_out(plan, folder, pair):
+        plans.append(plan)
+        if folder.exists():
+            shutil.rmtree(folder)
+        make_run(folder, tasks=tuple(line.task for line in plan.tasks))
+        data = yaml.safe_load((folder / "manifest.json").read_text())
+        asked = plan.model_dump(mode="json")
+        others = [one for one in data["plan"]["methods"] if one["name"] not in {spec.name for spec in plan.methods}]
+        data["plan"] = asked | {"methods": [*asked["methods"], *others]}  # a made-up run has rows of them too
+        files.write_json(folder / "manifest.json", data)
+        return True
+
+    monkeypatch.setattr(reproduce.command, "carry_out", carry_out)
+    monkeypatch.setattr(reproduce.compare, "write_summary", lambda folder: None)
+    monkeypatch.setattr(reproduce, "_announce", lambda plan, folder, pair: None)
+    monkeypatch.setattr(reproduce.prepare, "load_models", lambda plan: object())
+    return plans
+
+
+def test_only_what_is_missing_is_run(paper, engine):
+    assert {
+        t.name: [s.name for s in specs] for t, specs in reproduce.needed([paper], POCKET, "pocket", TASKS).items()
+    } == {
+        "greedy": ["vanilla", "sps[gamma=4]", "sps[gamma=9]", "csd"],
+        "T=1": ["sps[gamma=4]"],
+    }
+    first = reproduce.measure([paper], "pocket", "pocket", 5)
+    assert [(p.temperature, [m.name for m in p.methods]) for p in engine] == [
+        (0.0, ["vanilla", "sps[gamma=4]", "sps[gamma=9]", "csd"]),
+        (1.0, ["vanilla", "sps[gamma=4]"]),
+    ]
+    again = reproduce.measure([paper], "pocket", "pocket", 5)
+    assert len(engine) == 2 and [r.folder for r in again] == [r.folder for r in first]
+    lines = (published.FOLDER / "paper-table2.csv").read_text() + "paper,2,,Sums,,Spec,gamma=7,Spd,1.00,x\n"
+    (published.FOLDER / "paper-table2.csv").write_text(lines)
+    reproduce.measure([paper], "pocket", "pocket", 5)
+    assert [m.name for m in engine[2].methods] == ["vanilla", "sps[gamma=7]"] and len(engine) == 3
+    reproduce.measure([paper], "pocket", "pocket", 6)  # other documents: all of it anew
+    assert len(engine) == 5
+
+
+def test_methods_are_run_on_the_tasks_that_their_tables_ask_for(paper, engine):
+    """Words is asked of one method only, by a table of its own, which a second suite serves."""
+    about = yaml.safe_load((published.FOLDER / "paper.yaml").read_text())
+    about["tasks"]["Words"] = "ifeval"
+    (published.FOLDER / "paper.yaml").write_text(yaml.safe_dump(about))
+    lines = (published.FOLDER / "paper-table2.csv").read_text() + "paper,2,,Words,,Spec,gamma=7,Spd,1.00,x\n"
+    (published.FOLDER / "paper-table2.csv").write_text(lines)
+    (paper,) = published.papers(["paper"])
+    greedy = SamplingSpec()
+    assert [s.name for s in reproduce.needed([paper], POCKET, "pocket", {"pocket_ifeval"})[greedy]] == ["sps[gamma=7]"]
+    assert "sps[gamma=7]" not in [s.name for s in reproduce.needed([paper], POCKET, "pocket", TASKS)[greedy]]
+    reproduce.measure([paper], "pocket", None, 5)
+    assert [(p.suite, p.temperature, len(p.methods)) for p in engine] == [
+        ("pocket", 0.0, 4),
+        ("pocket", 1.0, 2),
+        ("csd-generality", 0.0, 2),
+    ]
+
+
+def test_runs_are_drawn_as_the_papers_say_whatever_their_suite_says(paper, engine):
+    """The suite samples with top-k 50; the paper names temperatures in Table 1, and one for all of Table 2."""
+    about = PAPER | {"sampling": {"temperature": 0.5, "top_k": 7}}
+    (published.FOLDER / "paper.yaml").write_text(yaml.safe_dump(about))
+    reproduce.measure(published.papers(["paper"]), "pocket", "specdecpp", 5)
+    assert [(p.temperature, p.top_k) for p in engine] == [(0.0, 0), (1.0, 0), (0.5, 7)]
+
+
+def test_an_unfinished_run_goes_on(paper, engine):
+    runs = reproduce.measure([paper], "pocket", "pocket", 5)
+    (runs[0].folder / "scores.parquet").unlink()
+    again = reproduce.measure([paper], "pocket", "pocket", 5)
+    assert len(engine) == 3 and engine[2] == engine[0]
+    assert sorted(r.folder for r in again) == sorted(r.folder for r in runs)
+
+
+def test_the_command(paper, engine, tmp_path, capsys):
+    options = {"pair": "pocket", "suite": None, "limit": 5, "check": True, "out": tmp_path / "tables"}
+    assert reproduce.tables([], ["paper"], **options) == 0
+    assert {p.name for p in (tmp_path / "tables").iterdir()} == {
+        "checks.md",
+        *(f"paper-table{n}.{suffix}" for n in (1, 2) for suffix in ("md", "tex")),
+    }
+    printed = capsys.readouterr().out
+    assert "Spec is faster" in printed and "2 tables" in printed
+    assert max(len(line) for line in printed.splitlines() if str(tmp_path) not in line) <= 80
+    with pytest.raises(UserError, match="there are paper"):
+        reproduce.tables([], ["papyrus"], **options)
+
+
+def test_every_shipped_table_can_be_written(tmp_path, monkeypatch):
+    """And no cell of ours is filled from the paper: methods that were not run stay `not measured`."""
+    monkeypatch.undo()
+    ours = Ours([StoredRun(make_run(tmp_path / "run"))])
+    for paper in published.papers():
+        for table in paper.tables:
+            if figures := paper.figures(table):
+                frame, _ = side_by_side(paper, table, ours)
+                measured = frame[frame["ours" if "ours" in frame else "ours: pocket"] != MISSING]
+                assert set(measured.method) <= {"Vanilla Decoding", "CSD", "Target only", "stand-alone"}
+                assert len(frame) <= len(figures)
+        assert checks([paper], ours)

@@ -1,0 +1,297 @@
+"""A paper's tables next to ours where a task is met by several, texts were sampled, or figures come from files."""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from synthetic import rounds, sample, scores, write_run
+
+from specbench import config
+from specbench.config import SamplingSpec, UserError
+from specbench.papers import published, reproduce
+from specbench.papers.checks import checks
+from specbench.papers.ours import MISSING, Ours
+from specbench.papers.side_by_side import side_by_side
+from specbench.results.stored import StoredRun
+
+POCKET = [f"pocket_{family}" for family in ("gsm8k", "math500", "humaneval", "cnndm", "ifeval", "ruler")]
+DRAWN = {"temperature": 1.0, "top_k": 50}
+PAPER = {
+    "paper": "paper",
+    "title": "On mixing",
+    "pairs": {},
+    "sampling": DRAWN,
+    "tasks": {"Mix": "alpaca", "Sums": "gsm8k", "average": None},
+    "methods": {
+        "Plain": {"method": "vanilla"},
+        "Fixed": {"method": "sps", "settings": {"gamma": 4}},
+        "Adaptive": {"method": "csd", "settings": {"gamma": 9}, "by_pair": {"pocket": {"method": "csd-pocket"}}},
+    },
+    "metrics": {"Acc": "accuracy", "Spd": "speedup_decode", "gain": None, "t": None, "KL": None},
+    "gains": {"gain": {"metric": "speedup_decode", "over": "sps"}},
+    "baseline": "vanilla",
+    "tables": {1: {"title": "one"}},
+    "claims": [
+        {"table": 1, "text": "adaptive is faster", "metric": "speedup_decode", "higher": "csd", "lower": "sps"},
+        {"table": 1, "text": "adaptive errs", "metric": "accuracy", "higher": "sps", "lower": "csd"},
+    ],
+}
+HEADER = "paper,table,pair,task,temperature,method,setting,metric,value,unit"
+TABLE = """
+paper,1,,Mix,,Fixed,,Spd,2.00,x
+paper,1,,Mix,,Adaptive,,Spd,2.50,x
+paper,1,,Sums,,Fixed,,Spd,2.00,x
+paper,1,,Sums,0,Fixed,,Spd,2.00,x
+paper,1,,Sums,,Adaptive,,Acc,50.0,%
+paper,1,,Sums,,Adaptive,,gain,12.5,%
+paper,1,,Mix,,Adaptive,,gain,12.5,%
+paper,1,,Sums,,Plain,,t,0.108,s
+paper,1,,Mix,,Plain,,t,0.108,s
+paper,1,,average,,Plain,,t,0.1080,s
+paper,1,,Mix,,Adaptive,weight=1;depth=0,KL,0.412,nats
+"""
+
+
+@pytest.fixture(autouse=True)
+def paper(tmp_path, monkeypatch):
+    folder = tmp_path / "published"
+    folder.mkdir()
+    (folder / "paper.yaml").write_text(yaml.safe_dump(PAPER))
+    (folder / "paper-table1.csv").write_text(HEADER + TABLE)
+    monkeypatch.setattr(published, "FOLDER", folder)
+    (found,) = published.papers()
+    return found
+
+
+def make_run(folder: Path, tasks=POCKET, fixed=0.5, adaptive=0.25, only=("vanilla", "sps", "csd"), right=None, **plan):
+    """Ten documents a task, 4 tokens each: vanilla 1 s; the others as many seconds, or so many by task."""
+    samples, all_rounds, score_rows = [], [], []
+    seconds = {"vanilla": 1.0, "sps": fixed, "csd": adaptive}
+    for task in tasks:
+        for name in only:
+            long = seconds[name]
+            for doc in range(10):
+                row = sample(name, doc, long[task] if isinstance(long, dict) else long, task=task)
+                samples.append(row)
+                all_rounds += rounds(row, *([(0, 0)] * 4 if name == "vanilla" else [(3, 1)] * 2))
+            solved = (right or {}).get((task, name), 10)
+            score_rows += scores(name, [1] * solved + [0] * (10 - solved), task=task)
+    settings = {"sps": config.load_method("sps").values | {"gamma": 4}, "csd": config.load_method("csd-pocket").values}
+    pair = config.load_pair("pocket").model_dump(mode="json")
+    plan = {"baseline": "vanilla", **DRAWN} | plan
+    settings = {name: settings.get(name, {}) for name in only}
+    return StoredRun(write_run(folder, samples, all_rounds, score_rows, settings=settings, pair=pair, **plan))
+
+
+def text(ours: Ours, paper, **wanted) -> str:
+    frame, _ = side_by_side(paper, 1, ours)
+    for name, value in wanted.items():
+        frame = frame[frame[name] == value]
+    assert len(frame) == 1
+    return frame.iloc[0][f"ours: {ours.pair}"]
+
+
+# Several tasks of ours for one of the paper's
+
+UNEVEN = dict.fromkeys(POCKET, 0.5) | {"pocket_ruler": 0.2}
+
+
+def test_a_mixture_is_the_unweighted_average(paper, tmp_path):
+    ours = Ours([make_run(tmp_path / "run", fixed=UNEVEN)])
+    assert text(ours, paper, task="Mix", method="Fixed") == "2.50 [2.50, 2.50]"  # (5 × 2 + 5) / 6
+    assert text(ours, paper, task="Sums", T="", method="Fixed") == "2.00 [2.00, 2.00]"
+    _, notes = side_by_side(paper, 1, ours)
+    assert f"Mix is met by the average of {', '.join(POCKET)}" in notes and "Sums is met by pocket_gsm8k" in notes
+
+
+def test_the_tasks_of_a_mixture_may_come_from_several_runs(paper, tmp_path):
+    runs = [make_run(tmp_path / "a", POCKET[:4]), make_run(tmp_path / "b", POCKET[4:], fixed=0.2)]
+    assert text(Ours(runs), paper, task="Mix", method="Fixed") == "3.00 [3.00, 3.00]"  # (4 × 2 + 2 × 5) / 6
+    frame, _ = side_by_side(paper, 1, Ours(runs))
+    assert frame[(frame.task == "Mix") & (frame.method == "Fixed")].run.tolist() == ["a, b"]
+
+
+@pytest.mark.parametrize("drawn", [4, 5])
+def test_a_part_of_a_mixture_is_no_measurement_of_it(paper, tmp_path, drawn):
+    part = make_run(tmp_path / "part", POCKET[:drawn])
+    assert text(Ours([part]), paper, task="Mix", method="Fixed") == MISSING
+    whole = make_run(tmp_path / "whole", temperature=0.0, top_k=0)  # all tasks, but greedy
+    ours = Ours([part, whole])
+    assert text(ours, paper, task="Mix", method="Fixed") == MISSING
+    assert text(ours, paper, task="Sums", T="", method="Fixed") == "2.00 [2.00, 2.00]"
+
+
+def test_claims_about_a_mixture_are_about_its_average(paper, tmp_path):
+    """Adaptive is slower on one task and faster on five; on average 4 / 2 and 1 / 2 of the other's speed."""
+    slow = dict.fromkeys(POCKET, 0.25) | {"pocket_ruler": 1.0}
+    ours = Ours([make_run(tmp_path / "run", adaptive=slow)])
+    found = {one.claim: one for one in checks([paper], ours)}["adaptive is faster"]
+    assert found.verdict == "holds"
+    assert "Mix (the average of 6 tasks) 1.75 × [1.75, 1.75]" in found.detail  # (5 × 2 + 0.5) / 6
+    assert "pocket_gsm8k 2.00 ×" in found.detail and "pocket_ruler" not in found.detail
+
+
+def test_accuracy_of_a_mixture_weighs_its_tasks_alike(paper, tmp_path):
+    """Adaptive loses 8 of 10 documents of one task: 80 points there, 80 / 6 on average."""
+    ours = Ours([make_run(tmp_path / "run", right={("pocket_math500", "csd"): 2})])
+    detail = {one.claim: one for one in checks([paper], ours)}["adaptive errs"].detail
+    assert "holds: Mix (the average of 6 tasks) +13.3 points (p 0.008)" in detail  # 2 / 2^8
+    small = make_run(tmp_path / "small", POCKET[:1], only=("vanilla", "sps", "csd"), right={(POCKET[0], "csd"): 0})
+    for name in ("samples", "rounds", "scores"):  # a task of five documents, all of them lost
+        path = small.folder / f"{name}.parquet"
+        frame = pd.read_parquet(path)
+        frame[~(frame.doc_id >= 5)].to_parquet(path)
+    rest = make_run(tmp_path / "rest", POCKET[1:])
+    detail = {one.claim: one for one in checks([paper], Ours([small, rest]))}["adaptive errs"].detail
+    assert "Mix (the average of 6 tasks) +16.7 points" in detail  # 1 / 6, where 5 / 55 of the documents are lost
+
+
+# Sampling, and settings of a pair's own
+
+
+def test_a_figure_without_a_temperature_is_met_as_the_paper_samples(paper, tmp_path):
+    drawn = make_run(tmp_path / "drawn", POCKET[:1])
+    greedy = make_run(tmp_path / "greedy", POCKET[:1], fixed=0.2, temperature=0.0, top_k=0)
+    other = make_run(tmp_path / "other", POCKET[:1], fixed=0.1, top_k=0)
+    ours = Ours([drawn, greedy, other])
+    assert text(ours, paper, task="Sums", T="", method="Fixed", metric="Spd") == "2.00 [2.00, 2.00]"
+    assert text(ours, paper, task="Sums", T="0", method="Fixed") == "5.00 [5.00, 5.00]"
+    assert "where the paper does not tell its temperature, ours is T=1 top-k=50" in side_by_side(paper, 1, ours)[1]
+
+
+def test_a_pair_of_ours_has_settings_of_its_own(paper):
+    figure = next(f for f in paper.figures(1) if f.method == "Adaptive" and not f.setting)
+    assert paper.method_spec(figure, "pocket").name == "csd-pocket"
+    assert paper.method_spec(figure, "qwen3-32b-4b").name == "csd[gamma=9]"
+    gone = paper.model_copy(update={"methods": {"Adaptive": published.MethodRef(**UNKNOWN)}})
+    assert gone.method_spec(figure, "pocket") is None and gone.method_spec(figure, "other").name == "csd"
+
+
+UNKNOWN = {"method": "csd", "by_pair": {"pocket": {"method": "csd-not-yet"}}}
+
+
+def test_what_is_needed_goes_by_sampling_and_pair(paper):
+    drawn, greedy = SamplingSpec(**DRAWN), SamplingSpec()
+    pocket = config.load_pair("pocket")
+    found = reproduce.needed([paper], pocket, "pocket", set(POCKET[1:]))  # some tasks of the mixture
+    assert {sampling: [spec.name for spec in specs] for sampling, specs in found.items()} == {
+        drawn: ["sps[gamma=4]", "csd-pocket"]
+    }
+    found = reproduce.needed([paper], config.load_pair("qwen3-32b-4b"), "qwen3-32b-4b", {"gsm8k"})
+    assert {sampling: [spec.name for spec in specs] for sampling, specs in found.items()} == {
+        drawn: ["sps[gamma=4]", "csd[gamma=9]"],
+        greedy: ["sps[gamma=4]"],
+    }
+
+
+# Gains
+
+
+def test_a_gain_is_of_the_same_documents(paper, tmp_path):
+    ours = Ours([make_run(tmp_path / "run", fixed=0.5, adaptive=0.4)])
+    assert text(ours, paper, task="Sums", metric="gain") == "25.0 [25.0, 25.0]"  # 2.5 / 2.0 times as fast
+    assert text(ours, paper, task="Mix", metric="gain") == "25.0 [25.0, 25.0]"
+    slower = Ours([make_run(tmp_path / "slower", fixed=0.5, adaptive=0.8)])
+    assert text(slower, paper, task="Sums", metric="gain") == "-37.5 [-37.5, -37.5]"
+
+
+def test_a_gain_of_methods_that_ran_apart_has_no_interval(paper, tmp_path):
+    """Each against its own baseline; the second run is ten times slower throughout."""
+    fixed = make_run(tmp_path / "fixed", POCKET[:1], only=("vanilla", "sps"))
+    other = make_run(tmp_path / "other", POCKET[:1], adaptive=0.4, only=("vanilla", "csd"))
+    for run in (other,):
+        path = run.folder / "samples.parquet"
+        frame = pd.read_parquet(path)
+        frame.assign(decode_seconds=10 * frame.decode_seconds).to_parquet(path)
+    assert text(Ours([fixed, other]), paper, task="Sums", metric="gain") == "25.0"
+
+
+def test_a_gain_over_what_was_not_run(paper, tmp_path):
+    ours = Ours([make_run(tmp_path / "run", POCKET[:1], only=("vanilla", "csd"))])
+    assert text(ours, paper, task="Sums", metric="gain") == MISSING
+    assert "gain: no sps to compare with in these runs" in side_by_side(paper, 1, ours)[1]
+
+
+# Figures from files
+
+
+def told(tmp_path: Path, name: str, *lines: str) -> Path:
+    path = tmp_path / name
+    path.write_text("\n".join([HEADER, *lines]) + "\n", errors="surrogateescape")
+    return path
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run", POCKET[:1])
+
+
+def test_figures_that_come_from_no_run(paper, run, tmp_path):
+    lines = [f"paper,1,pocket,{task},1,Plain,,t,{0.0001 * n},s" for n, task in enumerate(POCKET, 5)]
+    lines += ["paper,1,pocket,average,1,Plain,,t,0.25,s", "paper,1,other,pocket_gsm8k,1,Plain,,t,9,s"]
+    lines += ["paper,2,pocket,pocket_gsm8k,1,Plain,,t,9,s", "papers,1,pocket,pocket_gsm8k,1,Plain,,t,9,s"]
+    lines += ["paper,1,pocket,pocket_gsm8k,1,Plain,gamma=2,t,9,s", "paper,1,pocket,pocket_gsm8k,1,Fixed,,t,9,s"]
+    ours = Ours([run], files=[told(tmp_path, "times.csv", *lines)])
+    assert text(ours, paper, task="Sums", metric="t") == "0.000500"  # not 0.001
+    assert text(ours, paper, task="Mix", metric="t") == "0.000750"  # the mean of 5 to 10 ten-thousandths
+    assert text(ours, paper, task="average", metric="t") == "0.250"
+    frame, notes = side_by_side(paper, 1, ours)
+    assert frame[(frame.task == "Mix") & (frame.metric == "t")].run.tolist() == ["times.csv"]
+    assert not [note for note in notes if note.startswith("t:")]
+
+
+def test_settings_of_a_file_are_read_in_any_order(paper, run, tmp_path):
+    path = told(tmp_path, "grid.csv", "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=1,KL,0.41249,nats")
+    assert text(Ours([run], files=[path]), paper, metric="KL") == "0.412"
+    path = told(tmp_path, "grid.csv", "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=3,KL,0.41249,nats")
+    assert text(Ours([run], files=[path]), paper, metric="KL") == MISSING
+    small = told(tmp_path, "grid.csv", "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=1,KL,0.00004567,nats")
+    assert text(Ours([run], files=[small]), paper, metric="KL") == "0.0000457"
+
+
+def test_a_mixture_of_which_a_file_tells_a_part(paper, run, tmp_path):
+    lines = [f"paper,1,pocket,{task},1,Plain,,t,0.1,s" for task in POCKET[1:]]
+    assert text(Ours([run], files=[told(tmp_path, "times.csv", *lines)]), paper, task="Mix", metric="t") == MISSING
+
+
+def test_the_later_file_counts(paper, run, tmp_path):
+    files = [told(tmp_path, f"{n}.csv", f"paper,1,pocket,gsm8k,,Plain,,t,{n},s") for n in (2, 3, 1)]
+    for age, path in enumerate(files):
+        os.utime(path, (100 - age, 100 - age))
+    assert text(Ours([run], files=files), paper, task="Sums", metric="t") == "2.00"
+
+
+def test_a_run_goes_before_a_file(paper, run, tmp_path):
+    path = told(tmp_path, "a.csv", "paper,1,pocket,gsm8k,,Fixed,,Spd,7,x", "paper,1,pocket,alpaca,,Fixed,,Spd,7,x")
+    ours = Ours([run], files=[path])
+    assert text(ours, paper, task="Sums", T="", method="Fixed") == "2.00 [2.00, 2.00]"
+    assert text(ours, paper, task="Mix", method="Fixed") == "7.00"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("paper,1,pocket,gsm8k,,Plain,,t,soon,s", "t has the value 'soon'"),
+        ("paper,1,pocket,gsm8k,,Plain,,t,0.5,ms", "t is in ms; write it in s"),
+        ("paper,one,pocket,gsm8k,,Plain,,t,0.5,s", "table"),
+        ("paper,1,pocket,gsm8k", "temperature: input should be"),
+        ("paper,1,pocket,gsm8k,,Plain,,t,0.5,s,more", "one more column"),
+        ("paper,1,pocket,gsm8k,,Plain,,t,0.5,s\udcff", "no text in UTF-8"),
+    ],
+)
+def test_files_of_another_form_are_refused(paper, run, tmp_path, line, said):
+    path = told(tmp_path, "bad.csv", line)
+    with pytest.raises(UserError) as caught:
+        side_by_side(paper, 1, Ours([run], files=[path]))
+    message = str(caught.value)
+    assert str(path) in message and said in message and "\n" not in message
+
+
+def test_the_command_finds_the_files_of_its_store(paper, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    reproduce.MEASURED.mkdir(parents=True)
+    told(reproduce.MEASURED, "times.csv", "paper,1,pocket,pocket_gsm8k,,Plain,,t,0.00123,s")
+    assert reproduce.tables([run.folder], ["paper"], "pocket", None, None, False, tmp_path / "out") == 0
+    assert "| 0.108 | 0.00123 | times.csv |" in (tmp_path / "out" / "paper-table1.md").read_text()

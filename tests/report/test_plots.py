@@ -1,0 +1,535 @@
+"""Plots: what the figures' lines, bars and error bars stand at is worked out by hand; files, styles and errors."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+from synthetic import rounds, sample, scores, write_run
+
+from specbench.config import UserError
+from specbench.report.plots import data as plot_data
+from specbench.report.plots import rounds as plot_rounds
+from specbench.report.plots import style
+from specbench.report.plots.kinds import KINDS, draw, plot
+from specbench.results.stored import StoredRun
+
+SPS2, SPS4 = "sps[gamma=2]", "sps[gamma=4]"
+GAMMAS = {SPS2: {"gamma": 2}, SPS4: {"gamma": 4}}
+MODEL = {"model": "bundled:target"}
+
+
+def rows_of(task):
+    """Two documents; a target forward takes 0.1 s, a draft forward 0.02 s; every sample decodes 4 tokens."""
+    samples, all_rounds = [], []
+    for doc in range(2):
+        timed = [sample(m, doc, s, task=task, prompt_tokens=5) for m, s in (("plain", 1.0), (SPS2, 0.5), (SPS4, 0.4))]
+        timed.append(sample("fly", doc, 0.5 + 0.5 * doc, task=task, prompt_tokens=5))
+        samples += timed
+        all_rounds += rounds(timed[0], *[(0, 0)] * 4)
+        foretold = rounds(timed[1], (2, 2), (2, 0), seconds=(0.1, 0.04))
+        foretold[1] |= {"decisions": [1, 1], "predictions": [0.85, 0.95]}
+        foretold[2] |= {"decisions": [0, 3], "predictions": [0.25, math.nan]}
+        all_rounds += foretold
+        all_rounds += rounds(timed[2], (4, 3), seconds=(0.1, 0.08))
+        all_rounds += rounds(timed[3], (3, 1), (3, 1), seconds=(0.1, 0.06))
+    return samples, all_rounds
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Task `one`: sps[gamma=2] twice as fast, sps[gamma=4] 2.5 times and half wrong, fly 4/3 times and half wrong."""
+    samples, all_rounds = rows_of("one")
+    score_rows = scores("plain", (1, 1)) + scores(SPS2, (1, 1)) + scores(SPS4, (1, 0)) + scores("fly", (0, 1))
+    return write_run(tmp_path_factory.mktemp("runs") / "a", samples, all_rounds, score_rows, settings=GAMMAS)
+
+
+@pytest.fixture(scope="module")
+def two_tasks(tmp_path_factory):
+    """As `run`; in task `two` fly takes 1 s as plain does, and is right."""
+    samples, all_rounds, score_rows = [], [], []
+    for task in ("one", "two"):
+        found = rows_of(task)
+        samples += [s | ({"decode_seconds": 1.0} if task == "two" and s["method"] == "fly" else {}) for s in found[0]]
+        all_rounds += found[1]
+        for method in ("plain", SPS2, SPS4):
+            score_rows += scores(method, (1, 1), task=task)
+        score_rows += scores("fly", (0, 1) if task == "one" else (1, 1), task=task)
+    return write_run(tmp_path_factory.mktemp("runs") / "b", samples, all_rounds, score_rows, settings=GAMMAS)
+
+
+def drawn(kind, *folders, allowed=()):
+    return draw(kind, [StoredRun(folder) for folder in folders], allowed)
+
+
+def bars_of(ax, label):
+    """The error bars of a label: points [[x, y]], and the ends of its x or y bars, whichever there are."""
+    (found,) = [one for one in ax.containers if one.get_label() == label]
+    return found[0].get_xydata(), [bar.get_segments() for bar in found[2]]
+
+
+def line_of(ax, label):
+    (found,) = [line for line in ax.lines if line.get_label() == label]
+    return found.get_xydata()
+
+
+def test_speed_accuracy(run):
+    (ax,) = drawn("speed-accuracy", run).axes
+    points, (across, up) = bars_of(ax, "fly")
+    assert points == pytest.approx(np.array([[4 / 3, 50]]))
+    # Of two documents the bootstrap draws one twice half of the time: the interval ends at their own speedups.
+    assert across[0] == pytest.approx(np.array([[1, 50], [2, 50]]))
+    assert up[0] == pytest.approx(np.array([[4 / 3, 37.5], [4 / 3, 62.5]]))
+    assert bars_of(ax, SPS2)[0] == pytest.approx(np.array([[2, 100]]))
+    assert bars_of(ax, SPS4)[0] == pytest.approx(np.array([[2.5, 50]]))
+    assert bars_of(ax, "plain (baseline)")[0] == pytest.approx(np.array([[1, 100]]))
+    front = line_of(ax, "Pareto front")
+    assert front[1:-1] == pytest.approx(np.array([[2, 100], [2.5, 50]]))
+    assert front[0, 1] == 100 and front[-1, 0] == 2.5
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("decode speedup (×)", "accuracy (%)")
+
+
+def test_speed_accuracy_average(two_tasks):
+    axes = drawn("speed-accuracy", two_tasks).axes
+    assert [ax.get_title() for ax in axes] == ["one", "two", "average"]
+    points, (_, up) = bars_of(axes[2], "fly")
+    assert points == pytest.approx(np.array([[(4 / 3 + 1) / 2, 75]]))
+    stderr = 100 * math.sqrt(2 * 0.125**2) / 2
+    assert up[0][:, 1] == pytest.approx([75 - stderr, 75 + stderr])
+
+
+def test_pareto_keeps_equals_and_drops_the_beaten(tmp_path):
+    """Equal points are both on the front; one that is only as fast, or only as accurate, is not."""
+    samples, all_rounds, score_rows = [], [], []
+    for method, seconds, right in (("plain", 1, 1), ("a", 0.5, 1), ("b", 0.5, 1), ("c", 0.5, 0), ("d", 0.8, 1)):
+        samples.append(sample(method, 0, seconds))
+        all_rounds += rounds(samples[-1], (0, 0))
+        score_rows += scores(method, (right,))
+    (ax,) = drawn("speed-accuracy", write_run(tmp_path / "run", samples, all_rounds, score_rows)).axes
+    assert line_of(ax, "Pareto front")[1:-1] == pytest.approx(np.array([[2, 100], [2, 100]]))
+
+
+def test_discard_verification(run):
+    (ax,) = drawn("discard-verification", run).axes
+    assert line_of(ax, "sps (gamma)") == pytest.approx(np.array([[2 / 4, 2 / 4], [1 / 4, 1 / 4]]))
+    assert line_of(ax, "fly") == pytest.approx(np.array([[4 / 4, 2 / 4]]))
+    assert {line.get_label() for line in ax.lines} == {"sps (gamma)", "fly", "equal tokens/s"}
+    lines = [line.get_xydata() for line in ax.lines if line.get_label() == "equal tokens/s"]
+    assert len(lines) >= 2
+    texts = [text for text in ax.texts if text.get_text() not in ("2", "4")]
+    assert len(texts) == len(ax.texts) - 2
+    for line, text in zip(lines, texts, strict=True):
+        seconds = line[:, 1] * 0.1 + (1 - line[:, 1] + line[:, 0]) * 0.02
+        assert 1 / seconds == pytest.approx(float(text.get_text()))
+
+
+def curved_run(folder, points, **settings):
+    """Methods that draft 40 tokens in 10 rounds at given (discarded, forwards); `settings` of those that have some."""
+    samples, all_rounds = [sample("plain", 0)], []
+    for name, (discarded, forwards) in points.items():
+        samples.append(sample(name, 0))
+        (_, row) = rounds(samples[-1], (60, 60 - discarded))
+        all_rounds.append(row | {"committed": 100, "target_forwards": forwards})
+    score_rows = [row for one in samples for row in scores(one["method"], (1,))]
+    return write_run(folder, samples, all_rounds + rounds(samples[0], (0, 0)), score_rows, **settings)
+
+
+def test_curves_follow_the_setting(tmp_path):
+    """Values in the order 8, 2, 4; two methods that differ in one setting but are no variants are not joined."""
+    points = {"sps[gamma=8]": (40, 20), "sps[gamma=2]": (10, 40), "sps[gamma=4]": (20, 30), "a": (5, 5), "b": (6, 6)}
+    settings = {f"sps[gamma={g}]": {"gamma": g} for g in (8, 2, 4)} | {"a": {"gamma": 1}, "b": {"gamma": 2}}
+    (ax,) = drawn("discard-verification", curved_run(tmp_path / "run", points, settings=settings)).axes
+    assert line_of(ax, "sps (gamma)") == pytest.approx(np.array([[0.1, 0.4], [0.2, 0.3], [0.4, 0.2]]))
+    assert line_of(ax, "a") == pytest.approx(np.array([[0.05, 0.05]]))
+    names = [text.get_text() for text in ax.texts if text.get_rotation() == 0]
+    assert sorted(names) == ["2", "4", "8"]
+
+
+def test_curves_of_two_settings(tmp_path):
+    points = {f"sps[{g},{k}]": (g, 50 - g) for g, k in ((2, 1), (4, 1), (8, 5), (2, 5), (8, 9))}
+    settings = {name: dict(zip(("gamma", "k"), map(int, name[4:-1].split(",")), strict=True)) for name in points}
+    (ax,) = drawn("discard-verification", curved_run(tmp_path / "run", points, settings=settings)).axes
+    assert line_of(ax, "sps, k=1 (gamma)")[:, 0] == pytest.approx([0.02, 0.04])
+    assert line_of(ax, "sps, k=5 (gamma)")[:, 0] == pytest.approx([0.02, 0.08])
+    assert line_of(ax, "sps[8,9]")[:, 0] == pytest.approx([0.08])
+    colours = {line.get_color() for line in ax.lines if "sps" in line.get_label()}
+    assert len(colours) == 3
+
+
+def test_curves_have_colours_of_their_own(tmp_path):
+    """There are six colours: the first of t has the first one of s again, which is taken."""
+    settings = {f"s[{i}]": {"g": i} for i in range(6)} | {f"t[{i}]": {"g": i} for i in range(2)}
+    points = {name: (i + 5, 40 - i) for i, name in enumerate(settings)}
+    (ax,) = drawn("discard-verification", curved_run(tmp_path / "run", points, settings=settings)).axes
+    found = {line.get_label(): line.get_color() for line in ax.lines}
+    assert found["s (g)"] == style.COLORS[0]
+    assert found["t (g)"] == style.COLORS[1]
+
+
+def test_names_of_points_cover_nothing(tmp_path):
+    """Thirty points in a small place: some have their values beside them, and no text lies on another or a point."""
+    values = [round(0.03 * i, 2) for i in range(1, 31)]
+    points = {f"s[t={v}]": (5 + int(50 * v), 60 - int(50 * v**0.5)) for v in values}
+    settings = {name: {"t": v} for name, v in zip(points, values, strict=True)}
+    fig = drawn("discard-verification", curved_run(tmp_path / "run", points, settings=settings))
+    fig.draw_without_rendering()
+    (ax,) = fig.axes
+    boxes = [text.get_window_extent() for text in ax.texts if text.get_rotation() == 0]
+    assert 5 <= len(boxes) < 30
+    dots = ax.transData.transform(line_of(ax, "s (t)"))
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    reach = 2 * fig.dpi / 72  # pixels: about half of a marker
+    assert not any(box.padded(reach).contains(*dot) for box in boxes for dot in dots)
+
+
+def test_reliability(run):
+    (ax,) = drawn("reliability", run).axes
+    points, (up,) = bars_of(ax, SPS2)
+    assert points == pytest.approx(np.array([[0.25, 0], [0.85, 1], [0.95, 1]]))
+    assert up[0] == pytest.approx(np.array([[0.25, 0], [0.25, 0]]))  # both documents are alike
+    assert ax.get_title() == "one\nECE 0.150"
+    assert line_of(ax, "as foretold") == pytest.approx(np.array([[0, 0], [1, 1]]))
+    heights = {round(bar.get_x() + bar.get_width() / 2, 2): bar.get_height() for bar in ax.patches if bar.get_height()}
+    assert heights == pytest.approx(dict.fromkeys((0.25, 0.85, 0.95), 0.2))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted chance", "accepted")
+
+
+def test_reliability_by_task_and_pooled(tmp_path):
+    """Task `one`: 3 of 4 accepted at 0.5, all in one of two documents; task `two`: none of 2, at 0.75."""
+    samples, all_rounds, score_rows = [], [], []
+    for task, documents in (("one", ([1, 1, 1], [0])), ("two", ([0], [0]))):
+        for doc, decisions in enumerate(documents):
+            samples += [sample("plain", doc, task=task), sample("s", doc, task=task)]
+            all_rounds += rounds(samples[-2], (0, 0))
+            for number, decision in enumerate(decisions, 1):
+                row = rounds(samples[-1], (1, decision))[1] | {"round": number}
+                all_rounds.append(row | {"decisions": [decision], "predictions": [0.5 if task == "one" else 0.75]})
+        score_rows += [row for name in ("plain", "s") for row in scores(name, (1, 1), task=task)]
+    axes = drawn("reliability", write_run(tmp_path / "run", samples, all_rounds, score_rows)).axes
+    assert [ax.get_title() for ax in axes] == ["one\nECE 0.250", "two\nECE 0.750", "pooled\nECE 0.417"]
+    points, (up,) = bars_of(axes[0], "s")
+    assert points == pytest.approx(np.array([[0.5, 0.75]]))
+    assert up[0] == pytest.approx(np.array([[0.5, 0], [0.5, 1]]))
+    points, _ = bars_of(axes[2], "s")
+    assert points == pytest.approx(np.array([[0.5, 0.75], [0.75, 0]]))
+    strip = sorted(bar.get_height() for bar in axes[2].patches if bar.get_height())
+    assert strip == pytest.approx([0.1, 0.2])
+
+
+def test_depth(run):
+    (ax,) = drawn("depth", run).axes
+    assert line_of(ax, SPS2) == pytest.approx(np.array([[1, 50], [2, 100]]))
+    assert line_of(ax, SPS4) == pytest.approx(np.array([[1, 100], [2, 100], [3, 100], [4, 0]]))
+    # Nothing was tested at 3: the draft before was always rejected.
+    assert line_of(ax, "fly") == pytest.approx(np.array([[1, 100], [2, 0], [3, math.nan]]), nan_ok=True)
+    assert len(ax.lines) == 3
+
+
+def test_lengths(run):
+    (ax,) = drawn("lengths", run).axes
+    heights = {one.get_label(): [bar.get_height() for bar in one] for one in ax.containers}
+    assert heights == {SPS2: [50, 0, 50, 0], SPS4: [0, 0, 0, 100], "fly": [0, 100, 0, 0]}
+    middles = np.array([[bar.get_x() + bar.get_width() / 2 for bar in one] for one in ax.containers])
+    assert middles.mean(0) == pytest.approx(np.arange(4))
+
+
+def test_time(run):
+    (ax,) = drawn("time", run).axes
+    bars = {}
+    for bar in ax.patches:
+        if bar.get_width():
+            bars.setdefault(round(bar.get_y() + bar.get_height() / 2), []).append((bar.get_x(), bar.get_width()))
+    names = dict(zip(ax.get_yticks(), [label.get_text() for label in ax.get_yticklabels()], strict=True))
+    found = {names[y]: parts for y, parts in bars.items()}
+    assert list(found) == ["plain (baseline)", SPS2, SPS4, "fly"]
+    expected = {"plain (baseline)": (100, 150), SPS2: (50, 20, 55), SPS4: (25, 20, 55), "fly": (50, 30, 107.5)}
+    for name, widths in expected.items():
+        starts = [0, *itertools.accumulate(widths)][:-1]
+        assert found[name] == [pytest.approx(one) for one in zip(starts, widths, strict=True)]
+    assert ax.lines[0].get_xdata() == pytest.approx([250, 250])
+
+
+def test_time_of_auxiliary_models(run):
+    data = plot_data.read([StoredRun(run)], (), False)
+    measured = dataclasses.replace(
+        data.measured, counts=data.measured.counts.assign(models=data.measured.counts.models + 0.02)
+    )
+    (ax,) = plot_rounds.time(dataclasses.replace(data, measured=measured)).axes
+    widths = [bar.get_width() for bar in ax.patches if abs(bar.get_y() + 0.35 - 1) < 1e-9 and bar.get_width()]
+    assert widths == pytest.approx([50, 20, 5, 50])
+
+
+@pytest.fixture
+def forward_run(tmp_path):
+    """One document of 1 prompt token: four narrow contexts, then a round that commits 797, then four wide ones."""
+    plain = sample("plain", 0, prompt_tokens=1)
+    sps = sample("sps", 0, prompt_tokens=1)
+    warm = sample("plain", 0, prompt_tokens=1) | {"warmup": True}
+    failed = sample("plain", 1, prompt_tokens=1) | {"finish": "error"}
+    plain_rounds = rounds(plain, *[(0, 0)] * 8)
+    for i, row in enumerate(plain_rounds[1:], 1):
+        row |= {"target_seconds": i / 10, "committed": 797 if i == 4 else 1}
+    sps_rounds = rounds(sps, *[(3, 1)] * 5, (2, 2))
+    for row, seconds in zip(sps_rounds[1:], (1, 2, 9, 3, 4, 9), strict=True):
+        row |= {"target_seconds": seconds / 100, "target_forwards": 2 if seconds == 9 else 1}
+    others = [row | {"target_seconds": 77.0} for row in rounds(warm, *[(0, 0)] * 4) + rounds(failed, *[(0, 0)] * 4)]
+    all_rounds = (plain_rounds + sps_rounds + others)[::-1]
+    score_rows = scores("plain", (1,)) + scores("sps", (1,))
+    return write_run(tmp_path / "run", [plain, sps, warm, failed], all_rounds, score_rows)
+
+
+def test_forwards(forward_run):
+    by_width, by_context = drawn("forwards", forward_run).axes
+    points, (quartiles,) = bars_of(by_width, "plain (baseline)")
+    assert points == pytest.approx(np.array([[1, 450]]))
+    assert quartiles[0][:, 1] == pytest.approx([275, 625])
+    # The round with two forwards is left out, and one round of another width has no quartiles.
+    points, (quartiles,) = bars_of(by_width, "sps")
+    assert points == pytest.approx(np.array([[4, 25]]))
+    assert quartiles[0][:, 1] == pytest.approx([17.5, 32.5])
+    narrow, wide = line_of(by_context, "plain (baseline)")
+    assert narrow[1] == pytest.approx(250) and wide[1] == pytest.approx(650)
+    assert 2 <= narrow[0] < 200 and 700 < wide[0] < 900
+    band = by_context.collections[0].get_paths()[0].vertices
+    assert sorted(set(band[:, 1].round(6))) == [175, 325, 575, 725]
+
+
+def test_sweep(run):
+    fast, right = drawn("sweep", run).axes
+    points, (up,) = bars_of(fast, "sps")
+    assert points == pytest.approx(np.array([[2, 2], [4, 2.5]]))
+    assert up[0] == pytest.approx(np.array([[2, 2], [2, 2]]))
+    points, (up,) = bars_of(right, "sps")
+    assert points == pytest.approx(np.array([[2, 100], [4, 50]]))
+    assert up[1] == pytest.approx(np.array([[4, 37.5], [4, 62.5]]))
+    assert line_of(fast, "plain (baseline)")[:, 1] == pytest.approx([1, 1])
+    assert line_of(right, "plain (baseline)")[:, 1] == pytest.approx([100, 100])
+    assert fast.get_xlabel() == right.get_xlabel() == "gamma"
+    assert fast.get_xscale() == "linear"
+
+
+def test_sweep_interval(run, tmp_path):
+    """Two documents with speedups 4 and 2."""
+    fast = drawn("sweep", settings_run(tmp_path / "run", {"sps[a]": {"g": 1}, "sps[b]": {"g": 2}}, (0.25, 0.5))).axes[0]
+    points, (up,) = bars_of(fast, "sps")
+    assert points[:, 1] == pytest.approx([2 / 0.75] * 2)
+    assert up[0][:, 1] == pytest.approx([2, 4])
+
+
+def settings_run(folder, settings, seconds=(0.5,), **plan):
+    """Methods of given settings, all alike in speed, and the baseline."""
+    samples = [sample("plain", doc) for doc in range(len(seconds))]
+    samples += [sample(name, doc, one) for name in settings for doc, one in enumerate(seconds)]
+    all_rounds = [row for one in samples for row in rounds(one, (0, 0) if one["method"] == "plain" else (1, 1))]
+    for row in all_rounds:
+        row["committed"] = 2
+    score_rows = [row for name in ("plain", *settings) for row in scores(name, (1,) * len(seconds))]
+    return write_run(folder, samples, all_rounds, score_rows, settings=settings, **plan)
+
+
+def test_sweep_of_decades_is_on_a_log_scale(tmp_path):
+    def scale(name, *values):
+        folder = settings_run(tmp_path / name, {f"sps[{v}]": {"threshold": v} for v in values})
+        return drawn("sweep", folder).axes[0].get_xscale()
+
+    fig = drawn("sweep", settings_run(tmp_path / "ticks", {f"sps[{v}]": {"threshold": v} for v in (0.01, 1, 10)}))
+    fig.draw_without_rendering()
+    assert {"0.01", "10"} <= {label.get_text() for label in fig.axes[0].get_xticklabels()}
+    assert scale("a", 0.01, 0.1, 1.5) == "log"
+    assert scale("b", 0.01, 0.1, 1.0) == "linear"
+    assert scale("c", 0, 0.01, 1.5) == "symlog"
+
+
+def test_sweep_of_names(tmp_path):
+    values = {"sps[a]": {"online": True}, "sps[b]": {"online": False}, "sps[c]": {"online": None}}
+    ax = drawn("sweep", settings_run(tmp_path / "run", values)).axes[0]
+    assert bars_of(ax, "sps")[0][:, 0].tolist() == [0, 1, 2]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["True", "False", "None"]
+
+
+def test_sweep_of_two_settings(tmp_path):
+    """gamma has more values than k, so it is swept, and each k has a line."""
+    pairs = [(2, 1), (4, 1), (8, 1), (2, 5), (8, 5)]
+    folder = settings_run(tmp_path / "run", {f"sps[{g},{k}]": {"k": k, "gamma": g} for g, k in pairs})
+    ax = drawn("sweep", folder).axes[0]
+    assert ax.get_xlabel() == "gamma"
+    assert bars_of(ax, "sps, k=1")[0][:, 0].tolist() == [2, 4, 8]
+    assert bars_of(ax, "sps, k=5")[0][:, 0].tolist() == [2, 8]
+
+
+def test_sweep_over_runs_and_implementations(tmp_path):
+    """Namesakes of two runs, and another implementation with the same setting."""
+    one = settings_run(tmp_path / "one", {"sps": {"gamma": 2}, "fly[a]": {"gamma": 3}, "fly[b]": {"gamma": 5}})
+    other = settings_run(tmp_path / "other", {"sps": {"gamma": 7}})
+    ax = drawn("sweep", one, other).axes[0]
+    assert bars_of(ax, "sps")[0][:, 0].tolist() == [2, 7]
+    assert bars_of(ax, "fly")[0][:, 0].tolist() == [3, 5]
+    wrong = settings_run(tmp_path / "wrong", {"sps": {"gamma": 7}, "fly[c]": {"gamma": 3, "window": 1}})
+    third = settings_run(tmp_path / "third", {"fly[d]": {"gamma": 3, "window": 2}})
+    with pytest.raises(UserError, match="gamma by sps and window by fly"):
+        drawn("sweep", settings_run(tmp_path / "last", {"sps": {"gamma": 9}}), wrong, third)
+
+
+def collaborating_run(folder, methods):
+    """Two texts by each of `methods`: settings, seconds and baseline by name; every other one is wrong once."""
+    samples = [sample(name, doc, seconds) for name, (_, seconds, _) in methods.items() for doc in range(2)]
+    all_rounds = [row for one in samples for row in rounds(one, (1, 1))]
+    score_rows = [row for i, name in enumerate(methods) for row in scores(name, (1, i % 2))]
+    settings = {name: own for name, (own, _, _) in methods.items()}
+    baselines = {name: base for name, (_, _, base) in methods.items()}
+    return write_run(folder, samples, all_rounds, score_rows, settings=settings, baseline=None, baselines=baselines)
+
+
+def test_sweep_of_methods_with_baselines_of_their_own(tmp_path):
+    """Weights 1/4 and 3/4, proposed by draft in 1 and 1.25 s and by target in 1.6 and 0.8 s, of ensembles in 2 s."""
+    methods = {f"ensemble[{w}]": ({"weights": w}, 2.0, f"ensemble[{w}]") for w in (0.25, 0.75)}
+    for w, who, seconds in ((0.25, "draft", 1), (0.25, "target", 1.6), (0.75, "draft", 1.25), (0.75, "target", 0.8)):
+        methods[f"cos[{w},{who}]"] = ({"weights": w, "proposer": who}, seconds, f"ensemble[{w}]")
+    fast, right = drawn("sweep", collaborating_run(tmp_path / "run", methods)).axes
+    assert bars_of(fast, "cos, proposer=draft")[0] == pytest.approx(np.array([[0.25, 2], [0.75, 1.6]]))
+    assert bars_of(fast, "cos, proposer=target")[0] == pytest.approx(np.array([[0.25, 1.25], [0.75, 2.5]]))
+    assert line_of(fast, "ensemble (baseline)") == pytest.approx(np.array([[0.25, 1], [0.75, 1]]))
+    assert bars_of(right, "ensemble (baseline)")[0] == pytest.approx(np.array([[0.25, 50], [0.75, 100]]))
+    (shade,) = [one for one in fast.collections if one.get_label() == "best of cos"]
+    corners = {tuple(corner) for corner in shade.get_paths()[0].vertices.round(6)}
+    assert corners == {(0.25, 1), (0.75, 1), (0.25, 2), (0.75, 2.5)}
+    assert not [one for one in right.collections if one.get_label() == "best of cos"]
+
+
+def test_sweep_of_two_combinations(tmp_path):
+    """Lines against different baselines have no common best, and what only baselines differ in is not swept."""
+    methods = {}
+    for kind, *each in (("weighted", 1, 0.8), ("contrastive", 1.6, 1.25)):
+        methods[f"ensemble[{kind}]"] = ({"combine": kind}, 2.0, f"ensemble[{kind}]")
+        for gamma, seconds in zip((1, 5), each, strict=True):
+            methods[f"cos[{kind},{gamma}]"] = ({"combine": kind, "gamma": gamma}, seconds, f"ensemble[{kind}]")
+    fast, right = drawn("sweep", collaborating_run(tmp_path / "run", methods)).axes
+    assert fast.get_xlabel() == "gamma"
+    assert bars_of(fast, "cos, combine=weighted")[0] == pytest.approx(np.array([[1, 2], [5, 2.5]]))
+    assert bars_of(fast, "cos, combine=contrastive")[0] == pytest.approx(np.array([[1, 1.25], [5, 1.6]]))
+    assert not [one for one in fast.collections if str(one.get_label()).startswith("best")]
+    flat = [line for line in right.lines if str(line.get_label()).endswith("(baseline)")]
+    assert len(flat) == 2 and len({line.get_linestyle() for line in flat}) == 2
+    assert all(tick == int(tick) for tick in fast.get_xticks())
+
+
+BEGINNINGS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+
+
+@pytest.mark.parametrize("suffix", BEGINNINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved(run, kind, suffix, tmp_path):
+    path = plot(kind, [run], tmp_path / f"a.{suffix}")
+    content = path.read_bytes()
+    assert content.startswith(BEGINNINGS[suffix])
+    if suffix == "svg":
+        assert b">target</text>" in content if kind == "time" else b"sps" in content
+        assert b"font" in content and b"dc:date" not in content
+    if kind == "time":
+        assert plot(kind, [run], tmp_path / f"b.{suffix}").read_bytes() == content
+
+
+def test_default_file(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert plot("depth", [run]).resolve() == tmp_path / "depth.svg"
+    assert (tmp_path / "depth.svg").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fits_the_column(two_tasks, kind):
+    """8 point text in 3.4 inches, nothing cut off, and the legend outside of all panels."""
+    fig = drawn(kind, two_tasks)
+    fig.draw_without_rendering()
+    assert fig.get_size_inches()[0] == 3.4
+    texts = [text for text in fig.findobj(Text) if text.get_text()]
+    assert min(text.get_fontsize() for text in texts) >= 8
+    (legend,) = fig.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= fig.bbox.x1 and box.y0 >= 0
+    for ax in fig.axes:
+        panel = ax.get_tightbbox()
+        assert not panel.overlaps(box)
+        assert panel.x0 >= -1 and panel.x1 <= fig.bbox.x1 + 1 and panel.y1 <= fig.bbox.y1 + 1
+
+
+def test_a_method_keeps_its_colour(run):
+    colours = {
+        kind: {
+            name: handle
+            for ax in drawn(kind, run).axes
+            for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)
+        }
+        for kind in ("depth", "discard-verification", "lengths")
+    }
+    for method, point in ((SPS2, "sps (gamma)"), (SPS4, None), ("fly", "fly")):
+        line, bar = colours["depth"][method], colours["lengths"][method][0]
+        assert point is None or line.get_color() == colours["discard-verification"][point].get_color()
+        assert bar.get_facecolor()[:3] == pytest.approx([int(line.get_color()[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+
+
+def test_styles_differ_in_colour_and_without():
+    found = style.styles([f"m{i}" for i in range(20)], ["m0"])
+    assert found["m0"].color == "#000000"
+    assert len({(one.color, one.marker) for one in found.values()}) == 20
+    few = [found[f"m{i}"] for i in range(1, 6)]
+    assert (
+        len({one.marker for one in few}) == len({str(one.line) for one in few}) == len({one.hatch for one in few}) == 5
+    )
+
+
+def test_what_a_reader_must_know_stands_above(run, tmp_path):
+    samples, all_rounds = rows_of("one")
+    failed = sample("fly", 2) | {"finish": "error"}
+    score_rows = [row for name in ("plain", SPS2, SPS4, "fly") for row in scores(name, (1, 1))]
+    other = write_run(
+        tmp_path / "other",
+        [*samples, failed],
+        all_rounds,
+        score_rows,
+        settings=GAMMAS,
+        environment={"cpu": "slide rule"},
+    )
+    with pytest.raises(UserError, match="--allow-mismatch cpu"):
+        drawn("time", run, other, allowed=["documents"])
+    told = drawn("time", run, other, allowed=["documents", "cpu"]).get_suptitle().replace("\n", " ")
+    assert "MISMATCH" in told and "abacus / slide rule" in told and "1 failed samples are left out" in told
+    assert drawn("time", run).get_suptitle() == ""
+
+
+def test_panels_of_several_pairs_and_samplings(run, tmp_path):
+    pair = {"name": "huge", "description": "", "target": MODEL, "draft": MODEL}
+    other = settings_run(tmp_path / "o", {SPS2: {"gamma": 2}}, (0.5, 0.5), pair=pair, temperature=0.5)
+    titles = [ax.get_title() for ax in drawn("time", run, other).axes]
+    assert titles == ["tiny, greedy, one", "huge, T=0.5, one"]
+
+
+def test_unknown_kinds_and_files(run, tmp_path):
+    with pytest.raises(UserError, match="did you mean 'depth'"):
+        plot("depht", [run], tmp_path / "a.svg")
+    with pytest.raises(UserError, match=r"\.svg, \.png or \.pdf"):
+        plot("depth", [run], tmp_path / "a.gif")
+    with pytest.raises(UserError, match="no folder"):
+        plot("depth", [run], tmp_path / "none" / "a.svg")
+    with pytest.raises(UserError, match="no run folder"):
+        plot("depth", [tmp_path], tmp_path / "a.svg")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_that_cannot_feed_a_plot(tmp_path):
+    alone = settings_run(tmp_path / "alone", {})
+    for kind in ("depth", "lengths", "discard-verification", "speed-accuracy", "sweep", "forwards", "reliability"):
+        with pytest.raises(UserError, match="`specbench run --method"):
+            drawn(kind, alone)
+    bare = settings_run(tmp_path / "bare", {"sps[a]": {"g": 1}, "sps[b]": {"g": 2}}, baseline=None)
+    for kind in ("speed-accuracy", "sweep"):
+        with pytest.raises(UserError, match="baseline"):
+            drawn(kind, bare)
+    row = sample("plain", 0)
+    untimed = [one | {"target_seconds": None, "draft_seconds": None} for one in rounds(row, (1, 1))]
+    with pytest.raises(UserError, match="seconds of forwards"):
+        drawn("time", write_run(tmp_path / "untimed", [row], untimed, scores("plain", (1,))))
+    (alone / "scores.parquet").unlink()
+    with pytest.raises(UserError, match="--resume"):
+        drawn("time", alone)

@@ -1,0 +1,179 @@
+"""The table that people read and programs parse: golden files for each format, width, and cells."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from synthetic import rounds, sample, scores, write_run
+
+from specbench.config import UserError
+from specbench.report import comparison
+from specbench.report.tables import COLUMNS, FORMATS, p_value, render, sort, with_interval
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Two tasks, four documents: sps twice as fast as plain; fly three times, and wrong everywhere on `two`."""
+    samples, all_rounds, score_rows = [], [], []
+    for task in ("one", "two"):
+        for doc in range(4):
+            base, exact = sample("plain", doc, 1.0, task=task), sample("sps", doc, 0.5, task=task)
+            lossy = sample("fly", doc, 4 / 11 + 0.01 * doc, task=task)
+            samples += [base, exact, lossy]
+            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(exact, (3, 1), (3, 1)) + rounds(lossy, (3, 3), (3, 1))
+        right = (1, 1, 1, 0)
+        score_rows += scores("plain", right, task=task) + scores("sps", right, task=task)
+        score_rows += scores("fly", right if task == "one" else (0, 0, 0, 0), task=task)
+    return write_run(tmp_path_factory.mktemp("runs") / "a_b", samples, all_rounds, score_rows)
+
+
+@pytest.mark.parametrize("format", [name for name in FORMATS if name != "parquet"])
+def test_golden(run, format, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison.console, "width", 80)
+    comparison.compare([run], format, out=tmp_path / "out")
+    assert (tmp_path / "out").read_text() == (GOLDEN / f"compare.{format}").read_text()
+
+
+def test_golden_depths(run, tmp_path):
+    comparison.compare([run], "md", by="depth", out=tmp_path / "out")
+    assert (tmp_path / "out").read_text() == (GOLDEN / "depths.md").read_text()
+
+
+def test_parquet_holds_what_csv_holds(run, tmp_path):
+    comparison.compare([run], "parquet", out=tmp_path / "a.parquet")
+    comparison.compare([run], "csv", out=tmp_path / "a.csv")
+    csv = pd.read_csv(tmp_path / "a.csv").fillna({"accuracy_test": ""})
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "a.parquet"), csv, check_dtype=False)
+    with pytest.raises(UserError, match="--out"):
+        comparison.compare([run], "parquet")
+
+
+@pytest.fixture(scope="module")
+def summary(run, tmp_path_factory):
+    path = tmp_path_factory.mktemp("out") / "a.parquet"
+    return comparison.compare([run], "parquet", out=path)
+
+
+def test_formats_parse_back(summary):
+    csv = pd.read_csv(io.StringIO(render(summary, "csv")))
+    back = pd.read_json(io.StringIO(render(summary, "json")))
+    for found in (csv, back):
+        assert found.method.tolist() == summary.method.tolist()
+        assert found.tau.tolist() == pytest.approx(summary.tau.tolist())
+    lines = [line.strip("| ").split(" | ") for line in render(summary, "md").splitlines()]
+    assert len({len(line) for line in lines}) == 1 and len(lines) == 2 + len(summary)
+    assert set(lines[1]) == {"---"}
+    assert lines[3][lines[0].index("τ")] == "2.00"
+
+
+def test_blocks(summary):
+    by_method = render(summary, "table", 80, by="method")
+    titles = [line.strip() for line in by_method.splitlines() if line.strip() in ("plain", "sps", "fly")]
+    assert titles == ["plain", "sps", "fly"]
+    assert "task" in by_method and "one" in by_method
+    two_pairs = pd.concat([summary, summary.assign(pair="other")])
+    assert "other" in render(two_pairs, "table", 80, by="pair")
+    assert "pair" in render(two_pairs, "md").splitlines()[0]
+    assert "pair" not in render(summary, "md").splitlines()[0]
+
+
+def test_sort(summary):
+    fastest = sort(summary, "speedup_decode").method.tolist()
+    assert fastest[0] == "fly" and fastest[-1] == "plain"
+    assert sort(summary, "discard_rate:asc").method.iloc[0] == "plain"
+    for wrong in ("speed", "tau:up"):
+        with pytest.raises(UserError, match="cannot sort"):
+            sort(summary, wrong)
+
+
+def test_columns(summary):
+    assert render(summary, "md", columns=["tau", "accuracy"]).splitlines()[0] == "| task | method | τ | score |"
+    header = render(summary, "csv", columns=["speedup_e2e"]).splitlines()[0]
+    assert header == "pair,sampling,task,method,speedup_e2e,speedup_e2e_low,speedup_e2e_high"
+    with pytest.raises(UserError, match="did you mean 'tau'"):
+        render(summary, "md", columns=["tu"])
+
+
+def test_every_column_is_written_from_the_summary(summary):
+    for column in COLUMNS.values():
+        assert set(column.raw) <= set(summary.columns)
+
+
+def interval_row(low, high, method="sps"):
+    return pd.Series({"method": method, "baseline": "plain", "s": 1.5, "s_low": low, "s_high": high})
+
+
+def test_speedup_cells():
+    assert with_interval(interval_row(0.9, 1.6), "s") == "1.50 [0.90, 1.60]="
+    assert with_interval(interval_row(1.0, 1.6), "s").endswith("=")
+    assert with_interval(interval_row(1.2, 1.6), "s") == "1.50 [1.20, 1.60]"
+    assert with_interval(interval_row(0.7, 0.9), "s") == "1.50 [0.70, 0.90]"
+    assert with_interval(interval_row(math.nan, math.nan), "s") == "1.50 [-]"
+    assert "base" in with_interval(interval_row(1, 1, "plain"), "s")
+
+
+def test_p_cells():
+    assert [p_value(p) for p in (0.00002, 0.0123, 0.5, 1.0, math.nan)] == ["<.001", ".012", ".500", "1.000", "-"]
+
+
+@pytest.mark.parametrize("errors", [0, 3])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_table_fits_80_columns(summary, errors, pairs):
+    wide = summary.assign(method=["plain", "speculate-12", "plain"] * 3, errors=errors)
+    wide = wide.assign(speedup_decode=2.34, speedup_decode_low=0.98, speedup_decode_high=3.45, tokens_per_s=1234.5)
+    if pairs:
+        wide["pair"] = ["llama-3-70b-1b"] * 5 + ["pocket"] * 4
+    lines = render(wide, "table", 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("2.34 [0.98, 3.45]=" in line for line in lines) or pairs or errors
+    assert any("speculate-12" in line for line in lines) or pairs
+
+
+def test_json_has_no_nan(summary):
+    assert json.loads(render(summary, "json"))[0]["accuracy_p"] is None
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """plain and sps, and a pool of models with share, which is set against it: 1, 0.5, 2 and 1.6 s for 4 tokens."""
+    samples, all_rounds, score_rows = [], [], []
+    for name, seconds in (("plain", 1.0), ("sps", 0.5), ("pool", 2.0), ("share", 1.6)):
+        for doc in range(4):
+            samples.append(sample(name, doc, seconds))
+            all_rounds += rounds(samples[-1], *([(0, 0)] * 4 if name in ("plain", "pool") else [(3, 1)] * 2))
+        score_rows += scores(name, (1, 1, 1, 0))
+    return write_run(tmp_path / "m", samples, all_rounds, score_rows, baselines={"pool": "pool", "share": "pool"})
+
+
+def test_two_baselines_in_one_table(mixed, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison.console, "width", 80)
+    comparison.compare([mixed], "table", out=tmp_path / "out")
+    lines = (tmp_path / "out").read_text().splitlines()
+    last = {line.split()[0]: line[-18:].strip() for line in lines[3:7]}
+    assert {name: text.split("  ")[-1] for name, text in last.items()} == {
+        "plain": "1 (base)", "sps": "2.00 [2.00, 2.00]", "pool": "1 (base)", "share": "1.25 [1.25, 1.25]",
+    }  # fmt: skip
+    assert lines[-1] == "baselines: plain of sps; pool of share"
+    comparison.compare([mixed], "csv", out=tmp_path / "out.csv")
+    assert pd.read_csv(tmp_path / "out.csv").baseline.tolist() == ["plain", "plain", "pool", "pool"]
+
+
+def test_many_baselines_are_named_without_their_methods(summary):
+    bases = [f"pool[{n}]" for n in range(5)]
+    rows = pd.concat([summary[:2].assign(method=[base, f"share{base}"], baseline=base) for base in bases])
+    assert list(comparison.legend(rows))[-1] == f"baselines: {', '.join(bases)}; --format csv tells whose each is"
+
+
+def test_all_methods_against_one_that_is_no_baseline(run, tmp_path):
+    """sps takes half the time of plain per token."""
+    summary = comparison.compare([run], "csv", out=tmp_path / "out", against="sps")
+    row = summary[summary.task == "one"].set_index("method")
+    assert (row.baseline == "sps").all() and row.speedup_decode["plain"] == pytest.approx(0.5)
+    assert row.speedup_decode["sps"] == 1
+    with pytest.raises(UserError, match="no method 'csd' in these runs; there are plain, sps, fly"):
+        comparison.compare([run], "csv", out=tmp_path / "out", against="csd")

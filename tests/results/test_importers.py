@@ -1,0 +1,368 @@
+"""Other tools' files as runs: what they tell is worked out by hand, what they do not tell is unknown and not 0."""
+
+import json
+import math
+
+import pyarrow.parquet as pq
+import pytest
+
+from specbench.analysis import compare
+from specbench.config import UserError
+from specbench.results.importers import import_spec_bench, import_vllm
+from specbench.results.stored import StoredRun
+
+NOT_TOLD = ["accuracy", "rescue_rate", "overhead", "peak_memory"]
+
+
+def jsonl(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def answer(question, tokens, seconds, lengths, *, category="writing", model="eagle-float16", texts=None):
+    """A line of a Spec-Bench answer file; `tokens` and `seconds` have an entry per turn."""
+    turns = texts or ["words"] * len(tokens)
+    choice = {"index": 0, "turns": turns, "decoding_steps": [len(lengths)], "new_tokens": tokens}
+    choice |= {"wall_time": seconds, "accept_lengths": lengths}
+    row = {"question_id": question, "category": category, "answer_id": "Xy", "model_id": model, "tstamp": 1.7e9}
+    return row | {"choices": [choice]}
+
+
+@pytest.fixture
+def answers(tmp_path):
+    """15 tokens in 2.25 s and 7 rounds, against 20 tokens in 5 s and as many rounds."""
+    mine = jsonl(
+        tmp_path / "eagle.jsonl",
+        answer(81, [6, 4], [1.0, 0.5], [3, 2, 1, 2, 2]),
+        answer(110, [5], [0.75], [4, 1], category="math"),
+    )
+    plain = jsonl(
+        tmp_path / "plain.jsonl",
+        answer(81, [6, 4], [2.0, 1.25], [1] * 10, model="plain-float16"),
+        answer(110, [10], [1.75], [1] * 10, category="math", model="plain-float16"),
+    )
+    return mine, plain
+
+
+def rows(*folders):
+    """The summary of runs by task and method."""
+    found = compare.summary(compare.measured([StoredRun(folder) for folder in folders]))
+    return found.set_index(["task", "method"])
+
+
+def unknown(row, *names):
+    return [name for name in names if not math.isnan(row[name])] == []
+
+
+def test_spec_bench_against_its_baseline(tmp_path, answers):
+    mine, plain = answers
+    folder = import_spec_bench([mine], plain, "eagle", "vicuna", tmp_path / "run")
+    found = rows(folder)
+    assert found.index.tolist() == [("spec-bench", "vanilla"), ("spec-bench", "eagle")]
+    eagle, vanilla = found.loc[("spec-bench", "eagle")], found.loc[("spec-bench", "vanilla")]
+    assert (eagle.pair, eagle.baseline, eagle.documents, eagle.repeats, eagle.errors) == ("vicuna", "vanilla", 2, 1, 0)
+    assert eagle.tau == pytest.approx(15 / 7) and vanilla.tau == 1
+    assert eagle.verification_rate == pytest.approx(7 / 15)
+    assert eagle.speedup_e2e == pytest.approx((5 / 20) / (2.25 / 15))
+    for row in (eagle, vanilla):
+        assert unknown(row, *NOT_TOLD, "acceptance_rate", "alpha", "discard_rate", "tokens_per_s", "speedup_decode")
+    assert "greedy" not in eagle.sampling
+
+
+def test_what_spec_bench_does_not_tell_is_null(tmp_path, answers):
+    folder = import_spec_bench([answers[0]], out=tmp_path / "run")
+    samples, rounds = (pq.read_table(folder / f"{name}.parquet").to_pandas() for name in ("samples", "rounds"))
+    assert samples.method.unique().tolist() == ["eagle-float16"]
+    assert samples.new_tokens.tolist() == [10, 5] and samples.wall_seconds.tolist() == [1.5, 0.75]
+    for name in ("prefill_seconds", "decode_seconds", "prompt_tokens", "tokens", "seed", "peak_memory", "finish"):
+        assert samples[name].isna().all(), name
+    assert rounds["round"].tolist() == [1, 2, 3, 4, 5, 1, 2] and rounds.committed.tolist() == [3, 2, 1, 2, 2, 4, 1]
+    for name in ("drafted", "accepted", "rescued", "truncated", "draft_forwards", "seconds", "target_seconds"):
+        assert rounds[name].isna().all(), name
+    assert pq.read_table(folder / "scores.parquet").num_rows == 0
+
+
+def test_the_manifest_names_the_files(tmp_path, answers):
+    run = StoredRun(import_spec_bench([answers[0]], answers[1], out=tmp_path / "run"))
+    told = run.manifest["imported"]
+    assert told["from"] == "spec-bench" and told["warnings"] == []
+    assert [(one["method"], one["file"]) for one in told["files"]] == [
+        ("vanilla", "plain.jsonl"),
+        ("eagle-float16", "eagle.jsonl"),
+    ]
+    assert all(len(one["sha256"]) == 64 for one in told["files"])
+    assert run.finished and run.plan.baseline == "vanilla" and run.documents() == {"spec-bench": {81: "", 110: ""}}
+    assert {key: value for key, value in run.conditions().items() if value is not None} == {}
+
+
+def test_categories_as_tasks(tmp_path, answers):
+    found = rows(import_spec_bench(answers[:1], answers[1], "eagle", out=tmp_path / "run", by_category=True))
+    assert set(found.index.get_level_values("task")) == {"writing", "math", "average"}
+    writing, math_, mean = (found.loc[(task, "eagle")] for task in ("writing", "math", "average"))
+    assert writing.tau == 2 and writing.speedup_e2e == pytest.approx(3.25 / 1.5)
+    assert math_.tau == 2.5 and math_.speedup_e2e == pytest.approx((1.75 / 10) / (0.75 / 5))
+    assert mean.speedup_e2e == pytest.approx((3.25 / 1.5 + 0.175 / 0.15) / 2)
+
+
+def test_choices_are_repeats_and_lengths_may_be_per_turn(tmp_path):
+    two = answer(81, [6, 4], [1.0, 0.5], [[3, 3], [4]])
+    two["choices"].append(answer(81, [3], [0.25], [2, 1])["choices"][0])
+    row = rows(import_spec_bench([jsonl(tmp_path / "a.jsonl", two)], out=tmp_path / "run")).iloc[0]
+    assert (row.repeats, row.documents) == (2, 1) and row.tau == pytest.approx(13 / 5)
+
+
+def test_without_accept_lengths_tau_is_unknown_and_speed_is_not(tmp_path, answers):
+    old = answer(81, [6, 4], [1.0, 0.5], [])
+    del old["choices"][0]["accept_lengths"]
+    folder = import_spec_bench([jsonl(tmp_path / "a.jsonl", old)], answers[1], "old", out=tmp_path / "run")
+    row = rows(folder).loc[("spec-bench", "old")]
+    assert unknown(row, "tau", "verification_rate") and row.speedup_e2e == pytest.approx(3.25 / 1.5)
+
+
+def test_runs_of_one_method_are_pooled(tmp_path, answers):
+    """Two imports of a method: the second took twice as long, so 10 s against 6.75 s, for 40 and 30 tokens."""
+    slow = jsonl(
+        tmp_path / "slow.jsonl",
+        answer(81, [6, 4], [2.0, 1.0], [3, 2, 1, 2, 2]),
+        answer(110, [5], [1.5], [4, 1], category="math"),
+    )
+    folders = [import_spec_bench([one], answers[1], "eagle", out=tmp_path / one.stem) for one in (answers[0], slow)]
+    row = rows(*folders).loc[("spec-bench", "eagle")]
+    assert row.repeats == 2 and row.speedup_e2e == pytest.approx((10 / 40) / (6.75 / 30))
+
+
+def test_a_failed_prompt_is_an_error_and_not_timed(tmp_path, answers):
+    failed = answer(110, [6], [0.5], [2, 2], texts=["ERROR"], category="math")
+    mine = jsonl(tmp_path / "a.jsonl", answer(81, [6, 4], [1.0, 0.5], [3, 2, 1, 2, 2]), failed)
+    row = rows(import_spec_bench([mine], answers[1], "eagle", out=tmp_path / "run")).loc[("spec-bench", "eagle")]
+    assert (row.errors, row.documents, row.tau) == (1, 1, 2)
+    assert row.speedup_e2e == pytest.approx(3.25 / 1.5)
+
+
+def test_equal_times_of_two_questions_are_suspicious(tmp_path, capsys):
+    mine = jsonl(
+        tmp_path / "a.jsonl",
+        answer(81, [6], [1.125], [6]),
+        answer(82, [6], [1.125], [6]),
+        answer(83, [6], [1.25], [6]),
+    )
+    folder = import_spec_bench([mine], out=tmp_path / "run")
+    (line,) = StoredRun(folder).manifest["imported"]["warnings"]
+    assert "81" in line and "82" in line and "83" not in line and "1.125" in line
+    assert line in capsys.readouterr().out
+
+
+def test_documents_that_the_baseline_lacks(tmp_path, answers, capsys):
+    more = jsonl(tmp_path / "a.jsonl", answer(81, [10], [1.5], [5, 5]), answer(82, [9], [50.0], [9]))
+    row = rows(import_spec_bench([more], answers[1], "eagle", out=tmp_path / "run")).loc[("spec-bench", "eagle")]
+    assert row.speedup_e2e == pytest.approx(3.25 / 1.5) and "eagle: 1 samples" in capsys.readouterr().out
+
+
+GOOD = answer(81, [6], [1.0], [6])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (json.dumps(GOOD) + '\n{"question_id": 82, "ca', r"line 2 is damaged \(not JSON"),
+        (json.dumps(GOOD) + "\n\n" + json.dumps({"question_id": 82, "model_id": "eagle-float16"}), "line 3: choices"),
+        (json.dumps(GOOD) + "\n[1, 2]\n", "line 2: not an object"),
+        (json.dumps(GOOD) + "\n" + json.dumps(GOOD), "line 2: question 81 is there twice"),
+        (json.dumps(GOOD) + "\n" + json.dumps(answer(82, [6], [1.0], [6], model="b")), "mixes answers of b, eagle"),
+        (json.dumps(answer(81, [6, 4], [1.0], [6])), "new_tokens and wall_time"),
+        (json.dumps(answer(81, [6], [-1.0], [6])), "wall_time"),
+        (json.dumps(answer(81, [6], [math.nan], [6])), "wall_time"),
+        (json.dumps(answer("81a", [6], [1.0], [6])), "question_id"),
+        ("question,seconds\n81,1.0\n", r"line 1 is damaged \(not JSON"),
+        ("\n", "holds no entries"),
+    ],
+)
+def test_damaged_and_foreign_files(tmp_path, text, words):
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with pytest.raises(UserError, match=words) as caught:
+        import_spec_bench([path], out=tmp_path / "run")
+    assert "a.jsonl" in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_choices_of_files(tmp_path, answers):
+    mine, plain = answers
+    with pytest.raises(UserError, match="there is no file"):
+        import_spec_bench([tmp_path / "none.jsonl"], out=tmp_path / "run")
+    with pytest.raises(UserError, match="--method names the method of one file"):
+        import_spec_bench([mine, plain], method="eagle", out=tmp_path / "run")
+    with pytest.raises(UserError, match="'eagle-float16' already"):
+        import_spec_bench([mine, mine], out=tmp_path / "run")
+    import_spec_bench([mine, plain], out=tmp_path / "run")
+    with pytest.raises(UserError, match="choose another --out"):
+        import_spec_bench([mine], out=tmp_path / "run")
+
+
+def response(tokens, ttft, generation, speculation=None, **others):
+    """What vLLM answers with its metrics on."""
+    row = {"id": "cmpl-1", "object": "chat.completion", "model": "m"}
+    row["choices"] = [{"index": 0, "message": {"content": "words"}, "finish_reason": "length", "stop_reason": None}]
+    row["usage"] = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens}
+    timing = {"time_to_first_token_ms": ttft, "generation_time_ms": generation, "queue_time_ms": 3.0}
+    return row | {"metrics": timing | {"mean_itl_ms": 1.0, "speculative_decoding": speculation}} | others
+
+
+def detailed(drafted, accepted):
+    histogram = [accepted.count(j) for j in range(4)]
+    told = {"num_spec_steps": len(accepted), "num_accepted_draft_tokens": sum(accepted), "num_spec_tokens": 3}
+    told |= {"num_draft_tokens": sum(drafted), "acceptance_histogram": histogram, "mean_acceptance_length": 0.0}
+    return told | {"per_step_drafted": drafted, "per_step_accepted": accepted}
+
+
+def test_vllm_responses_with_every_round(tmp_path):
+    """Round by round 3 + 1 + 4, and 2 + 4 of which the text's end cuts one: 13 tokens behind the first ones."""
+    mine = jsonl(
+        tmp_path / "mtp.jsonl",
+        response(9, 100.0, 900.0, detailed([3, 3, 3], [2, 0, 3])),
+        response(6, 100.0, 400.0, detailed([3, 3], [1, 3])),
+    )
+    plain = jsonl(tmp_path / "plain.jsonl", response(9, 50.0, 1600.0), response(6, 50.0, 1000.0))
+    found = rows(import_vllm([mine], plain, out=tmp_path / "run"))
+    row, base = found.loc[("vllm", "mtp")], found.loc[("vllm", "vanilla")]
+    assert row.tau == pytest.approx(13 / 5)
+    assert row.acceptance_rate == pytest.approx(9 / 15) and row.alpha == pytest.approx(9 / 12)
+    assert row.discard_rate == pytest.approx(6 / 13) and row.verification_rate == pytest.approx(5 / 13)
+    assert row.tokens_per_s == pytest.approx(10) and base.tokens_per_s == pytest.approx(5)
+    assert row.speedup_decode == pytest.approx(2) and row.speedup_e2e == pytest.approx(2.7 / 1.5)
+    assert unknown(row, *NOT_TOLD) and unknown(base, *NOT_TOLD, "tau", "acceptance_rate", "verification_rate")
+
+
+def test_depths_of_vllm_rounds(tmp_path):
+    mine = jsonl(tmp_path / "mtp.jsonl", response(9, 100.0, 900.0, detailed([3, 3, 3], [2, 0, 3])))
+    run = StoredRun(import_vllm([mine], out=tmp_path / "run"))
+    table = compare.depth_table(compare.measured([run], with_depths=True))
+    assert table.tested.tolist() == [3, 2, 2] and table.joint_accept.tolist() == pytest.approx([2 / 3, 2 / 3, 1 / 3])
+
+
+@pytest.mark.parametrize("tokens", [20, 5])
+def test_vllm_rounds_that_do_not_add_up(tmp_path, capsys, tokens):
+    """Rounds of 8: for 20 tokens there were others without a draft, for 5 the last one's 4 cannot all be cut.
+
+    What was drafted and accepted is known all the same.
+    """
+    mine = jsonl(tmp_path / "ngram.jsonl", response(tokens, 100.0, 900.0, detailed([3, 3, 3], [2, 0, 3])))
+    row = rows(import_vllm([mine], out=tmp_path / "run")).iloc[0]
+    assert row.acceptance_rate == pytest.approx(5 / 9) and unknown(row, "tau", "alpha", "verification_rate")
+    assert row.tokens_per_s == pytest.approx((tokens - 1) / 0.9) and "1 of 1 responses" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("told", "rate"),
+    [
+        ({"acceptance_histogram_by_draft_length": {"3": [1, 0, 1, 0], "5": [0, 0, 0, 1, 0, 0]}}, 5 / 11),
+        ({"num_draft_tokens": 9, "num_spec_tokens": 3}, 5 / 9),  # every round drafted all it could
+        ({"num_draft_tokens": 8, "num_spec_tokens": 3}, math.nan),
+        ({}, math.nan),
+    ],
+)
+def test_vllm_summaries(tmp_path, told, rate):
+    """Accepted 0, 2 and 3 in some order, so 1 + 3 + 4 tokens behind the first one."""
+    told = {"num_spec_steps": 3, "acceptance_histogram": [1, 0, 1, 1], "per_step_accepted": None} | told
+    mine = jsonl(tmp_path / "mtp.jsonl", response(9, 100.0, 900.0, told))
+    row = rows(import_vllm([mine], out=tmp_path / "run")).iloc[0]
+    assert row.tau == pytest.approx(8 / 3) and row.acceptance_rate == pytest.approx(rate, nan_ok=True)
+
+
+def test_which_round_of_a_vllm_summary_was_cut_is_not_told(tmp_path):
+    """One token fewer than the rounds make: whose it was, a histogram does not say."""
+    told = {"num_spec_steps": 3, "acceptance_histogram": [1, 0, 1, 1], "num_draft_tokens": 9, "num_spec_tokens": 3}
+    mine = jsonl(tmp_path / "mtp.jsonl", response(8, 100.0, 900.0, told))
+    row = rows(import_vllm([mine], out=tmp_path / "run")).iloc[0]
+    assert row.acceptance_rate == pytest.approx(5 / 9) and unknown(row, "tau", "alpha", "verification_rate")
+
+
+def test_vllm_responses_that_failed_or_hold_little(tmp_path):
+    """A list as one JSON: the end of a stream, an error, an answer of one token, and two choices in one answer."""
+    stream = response(3, 100.0, 100.0, object="chat.completion.chunk", choices=[])
+    two = response(8, None, None) | {"metrics": None}
+    two["choices"] = two["choices"] * 2
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([stream, {"error": {"message": "too long", "code": 400}}, response(1, 50.0, 0.0), two]))
+    folder = import_vllm([path], out=tmp_path / "run")
+    samples = pq.read_table(folder / "samples.parquet").to_pandas().set_index("doc_id")
+    assert samples.finish.fillna("").tolist() == ["", "error", "length", ""] and "too long" in samples.error[1]
+    assert samples.new_tokens.fillna(-1).tolist() == [3, -1, 1, -1]
+    assert samples.decode_seconds.fillna(-1).tolist() == pytest.approx([0.1, -1, 0, -1])
+    assert pq.read_table(folder / "rounds.parquet").to_pandas().doc_id.tolist() == [0, 3]
+
+
+def test_how_vllm_says_that_a_text_ended(tmp_path):
+    """Its `stop` is an end token where no `stop_reason` names a stop string or a token of the request's own."""
+    told = [("stop", None), ("stop", "\n\n"), ("stop", 7), ("length", None), ("tool_calls", None), (None, None)]
+    choices = [{"message": {"content": "words"}, "finish_reason": end, "stop_reason": why} for end, why in told]
+    path = jsonl(tmp_path / "a.jsonl", *(response(3, 100.0, 100.0, choices=[one]) for one in choices))
+    samples = pq.read_table(import_vllm([path], out=tmp_path / "run") / "samples.parquet").to_pandas()
+    found = samples.set_index("doc_id").finish.sort_index()
+    assert found.fillna("").tolist() == ["eos", "stop", "stop", "length", "", ""]
+
+
+def bench(tokens, ttfts, itls, errors=("", "", ""), inputs=(7, 8, 9), **others):
+    """What `vllm bench serve --save-result --save-detailed` writes."""
+    row = {"date": "20260101-000000", "backend": "vllm", "model_id": "m", "max_concurrency": 1, "completed": 3}
+    row |= {"request_throughput": 1.0, "input_lens": list(inputs), "output_lens": tokens, "ttfts": ttfts, "itls": itls}
+    return row | {"generated_texts": ["words"] * len(tokens), "errors": list(errors)} | others
+
+
+PLAIN = bench([5, 3, 4], [0.1, 0.1, 0.1], [[0.2] * 4, [0.2] * 2, [0.2] * 3])
+MINE = bench([5, 3, 0], [0.2, 0.1, 0.0], [[0.1, 0.2], [0.3], []], ("", "", "timed out"))
+
+
+def test_vllm_bench(tmp_path):
+    """6 tokens in 0.6 s against 1.2 s; with the first ones 8 in 0.9 s against 1.4 s. The third request failed."""
+    sums = {"spec_decode_num_drafts": 3, "spec_decode_acceptance_length": 2.0}
+    mine, plain = jsonl(tmp_path / "mtp.json", MINE | sums), jsonl(tmp_path / "plain.json", PLAIN)
+    folder = import_vllm([mine], plain, out=tmp_path / "run")
+    row = rows(folder).loc[("vllm", "mtp")]
+    assert row.speedup_decode == pytest.approx(2) and row.speedup_e2e == pytest.approx(1.4 / 0.9)
+    assert (row.errors, row.documents) == (1, 2) and unknown(row, *NOT_TOLD, "tau", "acceptance_rate")
+    told = StoredRun(folder).manifest["imported"]
+    assert told["files"][1]["totals"] == [sums] and told["warnings"] == []
+
+
+def test_vllm_bench_passes_are_repeats(tmp_path):
+    again = MINE | {"itls": [[0.3, 0.3], [0.6], []]}
+    mine, plain = jsonl(tmp_path / "mtp.json", MINE, again), jsonl(tmp_path / "plain.json", PLAIN, PLAIN)
+    row = rows(import_vllm([mine], plain, out=tmp_path / "run")).loc[("vllm", "mtp")]
+    assert row.repeats == 2 and row.speedup_decode == pytest.approx(2.4 / 1.8)
+
+
+def test_vllm_bench_without_streaming_tells_the_whole_only(tmp_path):
+    mine = bench([5, 3, 4], [0.0] * 3, [[], [], []], latencies=[0.5, 0.25, 0.25])
+    folder = import_vllm([jsonl(tmp_path / "a.json", mine)], jsonl(tmp_path / "b.json", PLAIN), out=tmp_path / "run")
+    row = rows(folder).loc[("vllm", "a")]
+    assert row.speedup_e2e == pytest.approx(2.1) and unknown(row, "speedup_decode", "tokens_per_s")
+
+
+def test_vllm_bench_with_requests_together_is_marked(tmp_path, capsys):
+    import_vllm([jsonl(tmp_path / "a.json", PLAIN | {"max_concurrency": 8})], out=tmp_path / "run")
+    assert "max_concurrency 8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"request_throughput": 1.0, "mean_ttft_ms": 5.0}, "entry 1: no figures per request; .*--save-detailed"),
+        (bench([5, 3], [0.1, 0.1], [[0.1], [0.1]]), "entry 1: .*differ in length"),
+        ({"id": "cmpl-1", "usage": {"completion_tokens": 3}}, "no response has `metrics`"),
+        (response(3, "soon", 1.0), "metrics.time_to_first_token_ms"),
+        (response(9, 1.0, 1.0, detailed([3, 3], [1, 2]) | {"per_step_drafted": [3]}), "must be as many"),
+        (response(9, 1.0, 1.0, detailed([1, 3], [2, 2])), "accepted more than it drafted"),
+        (response(9, 1.0, 1.0, {"acceptance_histogram_by_draft_length": {"1": [0, 0, 1]}}), "more than it drafted"),
+    ],
+)
+def test_damaged_and_foreign_vllm_files(tmp_path, row, words):
+    with pytest.raises(UserError, match=words) as caught:
+        import_vllm([jsonl(tmp_path / "a.json", row)], out=tmp_path / "run")
+    assert "a.json" in str(caught.value) and not (tmp_path / "run").exists()
+
+
+def test_other_prompts_than_the_baseline_had(tmp_path):
+    mine = jsonl(tmp_path / "a.json", PLAIN | {"input_lens": [7, 8, 10]})
+    with pytest.raises(UserError, match=r"request 3 has 10 prompt tokens in .* and 9 in"):
+        import_vllm([mine], jsonl(tmp_path / "b.json", PLAIN), out=tmp_path / "run")

@@ -1,0 +1,46 @@
+"""A minute's part of `make fault-test`: each fault once or twice, done to the command itself."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MAIN = Path(__file__).parents[1] / "faults" / "main.py"
+KINDS = ("kill", "power", "space", "stop", "failing", "logits", "folders")
+FAULTS = (
+    "kill -9 at a random moment",
+    "kill -9 before a file operation",
+    "power cut, all states of the disk",
+    "disk full in a run",
+    "disk full at the other writers",
+    "Ctrl-C",
+    "Ctrl-C twice",
+    "Ctrl-C or SIGTERM while loading",
+    "out of memory in a forward",
+    "an exception in a method's step",
+    "NaN or infinite logits",
+    "two runs on one folder",
+)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> dict:
+    out = tmp_path_factory.mktemp("faults") / "faults.json"
+    kinds = [word for kind in KINDS for word in ("--only", kind)]
+    subprocess.run([sys.executable, MAIN, "--short", "--out", out, *kinds], check=False, timeout=600)
+    return json.loads(out.read_text())["faults"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_nothing_is_lost_and_runs_recover(told, name):
+    found = told[name]
+    if found["skipped"]:
+        pytest.skip(found["skipped"])
+    assert found["notes"] == []
+    assert found["tried"] > 0 and found["recovered"] == found["tried"] and found["lost"] == 0
+
+
+def test_every_fault_is_looked_at(told):
+    assert {name for name, found in told.items() if found["tried"] or found["skipped"]} == set(FAULTS)

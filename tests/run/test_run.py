@@ -1,0 +1,434 @@
+"""Whole runs on tiny models: what is recorded, and that a run stopped anywhere goes on as if nothing had happened."""
+
+import io
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from oracle import tiny_pair
+from transformers import AutoTokenizer
+
+from specbench import cli
+from specbench.base import files
+from specbench.config import SUITES, UserError
+from specbench.methods.sps import SpS
+from specbench.plan import resolve_plan
+from specbench.report import comparison
+from specbench.results import records
+from specbench.run import command as commands
+from specbench.run import loop, prepare
+from specbench.run.manifest import digest
+
+TASKS = {"pocket_gsm8k": 28, "pocket_math500": 20}  # new tokens
+DOCUMENTS = 4  # of both tasks together
+SETTINGS = ["sps.gamma=3", "csd.gamma=3", "csd.count_threshold=1", "csd.gate_threshold=0"]
+SAME = ["repeat", "task", "doc_id", "method", "order", "seed", "tokens", "text", "finish", "error", "state_hash"]
+COUNTS = ["round", "drafted", "accepted", "rescued", "committed", "truncated", "target_forwards", "draft_forwards"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with a tiny target and draft that agree now and then, and a suite of two bundled tasks."""
+    folder = tmp_path_factory.mktemp("pair")
+    tokenizer = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
+    for name, model in zip(("target", "draft"), tiny_pair("llama", vocab=len(tokenizer)), strict=True):
+        model.config.max_position_embeddings = 2048
+        model.config.eos_token_id = tokenizer.eos_token_id
+        model.generation_config.eos_token_id = tokenizer.eos_token_id
+        model.lm_head.weight[:300] = 0  # only a few tokens are ever likely, so that mismatches repeat
+        model.lm_head.weight[308:] = 0
+        if name == "draft":
+            model.lm_head.weight[300:308] += torch.randn(8, 32, generator=torch.Generator().manual_seed(0)) / 8
+        model.float().save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    lines = [{"task": task, "max_new_tokens": count} for task, count in TASKS.items()]
+    (folder / "few.yaml").write_text(yaml.safe_dump({"description": "few", "limit": 2, "tasks": lines}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def make_plan(place):
+    def make(methods=("sps", "csd"), **options):
+        given = {
+            "methods": methods,
+            "suite": str(place / "few.yaml"),
+            "pair": f"target={place / 'target'},draft={place / 'draft'}",
+            "assignments": [one for one in SETTINGS if one.split(".")[0] in methods],
+            "baseline": "vanilla",
+            "limit": None,
+            "data_dir": None,
+            "device": "cpu",
+        }
+        return resolve_plan(**(given | options))
+
+    return make
+
+
+def always(progress):
+    return True
+
+
+@pytest.fixture(scope="module")
+def whole(make_plan, tmp_path_factory):
+    """An uninterrupted run with two repeats; beside it `unmerged`, as it was after the last document."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+
+    def report(progress):
+        if progress.done == progress.total:
+            shutil.copytree(folder, folder.parent / "unmerged")
+        return True
+
+    assert loop.execute(make_plan(repeats=2), folder, report)
+    return folder
+
+
+def samples_of(folder, warmup=False):
+    frame = records.read_rows(folder, "samples").to_pandas()
+    return frame[frame.warmup == warmup].reset_index(drop=True)
+
+
+def rounds_of(folder, method=None):
+    frame = records.read_rows(folder, "rounds").to_pandas()
+    return frame[~frame.warmup & ((frame.method == method) | (method is None))].reset_index(drop=True)
+
+
+def facts(folder):
+    """All that must not depend on interruptions, as plain lists."""
+    samples = [[list(x) if hasattr(x, "tolist") else x for x in row] for row in samples_of(folder)[SAME].values]
+    return samples, rounds_of(folder)[COUNTS].values.tolist()
+
+
+def test_every_document_and_method_once(whole):
+    samples = samples_of(whole)
+    keys = list(samples[["repeat", "task", "doc_id", "method"]].itertuples(index=False, name=None))
+    methods = ("vanilla", "sps", "csd")
+    assert sorted(keys) == sorted((r, t, d, m) for r in (0, 1) for t in TASKS for d in range(2) for m in methods)
+    assert set(samples.finish) <= {"length", "eos", "stop"}
+    warm = samples_of(whole, warmup=True)
+    assert warm[["repeat", "doc_id"]].drop_duplicates().values.tolist() == [[0, 0], [1, 0]]
+    assert sorted(warm.method) == sorted([*methods] * 2)
+    assert not (whole / "parts").exists()
+
+
+def test_order_is_drawn_anew_and_by_seed(whole, make_plan, tmp_path):
+    orders = (
+        samples_of(whole).groupby(["repeat", "task", "doc_id"]).apply(lambda g: tuple(g.sort_values("order").method))
+    )
+    assert all(sorted(order) == ["csd", "sps", "vanilla"] for order in orders)
+    assert len(set(orders)) > 2
+    recorded = samples_of(whole).groupby(["repeat", "task", "doc_id"]).order.apply(list)
+    assert all(places == [0, 1, 2] for places in recorded)
+    loop.execute(make_plan(seed=1), tmp_path / "other", always)
+    other = samples_of(tmp_path / "other")
+    other = other.groupby(["repeat", "task", "doc_id"]).apply(lambda g: tuple(g.sort_values("order").method))
+    assert other.tolist() != orders.loc[[0]].tolist()
+
+
+def test_rounds_add_up(whole):
+    rounds = rounds_of(whole)
+    later = rounds[rounds["round"] > 0]
+    drafting, plain = later[later.method != "vanilla"], later[later.method == "vanilla"]
+    assert (later.target_forwards == 1).all()
+    assert (drafting.drafted == 3).all() and (drafting.draft_forwards == 3).all()
+    assert (plain[["drafted", "accepted", "rescued", "draft_forwards", "truncated"]] == 0).all(axis=None)
+    assert (plain.committed == 1).all()
+    uncut = drafting[drafting.truncated == 0]
+    assert (uncut.committed == uncut.accepted + 1).all()
+    assert (drafting.accepted <= drafting.committed).all() and (later.committed >= 1).all()
+    assert drafting.accepted.sum() > 0 and (drafting.accepted < 3).any()
+    assert (rounds.seconds >= rounds.target_seconds + rounds.draft_seconds).all()
+    assert rounds[rounds.method == "csd"].rescued.sum() > 0 and (rounds[rounds.method != "csd"].rescued == 0).all()
+
+
+def test_prefill_is_round_zero(whole):
+    rounds = rounds_of(whole)
+    first = rounds[rounds["round"] == 0]
+    assert len(first) == 24 and (first.committed == 1).all() and (first.target_forwards == 1).all()
+    assert (first.draft_forwards == (first.method != "vanilla")).all()
+
+
+def test_samples_agree_with_rounds(whole):
+    rounds = rounds_of(whole).groupby(["repeat", "task", "doc_id", "method"])
+    for row in samples_of(whole).itertuples():
+        mine = rounds.get_group((row.repeat, row.task, row.doc_id, row.method))
+        assert len(row.tokens) == mine.committed.sum() <= TASKS[row.task]
+        assert row.prefill_seconds == mine.seconds.iloc[0]
+        assert row.decode_seconds == pytest.approx(mine.seconds.iloc[1:].sum())
+        assert mine["round"].tolist() == list(range(len(mine)))
+        assert (mine.truncated.iloc[:-1] == 0).all()
+
+
+def test_positions_are_consistent(whole):
+    rejected, accepted, rescued, unread, cut = range(5)
+    assert records.DECISIONS == ("rejected", "accepted", "rescued", "unread", "cut")
+    rounds = rounds_of(whole)
+    assert rounds[rounds.drafted == 0].decisions.isna().all()
+    for row in rounds[rounds.drafted > 0].itertuples():
+        assert len(row.decisions) == len(row.ratios) == len(row.draft_tokens) == len(row.target_tokens) == row.drafted
+        passed = [d in (accepted, rescued) for d in row.decisions]
+        run = passed.index(False) if False in passed else row.drafted
+        rest = [cut] * row.drafted if row.truncated else [rejected, *[unread] * row.drafted]
+        assert list(row.decisions[run:]) == rest[: row.drafted - run]
+        assert row.accepted == min(run, row.committed)
+        assert row.rescued == list(row.decisions[: row.accepted]).count(rescued)
+        assert all(0 <= ratio <= 1 for ratio in row.ratios)
+        for mine, wanted, decision, ratio in zip(
+            row.draft_tokens, row.target_tokens, row.decisions, row.ratios, strict=True
+        ):
+            if decision not in (unread, cut):
+                assert (mine == wanted) == (decision == accepted)
+            assert mine != wanted or ratio == 1
+
+
+def test_a_sample_may_take_every_position_there_is():
+    """A prompt of 3 tokens, 5 new ones and drafts of 4."""
+    request = SimpleNamespace(task="sums", doc_id=7, max_new_tokens=5)
+    prepare.check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=12), 4)
+    with pytest.raises(UserError, match=r"sums, document 7: .* need 12 positions, but made has 11"):
+        prepare.check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=11), 4)
+
+
+def test_text_is_that_of_the_tokens(whole, place):
+    tokenizer = AutoTokenizer.from_pretrained(place / "target")
+    for row in samples_of(whole).itertuples():
+        if row.finish == "length":
+            assert row.text == tokenizer.decode(row.tokens, skip_special_tokens=True)
+        assert tokenizer.eos_token not in row.text
+
+
+def test_lossless_methods_agree_and_repeats_do_too(whole):
+    samples = samples_of(whole)
+    texts = samples.pivot(index=["repeat", "task", "doc_id"], columns="method", values="text")
+    assert (texts.vanilla == texts.sps).all()
+    assert texts.loc[0].equals(texts.loc[1])
+    states = samples[samples.method == "csd"].groupby("repeat").state_hash.apply(list)
+    assert states[0] == states[1] and len(set(states[0])) > 1  # it learns within a repeat, and anew in the next
+
+
+@pytest.mark.parametrize("stops", [(1, 3), (4, 7)])
+def test_interrupted_run_goes_on_as_if_it_had_not(whole, make_plan, tmp_path, stops):
+    done = []
+
+    def report(progress):
+        done.append(progress.done)
+        return progress.done not in stops
+
+    folder, plan = tmp_path / "run", make_plan(repeats=2)
+    for _ in stops:
+        assert not loop.execute(plan, folder, report)
+        assert not (folder / "scores.parquet").exists()
+    assert loop.execute(plan, folder, report)
+    assert done == list(range(1, 2 * DOCUMENTS + 1))
+    assert facts(folder) == facts(whole)
+
+
+def test_sampled_run_goes_on_too(make_plan, tmp_path):
+    plan = make_plan(temperature=1.0, methods=["csd"])
+    assert loop.execute(plan, tmp_path / "one", always)
+    assert not loop.execute(plan, tmp_path / "two", lambda progress: progress.done != 3)
+    assert loop.execute(plan, tmp_path / "two", always)
+    assert facts(tmp_path / "one") == facts(tmp_path / "two")
+    other = make_plan(temperature=1.0, methods=["csd"], seed=1)
+    assert loop.execute(other, tmp_path / "three", always)
+    assert samples_of(tmp_path / "three").text.tolist() != samples_of(tmp_path / "one").text.tolist()
+
+
+def test_a_finished_run_is_not_decoded_again(whole, make_plan, tmp_path):
+    """Killed between the merge of the tables and the scores, or resumed by mistake: only scoring is left to do."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    (folder / "scores.parquet").unlink()
+    seen = []
+    assert loop.execute(make_plan(repeats=2), folder, lambda progress: seen.append(progress) or True)
+    assert facts(folder) == facts(whole)
+    assert (folder / "scores.parquet").exists()
+    assert not seen
+
+
+@pytest.mark.parametrize("step", ["samples", "rounds", "removal"])
+def test_killed_while_the_tables_are_merged(whole, make_plan, tmp_path, step):
+    """After samples.parquet, after rounds.parquet too, or when some of the parts are removed already."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole.parent / "unmerged", folder)
+    shutil.copy(whole / "samples.parquet", folder)
+    if step != "samples":
+        shutil.copy(whole / "rounds.parquet", folder)
+    if step == "removal":
+        for path in sorted((folder / "parts").iterdir())[-3:]:
+            path.unlink()
+    assert loop.execute(make_plan(repeats=2), folder, always)
+    assert facts(folder) == facts(whole)
+    assert not (folder / "parts").exists() and (folder / "scores.parquet").exists()
+
+
+def child(arguments, output, method_sleep):
+    """In a process of its own: the command line with `arguments`, its words into the file `output`."""
+    torch.set_num_threads(1)  # as conftest does
+    sys.stdout = sys.stderr = open(output, "a", buffering=1)  # noqa: SIM115
+    rounds = SpS.rounds
+
+    def slow(self, *given):
+        time.sleep(method_sleep)
+        return rounds(self, *given)
+
+    SpS.rounds = slow
+    try:
+        cli.app([str(a) for a in arguments])
+    except SystemExit as stop:
+        sys.stdout.flush()
+        os._exit(int(stop.code or 0))
+
+
+def forked(arguments, output, method_sleep=0.0):
+    # Not from this process: earlier tests may have left threads of OpenVINO in it, which no child survives.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        map(str, (Path(__file__).parent, *Path(__file__).parents[1:3]))
+    )  # the server is told of no other folder
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["test_run"])
+    process = context.Process(target=child, args=(arguments, output, method_sleep))
+    process.start()
+    return process
+
+
+def arguments(place, folder, *more):
+    pair = f"target={place / 'target'},draft={place / 'draft'}"
+    sets = [word for one in SETTINGS for word in ("--set", one)]
+    methods = ["--method", "sps", "--method", "csd", "--suite", place / "few.yaml", "--device", "cpu", "--repeats", 2]
+    return ["run", "--pair", pair, *methods, *sets, "--out", folder, *more]
+
+
+def wait_for(condition, process, seconds=100):
+    end = time.monotonic() + seconds
+    while not condition() and process.is_alive() and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+def test_killed_run_resumes(whole, place, tmp_path):
+    folder, output, rng = tmp_path / "run", tmp_path / "output", random.Random(0)
+    command, kills = arguments(place, folder), 0
+    for goal in (1, 3, 5):
+        process = forked(command, output, 0.05)
+        wait_for(lambda: len(list(folder.glob("parts/*.samples.parquet"))) >= goal, process)  # noqa: B023
+        time.sleep(rng.uniform(0, 0.1))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        command = ["run", "--resume", folder]
+    assert kills == 3 and not (folder / "scores.parquet").exists()
+    process = forked(command, output)
+    process.join(100)
+    assert process.exitcode == 0, output.read_text()
+    assert facts(folder) == facts(whole)
+
+
+def test_first_interrupt_finishes_the_document(whole, place, tmp_path):
+    folder, output = tmp_path / "run", tmp_path / "output"
+    process = forked(arguments(place, folder), output, 0.15)
+    wait_for(lambda: len(list(folder.glob("parts/*.samples.parquet"))) >= 2, process)
+    time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    process.join(100)
+    said = " ".join(output.read_text().split())
+    assert process.exitcode == 130, said
+    assert "finishing this document" in said and "specbench run --resume" in said
+    assert len(list(folder.glob("parts/*.samples.parquet"))) == 3  # the one under way was finished
+    process = forked(["run", "--resume", folder], output)
+    process.join(100)
+    assert process.exitcode == 0
+    assert facts(folder) == facts(whole)
+
+
+def test_a_failing_document_is_a_row(whole, make_plan, tmp_path, monkeypatch, capsys):
+    rounds, calls = SpS.rounds, []
+
+    def failing(self, prompt, sampling, rng):
+        calls.append(prompt)
+        if len(calls) == 3:  # the warm-up, document 0, document 1
+            raise RuntimeError("the model broke")
+        return rounds(self, prompt, sampling, rng)
+
+    monkeypatch.setattr(SpS, "rounds", failing)
+    assert comparison.finish(commands.run(make_plan(), tmp_path / "run", None)) == 3
+    samples = samples_of(tmp_path / "run")
+    (bad,) = samples[samples.finish == "error"].itertuples()
+    assert (bad.method, bad.task, bad.doc_id) == ("sps", "pocket_gsm8k", 1)
+    assert "Traceback" in bad.error and "the model broke" in bad.error
+    good = samples[samples.finish != "error"].set_index(["task", "doc_id", "method"]).text
+    first = samples_of(whole).query("repeat == 0").set_index(["task", "doc_id", "method"]).text
+    assert len(good) == 3 * DOCUMENTS - 1 and good.equals(first.reindex(good.index))
+    printed = capsys.readouterr().out
+    assert "failed samples: 1" in " ".join(printed.split())
+
+
+def test_a_method_that_always_fails(make_plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(SpS, "rounds", lambda *_: 1 / 0)
+    assert comparison.finish(commands.run(make_plan(methods=["sps"], limit=1), tmp_path / "run", None)) == 3
+    assert (
+        comparison.finish(commands.run(make_plan(methods=["sps"], limit=1, baseline=None), tmp_path / "alone", None))
+        == 3
+    )
+
+
+def test_show_prints_what_run_printed(make_plan, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert comparison.finish(commands.run(make_plan(limit=1), folder, None)) == 0
+    ran = capsys.readouterr().out
+    comparison.show(folder, "table")
+    shown = capsys.readouterr().out
+    assert shown.strip() and shown.strip() in ran
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_run_and_a_later_one_are_pooled(whole, tmp_path, capsys):
+    shutil.copytree(whole, tmp_path / "copy")
+    with pytest.raises(UserError, match="is a copy of"):
+        comparison.compare([whole, tmp_path / "copy"], "csv")
+    manifest = yaml.safe_load((whole / "manifest.json").read_text()) | {"started": "later"}
+    files.write_json(tmp_path / "copy" / "manifest.json", manifest)
+    comparison.compare([whole, tmp_path / "copy", whole], "csv")
+    table = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert len(table) == 3 * 3  # two tasks and their average, three methods
+    assert set(table.repeats) == {4}
+
+
+def test_resume_under_other_settings_is_refused(whole, make_plan):
+    with pytest.raises(UserError, match="seed"):
+        commands.run(make_plan(repeats=2, seed=5), None, whole)
+    with pytest.raises(UserError, match="exists"):
+        commands.run(make_plan(), whole, None)
+
+
+def test_nothing_learned_goes_from_task_to_task(whole):
+    """And within a task it does: only then can the first look of the next one tell."""
+    samples = samples_of(whole)
+    mine = samples[samples.method == "csd"].sort_values(["repeat", "task", "doc_id"])
+    states = mine.groupby(["repeat", "task"]).state_hash.apply(list)
+    empty = digest([[], None])
+    assert all(first == empty != second for first, second in states)
+    assert len(states) == 2 * mine["repeat"].nunique()
+
+
+def test_each_task_is_decoded_with_its_own_memory(whole, make_plan, tmp_path):
+    """A memory that rescues everything, for the second task only."""
+    from specbench.methods.csd_memory import write_memory
+
+    pair = prepare.load_models(make_plan())
+    every = {(0, d, t): 99 for d in range(300, 308) for t in range(300, 308) if d != t}
+    write_memory(tmp_path / "memory" / "pocket_math500.parquet", every, pair, {})
+    write_memory(tmp_path / "memory" / "universal.parquet", {}, pair, {})
+    settings = [*SETTINGS[1:2], "csd.count_threshold=50", "csd.gate_threshold=0", f"csd.memory={tmp_path / 'memory'}"]
+    assert loop.execute(make_plan(["csd"], assignments=settings), tmp_path / "run", always)
+    rounds = records.read_rows(tmp_path / "run", "rounds").to_pandas()
+    rescued = rounds[(rounds.method == "csd") & ~rounds.warmup].groupby("task").rescued.sum()
+    assert rescued["pocket_gsm8k"] == 0 < rescued["pocket_math500"]

@@ -1,0 +1,233 @@
+"""SpecDec++'s suites and their task: what they ask for, Alpaca's splits and prompts, and texts of bounded length."""
+
+import hashlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import datasets
+import pytest
+
+from specbench import config
+from specbench.config import SUITES
+from specbench.plan import resolve_plan
+from specbench.report import comparison
+from specbench.results.stored import StoredRun
+from specbench.run import command, loop
+from specbench.tasks.harness import DataUnavailable, TaskChoice, Tasks
+
+POCKET = [f"pocket_{family}" for family in ("gsm8k", "math500", "humaneval", "cnndm", "ifeval", "ruler")]
+DOCUMENTS = [
+    {"instruction": "Name a cat.", "input": "", "output": "the cat sat"},
+    {"instruction": "Add them.", "input": "2 and 3", "output": "5"},
+]
+EXAMPLE = {"instruction": "Say hello.", "input": "", "output": "Hello."}
+# Written out from the template that came with the data set.
+BARE = """Below is an instruction that describes a task. Write a response that appropriately completes the request.
+
+### Instruction:
+Name a cat.
+
+### Response:"""
+WITH_INPUT = (
+    "Below is an instruction that describes a task, paired with an input that provides further context. "
+    """Write a response that appropriately completes the request.
+
+### Instruction:
+Add them.
+
+### Input:
+2 and 3
+
+### Response:"""
+)
+CHOICE = TaskChoice("alpaca", 0, 512, "alpaca", "tatsu-lab/alpaca", tuple(POCKET))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with Alpaca's test and train files."""
+    for split, rows in {"test": DOCUMENTS, "train": [EXAMPLE]}.items():
+        (tmp_path / f"alpaca_{split}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return tmp_path
+
+
+def tasks(data: Path | None, choice: TaskChoice = CHOICE, **changes) -> Tasks:
+    settings = {"data_dir": data, "limit": None, "seed": 1, "chat": None} | changes
+    return Tasks([choice], task_folder=SUITES / "tasks", **settings)
+
+
+# The suites
+
+
+def test_the_suite_of_the_paper():
+    plan = resolve_plan([], "specdecpp", "llama-2-chat-70b-7b", [], "vanilla", None)
+    assert (plan.temperature, plan.top_k, plan.top_p, plan.max_length) == (1.0, 50, 1.0, 512)
+    assert plan.sampling.name == "T=1 top-k=50"
+    assert [(line.task, line.fewshot) for line in plan.tasks] == [("alpaca", 0), ("humaneval", 0), ("gsm8k", 0)]
+    # every text may use all that its prompt leaves of the 512
+    assert all(line.max_new_tokens == 512 for line in plan.tasks)
+    names = ["vanilla", "sps", "specdecpp", "confidence", "cumulative", "entropy", "heuristic", "bandit"]
+    assert [spec.name for spec in plan.methods] == names
+    on_pocket = resolve_plan([], "specdecpp", "pocket", [], "vanilla", None)
+    assert [(line.task, line.fewshot) for line in on_pocket.tasks] == [(name, 0) for name in POCKET]
+
+
+def test_the_frontier_sweeps_both_kinds_of_draft():
+    plan = resolve_plan([], "specdecpp-frontier", "pocket", [], "vanilla", None)
+    assert (plan.temperature, plan.top_k, plan.max_length) == (1.0, 50, 512)
+    found: dict[str, list] = {"sps": [], "specdecpp": []}
+    for spec in plan.methods[1:]:
+        found[spec.method].append(spec.values["gamma" if spec.method == "sps" else "threshold"])
+        assert spec.values["stop_at_eos"] is True
+    assert found == {"sps": [1, 2, 4, 6, 8, 10, 12, 14, 20], "specdecpp": [0.05, 0.1, 0.3, 0.5, 0.7, 0.9]}
+    assert [line.task for line in plan.tasks] == POCKET
+
+
+# Alpaca
+
+
+def test_prompts_and_limits(data):
+    found = tasks(data).requests()
+    assert [one.prompt for one in found] == [BARE, WITH_INPUT]
+    assert {one.max_new_tokens for one in found} == {512} and found[0].until == ("### Instruction:",)
+
+
+def test_shots_come_from_the_training_documents(data):
+    choice = TaskChoice("alpaca", 1, 512, "alpaca", "tatsu-lab/alpaca", None)
+    example = BARE.replace("Name a cat.", "Say hello.") + "\nHello."
+    assert tasks(data, choice).requests()[0].prompt == f"{example}\n\n{BARE}"
+
+
+def test_the_score_is_the_overlap_with_the_reference(data):
+    scores = tasks(data).score({("alpaca", 0): " the cat", ("alpaca", 1): "5"})
+    found = {(one.doc_id, one.metric): one.value for one in scores}
+    assert found[0, "rougeL"] == pytest.approx(0.8)  # 2 of 2 words are right, of 3 wanted
+    assert found[1, "rougeL"] == 1.0 and found[None, "rougeL"] == pytest.approx(0.9)
+    info = config.task_info("alpaca")
+    assert info.metric == "rougeL,none" and "not an accuracy" in info.description
+
+
+def part(instruction: str) -> str:
+    """The split of an instruction, worked out in another way: the hash's first 16 hex digits, in 52 parts."""
+    number = int(hashlib.sha256(instruction.encode("utf-8")).hexdigest()[:16], 16) % 52
+    return (["test"] * 2 + ["validation"] * 10 + ["train"] * 40)[number]
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A data set in one piece, as the hub has it: 520 instructions, each with two inputs."""
+    rows = [{"instruction": f"Do {i}.", "input": text, "output": str(i)} for text in ("", "x") for i in range(520)]
+    asked = []
+
+    def load_dataset(path, split):
+        asked.append((path, split))
+        return datasets.Dataset.from_list(rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return asked
+
+
+@pytest.mark.parametrize("split", [None, "validation", "train"])
+def test_splits_of_the_hubs_data_set(hub, split):
+    """The same instruction is in one split only, whatever its input; and each split is in the data set's own order."""
+    choice = TaskChoice("alpaca", 0, 512, "alpaca", "tatsu-lab/alpaca", None, split)
+    found = tasks(None, choice).requests()
+    wanted = [i for _ in range(2) for i in range(520) if part(f"Do {i}.") == (split or "test")]
+    assert [int(one.prompt.split("Do ")[1].split(".")[0]) for one in found] == wanted
+    assert hub == [("tatsu-lab/alpaca", "train")]
+    share = {None: 2, "validation": 10, "train": 40}[split] / 52
+    assert len(wanted) == pytest.approx(1040 * share, rel=0.35)
+
+
+def test_a_split_that_is_not_there(hub):
+    with pytest.raises(ValueError, match="no documents of a split 'dev'"):
+        tasks(None, TaskChoice("alpaca", 0, 512, "alpaca", "tatsu-lab/alpaca", None, "dev"))
+
+
+def test_a_hub_that_cannot_be_reached_is_told_with_what_helps(monkeypatch):
+    """The data set is split by code of ours, and is still the hub's."""
+
+    def load_dataset(path, split):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(DataUnavailable) as caught:
+        tasks(None)
+    message = str(caught.value)
+    for said in ("tatsu-lab/alpaca", "alpaca_test.jsonl", "--data-dir", "bundled tasks pocket_gsm8k, pocket_math500"):
+        assert said in message
+    assert "\n" not in message
+
+
+# Texts of bounded length
+
+
+def test_a_prompt_leaves_less_room_or_none(data):
+    """By the words of the prompts, 23 and 35 of them: 30 leave 7 and none, 36 leave 13 and 1."""
+    bounded = tasks(data, room=lambda prompt: 30 - len(prompt.split()))
+    (only,) = bounded.requests()
+    assert (only.doc_id, only.max_new_tokens) == (0, 7)
+    assert bounded.left_out == {"alpaca": 1}
+    assert tasks(data, room=lambda prompt: 4000).left_out == {}
+    assert {one.max_new_tokens for one in tasks(data, room=lambda prompt: 4000).requests()} == {512}
+    exact = tasks(data, room=lambda prompt: 36 - len(prompt.split()))
+    assert [one.max_new_tokens for one in exact.requests()] == [13, 1] and exact.left_out == {}
+
+
+def test_documents_without_room_are_not_scored(data):
+    bounded = tasks(data, room=lambda prompt: 30 - len(prompt.split()))
+    assert {one.doc_id for one in bounded.score({("alpaca", 0): "the cat sat"})} == {0, None}
+
+
+def test_a_task_without_any_room_is_refused(data):
+    with pytest.raises(ValueError, match="prompts of alpaca leave no room") as caught:
+        tasks(data, room=lambda prompt: 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_left_out_documents_are_told_in_one_line(monkeypatch, tmp_path, capsys):
+    """And how a run samples, where it does not take the likeliest token."""
+    plan = resolve_plan([], "specdecpp", "pocket", [], "vanilla", 1)
+
+    stored = SimpleNamespace(manifest={"left_out": {"pocket_ruler": 7}}, plan=plan)
+
+    class Summary:
+        errors = pytest.importorskip("pandas").Series([0])
+
+    monkeypatch.setattr(command, "carry_out", lambda plan, folder: True)
+    monkeypatch.setattr(comparison, "StoredRun", lambda folder: stored)
+    monkeypatch.setattr(comparison.comparison, "write_summary", lambda folder: None)
+    monkeypatch.setattr(comparison, "show", lambda folder, format: Summary)
+    assert comparison.finish(command.run(plan, tmp_path / "run", None)) == 0
+    printed = capsys.readouterr().out
+    assert "sampled: T=1 top-k=50" in printed
+    lines = [line for line in printed.splitlines() if "left out" in line]
+    assert len(lines) == 1 and "pocket_ruler: 7 documents" in lines[0] and "512" in lines[0]
+
+
+def test_no_text_of_a_run_is_longer_than_its_suite_allows(tmp_path):
+    """With the bundled pair: prompts of 98, 124, 82 and 103 tokens, and of 112 and more, in 120."""
+    suite = tmp_path / "short.yaml"
+    lines = "{task: pocket_gsm8k, fewshot: 1}, {task: pocket_ruler}"
+    suite.write_text(f"description: d\nlimit: 4\nmax_length: 120\nsampling: {{temperature: 1}}\ntasks: [{lines}]\n")
+    plan = resolve_plan(["sps"], str(suite), "pocket", [], "vanilla", None)
+    assert loop.execute(plan, tmp_path / "run", lambda _: True)
+    run = StoredRun(tmp_path / "run")
+    assert run.manifest["left_out"] == {"pocket_gsm8k": 1, "pocket_ruler": 3}
+    samples = run.samples()
+    samples = samples[~samples.warmup]
+    sizes = {("pocket_gsm8k", 0): 98, ("pocket_gsm8k", 2): 82, ("pocket_gsm8k", 3): 103, ("pocket_ruler", 0): 112}
+    assert set(zip(samples.task, samples.doc_id, strict=True)) == set(sizes)
+    for _, row in samples.iterrows():
+        bound = 120 - sizes[row.task, row.doc_id]
+        assert row.prompt_tokens == 120 - bound and len(row.tokens) <= bound
+        assert row.finish != "length" or len(row.tokens) == bound
+    assert "length" in set(samples.finish)
+    assert run.manifest["generation"]["pocket_gsm8k"]["max_length"] == 120
+    assert set(run.scores().dropna(subset="doc_id").doc_id) == {0, 2, 3}

@@ -1,0 +1,303 @@
+"""The audit finds five seeded defects, passes what is lossless, and knows what it can see."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from scipy import stats as scipy_stats
+from typer import Typer
+from typer.testing import CliRunner
+
+from specbench.base import stats
+from specbench.cli import check
+from specbench.engine import accept as rules
+from specbench.engine.drafters import ModelDrafter
+from specbench.engine.models.pair import Pair
+from specbench.engine.sampling import draw, pick, probabilities
+from specbench.engine.speculate import speculate
+from specbench.engine.types import Draft, Round, Sampling, Stateless
+from specbench.methods.sps import SpS
+from specbench.methods.vanilla import Vanilla
+from specbench.plan import resolve_plan
+from specbench.report.views.audit import details, power
+from specbench.run.divergence import Reference
+from specbench.studies import audit, audit_sampling
+
+DRAWS = 45
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two tiny models of many opinions: draws cost little."""
+    models = {role: oracle.tiny("llama", seed=seed, vocab=12) for role, seed in (("target", 1), ("draft", 2))}
+    tokenizer = SimpleNamespace(decode=lambda ids, **_: "", eos_token_id=None)
+    return Pair("tiny", models, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def documents(pocket):
+    plan = resolve_plan(["sps"], "pocket", "pocket", [], None, 1, None)
+    return audit.prompts_of(plan, pocket)
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    texts = oracle.prompts(4, length=6, seed=3)
+    return [audit_sampling.Prompt("made up", i, [token % 12 for token in text]) for i, text in enumerate(texts)]
+
+
+class WithRule(SpS):
+    """Speculative sampling under another acceptance rule."""
+
+    def __init__(self, target, drafter, gamma, rule):
+        super().__init__(target, drafter, gamma)
+        self.rule = rule
+
+    def rounds(self, prompt, sampling, rng):
+        return speculate(self.target, self.drafter, self.rule, self.gamma, prompt, sampling, rng)
+
+
+class GreedyDrafter(ModelDrafter):
+    """Drafts the likeliest token and says that it was drawn from q."""
+
+    def propose(self, context, gamma, sampling, rng):
+        if sampling.greedy:
+            return super().propose(context, gamma, sampling, rng)
+        scored = self.session.catch_up(context)
+        tokens, probs = [], []
+        for step in range(gamma):
+            tokens.append(scored.logits[-1:].argmax(-1))
+            probs.append(probabilities(scored.logits[-1:], sampling))
+            if step < gamma - 1:
+                scored = self.session.forward(tokens[-1])
+        return Draft(torch.cat(tokens), torch.cat(probs))
+
+
+class NucleusDrafter(ModelDrafter):
+    """Draws from the draft's nucleus and says that it was drawn from all of q: top-p is known to p only."""
+
+    def propose(self, context, gamma, sampling, rng):
+        if sampling.greedy:
+            return super().propose(context, gamma, sampling, rng)
+        scored = self.session.catch_up(context)
+        tokens, probs = [], []
+        for step in range(gamma):
+            token, _ = draw(scored.logits[-1:], sampling, rng)
+            tokens.append(token)
+            probs.append(probabilities(scored.logits[-1:], Sampling(sampling.temperature)))
+            if step < gamma - 1:
+                scored = self.session.forward(token)
+        return Draft(torch.cat(tokens), torch.cat(probs))
+
+
+def without_residual(draft, scored, sampling, rng):
+    """A rejected token is replaced by a draw from p."""
+    verdict = rules.exact(draft, scored, sampling, rng)
+    if sampling.greedy or verdict.accepted == len(verdict.drafted):
+        return verdict
+    p = probabilities(scored.logits[verdict.accepted : verdict.accepted + 1], sampling)
+    return verdict._replace(token=int(pick(p, rng)))
+
+
+def bonus_of_the_row_before(draft, scored, sampling, rng):
+    verdict = rules.exact(draft, scored, sampling, rng)
+    if verdict.accepted < len(verdict.drafted):
+        return verdict
+    token, _ = draw(scored.logits[-2:-1], sampling, rng)
+    return verdict._replace(token=int(token))
+
+
+class ShortCache(Stateless):
+    """After a rejection the target's cache lacks its last token, which is never fed."""
+
+    lossless = True
+    reach = 5
+
+    def __init__(self, target, drafter):
+        self.target, self.drafter = target, drafter
+
+    def rounds(self, prompt, sampling, rng):
+        self.drafter.begin(prompt)
+        token, _ = draw(self.target.restart(prompt).logits, sampling, rng)
+        context = [*prompt, int(token)]
+        yield Round(context[-1:])
+        while True:
+            draft = self.drafter.propose(context, 4, sampling, rng)
+            scored = self.target.forward(torch.cat([torch.tensor(context[-1:]), draft.tokens]))
+            verdict = rules.exact(draft, scored, sampling, rng)
+            rejected = verdict.accepted < len(verdict.drafted)
+            self.target.truncate(len(self.target) - 4 + verdict.accepted - rejected)
+            context += [*verdict.drafted[: verdict.accepted], verdict.token]
+            yield Round([*verdict.drafted[: verdict.accepted], verdict.token], verdict)
+
+
+def defective(pair, name):
+    target, drafter = pair.session("target"), ModelDrafter(pair.session("draft"))
+    return {
+        "draft sampled greedily": lambda: SpS(target, GreedyDrafter(pair.session("draft")), 4),
+        "residual missing": lambda: WithRule(target, drafter, 4, without_residual),
+        "bonus from the wrong row": lambda: WithRule(target, drafter, 4, bonus_of_the_row_before),
+        "cache one token short": lambda: ShortCache(target, drafter),
+        "top-p on p only": lambda: SpS(target, NucleusDrafter(pair.session("draft")), 4),
+    }[name]()
+
+
+def found(pair, prompts, method, draws=DRAWS):
+    (finding,) = audit.audit(pair, {"m": method}, prompts, 48, draws)
+    return finding
+
+
+@pytest.mark.parametrize("name", ["draft sampled greedily", "residual missing", "top-p on p only"])
+def test_defects_of_sampling_are_found(pair, prompts, name):
+    finding = found(pair, prompts, defective(pair, name))
+    assert finding.verdict == "defect" and not finding.failure
+    assert finding.same == finding.documents == 4  # greedy texts cannot tell
+    assert any("not the target's" in line or "cannot be drawn" in line for line in details(finding))
+
+
+class Late(Stateless):
+    """Tests its first draft only behind six tokens."""
+
+    lossless = True
+    reach = 5
+
+    def __init__(self, vanilla, method):
+        self.vanilla, self.method = vanilla, method
+
+    def rounds(self, prompt, sampling, rng):
+        text = []
+        for one in self.vanilla.rounds(prompt, sampling, rng):
+            text += one.tokens
+            yield one
+            if len(text) == 6:
+                break
+        yield from self.method.rounds([*prompt, *text], sampling, rng)
+
+
+def test_a_defect_behind_a_few_rounds_without_a_draft_is_found(pair, prompts):
+    late = Late(Vanilla(pair.session("target")), defective(pair, "draft sampled greedily"))
+    assert found(pair, prompts, late).verdict == "defect"
+    right = SpS(pair.session("target"), ModelDrafter(pair.session("draft")), 4)
+    assert found(pair, prompts, Late(Vanilla(pair.session("target")), right)).verdict == "lossless"
+
+
+@pytest.mark.parametrize("name", ["bonus from the wrong row", "cache one token short"])
+def test_defects_of_the_loop_are_found_greedily(pocket, documents, name):
+    finding = found(pocket, documents, defective(pocket, name), draws=1)
+    assert finding.verdict == "defect" and not finding.failure
+    assert any(one.kind == "bug" for one in finding.leavings)
+    assert any("leaves vanilla at token" in line and "a defect" in line for line in details(finding))
+
+
+def test_a_short_cache_is_found_by_sampling_too(pair, prompts):
+    finding = found(pair, prompts, defective(pair, "cache one token short"), draws=20)
+    assert not all(one.passed for one in finding.sampled)
+
+
+def test_shipped_methods_pass(pair, prompts):
+    methods = {
+        "vanilla": Vanilla(pair.session("target")),
+        "sps": SpS(pair.session("target"), ModelDrafter(pair.session("draft")), 4),
+    }
+    for finding in audit.audit(pair, methods, prompts, 48, DRAWS):
+        assert finding.verdict == "lossless", details(finding)
+        assert audit.agreement(finding) == 1 and len(finding.sampled) == 2
+        assert "a shift of" in power([finding])[0]
+
+
+def test_a_lossy_method_is_no_defect(pocket, documents):
+    method = defective(pocket, "bonus from the wrong row")
+    method.lossless = False
+    finding = found(pocket, documents, method)
+    assert finding.verdict == "lossy by design" and not finding.sampled
+    assert finding.same < finding.documents and audit.agreement(finding) < 1
+
+
+def test_a_method_that_fails_is_a_defect(pair, prompts):
+    class Broken(SpS):
+        def rounds(self, prompt, sampling, rng):
+            yield Round([5])
+            raise RuntimeError("no more")
+
+    finding = found(pair, prompts, Broken(pair.session("target"), ModelDrafter(pair.session("draft")), 4))
+    assert finding.verdict == "defect" and "no more" in details(finding)[0]
+
+
+def run_audit(*options):
+    app = Typer()
+    app.command()(check.audit)
+    return CliRunner().invoke(app, ["--documents", "1", "--length", "24", *options])
+
+
+def test_the_command(tmp_path):
+    out = tmp_path / "audit.json"
+    result = run_audit("--method", "sps", "--method", "csd", "--draws", "3", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert "lossless" in result.output and "lossy by design" in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    kept = json.loads((tmp_path / "audit.json").read_text())
+    assert [row["verdict"] for row in kept["methods"]] == ["lossless", "lossy by design"]
+    assert kept["environment"]["cpu"] and kept["methods"][0]["sampled"][0][
+        "draws"
+    ] == 4 * audit_sampling.POSITIONS * 3 * (audit_sampling.DRAWN_TOKENS - 1)
+
+
+def test_a_defect_is_exit_code_1(monkeypatch):
+    monkeypatch.setattr(audit.prepare, "build", lambda spec, pair, watch: defective(pair, "cache one token short"))
+    assert run_audit("--method", "sps", "--draws", "2").exit_code == 1
+
+
+def test_classes_by_hand(pair):
+    """p = (.5, .3, .2), q = (.2, .7, .1): only token 1 is over-proposed, token 0 is the likeliest."""
+    target, draft = (torch.tensor([values]).log() for values in ([0.5, 0.3, 0.2], [0.2, 0.7, 0.1]))
+    rows, reference = {"target": target, "draft": draft}, Reference(pair, None)
+    for token, kind in ((0, 0), (1, 3), (2, 1)):
+        drawn, probs, impossible = audit_sampling.classify([token], rows, reference, Sampling(1.0))
+        assert (drawn, impossible) == ([kind], 0)
+        assert probs[0].tolist() == pytest.approx([0.5, 0.2, 0.0, 0.3])
+    # The nucleus holds tokens 0 and 1.
+    _, probs, impossible = audit_sampling.classify([2], rows, reference, Sampling(1.0, top_p=0.7))
+    assert impossible == 1 and probs.sum() == pytest.approx(1)
+
+
+def test_chi_square_of_equal_rows_is_pearsons():
+    expected, counts = np.array([0.1, 0.2, 0.3, 0.4]), [15, 15, 40, 30]
+    drawn = np.repeat(np.arange(4), counts)
+    mine = stats.chi_square(drawn, np.tile(expected, (100, 1)), np.array([0.0, 0, 1, 1]), 0.01)
+    theirs = scipy_stats.chisquare(counts, 100 * expected)
+    assert mine.statistic == pytest.approx(theirs.statistic) and mine.p == pytest.approx(theirs.pvalue)
+    assert mine.df == 3
+
+
+def simulated(shift, runs=600, draws=400, level=0.05):
+    """The share of significant tests where every draw has other odds, with `shift` moved to the last class."""
+    rng = np.random.default_rng(1)
+    hits, seen = 0, []
+    for _ in range(runs):
+        expected = rng.dirichlet([2, 3, 2], size=draws)
+        truth = expected * (1 - shift * draws * expected.sum(0)[:2].sum() ** -1 * np.array([1, 1, 0]))
+        truth[:, 2] = 1 - truth[:, :2].sum(1)
+        drawn = (truth.cumsum(1) < rng.random((draws, 1))).sum(1)
+        found = stats.chi_square(drawn, expected, np.array([0.0, 0, 1]), level)
+        hits += found.p < level
+        seen.append(found.detectable)
+    return hits / runs, float(np.mean(seen))
+
+
+def test_false_alarms_are_as_rare_as_said():
+    share, _ = simulated(0.0)
+    assert 0.025 < share < 0.08
+
+
+def test_the_shift_that_is_said_to_be_seen_is_seen_4_times_in_5():
+    _, detectable = simulated(0.0, runs=20)
+    share, _ = simulated(detectable)
+    assert 0.74 < share < 0.86
+
+
+def test_a_certain_target_leaves_nothing_to_test():
+    found = stats.chi_square(np.zeros(5, int), np.tile([1.0, 0.0], (5, 1)), np.array([0.0, 1.0]), 0.01)
+    assert (found.df, found.p) == (0, 1.0)

@@ -1,0 +1,390 @@
+"""Throughput of fixed batches and the cost of serving: texts as decoded one by one, clocks and memory by hand."""
+
+import contextlib
+import io
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+import typer
+from gates import GREEDY
+from test_batch import alone, made, several, slow, text_of, unbatched
+from test_cospec import arbitrator
+from transformers import DynamicCache
+from typer.testing import CliRunner
+
+from specbench import config
+from specbench.base.console import console
+from specbench.cli import serving as cli
+from specbench.config import Setting, UserError, load_method
+from specbench.engine.batch import Batch
+from specbench.engine.session import Session
+from specbench.engine.types import Sampling
+from specbench.methods.cospec import Always, Learned, Never, Random
+from specbench.methods.cospec_arbitrator import (
+    Adapter,
+    find_arbitrator,
+    new_arbitrator,
+    own_parameters,
+    with_backbone,
+    write_arbitrator,
+)
+from specbench.papers import published
+from specbench.papers.cells import labels_of
+from specbench.plan import resolve_plan
+from specbench.report.views.throughput import sentences
+from specbench.results.stored import StoredRun
+from specbench.run import loop
+from specbench.studies import fixed_batch, throughput
+from specbench.studies.fixed_batch import Speculation, decode, speculation
+from specbench.studies.serving import first_token, forwards_a_round, tensor_memory
+from specbench.studies.throughput import Bench
+
+app = typer.Typer()
+app.command()(cli.throughput)
+app.command()(cli.serving)
+THRESHOLD = 0.5
+
+
+def call(*arguments):
+    console.stderr = False
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+# One batch
+
+
+@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+def test_texts_of_a_batch_are_those_of_one_by_one(architecture):
+    policy = arbitrator(architecture)
+    learned = Learned(Session(policy, "arbitrator", vocabulary=1), THRESHOLD)
+    for how, expected in (
+        (None, alone(architecture)),
+        (Speculation(4, Never()), alone(architecture)),
+        (Speculation(4, Always()), [tokens for tokens, _ in unbatched(architecture, Always())]),
+        (Speculation(4, learned, policy), [tokens for tokens, _ in unbatched(architecture, learned)]),
+    ):
+        texts = [text_of(*one) for one in several(architecture)]
+        assert decode(made(architecture), how, texts, GREEDY, 0) > 0
+        assert [text.ending.tokens for text in texts] == expected
+    (prompt, count) = several(architecture)[0]
+    wanted = slow(architecture).rounds(prompt, count, 4, lambda *block: lambda i: True)
+    said = [token for one in wanted for token in one.committed]
+    assert unbatched(architecture, Always())[0][0][1:] == said[: count - 1]
+    assert said[: count - 1] != alone(architecture)[0][1:]  # the arbiters are told apart
+
+
+@pytest.mark.parametrize("how", (None, Speculation(3, Never())), ids=("target", "sps"))
+def test_the_clock_runs_from_the_prefill_to_the_last_end(how, monkeypatch):
+    """A clock that counts forwards: one a token of the longest text, or γ + 1 a round of the text with most rounds."""
+    ticks = []
+    forward = Batch.forward
+
+    def counted(self, *arguments, **named):
+        ticks.append((self.role, len(self)))
+        return forward(self, *arguments, **named)
+
+    monkeypatch.setattr(Batch, "forward", counted)
+    monkeypatch.setattr(fixed_batch, "now", lambda: float(len(ticks)))
+    texts = [text_of(*one) for one in several("llama")]
+    seconds = decode(made("llama"), how, texts, GREEDY, 0)
+    prefills = 1 if how is None else 2
+    assert seconds == len(ticks) - prefills
+    assert seconds == (33 if how is None else 4 * max(len(text.turns) for text in texts))
+    assert {rows for _, rows in ticks[:prefills]} == {4} and ticks[-1][1] < 4  # ended rows were dropped
+
+
+def test_sampled_batches_hang_on_the_seed_alone():
+    def drawn(seed):
+        texts = [text_of(*one) for one in several("llama")]
+        decode(made("llama"), Speculation(4, Random(0.5)), texts, Sampling(1.0), seed)
+        return [text.ending.tokens for text in texts]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+def spec_of(name, **settings):
+    spec = load_method(name)
+    return config.override(spec, {key: Setting(value=value, source="test") for key, value in settings.items()})
+
+
+def test_what_cannot_be_decoded_in_batches_is_said():
+    tiny = made("llama")
+    assert speculation(spec_of("sps", gamma=7), tiny).gamma == 7
+    assert isinstance(speculation(spec_of("cospec", arbiter="random:0.3"), tiny).arbiter, Random)
+    assert not speculation(spec_of("cospec", arbiter="random:0.3"), tiny).repeatable
+    for spec, words in (
+        (spec_of("csd"), "csd cannot be decoded in batches"),
+        (spec_of("cospec", arbiter="oracle"), "arbiter=oracle"),
+        (spec_of("cospec", arbiter="never", candidates="independent"), "in batches candidates is coupled"),
+        (spec_of("sps", length="heuristic"), "in batches length is fixed"),
+        (spec_of("sps", stop_at_eos=True), "in batches stop_at_eos is False"),
+        (spec_of("sps", output="vocabtrim"), "in batches output is full"),
+        (spec_of("cospec"), "no head of cospec ships with made"),
+    ):
+        with pytest.raises(UserError, match=words):
+            speculation(spec, tiny)
+
+
+# Figures
+
+
+def test_figures_are_those_of_the_clock(pocket, monkeypatch):
+    """Batches with made-up seconds and tokens: every document, in batches of every size, by every method alike."""
+    plan = resolve_plan(["sps"], "smoke", "pocket", [], "vanilla", 2, temperature=1.0)
+    bench = Bench(plan, pocket, [1, 3], 2)
+    calls = []
+
+    def pretend(pair, how, texts, sampling, seed):
+        calls.append((how is None, [tuple(text.prompt) for text in texts], seed))
+        for text in texts:
+            text.commit([5] * 9)  # as many as the warm-up lets pass, or all
+        return float(len(texts)) * (0.5 if how is None else 0.25) * (1 + seed % 2)
+
+    monkeypatch.setattr(throughput, "decode", pretend)
+    advanced = []
+    bench.carry_out(advanced.append)
+    assert sum(advanced) == bench.total == 4 + 2 * (4 + 2)
+    found = bench.result()
+    for row in found.table.to_dict("records"):
+        batches = {1: 4, 3: 2}[row["batch"]]
+        assert (row["batches"], row["texts"]) == (batches, batches * row["batch"])
+        assert row["tokens"] == 8 * row["texts"]  # the first is the prefill's
+        a_token = (0.5 if row["method"] == "vanilla" else 0.25) * 1.5 / 8  # seeds are odd and even by turns
+        assert row["tokens_per_s"] == pytest.approx(1 / a_token)
+        assert row["compared"] == 0  # sampled texts are not compared
+        if row["method"] == "sps":
+            assert [row[key] for key in ("speedup", "speedup_low", "speedup_high")] == pytest.approx([2, 2, 2])
+        else:
+            assert math.isnan(row["speedup"])
+    timed = calls[4:]
+    for one, other in zip(timed[::2], timed[1::2], strict=True):
+        assert one[1:] == other[1:] and one[0] != other[0]
+    assert len({one[0] for one in timed[::2]}) == 2  # now the one comes first, now the other
+    every = {tuple(prompt) for prompt in bench.prompts}
+    assert len(every) == 4
+    for size in (1, 3):
+        assert {prompt for _, prompts, _ in timed if len(prompts) == size for prompt in prompts} == every
+    assert sentences(found) == ["sps: faster than the target alone at batch 1, 3."]
+
+
+def test_a_lossless_text_that_is_another_is_found(pocket, monkeypatch):
+    plan = resolve_plan(["sps"], "smoke", "pocket", [], "vanilla", 1)
+    bench = Bench(plan, pocket, [2], 2)
+
+    def pretend(pair, how, texts, sampling, seed):
+        for text in texts:
+            at = next(i for i, prompt in enumerate(bench.prompts) if prompt is text.prompt)
+            said = list(bench.alone["vanilla"][at])
+            if how and at == 0:
+                said[2] = 7 if said[2] != 7 else 8
+            text.commit(said)
+        return 1.0
+
+    monkeypatch.setattr(throughput, "decode", pretend)
+    bench.carry_out(lambda count: None)
+    found = bench.result()
+    rows = found.table.set_index("method")
+    assert rows.equal.to_dict() == {"vanilla": 4, "sps": 2} and rows.compared.to_dict() == {"vanilla": 4, "sps": 4}
+    assert found.bugs == len(found.divergences) == 2 and {one["at"] for one in found.divergences} == {2}
+
+
+# The commands
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, pocket) -> Path:
+    """An arbitrator of the bundled pair, drawn at random, that says it was reinforced."""
+    both = with_backbone(pocket, "draft")
+    model = new_arbitrator(both.models["draft"], Adapter(rank=4, alpha=8), seed=0)
+    rng = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in own_parameters(model).items():
+            parameter.copy_(torch.randn(parameter.shape, generator=rng) * (0.1 if "lora" in name else 0.3))
+    path = tmp_path_factory.mktemp("arbitrator") / "a.safetensors"
+    facts = {"rank": 4, "alpha": 8, "stage": "rl", "group": 12, "prompts": 16}
+    write_arbitrator(path, model, both, facts)
+    return path
+
+
+def test_throughput_of_the_bundled_pair(trained, tmp_path):
+    out = tmp_path / "cospec-table9.csv"
+    given = [
+        "--suite",
+        "smoke",
+        "--limit",
+        1,
+        "--batch",
+        "2,3",
+        "--batches",
+        2,
+        "--set",
+        f"cospec.arbitrator={trained}",
+    ]
+    methods = ["--method", "cospec", "--method", "sps", "--set", "sps.gamma=3"]
+    result = call("throughput", *given, *methods, "--out", out, "--format", "json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout[result.stdout.index("{") :])
+    rows = {(one["batch"], one["method"]): one for one in told["table"]}
+    assert list(rows) == [(size, name) for size in (2, 3) for name in ("vanilla", "cospec", "sps")]
+    for (size, name), one in rows.items():
+        assert (one["texts"], one["compared"], one["equal"]) == (2 * size,) * 3
+        assert one["tokens"] == rows[size, "vanilla"]["tokens"] or name == "cospec"
+        assert one["tokens_per_s"] == pytest.approx(one["tokens"] / one["seconds"])
+        assert (one["tau"] == 1) == (name == "vanilla")
+    assert told["divergences"] == [] and told["settings"]["sps"]["gamma"] == 3
+    figures = {(one.method, one.setting, one.metric): one for one in published.read_figures(out)}
+    known = {(m, f"batch_size={n}", "Throughput") for m in ("Target only", "CoSpec") for n in (2, 3)}
+    assert figures.keys() == known | {("CoSpec", f"batch_size={n}", "Speedup") for n in (2, 3)}
+    (paper,) = published.papers(["cospec"])
+    printed = {one.key("") for one in paper.figures(9)}
+    assert {one.key("") for one in figures.values() if one.setting == "batch_size=2"} <= printed
+    assert {one.unit for one in figures.values()} == {"tokens/s", "x"}
+    assert float(figures["CoSpec", "batch_size=3", "Speedup"].value) == pytest.approx(
+        rows[3, "cospec"]["speedup"], rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--batch", "0,2"), "batches have at least one text"),
+        (("--batch", "two"), "write whole numbers"),
+        (("--method", "csd"), "csd cannot be decoded in batches"),
+        (("--set", "cospec.arbitrator=nowhere"), "there is no head nowhere"),
+        (("--out", "nowhere/t.csv"), "there is no folder nowhere"),
+    ],
+)
+def test_wrong_requests_are_one_line(options, words):
+    result = call("throughput", "--suite", "smoke", "--limit", 1, *options)
+    assert result.exit_code == 2 and words in result.stderr and len(result.stderr.strip().splitlines()) == 1
+
+
+def test_only_methods_with_the_papers_settings_have_its_labels():
+    specs = [
+        spec_of("vanilla"),
+        spec_of("sps", gamma=25).model_copy(update={"name": "sps[gamma=25]"}),
+        spec_of("sps", gamma=4),
+        spec_of("cospec", arbiter="always"),
+        spec_of("cospec", arbitrator="mine").model_copy(update={"name": "mine"}),
+        spec_of("cospec", threshold=0.5).model_copy(update={"name": "lower"}),
+        spec_of("eagle3"),
+    ]
+    expected = {"vanilla": "Target only", "mine": "CoSpec"}
+    assert labels_of(specs, "pocket", 9) == expected
+    assert labels_of(specs, "pocket", 11) == {**expected, "sps[gamma=25]": "SpS", "eagle3": "EAGLE-3"}
+
+
+# Serving
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, trained) -> StoredRun:
+    folder = tmp_path_factory.mktemp("serving") / "run"
+    plan = resolve_plan(
+        ["sps", "cospec"], "smoke", "pocket", ["sps.gamma=25", f"cospec.arbitrator={trained}"], "vanilla", 2
+    )
+    with contextlib.redirect_stderr(io.StringIO()):
+        loop.execute(plan, folder, lambda _: True)
+    return StoredRun(folder)
+
+
+def bytes_of(model) -> int:
+    unique = {one.data_ptr(): one.numel() * one.element_size() for one in [*model.parameters(), *model.buffers()]}
+    return sum(unique.values())
+
+
+def test_memory_is_that_of_weights_and_caches(run, pocket, trained, tmp_path):
+    out = tmp_path / "t11.csv"
+    result = call("serving", run.folder, "--out", out, "--format", "json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout[result.stdout.index("{") :])
+    rows = {one["method"]: one for one in told["table"]}
+    target, draft = (pocket.models[role] for role in ("target", "draft"))
+
+    def a_token(model) -> int:
+        c = model.config
+        return 2 * 4 * c.num_hidden_layers * c.num_key_value_heads * (c.hidden_size // c.num_attention_heads)
+
+    found, _ = find_arbitrator(str(trained), with_backbone(pocket, "draft"))
+    arbitrator_own = sum(one.numel() * 4 for one in own_parameters(found).values())
+    assert [rows[name]["target"] for name in rows] == [bytes_of(target)] * 3
+    assert [rows[name]["draft"] for name in rows] == [0, bytes_of(draft), bytes_of(draft)]
+    assert arbitrator_own <= rows["cospec"]["own"] < arbitrator_own + 20_000
+    assert rows["vanilla"]["own"] < 20_000 and rows["sps"]["own"] < 20_000
+    samples = run.samples()
+    samples = samples[~samples.warmup]
+    lengths = samples.prompt_tokens + samples.tokens.str.len()
+    assert told["tokens"] == lengths[samples.method == "vanilla"].max()
+    assert rows["vanilla"]["cache"] == a_token(target) * (told["tokens"] - 1)  # the last token is never read
+    for name, per_token in (
+        ("sps", a_token(target) + a_token(draft)),
+        ("cospec", a_token(target) + 2 * a_token(draft)),
+    ):
+        assert rows[name]["cache"] > (per_token * 100 if told["tokens"] > 130 else per_token * 30)
+        assert rows[name]["cache"] < per_token * (lengths.max() + 60)
+    for one in rows.values():
+        assert one["total"] == sum(one[part] for part in ("target", "draft", "own", "cache")) and one["peak"] is None
+    figures = {(one.method, one.metric): float(one.value) for one in published.read_figures(out)}
+    assert figures["SpS", "Serving memory"] == pytest.approx(rows["sps"]["total"] * 1e-9, rel=1e-5)
+    assert figures["CoSpec", "RL rollouts per prompt"] == 12 and figures["CoSpec", "Prompts per update"] == 16
+    assert figures["CoSpec", "Time to first token overhead"] == pytest.approx(
+        100 * (rows["cospec"]["first_token"] - 1), rel=1e-5
+    )
+    (paper,) = published.papers(["cospec"])
+    printed = {one.key("") for one in paper.figures(11)}
+    extra = {key for key in figures if not any(one[3] == key[0] and one[5] == key[1] for one in printed)}
+    assert extra == {("SpS", "Time to first token overhead")}
+    told = call("serving", run.folder)
+    assert told.exit_code == 0 and "first token [95 %]" in told.output and "0 (base)" in told.output
+
+
+def test_forwards_a_round_are_counted(run):
+    rounds = run.rounds().to_table().to_pandas()
+    mine = rounds[(rounds.method == "cospec") & ~rounds.warmup & (rounds["round"] > 0)]
+    asked = sum(1 for d, t in zip(mine.draft_tokens, mine.target_tokens, strict=True) if list(d) != list(t))
+    assert forwards_a_round(run) == {"cospec": pytest.approx(asked / len(mine))} and asked
+
+
+def test_each_tensor_counts_once_however_it_is_reached():
+    shared, hidden, cached = torch.zeros(10), torch.zeros(7), torch.zeros(1, 1, 4, 3)
+    cache = DynamicCache()
+    cache.update(cached, cached.clone(), 0)
+    linear = torch.nn.Linear(3, 2)
+
+    class Slotted:
+        __slots__ = ("inner",)
+
+    slotted = Slotted()
+    slotted.inner = torch.zeros(5)
+
+    def closed():
+        return hidden
+
+    root = SimpleNamespace(one=[shared, shared[:3]], two={"a": (linear, closed)}, three=slotted, four=cache, up=None)
+    root.up = root  # a circle
+    found, of_cache = tensor_memory(root)
+    assert sum(found.values()) == 4 * (10 + (6 + 2) + 7 + 5 + 24)
+    assert sum(found[key] for key in of_cache) == 4 * 24
+
+
+def test_the_first_token_is_late_by_the_median_of_ratios():
+    """Nine documents: the exact 95 % interval of a median is from the second to the eighth (binomial, 96.1 %)."""
+    ratios = [1.9, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8]
+    rows = []
+    for doc, ratio in enumerate(ratios):
+        for repeat in (0, 1):
+            base = 0.01 * (doc + 1) * (1 + repeat)
+            facts = {"task": "a", "doc_id": doc, "repeat": repeat}
+            rows.append(facts | {"method": "vanilla", "prefill_seconds": base})
+            rows.append(facts | {"method": "other", "prefill_seconds": base * ratio})
+    rows.append({"task": "b", "doc_id": 0, "repeat": 0, "method": "other", "prefill_seconds": 9.0})  # unpaired
+    found, documents = first_token(pd.DataFrame(rows), "vanilla", "other")
+    assert documents == 9 and (found.value, found.low, found.high) == pytest.approx((1.5, 1.2, 1.8))
+    few, documents = first_token(pd.DataFrame(rows[:4]), "vanilla", "other")
+    assert few.value == pytest.approx(1.9) and documents == 1 and math.isnan(few.low)
+    assert first_token(pd.DataFrame(rows), "vanilla", "none")[1] == 0

@@ -1,0 +1,603 @@
+"""What the doctor finds: every check made to fail by a fake, and quiet where all is well or nothing is told."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from oracle import tiny
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from specbench.base import environment
+from specbench.base.console import console
+from specbench.config import ModelSpec, PairSpec, UserError
+from specbench.engine import clock
+from specbench.engine.models.pair import Pair, load_pair
+from specbench.run import machine as doctor_machine
+from specbench.studies import doctor, doctor_pair
+from specbench.studies.doctor import Finding
+from specbench.tasks.harness import Request
+
+UNKNOWN = "unknown on this system"
+CPU = "sys/devices/system/cpu"
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Make a machine of files: a function of {path: text}. It has 8 CPUs, and torch 2 threads."""
+    monkeypatch.setattr(doctor_machine, "ROOT", tmp_path)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr(doctor_machine, "_usable_cpus", lambda: set(range(8)))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+
+    def make(files: dict[str, str]) -> Path:
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text + "\n")
+        return tmp_path
+
+    return make
+
+
+def topology(cores: int, cpus: int) -> dict[str, str]:
+    """CPUs dealt to the cores of one package."""
+    files = {f"{CPU}/cpu{i}/topology/core_id": str(i % cores) for i in range(cpus)}
+    return files | {f"{CPU}/cpu{i}/topology/physical_package_id": "0" for i in range(cpus)}
+
+
+# The machine
+
+
+def test_a_machine_that_tells_nothing_is_well(machine, monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "load", lambda: (_ for _ in ()).throw(OSError()))
+    monkeypatch.setattr(environment, "temperature_c", lambda: None)
+    monkeypatch.setenv("PATH", "")
+    machine({})
+    found = {one.check: one for one in doctor.machine_findings(tmp_path)}
+    assert {one.level for one in found.values()} == {"ok"}
+    unknown = {"CPU limit", "load", "clock", "temperature", "memory"}
+    assert {name for name, one in found.items() if UNKNOWN in one.message} == unknown
+    assert doctor_machine.quick_lines(tmp_path) == []
+
+
+def test_the_machine_is_looked_at_quickly(tmp_path):
+    began = time.process_time()
+    doctor.machine_findings(tmp_path)
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    ("count", "cores", "usable", "level", "remedy"),
+    [
+        (4, 4, 8, "ok", ""),
+        (1, 4, 8, "ok", ""),
+        (8, 4, 8, "warning", "OMP_NUM_THREADS=4"),  # two threads of a core
+        (4, 4, 2, "warning", "OMP_NUM_THREADS=2"),  # pinned to two CPUs
+        (8, None, 8, "ok", ""),
+        (9, None, 8, "warning", "OMP_NUM_THREADS=8"),
+    ],
+)
+def test_threads(machine, monkeypatch, count, cores, usable, level, remedy):
+    machine(topology(cores, 8) if cores else {})
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    monkeypatch.setattr(doctor_machine, "_usable_cpus", lambda: set(range(usable)))
+    found = doctor_machine.threads()
+    assert found.level == level and remedy in found.remedy and bool(found.remedy) == (level != "ok")
+
+
+@pytest.mark.parametrize(
+    ("files", "level", "words"),
+    [
+        ({"sys/fs/cgroup/cpu.max": "max 100000"}, "ok", "none"),
+        ({"sys/fs/cgroup/cpu.max": "800000 100000"}, "ok", "none"),
+        ({"sys/fs/cgroup/cpu.max": "200000 100000"}, "ok", "2 of 8"),
+        ({"sys/fs/cgroup/cpu.max": "150000 100000"}, "warning", "1.5 of 8"),
+        ({"sys/fs/cgroup/cpu.max": "50000 100000"}, "warning", "one CPU or more"),
+        (
+            {
+                "proc/self/cgroup": "0::/box/inner",
+                "sys/fs/cgroup/box/inner/cpu.max": "max 100000",
+                "sys/fs/cgroup/box/cpu.max": "100000 100000",
+            },
+            "warning",
+            "1 of 8",
+        ),
+        ({"proc/self/cgroup": "0::/box", "sys/fs/cgroup/other/cpu.max": "1000 100000"}, "ok", UNKNOWN),
+        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, "ok", "none"),
+        (
+            {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"},
+            "warning",
+            "OMP_NUM_THREADS=1",
+        ),
+    ],
+)
+def test_cpu_limit(machine, files, level, words):
+    machine(files)
+    found = doctor_machine.cpu_limit()
+    assert found.level == level and words in f"{found.message} {found.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("load", "running", "own", "level"),
+    [
+        (7.5, 3, "S", "warning"),
+        (7.5, 1, "R", "ok"),  # what ran in the last minute has ended
+        (7.5, 2, "S", "warning"),
+        (3.9, 9, "R", "ok"),
+    ],
+)
+def test_load(machine, monkeypatch, load, running, own, level):
+    machine({"proc/loadavg": f"{load} 1.0 1.0 {running}/900 77", "proc/self/task/7/stat": f"7 (a) b) {own} 1 7"})
+    monkeypatch.setattr(environment, "load", lambda: load)
+    assert doctor_machine.busy().level == level
+
+
+@pytest.mark.parametrize(
+    ("governor", "driver", "boost", "level", "words"),
+    [
+        ("performance", "acpi-cpufreq", None, "ok", "governor performance"),
+        ("powersave", "intel_pstate", {"intel_pstate/no_turbo": "0"}, "ok", "turbo on"),
+        ("schedutil", "acpi-cpufreq", {"cpufreq/boost": "0"}, "ok", "turbo off"),
+        ("powersave", "acpi-cpufreq", None, "warning", "powersave holds"),
+        ("userspace", "acpi-cpufreq", None, "warning", "userspace holds"),
+    ],
+)
+def test_clock(machine, governor, driver, boost, level, words):
+    folder = f"{CPU}/cpu0/cpufreq"
+    boost_files = {f"{CPU}/{name}": text for name, text in (boost or {}).items()}
+    machine({f"{folder}/scaling_governor": governor, f"{folder}/scaling_driver": driver, **boost_files})
+    found = doctor_machine.clock()
+    assert found.level == level and words in found.message
+
+
+def test_battery(machine):
+    supply = "sys/class/power_supply"
+    machine({f"{supply}/mouse/{name}": text for name, text in BATTERY.items()} | {f"{supply}/mouse/scope": "Device"})
+    assert doctor_machine.power().level == "ok"
+    machine({f"{supply}/BAT0/{name}": text for name, text in BATTERY.items()})
+    assert doctor_machine.power().level == "warning"
+    machine({f"{supply}/BAT0/status": "Charging"})
+    assert doctor_machine.power().level == "ok"
+
+
+BATTERY = {"type": "Battery", "status": "Discharging"}
+
+
+@pytest.mark.parametrize(("degrees", "level"), [(60, "ok"), (95, "warning"), (6553, "ok"), (-273, "ok")])
+def test_temperature(monkeypatch, degrees, level):
+    monkeypatch.setattr(environment, "temperature_c", lambda: degrees)
+    assert doctor_machine.heat().level == level
+
+
+@pytest.mark.parametrize(
+    ("available", "free", "level"), [(8_000_000, 0, "ok"), (900_000, 2_000_000, "ok"), (900_000, 500_000, "warning")]
+)
+def test_swap_matters_where_memory_is_short(machine, available, free, level):
+    sizes = {"MemTotal": 16_000_000, "MemAvailable": available, "SwapTotal": 2_000_000, "SwapFree": free}
+    machine({"proc/meminfo": "\n".join(f"{name}:   {kb} kB" for name, kb in sizes.items()) + "\nHugePages_Total:  0"})
+    assert doctor_machine.memory().level == level
+
+
+def test_timer(machine, monkeypatch):
+    assert doctor_machine.timer().level == "ok"
+    machine({"sys/devices/system/clocksource/clocksource0/current_clocksource": "acpi_pm"})
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(doctor_machine, "now", lambda: (next(ticks) // 50) * 1e-3)  # coarse
+    found = doctor_machine.timer()
+    assert found.level == "warning" and "1000 µs" in found.message and "acpi_pm" in found.message
+    monkeypatch.setattr(doctor_machine, "now", lambda: next(ticks) * 8e-6)  # fine, but slow to read
+    assert doctor_machine.timer().level == "warning"
+    monkeypatch.setattr(doctor_machine, "now", lambda: 5.0)
+    assert doctor_machine.timer().level == "warning"
+
+
+def test_torch_without_cuda_beside_a_gpu(machine, monkeypatch):
+    machine({"proc/driver/nvidia/gpus/0000:01:00.0/information": "Model: H100"})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "without CUDA" in doctor_machine.torch_build().message
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert "cannot use it" in doctor_machine.torch_build().message
+    assert doctor_machine.torch_build("cpu").level == "ok"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert doctor_machine.torch_build().level == "ok"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert doctor_machine.torch_build().level == "ok"
+
+
+def test_torch_without_fast_kernels(machine, monkeypatch):
+    machine({})
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert doctor_machine.torch_build().level == "ok", "oneDNN is enough"
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert doctor_machine.torch_build().level == "warning"
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    assert doctor_machine.torch_build().level == "ok", "torch has other kernels there"
+
+
+SMI = """#!/bin/sh
+case "$*" in
+*clocks_event_reasons*) [ -n "$OLD_DRIVER" ] && { echo 'Field "clocks_event_reasons.active" is not valid'; exit 2; } ;;
+esac
+cat "$SMI_ROWS"
+"""
+IDLE = "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 0, 4, 31, 0x0000000000000001"
+HOT = "1, GPU-bbbb, NVIDIA H100 80GB HBM3, 97, 60123, 88, 0x0000000000000024"
+
+
+@pytest.fixture
+def smi(tmp_path, monkeypatch):
+    """An nvidia-smi that prints the given rows."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(SMI)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("SMI_ROWS", str(tmp_path / "rows"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return lambda *rows: (tmp_path / "rows").write_text("".join(f"{row}\n" for row in rows))
+
+
+def test_gpu(smi, monkeypatch):
+    def found(device: str) -> Finding:
+        return doctor_machine.gpu(doctor_machine.read_gpus(device))
+
+    smi(IDLE, HOT)
+    assert found("auto").level == "ok" and "31 °C" in found("auto").message
+    hot = found("cuda:1")
+    assert hot.level == "warning" and hot == found("spread")
+    assert "GPU 1 is busy (97 %)" in hot.message and "58.7 GiB" in hot.message and "power cap, heat" in hot.message
+    for visible in ("1", "1,0", "GPU-bbbb"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert found("auto") == hot, "the first GPU that torch sees"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert found("auto").level == "ok"
+
+
+def test_gpu_of_an_old_driver_and_one_that_tells_nothing(smi, monkeypatch):
+    monkeypatch.setenv("OLD_DRIVER", "1")
+    smi(HOT)
+    assert doctor_machine.gpu(doctor_machine.read_gpus()).level == "warning"
+    smi("0, GPU-aaaa, NVIDIA A100-SXM4-40GB MIG 1g.5gb, [N/A], [N/A], [N/A], [N/A]")
+    assert doctor_machine.gpu(doctor_machine.read_gpus()).level == "ok"
+    smi("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+    assert doctor_machine.read_gpus() == []
+
+
+def test_disk(tmp_path, monkeypatch):
+    folder = tmp_path / "runs" / "one"
+    for free, level in ((50 * 2**30, "ok"), (500 * 2**20, "warning"), (50 * 2**20, "error")):
+        monkeypatch.setattr(shutil, "disk_usage", lambda place, free=free: shutil._ntuple_diskusage(0, 0, free))
+        assert doctor_machine.disk(folder).level == level
+        assert len(doctor_machine.quick_lines(folder)) >= (level == "warning")
+    monkeypatch.setattr("os.access", lambda place, mode: Path(place) != tmp_path)
+    found = doctor_machine.disk(folder)
+    assert found.level == "error" and str(tmp_path) in found.message
+
+
+def test_quick_lines_tell_the_remedy_in_one_line(machine, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    machine({})
+    line = next(line for line in doctor_machine.quick_lines(tmp_path) if "threads" in line)
+    assert line.startswith("warning: threads: torch starts 64 threads") and line.endswith("set OMP_NUM_THREADS=8")
+    assert "\n" not in line
+
+
+# A pair
+
+
+def words(count: int = 90, *, bos: str | None = None, ends: bool = False) -> PreTrainedTokenizerFast:
+    """A word tokenizer; `bos` is put before every text, `ends` puts the end token (1) behind it."""
+    raw = Tokenizer(models.WordLevel({"<u>": 0, "</s>": 1, "<s>": 2} | {f"w{i}": i for i in range(3, count)}, "<u>"))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    template = f"{bos} $A" if bos else "$A </s>" if ends else "$A"
+    raw.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<s>", 2), ("</s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token=bos, eos_token="</s>", unk_token="<u>")
+
+
+def pair(tokenizer: PreTrainedTokenizerFast | None = None, **changed) -> Pair:
+    return Pair("tiny", {"target": tiny("llama", 1), "draft": tiny("llama", 2), **changed}, tokenizer or words())
+
+
+def request(prompt: str, doc_id: int = 0, task: str = "sums", until: tuple[str, ...] = (), most: int = 20) -> Request:
+    return Request(task, doc_id, prompt, until, most, "", "")
+
+
+def test_the_bundled_pair_is_well(pocket):
+    found = doctor.pair_findings(pocket, [request("Question: 1+1?\nAnswer:", until=("Question:", "\n\n"))])
+    assert {one.level for one in found} == {"ok"}, found
+    assert len({one.check for one in found}) == len(found) == 8
+    assert "'Question:' 1" in next(one for one in found if one.check == "stop strings").message
+
+
+def test_tokens_that_a_model_does_not_know():
+    assert doctor_pair.vocabulary(pair()).level == "ok"
+    assert "beyond 96" in doctor_pair.vocabulary(pair(target=tiny("llama", vocab=128))).message
+    found = doctor_pair.vocabulary(pair(words(97)))
+    assert found.level == "error" and "97 tokens" in found.message and "96" in found.message
+
+
+@pytest.mark.parametrize(
+    ("bos", "template", "level", "text"),
+    [
+        (None, None, "ok", "none"),
+        ("<s>", "{{ messages[0].content }}", "ok", "there is one"),
+        ("<s>", "<s> {{ messages[0].content }}", "ok", "become one"),
+        ("<s>", "<s> <s> {{ messages[0].content }}", "error", "twice"),
+        (None, "{{ raise_exception('no') }}", "warning", "fails"),
+    ],
+)
+def test_chat_template(bos, template, level, text):
+    tokenizer = words(bos=bos)
+    tokenizer.chat_template = template
+    found = doctor_pair.chat_template(pair(tokenizer))
+    assert found.level == level and text in found.message
+    assert ("become one" in found.message) == (text == "become one")
+
+
+def test_an_end_token_behind_every_prompt():
+    assert doctor_pair.prompt_ends(pair()).level == "ok"
+    found = doctor_pair.prompt_ends(pair(words(ends=True)))
+    assert found.level == "error" and "</s>" in found.message
+
+
+def test_a_stop_string_that_is_a_special_token():
+    tokenizer = words()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
+    one = pair(tokenizer)
+    prompts = [request("w5", until=("</s>", "<turn>"))]
+    found = doctor_pair.stop_strings(one, prompts)
+    assert found.level == "warning" and "<turn> (90)" in found.message and "</s>" not in found.message
+    one.models["target"].generation_config.eos_token_id = [1, 90]
+    assert doctor_pair.stop_strings(Pair("tiny", one.models, tokenizer), prompts).level == "ok"
+    assert doctor_pair.stop_strings(one, []).level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("token", "stop", "over"),
+    [
+        ("\n\n", "\n\n", False),
+        ("\n", "\n\n", False),
+        ("\n\n\n", "\n\n", True),
+        (".\n", "\n\n", True),
+        ("\n    ", "\n\n", True),
+        ("Question", "Question:", False),
+        (":", "Question:", False),
+        (" Question", "Question:", True),
+        (":)", "Question:", True),
+        ("answer", "Question:", False),
+        ("", "Question:", False),
+    ],
+)
+def test_tokens_over_the_edge_of_a_stop_string(token, stop, over):
+    assert doctor_pair.reaches_over(token, stop) == over
+
+
+def test_stop_strings_inside_tokens_are_counted():
+    found = doctor_pair.stop_strings(pair(), [request("w5", until=("w1",)), request("w5", until=("w77",))])
+    assert found.level == "ok" and "'w1' 10" in found.message, "w10 to w19"
+    assert "w77" not in found.message
+
+
+def test_a_cache_that_does_not_roll_back():
+    assert doctor_pair.cache(pair()).level == "ok"
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        "mamba", vocab_size=96, hidden_size=32, num_hidden_layers=2, state_size=8
+    )
+    found = doctor_pair.cache(pair(draft=AutoModelForCausalLM.from_config(config).eval()))
+    assert found.level == "error" and found.message.startswith("draft: MambaForCausalLM")
+
+
+@pytest.mark.parametrize(("length", "level"), [(220, "ok"), (221, "warning"), (235, "warning"), (236, "error")])
+def test_context(length, level):
+    """256 positions, 20 new tokens, and 16 wanted for a draft."""
+    found = doctor_pair.context(pair(), [request("w5"), request("w5 " * length, doc_id=7)])
+    assert found.level == level and "document 7" in found.message
+    assert doctor_pair.context(pair(), []).level == "ok"
+
+
+def test_draft_speed(pocket):
+    def found(draft: float | None, target: float | None = 0.01) -> Finding:
+        return doctor_pair.draft_speed({"target": target, "draft": draft})
+
+    assert found(0.005).level == "ok" and "0.50" in found(0.005).message
+    assert found(0.006).level == "warning" and "below 1.7" in found(0.006).message
+    assert found(0.02).level == "warning" and "only lose" in found(0.02).message
+    assert found(None, None).level == "ok"
+    assert doctor_pair.draft_speed({"target": 0.01}).level == "ok"
+    swapped = Pair("swapped", {"target": pocket.models["draft"], "draft": pocket.models["target"]}, pocket.tokenizer)
+    measured = {one.check: one for one in doctor.pair_findings(swapped)}["draft speed"]
+    assert measured.level == "warning" and "only lose" in measured.message
+
+
+def test_what_watching_costs(monkeypatch):
+    assert 0 <= doctor_pair.watching_seconds(torch.device("cpu")) < 1e-3
+    times = {"target": 0.004, "draft": 0.001}
+    for cost, level, share in ((1e-5, "ok", "1.00%"), (5e-5, "warning", "5.00%")):
+        monkeypatch.setattr(doctor_pair, "watching_seconds", lambda device, cost=cost: cost)
+        found = doctor_pair.instrument(pair(), times)
+        assert found.level == level and share in found.message
+    assert doctor_pair.instrument(pair(), {"target": None}).level == "ok"
+
+
+def test_a_slow_watch_is_noticed(monkeypatch):
+    class Slow(clock.Stopwatch):
+        def forward(self, model: str, width: int, context: int) -> clock.Stopwatch:
+            time.sleep(1e-4)
+            return super().forward(model, width, context)
+
+    monkeypatch.setattr(doctor_pair, "Stopwatch", Slow)
+    monkeypatch.setattr(doctor_pair, "TRIAL", 20)
+    assert doctor_pair.watching_seconds(torch.device("cpu")) >= 1e-4
+
+
+# A suite
+
+STORIES = {
+    0: "Ann has three apples and buys four more. How many apples has she now?",
+    1: "A train leaves at noon and drives for two hours at 60 km/h. How far?",
+    2: "Ben reads ten pages a day. In how many days does he read 70 pages?",
+}
+SHOT = "Question: {}\nAnswer: 7\n\n"
+OTHER = SHOT.format("Carl sells five cakes at 2 dollars each. What does he earn?")
+
+
+def prompts(shots: dict[int, str], head: str = "") -> tuple[list[Request], list[Request]]:
+    bare = [request(f"{head}Question: {text}\nAnswer:", at) for at, text in STORIES.items()]
+    shown = [request(f"{head}{shots[at]}Question: {text}\nAnswer:", at) for at, text in STORIES.items()]
+    return shown, bare
+
+
+@pytest.mark.parametrize("head", ["", "Solve these.\n\n"])
+def test_few_shot_examples_of_evaluated_documents(head):
+    assert doctor_pair.few_shot(*prompts(dict.fromkeys(STORIES, ""), head)).message == "no examples"
+    clean = doctor_pair.few_shot(*prompts(dict.fromkeys(STORIES, OTHER), head))
+    assert clean.level == "ok" and clean.message != "no examples"
+    alike = SHOT.format("Ann has three apples and buys four more. What do they weigh?")
+    assert doctor_pair.few_shot(*prompts(dict.fromkeys(STORIES, alike), head)) == clean, "it only begins like one"
+    for at in STORIES:  # its own example, or one of another prompt
+        shots = dict.fromkeys(STORIES, OTHER) | {at: OTHER + SHOT.format(STORIES[1])}
+        found = doctor_pair.few_shot(*prompts(shots, head))
+        assert found.level == "error" and "sums: 1 of 3 evaluated documents (1)" in found.message
+    shots = dict.fromkeys(STORIES, "".join(SHOT.format(text) for text in STORIES.values()))
+    assert "3 of 3 evaluated documents (0, 1, 2)" in doctor_pair.few_shot(*prompts(shots, head)).message
+
+
+def test_short_documents_are_not_mistaken_for_parts_of_others():
+    def found(shot: str) -> Finding:
+        shown = [request(f"Q: {shot}\nA: 9\n\nQ: {q}\nA:", at) for at, q in enumerate(("1+1", "2+3"))]
+        return doctor_pair.few_shot(shown, [request(f"Q: {q}\nA:", at) for at, q in enumerate(("1+1", "2+3"))])
+
+    assert found("5+4").level == "ok"
+    assert found("11+1").level == "ok"
+    assert found("1+1").level == "error"
+
+
+def test_tasks_are_looked_at_one_by_one():
+    shown, bare = prompts(dict.fromkeys(STORIES, OTHER))
+    other = [request(SHOT.format(STORIES[0]) + "Say it.", 0, "other")]
+    found = doctor_pair.few_shot(shown + other, [*bare, request("Say it.", 0, "other")])
+    assert found.level == "ok", "an example of one task may be evaluated in another"
+
+
+def test_duplicate_documents():
+    bare = [request("one", 0), request("two", 1), request("one", 0, "other")]
+    assert doctor_pair.duplicates(bare).level == "ok"
+    found = doctor_pair.duplicates([*bare, request("one", 2), request("one", 3)])
+    assert found.level == "warning" and "sums: 2 of 4" in found.message
+
+
+@pytest.fixture
+def suite(tmp_path, monkeypatch):
+    """A suite of gsm8k with two shots, and a function that writes its documents."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "mine.yaml").write_text("description: mine\ntasks:\n  - {task: gsm8k, fewshot: 2}\n")
+
+    def write(name: str, *questions: str) -> None:
+        lines = [json.dumps({"question": q, "answer": "So it is.\n#### 7"}) for q in questions]
+        (tmp_path / f"gsm8k_{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+    return tmp_path, write
+
+
+def as_json(capsys, *arguments, **named) -> tuple[int, dict[str, dict[str, str]]]:
+    """The exit code and the findings by check; there is nothing else on stdout."""
+    code = doctor.main(*arguments, **named, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert all(set(one) == {"check", "level", "message", "remedy"} for one in found)
+    assert len({one["check"] for one in found}) == len(found)
+    return code, {one["check"]: one for one in found}
+
+
+def test_a_leak_in_a_suite_of_ones_own(suite, capsys):
+    folder, write = suite
+    write("test", *STORIES.values())
+    write("train", "What is left of ten pears if Dan eats all of them?", STORIES[2])
+    arguments = (None, str(folder / "mine.yaml"), "cpu", "auto", folder)
+    code, found = as_json(capsys, *arguments)
+    assert code == 1 and found["few-shot"]["level"] == "error" and "1 of 3" in found["few-shot"]["message"]
+    write("train", "What is left of ten pears if Dan eats all of them?", "How tall is a tower of 7 cubes?")
+    code, found = as_json(capsys, *arguments)
+    assert code == 0 and found["few-shot"]["level"] == "ok" and "vocabulary" not in found
+    (folder / "gsm8k_train.jsonl").unlink()
+    code, found = as_json(capsys, *arguments)
+    assert code == 1 and found["documents"]["level"] == "error" and "gsm8k_train.jsonl" in found["documents"]["remedy"]
+
+
+# The command
+
+
+def test_the_bundled_pair_and_a_suite(capsys):
+    code, found = as_json(capsys, "pocket", "smoke", "cpu", "auto", None)
+    assert code == 0
+    assert {"threads", "disk", "vocabulary", "draft speed", "few-shot", "documents"} <= found.keys()
+    assert "6 documents of 2 tasks" in found["documents"]["message"]
+    assert "pocket_gsm8k" in found["context"]["message"] or "pocket_humaneval" in found["context"]["message"]
+
+
+def save(folder: Path, tokenizer: PreTrainedTokenizerFast) -> ModelSpec:
+    tiny("llama").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return ModelSpec(model=str(folder), dtype="float64")
+
+
+def test_a_draft_of_another_tokenizer_is_told(tmp_path, capsys):
+    save(tmp_path / "one", words(90))
+    save(tmp_path / "other", words(80))
+    _, found = as_json(capsys, f"target={tmp_path}/one,draft={tmp_path}/other", None, "cpu", "auto", data_dir=None)
+    assert found["vocabulary"]["level"] == "ok" and "80 of the target's 90 tokens" in found["vocabulary"]["message"]
+
+
+def test_a_pair_that_does_not_fit_is_a_finding(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("specbench.engine.models.pair.LEAST_SHARED", 0.9)
+    save(tmp_path / "one", words(90))
+    save(tmp_path / "other", words(80))
+    code, found = as_json(capsys, f"target={tmp_path}/one,draft={tmp_path}/other", None, "cpu", "auto", data_dir=None)
+    assert code == 1 and found["vocabulary"]["level"] == "error"
+    assert "share 80 of" in found["vocabulary"]["message"] and "choose a draft" in found["vocabulary"]["remedy"]
+    code, found = as_json(capsys, f"target={tmp_path}/nowhere", None, "cpu", "auto", data_dir=None)
+    assert code == 1 and found["loading"]["level"] == "error" and "config.json" in found["loading"]["remedy"]
+
+
+def test_refusals_by_check():
+    texts = {"MambaForCausalLM cannot be used: after a rollback of its cache it gives other logits": "cache"}
+    for text, check in texts.items():
+        found = doctor.unloadable(UserError(text))
+        assert found.check == check and found.level == "error" and found.message == text and found.remedy
+    spec = PairSpec(name="tiny", description="", target=ModelSpec(model="bundled:none"))
+    with pytest.raises(UserError) as caught:
+        load_pair(spec, "cpu")
+    assert doctor.unloadable(caught.value).check == "loading"
+
+
+def test_unknown_names_are_the_users_error():
+    with pytest.raises(UserError, match="pocket"):
+        doctor.main("pokket", None, "cpu", "auto", None)
+    with pytest.raises(UserError, match="math"):
+        doctor.main(None, "maths", "cpu", "auto", None)
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_text_is_80_columns_wide(monkeypatch, capsys, columns, tmp_path):
+    monkeypatch.setattr(console, "width", columns)
+    bad = Finding("stop strings", "error", "a [b]long[/b] message " * 9 + str(tmp_path) * 3, "do something else " * 9)
+    monkeypatch.setattr(doctor, "machine_findings", lambda folder, device: [bad, Finding("GPU", "ok", "none")])
+    quiet = Finding("instrument", "ok", "times of a busy machine are not this test's matter")
+    monkeypatch.setattr(doctor_pair, "instrument", lambda *_: quiet)
+    monkeypatch.setattr(doctor_pair, "draft_speed", lambda *_: quiet)
+    assert doctor.main("pocket", "smoke", "cpu", "auto", None) == 1
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "✗ error" in text and "✓ ok" in text and "→ do something else" in text and "[b]long[/b]" in text
+    assert text.rstrip().splitlines()[-1] == "11 checks ok, 1 error"
+    assert [t for t in ("machine", "pair pocket", "suite smoke") if t not in text] == []

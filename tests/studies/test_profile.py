@@ -1,0 +1,288 @@
+"""Forward times, and the time model that is fitted to documents: against figures that are worked out by hand."""
+
+import csv
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import oracle
+import pandas as pd
+import pytest
+from rich.console import Console
+from synthetic import rounds as chain
+from synthetic import sample, scores, write_run
+from typer import Typer
+from typer.testing import CliRunner
+
+from specbench.analysis import forward_times, time_fits
+from specbench.analysis.forward_times import Times
+from specbench.analysis.time_fits import regression
+from specbench.cli import project
+from specbench.config import UserError
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import Session
+from specbench.papers.published import FOLDER
+from specbench.report.finding import show
+from specbench.report.views.profile import view
+from specbench.results.stored import StoredRun
+from specbench.studies import profile_pair
+from specbench.studies.profile_pair import describe, measure_forwards, tidy, write
+
+
+def test_a_fit_by_hand():
+    # T = 2 G + 3 F exactly, then with errors +1, -1, -1, +1 that are at right angles to both columns.
+    forwards = np.array([[1.0, 1.0], [2.0, 1.0], [1.0, 2.0], [2.0, 2.0]])
+    seconds = forwards @ [2.0, 3.0]
+    found, r2, about_zero = regression(forwards, seconds)
+    assert found == pytest.approx([2, 3]) and r2 == pytest.approx(1) and about_zero == pytest.approx(1)
+    errors = np.array([1.0, -1.0, -1.0, 1.0])
+    assert not (forwards.T @ errors).any()
+    found, r2, about_zero = regression(forwards, seconds + errors)
+    # Mean 7.5; T = 6 6 7 11 around it: 2.25 + 2.25 + 0.25 + 12.25 = 17, about 0: 242; the errors' squares: 4.
+    assert found == pytest.approx([2, 3]) and r2 == pytest.approx(1 - 4 / 17)
+    assert about_zero == pytest.approx(1 - 4 / 242)
+
+
+def test_without_an_intercept():
+    # Through the origin: (1·3 + 2·4) / (1 + 4) = 2.2; about the mean: 1 - (0.8² + 0.4²) / 0.5.
+    (slope,), r2, about_zero = regression(np.array([[1.0], [2.0]]), np.array([3.0, 4.0]))
+    assert slope == pytest.approx(2.2) and r2 == pytest.approx(1 - 0.8 / 0.5)
+    assert about_zero == pytest.approx(1 - 0.8 / 25)
+
+
+@pytest.mark.parametrize("forwards", [[[4, 1], [8, 2], [12, 3], [16, 4]], [[1, 1], [2, 1]], [[0, 1], [0, 2], [0, 3]]])
+def test_what_counts_do_not_settle_is_not_told(forwards):
+    found, *fits = regression(np.array(forwards, float), np.arange(1.0, len(forwards) + 1))
+    assert all(map(math.isnan, [*found, *fits]))
+
+
+def rounds_frame(lengths, seconds):
+    """Rounds with these draft lengths; `seconds` gives target, draft and whole time of one."""
+    rows = [dict(zip(("target_seconds", "draft_seconds", "seconds"), seconds(k), strict=True)) for k in lengths]
+    return pd.DataFrame(rows).assign(drafted=lengths, draft_forwards=lengths)
+
+
+VANILLA = pd.DataFrame({"target_seconds": [8.0] * 5, "seconds": [9.0] * 5})
+NO_PREFILLS = pd.DataFrame({"width": [], "target_seconds": [], "draft_seconds": []})
+
+
+def test_times_of_several_draft_lengths():
+    lengths = [2] * 30 + [4] * 90 + [8] * 60 + [3] * 5  # 3 is too rare to be asked
+
+    def seconds(k):
+        target, draft = 10 + 0.5 * k, 0.75 + 1.5 * k
+        return (99.0, 99.0, 999.0) if k == 3 else (target, draft, target + draft + 2 + 0.25 * k)
+
+    found = forward_times.from_records(rounds_frame(lengths, seconds), NO_PREFILLS, VANILLA)
+    assert vars(found) == pytest.approx(vars(Times(1.5, 10, 0.5, 0.75, 2, 0.25, 9)))
+    assert found.round(6) == pytest.approx(10 + 3 + 0.75 + 9 + 2 + 1.5)
+    assert found.round(0) == 12 and found.token == 9
+
+
+def test_times_of_one_draft_length_come_from_prefills():
+    # Target 10 + 0.5 for each token beyond the first; a first draft forward 4 + 0.1 for each, the others 1.
+    lengths = [8] * 50
+    rounds = rounds_frame(lengths, lambda k: (14.0, 4.1 + 7, 14 + 11.1 + 2))
+    widths = np.array([20, 40, 80, 30])
+    prefills = pd.DataFrame(
+        {"width": widths, "target_seconds": 10 + 0.5 * (widths - 1), "draft_seconds": 4 + 0.1 * widths}
+    )
+    found = forward_times.from_records(rounds, prefills, VANILLA)
+    assert vars(found) == pytest.approx(vars(Times(1.0, 10, 0.5, 3.1, 2, 0, 9)))
+    assert found.round(2) == pytest.approx(11 + 4.1 + 1 + 2)
+    # Vanilla's 8 at width 1 bounds the slope: (14 - 8) / 8; steeper prefills do not count.
+    steep = prefills.assign(target_seconds=14 + 5.0 * (widths - 9))
+    assert forward_times.from_records(rounds, steep, VANILLA).width_slope == pytest.approx(0.75)
+    nothing = forward_times.from_records(rounds, NO_PREFILLS, VANILLA.iloc[:0])
+    assert vars(nothing) == pytest.approx(vars(Times(11.1 / 8, 14, 0, 0, 2)))
+    with pytest.raises(UserError, match="do not tell the seconds"):
+        forward_times.from_records(rounds.assign(draft_seconds=None), prefills, VANILLA)
+
+
+def run_of(folder, methods, tasks=("one", "two"), noise=0.0, repeats=1, slow=(1.0, 3.0)):
+    """A run in which document i of a method takes t_draft · N_draft + t_target · N_target seconds, and `noise`."""
+    rng = np.random.default_rng(0)
+    samples, rows, judged = [], [], []
+    for method, shape in methods.items():
+        for task in tasks:
+            judged += scores(method, [0.0] * 4, task=task)
+            for repeat in range(repeats):
+                for doc_id in range(4):
+                    shapes = [shape(doc_id, i) for i in range(3 + 2 * doc_id)]
+                    seconds = slow[0] * sum(k for k, _ in shapes) + slow[1] * len(shapes)
+                    stall = 100.0 if noise and repeat == doc_id % repeats else 0.0
+                    seconds += noise * rng.standard_normal() + stall
+                    one = sample(
+                        method, doc_id, seconds, task=task, repeat=repeat, tokens=[1], prompt_tokens=9 + doc_id
+                    )
+                    samples.append(one)
+                    made = chain(one, *shapes, seconds=(slow[1], 0.0))
+                    for row in made[1:]:
+                        row |= {"draft_seconds": slow[0] * row["drafted"]}
+                        rows.append(row | {"seconds": row["draft_seconds"] + slow[1]})
+                    rows.append(made[0] | {"seconds": 100.0})
+    settings = {name: {"gamma": 2} if name.startswith("sps") else {} for name in methods}
+    return StoredRun(write_run(folder, samples, rows, judged, settings=settings, baseline=None))
+
+
+PLAIN = {"vanilla": lambda doc, i: (0, 0)}
+TWO = {"sps[gamma=2]": lambda doc, i: (2, i % 3), "sps[gamma=5]": lambda doc, i: (5, (i + doc) % 6)}
+
+
+def test_the_fits_of_a_run(tmp_path):
+    alone = run_of(tmp_path / "draft", PLAIN, slow=(0, 0.5))
+    profile = describe(run_of(tmp_path / "run", PLAIN | TWO, slow=(1.0, 3.0)), alone)
+    fits = profile.fits.set_index(["method", "task"])
+    assert list(fits.index) == [
+        (m, t) for m in ("stand-alone", "SpecDec") for t in ("one", "two", "all tasks", "average")
+    ]
+    together = fits.loc["SpecDec", "one"]
+    assert (together.t_draft, together.t_target, together.r2) == pytest.approx((1, 3, 1))
+    apart = fits.loc["stand-alone", "two"]
+    assert (apart.t_draft, apart.t_target, apart.r2_draft, apart.r2_target) == pytest.approx((0.5, 3, 1, 1))
+    assert fits.loc["SpecDec", "average"].t_target_sd == pytest.approx(0, abs=1e-9)
+    # Eq. 5.1 is exact where no text was cut: T / N = t_draft (1 + d - V) + t_target V.
+    assert profile.throughput["median"].max() < 1e-9 and profile.throughput.p90.max() < 1e-9
+    assert profile.times.round(5) == pytest.approx(8) and profile.times.token == pytest.approx(3)
+
+
+def test_averages_over_tasks():
+    fits = pd.DataFrame({"method": "SpecDec", "task": ["one", "two"], "t_draft": [1.0, 3.0], "t_target": [5.0, 5.0]})
+    average = time_fits.with_averages(fits.assign(r2=1.0)).iloc[2]
+    assert (average.task, average.t_draft, average.t_draft_sd) == ("average", 2, 1)  # the population's deviation
+    assert (average.t_target, average.t_target_sd) == (5, 0) and math.isnan(average.r2)
+
+
+def test_stalled_repeats_are_passed_over(tmp_path):
+    profile = describe(run_of(tmp_path / "run", PLAIN | TWO, noise=0.01, repeats=3), None)
+    together = profile.fits[profile.fits.method == "SpecDec"].iloc[0]
+    assert together.r2 > 0.999 and together.t_target == pytest.approx(3, abs=0.05) and together.documents == 8
+
+
+def test_throughput_that_is_off(tmp_path):
+    counts = pd.DataFrame({"label": "SpecDec", "task": "one", "D": [8.0, 8], "A": [4.0, 4], "C": [6.0, 6], "F": 2.0})
+    counts["decode"] = [14.0, 7.0]
+    fits = pd.DataFrame([{"method": "SpecDec", "task": "one", "t_draft": 1.0, "t_target": 3.0, "documents": 2}])
+    # d = 4/6, V = 2/6: a token takes 1 · (1 + 4/6 - 2/6) + 3 · 2/6 = 14/6 s; measured 14/6 and 7/6.
+    (row,) = time_fits.throughput_errors(counts, fits)
+    assert row["median"] == pytest.approx(0.25) and row["p90"] == pytest.approx(0.45)  # of errors 0 and 1/2
+
+
+def test_one_draft_length_is_not_fitted(tmp_path):
+    profile = describe(run_of(tmp_path / "run", {"sps[gamma=2]": TWO["sps[gamma=2]"]}), None)
+    assert profile.fits.t_draft.isna().all()
+    console = Console(width=80, record=True)
+    show(view(profile), screen=console)
+    text = console.export_text()
+    assert "SpecDec: too few documents, or one draft length alone" in " ".join(text.split())
+    assert not list(tidy(profile))
+    with pytest.raises(UserError, match="no method with timed draft forwards"):
+        describe(run_of(tmp_path / "plain", PLAIN), None)
+
+
+def test_the_files(tmp_path):
+    profile = describe(run_of(tmp_path / "run", PLAIN | TWO), run_of(tmp_path / "draft", PLAIN))
+    table = write(profile, tmp_path / "times.json")
+    with open(FOLDER / "specdecpp-table2.csv", newline="") as file:
+        published = list(csv.DictReader(file))
+    with open(table, newline="") as file:
+        ours = list(csv.DictReader(file))
+    assert list(ours[0]) == list(published[0])
+    wanted = {(r["method"], r["metric"], r["unit"]) for r in published if r["method"] != "SpecDec++"}
+    assert {(r["method"], r["metric"], r["unit"]) for r in ours} == wanted
+    assert {r["task"] for r in ours} == {"one", "two", "average"} and {r["temperature"] for r in ours} == {"0"}
+    facts = json.loads((tmp_path / "times.json").read_text(), parse_constant=pytest.fail)  # no NaN
+    assert forward_times.from_option(str(tmp_path / "times.json"), facts["models"]) == profile.times
+    assert facts["environment"]["cpu"] == "abacus"
+
+
+def tiny_pair():
+    target, draft = oracle.tiny_pair("llama")
+    return Pair("tiny", {"target": target, "draft": draft}, SimpleNamespace())
+
+
+def test_forwards_are_measured_for_every_width_and_context(monkeypatch):
+    fed = []
+    forward = Session.forward
+
+    def watched(self, tokens, *args, **kwargs):
+        fed.append((self.role, len(self), len(tokens)))
+        return forward(self, tokens, *args, **kwargs)
+
+    monkeypatch.setattr(Session, "forward", watched)
+    told = []
+    found = measure_forwards(tiny_pair(), (1, 4), (16, 64, 4096), 5, told.append)
+    cells = [(role, context, width) for role in ("target", "draft") for context in (16, 64) for width in (1, 4)]
+    assert list(found[["model", "context", "width"]].itertuples(index=False, name=None)) == cells
+    assert (found.low <= found["median"]).all() and (found["median"] <= found.high).all() and (found.low > 0).all()
+    assert len(told) == 5 + profile_pair.WARM
+    assert all(fed.count(cell) == 5 + profile_pair.WARM for cell in cells)
+    passes = [fed[4 + 8 * i : 12 + 8 * i] for i in range(len(told))]  # behind the four prefills
+    assert all(sorted(one) == sorted(cells) for one in passes) and len(set(map(tuple, passes))) > 1
+    with pytest.raises(UserError, match="only 256 positions"):
+        measure_forwards(tiny_pair(), (1, 300), (16,), 5)
+
+
+def test_the_medians_are_of_the_right_forwards(monkeypatch):
+    class Clock(profile_pair.Stopwatch):
+        """Takes as long as the context, the width and the model say; one pass in four is slow."""
+
+        passes = 0
+
+        def laps(self):
+            laps = super().laps()
+            Clock.passes += 1
+            for one in laps[0].forwards:
+                slow = 100 if Clock.passes % 4 == 0 else 0
+                one.seconds = one.context + one.width / 100 + (0.5 if one.model == "draft" else 0) + slow
+            return laps
+
+    monkeypatch.setattr(profile_pair, "Stopwatch", Clock)
+    found = measure_forwards(tiny_pair(), (1, 4), (16, 64), 8)
+    expected = found.context + found.width / 100 + np.where(found.model == "draft", 0.5, 0)
+    assert found["median"].tolist() == pytest.approx(expected.tolist())
+    assert (found.high > expected + 20).all()  # the slow ones are seen
+
+
+app = Typer()
+app.command()(project.profile)
+app.command("other")(project.simulate)
+
+
+def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
+    monkeypatch.setattr(profile_pair, "FORWARDS", 2)
+    monkeypatch.setattr("specbench.report.finding.console", Console(width=80))
+    out = str(tmp_path / "pocket.json")
+    command = ["profile", "--suite", "math", "--documents", "3", "--repeats", "1", "--method", "sps", "--gamma", "1,3"]
+    result = CliRunner().invoke(app, [*command, "--out", out])
+    assert result.exit_code == 0, result.output
+    assert max(len(line) for line in result.output.splitlines() if "written: " not in line) <= 80
+    assert "stand-alone" in result.output and "SpecDec" in result.output and "pocket_math500" in result.output
+    assert "forward, ms (median) by context and width" in result.output
+    run = StoredRun(tmp_path / "pocket" / "pair")
+    assert [spec.name for spec in run.plan.methods] == ["vanilla", "sps[gamma=1]", "sps[gamma=3]"]
+    facts = json.loads((tmp_path / "pocket.json").read_text())
+    fits = {(row["method"], row["task"]): row for row in facts["fits"]}
+    assert 0 < fits["stand-alone", "pocket_gsm8k"]["t_draft"] < fits["stand-alone", "pocket_gsm8k"]["t_target"]
+    assert facts["times"]["t_draft"] > 0 and facts["models"]["draft"]["weights_hash"]
+    simulated = CliRunner().invoke(app, ["other", str(run.folder), "--forward-times", out, "--gamma", "1,3"])
+    assert simulated.exit_code == 0, simulated.output
+    again = CliRunner().invoke(app, [*command, "--out", out, "--seed", "1"])
+    assert again.exit_code == 2 and "other settings; remove" in " ".join(again.output.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["--gamma", "4"], "needs two or more draft lengths"),
+        (["--gamma", "0,4"], "each at least 1"),
+        (["--gamma", "a"], "write whole numbers"),
+        (["--out", "profile.txt"], "is a .json file"),
+        (["--out", "nowhere/profile.json"], "there is no folder nowhere"),
+        (["--method", "nothing"], "no method 'nothing'"),
+    ],
+)
+def test_bad_requests_are_one_line(changes, words):
+    result = CliRunner().invoke(app, ["profile", *changes])
+    assert result.exit_code == 2 and words in " ".join(result.output.split())

@@ -1,0 +1,387 @@
+"""What the sandbox lets pass, what it stops, and what it leaves behind."""
+
+import errno
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from specbench.base.errors import UserError
+from specbench.tasks import sandbox
+from specbench.tasks.sandbox import STDERR_TAIL, Isolation, Outcome, launch, passes
+from specbench.tasks.sandbox.syscalls import filter_code
+
+GOOD = "def add(a, b):\n    return a + b\n"
+CHECK = "\ndef check(f):\n    assert f(2, 3) == 5\ncheck(add)\n"
+
+
+def test_a_right_solution_passes() -> None:
+    assert passes(GOOD + CHECK) == Outcome(True, "passed", "")
+
+
+def test_a_wrong_solution_fails_with_the_last_line_of_its_error() -> None:
+    assert passes(GOOD.replace("+", "-") + CHECK) == Outcome(False, "failed", "AssertionError")
+
+
+@pytest.mark.parametrize(
+    ("program", "detail"),
+    [
+        ("raise ValueError('no')", "ValueError: no"),
+        ("def f(:", "SyntaxError: "),
+        ("def f():\n    f()\nf()", "RecursionError: "),
+        ("import torch", "ModuleNotFoundError: "),
+        ("input()", "EOFError: "),
+    ],
+)
+def test_errors_fail(program: str, detail: str) -> None:
+    outcome = passes(program)
+    assert (outcome.passed, outcome.reason) == (False, "failed")
+    assert outcome.detail.startswith(detail)
+
+
+def test_text_that_is_no_program_is_an_outcome() -> None:
+    for program in ("", "\ud800", "x = 1\n\0"):
+        assert passes(program).passed is (program == "")
+
+
+@pytest.mark.parametrize(
+    "program", ["while True: pass", "import time\ntime.sleep(60)", "import os\nos.close(2)\nwhile 1: 1"]
+)
+def test_endless_programs_time_out(program: str) -> None:
+    start = time.monotonic()
+    assert passes(program, seconds=0.5).reason == "timeout"
+    assert time.monotonic() - start < 20, "far from the minute that it sleeps"
+
+
+def test_a_loop_that_swallows_exceptions_times_out() -> None:
+    program = "while True:\n    try:\n        while True: pass\n    except BaseException: pass"
+    assert passes(program, seconds=0.5).reason == "timeout"
+
+
+def test_memory_is_limited() -> None:
+    program = "data = bytearray({} << 20)"
+    assert passes(program.format(64), memory_mb=512).passed
+    assert passes(program.format(1024), memory_mb=512) == Outcome(False, "failed", "MemoryError")
+
+
+@pytest.mark.parametrize(
+    ("early", "reason"),
+    [
+        ("import sys\nsys.exit(0)", "failed"),
+        ("raise SystemExit", "failed"),
+        ("import os\nos._exit(0)", "exited"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "killed"),
+        (
+            "import os\nfor fd in range(64):\n    try: os.write(fd, b'passed')\n    except OSError: pass\nos._exit(0)",
+            "exited",
+        ),
+        ("print('passed')\nprint(True)\nraise ValueError", "failed"),
+        ("import atexit, os\natexit.register(os._exit, 0)\nassert 0", "failed"),
+    ],
+)
+def test_success_cannot_be_claimed_before_the_check(early: str, reason: str) -> None:
+    outcome = passes(early + "\n" + GOOD.replace("+", "-") + CHECK)
+    assert (outcome.passed, outcome.reason) == (False, reason)
+
+
+def test_the_nonce_is_nowhere_in_the_names_of_the_program() -> None:
+    assert passes(
+        "import sys\nassert sys.argv == ['-c'] and 'nonce' not in globals()\nassert not sys.stdin.read()"
+    ).passed
+
+
+def test_a_flood_of_output_is_dropped() -> None:
+    assert passes("for _ in range(3000): print('x' * 10000)").passed
+    outcome = passes("import sys\nfor _ in range(3000): sys.stderr.write('x' * 10000)\nassert 0")
+    assert outcome == Outcome(False, "failed", "AssertionError")
+    assert len(passes("import sys\nwhile True: sys.stderr.write('x' * 10000)", seconds=0.5).detail) <= STDERR_TAIL
+
+
+def test_the_environment_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECBENCH_SECRET", "hush")
+    assert passes("import os\nassert set(os.environ) <= {'LC_CTYPE'}, os.environ").passed
+
+
+def test_a_program_has_an_empty_folder_and_others_do_not_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = "import os\nassert not os.listdir()\nopen('left', 'w').write('x')\nassert os.listdir() == ['left']\n"
+    for _ in range(2):
+        assert passes(program).passed
+    assert not os.listdir(tmp_path)
+
+
+def test_only_limits_alone_need_a_folder_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(launch.tempfile, "mkdtemp", lambda *names: made.append(str(names)) or os.devnull)
+    for kind in sandbox.COMPLETE:
+        if sandbox.problem_of(kind) is None:
+            assert sandbox.run_in(kind, "pass", seconds=5, memory_mb=512).passed
+    assert not made
+
+
+def test_limits_alone_give_a_folder_that_goes(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = f"import os\nopen('left', 'w').write('x')\nopen({str(told)!r}, 'w').write(os.getcwd())"
+    assert sandbox.run_in("limits", program, seconds=5, memory_mb=512).passed
+    assert not Path(told.read_text()).exists()
+
+
+def test_a_file_cannot_grow_without_end() -> None:
+    outcome = passes("file = open('big', 'wb')\nfor _ in range(100): file.write(bytes(1 << 20))")
+    assert not outcome.passed and outcome.reason in ("failed", "killed")
+
+
+def test_no_process_is_started() -> None:
+    for start in ("os.fork()", "__import__('_thread').start_new_thread(int, ())"):
+        program = f"import os\ntry: {start}\nexcept (OSError, RuntimeError): pass\nelse: raise ValueError"
+        assert passes(program).passed
+
+
+def test_starting_costs_little_and_nothing_stays_open() -> None:
+    passes("pass")
+    before = len(os.listdir("/proc/self/fd"))
+    taken, plain = [], []
+    for _ in range(8):
+        start = time.monotonic()
+        passes("pass")
+        taken.append(time.monotonic() - start)
+        start = time.monotonic()
+        subprocess.run([sys.executable, "-I", "-S", "-c", "import ctypes, resource"], check=True)
+        plain.append(time.monotonic() - start)
+    assert min(taken) < 6 * min(plain)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def fresh():
+    """Isolation is tried anew, now and afterwards."""
+    sandbox.isolation.cache_clear()
+    yield
+    sandbox.isolation.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh")
+def test_the_best_isolation_that_works_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems: dict[str, str | None] = {"bubblewrap": None, "namespaces": None}
+    monkeypatch.setattr(sandbox, "problem_of", problems.get)
+    assert sandbox.isolation() == Isolation("bubblewrap", True, "")
+    sandbox.isolation.cache_clear()
+    problems["bubblewrap"] = "not here"
+    assert sandbox.isolation() == Isolation("namespaces", True, "")
+    sandbox.isolation.cache_clear()
+    problems["namespaces"] = "not allowed"
+    found = sandbox.isolation()
+    assert (found.name, found.complete) == ("limits", False)
+    assert "read and write every file that you can" in found.missing
+    assert found.missing.endswith("(bubblewrap: not here; namespaces: not allowed)") and "\n" not in found.missing
+    assert passes("pass").passed
+
+
+def test_an_isolation_that_leaves_something_open_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe looks; it does not believe that a call which did not fail has shut something."""
+    if problem := sandbox.problem_of("namespaces"):
+        pytest.skip(problem)
+    modules = launch._modules()
+    without = compile("def refuse(libc): pass", "syscalls.py", "exec")
+    monkeypatch.setattr(launch, "_modules", lambda: [("syscalls", without), *modules[1:]])
+    monkeypatch.setattr(launch, "PROCESSES", 50)
+    assert sandbox.problem_of("namespaces") == "AssertionError: it can start processes"
+    monkeypatch.setattr(launch, "_modules", lambda: modules)
+    readable = [*launch.readable(), "/var/tmp"]
+    monkeypatch.setattr(launch, "readable", lambda: readable)
+    assert sandbox.problem_of("namespaces") == "AssertionError: other folders are there"
+
+
+def test_a_sandbox_that_does_not_start_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox.isolation()
+    monkeypatch.setattr(launch, "_interpreter", lambda: "/bin/false")
+    monkeypatch.setattr(launch, "_bubblewrap", lambda: [])
+    with pytest.raises(UserError, match="did not start"):
+        passes("pass")
+
+
+def _answer(code: bytes, architecture: int, number: int, argument: int = 0, second: int = 0) -> int:
+    """What the kernel would make of a filter: an interpreter of the instructions that are used."""
+    data = struct.pack("<iIQ6Q", number, architecture, 0, argument, second, *[0] * 4)
+    accumulator, at = 0, 0
+    while True:
+        operation, true, false, value = struct.unpack_from("<HBBI", code, at * 8)
+        at += 1
+        if operation == 0x20:
+            (accumulator,) = struct.unpack_from("<I", data, value)
+        elif operation == 0x15:
+            at += true if accumulator == value else false
+        elif operation == 0x35:
+            at += true if accumulator >= value else false
+        else:
+            assert operation == 0x06
+            return value
+
+
+@pytest.mark.parametrize(
+    ("machine", "architecture", "read", "socket", "socketpair", "kill", "clone", "prlimit"),
+    [("x86_64", 0xC000003E, 0, 41, 53, 62, 56, 302), ("aarch64", 0xC00000B7, 63, 198, 199, 129, 220, 261)],
+)
+def test_the_filter_of_each_machine(
+    machine: str, architecture: int, read: int, socket: int, socketpair: int, kill: int, clone: int, prlimit: int
+) -> None:
+    code = filter_code(machine, own_id=77)
+    assert code is not None and len(code) // 8 < 4096
+    allow, refuse = 0x7FFF0000, 0x00050000
+    for number in (read, socketpair):
+        assert _answer(code, architecture, number) == allow
+    assert _answer(code, architecture, socket) == refuse | errno.EPERM
+    assert _answer(code, architecture, clone) == refuse | errno.EAGAIN
+    assert _answer(code, architecture, 435) == refuse | errno.ENOSYS
+    others = [_answer(code, architecture, kill, to) for to in (76, 0, 2**32 - 1)]
+    assert _answer(code, architecture, kill, 77) == allow and others == [refuse | errno.EPERM] * 3
+    assert [_answer(code, architecture, prlimit, to) for to in (77, 0, 76)] == [allow, allow, refuse | errno.EPERM]
+    assert _answer(code, architecture, 0x40000000 + read) == refuse | errno.EPERM
+    assert _answer(code, 0x40000003, read) == 0x80000000  # calls of the 32-bit machine end the process
+    assert filter_code("vax", 77) is None
+
+
+# What a program is refused, by name, and its numbers in the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl
+# and, for 64-bit ARM, include/uapi/asm-generic/unistd.h); None where a machine has no such call.
+PROCESSES = {"clone": (56, 220), "fork": (57, None), "vfork": (58, None)}
+MISSING = {"clone3": (435, 435), "memfd_create": (319, 279)}
+SIGNALS = {
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+}
+REFUSED = {
+    "socket": (41, 198),
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    "pidfd_send_signal": (424, 424),
+    "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "setns": (308, 268),
+    "unshare": (272, 97),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "init_module": (175, 105),
+    "delete_module": (176, 106),
+    "finit_module": (313, 273),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "personality": (135, 92),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "syslog": (103, 116),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "memfd_secret": (447, 447),
+}
+# Commands of fcntl and ioctl that name whom a file shall signal: F_SETOWN, F_SETSIG, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP.
+FILES = {"fcntl": (72, 25), "ioctl": (16, 29)}
+OWNING = (8, 10, 15, 0x8901, 0x8902)
+
+
+@pytest.mark.parametrize(
+    ("machine", "architecture", "column"), [("x86_64", 0xC000003E, 0), ("aarch64", 0xC00000B7, 1)], ids=["x86", "arm"]
+)
+def test_every_number_of_the_kernels_table_has_its_answer(machine: str, architecture: int, column: int) -> None:
+    """What is named above is refused, each in its way; every other number up to 500 is not."""
+    code = filter_code(machine, own_id=77)
+    assert code is not None
+    allow, refuse = 0x7FFF0000, 0x00050000
+    answers = ((PROCESSES, errno.EAGAIN), (MISSING, errno.ENOSYS), (SIGNALS, errno.EPERM), (REFUSED, errno.EPERM))
+    expected = dict.fromkeys(range(500), allow)
+    expected[(302, 261)[column]] = refuse | errno.EPERM  # prlimit64 of another process
+    for table, answer in answers:
+        expected |= {row[column]: refuse | answer for row in table.values() if row[column] is not None}
+    found = {number: _answer(code, architecture, number, argument=76) for number in expected}
+    assert {n: found[n] for n in found if found[n] != expected[n]} == {}
+    for row in SIGNALS.values():
+        assert _answer(code, architecture, row[column], argument=77) == allow
+    for row in FILES.values():
+        asked = {command: _answer(code, architecture, row[column], 3, command) for command in (*OWNING, 1, 3, 0x5401)}
+        assert [command for command in asked if asked[command] == refuse | errno.EPERM] == list(OWNING)
+        assert {asked[command] for command in (1, 3, 0x5401)} == {allow}
+
+
+# Signals by way of a file: the kernel sends them to whom the file belongs when something is written to it.
+OWNER = """
+import fcntl, os, struct
+reader, writer = os.pipe()
+for reach in (
+    lambda: fcntl.fcntl(reader, fcntl.F_SETOWN, os.getppid()),
+    lambda: fcntl.fcntl(reader, 15, struct.pack("ii", 1, os.getppid())),
+    lambda: fcntl.fcntl(reader, fcntl.F_SETSIG if hasattr(fcntl, "F_SETSIG") else 10, 9),
+    lambda: fcntl.ioctl(reader, 0x8901, struct.pack("i", os.getppid())),
+):
+    try:
+        reach()
+    except PermissionError:
+        continue
+    raise AssertionError("a file may signal another process")
+assert fcntl.fcntl(reader, fcntl.F_GETFL) == os.O_RDONLY
+"""
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap", "namespaces", "limits"])
+def test_no_process_is_signalled_by_way_of_a_file(kind: str) -> None:
+    if kind != "limits" and sandbox.problem_of(kind):
+        pytest.skip(f"no {kind} here")
+    assert sandbox.run_in(kind, OWNER, seconds=5, memory_mb=512) == Outcome(True, "passed", "")
+
+
+def test_a_program_that_ends_its_watcher_has_failed_and_the_next_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = sandbox.run_in
+
+    def run_in(kind: str, program: str, **given: float) -> Outcome:
+        if program == "murder":
+            raise UserError("the sandbox for generated programs did not start: it ended without a word")
+        return own(kind, program, **given)
+
+    monkeypatch.setattr(sandbox, "run_in", run_in)
+    assert passes("murder").reason == "killed" and passes("x = 1").passed

@@ -1,0 +1,165 @@
+"""Every command of the README and the documentation runs as it is written there, on few documents; the site builds."""
+
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from specbench import config
+from specbench.cli import PANELS, app, lm_eval_model
+from specbench.report.tables import COLUMNS, DEPTH_COLUMNS
+from specbench.studies import ceilings, profile_pair
+from specbench.studies.bench import engines
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SUITES = ROOT / "suites"
+BLOCK = re.compile(r"^(<!-- only parsed -->\n)?```(\w*)[^\n]*\n(.*?)^```$", re.M | re.S)
+MAKE = re.compile(r"(?:^|`)make\s([a-z][a-z-]*)", re.M)
+FEW = {"limit": 1, "documents": 2, "draws": 2, "states": 2, "repeats": 1, "batches": 2}
+ENOUGH = {**FEW, "documents": 6}  # of which some have something to learn from
+# In this order, since commands of a page read the runs of earlier pages; others follow by name.
+FIRST = [ROOT / "README.md", DOCS / "pages" / "tour.md", DOCS / "pages" / "add" / "suite.md"]
+PAGES = [*FIRST, *(page for page in sorted((DOCS / "pages").rglob("*.md")) if page not in FIRST)]
+TEXTS = {page: page.read_text() for page in PAGES}
+BLOCKS = [(page, *block) for page, text in TEXTS.items() for block in BLOCK.findall(text)]
+
+
+def lines(start: str, parsed: bool) -> list[str]:
+    """The command lines of all pages that begin so, each once."""
+    texts = [text for _, only_parsed, kind, text in BLOCKS if kind in ("", "sh") and bool(only_parsed) == parsed]
+    return list(dict.fromkeys(line for text in texts for line in text.splitlines() if line.startswith(start)))
+
+
+def examples() -> list[str]:
+    """The command lines that the help of each command shows."""
+    paragraphs = [part for one in PANELS.values() for command in one for part in inspect.getdoc(command).split("\n\n")]
+    return [" ".join(part.split()).strip("`") for part in paragraphs if part.startswith("`specbench")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder like the clone, with the files that the pages show, and suites of one task and of short sweeps."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "suites").mkdir()
+    for path in SUITES.iterdir():
+        if path.is_dir():
+            (folder / "suites" / path.name).symlink_to(path)
+        else:
+            (folder / "suites" / path.name).write_text(shortened(path.read_text()))
+    for _, _, kind, text in BLOCKS:
+        if kind == "yaml" and text.startswith("# "):
+            (folder / text.split("\n", 1)[0].removeprefix("# ")).write_text(re.sub(r"limit: \d+", "limit: 1", text))
+        elif kind == "jsonl":
+            (folder / "traces.jsonl").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "SUITES", folder / "suites")
+        # What commands measure without documents.
+        patch.setattr(profile_pair, "FORWARDS", 5)
+        few = {"widths": (1, 8), "contexts": (32, 128)}
+        patch.setattr(profile_pair, "measure_forwards", partial(profile_pair.measure_forwards, **few))
+        patch.setattr(ceilings, "measure", partial(ceilings.measure, sizes=(2**20, 2**24), sides=(256, 512)))
+        patch.setattr(engines, "NEW_TOKENS", 16)
+        yield folder
+
+
+def shortened(text: str) -> str:
+    suite = yaml.safe_load(text)
+    for line in suite.get("methods", []):
+        line["sweep"] = {key: [values[0], values[-1]] for key, values in line.get("sweep", {}).items()}
+    return yaml.safe_dump({**suite, "tasks": suite["tasks"][:1]}, allow_unicode=True)
+
+
+def fewer(command: str) -> list[str]:
+    """The arguments of a command line, on few documents."""
+    few = ENOUGH if command.startswith("specbench train") else FEW
+    return shlex.split(re.sub(r"--(\w+) \d+", lambda m: f"--{m[1]} {few[m[1]]}" if m[1] in few else m[0], command))[1:]
+
+
+def test_the_pages_have_commands():
+    assert len(lines("specbench ", False)) >= 80
+
+
+@pytest.mark.parametrize("command", lines("specbench ", False))
+def test_command(command, folder, monkeypatch):
+    """In the order of the pages, since later commands read the runs of earlier ones."""
+    monkeypatch.chdir(folder)
+    result = CliRunner().invoke(app, fewer(command))
+    missed = 1 if command.startswith("specbench bench") else 0  # it may miss a bar of speed, and says so by a 1
+    assert result.exit_code in (0, missed), result.output
+    assert result.output.strip()
+
+
+@pytest.mark.parametrize("command", lines("specbench-lm-eval ", False))
+def test_lm_eval_command(command, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["specbench-lm-eval", *fewer(command)])
+    lm_eval_model.main()
+    assert "pocket_gsm8k" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [*lines("specbench ", True), *examples()])
+def test_command_that_needs_more_than_is_here(command):
+    """Of a hub, of others' files, or of an example's run: its options and their values exist."""
+    _, name, *arguments = shlex.split(command)
+    get_command(app).commands[name].make_context(name, arguments)
+
+
+@pytest.mark.parametrize("target", sorted({name for text in TEXTS.values() for name in MAKE.findall(text)}))
+def test_make_targets_exist(target):
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
+
+
+def test_every_method_has_its_settings_on_a_page():
+    groups = [group for text in TEXTS.values() for group in re.findall(r"^<!-- settings: (.+) -->$", text, re.M)]
+    named = [name for group in groups for name in group.split(", ")]
+    assert sorted(named) == sorted(path.stem for path in (SUITES / "methods").glob("*.yaml"))
+
+
+def test_every_recipe_has_its_settings_on_a_page():
+    named = [name for text in TEXTS.values() for name in re.findall(r"^<!-- recipe: (.+) -->$", text, re.M)]
+    assert sorted(named) == sorted(path.stem for path in (SUITES / "training").glob("*.yaml"))
+
+
+def test_every_column_is_defined():
+    text = TEXTS[DOCS / "pages" / "columns.md"]
+    assert [name for name in (*COLUMNS, *DEPTH_COLUMNS) if f"`{name}`" not in text] == []
+
+
+def test_every_package_has_a_sentence():
+    text = TEXTS[DOCS / "pages" / "architecture.md"]
+    packages = [path.parent.name for path in (ROOT / "specbench").glob("*/__init__.py")]
+    assert [name for name in packages if f"| `{name}/` |" not in text] == []
+
+
+def test_the_site_builds_without_a_dead_link(tmp_path):
+    """As `make docs`: a dead link is an error, and so is a documented module that does not exist."""
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--strict",
+        "-f",
+        DOCS / "mkdocs.yml",
+        "-d",
+        tmp_path,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    site = {path: path.read_text() for path in tmp_path.rglob("*.html")}
+    assert len(site) > 50
+    for path, text in site.items():
+        fetched = re.findall(r'<(?:script|img|link|iframe)\b[^>]*(?:src|href)="(https?://[^"]+)"', text)
+        assert not fetched, f"{path.name} needs a network"
+        assert not re.search(r"<!-- \w+: ", text), f"{path.name} has a part that was not replaced"

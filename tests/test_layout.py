@@ -1,0 +1,91 @@
+"""The house keeps its floors: imports go down, files form no circle, and the root of the package stays small."""
+
+import ast
+import graphlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "specbench"
+
+
+def imports() -> dict[str, set[str]]:
+    """The modules of the package that each of its modules imports, wherever in the file."""
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    modules = {name.removesuffix(".__init__"): path for name, path in paths.items()}
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        targets = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                full = {f"{node.module}.{alias.name}" for alias in node.names}
+                targets |= {target if target in modules else node.module for target in full}
+        graph[name] = targets & modules.keys() - {name}
+    return graph
+
+
+def test_files_form_no_circle():
+    graph = imports()
+    assert len(graph) > 200
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_the_root_holds_packages_and_at_most_four_modules():
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert len(modules) <= 4, modules
+    packages = {path.parent for path in PACKAGE.glob("*/__init__.py")}
+    assert packages == {path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+
+
+def test_every_package_says_what_it_is_for():
+    for path in PACKAGE.rglob("__init__.py"):
+        line = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+        assert len(line) > 20, path.relative_to(ROOT)
+
+
+def test_the_main_loop_fits_on_a_few_screens():
+    assert len((PACKAGE / "run" / "loop.py").read_text().splitlines()) <= 200
+
+
+UPWARDS = {
+    "engine/accept.py": "from specbench.methods import csd",
+    "results/records.py": "from specbench.run import loop",
+    "analysis/metrics.py": "from specbench.tasks import harness",
+    "report/words.py": "from specbench.papers import published",
+    "studies/audit.py": "from specbench.training import judge",
+}
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("house")
+    shutil.copytree(PACKAGE, folder / "specbench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True)
+
+
+def test_the_floors_are_kept(house):
+    done = lint(house)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", UPWARDS)
+def test_an_import_against_the_floors_is_seen(house, name):
+    path = house / "specbench" / name
+    text = path.read_text()
+    path.write_text(f"{text}\n{UPWARDS[name]}\n")
+    try:
+        done = lint(house)
+        assert done.returncode == 1 and "BROKEN" in done.stdout
+    finally:
+        path.write_text(text)

@@ -1,0 +1,362 @@
+"""Training of EAGLE-3's head: the target's answers, training-time test against a second implementation, resuming."""
+
+import copy
+import functools
+import math
+import types
+
+import naive_eagle as naive
+import numpy as np
+import oracle
+import pytest
+import torch
+from gates import DEVICE, decode, pair
+from typer.testing import CliRunner
+
+from specbench import config
+from specbench.cli import app
+from specbench.config import UserError
+from specbench.engine.models.eagle_head import EagleHead
+from specbench.engine.models.heads import read_head
+from specbench.engine.models.pair import Pair
+from specbench.engine.types import Sampling
+from specbench.methods import eagle3 as method
+from specbench.plan import Plan
+from specbench.training import train
+from specbench.training.documents import Document
+from specbench.training.eagle3 import data
+from specbench.training.eagle3 import train as eagle3
+from specbench.training.eagle3.data import Answered, answer, batches, blocks, draft_ids
+from specbench.training.eagle3.fit import Step, Training, loss_of, new_head, schedule, teach, unroll
+from specbench.training.recipe import EagleRecipe, load_recipe
+
+VOCABULARY = 96
+
+
+class Words:
+    """A tokenizer whose words are the ids."""
+
+    chat_template = None
+    eos_token_id, bos_token_id = 7, None
+
+    def decode(self, ids, **_):
+        return " ".join(map(str, ids))
+
+    def get_vocab(self):
+        return {str(i): i for i in range(VOCABULARY)}
+
+    def get_added_vocab(self):
+        return {}
+
+
+def recipe(**changes) -> EagleRecipe:
+    return EagleRecipe(**{**load_recipe("eagle3", []).values, "autocast": False, "learning_rate": 0.003, **changes})
+
+
+@functools.cache
+def target():
+    return pair("llama")[0]
+
+
+@functools.cache
+def answered() -> list[Answered]:
+    """Six documents of the target's own greedy text, of different lengths; not one has an end token in it."""
+    lengths = ((6, 9), (3, 12), (9, 5), (5, 14), (2, 2), (7, 8))
+    prompts = [one[:length] for one, (length, _) in zip(oracle.prompts(6, length=9, seed=3), lengths, strict=True)]
+    model = copy.deepcopy(target()).cpu()
+    return [
+        Answered(f"d{i}", prompt + oracle.greedy(model, prompt, count), len(prompt))
+        for i, (prompt, (_, count)) in enumerate(zip(prompts, lengths, strict=True))
+    ]
+
+
+# The target's answers
+
+
+@pytest.mark.parametrize("architecture", ("llama", "opt", "gemma2"))
+def test_answers_in_a_batch_are_those_of_each_prompt_alone(architecture):
+    """Prompts of different lengths; rows that ended may stay in the batch or leave it; the window is crossed."""
+    model = pair(architecture)[0]
+    prompts = [one[:length] for one, length in zip(oracle.prompts(5, length=15), (15, 3, 9, 1, 12), strict=True)]
+    cpu = copy.deepcopy(model).cpu()
+    expected = [oracle.greedy(cpu, prompt, 20) for prompt in prompts]
+    ends = frozenset({expected[0][3], expected[1][6], expected[2][9]})
+    rng = torch.Generator(DEVICE)
+    found = answer(model, prompts, 20, ends, VOCABULARY, Sampling(), rng)
+    places = [next((i for i, token in enumerate(one) if token in ends), 19) for one in expected]
+    assert len(set(places)) >= 2
+    for one, whole, end in zip(found, expected, places, strict=True):
+        assert whole[: end + 1] == one[: end + 1]
+
+
+def test_sampled_answers_follow_the_targets_distribution():
+    model = oracle.tiny("llama", seed=1, vocab=5, num_hidden_layers=1).to(DEVICE)
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    rows = answer(model, [[1, 3, 2]] * 2000, 2, frozenset(), 5, Sampling(0.8), rng)
+    counts = np.zeros((5, 5))
+    for row in rows:
+        counts[tuple(row)] += 1
+    assert oracle.chi_square(counts, oracle.two_token_distribution(copy.deepcopy(model).cpu(), [1, 3, 2], 0.8)) > 1e-4
+
+
+def test_the_draft_vocabulary_by_hand():
+    told = [Answered("a", [9, 9, 9, 4, 2, 2, 5], 3), Answered("b", [1, 5, 5, 2], 1)]
+    # Answers: 4 2 2 5 and 5 5 2. Three times 2 and 5, once 4, nothing else; 9 and 1 are in prompts only.
+    assert draft_ids(told, 2, 12) == [2, 5] and draft_ids(told, 3, 12) == [2, 4, 5]
+    assert draft_ids(told, 5, 12) == [0, 1, 2, 4, 5], "unseen ones from the lowest id"
+    assert draft_ids(told, 12, 12) == draft_ids(told, 32000, 12) == list(range(12))
+
+
+def test_an_epoch_has_every_document_once_and_its_order_is_the_seeds():
+    some = [Answered(str(i), list(range(3 + i % 11)), 1) for i in range(50)]
+    first = batches(some, 4, seed=1)
+    assert sorted(int(one.name) for batch in first for one in batch) == list(range(50))
+    assert first == batches(some, 4, seed=1) != batches(some, 4, seed=2)
+    assert max(map(len, first)) == 4
+    spread = [max(len(one.tokens) for one in batch) - min(len(one.tokens) for one in batch) for batch in first]
+    assert np.mean(spread) <= 2, "documents of about one length together"
+
+
+def test_blocks_are_padded_behind_and_no_larger_than_a_forward_may_be(monkeypatch):
+    monkeypatch.setattr(data, "MICRO_TOKENS", 40)
+    found = list(blocks(answered(), target().device))
+    assert [len(block.tokens) for block in found] == [2, 2, 2]
+    assert found[0].tokens.shape == (2, 15) and found[0].lengths.tolist() == [15, 15]
+    assert found[2].tokens[0].tolist() == [*answered()[4].tokens, *[0] * 11]
+    assert (found[2].lengths.tolist(), found[2].prompts.tolist()) == ([4, 15], [2, 7])
+
+
+# Training-time test
+
+
+def test_every_draft_step_equals_a_head_without_cache():
+    """At each place, features of the target up to it and then the head's own states, one path after the other."""
+    ids, steps = list(range(1, 96, 3)), 4
+    model = new_head(target(), ids, seed=1)
+    with torch.no_grad():
+        rng = torch.Generator().manual_seed(0)
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
+    block = blocks(answered(), target().device)[0]
+    with torch.no_grad():
+        found = unroll(model, block, teach(target(), model, block, steps), steps)
+    cpu = copy.deepcopy(target()).cpu()
+    weights = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+    table = cpu.get_input_embeddings().weight.double()
+    checked = 0
+    for row, one in enumerate(answered()):
+        with torch.no_grad():
+            out = cpu(torch.tensor([one.tokens]), use_cache=False, output_hidden_states=True)
+        seen = torch.cat([out.hidden_states[i][0] for i in (1, 1, 0)], -1)
+        for r in range(block.tokens.shape[1] - 2):
+            place = one.prompt - 1 + r
+            for k in range(steps):
+                inside = place + 2 + k < len(one.tokens)
+                if r >= found[k].counted.shape[1]:
+                    assert not inside
+                    continue
+                assert bool(found[k].counted[row, r]) == inside
+                if not inside:
+                    continue
+                states = naive.states(weights, table, one.tokens[1 : place + 2 + k], seen[: place + 1], 4, 2)
+                expected = naive.predicted(weights, states[-1])
+                assert torch.allclose(found[k].logits[row, r].cpu().double(), expected, atol=1e-4)
+                taught = out.logits[0, place + 1 + k]
+                assert torch.allclose(found[k].taught[row, r].cpu(), taught[ids], atol=1e-4)
+                assert int(found[k].likeliest[row, r]) == int(taught.argmax())
+                checked += 1
+    assert checked == sum(max(0, one.rows - k) for one in answered() for k in range(steps)) > 100
+
+
+def test_a_loss_by_hand():
+    """Draft vocabulary 2, 5, 6. The second place is padding; at the third the target prefers 3, which is not in it."""
+    logits = torch.log(torch.tensor([[[0.5, 0.25, 0.25], [1.0, 1.0, 1.0], [0.2, 0.2, 0.6], [0.1, 0.1, 0.8]]]))
+    taught = torch.log(torch.tensor([[[0.5, 0.5, 1e-9], [1.0, 1.0, 1.0], [0.3, 0.3, 0.4], [0.5, 0.25, 0.25]]]))
+    counted = torch.tensor([[True, False, True, True]])
+    head = types.SimpleNamespace(ids=torch.tensor([2, 5, 6]))
+    loss, agreed = loss_of(Step(logits, taught, torch.tensor([[2, 5, 3, 2]]), counted), head)
+    first = -(0.5 * math.log(0.5) + 0.5 * math.log(0.25))
+    last = -(0.5 * math.log(0.1) + 0.25 * math.log(0.1) + 0.25 * math.log(0.8))
+    assert float(loss) == pytest.approx(first + last, abs=1e-5)
+    assert int(agreed) == 1, "the first place; the last one's likeliest is 6, and the target's 2"
+
+
+def test_the_learning_rate_by_hand():
+    found = [schedule(step, 10, 0.2) for step in range(10)]
+    assert found == pytest.approx([0.5, 1, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+    assert schedule(0, 10, 0.0) == 1 and schedule(9, 10, 0.0) == pytest.approx(1 / 9)
+
+
+def test_steps_are_weighted_and_the_micro_batches_do_not_matter(monkeypatch):
+    """The loss of a step is the mean over its places; 0.5 for the second draft step, 0.25 for the third."""
+
+    def gradients(size):
+        monkeypatch.setattr(data, "MICRO_TOKENS", size)
+        run = Training(target(), answered(), range(96), recipe(steps=3, step_decay=0.5, clip=1e9), 0)
+        kept = {}
+        run.optimizer.step = lambda: kept.update({n: p.grad.clone() for n, p in run.head.named_parameters()})
+        return run.learn(answered()), kept
+
+    loss, whole = gradients(4096)
+    again, parts = gradients(20)
+    assert loss == pytest.approx(again, rel=1e-5)
+    assert all(torch.allclose(whole[name], parts[name], atol=1e-5) for name in whole)
+    run = Training(target(), answered(), range(96), recipe(steps=3), 0)
+    places = sum(len(one.tokens) - one.prompt - 1 for one in answered())
+    with torch.no_grad():
+        unrolled = [run.unrolled(block) for block in blocks(answered(), target().device)]
+        first, second, third = (sum(float(loss_of(steps[i], run.head)[0]) for steps in unrolled) for i in range(3))
+    assert loss == pytest.approx((first + 0.5 * second + 0.25 * third) / places, rel=1e-5)
+
+
+def test_a_head_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
+    before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
+    run = Training(target(), answered(), range(96), recipe(steps=3, epochs=60, batch=3, learning_rate=0.01), 0)
+    start = run.agreement(answered())
+    run.run(tmp_path / "c", {}, lambda count: None)
+    end = run.agreement(answered())
+    assert max(start) < 0.3 and min(end) > 0.8
+    assert all(torch.equal(tensor, before[name]) for name, tensor in target().state_dict().items())
+    assert not any(name.startswith("borrowed") or "embed" in name for name, _ in run.head.named_parameters())
+
+
+# A job
+
+
+def documents() -> list[Document]:
+    return [
+        Document("made", i, one.tokens[: one.prompt], f"hash {i}", ("11 22 33",), len(one.tokens) - one.prompt, float)
+        for i, one in enumerate(answered())
+    ]
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    made = Pair("made", {"target": target()}, Words())
+    target().generation_config.eos_token_id = None
+    monkeypatch.setattr(eagle3, "training_documents", lambda *_: documents())
+    monkeypatch.setattr(eagle3, "HELD_OUT", 3)
+    monkeypatch.setattr(data, "ROWS", 4)
+    spec = config.load_method("eagle3")
+    plan = Plan(pair=config.load_pair("pocket"), methods=(spec,), baseline=None, suite="made", tasks=(), seed=0)
+
+    def make(name="eagle3.safetensors", seed=0, grid=None, **changes):
+        texts = {"steps": 3, "epochs": 3, "batch": 2, "draft_vocabulary": 40, "learning_rate": 0.01, "autocast": False}
+        assigned = [f"{key}={value}" for key, value in {**texts, **changes}.items()]
+        settings = method.Settings(**spec.values)
+        return train.Job(
+            spec,
+            settings,
+            made,
+            plan.model_copy(update={"seed": seed}),
+            tmp_path / name,
+            recipe=load_recipe("eagle3", assigned),
+            grid=grid or {},
+        )
+
+    return make
+
+
+def test_a_trained_file_drafts_for_its_target(job, capsys):
+    eagle3.train(job(answers=2))
+    found = read_head(job().out, "eagle3", job().pair, method.SHAPES)
+    told = found.trained
+    # Greedy answers of one document are the same both times, and count once.
+    assert (told["documents"], told["learned_answers"] + told["held_out_answers"], told["draft_vocabulary"]) == (
+        6,
+        6,
+        40,
+    )
+    assert told["steps"] == 3 and len(told["held_out_agreement"]) == 3 and told["layers"] == [1, 1, 0]
+    assert told["epochs"] == 3 and told["seed"] == 0 and told["tasks"] == ["made"]
+    settings = method.Settings(**{**config.load_method("eagle3").values, "head": str(job().out)})
+    built = method.build(settings, job().pair, None)
+    one = answered()[3]
+    assert decode(built, one.tokens[: one.prompt], 14)[0] == one.tokens[one.prompt :]
+    drafted = built.drafter.head.ids.tolist()
+    assert drafted == sorted(set(drafted)) and len(drafted) == 40
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "draft vocabulary of 40 tokens" in printed and "held out: 2 answers" in printed and "step 3" in printed
+    assert f"eagle3.head={job().out.name}" in printed.replace(str(job().out.parent) + "/", "").replace(" ", "")
+    assert not job().out.with_suffix(".checkpoint.pt").exists()
+
+
+def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
+    eagle3.train(job("whole.safetensors", batch=1))
+    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
+    write, learn, calls = data.put_table, Training.learn, []
+
+    def stopping(path, *others):
+        if path.name == "00001.parquet" and not calls:
+            calls.append("answers")
+            raise KeyboardInterrupt
+        write(path, *others)
+
+    def stopped(self, batch):
+        if self.step == 6 and "fit" not in calls:  # in the middle of the second epoch
+            calls.append("fit")
+            raise KeyboardInterrupt
+        return learn(self, batch)
+
+    monkeypatch.setattr(data, "put_table", stopping)
+    monkeypatch.setattr(Training, "learn", stopped)
+    for what in ("answers", "fit"):
+        with pytest.raises(KeyboardInterrupt):
+            eagle3.train(job("stopped.safetensors", batch=1))
+        assert calls[-1] == what and not job("stopped.safetensors", batch=1).out.exists()
+    eagle3.train(job("stopped.safetensors", batch=1))
+    assert job("stopped.safetensors", batch=1).out.read_bytes() == job("whole.safetensors", batch=1).out.read_bytes()
+    eagle3.train(job("other.safetensors", seed=1, batch=1))
+    assert job("other.safetensors").out.read_bytes() != job("whole.safetensors", batch=1).out.read_bytes()
+
+
+def test_what_was_made_otherwise_is_refused(job, monkeypatch):
+    def refused(words, made):
+        with pytest.raises(UserError) as caught:
+            eagle3.train(made)
+        assert words in str(caught.value) and "\n" not in str(caught.value)
+
+    refused("one head at a time; leave out --grid", job(grid={"batch": [1, 2]}))
+    refused("steps", job(steps=0))
+    refused("answers that are long enough to learn from", job(length=4))
+    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
+    learn = Training.learn
+
+    def stopped(self, batch):
+        if self.step == 2:
+            raise KeyboardInterrupt
+        return learn(self, batch)
+
+    monkeypatch.setattr(Training, "learn", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        eagle3.train(job())
+    refused("was begun with other batch; delete it", job(batch=3))
+    refused("was collected with other seed", job(seed=1))
+    refused("was collected with other temperature", job(temperature=0.5))
+    job().out.with_suffix(".checkpoint.pt").write_bytes(b"PK nothing")
+    refused("is damaged", job())
+    job().out.with_suffix(".checkpoint.pt").unlink()
+    monkeypatch.setattr(Training, "learn", lambda self, batch: math.nan)
+    refused("the loss is nan at step 0; try a smaller learning_rate", job())
+
+
+def test_the_recipe_is_the_official_codes_and_its_sources_are_named():
+    raw = config.SUITES / "training" / "eagle3.yaml"
+    spec = load_recipe("eagle3", [])
+    found = EagleRecipe(**spec.values)
+    assert (found.steps, found.step_decay, found.epochs, found.learning_rate, found.clip) == (7, 0.8, 40, 5e-5, 0.5)
+    assert (found.draft_vocabulary, found.length, found.weight_decay) == (32000, 2048, 0)
+    assert set(spec.values) == set(EagleRecipe.model_fields) and raw.read_text().count("source:") == len(spec.values)
+
+
+def test_the_command_line_trains_a_head_for_the_bundled_pair(tmp_path, pocket):
+    out = tmp_path / "h.safetensors"
+    words = ["train", "--method", "eagle3", "--suite", "pocket", "--documents", "2", "--out", str(out)]
+    quick = ["epochs=1", "steps=2", "draft_vocabulary=64", "batch=4"]
+    told = CliRunner().invoke(app, [*words, *(part for one in quick for part in ("--recipe", one))])
+    assert told.exit_code == 0, told.output
+    found = read_head(out, "eagle3", pocket, method.SHAPES)
+    assert found.trained["documents"] == 8 and found.trained["layers"] == [2, 6, 9]
+    assert set(found.trained["tasks"]) == {"pocket_gsm8k", "pocket_math500", "pocket_humaneval", "pocket_cnndm"}
+    assert isinstance(method.eagle_head(found, pocket.models["target"], pocket.vocabulary), EagleHead)
