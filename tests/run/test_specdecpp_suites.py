@@ -202,7 +202,7 @@ def test_left_out_documents_are_told_in_one_line(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(command, "carry_out", lambda plan, folder: True)
     monkeypatch.setattr(comparison, "StoredRun", lambda folder: stored)
-    monkeypatch.setattr(comparison.comparison, "write_summary", lambda folder: None)
+    monkeypatch.setattr(comparison.compared, "write_summary", lambda folder: None)
     monkeypatch.setattr(comparison, "show", lambda folder, format: Summary)
     assert comparison.finish(command.run(plan, tmp_path / "run", None)) == 0
     printed = capsys.readouterr().out
