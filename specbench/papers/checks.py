@@ -22,8 +22,7 @@ RATES = {
     "accuracy": ("score", "one"),
 }
 SPEEDS = ("speedup_e2e", "speedup_decode", "tokens_per_s")
-ORDERS = {"speed": SPEEDS, "accuracy": ("accuracy",)}
-ORDERS |= {"acceptance": ("acceptance_rate",)}
+ORDERS = {"speed": SPEEDS, "accuracy": ("accuracy",), "acceptance": ("acceptance_rate",)}
 FEWEST = 3  # methods; an order of fewer says no more than the claims do
 
 
@@ -72,7 +71,7 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
 
 
 def _comparable(pair: OnPair, labels: Sequence[str], metric: str) -> bool:
-    """False for speeds with different baselines: times are in units of each method's own."""
+    """False for speeds with different baselines: times are in units of each method's baseline."""
     return metric not in SPEEDS or len({pair.measured.baselines.get(label) for label in labels}) == 1
 
 
