@@ -16,7 +16,7 @@ from specbench.analysis.rejections import Rejections, Rescues, rejections, rescu
 from specbench.analysis.texts import load_decode
 from specbench.base.console import progress
 from specbench.cli.analyze import BATCH, SEED, STATES, Options
-from specbench.cli.parse import whole_numbers
+from specbench.cli.options import whole_numbers
 from specbench.papers import cells
 from specbench.report.finding import Finding
 from specbench.report.views.acceptance import view as acceptance_view

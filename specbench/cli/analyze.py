@@ -12,10 +12,10 @@ from specbench.cli.options import (
     AllowMismatch,
     AllowPickle,
     TrustRemoteCode,
+    check_out,
     user_errors,
     with_groups,
 )
-from specbench.cli.parse import check_out
 from specbench.config import UserError
 from specbench.permissions import permitted
 

@@ -14,11 +14,11 @@ from specbench.cli.options import (
     Pair,
     Place,
     Prompts,
+    check_out,
     known,
     user_errors,
     with_groups,
 )
-from specbench.cli.parse import check_out
 from specbench.config import UserError
 from specbench.permissions import permitted
 from specbench.plan import resolve_plan

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.text import Text
@@ -19,6 +19,7 @@ from specbench.base.console import PlainConsole, plain
 from specbench.config import UserError
 from specbench.permissions import permitted
 
+Number = TypeVar("Number", int, float)
 Format = Enum(
     "Format",
     {"table": "table", "csv": "csv", "md": "md", "latex": "latex", "json": "json", "parquet": "parquet"},
@@ -108,6 +109,32 @@ PromptSuite = Annotated[
 Temperature = Annotated[float | None, Option(help="0 is greedy; default: the suite's, which is 0 for most")]
 TopP = Annotated[float | None, Option(help="1 is off; default: the suite's, which is 1 for most")]
 TopK = Annotated[int | None, Option(help="0 is off; default: the suite's, which is 0 for most")]
+
+
+def numbers(option: str, text: str | None) -> list[float]:
+    """`0.3,0.5` as numbers; none where the option is not given. Raises UserError for what is no number."""
+    return _split(option, text, float, "numbers")
+
+
+def whole_numbers(option: str, text: str | None) -> list[int]:
+    """`1,2,4` as whole numbers; none where the option is not given. Raises UserError for what is no whole number."""
+    return _split(option, text, int, "whole numbers")
+
+
+def _split(option: str, text: str | None, kind: Callable[[str], Number], words: str) -> list[Number]:
+    values = []
+    for part in text.split(",") if text is not None else []:
+        try:
+            values.append(kind(part))
+        except ValueError:
+            raise UserError(f"{option} {text}: write {words} with commas between them, not {part!r}") from None
+    return values
+
+
+def check_out(out: Path | None) -> None:
+    """Raise UserError if the folder of a file to write does not exist."""
+    if out and not out.absolute().parent.is_dir():
+        raise UserError(f"there is no folder {out.parent}; make it, or choose another --out")
 
 
 def folder(data_dir: Path | None) -> str | None:

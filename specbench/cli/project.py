@@ -16,11 +16,13 @@ from specbench.cli.options import (
     Place,
     Plain,
     TrustRemoteCode,
+    check_out,
     known,
+    numbers,
     user_errors,
+    whole_numbers,
     with_groups,
 )
-from specbench.cli.parse import check_out, numbers, whole_numbers
 from specbench.config import UserError
 from specbench.permissions import permitted
 from specbench.plan import resolve_plan

@@ -15,11 +15,12 @@ from specbench.cli.options import (
     Draws,
     Place,
     TrustRemoteCode,
+    check_out,
     known,
     user_errors,
+    whole_numbers,
     with_groups,
 )
-from specbench.cli.parse import check_out, whole_numbers
 from specbench.config import UserError
 from specbench.permissions import permitted
 from specbench.plan import resolve_plan

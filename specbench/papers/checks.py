@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -169,9 +170,7 @@ def _agreement(paper: Paper, column: list[Figure], ours: OnPair) -> tuple[float,
         return None
     points, draws = [], []
     for of_task in zip(*documents.values(), strict=True):
-        shared = of_task[0].index
-        for rows in of_task[1:]:
-            shared = shared.intersection(rows.index)
+        shared = reduce(pd.Index.intersection, [rows.index for rows in of_task])
         numerators, denominators = (
             np.array([rows.loc[shared, c].to_numpy(float) for rows in of_task]) for c in (over, under)
         )

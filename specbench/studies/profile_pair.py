@@ -3,6 +3,7 @@
 The fits to the runs are in `analysis.time_fits`.
 """
 
+import itertools
 import json
 import math
 import random
@@ -154,17 +155,12 @@ def measure_forwards(
         for name, watch in watches.items():
             watch.lap()
             for timed in watch.laps()[0].forwards if repeat >= 0 else []:
-                seconds.setdefault((name, timed.model, timed.context, timed.width), []).append(timed.seconds)
+                seconds.setdefault((timed.model, name, timed.context, timed.width), []).append(timed.seconds)
             if repeat < 0:
                 pairs[name].runtime.settle()
         advance(1)
-    rows = []
-    for role in pair.models:
-        for name in pairs:
-            for context in fitting:
-                for width in widths:
-                    low, median, high = np.quantile(seconds[name, role, context, width], [0.25, 0.5, 0.75])
-                    rows.append((role, name, context, width, median, low, high))
+    keys = itertools.product(pair.models, pairs, fitting, widths)
+    rows = [(*key, *np.quantile(seconds[key], [0.5, 0.25, 0.75])) for key in keys]
     return pd.DataFrame(rows, columns=["model", "runtime", "context", "width", "median", "low", "high"])
 
 
