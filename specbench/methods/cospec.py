@@ -24,12 +24,12 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Utility, Verdict, Watch
 from specbench.methods.cospec_arbitrator import ROLE, find_arbitrator, with_backbone
-from specbench.methods.drafting import Drafted, Drafting, model_drafter
+from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
 Candidates = Literal["coupled", "independent"]
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     threshold: float = Field(ge=0, le=1, description="a mismatch is kept if π is more (δ); 1: never")
     arbiter: str = Field(description="who decides: trained, or always, never, random:P or oracle to compare with")
     arbitrator: str = Field(description="trained adapters and head: a file, or `auto` (what ships with the pair)")
@@ -80,7 +80,7 @@ class Arbiter(Protocol):
         """For each mismatch in turn: True keeps the draft's token. Nothing is asked after the first False."""
 
 
-class CoSpec(Drafted):
+class CoSpec(DraftedMethod):
     """Speculative sampling whose mismatches are put to an arbiter (section 3.3, appendix F).
 
     With coupled candidates, `never` is speculative sampling token for token, at any temperature.

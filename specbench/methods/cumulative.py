@@ -11,11 +11,11 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method, Watch
 from specbench.methods.confidence import Confidence
-from specbench.methods.drafting import Stopping
+from specbench.methods.drafting import StopSettings
 from specbench.methods.sps import adaptive
 
 
-class Settings(Stopping):
+class Settings(StopSettings):
     threshold: float = Field(gt=0, lt=1, description="a draft ends where the product of its q(d) is lower")
 
 

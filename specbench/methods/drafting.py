@@ -19,7 +19,7 @@ FIXED = "fixed"
 FULL = "full"
 
 
-class Drafting(Base):
+class DraftSettings(Base):
     """Settings of a method that drafts from a model."""
 
     gamma: int = Field(ge=1, description="draft tokens a round (γ); the most, where `length` chooses")
@@ -34,14 +34,14 @@ class Drafting(Base):
     )
 
 
-class Bounded(Base):
+class LengthSettings(Base):
     """Settings of a length method."""
 
     longest: int = Field(ge=1, description="the most draft tokens a round")
     stop_at_eos: bool = Field(description="a draft ends after an end token")
 
 
-class Stopping(Bounded):
+class StopSettings(LengthSettings):
     """Settings of a length method that stops by a signal."""
 
     shortest: int = Field(ge=1, description="a draft has at least so many tokens")
@@ -55,7 +55,7 @@ class Stopping(Bounded):
         return shortest
 
 
-class Drafted:
+class DraftedMethod:
     """Base of methods with a drafter, which carry from text to text only what its length policy learns."""
 
     drafter: Drafter
@@ -77,7 +77,7 @@ class Drafted:
         self.drafter.lengths.restore(state)
 
 
-def model_drafter(settings: Drafting, pair: Pair, watch: Watch) -> ModelDrafter:
+def model_drafter(settings: DraftSettings, pair: Pair, watch: Watch) -> ModelDrafter:
     """The pair's draft model, with the length policy and the output layer that the settings name.
 
     Raises UserError if `length` is no length method, or `output` no output layer.
@@ -91,7 +91,7 @@ def model_drafter(settings: Drafting, pair: Pair, watch: Watch) -> ModelDrafter:
             choices = ", ".join(names_with("lengths"))
             raise UserError(f"length={settings.length}: {spec.method} chooses no lengths; these do: {choices}")
         policy = config.validated(method.Settings, spec.values, spec.name)
-        if isinstance(policy, Stopping) and policy.shortest > settings.gamma:
+        if isinstance(policy, StopSettings) and policy.shortest > settings.gamma:
             raise UserError(f"length={settings.length} drafts at least {policy.shortest} tokens; gamma must be as many")
         lengths, stop_at_eos = method.lengths(policy, pair), stop_at_eos or policy.stop_at_eos
         lengths.chosen_by = {"length": spec.digest}

@@ -24,10 +24,10 @@ from specbench.engine.sampling import pick, probabilities
 from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
-from specbench.methods.drafting import FIXED, Drafted, Drafting, model_drafter
+from specbench.methods.drafting import FIXED, DraftedMethod, DraftSettings, model_drafter
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     form: Literal["paper", "code"] = Field(description="whose entropy and window apply, unless these are set")
     entropy: Literal["form", "full_norm", "top3"] = Field(
         description="full_norm: of all tokens, over ln V (0 to 1); top3: the three likeliest tokens' terms, in nats"
@@ -65,7 +65,7 @@ class Settings(Drafting):
         return self.window_length if kind == "paper" else self.window_length - 1
 
 
-class FLy(Drafted):
+class FLy(DraftedMethod):
     """Speculative decoding that defers the verdict on a mismatch until it has seen the tokens after it."""
 
     lossless = False

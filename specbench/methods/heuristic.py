@@ -8,11 +8,11 @@ from pydantic import Field
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method, Verdict, Watch
-from specbench.methods.drafting import Bounded
+from specbench.methods.drafting import LengthSettings
 from specbench.methods.sps import adaptive
 
 
-class Settings(Bounded):
+class Settings(LengthSettings):
     first: int = Field(ge=1, description="draft tokens of a text's first round; then +2 if all stood, else -1")
 
 

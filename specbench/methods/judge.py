@@ -18,17 +18,17 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST, Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
-from specbench.methods.drafting import Drafted, Drafting, model_drafter
+from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
 KIND = "judge"
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     threshold: float = Field(ge=0, le=1, description="a rejected token is kept if σ(head) is more; 1: SpS")
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
 
-class Judge(Drafted):
+class Judge(DraftedMethod):
     """Speculative sampling that keeps a rejected token if the head finds it right: σ(w·h + b) > threshold.
 
     h is the target's last hidden state after the draft token itself, which the verifying forward computes. w·h + b is

@@ -17,16 +17,16 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
-from specbench.methods.drafting import Drafted, Drafting, model_drafter
+from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     form: Literal["gate", "lenience"] = Field(description="which rule keeps a rejected token")
     gate_threshold: float = Field(ge=0, le=1, description="gate: least p(draft)/p(target token) to keep (τ); 1: SpS")
     lenience: float = Field(ge=0, le=1, description="lenience: accept with min(1, p/(ε q)) (ε); 1: SpS")
 
 
-class Lossy(Drafted):
+class Lossy(DraftedMethod):
     """Speculative sampling that keeps a rejected token if the target finds it likely enough.
 
     With a threshold of 1 it is speculative sampling, except for exact ties with the likeliest token, which are kept.

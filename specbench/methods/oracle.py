@@ -10,11 +10,11 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Sampling, Watch
-from specbench.methods.drafting import Bounded
+from specbench.methods.drafting import LengthSettings
 from specbench.methods.sps import adaptive
 
 
-class Settings(Bounded):
+class Settings(LengthSettings):
     tokens: int = Field(ge=1, description="how many tokens of a text it knows, the prefill's included")
 
 

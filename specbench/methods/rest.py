@@ -20,7 +20,7 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Round, Sampling, Watch
-from specbench.methods.drafting import Drafted
+from specbench.methods.drafting import DraftedMethod
 from specbench.methods.rest_datastore import DEPTH, END, Datastore, Tokens, find_datastore
 
 FOLLOWERS = 10  # tri-grams: how many of the most frequent tokens after two others are tried
@@ -164,7 +164,7 @@ def frequent(rows: Tokens, nodes: int) -> list[Ngram]:
     return [tuple(rows[at // width, : at % width + 1].tolist()) for at in chosen.tolist()]
 
 
-class Rest(Drafted):
+class Rest(DraftedMethod):
     """Retrieve a tree and verify it by one target forward, with one draw from the target for each node.
 
     (Where branches share a prefix, the official code draws anew for each branch, which is not lossless.)

@@ -20,14 +20,14 @@ from specbench.engine.models.heads import Head, find_head, hidden_size
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST
 from specbench.engine.types import Method, Watch
-from specbench.methods.drafting import Stopping
+from specbench.methods.drafting import StopSettings
 from specbench.methods.sps import adaptive
 
 KIND = "specdecpp"
 LEAST = 1e-6  # probabilities are kept this far from 0 and from 1
 
 
-class Settings(Stopping):
+class Settings(StopSettings):
     threshold: float = Field(gt=0, lt=1, description="a draft ends where P(some token is rejected) is higher (h)")
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 

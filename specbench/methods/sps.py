@@ -11,14 +11,14 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Method, Round, Sampling, Watch
-from specbench.methods.drafting import Bounded, Drafted, Drafting, model_drafter
+from specbench.methods.drafting import DraftedMethod, DraftSettings, LengthSettings, model_drafter
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     """The settings of every method that drafts from a model."""
 
 
-class SpS(Drafted):
+class SpS(DraftedMethod):
     """Draft up to γ tokens, score them by one target forward, keep those that pass rejection sampling."""
 
     lossless = True
@@ -35,7 +35,7 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     return SpS(pair.session("target", watch), model_drafter(settings, pair, watch), settings.gamma)
 
 
-def adaptive(settings: Bounded, lengths: Lengths, pair: Pair, watch: Watch) -> Method:
+def adaptive(settings: LengthSettings, lengths: Lengths, pair: Pair, watch: Watch) -> Method:
     """Speculative sampling whose draft lengths a policy chooses: the method of confidence.py, entropy.py and others."""
     drafter = ModelDrafter(pair.session("draft", watch), lengths, pair.eos_ids if settings.stop_at_eos else frozenset())
     return SpS(pair.session("target", watch), drafter, settings.longest)
