@@ -44,6 +44,11 @@ class Content:
 Template = Callable[[Content, random.Random], Fields]
 
 
+def table(text: str, separator: str | None = None) -> list[str]:
+    """The entries of a text, by default its words."""
+    return [entry.strip() for entry in text.split(separator)]
+
+
 @dataclass(frozen=True)
 class Problem:
     family: str

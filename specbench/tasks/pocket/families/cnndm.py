@@ -11,12 +11,7 @@ import random
 import re
 from typing import Any
 
-from specbench.tasks.pocket.problems import Content, Fields, Template
-
-
-def table(text: str, separator: str | None = None) -> list[str]:
-    return [entry.strip() for entry in text.split(separator)]
-
+from specbench.tasks.pocket.problems import Content, Fields, Template, table
 
 FIRST_NAMES = table("""
 Ada Alan Amir Anna Arthur Bella Boris Carla Cesar Clara Daniel Diana Edgar Elena Emma Eric Farah Felix Fiona Frank
@@ -140,7 +135,7 @@ def news(text: str) -> Template:
     return template
 
 
-# Draws are separated by semicolons: names of facts = source. A line of draws that begins with spaces continues the last.
+# Draws (names of facts = source) are separated by semicolons; a line that begins with spaces goes on with them.
 STORIES = """
 flood: p q = people; t u = TOWNS; homes before = 40..990; helpers = 12..90; day = DAYS; place = PLACES
 {t} flood hits {homes} homes {day}.

@@ -36,16 +36,7 @@ BINOMIALS = tuple(
 )
 NUMERALS = tuple(
     (base, digits)
-    for base, lengths in (
-        (2, (3, 4)),
-        (3, (2, 3)),
-        (4, (2, 3)),
-        (5, (2, 3)),
-        (6, (2,)),
-        (7, (2,)),
-        (8, (2,)),
-        (9, (2,)),
-    )
+    for base, lengths in ((2, (3, 4)), *((b, (2, 3)) for b in (3, 4, 5)), *((b, (2,)) for b in (6, 7, 8, 9)))
     for length in lengths
     for digits in (tuple(n // base**i % base for i in reversed(range(length))) for n in range(base**length))
     if digits[0]
@@ -550,32 +541,8 @@ def consecutive_sum(content: Content, wording: random.Random) -> Fields:
 
 
 TEMPLATES: tuple[Template, ...] = (
-    linear_equation,
-    sum_and_difference,
-    polynomial_value,
-    greatest_common_divisor,
-    least_common_multiple,
-    remainder,
-    count_divisors,
-    modular_product,
-    arithmetic_sequence,
-    geometric_sequence,
-    lowest_terms,
-    fraction_sum,
-    average,
-    absolute_value,
-    exponents,
-    quadratic_root,
-    difference_of_squares,
-    choose_two,
-    units_digit,
-    digit_sum,
-    percent,
-    composition,
-    slope,
-    expand,
-    inequality,
-    count_primes,
-    base_ten,
-    consecutive_sum,
+    *(linear_equation, sum_and_difference, polynomial_value, greatest_common_divisor, least_common_multiple, remainder),
+    *(count_divisors, modular_product, arithmetic_sequence, geometric_sequence, lowest_terms, fraction_sum, average),
+    *(absolute_value, exponents, quadratic_root, difference_of_squares, choose_two, units_digit, digit_sum, percent),
+    *(composition, slope, expand, inequality, count_primes, base_ten, consecutive_sum),
 )
