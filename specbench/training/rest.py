@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specbench import config
 from specbench.base import files
-from specbench.base.console import console, progress, say
+from specbench.base.console import note, progress, say
 from specbench.base.untrusted import is_file, read_lines, regular, text_of
 from specbench.config import OWN_PAIR, ModelSpec, PairSpec, UserError
 from specbench.engine.models.pair import load_tokenizer, vocabulary_hash
@@ -87,7 +87,7 @@ def build_datastore(
         {"tokens of": tokenizer or spec.name, "corpora": counts},
     )
     for count in counts:
-        console.print(f"{count['corpus']}: {count['documents']} documents, {count['tokens']} tokens", highlight=False)
+        note(f"{count['corpus']}: {count['documents']} documents, {count['tokens']} tokens")
     megabytes = sum(about.sizes.values()) / 1e6
     say(
         f"{about.tokens} tokens, {about.shards} shard{'s' * (about.shards > 1)}, {megabytes:.1f} MB: {out}\n"
