@@ -16,16 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 
 from specbench.base.console import progress
 from specbench.config import SUITES
-from specbench.tasks.pocket.corpus import ALGEBRA, LATE, PROMPT_WEIGHT, SHARES, SUMS
-from specbench.tasks.pocket.corpus import prompt_and_completion, write_stream
-    ALGEBRA,
-    LATE,
-    PROMPT_WEIGHT,
-    SHARES,
-    SUMS,
-    prompt_and_completion,
-    write_stream,
-)
+from specbench.tasks.pocket import corpus
+from specbench.tasks.pocket.corpus import PROMPT_WEIGHT, prompt_and_completion, write_stream
 from specbench.training.pocket.answers import answered
 from specbench.training.pocket.tokenizer import CONTEXT, VOCABULARY, train_tokenizer
 from specbench.training.pocket.train import Plan, Stream, train
@@ -39,9 +31,9 @@ SUMS_PLAN = Plan(steps=600, rate=2e-3, warmup=20, decay=0.05)  # more of the fir
 FORMATS_PLAN = Plan(steps=520, block=1024, rate=1.5e-3, warmup=20, decay=0.9)  # instructions and needles join
 # The target's stages once the draft is made: name, plan, and the seed and shares of its text.
 LAST_STAGES = (
-    ("late-algebra", LATE_ALGEBRA_PLAN, 3, ALGEBRA),
-    ("sums", SUMS_PLAN, 5, SUMS),
-    ("formats", FORMATS_PLAN, 4, LATE),
+    ("late-algebra", LATE_ALGEBRA_PLAN, 3, corpus.ALGEBRA),
+    ("sums", SUMS_PLAN, 5, corpus.SUMS),
+    ("formats", FORMATS_PLAN, 4, corpus.LATE),
 )
 DRAFT_PLAN = Plan(steps=800, distill=0.7)
 DRAFT_ALGEBRA_PLAN = Plan(steps=300, rate=2e-3, warmup=20, decay=0.9, distill=0.7)
@@ -74,7 +66,7 @@ class Workshop:
     folder: Path
     tokenizer: PreTrainedTokenizerFast
 
-    def text(self, name: str, plan: Plan, seed: int, shares: dict[str, float]) -> Stream:
+    def text(self, name: str, plan: Plan, seed: int, shares: dict[str, float] = corpus.SHARES) -> Stream:
         """A text of its own for a stage of this plan; one that an earlier call wrote is read back."""
         path = self.folder / name
         if not path.with_suffix(".ids.npy").exists():
@@ -132,9 +124,9 @@ def main() -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(work / "tokenizer")
     shop = Workshop(work, tokenizer)
 
-    text = shop.text("text", TARGET_PLAN, 0, SHARES)
+    text = shop.text("text", TARGET_PLAN, 0)
     target = shop.stage("target", model(TARGET, tokenizer, seed=0).to(device), [text], TARGET_PLAN)
-    algebra = shop.text("algebra", ALGEBRA_PLAN, 2, ALGEBRA)
+    algebra = shop.text("algebra", ALGEBRA_PLAN, 2, shares=corpus.ALGEBRA)
     target = shop.stage("target-algebra", target, [algebra], ALGEBRA_PLAN)
     answers = work / "answers"
     if not answers.with_suffix(".ids.npy").exists():
@@ -143,7 +135,7 @@ def main() -> None:
     draft = shop.stage("draft", draft, [text, Stream(answers)], DRAFT_PLAN, target)
     draft = shop.stage("draft-algebra", draft, [algebra], DRAFT_ALGEBRA_PLAN, target)
     for name, plan, seed, shares in LAST_STAGES:
-        last = shop.text(name, plan, seed, shares)
+        last = shop.text(name, plan, seed, shares=shares)
         target = shop.stage(f"target-{name}", target, [last], plan)
     pack(work / "target-formats", "target", tokenizer)
     shop.stage("draft-formats", draft, [last], DRAFT_FORMATS_PLAN, target)

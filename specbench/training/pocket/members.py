@@ -54,7 +54,7 @@ def member(
     teacher: PreTrainedModel | None = None,
 ) -> LlamaForCausalLM:
     """Train on from a copy of `start` with a new text."""
-    return shop.stage(f"member-{name}", start, [shop.text(name, plan, seed, shares)], plan, teacher)
+    return shop.stage(f"member-{name}", start, [shop.text(name, plan, seed, shares=shares)], plan, teacher)
 
 
 def main() -> None:
