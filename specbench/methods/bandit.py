@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.types import Method, Verdict, Watch
+from specbench.engine.types import Verdict
 from specbench.methods.drafting import LengthSettings
 from specbench.methods.sps import adaptive
 
@@ -94,5 +94,4 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     return Bandit(settings.choices, settings.draft_cost, settings.alpha)
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return adaptive(settings, lengths(settings, pair), pair, watch)
+build = adaptive(lengths)

@@ -8,15 +8,39 @@ from pydantic_core import PydanticCustomError
 from specbench import config
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.engine.drafters import Drafter, ModelDrafter
+from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.draft_output import Output
 from specbench.engine.models.pair import Pair
+from specbench.engine.speculate import Speculative
 from specbench.engine.types import Combination, Sampling, Watch
 from specbench.methods import module, names_with
 
 FIXED = "fixed"
 FULL = "full"
+
+
+def bounded(name: str, limit: str) -> Any:
+    """A validator of settings: `name` must not be more than `limit`, a setting before it."""
+
+    def fits(cls: type[Base], value: int, info: ValidationInfo) -> int:
+        most: int | None = info.data.get(limit)
+        if most is not None and value > most:
+            raise PydanticCustomError("bounds", f"{value} is more than {limit} ({most}); change one of them")
+        return value
+
+    return field_validator(name)(classmethod(fits))
+
+
+def number_or_share(name: str) -> Any:
+    """A validator of settings: `name` must be a number from 1 on, or a share of all, with a point."""
+
+    def fits(cls: type[Base], value: int | float) -> int | float:
+        if value < 1 if isinstance(value, int) else not 0 < value <= 1:
+            raise PydanticCustomError("range", f"{value} is no number from 1 on, and no share up to 1.0")
+        return value
+
+    return field_validator(name)(classmethod(fits))
 
 
 class DraftSettings(Base):
@@ -46,19 +70,12 @@ class StopSettings(LengthSettings):
 
     shortest: int = Field(ge=1, description="a draft has at least so many tokens")
 
-    @field_validator("shortest")
-    @classmethod
-    def fits(cls, shortest: int, info: ValidationInfo) -> int:
-        longest: int | None = info.data.get("longest")
-        if longest is not None and shortest > longest:
-            raise PydanticCustomError("bounds", f"{shortest} is more than longest ({longest}); change one of them")
-        return shortest
+    _fits = bounded("shortest", "longest")
 
 
-class DraftedMethod:
+class DraftedMethod(Speculative):
     """Base of methods with a drafter, which carry from text to text only what its length policy learns."""
 
-    drafter: Drafter
     combination: Combination | None = None
 
     def check(self, sampling: Sampling) -> None:

@@ -4,7 +4,6 @@ from pydantic import Field
 
 from specbench.engine.lengths import DraftToken, Lengths, SignalLengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.types import Method, Watch
 from specbench.methods.drafting import StopSettings
 from specbench.methods.sps import adaptive
 
@@ -27,5 +26,4 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     return Entropy(settings.threshold, settings.shortest)
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return adaptive(settings, lengths(settings, pair), pair, watch)
+build = adaptive(lengths)

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.types import Method, Verdict, Watch
+from specbench.engine.types import Verdict
 from specbench.methods.drafting import LengthSettings
 from specbench.methods.sps import adaptive
 
@@ -40,5 +40,4 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     return Heuristic(settings.first)
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return adaptive(settings, lengths(settings, pair), pair, watch)
+build = adaptive(lengths)

@@ -9,7 +9,7 @@ from pydantic import Field
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.types import Method, Sampling, Watch
+from specbench.engine.types import Sampling
 from specbench.methods.drafting import LengthSettings
 from specbench.methods.sps import adaptive
 
@@ -54,5 +54,4 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     return Oracle(pair.session("target"), pair.session("draft"), pair.eos_ids, settings.tokens)
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return adaptive(settings, lengths(settings, pair), pair, watch)
+build = adaptive(lengths)

@@ -19,7 +19,6 @@ from specbench.engine.lengths import DraftToken, Lengths, SignalLengths
 from specbench.engine.models.heads import Head, find_head, hidden_size
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST
-from specbench.engine.types import Method, Watch
 from specbench.methods.drafting import StopSettings
 from specbench.methods.sps import adaptive
 
@@ -144,5 +143,4 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     return Predicted(loaded, settings.threshold, settings.shortest, head.hashes(), confident=more == 1)
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return adaptive(settings, lengths(settings, pair), pair, watch)
+build = adaptive(lengths)
