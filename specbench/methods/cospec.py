@@ -105,7 +105,8 @@ class CoSpec(DraftedMethod):
         """Matches stand; at each mismatch the arbiter keeps the draft's token or ends the round (Eq. 12-15)."""
         tested = candidates(draft, scored.logits, sampling, rng, self.settings.candidates)
         weighed = weigh(draft, scored, sampling, rng, tested)
-        return arbitrated(weighed, self.arbiter.keeps(block_of(draft.tokens, tested, weighed), rng))
+        decisions = self.arbiter.keeps(block_of(draft.tokens, tested, weighed), rng)
+        return weighed.scan(lambda _: next(decisions))
 
     def inputs(self) -> dict[str, str]:
         return {**super().inputs(), **self.hashes}
@@ -135,11 +136,6 @@ def block_of(tokens: Tensor, tested: Tested, weighed: Weighed) -> Block:
     chosen = [d if match else t for d, t, match in zip(weighed.drafted, weighed.emit, weighed.passed, strict=False)]
     mismatches = [i for i, match in enumerate(weighed.passed) if not match]
     return Block(weighed.drafted, chosen, mismatches, torch.cat([tokens, targets]))
-
-
-def arbitrated(weighed: Weighed, decisions: Iterator[bool]) -> Verdict:
-    """The verdict by an arbiter's decisions, one for each mismatch; they are taken one by one, as far as needed."""
-    return weighed.scan(lambda _: next(decisions))
 
 
 class Always:

@@ -10,6 +10,7 @@ import torch
 
 from specbench import config
 from specbench.analysis.rejections import REJECTED, RESCUED, decided, drafting
+from specbench.base import files
 from specbench.base.console import note, progress, say
 from specbench.base.seeds import stable_seed
 from specbench.base.untrusted import read_lines, text_of
@@ -75,8 +76,7 @@ def calibrate(
     pair_spec = config.load_pair(pair)
     name = suite and config.load_suite(suite).name
     path = out or Path(f"memory-{pair_spec.name}-{name or (corpus and corpus.stem)}")
-    if path.exists():
-        raise UserError(f"{path} exists; choose another --out")
+    files.refuse_existing(path)
     loaded = load_pair(pair_spec, device, dtype)
     gamma = spec.values["gamma"]
     if suite:

@@ -70,8 +70,7 @@ def build_datastore(
         raise UserError("build-datastore takes --pair or --tokenizer, not both")
     if not corpora:
         raise UserError("build-datastore needs a --corpus: FILE.jsonl, FILE.txt or TASK:SPLIT")
-    if out.exists():
-        raise UserError(f"{out} exists; choose another --out")
+    files.refuse_existing(out)
     sources = {text: _source(text) for text in dict.fromkeys(corpora)}
     if tokenizer:
         spec = PairSpec(name=OWN_PAIR, description="", target=ModelSpec(model=tokenizer))
@@ -183,8 +182,7 @@ def build(
     they are read. A document is cut only if it alone is longer than a shard. Until everything is written, the datastore
     is in FOLDER.new, without its metadata. Raises UserError if the folder exists or there is no token.
     """
-    if folder.exists():
-        raise UserError(f"{folder} exists; choose another --out")
+    files.refuse_existing(folder)
     new = folder.with_name(folder.name + ".new")
     new.mkdir(parents=True, exist_ok=True)
     try:

@@ -118,10 +118,9 @@ def observe_all(
     def facts(document: Document) -> Facts:
         return {**fingerprints, **collector.facts(document)}
 
-    def collect(document: Document) -> pa.Table:
-        return as_table(collector.collect(document))
-
-    return collect_all(documents, folder, facts, collect, from_table, advance)
+    return collect_all(
+        documents, folder, facts, lambda document: as_table(collector.collect(document)), from_table, advance
+    )
 
 
 def as_table(observed: Observed) -> pa.Table:

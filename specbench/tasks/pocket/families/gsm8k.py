@@ -16,7 +16,6 @@ PEOPLE = (
 THINGS = ("stamps", "coins", "cards", "shells", "marbles", "stickers")
 GOODS = ("pens", "books", "toys", "cups", "hats", "balls")
 FOODS = ("apples", "cookies", "plums", "eggs", "cakes")
-PLANTS = ("roses", "tulips", "bushes", "trees")
 ONLY = ("", "", "So ", "Thus ")
 FIRST = ("", "", "", "First, ")
 MIDDLE = ("", "", "Then ", "Next, ")
