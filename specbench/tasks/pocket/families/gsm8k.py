@@ -31,7 +31,7 @@ class Tale:
         self._steps: list[str] = []
         self._result = 0
 
-    def one(self, *options: str) -> str:
+    def pick(self, *options: str) -> str:
         return self._wording.choice(options)
 
     def people(self, count: int) -> list[tuple[str, str, str]]:
@@ -55,7 +55,7 @@ class Tale:
         if sign in "+*" and self._wording.random() < 0.15:
             left, right = right, left
         equation = f"{left} {self._times if sign == '*' else sign} {right} = {self._result}"
-        self._steps.append(self.one(*phrases).replace("{}", equation))
+        self._steps.append(self.pick(*phrases).replace("{}", equation))
         return self._result
 
     def fields(self, question: str) -> Fields:
@@ -63,7 +63,7 @@ class Tale:
         sentences = []
         for index, step in enumerate(self._steps):
             links = ONLY if last == 0 else LAST if index == last else MIDDLE if index else FIRST
-            sentence = self.one(*links) + step + "."
+            sentence = self.pick(*links) + step + "."
             sentences.append(sentence[0].upper() + sentence[1:])
         return {"question": question, "answer": " ".join(sentences) + f"\n#### {self._result}"}
 
@@ -76,11 +76,11 @@ def collect_more(content: Content, wording: random.Random) -> Fields:
     t, thing = Tale(wording), wording.choice(THINGS)
     [(name, he, his)] = t.people(1)
     t.step(had, "+", more, f"{name} has {{}} {thing}", f"{he} has {{}} {thing} now", f"there are {{}} {thing}")
-    story = t.one(
-        f"{name} has {had} {thing}. {he.title()} {t.one('gets', 'finds', 'buys')} {more} more.",
-        f"{name} got {more} {thing} from {his} {t.one('friend', 'aunt')}. Before that {he} had {had} {thing}.",
+    story = t.pick(
+        f"{name} has {had} {thing}. {he.title()} {t.pick('gets', 'finds', 'buys')} {more} more.",
+        f"{name} got {more} {thing} from {his} {t.pick('friend', 'aunt')}. Before that {he} had {had} {thing}.",
     )
-    return t.fields(f"{story} How many {thing} does {name} have {t.one('now', 'in total', 'in all')}?")
+    return t.fields(f"{story} How many {thing} does {name} have {t.pick('now', 'in total', 'in all')}?")
 
 
 def give_away(content: Content, wording: random.Random) -> Fields:
@@ -89,12 +89,12 @@ def give_away(content: Content, wording: random.Random) -> Fields:
     a, b = t.names(2)
     had = given + left
     t.step(had, "-", given, f"{a} has {{}} {thing} left", f"{{}} {thing} are left", f"{a} keeps {{}} {thing}")
-    story = t.one(
+    story = t.pick(
         f"{a} had {had} {thing} and gave {given} of them to {b}.",
         f"{b} got {given} {thing} from {a}, who had {had} {thing}.",
         f"{given} of the {had} {thing} of {a} were given to {b}.",
     )
-    return t.fields(f"{story} How many {thing} {t.one(f'does {a} still have', f'does {a} have left', 'are left')}?")
+    return t.fields(f"{story} How many {thing} {t.pick(f'does {a} still have', f'does {a} have left', 'are left')}?")
 
 
 def compare_scores(content: Content, wording: random.Random) -> Fields:
@@ -105,7 +105,7 @@ def compare_scores(content: Content, wording: random.Random) -> Fields:
     high = low + more
     t.step(high, "-", low, f"{a} {verb} {{}} more {thing}", f"the difference is {{}} {thing}")
     story = t.mix(f"{a} {verb} {high} {thing}.", f"{b} {verb} {low} {thing}.")
-    ask = t.one(f"How many more {thing} than {b} did {a} get?", f"How many fewer {thing} did {b} get than {a}?")
+    ask = t.pick(f"How many more {thing} than {b} did {a} get?", f"How many fewer {thing} did {b} get than {a}?")
     return t.fields(f"{story} {ask}")
 
 
@@ -114,12 +114,12 @@ def full_boxes(content: Content, wording: random.Random) -> Fields:
     t, food, box = Tale(wording), wording.choice(FOODS), wording.choice(("boxes", "bags", "baskets"))
     [(name, he, _)] = t.people(1)
     t.step(boxes, "*", each, f"{name} has {{}} {food}", f"{he} buys {{}} {food}", f"the {box} hold {{}} {food}")
-    story = t.one(
+    story = t.pick(
         f"{name} is {age} years old. {he.title()} buys {boxes} {box} of {food} with {each} {food} in each.",
         f"{name}, who is {age}, buys {boxes} {box}. Each holds {each} {food}.",
         f"There are {each} {food} in each of the {boxes} {box} that {name}, who is {age}, buys.",
     )
-    return t.fields(f"{story} How many {food} {t.one(f'does {he} buy', 'is that', 'are there in all')}?")
+    return t.fields(f"{story} How many {food} {t.pick(f'does {he} buy', 'is that', 'are there in all')}?")
 
 
 def share_equally(content: Content, wording: random.Random) -> Fields:
@@ -128,11 +128,11 @@ def share_equally(content: Content, wording: random.Random) -> Fields:
     food, drink = t.two(FOODS)
     total = kids * each
     t.step(total, "/", kids, f"each child gets {{}} {food}", f"{{}} {food} go to each child")
-    story = t.one(
+    story = t.pick(
         f"There are {total} {food} and {other} {drink} for {kids} children.",
         f"{kids} children have {other} {drink} and {total} {food}.",
     )
-    share = t.one(f"The {food} are shared equally.", f"They share the {food} equally.")
+    share = t.pick(f"The {food} are shared equally.", f"They share the {food} equally.")
     return t.fields(f"{story} {share} How many {food} does each child get?")
 
 
@@ -142,7 +142,7 @@ def ages(content: Content, wording: random.Random) -> Fields:
     a, b = t.names(2)
     t.step(age, "+" if kind == "older" else "-", apart, f"{b} is {{}} years old", f"the age of {b} is {{}}")
     story = t.mix(f"{b} is {apart} years {kind} than {a}.", f"{a} is {age} years old.")
-    return t.fields(f"{story} {t.one(f'How old is {b}?', f'What is the age of {b}?')}")
+    return t.fields(f"{story} {t.pick(f'How old is {b}?', f'What is the age of {b}?')}")
 
 
 def trip(content: Content, wording: random.Random) -> Fields:
@@ -153,7 +153,7 @@ def trip(content: Content, wording: random.Random) -> Fields:
     who, far = f"{name} and {friends} friends", hours * speed
     if asked == "distance":
         t.step(speed, "*", hours, f"they {ride} {{}} miles", "the trip is {} miles long")
-        ask = t.one(f"How far do they {ride}?", f"How many miles do they {ride}?")
+        ask = t.pick(f"How far do they {ride}?", f"How many miles do they {ride}?")
         return t.fields(f"{who} {ride} for {hours} hours at {speed} miles per hour. {ask}")
     if asked == "hours":
         t.step(far, "/", speed, f"they {ride} for {{}} hours", "the trip takes {} hours")
@@ -172,11 +172,11 @@ def shop_change(content: Content, wording: random.Random) -> Fields:
     money = count * price + left
     cost = t.step(count, "*", price, f"the {good} cost {{}} dollars", f"{he} spends {{}} dollars")
     t.step(money, "-", cost, f"{he} has {{}} dollars left", "{} dollars are left", f"{name} keeps {{}} dollars")
-    story = t.one(
+    story = t.pick(
         f"{name} has {money} dollars and buys {count} {good} for {price} dollars each.",
         f"{name} buys {count} {good}. Each costs {price} dollars. {he.title()} had {money} dollars.",
     )
-    return t.fields(f"{story} How {t.one('many dollars are', 'much money is')} left?")
+    return t.fields(f"{story} How {t.pick('many dollars are', 'much money is')} left?")
 
 
 def bus_stop(content: Content, wording: random.Random) -> Fields:
@@ -184,11 +184,11 @@ def bus_stop(content: Content, wording: random.Random) -> Fields:
     t, bus = Tale(wording), wording.choice(("bus", "train", "boat"))
     stay = t.step(start, "-", off, "{} people stay", f"{{}} people stay on the {bus}")
     t.step(stay, "+", on, f"there are {{}} people on the {bus}", "{} people are on it now")
-    story = t.one(
+    story = t.pick(
         f"A {bus} has {start} people on it. At a stop {off} get off and {on} get on.",
         f"At a stop {on} people get on a {bus} and {off} get off. It had {start} people before.",
     )
-    return t.fields(f"{story} How many people are on the {bus} {t.one('now', 'after the stop')}?")
+    return t.fields(f"{story} How many people are on the {bus} {t.pick('now', 'after the stop')}?")
 
 
 def bags_and_loose(content: Content, wording: random.Random) -> Fields:
@@ -197,11 +197,11 @@ def bags_and_loose(content: Content, wording: random.Random) -> Fields:
     [(name, he, _)] = t.people(1)
     bagged = t.step(bags, "*", each, f"the bags hold {{}} {food}", f"{{}} {food} are in bags")
     t.step(bagged, "+", loose, f"{name} has {{}} {food}", f"{he} has {{}} {food} in all", f"there are {{}} {food}")
-    story = t.one(
+    story = t.pick(
         f"{name} has {bags} bags with {each} {food} in each and {loose} more on a plate.",
         f"{name} has {loose} {food} on a plate. {he.title()} also has {bags} bags of {each} {food}.",
     )
-    return t.fields(f"{story} How many {food} does {name} have {t.one('in total', 'in all')}?")
+    return t.fields(f"{story} How many {food} does {name} have {t.pick('in total', 'in all')}?")
 
 
 def perimeter(content: Content, wording: random.Random) -> Fields:
@@ -210,8 +210,8 @@ def perimeter(content: Content, wording: random.Random) -> Fields:
     length = width + more
     half = t.step(length, "+", width, "two sides are {} meters", "half of it is {} meters")
     t.step(half, "+", half, "the perimeter is {} meters", "all four sides are {} meters")
-    size = t.one(f"{length} meters long and {width} meters wide", f"{width} meters wide and {length} meters long")
-    return t.fields(f"A {place} is a rectangle, {size}. What is {t.one('its', 'the')} perimeter?")
+    size = t.pick(f"{length} meters long and {width} meters wide", f"{width} meters wide and {length} meters long")
+    return t.fields(f"A {place} is a rectangle, {size}. What is {t.pick('its', 'the')} perimeter?")
 
 
 def times_as_many(content: Content, wording: random.Random) -> Fields:
@@ -231,7 +231,7 @@ def share_rest(content: Content, wording: random.Random) -> Fields:
     total = kids * each + eaten
     rest = t.step(total, "-", eaten, f"{{}} {food} are left", f"{he} has {{}} {food} left")
     t.step(rest, "/", kids, f"each friend gets {{}} {food}", f"{{}} {food} go to each friend")
-    story = t.one(
+    story = t.pick(
         f"{name} has {total} {food}. {he.title()} eats {eaten} and shares the rest equally among {kids} friends.",
         f"{kids} friends share the {food} of {name} equally. There were {total}, but {name} ate {eaten} before.",
     )
@@ -246,9 +246,9 @@ def pages_left(content: Content, wording: random.Random) -> Fields:
     total = one + two + left
     read = t.step(one, "+", two, f"{name} read {{}} pages", f"{he} read {{}} pages", "{} pages were read")
     t.step(total, "-", read, "{} pages are left", f"{he} has {{}} pages left")
-    days = t.one(f"{one} pages on Monday and {two} on Tuesday", f"{one} pages today and {two} yesterday")
+    days = t.pick(f"{one} pages on Monday and {two} on Tuesday", f"{one} pages today and {two} yesterday")
     story = t.mix(f"{name} read {days}.", f"The book of {name} has {total} pages and {chapters} chapters.")
-    return t.fields(f"{story} How many pages are {t.one('left', 'still to read')}?")
+    return t.fields(f"{story} How many pages are {t.pick('left', 'still to read')}?")
 
 
 # Three steps
@@ -262,11 +262,11 @@ def two_goods(content: Content, wording: random.Random) -> Fields:
     first = t.step(n, "*", p, f"the {a} cost {{}}", f"the {a} are {{}} dollars")
     second = t.step(m, "*", q, f"the {b} cost {{}}", f"the {b} are {{}} dollars")
     t.step(first, "+", second, "the total is {} dollars", f"{name} pays {{}} dollars")
-    story = t.one(
+    story = t.pick(
         f"{name} buys {n} {a} for {p} dollars each and {m} {b} for {q} dollars each.",
         f"{a.title()} cost {p} dollars each and {b} cost {q} dollars each. {name} buys {n} {a} and {m} {b}.",
     )
-    return t.fields(f"{story} How much does {name} {t.one('pay', 'spend')} {t.one('in total', 'in all')}?")
+    return t.fields(f"{story} How much does {name} {t.pick('pay', 'spend')} {t.pick('in total', 'in all')}?")
 
 
 def savings(content: Content, wording: random.Random) -> Fields:
@@ -277,11 +277,11 @@ def savings(content: Content, wording: random.Random) -> Fields:
     saved = t.step(weeks, "*", each, f"{name} saves {{}} dollars", f"{he} saves {{}} dollars")
     money = t.step(saved, "+", had, f"{he} has {{}} dollars", "that makes {} dollars")
     t.step(money, "-", cost, f"{he} has {{}} dollars left", "{} dollars are left")
-    story = t.one(
+    story = t.pick(
         f"{name} has {had} dollars and saves {each} dollars a week for {weeks} weeks.",
         f"{name} saves {each} dollars a week for {weeks} weeks. {he.title()} had {had} dollars before.",
     )
-    ask = t.one(f"How much money does {he} have left?", "How many dollars are left?")
+    ask = t.pick(f"How much money does {he} have left?", "How many dollars are left?")
     return t.fields(f"{story} Then {he} buys a {good} for {cost} dollars. {ask}")
 
 
@@ -297,7 +297,7 @@ def family_ages(content: Content, wording: random.Random) -> Fields:
         f"{b} is {factor} times as old as {a}.",
         f"{c} is {more} years older than {b}.",
     )
-    ask = t.one(f"How old are {a} and {c} together?", f"What is the sum of the ages of {a} and {c}?")
+    ask = t.pick(f"How old are {a} and {c} together?", f"What is the sum of the ages of {a} and {c}?")
     return t.fields(f"{story} {ask}")
 
 
@@ -310,11 +310,11 @@ def three_days(content: Content, wording: random.Random) -> Fields:
     both = t.step(first, "+", second, f"that is {{}} {thing} in two days", "the two days make {}")
     t.step(both, "+", third, f"{name} {verb} {{}} {thing}", "the total is {}", f"{he} {verb} {{}} {thing} in all")
     who = f"{name}, who is {age},"
-    story = t.one(
+    story = t.pick(
         f"{who} {verb} {first} {thing} on Monday, {more} more than that on Tuesday and {third} on Friday.",
         f"{who} {verb} {third} {thing} on Friday, {first} on Monday, and on Tuesday {more} more than on Monday.",
     )
-    return t.fields(f"{story} How many {thing} is that {t.one('in total', 'in all')}?")
+    return t.fields(f"{story} How many {thing} is that {t.pick('in total', 'in all')}?")
 
 
 def work_hours(content: Content, wording: random.Random) -> Fields:
@@ -328,9 +328,9 @@ def work_hours(content: Content, wording: random.Random) -> Fields:
     story = t.mix(
         f"{name} works {one} hours {days[0]} and {two} hours {days[1]}.",
         f"{name} earns {wage} dollars an hour.",
-        f"{name} spends {lunch} dollars on {t.one('lunch', 'the bus')}.",
+        f"{name} spends {lunch} dollars on {t.pick('lunch', 'the bus')}.",
     )
-    return t.fields(f"{story} How {t.one('many dollars are', 'much money is')} left?")
+    return t.fields(f"{story} How {t.pick('many dollars are', 'much money is')} left?")
 
 
 def cards_shared(content: Content, wording: random.Random) -> Fields:
@@ -341,7 +341,7 @@ def cards_shared(content: Content, wording: random.Random) -> Fields:
     packed = t.step(packs, "*", each, f"the packs hold {{}} {thing}", f"{{}} {thing} are in packs")
     total = t.step(packed, "+", more, f"there are {{}} {thing}", f"{name} has {{}} {thing}")
     t.step(total, "/", kids, f"each child gets {{}} {thing}", f"{{}} {thing} go to each child")
-    story = t.one(
+    story = t.pick(
         f"{name} has {packs} packs of {each} {thing} and {more} more {thing}. {kids} children share them equally.",
         f"{kids} children share {packs} packs of {each} {thing} and {more} more {thing} equally, all from {name}.",
     )
@@ -355,12 +355,12 @@ def fence(content: Content, wording: random.Random) -> Fields:
     half = t.step(length, "+", width, "two sides are {} meters", "half of the way around is {}")
     around = t.step(half, "+", half, "the perimeter is {} meters", "all four sides are {}")
     t.step(around, "-", gate, "the fence is {} meters long", "{} meters of fence are needed")
-    size = t.one(f"{length} meters long and {width} meters wide", f"{width} meters wide and {length} meters long")
-    story = t.one(
+    size = t.pick(f"{length} meters long and {width} meters wide", f"{width} meters wide and {length} meters long")
+    story = t.pick(
         f"A fence goes around a {place} {size}, but for a gate of {gate} meters.",
         f"A {place} is {size}. A fence goes around it, except for a gate of {gate} meters.",
     )
-    return t.fields(f"{story} How {t.one('long is the fence', 'many meters of fence are there')}?")
+    return t.fields(f"{story} How {t.pick('long is the fence', 'many meters of fence are there')}?")
 
 
 # Four steps
@@ -377,10 +377,10 @@ def two_goods_change(content: Content, wording: random.Random) -> Fields:
     cost = t.step(first, "+", second, "the total is {}", f"{he} pays {{}}")
     t.step(money, "-", cost, f"{he} has {{}} dollars left", "{} dollars are left")
     buys = f"{n} {a} at {p} dollars each and {m} {b} at {q} dollars each"
-    story = t.one(
+    story = t.pick(
         f"{name} has {money} dollars and buys {buys}.", f"{name} buys {buys}. {he.title()} had {money} dollars."
     )
-    return t.fields(f"{story} How {t.one('many dollars are', 'much money is')} left?")
+    return t.fields(f"{story} How {t.pick('many dollars are', 'much money is')} left?")
 
 
 def baking(content: Content, wording: random.Random) -> Fields:
@@ -392,12 +392,12 @@ def baking(content: Content, wording: random.Random) -> Fields:
     total = t.step(baked, "+", more, f"with those of {b} it is {{}}", f"{he} has {{}} {food}")
     rest = t.step(total, "-", eaten, "{} are left", f"{{}} {food} are left")
     t.step(rest, "/", size, f"{he} fills {{}} boxes", f"{a} needs {{}} boxes")
-    story = t.one(
+    story = t.pick(
         f"{a} bakes {trays} trays of {each} {food} and gets {more} from {b}.",
         f"{a} gets {more} {food} from {b} and bakes {trays} trays of {each}.",
     )
     return t.fields(f"{story} {eaten} {'are' if eaten > 1 else 'is'} eaten. The rest go into boxes of {size}. "
-                    f"How many boxes {t.one(f'does {a} fill', 'are filled', 'are needed')}?")  # fmt: skip
+                    f"How many boxes {t.pick(f'does {a} fill', 'are filled', 'are needed')}?")  # fmt: skip
 
 
 def team_points(content: Content, wording: random.Random) -> Fields:
@@ -409,9 +409,9 @@ def team_points(content: Content, wording: random.Random) -> Fields:
     both = t.step(base, "+", second, f"{a} and {b} have {{}}", f"{a} and {b} score {{}}")
     t.step(both, "+", third, "the total is {} points", "the team has {} points")
     story = t.mix(f"{b} scores {more} more than {a}.", f"{c} scores {factor} times as many points as {a}.")
-    known = t.one(f"In a game of {minutes} minutes {a} scores {base} points.",
+    known = t.pick(f"In a game of {minutes} minutes {a} scores {base} points.",
                   f"{a} scores {base} points in {minutes} minutes.")  # fmt: skip
-    return t.fields(f"{known} {story} How many points do the three score {t.one('together', 'in all')}?")
+    return t.fields(f"{known} {story} How many points do the three score {t.pick('together', 'in all')}?")
 
 
 def saving_goal(content: Content, wording: random.Random) -> Fields:
@@ -425,7 +425,7 @@ def saving_goal(content: Content, wording: random.Random) -> Fields:
     rest = t.step(money, "-", spent, f"{he} keeps {{}}", "{} dollars are left")
     t.step(price, "-", rest, f"{he} needs {{}} dollars more", "{} dollars are missing")
     wish = f"{name} wants a {good} for {price} dollars."
-    story = t.one(
+    story = t.pick(
         f"{name} works {hours} hours for {wage} dollars an hour, gets {gift} dollars as a gift and spends {spent}.",
         f"{name} gets a gift of {gift} dollars, works {hours} hours for {wage} dollars an hour and spends {spent}.",
     )
@@ -440,24 +440,24 @@ def free_seats(content: Content, wording: random.Random) -> Fields:
     stay = t.step(start, "-", off, "{} people stay", "{} people are left")
     people = t.step(stay, "+", on, "now there are {} people", "{} people are on it")
     t.step(seats, "-", people, "{} seats are free", "there are {} free seats")
-    move = t.one(f"{off} get off and {on} get on", f"{on} get on and {off} get off")
-    story = t.one(f"A {bus} has {rows} rows of {each} seats and {start} people in it. Then {move}.",
+    move = t.pick(f"{off} get off and {on} get on", f"{on} get on and {off} get off")
+    story = t.pick(f"A {bus} has {rows} rows of {each} seats and {start} people in it. Then {move}.",
                   f"{start} people are in a {bus} with {rows} rows of {each} seats. Then {move}.")  # fmt: skip
-    return t.fields(f"{story} How many seats are {t.one('free', 'empty')}{t.one('', ' now')}?")
+    return t.fields(f"{story} How many seats are {t.pick('free', 'empty')}{t.pick('', ' now')}?")
 
 
 def book_shelves(content: Content, wording: random.Random) -> Fields:
     n, p, m, q, lent = *(content.int(3, 8) for _ in range(4)), content.int(2, 12)
     t = Tale(wording)
-    room = t.one("A class", "A school", "A shop")
+    room = t.pick("A class", "A school", "A shop")
     first = t.step(n, "*", p, "the top shelves hold {}", "{} books are at the top")
     second = t.step(m, "*", q, "the low shelves hold {}", "{} books are below")
     total = t.step(first, "+", second, "there are {} books", "that makes {} books")
     t.step(total, "-", lent, "{} books are left", "{} books are still there")
-    gone = t.one(f"{lent} books are lent out.", f"{lent} of the books are taken.")
+    gone = t.pick(f"{lent} books are lent out.", f"{lent} of the books are taken.")
     shelves = (f"{n} top shelves with {p} books each", f"{m} low shelves with {q} books each")
-    story = t.one(f"{room} has {shelves[0]} and {shelves[1]}.", f"{room} has {shelves[1]} and {shelves[0]}.")
-    return t.fields(f"{story} {gone} How many books are {t.one('left', 'still there')}?")
+    story = t.pick(f"{room} has {shelves[0]} and {shelves[1]}.", f"{room} has {shelves[1]} and {shelves[0]}.")
+    return t.fields(f"{story} {gone} How many books are {t.pick('left', 'still there')}?")
 
 
 def family_trip(content: Content, wording: random.Random) -> Fields:
@@ -469,7 +469,7 @@ def family_trip(content: Content, wording: random.Random) -> Fields:
     cost = t.step(each, "*", count, f"all {count} cost {{}}", f"{count} people pay {{}}")
     rest = t.step(money, "-", cost, "{} dollars are left", "they keep {}")
     t.step(rest, "-", toys, "after the toys {} dollars are left", "at the end they have {} dollars")
-    costs = t.one(f"a ticket costs {ticket} dollars and a lunch {lunch}",
+    costs = t.pick(f"a ticket costs {ticket} dollars and a lunch {lunch}",
                   f"a lunch costs {lunch} dollars and a ticket {ticket}")  # fmt: skip
     story = t.mix(f"A family of {count} has {money} dollars for the {place}.", f"At the {place} {costs}.")
     return t.fields(f"{story} Each person needs both. They also buy toys for {toys} dollars. How much is left?")

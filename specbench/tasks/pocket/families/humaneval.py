@@ -162,24 +162,24 @@ def _scalars(wording: random.Random, *edges: int) -> list[tuple[int]]:
 
 def _texts(wording: random.Random, letters: str) -> list[tuple[str]]:
     """Short words into which the given letters are mixed; the first is the shortest."""
-    found = []
+    texts = []
     for _ in range(5):
         mixed = list(wording.choice(WORDS) + letters + wording.choice(letters))
         wording.shuffle(mixed)
-        found.append("".join(mixed))
-    return [(text,) for text in sorted(found, key=len)]
+        texts.append("".join(mixed))
+    return [(text,) for text in sorted(texts, key=len)]
 
 
 def _sentences(wording: random.Random, letter: str, k: int) -> list[tuple[str]]:
     """Word lists as text: words of lengths 1 to 9 that start with the letter (always at lengths near k) or not."""
-    found = []
+    texts = []
     for count in (3, 9, 9, 9, 9):
         words = [
             ((letter if abs(size - k) < 2 else wording.choice((letter, "o"))) + "abcdefghij")[:size]
             for size in wording.sample(range(1, 10), count)
         ]
-        found.append(" ".join(words))
-    return [(text,) for text in found]
+        texts.append(" ".join(words))
+    return [(text,) for text in texts]
 
 
 def filter_numbers(content: Content, wording: random.Random) -> Fields:

@@ -49,7 +49,7 @@ class Event:
     thing: str
 
     @property
-    def told(self) -> str:
+    def clause(self) -> str:
         return f"{self.name} {self.verb} a {self.color} {self.thing}"
 
     @property
@@ -127,7 +127,7 @@ POSTSCRIPT: Constraint = {"id": "detectable_content:postscript", "postscript_mar
 
 def lower_case(content: Content) -> Fields:
     [event], (where, place) = events(content, 1), setting(content)
-    text = f"{event.told} {where}."
+    text = f"{event.clause} {where}."
     return fields(
         f"[Write|Repeat] this sentence in [lower case letters only|all lower case letters]: {text}",
         text.lower(),
@@ -187,22 +187,22 @@ def leave_out(content: Content) -> Fields:
 
 
 def sentences(content: Content) -> Fields:
-    told = events(content, content.int(2, 3))
-    count = content.choice((1, len(told)))
-    texts = [event.told for event in told]
+    happened = events(content, content.int(2, 3))
+    count = content.choice((1, len(happened)))
+    texts = [event.clause for event in happened]
     return fields(
         f"[Tell this|Write this] in exactly {NUMBERS[count]} sentence{'s' * (count > 1)}: {'; '.join(texts)}.",
         f"{series(texts)}." if count == 1 else " ".join(f"{text}." for text in texts),
         sentence_count(count),
-        has(*(word for event in told for word in event.words)),
+        has(*(word for event in happened for word in event.words)),
     )
 
 
 def first_word(content: Content) -> Fields:
     [event], town, first = events(content, 1), content.choice(TOWNS), content.choice(FIRST_WORDS)
     return fields(
-        f"[Start with the word|Begin with the word] {first} and use no commas: {event.told} in {town}.",
-        f"{first} {event.told} in {town}.",
+        f"[Start with the word|Begin with the word] {first} and use no commas: {event.clause} in {town}.",
+        f"{first} {event.clause} in {town}.",
         starts(first),
         NO_COMMA,
         has(*event.words, town),
@@ -212,8 +212,8 @@ def first_word(content: Content) -> Fields:
 def end_phrase(content: Content) -> Fields:
     [event], (where, place), ending = events(content, 1), setting(content), content.choice(ENDINGS)
     return fields(
-        f'[Tell|Write] that {event.told} {where}, and [end with|finish with] the words "{ending}"',
-        f"{event.told} {where}. {ending}",
+        f'[Tell|Write] that {event.clause} {where}, and [end with|finish with] the words "{ending}"',
+        f"{event.clause} {where}. {ending}",
         ends(ending),
         has(*event.words, place),
     )
@@ -233,12 +233,12 @@ def no_commas(content: Content) -> Fields:
 
 
 def quotation(content: Content) -> Fields:
-    told = events(content, 2)
-    asked, other = told if content.choice((True, False)) else reversed(told)
+    both = events(content, 2)
+    asked, other = both if content.choice((True, False)) else reversed(both)
     return fields(
-        f"{told[0].told}. {told[1].told}. [Repeat|Write] only the sentence about {asked.name}, "
+        f"{both[0].clause}. {both[1].clause}. [Repeat|Write] only the sentence about {asked.name}, "
         f"[wrapped in|between] double quotes.",
-        f'"{asked.told}."',
+        f'"{asked.clause}."',
         QUOTED,
         without(other.name, other.thing),
         has(*asked.words),
@@ -248,8 +248,8 @@ def quotation(content: Content) -> Fields:
 def title(content: Content) -> Fields:
     [event], name = events(content, 1), f"{content.choice(TITLES)} {content.choice(NOUNS)}"
     return fields(
-        f"[Tell|Write] that {event.told}, under the title {name}, [which stands|set] between << and >>.",
-        f"<<{name}>>\n{event.told}.",
+        f"[Tell|Write] that {event.clause}, under the title {name}, [which stands|set] between << and >>.",
+        f"<<{name}>>\n{event.clause}.",
         titled(name),
         has(*event.words),
     )
@@ -273,7 +273,7 @@ def json_keys(content: Content) -> Fields:
     keys = content.sample(list(known), content.int(2, 3))
     values = {key: known[key] for key in keys}
     return fields(
-        f"[Answer in|Write] JSON with the keys {series(keys)}: {event.told} on {day}.",
+        f"[Answer in|Write] JSON with the keys {series(keys)}: {event.clause} on {day}.",
         json.dumps(values),
         {"id": "detectable_format:json_format", "keys": keys},
         has(*values.values()),
@@ -281,12 +281,12 @@ def json_keys(content: Content) -> Fields:
 
 
 def postscript(content: Content) -> Fields:
-    told, later = events(content, 2)
+    event, later = events(content, 2)
     return fields(
-        f"[Tell|Write] that {told.told}, and add a postscript that starts with P.S. and [says|tells] that {later.told}.",
-        f"{told.told}.\nP.S. {later.told}.",
+        f"[Tell|Write] that {event.clause}, and add a postscript that starts with P.S. and [says|tells] that {later.clause}.",
+        f"{event.clause}.\nP.S. {later.clause}.",
         POSTSCRIPT,
-        has(*told.words, *later.words),
+        has(*event.words, *later.words),
     )
 
 
@@ -295,8 +295,8 @@ def letter(content: Content) -> Fields:
     reader, writer = content.sample([name for name in NAMES if name != event.name], 2)
     return fields(
         f'Write a letter that [starts|begins] with "Dear {reader}" and ends with "Yours, {writer}", '
-        f"[and tell|and say] that {event.told}.",
-        f"Dear {reader}\n{event.told}.\nYours, {writer}",
+        f"[and tell|and say] that {event.clause}.",
+        f"Dear {reader}\n{event.clause}.\nYours, {writer}",
         starts(f"Dear {reader}"),
         ends(f"Yours, {writer}"),
         has(*event.words),

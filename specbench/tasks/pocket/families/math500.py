@@ -400,8 +400,8 @@ def units_digit(content: Content, wording: random.Random) -> Fields:
     start = s.pick("The last digits repeat:", "The digits cycle through", "The last digits of the powers are")
     divided = s.m(f"{n} = {s.times(size, n // size)} + {r}")
     place = "last" if r == 0 else ("first", "second", "third")[r - 1]
-    found = s.pick(f"Since {divided}, take the {place}:", f"As {divided}, we need the {place}:")
-    return fields(problem, f"{start} {s.m(', '.join(map(str, cycle)))}. {found} {s.m(boxed(answer))}.", answer)
+    chosen = s.pick(f"Since {divided}, take the {place}:", f"As {divided}, we need the {place}:")
+    return fields(problem, f"{start} {s.m(', '.join(map(str, cycle)))}. {chosen} {s.m(boxed(answer))}.", answer)
 
 
 def digit_sum(content: Content, wording: random.Random) -> Fields:
@@ -499,16 +499,16 @@ def inequality(content: Content, wording: random.Random) -> Fields:
 def count_primes(content: Content, wording: random.Random) -> Fields:
     s = Style(wording)
     low, width = content.int(1, 75), content.int(10, 20)
-    found = [p for p in PRIMES if low <= p <= low + width]
+    primes = [p for p in PRIMES if low <= p <= low + width]
     limits = s.pick(f"from {s.m(low)} to {s.m(low + width)}", f"between {s.m(low)} and {s.m(low + width)}, inclusive")
     problem = s.pick(
         f"How many primes are there {limits}?",
         f"How many prime numbers are {limits}?",
         f"Find the number of primes {limits}.",
     )
-    start = f"{s.pick('List the primes', 'List them', 'Listing the primes')}: {s.m(', '.join(map(str, found)))}."
+    start = f"{s.pick('List the primes', 'List them', 'Listing the primes')}: {s.m(', '.join(map(str, primes)))}."
     return fields(
-        problem, f"{start} {s.end(boxed(len(found)), s.pick('the number', 'the count', 'the answer'))}", len(found)
+        problem, f"{start} {s.end(boxed(len(primes)), s.pick('the number', 'the count', 'the answer'))}", len(primes)
     )
 
 

@@ -119,12 +119,12 @@ def needle(noun: str, key: str, value: str) -> str:
 def haystack(wording: random.Random, length: int, needles: dict[str, str], asked: int, question: str) -> Fields:
     """Fields of a text of `length` tokens with `needles` (value by sentence); the question is about the first `asked`."""
     answer = " ".join(list(needles)[:asked])
-    room = CHARACTERS * (length - FIXED) - len(question) - len(answer) - sum(len(one) + 1 for one in needles)
+    room = CHARACTERS * (length - FIXED) - len(question) - len(answer) - sum(len(sentence) + 1 for sentence in needles)
     sentences: list[str] = []
     while (room := room - len(sentence := filler(wording)) - 1) >= 0:
         sentences.append(sentence)
-    for one in wording.sample(list(needles), len(needles)):
-        sentences.insert(wording.randint(0, len(sentences)), one)
+    for needle_sentence in wording.sample(list(needles), len(needles)):
+        sentences.insert(wording.randint(0, len(sentences)), needle_sentence)
     values = json.dumps(list(needles.values())[:asked])
     return {"context": " ".join(sentences), "question": question, "answer": answer, "values": values}
 
