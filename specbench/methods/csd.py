@@ -7,7 +7,6 @@ memory) and the target finds the draft token likely enough (semantic consistency
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -17,13 +16,12 @@ from specbench.engine.accept import Weighed, weigh
 from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
-from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
+from specbench.engine.types import Draft, Method, Sampling, Scored, Verdict, Watch
 from specbench.methods.csd_memory import Memory, find_memory
-from specbench.methods.drafting import Drafted, Drafting, model_drafter
+from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     count_threshold: float = Field(ge=0, description="rejections of a pair before it may be rescued (λ); 0: any pair")
     count_test: Literal["at_least", "more_than"] = Field(description="how a count is compared with λ")
     gate_threshold: float = Field(ge=0, le=1, description="least p(draft)/p(target token) of a rescue (τ); 0: no gate")
@@ -35,7 +33,7 @@ class Settings(Drafting):
     calibration_size: int = Field(ge=0, description="calibration documents of each task that count; 0: all there are")
 
 
-class CSD(Drafted):
+class CSD(DraftedMethod):
     """Speculative sampling whose rejections are looked up in a memory that lasts across the prompts of a task.
 
     `memory` holds the counts at the start of each task. Counts made while decoding are kept separately, in `learned`,
@@ -53,15 +51,12 @@ class CSD(Drafted):
         protected: frozenset[int] = frozenset(),
     ) -> None:
         self.target, self.drafter, self.settings, self.protected = target, drafter, settings, protected
-        self.reach = settings.gamma + 1
+        self.gamma, self.reach = settings.gamma, settings.gamma + 1
         self.memory = memory or Memory({})
         self.calibrated = self.memory.of("")
         self.learned: Counter[tuple[int, int]] = Counter()
         self.log_gate = math.log(settings.gate_threshold) if settings.gate_threshold else -math.inf
         self.often = operator.ge if settings.count_test == "at_least" else operator.gt
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        return speculate(self.target, self.drafter, self.accept, self.settings.gamma, prompt, sampling, rng)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         return self.scan(weigh(draft, scored, sampling, rng))

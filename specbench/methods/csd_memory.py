@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from specbench.base import files, parquet
 from specbench.base.untrusted import brief, is_file
@@ -59,9 +58,7 @@ def write_memory(path: Path, rejections: Rejections, pair: Pair, source: dict[st
 def _write(path: Path, rows: Sequence[tuple[int | None, int, int, int]], metadata: dict[str, str]) -> None:
     columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(SCHEMA.names, ())
     table = pa.table(columns, schema=SCHEMA.with_metadata({**metadata, "schema": str(VERSION)}))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with files.whole(path) as new:
-        pq.write_table(table, new, compression="zstd")
+    parquet.write(path, table)
 
 
 def read_memory(path: Path, pair: Pair, documents: int = 0) -> Counter[tuple[int, int]]:
@@ -136,8 +133,7 @@ def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) 
 
 def merge(parts: Mapping[str, tuple[Pairs, str]], out: Path) -> Pairs:
     """Add up counts into a new file. `parts` maps a name for messages to counts and the hash of their tokenizer."""
-    if out.exists():
-        raise UserError(f"{out} exists; choose another --out")
+    files.refuse_existing(out)
     tokenizers = {tokenizer for _, tokenizer in parts.values()}
     if len(tokenizers) > 1:
         named = ", ".join(f"{name}: {tokenizer or 'unknown'}" for name, (_, tokenizer) in parts.items())

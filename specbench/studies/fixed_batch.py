@@ -21,7 +21,7 @@ from specbench.engine.types import Sampling
 from specbench.methods import cospec, module
 from specbench.methods.cospec import Arbiter, Block, Learned, Never, Oracle, Random
 from specbench.methods.cospec_batch import Text, one_round
-from specbench.methods.drafting import FIXED, FULL, Drafting
+from specbench.methods.drafting import FIXED, FULL, DraftSettings
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def speculation(spec: MethodSpec, pair: Pair) -> Speculation:
     if spec.method not in ("sps", "cospec"):
         raise UserError(f"{spec.name} cannot be decoded in batches; these can: vanilla (it always is), sps and cospec")
     pair.need_one_tokenizer("a batch drafts in the target's tokens")
-    settings: Drafting = validated(module(spec.method).Settings, spec.values, spec.name)
+    settings: DraftSettings = validated(module(spec.method).Settings, spec.values, spec.name)
     for key, wanted in (("length", FIXED), ("output", FULL), ("stop_at_eos", False), ("candidates", "coupled")):
         if getattr(settings, key, wanted) != wanted:
             raise UserError(f"{spec.name}: in batches {key} is {wanted}; leave it so")

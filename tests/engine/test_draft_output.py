@@ -27,7 +27,7 @@ from specbench.engine.session import LAST, Session, Unwatched
 from specbench.engine.translate import Translation
 from specbench.engine.types import Draft, Sampling
 from specbench.methods import drafting, module, names, names_with
-from specbench.methods.drafting import Drafting, load_output
+from specbench.methods.drafting import DraftSettings, load_output
 from specbench.methods.sps import SpS
 from specbench.methods.vocabtrim import ranked
 from specbench.studies.bench import bundled_prompts
@@ -240,7 +240,7 @@ def test_output_and_length_go_together(pocket):
 
 def drafting_methods() -> list[str]:
     own = {name for name in names() if name in config.names("methods")}
-    return sorted(n for n in own if issubclass(getattr(module(n), "Settings", int), Drafting))
+    return sorted(n for n in own if issubclass(getattr(module(n), "Settings", int), DraftSettings))
 
 
 def test_every_method_that_drafts_from_a_model_has_the_setting(pocket):
