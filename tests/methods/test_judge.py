@@ -6,22 +6,24 @@ import math
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode, lively_prompt
+from gates import GREEDY, decode, lively_prompt, sps
 from gates import pair as models
+from judging import assert_same_rounds, judged
 from made_runs import TOKENIZER
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from watched import reads_of_tensors
 
 from specbench import config
 from specbench.config import UserError
 from specbench.engine.drafters import ModelDrafter
+from specbench.engine.lengths import Lengths
 from specbench.engine.models import heads
 from specbench.engine.models.heads import Head, find_head, fingerprint, hidden_size, read_head, write_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST, Session
-from specbench.engine.types import Draft, Sampling, Scored
+from specbench.engine.types import Sampling
 from specbench.methods.judge import Judge, Settings, build, shapes
-from specbench.methods.sps import SpS
 
 SAMPLED = Sampling(1.0, top_p=0.9)
 SHIPPED = config.load_method("judge").values
@@ -36,13 +38,6 @@ def judge(architecture="llama", gamma=4, head=None, **changes) -> Judge:
     target, draft = models(architecture)
     chosen = config.validated(Settings, {**SHIPPED, "gamma": gamma, **changes}, "judge")
     return Judge(Session(target, "target"), ModelDrafter(Session(draft, "draft")), chosen, head or random_head())
-
-
-def verdict(method, logits, states, drafted, sampling=GREEDY, q=None, seed=0):
-    wide = {"dtype": torch.float64, "device": DEVICE}
-    draft = Draft(torch.tensor(drafted, device=DEVICE), None if q is None else torch.tensor(q, **wide))
-    scored = Scored(torch.tensor(logits, **wide), hidden=torch.tensor(states, **wide))
-    return method.accept(draft, scored, sampling, torch.Generator(DEVICE).manual_seed(seed))
 
 
 # The head: w = (1, 2), b = -1. Logits of three tokens; the target's choices are 0, 1, 2, 0 and, as bonus, 2.
@@ -69,7 +64,8 @@ STATES = [[100.0, 0], [0, 0], [0.5, 0.5], [0, 1.0], [0.8, 0]]
 )
 def test_hand_worked_rounds(drafted, threshold, accepted, token, rescued):
     count = len(drafted)
-    found = verdict(judge(head=HEAD, threshold=threshold), LOGITS[: count + 1], STATES[: count + 1], drafted)
+    method = judge(head=HEAD, threshold=threshold)
+    found = judged(method, LOGITS[: count + 1], drafted, states=STATES[: count + 1])
     assert (found.accepted, found.token, found.rescued) == (accepted, token, rescued)
     assert found.targets == [0, 1, 2, 0][:count]
 
@@ -78,14 +74,14 @@ def test_more_than_the_threshold_not_as_much():
     """σ(0) is exactly one half."""
     head = Head("judge", {"weight": torch.tensor([1.0, 0.0]), "bias": torch.tensor(0.0)}, {})
     for value, kept in ((0.0, 0), (1e-9, 1)):
-        assert verdict(judge(head=head), LOGITS[:2], [[9.0, 9], [value, 0]], [1]).accepted == kept
+        assert judged(judge(head=head), LOGITS[:2], [1], states=[[9.0, 9], [value, 0]]).accepted == kept
 
 
 def test_sampled_rejections_go_to_the_head():
     """d = 1 has p = q / 2, so half of the draws reject it; a head that says yes keeps it always, the other one half."""
     logits, q = [[math.log(2.0), math.log(1.0), -40.0], [0, 0, 40.0]], [[0.0, 2 / 3, 1 / 3]]
     for state, shares in (([0.0, 1.0], {True: 1.0}), ([0.0, 0.0], {False: 0.5})):
-        found = [verdict(judge(head=HEAD), logits, [state] * 2, [1], Sampling(1.0), q, i) for i in range(400)]
+        found = [judged(judge(head=HEAD), logits, [1], Sampling(1.0), q, i, [state] * 2) for i in range(400)]
         share = sum(one.accepted for one in found) / 400
         assert abs(share - next(iter(shares.values()))) < 0.08
         assert any(one.rescued for one in found) is next(iter(shares))
@@ -136,25 +132,17 @@ def test_rounds_equal_a_decoder_without_cache(architecture):
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
 def test_a_threshold_of_one_is_speculative_sampling(architecture, sampling):
-    target, draft = models(architecture)
-    prompt, _ = lively_prompt(architecture, 12, 40)
-    sps = SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 4)
-    expected, expected_rounds = decode(sps, prompt, 60, sampling, seed=5)
-    found, rounds = decode(judge(architecture, threshold=1), prompt, 60, sampling, seed=5)
-    assert found == expected and [r.verdict for r in rounds] == [r.verdict for r in expected_rounds]
-    other, rounds = decode(judge(architecture, threshold=0), prompt, 60, sampling, seed=5)
-    assert other != expected and all(r.verdict.accepted == 4 for r in rounds[1:])
+    method = judge(architecture, threshold=1)
+    expected = assert_same_rounds(method, sps(architecture, 4, Lengths()), architecture, sampling, 60)
+    _, rounds = decode(judge(architecture, threshold=0), lively_prompt(architecture, 12, 30)[0], 60, sampling, seed=5)
+    assert [r.tokens for r in rounds] != [r.tokens for r in expected]
+    assert all(r.verdict.accepted == 4 for r in rounds[1:])
 
 
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
 def test_one_copy_to_the_host_a_round(monkeypatch, sampling):
-    method, copies = judge(head=HEAD), []
-    for name in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
-        original = getattr(torch.Tensor, name)
-        monkeypatch.setattr(
-            torch.Tensor, name, lambda self, *a, _o=original, _n=name, **k: (copies.append(_n), _o(self, *a, **k))[1]
-        )
-    verdict(method, LOGITS, STATES, [0, 0, 0, 1], sampling, [[1 / 3] * 3] * 4)
+    method, copies = judge(head=HEAD), reads_of_tensors(monkeypatch)
+    judged(method, LOGITS, [0, 0, 0, 1], sampling, [[1 / 3] * 3] * 4, states=STATES)
     assert copies == ["tolist"]
 
 
@@ -260,13 +248,3 @@ def test_hidden_size_is_what_the_output_layer_reads():
     projected = oracle.tiny("opt", word_embed_proj_dim=16)
     session = Session(projected, "target")
     assert session.forward([1, 2], hidden=LAST).hidden.shape == (2, hidden_size(projected)) == (2, 16)
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [({"threshold": 1.5}, "threshold"), ({"gamma": 0}, "gamma"), ({"treshold": 0.5}, "did you mean 'threshold'")],
-)
-def test_bad_settings_are_one_line(changes, word):
-    with pytest.raises(UserError) as caught:
-        config.validated(Settings, {**SHIPPED, **changes}, "judge")
-    assert word in str(caught.value) and "\n" not in str(caught.value)

@@ -593,8 +593,6 @@ def test_what_swift_cannot_do_is_one_clear_line():
     )
     with pytest.raises(UserError, match="no list of decoder layers"):
         build(chosen(), pair_of(other), Unwatched())
-    with pytest.raises(UserError, match="swift: branches"):
-        chosen(branches=[1, 2])
 
 
 def test_first_and_last_layer_are_never_skipped():
