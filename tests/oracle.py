@@ -20,7 +20,7 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3", "opt", "gemma", "gemma2")
 
 # Standard deviation of every weight matrix: large enough that greedy continuations do not fall into a short loop.
 # The output matrix has its own, the same for all, so that logits spread by about 2 and sampling stays varied.
-INITIALIZER_RANGE = {"llama": 0.5, "qwen2": 0.5, "qwen3": 1.0, "opt": 0.6, "gemma": 0.5, "gemma2": 0.5}
+INITIALIZER_RANGE = {"llama": 0.5, "qwen2": 0.5, "qwen3": 1.0, "opt": 0.6, "gemma": 0.5, "gemma2": 0.5, "mistral": 0.5}
 OUTPUT_RANGE = 0.4
 
 # Draft = target + noise of this many standard deviations of each tensor, tuned for greedy acceptance in 0.3..0.8.
@@ -47,7 +47,7 @@ def tiny(architecture: str, seed: int = 0, vocab: int = 96, **sizes: int) -> Pre
 
     `sizes` overrides configuration fields. Does not disturb the global random state. ValueError: unknown architecture.
     """
-    if architecture not in ARCHITECTURES:
+    if architecture not in INITIALIZER_RANGE:
         raise ValueError(f"unknown architecture {architecture!r}")
     fields: dict[str, object] = {
         "vocab_size": vocab,

@@ -5,6 +5,8 @@ import pytest
 import torch
 from gates import DEVICE, csd, decode, lively_prompt, methods, pair, tiny, with_settings
 
+from specbench.engine.types import Sampling
+
 COUNT = 40
 # Shorter than, about as long as, and far longer than Gemma 2's window of 16 in the tiny models.
 LENGTHS = (1, 3, 15, 17, 50)
@@ -70,3 +72,14 @@ def test_methods_forget_the_last_prompt():
         fresh = decode(methods("llama", 3)[name], second, 20)[0]
         decode(method, first, 33)
         assert decode(method, second, 20)[0] == fresh, name
+
+
+@pytest.mark.parametrize("architecture", ("llama", "qwen3"))
+def test_sampling_is_reproducible_and_seeded(architecture):
+    """A seed gives the same text, another one another, and nothing is drawn from the generator that torch shares."""
+    before = torch.random.get_rng_state()
+    for name, method in methods(architecture, 3).items():
+        if name != "oracle":
+            texts = [decode(method, [1, 2, 3], 25, Sampling(1.0), seed)[0] for seed in (1, 1, 2)]
+            assert texts[0] == texts[1] != texts[2], name
+    assert torch.equal(before, torch.random.get_rng_state())

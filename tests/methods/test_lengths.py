@@ -9,8 +9,8 @@ import pytest
 import torch
 from builders_engine import build
 from gates import DEVICE, GREEDY, csd, decode, pair, policies, random_head, sps
+from law import two_tokens
 from recalled import recalled
-from test_sampling import ALPHA, VOCABULARY, two_tokens
 from torch import nn
 
 from specbench.config import UserError
@@ -28,6 +28,8 @@ from specbench.methods.specdecpp import AcceptanceHead, Predicted, features
 from specbench.methods.sps import SpS
 
 ROUNDS = 14
+VOCABULARY = 8
+ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 
 
 class Slow:

@@ -20,6 +20,22 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"choices": [2, 30]}, "from 1 to longest (20)"),
     ],
     "confidence": [({"threshold": 0}, "threshold: input should be greater than 0")],
+    "cospec": [
+        ({"threshold": 1.2}, "threshold"),
+        ({"threshold": -0.1}, "threshold"),
+        ({"threshold": NAN}, "threshold"),
+        ({"arbiter": "foo"}, "random:P"),
+        ({"arbiter": "random:2"}, "random:P"),
+        ({"arbiter": {"random": None}}, "arbiter: "),  # as YAML reads "random:"
+        ({"arbiter": "random:-1"}, "random:P"),
+        ({"arbiter": "random:1.2.3"}, "random:P"),
+        ({"mask": "none"}, "mask"),
+        ({"candidates": "both"}, "candidates"),
+        ({"gamma": 0}, "gamma"),
+        ({"arbitrator": "gone"}, "there is no head gone"),
+        ({"backbone": "gone"}, "cannot load gone"),
+        ({"backbone": "arbitrary/gone"}, "cannot load arbitrary/gone"),
+    ],
     "cumulative": [({"threshold": 1.5}, "threshold: input should be less than 1")],
     "eagle3": [
         ({"top_k": 0}, "eagle3: top_k"),

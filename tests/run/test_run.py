@@ -15,67 +15,20 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from oracle import tiny_pair
+from tiny_runs import SETTINGS, TASKS, always, facts, rounds_of, samples_of
 from transformers import AutoTokenizer
 
 from specbench import cli
 from specbench.base import files
-from specbench.config import SUITES, UserError
+from specbench.config import UserError
 from specbench.methods.sps import SpS
-from specbench.plan import resolve_plan
 from specbench.report import comparison
 from specbench.results import records
 from specbench.run import command as commands
 from specbench.run import loop, prepare
 from specbench.run.manifest import digest
 
-TASKS = {"pocket_gsm8k": 28, "pocket_math500": 20}  # new tokens
 DOCUMENTS = 4  # of both tasks together
-SETTINGS = ["sps.gamma=3", "csd.gamma=3", "csd.count_threshold=1", "csd.gate_threshold=0"]
-SAME = ["repeat", "task", "doc_id", "method", "order", "seed", "tokens", "text", "finish", "error", "state_hash"]
-COUNTS = ["round", "drafted", "accepted", "rescued", "committed", "truncated", "target_forwards", "draft_forwards"]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
-    """A folder with a tiny target and draft that agree now and then, and a suite of two bundled tasks."""
-    folder = tmp_path_factory.mktemp("pair")
-    tokenizer = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
-    for name, model in zip(("target", "draft"), tiny_pair("llama", vocab=len(tokenizer)), strict=True):
-        model.config.max_position_embeddings = 2048
-        model.config.eos_token_id = tokenizer.eos_token_id
-        model.generation_config.eos_token_id = tokenizer.eos_token_id
-        model.lm_head.weight[:300] = 0  # only a few tokens are ever likely, so that mismatches repeat
-        model.lm_head.weight[308:] = 0
-        if name == "draft":
-            model.lm_head.weight[300:308] += torch.randn(8, 32, generator=torch.Generator().manual_seed(0)) / 8
-        model.float().save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-    lines = [{"task": task, "max_new_tokens": count} for task, count in TASKS.items()]
-    (folder / "few.yaml").write_text(yaml.safe_dump({"description": "few", "limit": 2, "tasks": lines}))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def make_plan(place):
-    def make(methods=("sps", "csd"), **options):
-        given = {
-            "methods": methods,
-            "suite": str(place / "few.yaml"),
-            "pair": f"target={place / 'target'},draft={place / 'draft'}",
-            "assignments": [one for one in SETTINGS if one.split(".")[0] in methods],
-            "baseline": "vanilla",
-            "limit": None,
-            "data_dir": None,
-            "device": "cpu",
-        }
-        return resolve_plan(**(given | options))
-
-    return make
-
-
-def always(progress):
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -90,22 +43,6 @@ def whole(make_plan, tmp_path_factory):
 
     assert loop.execute(make_plan(repeats=2), folder, report)
     return folder
-
-
-def samples_of(folder, warmup=False):
-    frame = records.read_rows(folder, "samples").to_pandas()
-    return frame[frame.warmup == warmup].reset_index(drop=True)
-
-
-def rounds_of(folder, method=None):
-    frame = records.read_rows(folder, "rounds").to_pandas()
-    return frame[~frame.warmup & ((frame.method == method) | (method is None))].reset_index(drop=True)
-
-
-def facts(folder):
-    """All that must not depend on interruptions, as plain lists."""
-    samples = [[list(x) if hasattr(x, "tolist") else x for x in row] for row in samples_of(folder)[SAME].values]
-    return samples, rounds_of(folder)[COUNTS].values.tolist()
 
 
 def test_every_document_and_method_once(whole):
