@@ -1,9 +1,13 @@
 """What tests of the engine and its methods build alike: methods with changed settings, pairs without a draft."""
 
+import json
 from types import SimpleNamespace
 
 import torch
 from gates import DEVICE, pair
+from made_runs import TOKENIZER
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from specbench.config import UserError, load_method, validated
 from specbench.engine.models.pair import Pair
@@ -30,3 +34,16 @@ def lonely(context: int = 256, architecture: str = "llama", **facts) -> SimpleNa
 
     known = {"context": context, "vocabulary": 96, "tokenizer_hash": "abc", "device": torch.device(DEVICE)}
     return SimpleNamespace(session=session, name="lonely", **(known | facts))
+
+
+def made(target=None, draft=None) -> Pair:
+    """A pair named made of tiny models, with the bundled tokenizer."""
+    models = dict(zip(("target", "draft"), pair("llama"), strict=True))
+    return Pair("made", models | {"target": target or models["target"], "draft": draft or models["draft"]}, TOKENIZER)
+
+
+def retold(file, **changes):
+    """The same file of a head, with other metadata."""
+    with safe_open(file, framework="pt") as opened:
+        metadata = json.loads(opened.metadata()["specbench"])
+    save_file(load_file(file), file, {"specbench": json.dumps({**metadata, **changes})})

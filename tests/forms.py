@@ -142,3 +142,17 @@ def played(session: Session, history) -> tuple[list[torch.Tensor], list[int]]:
             session.keep(len(mirror), path)
             mirror = mirror + [tokens[i] for i in path]
     return told, mirror
+
+
+def assert_tells_what_eager_tells(runtime, form: str, dtype: torch.dtype, history, last: list[int]) -> None:
+    """A session at a runtime tells what one at eager tells all along, and then what a whole forward tells."""
+    one = model(form, dtype)
+    session, reference = Session(one, "target", runtime=runtime), Session(one, "target")
+    (found, mirror), (expected, _) = played(session, history), played(reference, history)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=CLOSE[dtype]["atol"])
+    assert session.tokens == mirror and len(session) == len(mirror)
+    rows = session.forward(last).logits
+    if not any(kind == "together" for kind, *_ in history):  # what was read so stays in the cache
+        torch.testing.assert_close(rows, whole(one, mirror + last)[0][len(mirror) :], **CLOSE[dtype])
+    torch.testing.assert_close(rows, reference.forward(last).logits, **CLOSE[dtype])

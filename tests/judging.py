@@ -1,5 +1,6 @@
 """Verdicts on rows written down by hand, and methods that must decode alike, verdict for verdict."""
 
+import oracle
 import torch
 from gates import DEVICE, GREEDY, decode, lively_prompt
 
@@ -26,3 +27,9 @@ def assert_same_rounds(
     assert found == expected
     assert [one.verdict for one in rounds] == [one.verdict for one in expected_rounds]
     return rounds
+
+
+def assert_rounds(rounds: list[Round], expected: list[oracle.Round]) -> None:
+    """Behind the prefill: what is drafted, how much of it stands, what follows and what is rescued, round by round."""
+    found = [one.verdict for one in rounds[1 : len(expected) + 1]]
+    assert [(one.drafted, one.accepted, one.token, list(one.rescued)) for one in found] == list(map(tuple, expected))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -193,6 +194,23 @@ def _draft_and_score(
     return drafted, [next_logits(target, tokens + drafted[:position]) for position in range(gamma + 1)]
 
 
+def rounds_by(
+    scan: Callable[[list[torch.Tensor], list[int], list[int]], Round],
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    prompt: list[int],
+    count: int,
+    gamma: int,
+) -> list[Round]:
+    """`count` greedy rounds of `gamma` drafts; `scan(rows, drafted, text)` says what becomes of each round's drafts."""
+    text, done = list(prompt), []
+    for _ in range(count):
+        drafted, rows = _draft_and_score(target, draft, text, gamma)
+        done.append(scan(rows, drafted, text))
+        text += committed(done[-1:])
+    return done
+
+
 def sps_greedy(
     target: PreTrainedModel, draft: PreTrainedModel, prompt: list[int], count: int, gamma: int
 ) -> list[Round]:
@@ -219,13 +237,11 @@ def csd_greedy(
     tau: float,
 ) -> list[Round]:
     """Exactly `rounds` greedy rounds with rescues from the memory `counts`, which is mutated as by `csd_scan`."""
-    tokens: list[int] = list(prompt)
-    done: list[Round] = []
-    for _ in range(rounds):
-        drafted, rows = _draft_and_score(target, draft, tokens, gamma)
-        done.append(csd_scan(rows, drafted, counts, lam, tau))
-        tokens += committed(done[-1:])
-    return done
+
+    def scan(rows: list[torch.Tensor], drafted: list[int], text: list[int]) -> Round:
+        return csd_scan(rows, drafted, counts, lam, tau)
+
+    return rounds_by(scan, target, draft, prompt, rounds, gamma)
 
 
 def committed(rounds: list[Round]) -> list[int]:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import oracle
@@ -9,6 +10,7 @@ import torch
 from gates import DEVICE
 from law import fit, texts
 
+from specbench.engine import trees
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Sampling, Scored
 
@@ -80,3 +82,17 @@ def p_with_caches(make: Callable[[Session, Session], Method]) -> float:
     target, draft = (oracle.tiny("llama", seed=seed, vocab=V).to(DEVICE) for seed in (1, 2))
     method = make(Session(target, "target"), Session(draft, "draft"))
     return fit(method, target, [1, 2], 3, Sampling(0.8), 150).p
+
+
+def draw_for_each_branch(monkeypatch) -> None:
+    """A wrong rule, REST's official one: every branch has a draw of its own, and the first that agrees is taken."""
+    test = trees.tree_test
+
+    def each(draft, logits, sampling, rng):
+        tested = test(draft, logits, sampling, rng)
+        if draft.rows is None:
+            return tested
+        own = trees.draw(logits[draft.rows], sampling, rng)[0]
+        return replace(tested, passed=draft.tokens == own)
+
+    monkeypatch.setattr(trees, "tree_test", each)

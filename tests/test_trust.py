@@ -114,6 +114,7 @@ def test_a_models_own_code_needs_its_flag_each_time(own_model, mark):
     done = call(*run(own_model, "--out", "it", "--trust-remote-code"))
     assert done.exit_code == 0, done.output
     assert mark.exists(), "the control: with the flag it runs"
+    assert json.loads(Path("it/manifest.json").read_text())["models"]["target"]["architecture"] == "Own"
     assert plan_of(Path("it"))["trust_remote_code"] is True
     mark.unlink()
     reads = ("trace", "it", "--task", "pocket_gsm8k", "--doc", "0")

@@ -11,6 +11,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from builders_engine import made as tiny_pair
 from cospec_models import SHIPPED, arbitrator, merged, middling, slow, slow_target
 from forms import VOCABULARY, model
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
@@ -198,8 +199,7 @@ def test_until_all_end_drops_rows_now_and_then():
 
 
 def made(architecture) -> Pair:
-    target, draft = pair(architecture)
-    return Pair("made", {"target": target, "draft": draft}, TOKENIZER)
+    return tiny_pair(*pair(architecture))
 
 
 def text_of(prompt, count) -> rollouts.Text:

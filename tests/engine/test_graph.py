@@ -11,7 +11,7 @@ import weakref
 import oracle
 import pytest
 import torch
-from forms import CLOSE, FIRST, eagle, lists, model, path_to, played, steps, text, whole
+from forms import CLOSE, FIRST, assert_tells_what_eager_tells, eagle, lists, model, path_to, played, steps, text, whole
 from gates import DEVICE, assert_greedy_exact, decode, without_looking
 from hypothesis import given, settings
 from refusals import one_line_error
@@ -98,15 +98,7 @@ def graphs(session: Session) -> list[bool]:
 def test_any_history_tells_what_eager_tells(form, dtype, history, last):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(static, "FIRST", FIRST)
-        session = Session(model(form, dtype), "target", runtime=Graph(HERE, captures=False))
-        found, mirror = played(session, history)
-        expected, _ = played(Session(model(form, dtype), "target"), history)
-        for a, b in zip(found, expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=CLOSE[dtype]["atol"])
-        assert session.tokens == mirror
-        if not any(kind == "together" for kind, *_ in history):
-            fresh = whole(model(form, dtype), mirror + last)[0][len(mirror) :]
-            torch.testing.assert_close(session.forward(last).logits, fresh, **CLOSE[dtype])
+        assert_tells_what_eager_tells(Graph(HERE, captures=False), form, dtype, history, last)
 
 
 @pytest.mark.parametrize("form", ("llama", "gemma2", "opt"))

@@ -5,10 +5,10 @@ import json
 import oracle
 import pytest
 import torch
+from builders_engine import made, retold
 from made_runs import TOKENIZER
 from refusals import one_line_error
 from safetensors.torch import save_file
-from test_judge import retold
 from test_judge_training import Words
 from torch import nn
 from typer.testing import CliRunner
@@ -29,11 +29,6 @@ def tensors(blocks: int = 2, width: int = WIDTH) -> dict[str, torch.Tensor]:
     shapes = {"blocks.weight": (blocks, width, width), "blocks.bias": (blocks, width)}
     shapes |= {"out.weight": (2, width), "out.bias": (2,)}
     return {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
-
-
-def made(target=None, draft=None) -> Pair:
-    both = oracle.tiny_pair("llama")
-    return Pair("made", {"target": target or both[0], "draft": draft or both[1]}, TOKENIZER)
 
 
 @pytest.fixture

@@ -209,6 +209,7 @@ def test_auto_refuses_a_sampling_as_the_others_do(pocket, lacking):
         plan = make_plan("oracle", runtime=name, temperature=1.0)
         with pytest.raises(UserError, match=r"^oracle: oracle knows greedy texts only; use --temperature 0$"):
             loop.execute(plan, Path(name), always, pocket)
+        assert not Path(name).exists()
 
 
 def test_auto_is_understood_by_lm_eval_too(pocket, lacking, monkeypatch):

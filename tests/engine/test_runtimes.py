@@ -7,7 +7,7 @@ import weakref
 import oracle
 import pytest
 import torch
-from forms import CLOSE, FIRST, FORMS, eagle, lists, model, path_to, played, rope, steps, text, whole
+from forms import FIRST, FORMS, assert_tells_what_eager_tells, eagle, lists, model, path_to, rope, steps, text, whole
 from gates import DEVICE, assert_greedy_exact
 from hypothesis import given, settings
 from law import two_tokens
@@ -118,18 +118,7 @@ def test_half_precision_is_as_near_to_the_truth_as_eager(form, dtype):
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(history=steps, last=lists)
 def test_any_history_tells_what_eager_tells(form, dtype, history, last):
-    one, reference = model(form, dtype), Session(model(form, dtype), "target")
-    session = Session(one, "target", runtime=STATIC)
-    found, mirror = played(session, history)
-    expected, _ = played(reference, history)
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=CLOSE[dtype]["atol"])
-    assert session.tokens == mirror and len(session) == len(mirror)
-    rows = session.forward(last).logits
-    if not any(kind == "together" for kind, *_ in history):  # what was read so stays in the cache
-        fresh = whole(one, mirror + last)[0][len(mirror) :]
-        torch.testing.assert_close(rows, fresh, **CLOSE[dtype])
-    torch.testing.assert_close(rows, reference.forward(last).logits, **CLOSE[dtype])
+    assert_tells_what_eager_tells(STATIC, form, dtype, history, last)
 
 
 @pytest.mark.parametrize("form", (*oracle.ARCHITECTURES, "mistral, window", "qwen2, window above"))

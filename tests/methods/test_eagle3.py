@@ -4,7 +4,6 @@ import copy
 import functools
 import json
 import types
-from dataclasses import replace
 
 import naive_eagle as naive
 import oracle
@@ -15,11 +14,11 @@ from law import fit
 from recalled import recalled
 from refusals import one_line_error
 from safetensors.torch import save_file
+from tabled import draw_for_each_branch
 from typer.testing import CliRunner
 
 from specbench import config
 from specbench.cli import app
-from specbench.engine import trees
 from specbench.engine.models.eagle_head import EagleHead, layers_read, stored_settings
 from specbench.engine.models.heads import Head, find_head, read_head
 from specbench.engine.session import LAST, Session
@@ -297,14 +296,7 @@ def test_samples_from_the_target(sampling):
 
 
 def test_a_draw_of_its_own_for_each_sibling_is_found(monkeypatch):
-    """As in REST's official code: a token that several draws may choose is accepted too often."""
-
-    def each(draft, logits, sampling, rng):
-        own, _ = trees.draw(logits[draft.rows], sampling, rng)
-        return replace(test(draft, logits, sampling, rng), passed=draft.tokens == own)
-
-    test = trees.tree_test
-    monkeypatch.setattr(trees, "tree_test", each)
+    draw_for_each_branch(monkeypatch)
     assert drawn(Sampling(1.0))[0] < ALPHA
 
 

@@ -1,17 +1,15 @@
 """Judge decoding: hand-worked rounds, a decoder without cache, the neutral setting, and head files."""
 
-import json
 import math
 
 import oracle
 import pytest
 import torch
+from builders_engine import made, retold
 from gates import GREEDY, decode, lively_prompt, sps
 from gates import pair as models
-from judging import assert_same_rounds, judged
-from made_runs import TOKENIZER
+from judging import assert_rounds, assert_same_rounds, judged
 from refusals import one_line_error
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from watched import reads_of_tensors
 
@@ -90,27 +88,28 @@ def test_sampled_rejections_go_to_the_head():
 
 
 def reference(architecture: str, head: Head, prompt: list[int], count: int, gamma: int, threshold: float):
-    """Rounds (drafted, accepted, token, rescued) without a cache, every state from a forward of its own."""
+    """Rounds without a cache, every state from a forward of its own."""
     target, draft = oracle.tiny_pair(architecture)
-    tokens, rounds, nearest = list(prompt), [], math.inf
-    while len(rounds) < count:
-        drafted = oracle.greedy(draft, tokens, gamma)
-        accepted, rescued = 0, []
+    border, distances = math.log(threshold / (1 - threshold)), []
+
+    def passes(text: list[int]) -> bool:
+        with torch.no_grad():
+            state = target.base_model(torch.tensor([text]), use_cache=False).last_hidden_state[0, -1]
+        score = float(state @ head.tensors["weight"].double() + head.tensors["bias"].double())
+        distances.append(abs(score - border))
+        return 1 / (1 + math.exp(-score)) > threshold
+
+    def scan(rows, drafted, text):
+        rescued = []
         for i, token in enumerate(drafted):
-            if token != oracle.best(oracle.next_logits(target, tokens + drafted[:i])):
-                read = torch.tensor([tokens + drafted[: i + 1]])
-                with torch.no_grad():
-                    state = target.base_model(read, use_cache=False).last_hidden_state[0, -1]
-                score = float(state @ head.tensors["weight"].double() + head.tensors["bias"].double())
-                nearest = min(nearest, abs(score - math.log(threshold / (1 - threshold))))
-                if not 1 / (1 + math.exp(-score)) > threshold:
-                    break
+            if token != oracle.best(rows[i]):
+                if not passes(text + drafted[: i + 1]):
+                    return oracle.Round(drafted, i, oracle.best(rows[i]), rescued)
                 rescued.append(i)
-            accepted += 1
-        token = oracle.best(oracle.next_logits(target, tokens + drafted[:accepted]))
-        rounds.append((drafted, accepted, token, tuple(rescued)))
-        tokens += [*drafted[:accepted], token]
-    assert nearest > 1e-4, "a score so near to the threshold proves nothing"
+        return oracle.Round(drafted, len(drafted), oracle.best(rows[-1]), rescued)
+
+    rounds = oracle.rounds_by(scan, target, draft, prompt, count, gamma)
+    assert min(distances) > 1e-4, "a score so near to the threshold proves nothing"
     return rounds
 
 
@@ -122,12 +121,8 @@ def test_rounds_equal_a_decoder_without_cache(architecture):
     first = oracle.greedy(oracle.tiny_pair(architecture)[0], prompt, 1)
     expected = reference(architecture, head, prompt + first, 16, gamma, 0.6)
     _, rounds = decode(judge(architecture, gamma, head, threshold=0.6), prompt, 200)
-    found = [
-        (r.verdict.drafted, r.verdict.accepted, r.verdict.token, r.verdict.rescued)
-        for r in rounds[1 : len(expected) + 1]
-    ]
-    assert found == expected
-    assert sum(len(rescued) for *_, rescued in expected) >= 3 and sum(a < gamma for _, a, *_ in expected) >= 3
+    assert_rounds(rounds, expected)
+    assert sum(len(one.rescued) for one in expected) >= 3 and sum(one.accepted < gamma for one in expected) >= 3
 
 
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
@@ -152,8 +147,7 @@ def test_one_copy_to_the_host_a_round(monkeypatch, sampling):
 
 @pytest.fixture
 def pair() -> Pair:
-    target, draft = oracle.tiny_pair("llama")
-    return Pair("made", {"target": target, "draft": draft}, TOKENIZER)
+    return made()
 
 
 @pytest.fixture
@@ -185,13 +179,6 @@ def test_auto_is_what_ships_with_the_pair_or_an_error_that_tells_how_to_train(fi
         find_head("auto", "judge", pair, shapes(pair))
     file.rename(file.with_name("judge-made.safetensors"))
     assert find_head("auto", "judge", pair, shapes(pair)).hashes() == random_head().hashes()
-
-
-def retold(file, **changes):
-    """The same file with other metadata."""
-    with safe_open(file, framework="pt") as opened:
-        metadata = json.loads(opened.metadata()["specbench"])
-    save_file(load_file(file), file, {"specbench": json.dumps({**metadata, **changes})})
 
 
 DEFECTS = {

@@ -13,7 +13,6 @@ from law import two_tokens
 from recalled import recalled
 from torch import nn
 
-from specbench.config import UserError
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.session import Session
@@ -374,17 +373,6 @@ def test_what_a_policy_learns_is_kept_by_the_method():
     assert decode(twin, prompt, 30) == decode(method, prompt, 30)
     method.reset("another")
     assert method.state() == [[], Bandit((1, 2, 4), 0.2, 1.0).state()]
-
-
-@pytest.mark.skipif(DEVICE != "cpu", reason="needs lm-eval")
-def test_sampling_with_the_oracle_is_refused_before_a_run(tmp_path):
-    from specbench.plan import resolve_plan
-    from specbench.run import loop
-
-    plan = resolve_plan(["oracle"], "smoke", "pocket", [], "vanilla", 1, temperature=1.0)
-    with pytest.raises(UserError, match="oracle: oracle knows greedy texts only"):
-        loop.execute(plan, tmp_path / "run", lambda _: True)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-from dataclasses import replace
 
 import naive_datastore as naive
 import numpy as np
@@ -16,9 +15,9 @@ from hypothesis import strategies as st
 from law import fit
 from recalled import recalled
 from refusals import one_line_error
+from tabled import draw_for_each_branch
 
 from specbench import config
-from specbench.engine import trees
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.session import Session
@@ -268,16 +267,7 @@ def test_samples_from_the_target(small_store, sampling, changes):
 
 
 def test_a_draw_for_each_branch_instead_of_each_node_is_found(small_store, monkeypatch):
-    """The official rule: every branch has draws of its own, and the first that agrees is taken."""
-
-    def each(draft, logits, sampling, rng):
-        if draft.rows is None:
-            return test(draft, logits, sampling, rng)
-        own = trees.draw(logits[draft.rows], sampling, rng)[0]
-        return replace(test(draft, logits, sampling, rng), passed=draft.tokens == own)
-
-    test = trees.tree_test
-    monkeypatch.setattr(trees, "tree_test", each)
+    draw_for_each_branch(monkeypatch)
     assert drawn(small_store, Sampling(1.0), DRAWS)[0] < ALPHA
 
 

@@ -1,24 +1,18 @@
 """Whole runs on tiny models: what is recorded, and that a run stopped anywhere goes on as if nothing had happened."""
 
 import io
-import multiprocessing
-import os
-import random
 import shutil
 import signal
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-import torch
 import yaml
+from faults.child import Command
 from tiny_runs import SETTINGS, TASKS, always, facts, rounds_of, samples_of
 from transformers import AutoTokenizer
 
-from specbench import cli
 from specbench.base import files
 from specbench.config import UserError
 from specbench.methods.sps import SpS
@@ -169,17 +163,6 @@ def test_interrupted_run_goes_on_as_if_it_had_not(whole, make_plan, tmp_path, st
     assert facts(folder) == facts(whole)
 
 
-def test_sampled_run_goes_on_too(make_plan, tmp_path):
-    plan = make_plan(temperature=1.0, methods=["csd"])
-    assert loop.execute(plan, tmp_path / "one", always)
-    assert not loop.execute(plan, tmp_path / "two", lambda progress: progress.done != 3)
-    assert loop.execute(plan, tmp_path / "two", always)
-    assert facts(tmp_path / "one") == facts(tmp_path / "two")
-    other = make_plan(temperature=1.0, methods=["csd"], seed=1)
-    assert loop.execute(other, tmp_path / "three", always)
-    assert samples_of(tmp_path / "three").text.tolist() != samples_of(tmp_path / "one").text.tolist()
-
-
 def test_a_finished_run_is_not_decoded_again(whole, make_plan, tmp_path):
     """Killed between the merge of the tables and the scores, or resumed by mistake: only scoring is left to do."""
     folder = tmp_path / "run"
@@ -208,81 +191,27 @@ def test_killed_while_the_tables_are_merged(whole, make_plan, tmp_path, step):
     assert not (folder / "parts").exists() and (folder / "scores.parquet").exists()
 
 
-def child(arguments, output, method_sleep):
-    """In a process of its own: the command line with `arguments`, its words into the file `output`."""
-    torch.set_num_threads(1)  # as conftest does
-    sys.stdout = sys.stderr = open(output, "a", buffering=1)  # noqa: SIM115
-    rounds = SpS.rounds
-
-    def slow(self, *given):
-        time.sleep(method_sleep)
-        return rounds(self, *given)
-
-    SpS.rounds = slow
-    try:
-        cli.app([str(a) for a in arguments])
-    except SystemExit as stop:
-        sys.stdout.flush()
-        os._exit(int(stop.code or 0))
-
-
-def forked(arguments, output, method_sleep=0.0):
-    # Not from this process: earlier tests may have left threads of OpenVINO in it, which no child survives.
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        map(str, (Path(__file__).parent, *Path(__file__).parents[1:3]))
-    )  # the server is told of no other folder
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["test_run"])
-    process = context.Process(target=child, args=(arguments, output, method_sleep))
-    process.start()
-    return process
-
-
-def arguments(place, folder, *more):
+def test_first_interrupt_finishes_the_document(whole, place, make_plan, tmp_path, monkeypatch):
+    """What a run is interrupted or killed by otherwise: tests/faults."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as the process that goes on
+    folder = tmp_path / "run"
     pair = f"target={place / 'target'},draft={place / 'draft'}"
     sets = [word for one in SETTINGS for word in ("--set", one)]
-    methods = ["--method", "sps", "--method", "csd", "--suite", place / "few.yaml", "--device", "cpu", "--repeats", 2]
-    return ["run", "--pair", pair, *methods, *sets, "--out", folder, *more]
+    methods = ["--method", "sps", "--method", "csd", "--suite", str(place / "few.yaml"), "--repeats", "2"]
+    words = ["run", "--pair", pair, *methods, *sets, "--device", "cpu", "--out", str(folder)]
 
+    def done() -> int:
+        return len(list(folder.glob("parts/*.samples.parquet")))
 
-def wait_for(condition, process, seconds=100):
-    end = time.monotonic() + seconds
-    while not condition() and process.is_alive() and time.monotonic() < end:
-        time.sleep(0.005)
-
-
-def test_killed_run_resumes(whole, place, tmp_path):
-    folder, output, rng = tmp_path / "run", tmp_path / "output", random.Random(0)
-    command, kills = arguments(place, folder), 0
-    for goal in (1, 3, 5):
-        process = forked(command, output, 0.05)
-        wait_for(lambda: len(list(folder.glob("parts/*.samples.parquet"))) >= goal, process)  # noqa: B023
-        time.sleep(rng.uniform(0, 0.1))
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        kills += process.exitcode == -signal.SIGKILL
-        command = ["run", "--resume", folder]
-    assert kills == 3 and not (folder / "scores.parquet").exists()
-    process = forked(command, output)
-    process.join(100)
-    assert process.exitcode == 0, output.read_text()
-    assert facts(folder) == facts(whole)
-
-
-def test_first_interrupt_finishes_the_document(whole, place, tmp_path):
-    folder, output = tmp_path / "run", tmp_path / "output"
-    process = forked(arguments(place, folder), output, 0.15)
-    wait_for(lambda: len(list(folder.glob("parts/*.samples.parquet"))) >= 2, process)
+    command = Command(words, tmp_path / "said", {"slow": 0.3}, fresh=True)
+    command.until(lambda: done() >= 2)
     time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    process.join(100)
-    said = " ".join(output.read_text().split())
-    assert process.exitcode == 130, said
+    command.send(signal.SIGINT)
+    assert command.end() == 130
+    said = " ".join(command.said().split())
     assert "finishing this document" in said and "specbench run --resume" in said
-    assert len(list(folder.glob("parts/*.samples.parquet"))) == 3  # the one under way was finished
-    process = forked(["run", "--resume", folder], output)
-    process.join(100)
-    assert process.exitcode == 0
+    assert done() == 3, "the one under way was finished"
+    assert loop.execute(make_plan(repeats=2), folder, always)
     assert facts(folder) == facts(whole)
 
 
