@@ -11,12 +11,12 @@ import oracle
 import pyarrow.parquet as pq
 import pytest
 import torch
+from chains import Words, chain
 from gates import decode
 from recalled import RECALLED
 from scipy.special import expit
 from scipy.stats import entropy
-from test_judge_training import END, chain, document
-from test_judge_training import Words as JudgeWords
+from test_judge_training import END, document
 from typer.testing import CliRunner
 
 from specbench import config
@@ -39,14 +39,6 @@ from specbench.training.specdecpp.soft_labels import binary_kl, calibration_erro
 
 SAMPLED = Sampling(1.5, top_k=20)
 CPU = torch.device("cpu")
-
-
-class Words(JudgeWords):
-    eos_token_id = None
-
-
-class Ending(JudgeWords):
-    eos_token_id = END
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +103,7 @@ DRAFT = {**TARGET, 1: 13, 2: 12, 4: 15, 6: 17}
 
 @pytest.fixture
 def chains() -> Pair:
-    return Pair("made", {"target": chain(TARGET), "draft": chain(DRAFT)}, Ending())
+    return Pair("made", {"target": chain(TARGET), "draft": chain(DRAFT)}, Words(END))
 
 
 def test_a_greedy_document_by_hand(chains):

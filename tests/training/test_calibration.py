@@ -7,7 +7,7 @@ import oracle
 import pyarrow.parquet as pq
 import pytest
 import torch
-from test_cospec_rl import SIZE, Words
+from chains import SIZE, Words
 from typer.testing import CliRunner
 
 from specbench.cli import app

@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from chains import SIZE, Words, chain
 from gates import DEVICE
 from scipy.stats import binomtest
 
@@ -27,7 +28,7 @@ from specbench.training.recipe import load_recipe
 
 # The game. The target walks a ring of twelve tokens; behind each even one of them the draft goes another way, and the
 # token behind that is the next but one of the ring. So whatever is kept shows in the text, and nothing else does.
-RING, SIZE = 12, 40
+RING = 12
 TARGET = {s: (s + 1) % RING for s in range(RING)} | {20 + s: (s + 2) % RING for s in range(RING)}
 DRAFT = TARGET | {s: 20 + s + (s // 2) % 2 for s in range(0, RING, 2)}  # 20 23 24 27 28 31
 DRAFT |= {20 + s + 1: (s + 2) % RING for s in range(0, RING, 2)}
@@ -35,38 +36,9 @@ TARGET |= {20 + s + 1: (s + 2) % RING for s in range(0, RING, 2)}
 GAMMA, LENGTH = 5, 19
 
 
-class Words:
-    """A tokenizer whose words are the ids."""
-
-    chat_template = eos_token_id = bos_token_id = None
-
-    def decode(self, ids, **_):
-        return " ".join(map(str, ids))
-
-    def get_vocab(self):
-        return {str(i): i for i in range(SIZE)}
-
-    def get_added_vocab(self):
-        return {}
-
-
-def chain(following: dict[int, int]):
-    """A model without attention or MLP: the state behind token s is √SIZE in place s, the logits name what follows."""
-    sizes = {"hidden_size": SIZE, "num_hidden_layers": 1, "num_key_value_heads": 4, "head_dim": 10}
-    model = oracle.tiny("llama", vocab=SIZE, **sizes).float()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.zero_() if parameter.ndim > 1 else parameter.fill_(1.0)
-            if name == "model.embed_tokens.weight":
-                parameter.copy_(torch.eye(SIZE))
-        for token in range(SIZE):
-            model.lm_head.weight[following.get(token, 0), token] = 1.0
-    return model.to(DEVICE)
-
-
 @functools.cache
 def game() -> Pair:
-    target, draft = chain(TARGET), chain(DRAFT)
+    target, draft = chain(TARGET).float(), chain(DRAFT).float()
     return Pair("made", {"target": target, "draft": draft, "arbitrator": draft}, Words())
 
 

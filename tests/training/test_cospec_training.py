@@ -11,6 +11,7 @@ import oracle
 import pyarrow.parquet as pq
 import pytest
 import torch
+from chains import Words
 from gates import DEVICE, GREEDY, pair
 from test_cli import call, folders, here, refused  # noqa: F401  (here: every test works in an empty folder)
 from test_cospec import slow
@@ -37,24 +38,6 @@ from specbench.training.recipe import load_recipe
 
 EVERY = pytest.mark.parametrize("architecture", ("llama", "opt", "gemma2"))
 GAMMA, LENGTHS = 4, (30, 17, 5, 24)
-
-
-class Words:
-    """A tokenizer whose words are the ids."""
-
-    chat_template = bos_token_id = None
-
-    def __init__(self, end=None):
-        self.eos_token_id = end
-
-    def decode(self, ids, **_):
-        return " ".join(map(str, ids))
-
-    def get_vocab(self):
-        return {str(i): i for i in range(96)}
-
-    def get_added_vocab(self):
-        return {}
 
 
 def recipe(**changes) -> Sft:
@@ -89,7 +72,7 @@ def end_of(architecture: str) -> int:
 
 def both(architecture: str) -> Pair:
     target, draft = pair(architecture)
-    return Pair("tiny", {"target": target, "draft": draft, "arbitrator": draft}, Words(end_of(architecture)))
+    return Pair("tiny", {"target": target, "draft": draft, "arbitrator": draft}, Words(end_of(architecture), 96))
 
 
 def expected(architecture: str, document: Document):
@@ -217,7 +200,7 @@ def test_a_branch_is_read_no_further_than_its_text_may_be(monkeypatch):
     target = pair("opt")[0]
     most, longest = target.config.max_position_embeddings, []
     document = Document("made", 0, oracle.prompts(1, length=12)[0], "", (), most - 12, lambda text: 1.0)
-    judge = RolloutJudge(Pair("tiny", {"target": target}, Words()), recipe())
+    judge = RolloutJudge(Pair("tiny", {"target": target}, Words(size=96)), recipe())
     real = target.forward
 
     def noted(*arguments, **options):

@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from chains import Words
 from gates import DEVICE, decode, pair
 from typer.testing import CliRunner
 
@@ -31,22 +32,6 @@ from specbench.training.eagle3.fit import Step, Training, loss_of, new_head, sch
 from specbench.training.recipe import EagleRecipe, load_recipe
 
 VOCABULARY = 96
-
-
-class Words:
-    """A tokenizer whose words are the ids."""
-
-    chat_template = None
-    eos_token_id, bos_token_id = 7, None
-
-    def decode(self, ids, **_):
-        return " ".join(map(str, ids))
-
-    def get_vocab(self):
-        return {str(i): i for i in range(VOCABULARY)}
-
-    def get_added_vocab(self):
-        return {}
 
 
 def recipe(**changes) -> EagleRecipe:
@@ -233,7 +218,7 @@ def documents() -> list[Document]:
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    made = Pair("made", {"target": target()}, Words())
+    made = Pair("made", {"target": target()}, Words(7, VOCABULARY))
     target().generation_config.eos_token_id = None
     monkeypatch.setattr(eagle3, "training_documents", lambda *_: documents())
     monkeypatch.setattr(eagle3, "HELD_OUT", 3)

@@ -7,7 +7,8 @@ import oracle
 import pytest
 import statsmodels.api as sm
 import torch
-from gates import DEVICE, decode
+from chains import SIZE, Words, chain
+from gates import decode
 from scipy.stats import mannwhitneyu
 from typer.testing import CliRunner
 
@@ -25,7 +26,7 @@ from specbench.training.logistic import at_threshold, auroc, balanced, choose_pe
 
 # A target whose next token depends on the last one only, and a draft that differs in five places. Greedy answer to a
 # prompt that ends with 1: 2 3 4 5 6 0, and 0 ends it. An answer is right if it holds a 6.
-END, SIZE = 0, 40
+END = 0
 TARGET = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6, 6: END, 12: 4, 15: 16, 16: 15, 17: END, 18: END, 31: 30, 30: END}
 DRAFT = {**TARGET, 1: 13, 2: 12, 4: 15, 6: 17, 30: 18}
 # 13 for 2 is the prefill's, never drafted. 12 for 3 goes back to 4: harmless. 15 for 5 never ends and never meets 6.
@@ -33,40 +34,9 @@ DRAFT = {**TARGET, 1: 13, 2: 12, 4: 15, 6: 17, 30: 18}
 SWAPS = [(5, 17, END, True), (3, 15, 5, False), (1, 12, 3, True)]
 
 
-class Words:
-    """A tokenizer whose words are the ids."""
-
-    chat_template = None
-
-    def decode(self, ids, **_):
-        return " ".join(map(str, ids))
-
-    def get_vocab(self):
-        return {str(i): i for i in range(SIZE)}
-
-    def get_added_vocab(self):
-        return {}
-
-    eos_token_id, bos_token_id = END, None
-
-
-def chain(following: dict[int, int]):
-    """A model without attention or MLP: the state behind token s is √SIZE in place s, the logits name what follows."""
-    sizes = {"hidden_size": SIZE, "num_hidden_layers": 1, "num_key_value_heads": 4, "head_dim": 10}
-    model = oracle.tiny("llama", vocab=SIZE, **sizes)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.zero_() if parameter.ndim > 1 else parameter.fill_(1.0)
-            if name == "model.embed_tokens.weight":
-                parameter.copy_(torch.eye(SIZE))
-        for token in range(SIZE):
-            model.lm_head.weight[following.get(token, END), token] = 1.0
-    return model.to(DEVICE)
-
-
 @pytest.fixture
 def pair() -> Pair:
-    return Pair("made", {"target": chain(TARGET), "draft": chain(DRAFT)}, Words())
+    return Pair("made", {"target": chain(TARGET), "draft": chain(DRAFT)}, Words(END))
 
 
 def right(text: str) -> float:
@@ -133,7 +103,7 @@ def test_no_more_swaps_than_the_limit_and_the_same_ones_each_time(pair, monkeypa
 def test_every_swap_equals_a_decoder_without_cache():
     """Random models: each swapped answer is what greedy decoding from scratch makes of it."""
     target, draft = oracle.tiny_pair("llama")
-    pair = Pair("tiny", {"target": target, "draft": draft}, Words())
+    pair = Pair("tiny", {"target": target, "draft": draft}, Words(END))
     (prompt,) = oracle.prompts(1, length=9)
     heard: list[str] = []
     mined = mining.Miner(pair, seed=0).mine(document(0, prompt, lambda text: heard.append(text) or 1.0, length=40))
