@@ -1,12 +1,16 @@
 """Run folders made of rows that a test writes down, so that what is read from them can be worked out by hand."""
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from specbench.base import files
 from specbench.results import records
+from specbench.results.stored import StoredRun
 
 ENVIRONMENT = {"device": "cpu", "cpu": "abacus", "cores": 2, "threads": 2, "driver": "", "versions": {"torch": "1"}}
 ENVIRONMENT |= {"load": 0.1}
+SINGLE, CHAIN = ((0, 0),) * 4, ((3, 1),) * 2  # rounds (D, A) of 4 tokens: without drafts, and with drafts of 3
 
 
 def sample(method, doc_id, decode=1.0, *, task="one", repeat=0, prefill=0.25, **others):
@@ -73,3 +77,37 @@ def write_run(
         },
     )
     return folder
+
+
+class Timed(NamedTuple):
+    """A method of a made run: its seconds for each document, its rounds there, and what its texts score."""
+
+    seconds: float | Callable[[str, int], float]  # or of a task and a document
+    shapes: Sequence[tuple[int, int]] = CHAIN
+    right: int | Sequence[float] | Mapping[str, Sequence[float]] | None = None  # so many of them, each, or each by task
+
+
+def timed_run(
+    folder: Path,
+    methods: Mapping[str, Timed],
+    *,
+    tasks: Sequence[str] = ("one",),
+    documents: int | Mapping[str, int] = 4,
+    of_samples: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> StoredRun:
+    """A run in which all methods decode all documents; without `right` all of a method's texts are."""
+    samples, all_rounds, score_rows = [], [], []
+    for task in tasks:
+        count = documents if isinstance(documents, int) else documents[task]
+        for doc in range(count):
+            for name, one in methods.items():
+                seconds = one.seconds(task, doc) if callable(one.seconds) else one.seconds
+                samples.append(sample(name, doc, seconds, task=task, **(of_samples or {})))
+                all_rounds += rounds(samples[-1], *one.shapes)
+        for name, one in methods.items():
+            right = one.right[task] if isinstance(one.right, Mapping) else one.right
+            right = count if right is None else right
+            values = [1] * right + [0] * (count - right) if isinstance(right, int) else right
+            score_rows += scores(name, values, task=task)
+    return StoredRun(write_run(folder, samples, all_rounds, score_rows, **options))

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import rounds, sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
 from specbench.base import files
@@ -38,22 +38,15 @@ def paper() -> published.Paper:
 
 def made(folder: Path, pair: str, methods: dict[str, dict[str, Any]], slower: float = 1.0, **plan: Any) -> StoredRun:
     """Ten documents a task: prefill 0.25 s for one token, then 4 tokens by every method in its SECONDS."""
-    samples, all_rounds, score_rows, settings = [], [], [], {}
+    settings, found = {}, {}
     for name, changes in methods.items():
         method = name.partition("[")[0]
         contrastive = {"combine": "contrastive"} if "contrastive" in name else {}
         settings[name] = config.load_method(method).values | contrastive | changes
-        for task in TASKS:
-            for doc in range(10):
-                long = SECONDS[method] * (slower if method.startswith("cos") else 1.0)
-                samples.append(sample(name, doc, long, task=task))
-                all_rounds += rounds(samples[-1], *([(0, 0)] * 4 if method.startswith("ensemble") else [(3, 1)] * 2))
-            score_rows += scores(name, [1] * 10, task=task)
-    spec = load_pair(pair).model_dump(mode="json")
-    base = next(iter(methods))
-    return StoredRun(
-        write_run(folder, samples, all_rounds, score_rows, settings=settings, pair=spec, baseline=base, **plan)
-    )
+        seconds = SECONDS[method] * (slower if method.startswith("cos") else 1.0)
+        found[name] = Timed(seconds, SINGLE if method.startswith("ensemble") else CHAIN)
+    plan = {"pair": load_pair(pair).model_dump(mode="json"), "baseline": next(iter(methods)), **plan}
+    return timed_run(folder, found, tasks=TASKS, documents=10, settings=settings, **plan)
 
 
 def all_runs(folder: Path) -> list[StoredRun]:

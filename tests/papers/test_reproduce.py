@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import yaml
 from scipy import stats as scipy_stats
-from synthetic import rounds, sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
 from specbench.base import files, stats
@@ -84,20 +84,14 @@ def settings_of(name, **changes):
 
 def make_run(folder, *, times=(1.0, 0.5, 0.25), tasks=("pocket_gsm8k",), others=None, **plan):
     """Ten documents of 4 tokens: vanilla 1 s, sps 0.5 s, csd 0.25 s; sps accepts 2 of 6, csd 4 of 8, and errs more."""
-    names = ("vanilla", "sps[gamma=4]", "csd")
-    samples, all_rounds, score_rows = [], [], []
-    for task in tasks:
-        for doc in range(10):
-            seconds = (others or {}).get(task, times)
-            rows = [sample(name, doc, s, task=task) for name, s in zip(names, seconds, strict=True)]
-            samples += rows
-            all_rounds += rounds(rows[0], *[(0, 0)] * 4) + rounds(rows[1], (3, 1), (3, 1))
-            all_rounds += rounds(rows[2], (4, 2), (4, 2))
-        for name, right in zip(names, (10, 10, 2), strict=True):
-            score_rows += scores(name, [1] * right + [0] * (10 - right), task=task)
+    names, shapes = ("vanilla", "sps[gamma=4]", "csd"), (SINGLE, CHAIN, ((4, 2),) * 2)
+    methods = {
+        name: Timed(lambda task, doc, at=at: (others or {}).get(task, times)[at], shapes[at], (10, 10, 2)[at])
+        for at, name in enumerate(names)
+    }
     settings = {"sps[gamma=4]": settings_of("sps", gamma=4), "csd": settings_of("csd")}
-    pair = config.load_pair("pocket").model_dump(mode="json")
-    return write_run(folder, samples, all_rounds, score_rows, settings=settings, pair=pair, baseline="vanilla", **plan)
+    plan |= {"pair": config.load_pair("pocket").model_dump(mode="json"), "baseline": "vanilla"}
+    return timed_run(folder, methods, tasks=tasks, documents=10, settings=settings, **plan).folder
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from synthetic import rounds, sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
 from specbench.config import SamplingSpec, UserError
@@ -14,7 +14,6 @@ from specbench.papers import published, reproduce
 from specbench.papers.checks import checks
 from specbench.papers.ours import MISSING, Ours
 from specbench.papers.side_by_side import side_by_side
-from specbench.results.stored import StoredRun
 
 POCKET = [f"pocket_{family}" for family in ("gsm8k", "math500", "humaneval", "cnndm", "ifeval", "ruler")]
 DRAWN = {"temperature": 1.0, "top_k": 50}
@@ -67,22 +66,19 @@ def paper(tmp_path, monkeypatch):
 
 def make_run(folder: Path, tasks=POCKET, fixed=0.5, adaptive=0.25, only=("vanilla", "sps", "csd"), right=None, **plan):
     """Ten documents a task, 4 tokens each: vanilla 1 s; the others as many seconds, or so many by task."""
-    samples, all_rounds, score_rows = [], [], []
     seconds = {"vanilla": 1.0, "sps": fixed, "csd": adaptive}
-    for task in tasks:
-        for name in only:
-            long = seconds[name]
-            for doc in range(10):
-                row = sample(name, doc, long[task] if isinstance(long, dict) else long, task=task)
-                samples.append(row)
-                all_rounds += rounds(row, *([(0, 0)] * 4 if name == "vanilla" else [(3, 1)] * 2))
-            solved = (right or {}).get((task, name), 10)
-            score_rows += scores(name, [1] * solved + [0] * (10 - solved), task=task)
+    methods = {}
+    for name in only:
+        long, solved = seconds[name], {task: (right or {}).get((task, name), 10) for task in tasks}
+        methods[name] = Timed(
+            (lambda task, doc, long=long: long[task]) if isinstance(long, dict) else long,
+            SINGLE if name == "vanilla" else CHAIN,
+            {task: [1] * count + [0] * (10 - count) for task, count in solved.items()},
+        )
     settings = {"sps": config.load_method("sps").values | {"gamma": 4}, "csd": config.load_method("csd-pocket").values}
-    pair = config.load_pair("pocket").model_dump(mode="json")
-    plan = {"baseline": "vanilla", **DRAWN} | plan
     settings = {name: settings.get(name, {}) for name in only}
-    return StoredRun(write_run(folder, samples, all_rounds, score_rows, settings=settings, pair=pair, **plan))
+    plan = {"baseline": "vanilla", "pair": config.load_pair("pocket").model_dump(mode="json"), **DRAWN} | plan
+    return timed_run(folder, methods, tasks=tasks, documents=10, settings=settings, **plan)
 
 
 def text(ours: Ours, paper, **wanted) -> str:
