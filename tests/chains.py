@@ -1,8 +1,12 @@
-"""Models whose every next token is known, and a tokenizer whose words are the ids."""
+"""Models whose every next token is known, pairs of tiny models, and a tokenizer whose words are the ids."""
+
+from types import SimpleNamespace
 
 import oracle
 import torch
 from gates import DEVICE
+
+from specbench.engine.models.pair import Pair
 
 SIZE = 40  # tokens of a chain
 
@@ -37,3 +41,9 @@ def chain(following: dict[int, int]):
         for token in range(SIZE):
             model.lm_head.weight[following.get(token, 0), token] = 1.0
     return model.to(DEVICE)
+
+
+def untold() -> Pair:
+    """Two tiny models whose tokenizer is never asked."""
+    target, draft = oracle.tiny_pair("llama")
+    return Pair("tiny", {"target": target, "draft": draft}, SimpleNamespace())

@@ -8,17 +8,15 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, large, manifest, score, word, write
-from rich.console import Console
-from typer.testing import CliRunner
+from screens import call, shown
 
 from specbench.analysis import rejections as analysis
 from specbench.analysis.rejections import rejections, rescues
 from specbench.analysis.texts import load_decode
 from specbench.analysis.token_kinds import KINDS, kind
-from specbench.cli import app
 from specbench.config import UserError
 from specbench.engine.types import Round
-from specbench.report.finding import as_json, as_rows, show
+from specbench.report.finding import as_json, as_rows
 from specbench.report.views.rejections import view
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -287,7 +285,7 @@ def test_outcomes_need_scores_and_a_baseline(spoilt):
     found = rescues(spoilt, None, decode)
     assert (found.baseline, found.total, found.unjudged) == (None, 12, 12)
     assert found.kinds.right.sum() == found.kinds.wrong.sum() == 0
-    text = printed(rejections(spoilt, None, decode), found)
+    text = shown(view(rejections(spoilt, None, decode), found))
     assert "goes wrong" not in text
     assert "which rescues hurt is not known" in text
 
@@ -366,14 +364,8 @@ def test_rounds_that_are_not_the_text(tables, made):
         rescues(made(methods=("vanilla", "csd")), None, decode)
 
 
-def printed(*found, width=80):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    show(view(*found), screen=console)
-    return console.file.getvalue()
-
-
 def test_the_view(spoilt):
-    text = printed(rejections(spoilt, None, decode), rescues(spoilt, None, decode))
+    text = shown(view(rejections(spoilt, None, decode), rescues(spoilt, None, decode)))
     assert max(map(len, text.splitlines())) <= 80
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "REJECTIONS OF csd: 1 of 1 pair (draft token, target token)" in lines
@@ -391,7 +383,7 @@ def test_the_view_of_long_and_strange_texts(tables, made):
     for task in tasks:
         add(tables, task, 0, "sps", [refused(token, SIX, 0.0001) for token in strange])
     run = made(tasks=tasks)
-    text = printed(rejections(run, None, decode), rescues(run, None, decode))
+    text = shown(view(rejections(run, None, decode), rescues(run, None, decode)))
     assert max(map(len, text.splitlines())) <= 80
     assert "⏎" in text
     assert "<.001" in text
@@ -402,13 +394,13 @@ def test_the_view_shortens_tasks_that_begin_alike(tables, made):
     for number, task in enumerate(("pocket_sums", "pocket_news")):
         add(tables, task, 0, "sps", [refused(SO, THUS, 0.5)] * (2 - number))
     run = made(tasks=("pocket_sums", "pocket_news"))
-    assert " sums 2, news 1" in printed(rejections(run, None, decode), rescues(run, None, decode))
+    assert " sums 2, news 1" in shown(view(rejections(run, None, decode), rescues(run, None, decode)))
 
 
 def test_sampling_that_refuses_what_the_target_prefers(tables, made):
     add(tables, "sums", 0, "sps", [refused(FOUR, FOUR, 1.0)])
     run = made()
-    assert "1 more rejected token had no pair" in printed(rejections(run, None, decode), rescues(run, None, decode))
+    assert "1 more rejected token had no pair" in shown(view(rejections(run, None, decode), rescues(run, None, decode)))
 
 
 def test_tables_for_programs(spoilt):
@@ -429,14 +421,13 @@ def test_tables_for_programs(spoilt):
 
 
 def test_the_command(spoilt):
-    def call(*words):
-        return CliRunner().invoke(app, ["analyze", "rejections", str(spoilt.folder), *words])
-
-    facts = json.loads(call("--format", "json").stdout)
+    words = ("analyze", "rejections", spoilt.folder)
+    facts = json.loads(call(*words, "--format", "json").stdout)
     assert set(facts) == {"rejections", "rescues"} and facts["rescues"]["total"] == 12
-    assert call("--format", "csv").stdout.startswith("analysis,table,row,column,value\nrejections,,0,method,csd\n")
-    assert "REJECTIONS OF csd" in call("--method", "csd").stdout
-    refused = call("--format", "md")
+    table = call(*words, "--format", "csv").stdout
+    assert table.startswith("analysis,table,row,column,value\nrejections,,0,method,csd\n")
+    assert "REJECTIONS OF csd" in call(*words, "--method", "csd").stdout
+    refused = call(*words, "--format", "md")
     assert refused.exit_code == 2 and "`analyze rejections` prints table, csv or json" in refused.stderr
 
 

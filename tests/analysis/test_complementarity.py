@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import synthetic
 from scipy.stats import binom
-from typer.testing import CliRunner
+from screens import call
 
 from specbench.analysis.complementarity import complementarity, pooled
-from specbench.base.console import console
-from specbench.cli import app
 from specbench.config import UserError, load_method
 from specbench.papers import cells, published
 from specbench.plan import resolve_plan
@@ -119,9 +117,8 @@ def test_without_complementarity_recovery_is_undefined_and_said(tmp_path):
     run = made(tmp_path / "run", answers)
     found = complementarity(run)
     assert math.isnan(found.methods.recovery[0])
-    console.stderr = False
     words = ["analyze", "complementarity", str(run.folder), "--out", str(tmp_path / "cells.csv")]
-    text = " ".join(CliRunner().invoke(app, words).stdout.split())
+    text = " ".join(call(*words).stdout.split())
     assert "one: complementarity is missing: the union solves no more than the target" in text
     assert "recovery" not in (tmp_path / "cells.csv").read_text()
 
@@ -222,8 +219,7 @@ def test_cells_are_those_of_the_published_table(tmp_path):
 
 @pytest.mark.parametrize("format", ("table", "md", "csv", "json"))
 def test_the_view_tells_the_same_in_every_form(run, format):
-    console.stderr = False
-    result = CliRunner().invoke(app, ["analyze", "complementarity", str(run.folder), "--format", format])
+    result = call("analyze", "complementarity", str(run.folder), "--format", format)
     assert result.exit_code == 0, result.output
     text = result.stdout
     if format == "json":
@@ -249,14 +245,14 @@ def test_options_that_belong_elsewhere(run):
         ("--drafts", "2", "`analyze multi-draft`"),
         ("--against", "bold", "`analyze frontier`"),
     ):
-        result = CliRunner().invoke(app, ["analyze", "complementarity", str(run.folder), option, value])
+        result = call("analyze", "complementarity", str(run.folder), option, value)
         assert result.exit_code == 2
         assert result.stderr.strip() == f"error: {option} belongs to {owner}; leave it out of `analyze complementarity`"
-    result = CliRunner().invoke(app, ["analyze", "rejections", str(run.folder), "--out", "file.csv"])
+    result = call("analyze", "rejections", str(run.folder), "--out", "file.csv")
     assert "--out belongs to `analyze complementarity` and `analyze counterfactual`" in result.stderr
-    result = CliRunner().invoke(app, ["analyze", "rejections", str(run.folder), "--format", "md"])
+    result = call("analyze", "rejections", str(run.folder), "--format", "md")
     assert "`analyze rejections` prints table, csv or json" in result.stderr
-    result = CliRunner().invoke(app, ["analyze", "complementarity", str(run.folder), "--out", "no/file.csv"])
+    result = call("analyze", "complementarity", str(run.folder), "--out", "no/file.csv")
     assert "there is no folder no" in result.stderr
 
 
@@ -267,9 +263,8 @@ def test_a_real_run_has_the_draft_beside_it_or_in_another(tmp_path):
     loop.execute(plan, folder, lambda _: True)
     with pytest.raises(UserError) as caught:
         complementarity(StoredRun(folder))
-    console.stderr = False
     words = str(caught.value).split("`")[1].split()
-    assert CliRunner().invoke(app, words[1:]).exit_code == 0
+    assert call(*words[1:]).exit_code == 0
     found = complementarity(StoredRun(folder), None, StoredRun(tmp_path / "run-draft"))
     assert found.methods.method.tolist() == ["cospec"] * len(found.tasks) and (found.tasks.total == 2).all()
     scores = StoredRun(tmp_path / "run-draft").scores()

@@ -1,14 +1,12 @@
 """CoS's formulas by hand, by a simulation of Algorithm 2 and by a solved Markov chain; the table from made records."""
 
-import io
 import json
 import math
 
 import numpy as np
 import pytest
-from rich.console import Console
+from screens import call, shown
 from synthetic import rounds, sample, scores, write_run
-from typer.testing import CliRunner
 
 from specbench.analysis import collaboration as cos_theory
 from specbench.analysis.collaboration import (
@@ -20,8 +18,6 @@ from specbench.analysis.collaboration import (
     naive_factor,
     verdict,
 )
-from specbench.cli import app
-from specbench.report.finding import show
 from specbench.report.views.collaboration import sentences, view
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -311,16 +307,10 @@ def test_without_a_standard_collaboration(tmp_path):
     assert row["predicted"] > 1
 
 
-def call(*arguments):
-    return CliRunner().invoke(app, ["analyze", "collaboration", *map(str, arguments)])
-
-
 def test_printed_table_fits_80_columns(tmp_path):
     long = "cos[weights=0.3,proposer=draft]"
     found = collaboration(made(tmp_path / "run", {long: ROUNDS, "cos-naive": ROUNDS}, {"cos-naive": {"gamma": 2}}))
-    text = io.StringIO()
-    show(view(found), screen=Console(file=text, width=80))
-    lines = text.getvalue().splitlines()
+    lines = shown(view(found)).splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("cos-naive") and "2.00 [2.00, 2.00]" in line for line in lines)
     assert any("Corollary 3.7" in line and "holds" in line for line in lines)
@@ -328,14 +318,14 @@ def test_printed_table_fits_80_columns(tmp_path):
 
 def test_command(tmp_path):
     run = made(tmp_path / "run", {"cos": ROUNDS})
-    facts = json.loads(call(run.folder, "--format", "json").stdout)
+    facts = json.loads(call("analyze", "collaboration", run.folder, "--format", "json").stdout)
     assert facts["speed"][0]["corollary"] == "holds" and facts["acceptance"][0]["alpha"] == pytest.approx(11 / 16)
-    assert 'collaboration,speed,0,gamma,"1,1"' in call(run.folder, "--format", "csv").stdout
-    assert call(run.folder).exit_code == 0
+    assert 'collaboration,speed,0,gamma,"1,1"' in call("analyze", "collaboration", run.folder, "--format", "csv").stdout
+    assert call("analyze", "collaboration", run.folder).exit_code == 0
 
 
 def refused(*arguments):
-    result = call(*arguments)
+    result = call("analyze", "collaboration", *arguments)
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
     return line

@@ -7,15 +7,12 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
+from screens import call, shown
 from synthetic import rounds, sample, scores, write_run
-from typer.testing import CliRunner
 
 from specbench.analysis.acceptance import POOLED
 from specbench.analysis.frontier import families, frontier, interpolate, sentence
-from specbench.cli import app
 from specbench.config import MethodSpec, UserError
-from specbench.report.finding import show
 from specbench.report.views.frontier import view
 from specbench.results.stored import StoredRun
 
@@ -147,7 +144,7 @@ def test_a_verdict_needs_nearly_all_resamples(tmp_path):
     row = row_of(found, "one", "specdecpp[threshold=0.9]")
     assert 0.5 < row["comparable"] < 0.95
     assert row["high"] < 0 and row["verdict"] == "undecided"
-    assert f"undecided ({row['comparable']:.0%})" in printed(found)
+    assert f"undecided ({row['comparable']:.0%})" in shown(view(found))
 
 
 def test_interpolation():
@@ -197,10 +194,10 @@ def test_share_of_the_oracles_gain(tmp_path):
     assert found.gains[["share", "low", "high"]].values.ravel().tolist() == pytest.approx(
         [0.5] * 3 + [0.75] * 3 + [-0.5] * 3
     )
-    assert "the fastest sps, chosen on these very documents" in " ".join(printed(found).split())
+    assert "the fastest sps, chosen on these very documents" in " ".join(shown(view(found)).split())
     named = frontier(run, "specdecpp", "sps", best="sps[gamma=2]")
     assert named.best_given and named.gains.share.tolist() == pytest.approx([0.75, 0.875, 0.25])
-    assert "sps[gamma=2] (as requested)" in " ".join(printed(named).split())
+    assert "sps[gamma=2] (as requested)" in " ".join(shown(view(named)).split())
 
 
 def test_interval_of_the_share(tmp_path):
@@ -218,7 +215,7 @@ def test_an_oracle_that_gains_nothing(tmp_path):
     assert found.gains[["share", "low", "high"]].isna().all(axis=None)
     without = frontier(made(tmp_path / "without", CURVES), "specdecpp", "sps")
     assert without.oracle is None and without.gains.empty
-    assert "no row of an oracle in this run" in printed(without)
+    assert "no row of an oracle in this run" in shown(view(without))
 
 
 def spec(name, **values):
@@ -272,14 +269,8 @@ def test_what_cannot_be_compared(tmp_path):
         frontier(StoredRun(folder), "specdecpp", "sps")
 
 
-def printed(found, width=80):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    show(view(found), screen=console)
-    return console.file.getvalue()
-
-
 def test_the_view(tmp_path):
-    text = printed(frontier(made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}), "specdecpp", "sps"))
+    text = shown(view(frontier(made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}), "specdecpp", "sps")))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert max(map(len, text.splitlines())) <= 80
     assert "one: 2 documents that all of these methods decoded" in lines
@@ -291,14 +282,14 @@ def test_the_view(tmp_path):
 
 def test_the_command(tmp_path):
     folder = made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}).folder
-    result = CliRunner().invoke(app, ["analyze", "frontier", str(folder), "--format", "json"])
+    result = call("analyze", "frontier", str(folder), "--format", "json")
     facts = json.loads(result.stdout)
     assert [row["verdict"] for row in facts["compared"]] == ["holds", "fails", "not comparable"]
     assert facts["compared"][2]["difference"] is None
     assert facts["against"]["setting"] == "gamma" and facts["sentences"]["one"].startswith("one: specdecpp discards")
     words = ["analyze", "frontier", str(folder), "--method", "sps", "--against", "specdecpp", "--best", "oracle"]
-    rows = pd.read_csv(io.StringIO(CliRunner().invoke(app, [*words, "--format", "csv"]).stdout))
+    rows = pd.read_csv(io.StringIO(call(*words, "--format", "csv").stdout))
     assert rows[(rows.table == "compared") & (rows.column == "method")].value.tolist() == list(SETTINGS)[:3]
     assert rows[rows.column == "best"].value.tolist() == ["oracle"]
-    missing = CliRunner().invoke(app, ["analyze", "frontier", str(folder), "--method", "csd"])
+    missing = call("analyze", "frontier", str(folder), "--method", "csd")
     assert missing.exit_code == 2 and len(missing.stderr.strip().splitlines()) == 1

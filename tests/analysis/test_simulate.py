@@ -10,16 +10,14 @@ from gates import GREEDY, decode, lively_prompt, pair, random_head, sps
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from screens import call
 from synthetic import rounds as chain
 from synthetic import sample, scores, write_run
-from typer import Typer
-from typer.testing import CliRunner
 
 from specbench.analysis import forward_times
 from specbench.analysis.forward_times import Times
 from specbench.analysis.replay import Rule, Unknown, replay, texts_of, unknown
 from specbench.analysis.simulate import ALL, iid_speedup, simulate
-from specbench.cli import project
 from specbench.config import UserError
 from specbench.engine.clock import Lap
 from specbench.engine.lengths import Lengths
@@ -413,18 +411,13 @@ def test_the_theory():
     assert iid_speedup(0.75, 7, 0.02) == pytest.approx((1 - 0.75**8) / 0.25 / 1.14)
 
 
-app = Typer()
-app.command()(project.simulate)
-app.command("other")(project.profile)
-
-
 @pytest.mark.parametrize("wide", [True, False])
 def test_the_table_fits_80_columns(tmp_path, wide, monkeypatch):
     monkeypatch.setattr("specbench.report.finding.console", Console(width=80))
     methods = {"vanilla": [[(0, 0)] * 40], "sps[gamma=3]": [[(3, 3)] * 20]}
     methods |= {"sps[gamma=12]": [[(12, 1)] * 9]} if wide else {}
     folder = str(run_of(tmp_path / "run", methods))
-    result = CliRunner().invoke(app, ["simulate", folder, "--method", "sps[gamma=3]", "--gamma", "2,3,12"])
+    result = call("simulate", folder, "--method", "sps[gamma=3]", "--gamma", "2,3,12")
     assert result.exit_code == 0, result.output
     assert max(map(len, result.output.splitlines())) <= 80 and "…" not in result.output
     assert "25.0% of the positions were not tested" in result.output and "*" in result.output
@@ -433,12 +426,12 @@ def test_the_table_fits_80_columns(tmp_path, wide, monkeypatch):
 
 def test_formats(tmp_path):
     folder = str(run_of(tmp_path / "run", {"sps[gamma=3]": [[(3, 1)] * 20]}))
-    as_json = CliRunner().invoke(app, ["simulate", folder, "--gamma", "2", "--format", "json"])
+    as_json = call("simulate", folder, "--gamma", "2", "--format", "json")
     found = json.loads(as_json.output)
     assert found["table"][0]["tau"] == 2 and found["alpha"] == 0.5 and found["times"]["t_draft"] == pytest.approx(1)
-    as_csv = CliRunner().invoke(app, ["simulate", folder, "--gamma", "2", "--format", "csv"])
+    as_csv = call("simulate", folder, "--gamma", "2", "--format", "csv")
     assert as_csv.output.splitlines()[0].startswith("task,setting,tau,acceptance_rate")
-    assert CliRunner().invoke(app, ["simulate", folder, "--gamma", "0"]).exit_code == 2
+    assert call("simulate", folder, "--gamma", "0").exit_code == 2
     assert GREEDY.greedy
 
 

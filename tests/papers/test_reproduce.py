@@ -99,11 +99,6 @@ def ours(tmp_path):
     return Ours([StoredRun(make_run(tmp_path / "run-a"))])
 
 
-def cells(paper, table, ours):
-    frame, notes = side_by_side(paper, table, ours)
-    return frame, notes
-
-
 def ours_of(frame, **wanted):
     for name, value in wanted.items():
         frame = frame[frame[name] == value]
@@ -112,7 +107,7 @@ def ours_of(frame, **wanted):
 
 
 def test_cells_by_hand(paper, ours):
-    frame, notes = cells(paper, 1, ours)
+    frame, notes = side_by_side(paper, 1, ours)
     assert ours_of(frame, method="Plain", metric="Acc") == "100.0 ±12.5"
     assert ours_of(frame, method="Plain", metric="Spd") == "1.00"
     assert ours_of(frame, task="Sums", T="0", method="Spec", setting="gpu=A6000") == "2.00 [2.00, 2.00]"
@@ -138,13 +133,13 @@ def test_cells_by_hand(paper, ours):
     ],
 )
 def test_what_was_not_measured_says_so(paper, ours, wanted, reason):
-    frame, notes = cells(paper, 1, ours)
+    frame, notes = side_by_side(paper, 1, ours)
     assert ours_of(frame, **wanted) == MISSING
     assert reason in notes
 
 
 def test_a_table_against_another_baseline(paper, ours):
-    frame, notes = cells(paper, 2, ours)
+    frame, notes = side_by_side(paper, 2, ours)
     assert ours_of(frame, method="Spec") == "1.00"
     assert ours_of(frame, method="Calibrated") == "3.00 [3.00, 3.00]"  # 6 tokens in 0.25 s against 4 in 0.5 s
     assert "T" not in frame and "the paper" in frame
@@ -155,7 +150,7 @@ def test_an_average_over_the_same_tasks(paper, tmp_path, monkeypatch):
     kept = [line for line in TABLE_1.splitlines() if "Chess" not in line]
     (published.FOLDER / "paper-table1.csv").write_text("\n".join(kept) + "\n")
     both = Ours([StoredRun(make_run(tmp_path / "b", tasks=("pocket_gsm8k", "pocket_humaneval")))])
-    frame, _ = cells(paper, 1, both)
+    frame, _ = side_by_side(paper, 1, both)
     assert ours_of(frame, task="Avg.") == "2.00 [2.00, 2.00]"
 
 
@@ -164,7 +159,7 @@ def test_an_average_leaves_out_tasks_that_the_table_does_not_have(paper, tmp_pat
     (published.FOLDER / "paper-table1.csv").write_text("\n".join(kept) + "\n")
     tasks = ("pocket_gsm8k", "pocket_humaneval", "pocket_cnndm")
     slow = {"pocket_cnndm": (1.0, 4.0, 4.0)}
-    frame, _ = cells(paper, 1, Ours([StoredRun(make_run(tmp_path / "c", tasks=tasks, others=slow))]))
+    frame, _ = side_by_side(paper, 1, Ours([StoredRun(make_run(tmp_path / "c", tasks=tasks, others=slow))]))
     assert ours_of(frame, task="Avg.") == "2.00 [2.00, 2.00]"
 
 

@@ -168,18 +168,17 @@ def test_a_pair_of_ours_has_settings_of_its_own(paper):
 UNKNOWN = {"method": "csd", "by_pair": {"pocket": {"method": "csd-not-yet"}}}
 
 
+def named(found):
+    return {sampling: [spec.name for spec in specs] for sampling, specs in found.items()}
+
+
 def test_what_is_needed_goes_by_sampling_and_pair(paper):
     drawn, greedy = SamplingSpec(**DRAWN), SamplingSpec()
     pocket = config.load_pair("pocket")
     found = reproduce.needed([paper], pocket, "pocket", set(POCKET[1:]))  # some tasks of the mixture
-    assert {sampling: [spec.name for spec in specs] for sampling, specs in found.items()} == {
-        drawn: ["sps[gamma=4]", "csd-pocket"]
-    }
+    assert named(found) == {drawn: ["sps[gamma=4]", "csd-pocket"]}
     found = reproduce.needed([paper], config.load_pair("qwen3-32b-4b"), "qwen3-32b-4b", {"gsm8k"})
-    assert {sampling: [spec.name for spec in specs] for sampling, specs in found.items()} == {
-        drawn: ["sps[gamma=4]", "csd[gamma=9]"],
-        greedy: ["sps[gamma=4]"],
-    }
+    assert named(found) == {drawn: ["sps[gamma=4]", "csd[gamma=9]"], greedy: ["sps[gamma=4]"]}
 
 
 # Gains
@@ -197,10 +196,9 @@ def test_a_gain_of_methods_that_ran_apart_has_no_interval(paper, tmp_path):
     """Each against its own baseline; the second run is ten times slower throughout."""
     fixed = make_run(tmp_path / "fixed", POCKET[:1], only=("vanilla", "sps"))
     other = make_run(tmp_path / "other", POCKET[:1], adaptive=0.4, only=("vanilla", "csd"))
-    for run in (other,):
-        path = run.folder / "samples.parquet"
-        frame = pd.read_parquet(path)
-        frame.assign(decode_seconds=10 * frame.decode_seconds).to_parquet(path)
+    path = other.folder / "samples.parquet"
+    frame = pd.read_parquet(path)
+    frame.assign(decode_seconds=10 * frame.decode_seconds).to_parquet(path)
     assert text(Ours([fixed, other]), paper, task="Sums", metric="gain") == "25.0"
 
 

@@ -6,9 +6,8 @@ import fuzz_run
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from screens import call
 
-from specbench.cli import app
 from specbench.config import UserError
 from specbench.methods import settings_of
 from specbench.results.stored import StoredRun
@@ -130,5 +129,5 @@ def test_no_text_of_a_stored_run_is_code(run):
 
 def test_errors_reach_the_terminal_as_one_line(run):
     (run / "manifest.json").write_bytes(b"\xff\x00" * 10)
-    found = CliRunner().invoke(app, ["show", str(run)])
+    found = call("show", str(run))
     assert found.exit_code == 2 and found.stderr.count("\n") == 1 and "manifest.json is damaged" in found.stderr

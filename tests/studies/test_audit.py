@@ -8,11 +8,9 @@ import oracle
 import pytest
 import torch
 from scipy import stats as scipy_stats
-from typer import Typer
-from typer.testing import CliRunner
+from screens import call
 
 from specbench.base import stats
-from specbench.cli import check
 from specbench.engine import accept as rules
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.pair import Pair
@@ -226,15 +224,12 @@ def test_a_method_that_fails_is_a_defect(pair, prompts):
     assert finding.verdict == "defect" and "no more" in details(finding)[0]
 
 
-def run_audit(*options):
-    app = Typer()
-    app.command()(check.audit)
-    return CliRunner().invoke(app, ["--documents", "1", "--length", "24", *options])
+AUDIT = ("audit", "--documents", "1", "--length", "24")
 
 
 def test_the_command(tmp_path):
     out = tmp_path / "audit.json"
-    result = run_audit("--method", "sps", "--method", "csd", "--draws", "3", "--out", str(out))
+    result = call(*AUDIT, "--method", "sps", "--method", "csd", "--draws", "3", "--out", str(out))
     assert result.exit_code == 0, result.output
     assert "lossless" in result.output and "lossy by design" in result.output
     assert max(map(len, result.output.splitlines())) <= 80
@@ -247,7 +242,7 @@ def test_the_command(tmp_path):
 
 def test_a_defect_is_exit_code_1(monkeypatch):
     monkeypatch.setattr(audit.prepare, "build", lambda spec, pair, watch: defective(pair, "cache one token short"))
-    assert run_audit("--method", "sps", "--draws", "2").exit_code == 1
+    assert call(*AUDIT, "--method", "sps", "--draws", "2").exit_code == 1
 
 
 def test_classes_by_hand(pair):

@@ -10,16 +10,13 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
-import typer
 from gates import GREEDY
+from screens import call
 from test_batch import alone, made, several, slow, text_of, unbatched
 from test_cospec import arbitrator
 from transformers import DynamicCache
-from typer.testing import CliRunner
 
 from specbench import config
-from specbench.base.console import console
-from specbench.cli import serving as cli
 from specbench.config import Setting, UserError, load_method
 from specbench.engine.batch import Batch
 from specbench.engine.session import Session
@@ -44,15 +41,7 @@ from specbench.studies.fixed_batch import Speculation, decode, speculation
 from specbench.studies.serving import first_token, forwards_a_round, tensor_memory
 from specbench.studies.throughput import Bench
 
-app = typer.Typer()
-app.command()(cli.throughput)
-app.command()(cli.serving)
 THRESHOLD = 0.5
-
-
-def call(*arguments):
-    console.stderr = False
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 # One batch

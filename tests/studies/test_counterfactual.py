@@ -9,7 +9,7 @@ import oracle
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
+from screens import call
 
 from specbench.analysis.counterfactual import (
     ALL,
@@ -25,8 +25,6 @@ from specbench.analysis.counterfactual import (
     method_of,
     reached_states,
 )
-from specbench.base.console import console
-from specbench.cli import app
 from specbench.config import UserError, load_method
 from specbench.engine.generate import Ending, Limits
 from specbench.engine.types import Round
@@ -375,28 +373,25 @@ def test_a_stopped_analysis_goes_on(run, players, tmp_path, monkeypatch):
 
 
 def test_the_command(run, tmp_path):
-    def call(*words):
-        console.stderr = False
-        return CliRunner().invoke(app, ["analyze", "counterfactual", str(run.folder), *map(str, words)])
-
+    words = ("analyze", "counterfactual", run.folder)
     asked = ("--method", name("always"), "--states", 4, "--folder", tmp_path / "states")
-    first = call(*asked, "--batch", 3, "--out", tmp_path / "cells.csv")
+    first = call(*words, *asked, "--batch", 3, "--out", tmp_path / "cells.csv")
     assert first.exit_code == 0, first.output
     text = " ".join(first.stdout.split())
     assert "8 texts to decode, about" in text and "in 4 of 4 states the branch that the run took" in text
     assert f"{name('always')} agrees with the better branch" in text
     assert max(map(len, first.stdout.splitlines()[2:])) <= 80
     assert len(list((tmp_path / "states").glob("*.parquet"))) == 2
-    again = call(*asked, "--format", "json")
+    again = call(*words, *asked, "--format", "json")
     assert "4 of them played already; nothing to decode" in " ".join(again.stderr.split())
     facts = json.loads(again.stdout)
     assert facts["states"] == 4 == facts["kinds"][0]["states"] and facts["same"] == 4
     told = pd.read_csv(tmp_path / "cells.csv", keep_default_na=False)
     assert set(told.method) == {name("always")} and told.value[3] == pytest.approx(100 * facts["kinds"][0]["agreement"])
-    assert "| all mismatches | 4 | 100.0 |" in call(*asked, "--format", "md").stdout
-    assert call(*asked, "--format", "csv").stdout.startswith("analysis,table,row,column,value\n")
-    assert "another run, method or seed" in call(*asked, "--seed", 1).stderr
-    assert "has no arbiter called sps; it has cospec[arbiter=never]" in call("--method", "sps").stderr
+    assert "| all mismatches | 4 | 100.0 |" in call(*words, *asked, "--format", "md").stdout
+    assert call(*words, *asked, "--format", "csv").stdout.startswith("analysis,table,row,column,value\n")
+    assert "another run, method or seed" in call(*words, *asked, "--seed", 1).stderr
+    assert "has no arbiter called sps; it has cospec[arbiter=never]" in call(*words, "--method", "sps").stderr
 
 
 def changed(run, **facts) -> StoredRun:

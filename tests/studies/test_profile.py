@@ -3,24 +3,20 @@
 import csv
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
-import oracle
 import pandas as pd
 import pytest
+from chains import untold
 from rich.console import Console
+from screens import call
 from synthetic import rounds as chain
 from synthetic import sample, scores, write_run
-from typer import Typer
-from typer.testing import CliRunner
 
 from specbench.analysis import forward_times, time_fits
 from specbench.analysis.forward_times import Times
 from specbench.analysis.time_fits import regression
-from specbench.cli import project
 from specbench.config import UserError
-from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.papers.published import FOLDER
 from specbench.report.finding import show
@@ -197,11 +193,6 @@ def test_the_files(tmp_path):
     assert facts["environment"]["cpu"] == "abacus"
 
 
-def tiny_pair():
-    target, draft = oracle.tiny_pair("llama")
-    return Pair("tiny", {"target": target, "draft": draft}, SimpleNamespace())
-
-
 def test_forwards_are_measured_for_every_width_and_context(monkeypatch):
     fed = []
     forward = Session.forward
@@ -212,7 +203,7 @@ def test_forwards_are_measured_for_every_width_and_context(monkeypatch):
 
     monkeypatch.setattr(Session, "forward", watched)
     told = []
-    found = measure_forwards(tiny_pair(), (1, 4), (16, 64, 4096), 5, told.append)
+    found = measure_forwards(untold(), (1, 4), (16, 64, 4096), 5, told.append)
     cells = [(role, context, width) for role in ("target", "draft") for context in (16, 64) for width in (1, 4)]
     assert list(found[["model", "context", "width"]].itertuples(index=False, name=None)) == cells
     assert (found.low <= found["median"]).all() and (found["median"] <= found.high).all() and (found.low > 0).all()
@@ -221,7 +212,7 @@ def test_forwards_are_measured_for_every_width_and_context(monkeypatch):
     passes = [fed[4 + 8 * i : 12 + 8 * i] for i in range(len(told))]  # behind the four prefills
     assert all(sorted(one) == sorted(cells) for one in passes) and len(set(map(tuple, passes))) > 1
     with pytest.raises(UserError, match="only 256 positions"):
-        measure_forwards(tiny_pair(), (1, 300), (16,), 5)
+        measure_forwards(untold(), (1, 300), (16,), 5)
 
 
 def test_the_medians_are_of_the_right_forwards(monkeypatch):
@@ -239,15 +230,10 @@ def test_the_medians_are_of_the_right_forwards(monkeypatch):
             return laps
 
     monkeypatch.setattr(profile_pair, "Stopwatch", Clock)
-    found = measure_forwards(tiny_pair(), (1, 4), (16, 64), 8)
+    found = measure_forwards(untold(), (1, 4), (16, 64), 8)
     expected = found.context + found.width / 100 + np.where(found.model == "draft", 0.5, 0)
     assert found["median"].tolist() == pytest.approx(expected.tolist())
     assert (found.high > expected + 20).all()  # the slow ones are seen
-
-
-app = Typer()
-app.command()(project.profile)
-app.command("other")(project.simulate)
 
 
 def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
@@ -255,7 +241,7 @@ def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
     monkeypatch.setattr("specbench.report.finding.console", Console(width=80))
     out = str(tmp_path / "pocket.json")
     command = ["profile", "--suite", "math", "--documents", "3", "--repeats", "1", "--method", "sps", "--gamma", "1,3"]
-    result = CliRunner().invoke(app, [*command, "--out", out])
+    result = call(*command, "--out", out)
     assert result.exit_code == 0, result.output
     assert max(len(line) for line in result.output.splitlines() if "written: " not in line) <= 80
     assert "stand-alone" in result.output and "SpecDec" in result.output and "pocket_math500" in result.output
@@ -266,9 +252,9 @@ def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
     fits = {(row["method"], row["task"]): row for row in facts["fits"]}
     assert 0 < fits["stand-alone", "pocket_gsm8k"]["t_draft"] < fits["stand-alone", "pocket_gsm8k"]["t_target"]
     assert facts["times"]["t_draft"] > 0 and facts["models"]["draft"]["weights_hash"]
-    simulated = CliRunner().invoke(app, ["other", str(run.folder), "--forward-times", out, "--gamma", "1,3"])
+    simulated = call("simulate", str(run.folder), "--forward-times", out, "--gamma", "1,3")
     assert simulated.exit_code == 0, simulated.output
-    again = CliRunner().invoke(app, [*command, "--out", out, "--seed", "1"])
+    again = call(*command, "--out", out, "--seed", "1")
     assert again.exit_code == 2 and "other settings; remove" in " ".join(again.output.split())
 
 
@@ -284,5 +270,5 @@ def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
     ],
 )
 def test_bad_requests_are_one_line(changes, words):
-    result = CliRunner().invoke(app, ["profile", *changes])
+    result = call("profile", *changes)
     assert result.exit_code == 2 and words in " ".join(result.output.split())

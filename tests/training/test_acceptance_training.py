@@ -16,11 +16,10 @@ from gates import decode
 from recalled import RECALLED
 from scipy.special import expit
 from scipy.stats import entropy
+from screens import refusal, said
 from test_judge_training import END, document
-from typer.testing import CliRunner
 
 from specbench import config
-from specbench.cli import app
 from specbench.config import Setting, UserError
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
@@ -581,30 +580,24 @@ def test_documents_of_another_task_stand_in_where_nothing_is_scored(pocket, tmp_
     assert "1+1" in pocket.tokenizer.decode(found[1].prompt)
 
 
-def invoke(*words: str, code: int = 2) -> str:
-    result = CliRunner().invoke(app, ["train", *words])
-    assert result.exit_code == code, result.output
-    return result.output
-
-
 def test_the_command_refuses_what_does_not_fit_together(tmp_path):
-    words = ("--method", "specdecpp")
+    words = ("train", "--method", "specdecpp")
     both = ("--suite", "pocket", "--data", "pocket_gsm8k:train")
-    assert "one of them" in invoke(*words) and "one of them" in invoke(*words, *both)
-    assert "did you mean 'depth'" in invoke(*words, "--suite", "pocket", "--recipe", "dept=3")
-    assert "write KEY=VALUE," in invoke(*words, "--suite", "pocket", "--recipe", "depth")
-    assert "write KEY=VALUE,VALUE" in invoke(*words, "--suite", "pocket", "--grid", "depth")
-    assert "cannot read the value" in invoke(*words, "--suite", "pocket", "--grid", "depth=1,,2")
-    assert "without a recipe" in invoke("--method", "judge", "--suite", "pocket", "--recipe", "depth=2")
+    assert "one of them" in refusal(*words) and "one of them" in refusal(*words, *both)
+    assert "did you mean 'depth'" in refusal(*words, "--suite", "pocket", "--recipe", "dept=3")
+    assert "write KEY=VALUE," in refusal(*words, "--suite", "pocket", "--recipe", "depth")
+    assert "write KEY=VALUE,VALUE" in refusal(*words, "--suite", "pocket", "--grid", "depth")
+    assert "cannot read the value" in refusal(*words, "--suite", "pocket", "--grid", "depth=1,,2")
+    assert "without a recipe" in refusal("train", "--method", "judge", "--suite", "pocket", "--recipe", "depth=2")
     (tmp_path / "file").write_text("")
-    assert "exists" in invoke(*words, "--suite", "pocket", "--grid", "depth=1,2", "--out", str(tmp_path / "file"))
+    assert "exists" in refusal(*words, "--suite", "pocket", "--grid", "depth=1,2", "--out", tmp_path / "file")
 
 
 def test_from_documents_to_a_head_that_decodes(tmp_path, pocket):
     """The bundled pair, few documents: the command trains, and the method reads the head that it wrote."""
     out = tmp_path / "head.safetensors"
     data = ("--data", "pocket_gsm8k:calibration", "--documents", "6", "--recipe", "batch=2")
-    told = invoke("--method", "specdecpp", *data, "--out", str(out), code=0)
+    told = said("train", "--method", "specdecpp", *data, "--out", str(out))
     assert "6 documents" in told and out.is_file()
     head = read(out, pocket)
     assert head.trained["suite"] == "pocket_gsm8k:calibration" and head.trained["tasks"] == ["pocket_gsm8k"]

@@ -12,10 +12,9 @@ import pytest
 import torch
 from chains import Words
 from gates import DEVICE, decode, pair
-from typer.testing import CliRunner
+from screens import call
 
 from specbench import config
-from specbench.cli import app
 from specbench.config import UserError
 from specbench.engine.models.eagle_head import EagleHead
 from specbench.engine.models.heads import read_head
@@ -339,7 +338,7 @@ def test_the_command_line_trains_a_head_for_the_bundled_pair(tmp_path, pocket):
     out = tmp_path / "h.safetensors"
     words = ["train", "--method", "eagle3", "--suite", "pocket", "--documents", "2", "--out", str(out)]
     quick = ["epochs=1", "steps=2", "draft_vocabulary=64", "batch=4"]
-    told = CliRunner().invoke(app, [*words, *(part for one in quick for part in ("--recipe", one))])
+    told = call(*words, *(part for one in quick for part in ("--recipe", one)))
     assert told.exit_code == 0, told.output
     found = read_head(out, "eagle3", pocket, method.SHAPES)
     assert found.trained["documents"] == 8 and found.trained["layers"] == [2, 6, 9]

@@ -10,10 +10,9 @@ import torch
 from chains import SIZE, Words, chain
 from gates import decode
 from scipy.stats import mannwhitneyu
-from typer.testing import CliRunner
+from screens import refusal, said
 
 from specbench import config, methods
-from specbench.cli import app
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
 from specbench.methods import judge as method
@@ -225,20 +224,14 @@ def test_real_documents_are_of_the_training_split(pocket, tmp_path, capsys):
         training_documents(plan(str(suite), 5, str(tmp_path)), pocket, 7)
 
 
-def invoke(*words: str, code: int = 2) -> str:
-    result = CliRunner().invoke(app, ["train", *words])
-    assert result.exit_code == code, result.output
-    return result.output
-
-
 def test_the_command_refuses_what_cannot_be_trained(tmp_path):
-    words = ("--method", "judge", "--suite", "pocket")
+    words = ("train", "--method", "judge", "--suite", "pocket")
     for name in ("sps", "csd", "rest"):
-        assert f"{name} has nothing to train" in invoke("--method", name, "--suite", "pocket")
-    assert "only judge is trained" in invoke(*words, "--set", "csd.gamma=4")
-    assert "did you mean 'gamma'" in invoke(*words, "--set", "judge.gama=4")
+        assert f"{name} has nothing to train" in refusal("train", "--method", name, "--suite", "pocket")
+    assert "only judge is trained" in refusal(*words, "--set", "csd.gamma=4")
+    assert "did you mean 'gamma'" in refusal(*words, "--set", "judge.gama=4")
     (tmp_path / "there.safetensors").write_text("")
-    assert "exists; choose another --out" in invoke(*words, "--out", str(tmp_path / "there.safetensors"))
+    assert "exists; choose another --out" in refusal(*words, "--out", str(tmp_path / "there.safetensors"))
 
 
 def test_the_command_hands_on_what_it_was_given(monkeypatch, tmp_path, pocket):
@@ -247,7 +240,7 @@ def test_the_command_hands_on_what_it_was_given(monkeypatch, tmp_path, pocket):
     monkeypatch.setattr(judge, "train", jobs.append)
     out = tmp_path / "head.safetensors"
     options = ("--documents", "7", "--seed", "3", "--set", "judge.gamma=9", "--out", str(out))
-    invoke("--method", "judge", "--suite", "math", *options, code=0)
+    said("train", "--method", "judge", "--suite", "math", *options)
     (job,) = jobs
     assert (job.plan.limit, job.plan.seed, job.settings.gamma, job.out) == (7, 3, 9, out)
     assert [line.task for line in job.plan.tasks] == ["pocket_gsm8k", "pocket_math500"]
@@ -256,7 +249,7 @@ def test_the_command_hands_on_what_it_was_given(monkeypatch, tmp_path, pocket):
 def test_every_trainer_is_found_by_its_file_and_named_in_the_help():
     trainable = {name for name in methods.names() if train.trainer(name)}
     assert trainable == {"judge", "specdecpp", "eagle3", "vocabtrim", "cospec"}
-    words = " ".join(invoke("--help", code=0).split())
+    words = " ".join(said("train", "--help").split())
     assert all(name in words for name in trainable)
     assert train.trainer("../train") is None and train.trainer("nothing") is None
 
