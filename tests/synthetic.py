@@ -1,5 +1,6 @@
 """Run folders made of rows that a test writes down, so that what is read from them can be worked out by hand."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,6 +80,37 @@ def write_run(
     return folder
 
 
+def retold(folder: Path, **changes: Any) -> StoredRun:
+    """A run whose manifest says something else."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    files.write_json(folder / "manifest.json", manifest | changes)
+    return StoredRun(folder)
+
+
+class Rows:
+    """A run that is put together row by row; methods whose texts are not scored are right throughout."""
+
+    def __init__(self) -> None:
+        self.samples: list[dict[str, Any]] = []
+        self.rounds: list[dict[str, Any]] = []
+        self.scores: list[dict[str, Any]] = []
+
+    def add(self, method: str, doc_id: int, decode: float = 1.0, shapes=(), seconds=(0.1, 0.05), **others: Any) -> list:
+        """Add a sample and its rounds (D, A), or what `shapes` makes of the sample; returns the rows of its rounds."""
+        self.samples.append(sample(method, doc_id, decode, **others))
+        own = shapes(self.samples[-1]) if callable(shapes) else rounds(self.samples[-1], *shapes, seconds=seconds)
+        self.rounds += own
+        return own
+
+    def run(self, folder: Path, **options: Any) -> StoredRun:
+        scored = {(row["task"], row["method"]) for row in self.scores}
+        counts = {(row["task"], row["method"]): row["doc_id"] + 1 for row in self.samples}
+        for (task, method), count in counts.items():
+            if (task, method) not in scored:
+                self.scores += scores(method, [1] * count, task=task)
+        return StoredRun(write_run(folder, self.samples, self.rounds, self.scores, **options))
+
+
 class Timed(NamedTuple):
     """A method of a made run: its seconds for each document, its rounds there, and what its texts score."""
 
@@ -97,17 +129,16 @@ def timed_run(
     **options: Any,
 ) -> StoredRun:
     """A run in which all methods decode all documents; without `right` all of a method's texts are."""
-    samples, all_rounds, score_rows = [], [], []
+    found = Rows()
     for task in tasks:
         count = documents if isinstance(documents, int) else documents[task]
         for doc in range(count):
             for name, one in methods.items():
                 seconds = one.seconds(task, doc) if callable(one.seconds) else one.seconds
-                samples.append(sample(name, doc, seconds, task=task, **(of_samples or {})))
-                all_rounds += rounds(samples[-1], *one.shapes)
+                found.add(name, doc, seconds, one.shapes, task=task, **(of_samples or {}))
         for name, one in methods.items():
             right = one.right[task] if isinstance(one.right, Mapping) else one.right
             right = count if right is None else right
             values = [1] * right + [0] * (count - right) if isinstance(right, int) else right
-            score_rows += scores(name, values, task=task)
-    return StoredRun(write_run(folder, samples, all_rounds, score_rows, **options))
+            found.scores += scores(name, values, task=task)
+    return found.run(folder, **options)

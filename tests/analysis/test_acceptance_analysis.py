@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from screens import call, shown
-from synthetic import rounds, sample, scores, write_run
+from synthetic import Rows, rounds
 
 from specbench.analysis import acceptance as acceptance_analysis
 from specbench.analysis import reliability
@@ -38,15 +38,11 @@ def drafts(row, *each):
 
 def made(folder, documents, settings=None, name="specdecpp", **plan):
     """A run of one method: `documents` holds the rounds by task and document."""
-    samples, all_rounds = [], []
+    found = Rows()
     for (task, doc), each in documents.items():
-        row = sample(name, doc, task=task)
-        samples += [sample("plain", doc, task=task), row]
-        all_rounds += drafts(row, *each) + rounds(samples[-2], (0, 0))
-    tasks = dict.fromkeys(task for task, _ in documents)
-    score_rows = [row for task in tasks for one in ("plain", name) for row in scores(one, (1,), task=task)]
-    chosen = {name: BOUNDS if settings is None else settings}
-    return StoredRun(write_run(folder, samples, all_rounds, score_rows, settings=chosen, **plan))
+        found.add("plain", doc, 1.0, [(0, 0)], task=task)
+        found.add(name, doc, 1.0, lambda row, each=each: drafts(row, *each), task=task)
+    return found.run(folder, settings={name: BOUNDS if settings is None else settings}, **plan)
 
 
 @pytest.fixture
@@ -345,12 +341,3 @@ def test_the_command(small):
     assert rows[(rows.table == "tasks") & (rows.column == "tokens")].value.astype(int).tolist() == [8, 2, 10]
     table = call("analyze", "acceptance", small.folder, "--method", "specdecpp")
     assert table.exit_code == 0 and "PREDICTIONS OF specdecpp" in table.stdout
-
-
-@pytest.mark.parametrize("what", ["acceptance", "rejections"])
-@pytest.mark.parametrize("option", ["--against", "--best"])
-def test_options_that_do_not_fit(small, what, option):
-    result = call("analyze", what, small.folder, option, "sps")
-    assert result.exit_code == 2
-    (line,) = result.stderr.strip().splitlines()
-    assert line == f"error: {option} belongs to `analyze frontier`; leave it out of `analyze {what}`"

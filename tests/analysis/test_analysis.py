@@ -25,52 +25,27 @@ EOS = TOKENIZER.eos_token_id
 SO, THUS, THEN, FOUR, SIX, PLUS = map(word, (" So", " Thus", " Then", " 4", " 6", " +"))
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ("times", "cdot", "formatting"),
-        ("\\frac", "\\dfrac", "formatting"),
-        ("$$", "\\[", "formatting"),
-        ("$,", "$", "formatting"),
-        ("\\left(", "(", "formatting"),
-        (' "', " '", "formatting"),
-        ("“So", '"So', "formatting"),
-        ("**So", "So", "formatting"),
-        ("```", "\n", "formatting"),
-        ("<b>", " ", "formatting"),
-        ("$5", "5", "formatting"),
-        (",", ".", "punctuation and spacing"),
-        ("\n", "\n\n", "punctuation and spacing"),
-        (" So", "So", "punctuation and spacing"),
-        (" So,", " So", "punctuation and spacing"),
-        (",", " and", "punctuation and spacing"),
-        (" The", " the", "case"),
-        (" So", " therefore", "connective"),
-        (" Thus,", " Hence", "connective"),
-        (" get", " obtain", "word for word"),
-        (" This", " So", "word for word"),
-        ("学", "校", "word for word"),
-        ("1", "2", "digit for digit"),
-        (" 5", "5", "digit for digit"),
-        ("-5", " 5", "digit for digit"),
-        ("<eos>", "\n", "end of text"),
-        (" times", " cdot", "word for word"),
-        ("\\sin", "\\cos", "other"),
-        ("\\times", "\\frac", "other"),
-        ("left", "right", "other"),
-        ("imon", "arah", "other"),
-        ("s", " works", "other"),
-        (" +", " -", "other"),
-        (" *", " +", "other"),
-        ("5", " five", "other"),
-        ("x1", "x2", "other"),
-        ("{5", "6", "digit for digit"),
-        (",", " the", "other"),
-        ("◌", "◌", "other"),
-        ("◌", ".", "other"),
-        (" So", " So", "other"),
-        ("<7>", "5", "other"),
+PAIRS = {
+    "formatting": [
+        *(("times", "cdot"), ("\\frac", "\\dfrac"), ("$$", "\\["), ("$,", "$"), ("\\left(", "("), (' "', " '")),
+        *(("“So", '"So'), ("**So", "So"), ("```", "\n"), ("<b>", " "), ("$5", "5")),
     ],
+    "punctuation and spacing": [(",", "."), ("\n", "\n\n"), (" So", "So"), (" So,", " So"), (",", " and")],
+    "case": [(" The", " the")],
+    "connective": [(" So", " therefore"), (" Thus,", " Hence")],
+    "word for word": [(" get", " obtain"), (" This", " So"), ("学", "校"), (" times", " cdot")],
+    "digit for digit": [("1", "2"), (" 5", "5"), ("-5", " 5"), ("{5", "6")],
+    "end of text": [("<eos>", "\n")],
+    "other": [
+        *(("\\sin", "\\cos"), ("\\times", "\\frac"), ("left", "right"), ("imon", "arah"), ("s", " works")),
+        *((" +", " -"), (" *", " +"), ("5", " five"), ("x1", "x2"), (",", " the"), ("◌", "◌"), ("◌", ".")),
+        *((" So", " So"), ("<7>", "5")),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"), [(*pair, name) for name, pairs in PAIRS.items() for pair in pairs]
 )
 def test_kinds(one, other, expected):
     assert kind(one, other) == kind(other, one) == expected

@@ -5,9 +5,9 @@ import math
 
 import numpy as np
 import pytest
-import synthetic
 from scipy.stats import binom
 from screens import call
+from synthetic import Rows, retold, scores
 
 from specbench.analysis.complementarity import complementarity, pooled
 from specbench.config import UserError, load_method
@@ -28,22 +28,16 @@ SETTINGS = {"member": {"model": "draft"}, "bold": {"gamma": 4}, "bold[gamma=9]":
 
 def made(folder, answers, graded=None, models=("t", "d"), **changes):
     """A run of the answers by method (or method and repeat) to a task `one`, and graded ones to a task `two`."""
-    samples, scores = [], []
+    found = Rows()
     for task, given in (("one", answers), ("two", graded or {})):
         for key, values in given.items():
             name, repeat = key if isinstance(key, tuple) else (key, 0)
-            samples += [synthetic.sample(name, i, task=task, repeat=repeat) for i in range(len(values))]
-            scores += synthetic.scores(name, values, task=task, repeat=repeat)
-    rounds = [row for one in samples for row in synthetic.rounds(one)]
-    changes = {"baseline": "vanilla"} | changes
-    synthetic.write_run(folder, samples, rounds, scores, settings=SETTINGS, **changes)
-    path = folder / "manifest.json"
-    facts = json.loads(path.read_text())
-    facts["models"] = {"target": {"dtype": "float32", "weights_hash": models[0]}}
-    if models[1]:
-        facts["models"]["draft"] = {"dtype": "float32", "weights_hash": models[1]}
-    path.write_text(json.dumps(facts))
-    return StoredRun(folder)
+            for doc in range(len(values)):
+                found.add(name, doc, task=task, repeat=repeat)
+            found.scores += scores(name, values, task=task, repeat=repeat)
+    run = found.run(folder, settings=SETTINGS, **{"baseline": "vanilla"} | changes)
+    weights = {role: one for role, one in zip(("target", "draft"), models, strict=True) if one}
+    return retold(run.folder, models={role: {"dtype": "float32", "weights_hash": one} for role, one in weights.items()})
 
 
 @pytest.fixture
@@ -240,19 +234,22 @@ def test_the_view_tells_the_same_in_every_form(run, format):
 
 
 def test_options_that_belong_elsewhere(run):
-    for option, value, owner in (
-        ("--states", "3", "`analyze counterfactual`"),
-        ("--drafts", "2", "`analyze multi-draft`"),
-        ("--against", "bold", "`analyze frontier`"),
+    for what, option, owner in (
+        ("complementarity", "--states", "`analyze counterfactual`"),
+        ("complementarity", "--drafts", "`analyze multi-draft`"),
+        *((what, "--against", "`analyze frontier`") for what in ("acceptance", "collaboration", "complementarity")),
+        *(("rejections", option, "`analyze frontier`") for option in ("--against", "--best")),
+        ("acceptance", "--best", "`analyze frontier`"),
+        ("rejections", "--out", "`analyze complementarity` and `analyze counterfactual`"),
     ):
-        result = call("analyze", "complementarity", str(run.folder), option, value)
+        result = call("analyze", what, run.folder, option, "3")
         assert result.exit_code == 2
-        assert result.stderr.strip() == f"error: {option} belongs to {owner}; leave it out of `analyze complementarity`"
-    result = call("analyze", "rejections", str(run.folder), "--out", "file.csv")
-    assert "--out belongs to `analyze complementarity` and `analyze counterfactual`" in result.stderr
-    result = call("analyze", "rejections", str(run.folder), "--format", "md")
-    assert "`analyze rejections` prints table, csv or json" in result.stderr
-    result = call("analyze", "complementarity", str(run.folder), "--out", "no/file.csv")
+        assert result.stderr.strip() == f"error: {option} belongs to {owner}; leave it out of `analyze {what}`"
+    assert (
+        "`analyze rejections` prints table, csv or json"
+        in call("analyze", "rejections", run.folder, "--format", "md").stderr
+    )
+    result = call("analyze", "complementarity", run.folder, "--out", "no/file.csv")
     assert "there is no folder no" in result.stderr
 
 

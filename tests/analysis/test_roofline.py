@@ -12,7 +12,7 @@ import torch
 from chains import untold
 from rich.console import Console
 from screens import call
-from synthetic import rounds, sample, scores, write_run
+from synthetic import Rows, retold
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
@@ -247,21 +247,17 @@ DRAFT = FLAT | {"weight_bytes": 30, "lookup_bytes": 5, "kv_bytes_per_token": 5}
 
 def run_of(folder, methods, *, told=SLOW, models=None, changes=(), **plan):
     """Documents 0 and 1 have 10 and 30 prompt tokens; each method has rounds (D, A), and decodes for 100 s."""
-    samples, rows, judged = [], [], []
+    found = Rows()
     for method, shapes in methods.items():
-        judged += scores(method, [1.0, 1.0])
         for doc_id, prompt in ((0, 10), (1, 30)):
-            one = sample(method, doc_id, 100.0, prompt_tokens=prompt, tokens=[1] * 8)
-            samples.append(one)
-            prefill, *decoding = rounds(one, *shapes)
-            rows.append(prefill | ({"member_forwards": [7]} if "member_forwards" in changes else {}))
-            rows += [row | {"seconds": 0.5} | dict(changes) for row in decoding]
-    path = write_run(folder, samples, rows, judged, **{"baseline": None, **plan})
-    manifest = json.loads((path / "manifest.json").read_text())
-    found = models if models is not None else {"target": TARGET, "draft": DRAFT}
-    manifest["models"] = {role: {"dtype": "float32", "forward": one} for role, one in found.items()}
-    (path / "manifest.json").write_text(json.dumps(manifest | ({"ceilings": told} if told else {})))
-    return StoredRun(path)
+            prefill, *own = found.add(method, doc_id, 100.0, shapes, prompt_tokens=prompt, tokens=[1] * 8)
+            prefill |= {"member_forwards": [7]} if "member_forwards" in changes else {}
+            for row in own:
+                row |= {"seconds": 0.5} | dict(changes)
+    run = found.run(folder, **{"baseline": None, **plan})
+    chosen = models if models is not None else {"target": TARGET, "draft": DRAFT}
+    facts = {"models": {role: {"dtype": "float32", "forward": one} for role, one in chosen.items()}}
+    return retold(run.folder, **facts, **({"ceilings": told} if told else {}))
 
 
 def share(run, method):

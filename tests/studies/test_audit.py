@@ -58,8 +58,12 @@ class WithRule(SpS):
         return speculate(self.target, self.drafter, self.rule, self.gamma, prompt, sampling, rng)
 
 
-class GreedyDrafter(ModelDrafter):
-    """Drafts the likeliest token and says that it was drawn from q."""
+class OtherDrafter(ModelDrafter):
+    """Drafts the likeliest token, or draws from the draft's nucleus, and says that it was drawn from all of q."""
+
+    def __init__(self, session, nucleus):
+        super().__init__(session)
+        self.nucleus = nucleus  # then top-p is known to p only
 
     def propose(self, context, gamma, sampling, rng):
         if sampling.greedy:
@@ -67,27 +71,11 @@ class GreedyDrafter(ModelDrafter):
         scored = self.session.catch_up(context)
         tokens, probs = [], []
         for step in range(gamma):
-            tokens.append(scored.logits[-1:].argmax(-1))
-            probs.append(probabilities(scored.logits[-1:], sampling))
+            last = scored.logits[-1:]
+            tokens.append(draw(last, sampling, rng)[0] if self.nucleus else last.argmax(-1))
+            probs.append(probabilities(last, Sampling(sampling.temperature) if self.nucleus else sampling))
             if step < gamma - 1:
                 scored = self.session.forward(tokens[-1])
-        return Draft(torch.cat(tokens), torch.cat(probs))
-
-
-class NucleusDrafter(ModelDrafter):
-    """Draws from the draft's nucleus and says that it was drawn from all of q: top-p is known to p only."""
-
-    def propose(self, context, gamma, sampling, rng):
-        if sampling.greedy:
-            return super().propose(context, gamma, sampling, rng)
-        scored = self.session.catch_up(context)
-        tokens, probs = [], []
-        for step in range(gamma):
-            token, _ = draw(scored.logits[-1:], sampling, rng)
-            tokens.append(token)
-            probs.append(probabilities(scored.logits[-1:], Sampling(sampling.temperature)))
-            if step < gamma - 1:
-                scored = self.session.forward(token)
         return Draft(torch.cat(tokens), torch.cat(probs))
 
 
@@ -135,11 +123,11 @@ class ShortCache(Stateless):
 def defective(pair, name):
     target, drafter = pair.session("target"), ModelDrafter(pair.session("draft"))
     return {
-        "draft sampled greedily": lambda: SpS(target, GreedyDrafter(pair.session("draft")), 4),
+        "draft sampled greedily": lambda: SpS(target, OtherDrafter(pair.session("draft"), nucleus=False), 4),
         "residual missing": lambda: WithRule(target, drafter, 4, without_residual),
         "bonus from the wrong row": lambda: WithRule(target, drafter, 4, bonus_of_the_row_before),
         "cache one token short": lambda: ShortCache(target, drafter),
-        "top-p on p only": lambda: SpS(target, NucleusDrafter(pair.session("draft")), 4),
+        "top-p on p only": lambda: SpS(target, OtherDrafter(pair.session("draft"), nucleus=True), 4),
     }[name]()
 
 

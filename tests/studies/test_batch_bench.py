@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from gates import GREEDY
+from jobs import drawn_arbitrator
 from screens import call
 from test_batch import alone, made, several, slow, text_of, unbatched
 from test_cospec import arbitrator
@@ -23,12 +24,9 @@ from specbench.engine.session import Session
 from specbench.engine.types import Sampling
 from specbench.methods.cospec import Always, Learned, Never, Random
 from specbench.methods.cospec_arbitrator import (
-    Adapter,
     find_arbitrator,
-    new_arbitrator,
     own_parameters,
     with_backbone,
-    write_arbitrator,
 )
 from specbench.papers import published
 from specbench.papers.cells import labels_of
@@ -188,32 +186,14 @@ def test_a_lossless_text_that_is_another_is_found(pocket, monkeypatch):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, pocket) -> Path:
     """An arbitrator of the bundled pair, drawn at random, that says it was reinforced."""
-    both = with_backbone(pocket, "draft")
-    model = new_arbitrator(both.models["draft"], Adapter(rank=4, alpha=8), seed=0)
-    rng = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for name, parameter in own_parameters(model).items():
-            parameter.copy_(torch.randn(parameter.shape, generator=rng) * (0.1 if "lora" in name else 0.3))
     path = tmp_path_factory.mktemp("arbitrator") / "a.safetensors"
-    facts = {"rank": 4, "alpha": 8, "stage": "rl", "group": 12, "prompts": 16}
-    write_arbitrator(path, model, both, facts)
-    return path
+    return drawn_arbitrator(path, pocket, stage="rl", group=12, prompts=16)
 
 
 def test_throughput_of_the_bundled_pair(trained, tmp_path):
     out = tmp_path / "cospec-table9.csv"
-    given = [
-        "--suite",
-        "smoke",
-        "--limit",
-        1,
-        "--batch",
-        "2,3",
-        "--batches",
-        2,
-        "--set",
-        f"cospec.arbitrator={trained}",
-    ]
+    given = ["--suite", "smoke", "--limit", 1, "--batch", "2,3", "--batches", 2]
+    given += ["--set", f"cospec.arbitrator={trained}"]
     methods = ["--method", "cospec", "--method", "sps", "--set", "sps.gamma=3"]
     result = call("throughput", *given, *methods, "--out", out, "--format", "json")
     assert result.exit_code == 0, result.output

@@ -9,6 +9,7 @@ import oracle
 import pandas as pd
 import pytest
 import torch
+from jobs import drawn_arbitrator
 from screens import call
 
 from specbench.analysis.counterfactual import (
@@ -29,7 +30,6 @@ from specbench.config import UserError, load_method
 from specbench.engine.generate import Ending, Limits
 from specbench.engine.types import Round
 from specbench.methods.cospec import Always, Block
-from specbench.methods.cospec_arbitrator import Adapter, new_arbitrator, own_parameters, with_backbone, write_arbitrator
 from specbench.papers import cells, published
 from specbench.plan import resolve_plan
 from specbench.report.views import counterfactual as counterfactual_view
@@ -48,13 +48,7 @@ ARBITERS = ("never", "always", "oracle", "random:0.5", "trained")
 def run(tmp_path_factory, pocket) -> StoredRun:
     """Greedy CoSpec with all arbiters on documents of two tasks; the trained one has weights drawn at random."""
     folder = tmp_path_factory.mktemp("branches") / "run"
-    model = new_arbitrator(pocket.models["draft"], Adapter(rank=4, alpha=8), seed=0)
-    rng = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for part, parameter in own_parameters(model).items():
-            parameter.copy_(torch.randn(parameter.shape, generator=rng) * (0.1 if "lora" in part else 0.3))
-    weights = folder.with_name("arbitrator.safetensors")
-    write_arbitrator(weights, model, with_backbone(pocket, "draft"), {"rank": 4, "alpha": 8})
+    weights = drawn_arbitrator(folder.with_name("arbitrator.safetensors"), pocket)
     settings = [f"cospec.gamma={GAMMA}", f"cospec.arbitrator={weights}", "cospec.threshold=0.5"]
     params = [f"arbiter={','.join(ARBITERS)}"]
     loop.execute(

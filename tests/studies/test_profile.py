@@ -1,6 +1,7 @@
 """Forward times, and the time model that is fitted to documents: against figures that are worked out by hand."""
 
 import csv
+import itertools
 import json
 import math
 
@@ -10,8 +11,7 @@ import pytest
 from chains import untold
 from rich.console import Console
 from screens import call
-from synthetic import rounds as chain
-from synthetic import sample, scores, write_run
+from synthetic import Rows
 
 from specbench.analysis import forward_times, time_fits
 from specbench.analysis.forward_times import Times
@@ -99,27 +99,19 @@ def test_times_of_one_draft_length_come_from_prefills():
 def run_of(folder, methods, tasks=("one", "two"), noise=0.0, repeats=1, slow=(1.0, 3.0)):
     """A run in which document i of a method takes t_draft · N_draft + t_target · N_target seconds, and `noise`."""
     rng = np.random.default_rng(0)
-    samples, rows, judged = [], [], []
-    for method, shape in methods.items():
-        for task in tasks:
-            judged += scores(method, [0.0] * 4, task=task)
-            for repeat in range(repeats):
-                for doc_id in range(4):
-                    shapes = [shape(doc_id, i) for i in range(3 + 2 * doc_id)]
-                    seconds = slow[0] * sum(k for k, _ in shapes) + slow[1] * len(shapes)
-                    stall = 100.0 if noise and repeat == doc_id % repeats else 0.0
-                    seconds += noise * rng.standard_normal() + stall
-                    one = sample(
-                        method, doc_id, seconds, task=task, repeat=repeat, tokens=[1], prompt_tokens=9 + doc_id
-                    )
-                    samples.append(one)
-                    made = chain(one, *shapes, seconds=(slow[1], 0.0))
-                    for row in made[1:]:
-                        row |= {"draft_seconds": slow[0] * row["drafted"]}
-                        rows.append(row | {"seconds": row["draft_seconds"] + slow[1]})
-                    rows.append(made[0] | {"seconds": 100.0})
+    found = Rows()
+    for (method, shape), task, repeat, doc_id in itertools.product(methods.items(), tasks, range(repeats), range(4)):
+        shapes = [shape(doc_id, i) for i in range(3 + 2 * doc_id)]
+        seconds = slow[0] * sum(k for k, _ in shapes) + slow[1] * len(shapes)
+        stall = 100.0 if noise and repeat == doc_id % repeats else 0.0
+        seconds += noise * rng.standard_normal() + stall
+        told = {"task": task, "repeat": repeat, "tokens": [1], "prompt_tokens": 9 + doc_id}
+        prefill, *own = found.add(method, doc_id, seconds, shapes, (slow[1], 0.0), **told)
+        prefill |= {"seconds": 100.0}
+        for row in own:
+            row |= {"draft_seconds": slow[0] * row["drafted"], "seconds": slow[0] * row["drafted"] + slow[1]}
     settings = {name: {"gamma": 2} if name.startswith("sps") else {} for name in methods}
-    return StoredRun(write_run(folder, samples, rows, judged, settings=settings, baseline=None))
+    return found.run(folder, settings=settings, baseline=None)
 
 
 PLAIN = {"vanilla": lambda doc, i: (0, 0)}

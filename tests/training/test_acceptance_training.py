@@ -13,21 +13,20 @@ import pytest
 import torch
 from chains import Words, chain
 from gates import decode
+from jobs import document, job_of, plan_of
 from recalled import RECALLED
 from scipy.special import expit
 from scipy.stats import entropy
 from screens import refusal, said
-from test_judge_training import END, document
+from test_judge_training import END
 
 from specbench import config
-from specbench.config import Setting, UserError
+from specbench.config import UserError
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.methods import specdecpp as method
-from specbench.plan import Plan, resolve_tasks
 from specbench.tasks.data import evaluated_split
-from specbench.training import train
 from specbench.training.documents import Document, hold_out, training_documents
 from specbench.training.recipe import Recipe, load_recipe
 from specbench.training.specdecpp import fit as acceptance_fit
@@ -377,16 +376,10 @@ def job(tiny, tmp_path, monkeypatch):
     """A training on made documents of the tiny pair."""
     documents = [document(i, prompt, length=12) for i, prompt in enumerate(oracle.prompts(12, length=9))]
     monkeypatch.setattr(specdecpp, "training_documents", lambda *_, **__: documents)
-    spec = config.load_method("specdecpp")
-    plan = Plan(pair=config.load_pair("pocket"), methods=(spec,), baseline=None, suite="made", tasks=(), seed=0)
     small = {"depth": 1, "batch": 4, "learning_rate": 0.01, "epochs": 4}
 
     def make(name="head.safetensors", seed=0, grid=None, **changes):
-        own = load_recipe("specdecpp", [])
-        chosen = config.override(own, {key: Setting(value=x) for key, x in {**small, **changes}.items()})
-        settings = method.Settings(**spec.values)
-        one = plan.model_copy(update={"seed": seed})
-        return train.Job(spec, settings, tiny, one, tmp_path / name, recipe=chosen, grid=grid or {})
+        return job_of("specdecpp", tiny, tmp_path / name, seed, grid, small | changes)
 
     return make
 
@@ -544,14 +537,8 @@ def test_the_shipped_recipe_is_the_papers_and_says_whence():
     assert set(sources) == set(Recipe.model_fields) and load_recipe("judge", []) is None
 
 
-def plan(suite: str, documents: int, data_dir=None) -> Plan:
-    found = config.load_pair("pocket")
-    tasks = resolve_tasks(config.load_suite(suite), found, data_dir)
-    return Plan(pair=found, methods=(), baseline=None, suite=suite, tasks=tasks, limit=documents, data_dir=data_dir)
-
-
 def test_named_splits_are_read_and_tested_ones_are_not(pocket):
-    found = training_documents(plan("math", 2), pocket, 0, ["pocket_gsm8k:train", "pocket_gsm8k:calibration"])
+    found = training_documents(plan_of("math", 2), pocket, 0, ["pocket_gsm8k:train", "pocket_gsm8k:calibration"])
     assert [one.name for one in found] == [
         f"pocket_gsm8k-{s}-0000{i}" for s in ("train", "calibration") for i in (0, 1)
     ]
@@ -566,7 +553,7 @@ def test_named_splits_are_read_and_tested_ones_are_not(pocket):
         ("pocket_cnndm:trian", "has no documents of a split 'trian'|trian"),
     ):
         with pytest.raises(UserError, match=message) as caught:
-            training_documents(plan("math", 2), pocket, 0, [text])
+            training_documents(plan_of("math", 2), pocket, 0, [text])
         assert "\n" not in str(caught.value)
 
 
@@ -575,7 +562,7 @@ def test_documents_of_another_task_stand_in_where_nothing_is_scored(pocket, tmp_
     (tmp_path / "math_train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     row = {"question": "What is 2 + 2?", "answer": "It is 4.\n#### 4"}
     (tmp_path / "gsm8k_train.jsonl").write_text(json.dumps(row) + "\n")
-    found = training_documents(plan("math", 5, str(tmp_path)), pocket, 0, stand_ins=True)
+    found = training_documents(plan_of("math", 5, str(tmp_path)), pocket, 0, stand_ins=True)
     assert [one.task for one in found] == ["gsm8k", "minerva_math500"]
     assert "1+1" in pocket.tokenizer.decode(found[1].prompt)
 

@@ -118,16 +118,9 @@ class Noted:
 def traced(architecture, folder, judge=None, settings=None, **changes) -> list[Lesson]:
     told = {"gamma": GAMMA, "seed": 0, "documents": documents(), "advance": lambda count: None, **changes}
     models, settings = both(architecture), settings or recipe()
-    return trace_all(
-        models,
-        told["documents"],
-        judge or RolloutJudge(models, settings),
-        settings,
-        told["gamma"],
-        told["seed"],
-        folder,
-        told["advance"],
-    )
+    judge = judge or RolloutJudge(models, settings)
+    given = [told[name] for name in ("gamma", "seed")]
+    return trace_all(models, told["documents"], judge, settings, *given, folder, told["advance"])
 
 
 # Traces
@@ -278,14 +271,8 @@ def test_traces_made_otherwise_or_damaged_are_refused(tmp_path):
 
 
 def calibration(pocket, task, count):
-    plan = Plan(
-        pair=config.load_pair("pocket"),
-        methods=(),
-        baseline=None,
-        suite=task,
-        tasks=(config.TaskLine(task=task),),
-        limit=count,
-    )
+    tasks, pair = (config.TaskLine(task=task),), config.load_pair("pocket")
+    plan = Plan(pair=pair, methods=(), baseline=None, suite=task, tasks=tasks, limit=count)
     return training_documents(plan, pocket, 51, [f"{task}:calibration"])
 
 
@@ -303,20 +290,11 @@ def test_pocket_is_traced_as_speculative_sampling_decodes_it(pocket, tmp_path):
         length, wanted = len(document.prompt), []
         for one in until_end(method.rounds(document.prompt, GREEDY, torch.Generator()), ending):
             if one.verdict is not None and one.verdict.drafted:
-                mismatches = [
-                    i for i, (d, t) in enumerate(zip(one.verdict.drafted, one.verdict.targets, strict=True)) if d != t
-                ]
-                turn = Turn(
-                    length,
-                    Block(one.verdict.drafted, one.verdict.targets, mismatches, torch.zeros(1)),
-                    [],
-                    0,
-                    False,
-                    [],
-                    0,
-                )
+                drafted, targets = one.verdict.drafted, one.verdict.targets
+                mismatches = [i for i, (d, t) in enumerate(zip(drafted, targets, strict=True)) if d != t]
+                turn = Turn(length, Block(drafted, targets, mismatches, torch.zeros(1)), [], 0, False, [], 0)
                 if positions := within(turn, document, pocket.eos_ids):
-                    wanted.append(Query(length, [*one.verdict.drafted, *one.verdict.targets], positions))
+                    wanted.append(Query(length, [*drafted, *targets], positions))
             length += len(one.tokens)
         assert lesson.reading.rounds == wanted
         assert lesson.reading.tokens[:length] == [*document.prompt, *ending.tokens][:length]
@@ -551,6 +529,7 @@ def test_a_new_policy_without_a_warm_up_rejects(pocket):
 
 TRAIN = ("train", "--method", "cospec", "--data", "pocket_gsm8k:calibration")
 FEW = ("--documents", "2")
+RUN = ("run", "--method", "cospec", "--suite", "short.yaml")
 
 
 @pytest.mark.parametrize(
@@ -581,25 +560,19 @@ def test_what_cannot_be_is_one_clear_line(words, said):
     assert said in refused(*words)
 
 
+def of_recipe(*changes):
+    return [word for one in changes for word in ("--recipe", one)]
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Both stages on pocket: a dozen documents, one epoch; then two updates of two prompts by two."""
     folder = tmp_path_factory.mktemp("trained")
-    few = ("--documents", "12", "--recipe")
-    sft = call(*TRAIN, *few, "epochs=1", "--recipe", "rank=4", "--out", folder / "sft.safetensors")
+    few = ("--documents", "12")
+    sft = call(*TRAIN, *few, *of_recipe("epochs=1", "rank=4"), "--out", folder / "sft.safetensors")
     assert sft.exit_code == 0, sft.output
-    small = (
-        "updates=2",
-        "--recipe",
-        "prompts=2",
-        "--recipe",
-        "group=2",
-        "--recipe",
-        "epochs=1",
-        "--recipe",
-        "evaluate=2",
-    )
-    words = (*TRAIN, "--stage", "rl", "--warm-up", folder / "sft.safetensors", *few, *small)
+    small = ("updates=2", "prompts=2", "group=2", "epochs=1", "evaluate=2")
+    words = (*TRAIN, "--stage", "rl", "--warm-up", folder / "sft.safetensors", *few, *of_recipe(*small))
     rl = call(*words, "--out", folder / "rl.safetensors")
     assert rl.exit_code == 0, rl.output
     return folder, sft.output, rl.output
@@ -635,17 +608,9 @@ def test_the_figures_of_every_update_are_kept(place):
 
 
 def test_what_was_trained_decodes(place, here):  # noqa: F811
-    words = (
-        "run",
-        "--method",
-        "cospec",
-        "--suite",
-        "short.yaml",
-        "--set",
-        f"cospec.arbitrator={place[0] / 'rl.safetensors'}",
-    )
+    head = f"cospec.arbitrator={place[0] / 'rl.safetensors'}"
     (here / "short.yaml").write_text(json.dumps({"description": "short", "tasks": [{"task": "pocket_gsm8k"}]}))
-    result = call(*words, "--limit", "1", "--baseline", "none", "--out", "run")
+    result = call(*RUN, "--set", head, "--limit", "1", "--baseline", "none", "--out", "run")
     assert result.exit_code == 0, result.output
     (rounds,) = [pq.read_table(path).to_pandas() for path in (here / "run").rglob("*rounds*.parquet")][:1]
     assert rounds.arbitrator_forwards.sum() > 0

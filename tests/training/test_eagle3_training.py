@@ -12,6 +12,7 @@ import pytest
 import torch
 from chains import Words
 from gates import DEVICE, decode, pair
+from jobs import job_of
 from screens import call
 
 from specbench import config
@@ -21,8 +22,6 @@ from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.methods import eagle3 as method
-from specbench.plan import Plan
-from specbench.training import train
 from specbench.training.documents import Document
 from specbench.training.eagle3 import data
 from specbench.training.eagle3 import train as eagle3
@@ -222,22 +221,10 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setattr(eagle3, "training_documents", lambda *_: documents())
     monkeypatch.setattr(eagle3, "HELD_OUT", 3)
     monkeypatch.setattr(data, "ROWS", 4)
-    spec = config.load_method("eagle3")
-    plan = Plan(pair=config.load_pair("pocket"), methods=(spec,), baseline=None, suite="made", tasks=(), seed=0)
+    small = {"steps": 3, "epochs": 3, "batch": 2, "draft_vocabulary": 40, "learning_rate": 0.01, "autocast": False}
 
     def make(name="eagle3.safetensors", seed=0, grid=None, **changes):
-        texts = {"steps": 3, "epochs": 3, "batch": 2, "draft_vocabulary": 40, "learning_rate": 0.01, "autocast": False}
-        assigned = [f"{key}={value}" for key, value in {**texts, **changes}.items()]
-        settings = method.Settings(**spec.values)
-        return train.Job(
-            spec,
-            settings,
-            made,
-            plan.model_copy(update={"seed": seed}),
-            tmp_path / name,
-            recipe=load_recipe("eagle3", assigned),
-            grid=grid or {},
-        )
+        return job_of("eagle3", made, tmp_path / name, seed, grid, small | changes)
 
     return make
 

@@ -9,18 +9,18 @@ import statsmodels.api as sm
 import torch
 from chains import SIZE, Words, chain
 from gates import decode
+from jobs import document, job_of, plan_of
 from scipy.stats import mannwhitneyu
 from screens import refusal, said
 
-from specbench import config, methods
+from specbench import methods
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
 from specbench.methods import judge as method
-from specbench.plan import Plan, resolve_tasks
 from specbench.tasks.pocket.corpus import prompt_and_completion
 from specbench.tasks.pocket.documents import generated
 from specbench.training import judge, mining, train
-from specbench.training.documents import Document, training_documents
+from specbench.training.documents import training_documents
 from specbench.training.logistic import at_threshold, auroc, balanced, choose_penalty, fit
 
 # A target whose next token depends on the last one only, and a draft that differs in five places. Greedy answer to a
@@ -36,15 +36,6 @@ SWAPS = [(5, 17, END, True), (3, 15, 5, False), (1, 12, 3, True)]
 @pytest.fixture
 def pair() -> Pair:
     return Pair("made", {"target": chain(TARGET), "draft": chain(DRAFT)}, Words(END))
-
-
-def right(text: str) -> float:
-    return float("6" in text.split())
-
-
-def document(number: int, prompt=None, score=right, length: int = 12, until=()) -> Document:
-    prompt = prompt or [20 + number, 1]
-    return Document("made", number, prompt, f"hash of {prompt}", until, length, score)
 
 
 def test_the_made_models_do_what_they_are_made_for(pair):
@@ -126,14 +117,7 @@ def job(pair, tmp_path, monkeypatch):
     """A training on ten made documents, of which two are answered wrong."""
     documents = [document(i) for i in range(8)] + [document(i, [20 + i, 31]) for i in (8, 9)]
     monkeypatch.setattr(judge, "training_documents", lambda *_: documents)
-    spec = config.load_method("judge")
-    plan = Plan(pair=config.load_pair("pocket"), methods=(spec,), baseline=None, suite="made", tasks=(), seed=0)
-
-    def make(name="judge.safetensors", seed=0):
-        settings = method.Settings(**spec.values)
-        return train.Job(spec, settings, pair, plan.model_copy(update={"seed": seed}), tmp_path / name)
-
-    return make
+    return lambda name="judge.safetensors", seed=0: job_of("judge", pair, tmp_path / name, seed)
 
 
 def test_the_trained_head_keeps_the_harmless_tokens_and_refuses_the_other(job, pair, capsys):
@@ -192,14 +176,8 @@ def test_nothing_to_learn_is_one_line(job, monkeypatch, score, what):
 # The documents
 
 
-def plan(suite: str, documents: int, data_dir=None, pair="pocket") -> Plan:
-    spec, found = config.load_suite(suite), config.load_pair(pair)
-    tasks = resolve_tasks(spec, found, data_dir)
-    return Plan(pair=found, methods=(), baseline=None, suite=suite, tasks=tasks, limit=documents, data_dir=data_dir)
-
-
 def test_pocket_documents_are_of_the_calibration_split_and_are_scored_by_their_task(pocket):
-    found = training_documents(plan("pocket", 3), pocket, 7)
+    found = training_documents(plan_of("pocket", 3), pocket, 7)
     assert [d.name for d in found[:4]] == [*(f"pocket_gsm8k-{i:05d}" for i in range(3)), "pocket_math500-00000"]
     for family in ("gsm8k", "math500", "humaneval", "cnndm"):
         rows = generated(family, "calibration")[:3]
@@ -214,14 +192,14 @@ def test_pocket_documents_are_of_the_calibration_split_and_are_scored_by_their_t
 def test_real_documents_are_of_the_training_split(pocket, tmp_path, capsys):
     row = {"question": "What is 2 + 2?", "answer": "It is 4.\n#### 4"}
     (tmp_path / "gsm8k_train.jsonl").write_text(json.dumps(row) + "\n")
-    (one,) = training_documents(plan("math", 5, str(tmp_path)), pocket, 7)
+    (one,) = training_documents(plan_of("math", 5, str(tmp_path)), pocket, 7)
     assert "What is 2 + 2?" in pocket.tokenizer.decode(one.prompt)
     assert (one.score("So the answer is 4."), one.score("It is 5.")) == (1.0, 0.0)
     assert "minerva_math500: left out" in capsys.readouterr().out
     suite = tmp_path / "mine.yaml"
     suite.write_text(json.dumps({"description": "one", "tasks": [{"task": "humaneval"}]}))
     with pytest.raises(UserError, match=r"no task of .* has documents to learn from"):
-        training_documents(plan(str(suite), 5, str(tmp_path)), pocket, 7)
+        training_documents(plan_of(str(suite), 5, str(tmp_path)), pocket, 7)
 
 
 def test_the_command_refuses_what_cannot_be_trained(tmp_path):
