@@ -1,5 +1,6 @@
 """Trainings as a command begins them, on documents that a test makes; and arbitrators whose weights are drawn."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,19 @@ from specbench.plan import Plan, resolve_tasks
 from specbench.training import train
 from specbench.training.documents import Document
 from specbench.training.recipe import load_recipe
+
+
+def stopping(at: int, function: Callable = lambda *_: None, calls: list | None = None) -> Callable:
+    """The function, but stopped as by Ctrl-C at one of its calls (from 1 on); `calls` gets what each was given."""
+    calls = [] if calls is None else calls
+
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return function(*given)
+
+    return counted
 
 
 def right(text: str) -> float:

@@ -7,7 +7,7 @@ from collections import Counter
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, large, manifest, score, word, write
+from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, large, manifest, score, stored, word
 from screens import call, shown
 
 from specbench.analysis import rejections as analysis
@@ -62,13 +62,11 @@ def made(tables, tmp_path):
     """A function that puts `tables` on disk."""
 
     def make(methods=("vanilla", "sps"), scores=(), tasks=("sums", "news"), row_group=None, **changes):
-        folder = tmp_path / "run"
-        write(folder, tables, scores)
-        manifest(folder, tasks, methods, **changes)
+        run = stored(tmp_path / "run", tables, tasks, methods, scores, **changes)
         if row_group:
-            path = folder / "rounds.parquet"
+            path = run.folder / "rounds.parquet"
             pq.write_table(pq.read_table(path), path, row_group_size=row_group)
-        return StoredRun(folder)
+        return run
 
     return make
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from screens import call
+from synthetic import retold
 
 from specbench.config import UserError
 from specbench.methods import settings_of
@@ -26,11 +27,6 @@ def run(few):
     yield few / "run"
     for path, data in kept.items():
         path.write_bytes(data)
-
-
-def retold(run, **changes) -> None:
-    path = run / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def rewritten(run, name: str, **changes) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from jobs import drawn_arbitrator
 from screens import call
+from synthetic import retold
 
 from specbench.analysis.counterfactual import (
     ALL,
@@ -228,10 +229,7 @@ def test_states_of_rounds_written_by_hand(tmp_path):
     ]
     tables = {"samples": [], "rounds": []}
     made.add_sample(tables, "one", 0, "cospec", rounds, "", "length")
-    folder = tmp_path / "run"
-    made.write(folder, tables)
-    made.manifest(folder, ["one"], ["cospec"])
-    run = StoredRun(folder)
+    run = made.stored(tmp_path / "run", tables, ["one"], ["cospec"])
     found = draw_states(run, "cospec", reached_states(run, "cospec"), 9, 0)
     told = [(s.round, s.position, s.kept, s.start, s.target, s.earlier) for s in found]
     assert told == [(1, 1, True, 1, to, 0), (1, 3, False, 1, in_, 1), (3, 0, True, 8, is_, 0)]
@@ -265,11 +263,8 @@ def two_tasks(tmp_path):
     folder = tmp_path / "two"
     folder.mkdir()
     made.manifest(folder, ["one", "two"], ["cospec"])
-    path = folder / "manifest.json"
-    facts = json.loads(path.read_text())
-    facts["plan"]["methods"] = [load_method("cospec").model_dump(mode="json")]
-    path.write_text(json.dumps(facts))
-    return StoredRun(folder)
+    plan = StoredRun(folder).manifest["plan"]
+    return retold(folder, plan=plan | {"methods": [load_method("cospec").model_dump(mode="json")]})
 
 
 def test_figures_by_hand(two_tasks, tmp_path):

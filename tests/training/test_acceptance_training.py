@@ -13,7 +13,7 @@ import pytest
 import torch
 from chains import Words, chain
 from gates import decode
-from jobs import document, job_of, plan_of
+from jobs import document, job_of, plan_of, stopping
 from recalled import RECALLED
 from scipy.special import expit
 from scipy.stats import entropy
@@ -391,15 +391,8 @@ def read(path, pair):
 def test_a_head_tells_how_it_came_about_and_what_it_is_worth(job, tiny, capsys):
     specdecpp.train(job())
     trained = read(job().out, tiny).trained
-    assert {key: trained[key] for key in ("depth", "weight", "temperature", "top_k", "mix", "warped", "seed")} == {
-        "depth": 1,
-        "weight": 6,
-        "temperature": 1,
-        "top_k": 50,
-        "mix": 0.15,
-        "warped": True,
-        "seed": 0,
-    }
+    told = {"depth": 1, "weight": 6, "temperature": 1, "top_k": 50, "mix": 0.15, "warped": True, "seed": 0}
+    assert {key: trained[key] for key in told} == told
     assert trained["documents"] == 12 and trained["held_out_documents"] == 1
     metrics = pq.read_table(job().out.with_name("head.metrics.parquet"))
     rows = metrics.to_pylist()
@@ -413,25 +406,14 @@ def test_a_head_tells_how_it_came_about_and_what_it_is_worth(job, tiny, capsys):
     assert "12 documents" in told and "AUROC for rejection" in told and "specdecpp.head=" in told
 
 
-class Stopped(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("at", (1, 3, 5, 7, 8))
 def test_a_killed_training_goes_on_and_gives_the_same_head(job, monkeypatch, at):
     """Three steps an epoch, four epochs; killed within a step, or between an epoch's end and its checkpoint."""
     specdecpp.train(job("whole.safetensors", patience=9))
-    original, steps = acceptance_fit.weighted_loss, []
-
-    def stopping(*arguments):
-        steps.append(1)
-        if len(steps) == at:
-            raise Stopped
-        return original(*arguments)
-
-    monkeypatch.setattr(acceptance_fit, "weighted_loss", stopping)
+    steps = []
+    monkeypatch.setattr(acceptance_fit, "weighted_loss", stopping(at, acceptance_fit.weighted_loss, steps))
     killed = job("killed.safetensors", patience=9)
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):
         specdecpp.train(killed)
     assert not killed.out.exists() and killed.out.with_name("killed.checkpoint.pt").exists() == (at > 3)
     specdecpp.train(killed)
@@ -447,10 +429,10 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(job, monke
     def stopping(self, epoch):
         original(self, epoch)
         if epoch.epoch == 2:
-            raise Stopped
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(acceptance_fit.Training, "end", stopping)
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):
         specdecpp.train(job())
     with pytest.raises(UserError, match=r"checkpoint.pt was begun with other weight; delete it"):
         specdecpp.train(job(weight=3))

@@ -13,6 +13,7 @@ import pytest
 import torch
 from chains import Words
 from gates import DEVICE, GREEDY, pair
+from jobs import stopping
 from test_cli import call, folders, here, refused  # noqa: F401  (here: every test works in an empty folder)
 from test_cospec import slow
 
@@ -232,13 +233,8 @@ def test_a_stopped_tracing_goes_on_and_gives_the_same_files(tmp_path, monkeypatc
     assert counts == [2] * 4 and len(whole) == 8
     assert [one.reading for one in whole[:4]] != [one.reading for one in whole[4:]], "another draw"
 
-    def killed(count):
-        counts.append(count)
-        if len(counts) == 6:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        traced("llama", tmp_path / "stopped", Noted(), settings, advance=killed)
+        traced("llama", tmp_path / "stopped", Noted(), settings, advance=stopping(2))
     first = {path: path.stat().st_mtime_ns for path in (tmp_path / "stopped").iterdir()}
     assert len(first) == 2
     assert traced("llama", tmp_path / "stopped", Noted(), settings) == whole
@@ -444,15 +440,8 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_arbitrator(tmp_path, m
     (tmp_path / "whole").mkdir(), (tmp_path / "stopped").mkdir()
     torch.manual_seed(1)
     whole = learn(tmp_path / "whole", lessons, **told)
-    steps = []
-
-    def killed(count):
-        steps.append(count)
-        if len(steps) == 6:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        learn(tmp_path / "stopped", lessons, killed, **told)
+        learn(tmp_path / "stopped", lessons, stopping(6), **told)
     state = load_checkpoint(tmp_path / "stopped" / "checkpoint.pt", {"seed": 0})
     assert state["step"] == 5, "the sixth was not saved"
     torch.manual_seed(2)  # whatever was drawn before
@@ -580,12 +569,8 @@ def place(tmp_path_factory):
 
 def test_both_stages_from_the_command_line(place, pocket):
     folder, sft, rl = place
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "rl.safetensors",
-        "rl.updates.parquet",
-        "sft.safetensors",
-        "sft.traces",
-    ]
+    files = ["rl.safetensors", "rl.updates.parquet", "sft.safetensors", "sft.traces"]
+    assert sorted(path.name for path in folder.iterdir()) == files
     assert "12 documents" in sft and "held out:" in sft and "--stage rl --warm-up" in sft
     assert "update 1:" in rl and "update 2:" in rl and "specbench run --method cospec" in rl
     models = with_backbone(pocket, "draft")

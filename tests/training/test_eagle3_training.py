@@ -234,11 +234,8 @@ def test_a_trained_file_drafts_for_its_target(job, capsys):
     found = read_head(job().out, "eagle3", job().pair, method.SHAPES)
     told = found.trained
     # Greedy answers of one document are the same both times, and count once.
-    assert (told["documents"], told["learned_answers"] + told["held_out_answers"], told["draft_vocabulary"]) == (
-        6,
-        6,
-        40,
-    )
+    answers = told["learned_answers"] + told["held_out_answers"]
+    assert (told["documents"], answers, told["draft_vocabulary"]) == (6, 6, 40)
     assert told["steps"] == 3 and len(told["held_out_agreement"]) == 3 and told["layers"] == [1, 1, 0]
     assert told["epochs"] == 3 and told["seed"] == 0 and told["tasks"] == ["made"]
     settings = method.Settings(**{**config.load_method("eagle3").values, "head": str(job().out)})

@@ -9,7 +9,7 @@ import statsmodels.api as sm
 import torch
 from chains import SIZE, Words, chain
 from gates import decode
-from jobs import document, job_of, plan_of
+from jobs import document, job_of, plan_of, stopping
 from scipy.stats import mannwhitneyu
 from screens import refusal, said
 
@@ -138,20 +138,13 @@ def test_the_trained_head_keeps_the_harmless_tokens_and_refuses_the_other(job, p
 
 def test_a_stopped_training_goes_on_and_gives_the_same_head(job, monkeypatch):
     judge.train(job("whole.safetensors"))
-    original, calls = mining.Miner.mine, []
-
-    def stopping(self, one):
-        calls.append(one.number)
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        return original(self, one)
-
-    monkeypatch.setattr(mining.Miner, "mine", stopping)
+    calls = []
+    monkeypatch.setattr(mining.Miner, "mine", stopping(5, mining.Miner.mine, calls))
     with pytest.raises(KeyboardInterrupt):
         judge.train(job("stopped.safetensors"))
     assert not job("stopped.safetensors").out.exists()
     judge.train(job("stopped.safetensors"))
-    assert calls == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]
+    assert [one.number for _, one in calls] == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]
     assert job("stopped.safetensors").out.read_bytes() == job("whole.safetensors").out.read_bytes()
 
 
