@@ -10,6 +10,7 @@ import pytest
 import torch
 from chains import SIZE, Words, chain
 from gates import DEVICE
+from jobs import stopping
 from scipy.stats import binomtest
 
 from specbench.config import UserError
@@ -419,29 +420,11 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_arbitrator(tmp_path, m
     """Killed between two updates, and another time in the middle of one, with steps already made."""
     whole = trained(tmp_path / "whole", reinforcement())
     assert len(whole.history) == 4 and whole.step == 4 and not same(parameters(whole), parameters(reinforcement()))
-    real = objective
-
-    def stop_after(count):
-        calls = []
-
-        def counted(*arguments):
-            calls.append(1)
-            if len(calls) > count:
-                raise KeyboardInterrupt
-            return real(*arguments)
-
-        monkeypatch.setattr(rl, "objective", counted)
-
-    def stopped(told):
-        if told["update"] == 2:
-            raise KeyboardInterrupt
-
-    for name in ("between", "within"):
-        with pytest.raises(KeyboardInterrupt):
-            if name == "within":
-                stop_after(9)  # 3 prompts × 4 rollouts, 8 a step, 2 epochs: 4 an update
-            trained(tmp_path / name, reinforcement(), stopped if name == "between" else lambda told: None)
-        monkeypatch.setattr(rl, "objective", real)
+    within = stopping(10, objective)  # 3 prompts × 4 rollouts, 8 a step, 2 epochs: 4 an update
+    for name, report in (("between", stopping(2)), ("within", lambda told: None)):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(rl, "objective", within if name == "within" else objective)
+            trained(tmp_path / name, reinforcement(), report)
         heard = []
         again = trained(tmp_path / name, reinforcement(), heard.append)
         assert same(parameters(again), parameters(whole))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from chains import Words
 from gates import DEVICE, decode, pair
-from jobs import job_of
+from jobs import job_of, stopping
 from screens import call
 
 from specbench import config
@@ -253,26 +253,20 @@ def test_a_trained_file_drafts_for_its_target(job, capsys):
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
     eagle3.train(job("whole.safetensors", batch=1))
     monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    write, learn, calls = data.put_table, Training.learn, []
+    write, answers, steps = data.put_table, [], []
 
-    def stopping(path, *others):
-        if path.name == "00001.parquet" and not calls:
-            calls.append("answers")
+    def stopped(path, *others):
+        if path.name == "00001.parquet" and not answers:
+            answers.append(path)
             raise KeyboardInterrupt
         write(path, *others)
 
-    def stopped(self, batch):
-        if self.step == 6 and "fit" not in calls:  # in the middle of the second epoch
-            calls.append("fit")
-            raise KeyboardInterrupt
-        return learn(self, batch)
-
-    monkeypatch.setattr(data, "put_table", stopping)
-    monkeypatch.setattr(Training, "learn", stopped)
-    for what in ("answers", "fit"):
+    monkeypatch.setattr(data, "put_table", stopped)
+    monkeypatch.setattr(Training, "learn", stopping(7, Training.learn, steps))  # in the middle of the second epoch
+    for learned in (0, 7):
         with pytest.raises(KeyboardInterrupt):
             eagle3.train(job("stopped.safetensors", batch=1))
-        assert calls[-1] == what and not job("stopped.safetensors", batch=1).out.exists()
+        assert answers and len(steps) == learned and not job("stopped.safetensors", batch=1).out.exists()
     eagle3.train(job("stopped.safetensors", batch=1))
     assert job("stopped.safetensors", batch=1).out.read_bytes() == job("whole.safetensors", batch=1).out.read_bytes()
     eagle3.train(job("other.safetensors", seed=1, batch=1))
@@ -289,14 +283,7 @@ def test_what_was_made_otherwise_is_refused(job, monkeypatch):
     refused("steps", job(steps=0))
     refused("answers that are long enough to learn from", job(length=4))
     monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    learn = Training.learn
-
-    def stopped(self, batch):
-        if self.step == 2:
-            raise KeyboardInterrupt
-        return learn(self, batch)
-
-    monkeypatch.setattr(Training, "learn", stopped)
+    monkeypatch.setattr(Training, "learn", stopping(3, Training.learn))
     with pytest.raises(KeyboardInterrupt):
         eagle3.train(job())
     refused("was begun with other batch; delete it", job(batch=3))
