@@ -43,7 +43,7 @@ def chain(following: dict[int, int]):
     return model.to(DEVICE)
 
 
-def untold() -> Pair:
-    """Two tiny models whose tokenizer is never asked."""
+def pair_without_tokenizer() -> Pair:
+    """Two tiny models, and a tokenizer that nothing asks."""
     target, draft = oracle.tiny_pair("llama")
     return Pair("tiny", {"target": target, "draft": draft}, SimpleNamespace())

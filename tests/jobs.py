@@ -58,7 +58,7 @@ def plan_of(suite: str, documents: int, data_dir: str | None = None) -> Plan:
 
 
 def drawn_arbitrator(path: Path, pair: Pair, **trained: Any) -> Path:
-    """A file with an arbitrator over the draft whose weights are drawn at random; `trained`: what it tells beside."""
+    """A file with an arbitrator over the draft whose weights are drawn at random; `trained` is added to its facts."""
     both = with_backbone(pair, "draft")
     model = new_arbitrator(both.models["draft"], Adapter(rank=4, alpha=8), seed=0)
     rng = torch.Generator().manual_seed(3)

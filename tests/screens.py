@@ -17,8 +17,8 @@ def call(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def said(*words: object, code: int = 0) -> str:
-    """All that a command prints which ends with this exit code."""
+def output(*words: object, code: int = 0) -> str:
+    """All that a command prints; it must end with this exit code."""
     result = call(*words)
     assert result.exit_code == code, result.output
     return result.output
@@ -26,10 +26,10 @@ def said(*words: object, code: int = 0) -> str:
 
 def refusal(*words: object) -> str:
     """What a command says that it cannot do."""
-    return said(*words, code=2)
+    return output(*words, code=2)
 
 
-def shown(found: object, width: int = 80) -> str:
+def rendered(found: object, width: int = 80) -> str:
     """A view's findings as a terminal of this width shows them, without colours."""
     screen = Console(file=io.StringIO(), width=width, color_system=None)
     show(found, screen=screen)  # type: ignore[arg-type]

@@ -80,8 +80,8 @@ def write_run(
     return folder
 
 
-def retold(folder: Path, **changes: Any) -> StoredRun:
-    """A run whose manifest says something else."""
+def change_manifest(folder: Path, **changes: Any) -> StoredRun:
+    """Change a manifest of a run; returns the run as it is read again."""
     manifest = json.loads((folder / "manifest.json").read_text())
     files.write_json(folder / "manifest.json", manifest | changes)
     return StoredRun(folder)

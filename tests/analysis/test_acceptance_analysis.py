@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from screens import call, shown
+from screens import call, rendered
 from synthetic import Rows, rounds
 
 from specbench.analysis import acceptance as acceptance_analysis
@@ -238,7 +238,7 @@ def test_nothing_was_rejected(tmp_path):
     found = acceptance(made(tmp_path / "run", {("one", doc): [([A], [0.75], [0.5])] for doc in (0, 1)}), None)
     assert math.isnan(figure(found, "one", "auroc")[0])
     assert figure(found, "one", "ece")[0] == pytest.approx(0.25)
-    assert "AUROC" in shown(view(found))
+    assert "AUROC" in rendered(view(found))
 
 
 def test_which_tokens_could_be_seen(tmp_path):
@@ -316,7 +316,7 @@ def test_a_million_tokens_take_seconds():
 
 
 def test_the_view(small):
-    text = shown(view(acceptance(small, None)))
+    text = rendered(view(acceptance(small, None)))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert max(map(len, text.splitlines())) <= 80
     assert "PREDICTIONS OF specdecpp: 10 tested draft tokens of 3 documents" in lines
@@ -328,7 +328,7 @@ def test_the_view(small):
 
 def test_names_with_brackets_are_printed_whole(tmp_path):
     run = made(tmp_path / "run", {("one", 0): [([A], [0.75], None)]}, name="specdecpp[threshold=0.7]")
-    assert "PREDICTIONS OF specdecpp[threshold=0.7]: 1 tested" in shown(view(acceptance(run, None)))
+    assert "PREDICTIONS OF specdecpp[threshold=0.7]: 1 tested" in rendered(view(acceptance(run, None)))
 
 
 def test_the_command(small):

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, large, manifest, score, stored, word
-from screens import call, shown
+from screens import call, rendered
 
 from specbench.analysis import rejections as analysis
 from specbench.analysis.rejections import rejections, rescues
@@ -258,7 +258,7 @@ def test_outcomes_need_scores_and_a_baseline(spoilt):
     found = rescues(spoilt, None, decode)
     assert (found.baseline, found.total, found.unjudged) == (None, 12, 12)
     assert found.kinds.right.sum() == found.kinds.wrong.sum() == 0
-    text = shown(view(rejections(spoilt, None, decode), found))
+    text = rendered(view(rejections(spoilt, None, decode), found))
     assert "goes wrong" not in text
     assert "which rescues hurt is not known" in text
 
@@ -338,7 +338,7 @@ def test_rounds_that_are_not_the_text(tables, made):
 
 
 def test_the_view(spoilt):
-    text = shown(view(rejections(spoilt, None, decode), rescues(spoilt, None, decode)))
+    text = rendered(view(rejections(spoilt, None, decode), rescues(spoilt, None, decode)))
     assert max(map(len, text.splitlines())) <= 80
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "REJECTIONS OF csd: 1 of 1 pair (draft token, target token)" in lines
@@ -356,7 +356,7 @@ def test_the_view_of_long_and_strange_texts(tables, made):
     for task in tasks:
         add(tables, task, 0, "sps", [refused(token, SIX, 0.0001) for token in strange])
     run = made(tasks=tasks)
-    text = shown(view(rejections(run, None, decode), rescues(run, None, decode)))
+    text = rendered(view(rejections(run, None, decode), rescues(run, None, decode)))
     assert max(map(len, text.splitlines())) <= 80
     assert "⏎" in text
     assert "<.001" in text
@@ -367,13 +367,15 @@ def test_the_view_shortens_tasks_that_begin_alike(tables, made):
     for number, task in enumerate(("pocket_sums", "pocket_news")):
         add(tables, task, 0, "sps", [refused(SO, THUS, 0.5)] * (2 - number))
     run = made(tasks=("pocket_sums", "pocket_news"))
-    assert " sums 2, news 1" in shown(view(rejections(run, None, decode), rescues(run, None, decode)))
+    assert " sums 2, news 1" in rendered(view(rejections(run, None, decode), rescues(run, None, decode)))
 
 
 def test_sampling_that_refuses_what_the_target_prefers(tables, made):
     add(tables, "sums", 0, "sps", [refused(FOUR, FOUR, 1.0)])
     run = made()
-    assert "1 more rejected token had no pair" in shown(view(rejections(run, None, decode), rescues(run, None, decode)))
+    assert "1 more rejected token had no pair" in rendered(
+        view(rejections(run, None, decode), rescues(run, None, decode))
+    )
 
 
 def test_tables_for_programs(spoilt):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 from screens import call
-from synthetic import Rows, retold, scores
+from synthetic import Rows, change_manifest, scores
 
 from specbench.analysis.complementarity import complementarity, pooled
 from specbench.config import UserError, load_method
@@ -37,7 +37,9 @@ def made(folder, answers, graded=None, models=("t", "d"), **changes):
             found.scores += scores(name, values, task=task, repeat=repeat)
     run = found.run(folder, settings=SETTINGS, **{"baseline": "vanilla"} | changes)
     weights = {role: one for role, one in zip(("target", "draft"), models, strict=True) if one}
-    return retold(run.folder, models={role: {"dtype": "float32", "weights_hash": one} for role, one in weights.items()})
+    return change_manifest(
+        run.folder, models={role: {"dtype": "float32", "weights_hash": one} for role, one in weights.items()}
+    )
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from screens import call, shown
-from synthetic import SINGLE, Rows, retold, rounds
+from screens import call, rendered
+from synthetic import SINGLE, Rows, change_manifest, rounds
 
 from specbench.analysis import collaboration as cos_theory
 from specbench.analysis.collaboration import (
@@ -303,7 +303,7 @@ def test_without_a_standard_collaboration(tmp_path):
 def test_printed_table_fits_80_columns(tmp_path):
     long = "cos[weights=0.3,proposer=draft]"
     found = collaboration(made(tmp_path / "run", {long: ROUNDS, "cos-naive": ROUNDS}, {"cos-naive": {"gamma": 2}}))
-    lines = shown(view(found)).splitlines()
+    lines = rendered(view(found)).splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("cos-naive") and "2.00 [2.00, 2.00]" in line for line in lines)
     assert any("Corollary 3.7" in line and "holds" in line for line in lines)
@@ -338,5 +338,5 @@ def test_errors_are_one_line(tmp_path):
     assert "proposed a token" in refused(empty.folder)
     (run.folder / "scores.parquet").rename(run.folder / "elsewhere")
     assert "--resume" in refused(run.folder)
-    retold(run.folder, schema=4)
+    change_manifest(run.folder, schema=4)
     assert "a version without records of collaboration" in refused(run.folder)

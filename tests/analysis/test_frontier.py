@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from screens import call, shown
+from screens import call, rendered
 from synthetic import Rows, rounds, scores
 
 from specbench.analysis.acceptance import POOLED
@@ -141,7 +141,7 @@ def test_a_verdict_needs_nearly_all_resamples(tmp_path):
     row = row_of(found, "one", "specdecpp[threshold=0.9]")
     assert 0.5 < row["comparable"] < 0.95
     assert row["high"] < 0 and row["verdict"] == "undecided"
-    assert f"undecided ({row['comparable']:.0%})" in shown(view(found))
+    assert f"undecided ({row['comparable']:.0%})" in rendered(view(found))
 
 
 def test_interpolation():
@@ -189,10 +189,10 @@ def test_share_of_the_oracles_gain(tmp_path):
     assert found.gains[["share", "low", "high"]].values.ravel().tolist() == pytest.approx(
         [0.5] * 3 + [0.75] * 3 + [-0.5] * 3
     )
-    assert "the fastest sps, chosen on these very documents" in " ".join(shown(view(found)).split())
+    assert "the fastest sps, chosen on these very documents" in " ".join(rendered(view(found)).split())
     named = frontier(run, "specdecpp", "sps", best="sps[gamma=2]")
     assert named.best_given and named.gains.share.tolist() == pytest.approx([0.75, 0.875, 0.25])
-    assert "sps[gamma=2] (as requested)" in " ".join(shown(view(named)).split())
+    assert "sps[gamma=2] (as requested)" in " ".join(rendered(view(named)).split())
 
 
 def test_interval_of_the_share(tmp_path):
@@ -210,7 +210,7 @@ def test_an_oracle_that_gains_nothing(tmp_path):
     assert found.gains[["share", "low", "high"]].isna().all(axis=None)
     without = frontier(made(tmp_path / "without", CURVES), "specdecpp", "sps")
     assert without.oracle is None and without.gains.empty
-    assert "no row of an oracle in this run" in shown(view(without))
+    assert "no row of an oracle in this run" in rendered(view(without))
 
 
 def spec(name, **values):
@@ -259,7 +259,7 @@ def test_what_cannot_be_compared(tmp_path):
 
 
 def test_the_view(tmp_path):
-    text = shown(view(frontier(made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}), "specdecpp", "sps")))
+    text = rendered(view(frontier(made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}), "specdecpp", "sps")))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert max(map(len, text.splitlines())) <= 80
     assert "one: 2 documents that all of these methods decoded" in lines

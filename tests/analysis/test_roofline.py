@@ -9,10 +9,10 @@ import oracle
 import pandas as pd
 import pytest
 import torch
-from chains import untold
+from chains import pair_without_tokenizer
 from rich.console import Console
 from screens import call
-from synthetic import Rows, retold
+from synthetic import Rows, change_manifest
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
@@ -257,7 +257,7 @@ def run_of(folder, methods, *, told=SLOW, models=None, changes=(), **plan):
     run = found.run(folder, **{"baseline": None, **plan})
     chosen = models if models is not None else {"target": TARGET, "draft": DRAFT}
     facts = {"models": {role: {"dtype": "float32", "forward": one} for role, one in chosen.items()}}
-    return retold(run.folder, **facts, **({"ceilings": told} if told else {}))
+    return change_manifest(run.folder, **facts, **({"ceilings": told} if told else {}))
 
 
 def share(run, method):
@@ -407,7 +407,7 @@ def test_runtimes_take_turns(monkeypatch):
     made, order = [], []
     monkeypatch.setattr(profile_pair, "Stopwatch", Names)
     late = Late()
-    found = profile_pair.measure_forwards(untold(), (1, 4), (16, 64), 5, further=[late])
+    found = profile_pair.measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64), 5, further=[late])
     assert late.settled == profile_pair.WARM  # only while nothing is timed
     passes = [order[8 + 16 * i : 24 + 16 * i] for i in range(5 + profile_pair.WARM)]  # behind the eight prefills
     assert all(one.count(0) == one.count(1) == 8 for one in passes)
@@ -418,7 +418,7 @@ def test_runtimes_take_turns(monkeypatch):
 
 
 def test_the_table_of_a_profile():
-    pair = untold()
+    pair = pair_without_tokenizer()
     forwards = profile_pair.measure_forwards(pair, (1, 16), (16, 64), 2, further=[Late()])
     told = {role: facts(model) for role, model in pair.models.items()}
     limits = roofline.table(forwards, told, ceilings.read(SLOW))

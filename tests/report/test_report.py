@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pyarrow.compute as pc
 import pytest
 from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, large, manifest, score, stored, word, write
-from synthetic import retold
+from synthetic import change_manifest
 
 from specbench.analysis import compare
 from specbench.analysis.compare import AVERAGE
@@ -482,7 +482,9 @@ def test_a_page_of_two_baselines(tmp_path):
             add_sample(tables, "sums", doc, name, rounds, " She works", "length", long)
     scores = [score("sums", name, doc, 1.0) for name in methods for doc in range(3)]
     run = stored(tmp_path / "two", tables, ["sums"], list(methods), scores, 3)
-    run = retold(run.folder, plan=run.manifest["plan"] | {"baselines": {"ensemble": "ensemble", "cos": "ensemble"}})
+    run = change_manifest(
+        run.folder, plan=run.manifest["plan"] | {"baselines": {"ensemble": "ensemble", "cos": "ensemble"}}
+    )
     found = compare.summary(compare.measured([run]))
     speeds = found.set_index("method").speedup_decode
     assert speeds.tolist() == pytest.approx([1, 2, 1, 2])  # cos is no faster than vanilla

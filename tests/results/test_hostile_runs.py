@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from screens import call
-from synthetic import retold
+from synthetic import change_manifest
 
 from specbench.config import UserError
 from specbench.methods import settings_of
@@ -88,7 +88,7 @@ def test_rows_that_no_run_writes(run, name, changes, words):
     ],
 )
 def test_manifests_of_other_types(run, change):
-    retold(run, **change)
+    change_manifest(run, **change)
     with pytest.raises(UserError):
         _ = StoredRun(run).plan
 
@@ -99,16 +99,16 @@ def test_manifests_of_other_types(run, change):
 )
 def test_plans_that_name_what_they_have_not(run, change, words):
     plan = json.loads((run / "manifest.json").read_text())["plan"]
-    retold(run, plan=plan | change)
+    change_manifest(run, plan=plan | change)
     with pytest.raises(UserError, match=words):
         _ = StoredRun(run).plan
-    retold(run, plan=plan | {"methods": plan["methods"] * 2})
+    change_manifest(run, plan=plan | {"methods": plan["methods"] * 2})
     with pytest.raises(UserError, match="two methods have one name"):
         _ = StoredRun(run).plan
 
 
 def test_a_task_without_its_metric(run):
-    retold(run, headline={fuzz_run.TASKS[0]: "exact_match,none"})
+    change_manifest(run, headline={fuzz_run.TASKS[0]: "exact_match,none"})
     with pytest.raises(UserError, match=f"metric of {fuzz_run.TASKS[1]}"):
         StoredRun(run).headline()
 
@@ -117,7 +117,7 @@ def test_no_text_of_a_stored_run_is_code(run):
     """A name of a method that is none is no module to import."""
     plan = json.loads((run / "manifest.json").read_text())["plan"]
     plan["methods"][1]["method"] = "os"
-    retold(run, plan=plan)
+    change_manifest(run, plan=plan)
     found = StoredRun(run)
     with pytest.raises(UserError, match="no method 'os'"):
         settings_of(found.plan.methods[1], found.folder)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from jobs import drawn_arbitrator
 from screens import call
-from synthetic import retold
+from synthetic import change_manifest
 
 from specbench.analysis.counterfactual import (
     ALL,
@@ -264,7 +264,7 @@ def two_tasks(tmp_path):
     folder.mkdir()
     made.manifest(folder, ["one", "two"], ["cospec"])
     plan = StoredRun(folder).manifest["plan"]
-    return retold(folder, plan=plan | {"methods": [load_method("cospec").model_dump(mode="json")]})
+    return change_manifest(folder, plan=plan | {"methods": [load_method("cospec").model_dump(mode="json")]})
 
 
 def test_figures_by_hand(two_tasks, tmp_path):

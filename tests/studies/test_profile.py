@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from chains import untold
+from chains import pair_without_tokenizer
 from rich.console import Console
 from screens import call
 from synthetic import Rows
@@ -195,7 +195,7 @@ def test_forwards_are_measured_for_every_width_and_context(monkeypatch):
 
     monkeypatch.setattr(Session, "forward", watched)
     told = []
-    found = measure_forwards(untold(), (1, 4), (16, 64, 4096), 5, told.append)
+    found = measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64, 4096), 5, told.append)
     cells = [(role, context, width) for role in ("target", "draft") for context in (16, 64) for width in (1, 4)]
     assert list(found[["model", "context", "width"]].itertuples(index=False, name=None)) == cells
     assert (found.low <= found["median"]).all() and (found["median"] <= found.high).all() and (found.low > 0).all()
@@ -204,7 +204,7 @@ def test_forwards_are_measured_for_every_width_and_context(monkeypatch):
     passes = [fed[4 + 8 * i : 12 + 8 * i] for i in range(len(told))]  # behind the four prefills
     assert all(sorted(one) == sorted(cells) for one in passes) and len(set(map(tuple, passes))) > 1
     with pytest.raises(UserError, match="only 256 positions"):
-        measure_forwards(untold(), (1, 300), (16,), 5)
+        measure_forwards(pair_without_tokenizer(), (1, 300), (16,), 5)
 
 
 def test_the_medians_are_of_the_right_forwards(monkeypatch):
@@ -222,7 +222,7 @@ def test_the_medians_are_of_the_right_forwards(monkeypatch):
             return laps
 
     monkeypatch.setattr(profile_pair, "Stopwatch", Clock)
-    found = measure_forwards(untold(), (1, 4), (16, 64), 8)
+    found = measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64), 8)
     expected = found.context + found.width / 100 + np.where(found.model == "draft", 0.5, 0)
     assert found["median"].tolist() == pytest.approx(expected.tolist())
     assert (found.high > expected + 20).all()  # the slow ones are seen

@@ -17,7 +17,7 @@ from jobs import document, job_of, plan_of, stopping
 from recalled import RECALLED
 from scipy.special import expit
 from scipy.stats import entropy
-from screens import refusal, said
+from screens import output, refusal
 from test_judge_training import END
 
 from specbench import config
@@ -566,7 +566,7 @@ def test_from_documents_to_a_head_that_decodes(tmp_path, pocket):
     """The bundled pair, few documents: the command trains, and the method reads the head that it wrote."""
     out = tmp_path / "head.safetensors"
     data = ("--data", "pocket_gsm8k:calibration", "--documents", "6", "--recipe", "batch=2")
-    told = said("train", "--method", "specdecpp", *data, "--out", str(out))
+    told = output("train", "--method", "specdecpp", *data, "--out", str(out))
     assert "6 documents" in told and out.is_file()
     head = read(out, pocket)
     assert head.trained["suite"] == "pocket_gsm8k:calibration" and head.trained["tasks"] == ["pocket_gsm8k"]

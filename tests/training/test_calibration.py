@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from chains import SIZE, Words
-from screens import refusal, said
+from screens import output, refusal
 
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
@@ -24,7 +24,7 @@ def rows(path) -> list[dict]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("memory") / "math"
-    said("calibrate", "--suite", "math", "--documents", "6", "--temperature", "0.3", "--out", str(path))
+    output("calibrate", "--suite", "math", "--documents", "6", "--temperature", "0.3", "--out", str(path))
     return path
 
 
@@ -43,7 +43,7 @@ def test_each_task_has_a_file_and_the_universal_one_is_their_sum(folder):
 
 
 def test_fewer_documents_are_the_beginning_of_more(folder, tmp_path):
-    said("calibrate", "--suite", "math", "--documents", "3", "--temperature", "0.3", "--out", str(tmp_path / "m"))
+    output("calibrate", "--suite", "math", "--documents", "3", "--temperature", "0.3", "--out", str(tmp_path / "m"))
     for name in ("pocket_gsm8k", "pocket_math500", "universal"):
         beginning = [row for row in rows(folder / f"{name}.parquet") if row["document"] < 3]
         assert rows(tmp_path / "m" / f"{name}.parquet") == beginning
@@ -117,7 +117,7 @@ def test_every_text_is_drawn_from_a_seed_of_its_own():
 
 def test_a_run_reads_the_folder_and_its_manifest_has_the_hash_of_each_task(folder, tmp_path):
     words = ["run", "--method", "csd", "--suite", "smoke", "--limit", "1", "--set", f"csd.memory={folder}"]
-    said(*words, "--out", str(tmp_path / "run"))
+    output(*words, "--out", str(tmp_path / "run"))
     inputs = json.loads((tmp_path / "run" / "manifest.json").read_text())["inputs"]["csd"]
     assert set(inputs) == {"memory", "memory pocket_gsm8k", "memory pocket_math500"}
     assert len(set(inputs.values())) == 3
@@ -128,7 +128,7 @@ def test_a_corpus_of_texts(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ["too short", *texts]))
     out = tmp_path / "universal.parquet"
-    assert "4 texts" in said("calibrate", "--corpus", str(path), "--documents", "10", "--out", str(out))
+    assert "4 texts" in output("calibrate", "--corpus", str(path), "--documents", "10", "--out", str(out))
     assert rows(out)
     path.write_text('{"text": "words"}\n{"words": 3}\n')
     message = refusal("calibrate", "--corpus", str(path), "--out", str(tmp_path / "no.parquet"))
@@ -151,7 +151,7 @@ def test_humaneval_is_calibrated_on_mbpp_and_math500_on_math(tmp_path):
     lines = [{"task": task, "fewshot": 0, "max_new_tokens": 20} for task in ("humaneval", "minerva_math500")]
     suite.write_text(json.dumps({"description": "two", "tasks": lines}))
     words = ("calibrate", "--suite", str(suite), "--data-dir", str(tmp_path), "--documents", "1")
-    said(*words, "--out", str(tmp_path / "memory"))
+    output(*words, "--out", str(tmp_path / "memory"))
     assert {path.stem for path in (tmp_path / "memory").iterdir()} == {"humaneval", "minerva_math500", "universal"}
     (tmp_path / "math_train.jsonl").unlink()
     assert "no file for the documents; put math_train.jsonl" in refusal(*words, "--out", str(tmp_path / "other"))

@@ -11,7 +11,7 @@ from chains import SIZE, Words, chain
 from gates import decode
 from jobs import document, job_of, plan_of, stopping
 from scipy.stats import mannwhitneyu
-from screens import refusal, said
+from screens import output, refusal
 
 from specbench import methods
 from specbench.config import UserError
@@ -211,7 +211,7 @@ def test_the_command_hands_on_what_it_was_given(monkeypatch, tmp_path, pocket):
     monkeypatch.setattr(judge, "train", jobs.append)
     out = tmp_path / "head.safetensors"
     options = ("--documents", "7", "--seed", "3", "--set", "judge.gamma=9", "--out", str(out))
-    said("train", "--method", "judge", "--suite", "math", *options)
+    output("train", "--method", "judge", "--suite", "math", *options)
     (job,) = jobs
     assert (job.plan.limit, job.plan.seed, job.settings.gamma, job.out) == (7, 3, 9, out)
     assert [line.task for line in job.plan.tasks] == ["pocket_gsm8k", "pocket_math500"]
@@ -220,7 +220,7 @@ def test_the_command_hands_on_what_it_was_given(monkeypatch, tmp_path, pocket):
 def test_every_trainer_is_found_by_its_file_and_named_in_the_help():
     trainable = {name for name in methods.names() if train.trainer(name)}
     assert trainable == {"judge", "specdecpp", "eagle3", "vocabtrim", "cospec"}
-    words = " ".join(said("train", "--help").split())
+    words = " ".join(output("train", "--help").split())
     assert all(name in words for name in trainable)
     assert train.trainer("../train") is None and train.trainer("nothing") is None
 
