@@ -228,12 +228,8 @@ def read_arbitrator(folder: Path, rng: random.Random) -> object:
 def make_released(folder: Path) -> dict[str, str]:
     """SpecDec++'s checkpoint, as safetensors or as torch saves it."""
     rng = torch.Generator().manual_seed(0)
-    shapes = {
-        "model.0.linear.weight": (8, 8),
-        "model.0.linear.bias": (8,),
-        "model.1.weight": (2, 8),
-        "model.1.bias": (2,),
-    }
+    shapes = {"model.0.linear.weight": (8, 8), "model.0.linear.bias": (8,)}
+    shapes |= {"model.1.weight": (2, 8), "model.1.bias": (2,)}
     tensors = {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
     for name in ("one", "two"):
         (folder / name).mkdir()
@@ -275,12 +271,8 @@ def read_released_eagle(folder: Path, rng: random.Random) -> object:
 
 def make_answers(folder: Path) -> dict[str, str]:
     def answer(number: int) -> dict[str, Any]:
-        choice = {
-            "turns": ["a", "b"],
-            "new_tokens": [6, 4],
-            "wall_time": [1.0, number / 7],
-            "accept_lengths": [3, 2, 1],
-        }
+        choice = {"turns": ["a", "b"], "new_tokens": [6, 4], "accept_lengths": [3, 2, 1]}
+        choice |= {"wall_time": [1.0, number / 7]}
         return {"question_id": number, "category": "math", "model_id": "eagle", "choices": [choice]}
 
     (folder / "a.jsonl").write_text("\n".join(json.dumps(answer(number)) for number in range(1, 5)))
@@ -296,12 +288,8 @@ def read_answers(folder: Path, rng: random.Random) -> object:
 
 
 def make_responses(folder: Path) -> dict[str, str]:
-    speculation = {
-        "num_spec_steps": 2,
-        "num_draft_tokens": 6,
-        "num_spec_tokens": 3,
-        "acceptance_histogram": [1, 0, 0, 1],
-    }
+    speculation = {"num_spec_steps": 2, "num_draft_tokens": 6, "num_spec_tokens": 3}
+    speculation |= {"acceptance_histogram": [1, 0, 0, 1]}
     metrics = {"time_to_first_token_ms": 5.0, "generation_time_ms": 9.0, "speculative_decoding": speculation}
     usage = {"prompt_tokens": 3, "completion_tokens": 6}
     one = {"choices": [{"text": "a", "finish_reason": "stop"}], "usage": usage, "metrics": metrics}
