@@ -4,7 +4,6 @@ Run by `make bench`; exits with 1 where with a large vocabulary nothing is saved
 of one process, the layers by turns; acceptance is of the pocket pair, greedy.
 """
 
-import functools
 import statistics
 import sys
 from time import perf_counter
@@ -31,11 +30,13 @@ def main() -> int:
     print("a draft forward of one token after 100, median ms; share of the full one's, by turns")
     times("pocket's draft", pair.models["draft"])
     saved = times(f"random, {LARGE} tokens", large(pair.device))
-    base, same = acceptance(pair, "sps", {})
+    documents, vanilla = prompts(pair, DOCUMENTS), built("vanilla", pair)
+    texts = [(prompt, decode(vanilla, pair, prompt, count=TOKENS).tokens) for prompt in documents]
+    base, same = acceptance(pair, "sps", {}, texts)
     print(f"pocket, greedy: {base:.1%} of the drafts of the full layer are accepted")
     for name, key in (("vocabtrim", "tokens"), ("slimspec", "rank")):
         for share in SHARES:
-            found, equal = acceptance(pair, name, {key: share})
+            found, equal = acceptance(pair, name, {key: share}, texts)
             same = same and equal
             print(f"  {name}[{key}={share}]: {found:.1%}, {100 * (found - base):+.1f} points")
     if not same:
@@ -88,24 +89,18 @@ def times(label: str, model) -> list[float]:
     return shares
 
 
-def acceptance(pair, name: str, changes: dict[str, float]) -> tuple[float, bool]:
+def acceptance(pair, name: str, changes: dict[str, float], texts) -> tuple[float, bool]:
     """The share of drafted tokens that is accepted, and whether all texts are vanilla's."""
     method, same = built(name, pair, **changes), True
     drafted = accepted = 0
-    documents = prompts(pair, DOCUMENTS)
-    with progress(f"{name} {changes or ''}", len(documents)) as advance:
-        for prompt in documents:
+    with progress(f"{name} {changes or ''}", len(texts)) as advance:
+        for prompt, wanted in texts:
             text = decode(method, pair, prompt, count=TOKENS)
             drafted += sum(one.drafted for one in text.rounds)
             accepted += sum(one.accepted for one in text.rounds)
-            same = same and text.tokens == vanilla(pair, tuple(prompt))
+            same = same and text.tokens == wanted
             advance(1)
     return accepted / drafted, same
-
-
-@functools.cache
-def vanilla(pair, prompt: tuple[int, ...]) -> list[int]:
-    return decode(built("vanilla", pair), pair, list(prompt), count=TOKENS).tokens
 
 
 if __name__ == "__main__":
