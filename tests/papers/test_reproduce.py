@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import yaml
 from scipy import stats as scipy_stats
-from synthetic import rounds, sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
 from specbench.base import files, stats
@@ -84,30 +84,19 @@ def settings_of(name, **changes):
 
 def make_run(folder, *, times=(1.0, 0.5, 0.25), tasks=("pocket_gsm8k",), others=None, **plan):
     """Ten documents of 4 tokens: vanilla 1 s, sps 0.5 s, csd 0.25 s; sps accepts 2 of 6, csd 4 of 8, and errs more."""
-    names = ("vanilla", "sps[gamma=4]", "csd")
-    samples, all_rounds, score_rows = [], [], []
-    for task in tasks:
-        for doc in range(10):
-            seconds = (others or {}).get(task, times)
-            rows = [sample(name, doc, s, task=task) for name, s in zip(names, seconds, strict=True)]
-            samples += rows
-            all_rounds += rounds(rows[0], *[(0, 0)] * 4) + rounds(rows[1], (3, 1), (3, 1))
-            all_rounds += rounds(rows[2], (4, 2), (4, 2))
-        for name, right in zip(names, (10, 10, 2), strict=True):
-            score_rows += scores(name, [1] * right + [0] * (10 - right), task=task)
+    names, shapes = ("vanilla", "sps[gamma=4]", "csd"), (SINGLE, CHAIN, ((4, 2),) * 2)
+    methods = {
+        name: Timed(lambda task, doc, at=at: (others or {}).get(task, times)[at], shapes[at], (10, 10, 2)[at])
+        for at, name in enumerate(names)
+    }
     settings = {"sps[gamma=4]": settings_of("sps", gamma=4), "csd": settings_of("csd")}
-    pair = config.load_pair("pocket").model_dump(mode="json")
-    return write_run(folder, samples, all_rounds, score_rows, settings=settings, pair=pair, baseline="vanilla", **plan)
+    plan |= {"pair": config.load_pair("pocket").model_dump(mode="json"), "baseline": "vanilla"}
+    return timed_run(folder, methods, tasks=tasks, documents=10, settings=settings, **plan).folder
 
 
 @pytest.fixture
 def ours(tmp_path):
     return Ours([StoredRun(make_run(tmp_path / "run-a"))])
-
-
-def cells(paper, table, ours):
-    frame, notes = side_by_side(paper, table, ours)
-    return frame, notes
 
 
 def ours_of(frame, **wanted):
@@ -118,7 +107,7 @@ def ours_of(frame, **wanted):
 
 
 def test_cells_by_hand(paper, ours):
-    frame, notes = cells(paper, 1, ours)
+    frame, notes = side_by_side(paper, 1, ours)
     assert ours_of(frame, method="Plain", metric="Acc") == "100.0 ±12.5"
     assert ours_of(frame, method="Plain", metric="Spd") == "1.00"
     assert ours_of(frame, task="Sums", T="0", method="Spec", setting="gpu=A6000") == "2.00 [2.00, 2.00]"
@@ -144,13 +133,13 @@ def test_cells_by_hand(paper, ours):
     ],
 )
 def test_what_was_not_measured_says_so(paper, ours, wanted, reason):
-    frame, notes = cells(paper, 1, ours)
+    frame, notes = side_by_side(paper, 1, ours)
     assert ours_of(frame, **wanted) == MISSING
     assert reason in notes
 
 
 def test_a_table_against_another_baseline(paper, ours):
-    frame, notes = cells(paper, 2, ours)
+    frame, notes = side_by_side(paper, 2, ours)
     assert ours_of(frame, method="Spec") == "1.00"
     assert ours_of(frame, method="Calibrated") == "3.00 [3.00, 3.00]"  # 6 tokens in 0.25 s against 4 in 0.5 s
     assert "T" not in frame and "the paper" in frame
@@ -161,7 +150,7 @@ def test_an_average_over_the_same_tasks(paper, tmp_path, monkeypatch):
     kept = [line for line in TABLE_1.splitlines() if "Chess" not in line]
     (published.FOLDER / "paper-table1.csv").write_text("\n".join(kept) + "\n")
     both = Ours([StoredRun(make_run(tmp_path / "b", tasks=("pocket_gsm8k", "pocket_humaneval")))])
-    frame, _ = cells(paper, 1, both)
+    frame, _ = side_by_side(paper, 1, both)
     assert ours_of(frame, task="Avg.") == "2.00 [2.00, 2.00]"
 
 
@@ -170,7 +159,7 @@ def test_an_average_leaves_out_tasks_that_the_table_does_not_have(paper, tmp_pat
     (published.FOLDER / "paper-table1.csv").write_text("\n".join(kept) + "\n")
     tasks = ("pocket_gsm8k", "pocket_humaneval", "pocket_cnndm")
     slow = {"pocket_cnndm": (1.0, 4.0, 4.0)}
-    frame, _ = cells(paper, 1, Ours([StoredRun(make_run(tmp_path / "c", tasks=tasks, others=slow))]))
+    frame, _ = side_by_side(paper, 1, Ours([StoredRun(make_run(tmp_path / "c", tasks=tasks, others=slow))]))
     assert ours_of(frame, task="Avg.") == "2.00 [2.00, 2.00]"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from synthetic import rounds, sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
 from specbench.config import SamplingSpec, UserError
@@ -14,7 +14,6 @@ from specbench.papers import published, reproduce
 from specbench.papers.checks import checks
 from specbench.papers.ours import MISSING, Ours
 from specbench.papers.side_by_side import side_by_side
-from specbench.results.stored import StoredRun
 
 POCKET = [f"pocket_{family}" for family in ("gsm8k", "math500", "humaneval", "cnndm", "ifeval", "ruler")]
 DRAWN = {"temperature": 1.0, "top_k": 50}
@@ -67,22 +66,19 @@ def paper(tmp_path, monkeypatch):
 
 def make_run(folder: Path, tasks=POCKET, fixed=0.5, adaptive=0.25, only=("vanilla", "sps", "csd"), right=None, **plan):
     """Ten documents a task, 4 tokens each: vanilla 1 s; the others as many seconds, or so many by task."""
-    samples, all_rounds, score_rows = [], [], []
     seconds = {"vanilla": 1.0, "sps": fixed, "csd": adaptive}
-    for task in tasks:
-        for name in only:
-            long = seconds[name]
-            for doc in range(10):
-                row = sample(name, doc, long[task] if isinstance(long, dict) else long, task=task)
-                samples.append(row)
-                all_rounds += rounds(row, *([(0, 0)] * 4 if name == "vanilla" else [(3, 1)] * 2))
-            solved = (right or {}).get((task, name), 10)
-            score_rows += scores(name, [1] * solved + [0] * (10 - solved), task=task)
+    methods = {}
+    for name in only:
+        long, solved = seconds[name], {task: (right or {}).get((task, name), 10) for task in tasks}
+        methods[name] = Timed(
+            (lambda task, doc, long=long: long[task]) if isinstance(long, dict) else long,
+            SINGLE if name == "vanilla" else CHAIN,
+            {task: [1] * count + [0] * (10 - count) for task, count in solved.items()},
+        )
     settings = {"sps": config.load_method("sps").values | {"gamma": 4}, "csd": config.load_method("csd-pocket").values}
-    pair = config.load_pair("pocket").model_dump(mode="json")
-    plan = {"baseline": "vanilla", **DRAWN} | plan
     settings = {name: settings.get(name, {}) for name in only}
-    return StoredRun(write_run(folder, samples, all_rounds, score_rows, settings=settings, pair=pair, **plan))
+    plan = {"baseline": "vanilla", "pair": config.load_pair("pocket").model_dump(mode="json"), **DRAWN} | plan
+    return timed_run(folder, methods, tasks=tasks, documents=10, settings=settings, **plan)
 
 
 def text(ours: Ours, paper, **wanted) -> str:
@@ -172,18 +168,17 @@ def test_a_pair_of_ours_has_settings_of_its_own(paper):
 UNKNOWN = {"method": "csd", "by_pair": {"pocket": {"method": "csd-not-yet"}}}
 
 
+def named(found):
+    return {sampling: [spec.name for spec in specs] for sampling, specs in found.items()}
+
+
 def test_what_is_needed_goes_by_sampling_and_pair(paper):
     drawn, greedy = SamplingSpec(**DRAWN), SamplingSpec()
     pocket = config.load_pair("pocket")
     found = reproduce.needed([paper], pocket, "pocket", set(POCKET[1:]))  # some tasks of the mixture
-    assert {sampling: [spec.name for spec in specs] for sampling, specs in found.items()} == {
-        drawn: ["sps[gamma=4]", "csd-pocket"]
-    }
+    assert named(found) == {drawn: ["sps[gamma=4]", "csd-pocket"]}
     found = reproduce.needed([paper], config.load_pair("qwen3-32b-4b"), "qwen3-32b-4b", {"gsm8k"})
-    assert {sampling: [spec.name for spec in specs] for sampling, specs in found.items()} == {
-        drawn: ["sps[gamma=4]", "csd[gamma=9]"],
-        greedy: ["sps[gamma=4]"],
-    }
+    assert named(found) == {drawn: ["sps[gamma=4]", "csd[gamma=9]"], greedy: ["sps[gamma=4]"]}
 
 
 # Gains
@@ -201,10 +196,9 @@ def test_a_gain_of_methods_that_ran_apart_has_no_interval(paper, tmp_path):
     """Each against its own baseline; the second run is ten times slower throughout."""
     fixed = make_run(tmp_path / "fixed", POCKET[:1], only=("vanilla", "sps"))
     other = make_run(tmp_path / "other", POCKET[:1], adaptive=0.4, only=("vanilla", "csd"))
-    for run in (other,):
-        path = run.folder / "samples.parquet"
-        frame = pd.read_parquet(path)
-        frame.assign(decode_seconds=10 * frame.decode_seconds).to_parquet(path)
+    path = other.folder / "samples.parquet"
+    frame = pd.read_parquet(path)
+    frame.assign(decode_seconds=10 * frame.decode_seconds).to_parquet(path)
     assert text(Ours([fixed, other]), paper, task="Sums", metric="gain") == "25.0"
 
 
