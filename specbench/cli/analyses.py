@@ -15,8 +15,7 @@ from specbench.analysis.frontier import Frontier, frontier
 from specbench.analysis.rejections import Rejections, Rescues, rejections, rescues
 from specbench.analysis.texts import load_decode
 from specbench.base.console import progress
-from specbench.cli.analyze import BATCH, SEED, STATES, Options
-from specbench.cli.options import whole_numbers
+from specbench.cli.options import BATCH, SEED, STATES, AnalysisOptions, whole_numbers
 from specbench.papers import cells
 from specbench.report.finding import Finding
 from specbench.report.views.acceptance import view as acceptance_view
@@ -33,33 +32,35 @@ from specbench.studies.multidraft import MultiDraft, multi_draft, texts_to_read
 
 @dataclass(frozen=True)
 class Kind:
-    figures: Callable[[StoredRun, Options, bool], Any]  # True: progress goes to stderr, as stdout is for programs
+    figures: Callable[
+        [StoredRun, AnalysisOptions, bool], Any
+    ]  # True: progress goes to stderr, as stdout is for programs
     view: Callable[[Any], Finding | Sequence[Finding]]
     cells: Callable[[StoredRun, Any], list[dict[str, Any]]] | None = None
 
 
-def _rejections(run: StoredRun, options: Options, aside: bool) -> tuple[Rejections, Rescues]:
+def _rejections(run: StoredRun, options: AnalysisOptions, aside: bool) -> tuple[Rejections, Rescues]:
     decode = load_decode(run)
     return rejections(run, options.method, decode), rescues(run, options.method, decode)
 
 
-def _frontier(run: StoredRun, options: Options, aside: bool) -> Frontier:
+def _frontier(run: StoredRun, options: AnalysisOptions, aside: bool) -> Frontier:
     return frontier(run, options.method or "specdecpp", options.against, options.best)
 
 
-def _multi_draft(run: StoredRun, options: Options, aside: bool) -> MultiDraft:
+def _multi_draft(run: StoredRun, options: AnalysisOptions, aside: bool) -> MultiDraft:
     drafts = whole_numbers("--drafts", options.drafts or "2,3")
     texts = texts_to_read(run, options.method)
     with progress("reading texts", len(texts), aside) as advance:
         return multi_draft(run, texts, drafts, advance)
 
 
-def _complementarity(run: StoredRun, options: Options, aside: bool) -> Complementarity:
+def _complementarity(run: StoredRun, options: AnalysisOptions, aside: bool) -> Complementarity:
     draft = StoredRun(options.draft) if options.draft else None
     return complementarity(run, options.method, draft, options.allow_mismatch or [])
 
 
-def _counterfactual(run: StoredRun, options: Options, aside: bool) -> Counterfactual:
+def _counterfactual(run: StoredRun, options: AnalysisOptions, aside: bool) -> Counterfactual:
     amounts = options.states or STATES, options.seed or SEED, options.batch or BATCH
     return counterfactual.carry_out(run, options.method, *amounts, options.folder, aside)
 

@@ -1,6 +1,5 @@
 """The command that analyses one run."""
 
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -9,8 +8,8 @@ from typer import Argument, Option
 
 from specbench.cli.options import (
     AllowCodeExecution,
-    AllowMismatch,
     AllowPickle,
+    AnalysisOptions,
     TrustRemoteCode,
     check_out,
     user_errors,
@@ -39,39 +38,6 @@ OWNED = {
     Analysis.counterfactual: ("states", "seed", "batch", "folder", "out"),
 }
 TABLES = [analysis for analysis, names in OWNED.items() if "out" in names]  # their figures are a table of a paper
-STATES, SEED, BATCH = 200, 0, 10  # of a counterfactual
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user asked of an analysis; each kind reads the options that belong to it, and None is the default."""
-
-    method: Annotated[
-        str | None,
-        Option(help="a method of the run; default: one that has what the analysis needs (frontier: specdecpp)"),
-    ] = None
-    against: Annotated[
-        str | None,
-        Option(help="frontier: the method whose variants are the other curve; default: the one with variants by γ"),
-    ] = None
-    best: Annotated[
-        str | None, Option(help="frontier: the method that gains are counted from, such as sps-eos[gamma=4]")
-    ] = None
-    drafts: Annotated[str | None, Option(help="multi-draft: numbers of drafts of a token; default: 2,3")] = None
-    draft: Annotated[
-        Path | None, Option(help="complementarity: a run in which the draft decodes alone; default: this one")
-    ] = None
-    allow_mismatch: AllowMismatch = None
-    states: Annotated[
-        int | None, Option(min=1, help=f"counterfactual: how many mismatches to play; default: {STATES}")
-    ] = None
-    seed: Annotated[int | None, Option(help=f"counterfactual: seed by which they are drawn; default: {SEED}")] = None
-    batch: Annotated[
-        int | None, Option(min=1, help=f"counterfactual: mismatches between two saves; default: {BATCH}")
-    ] = None
-    folder: Annotated[
-        Path | None, Option(help="counterfactual: folder of what was played; default: counterfactual-METHOD in RUN")
-    ] = None
 
 
 @with_groups
@@ -79,7 +45,7 @@ def analyze(
     what: Annotated[Analysis, Argument(help="the analysis")],
     run: Annotated[Path, Argument(help="a run folder")],
     *,
-    options: Options,
+    options: AnalysisOptions,
     out: Annotated[
         Path | None, Option(help="complementarity, counterfactual: a CSV file for `specbench tables`")
     ] = None,
@@ -135,7 +101,7 @@ def analyze(
             write_cells(out, kind.cells(stored, figures))
 
 
-def _check(what: Analysis, format: Printed, options: Options, out: Path | None) -> None:
+def _check(what: Analysis, format: Printed, options: AnalysisOptions, out: Path | None) -> None:
     """Raise UserError for an option that the analysis does not have."""
     for name, value in (vars(options) | {"out": out}).items():
         owners = [analysis for analysis, names in OWNED.items() if name in names]

@@ -20,6 +20,7 @@ from specbench.config import UserError
 from specbench.permissions import permitted
 
 Number = TypeVar("Number", int, float)
+STATES, SEED, BATCH = 200, 0, 10  # of a counterfactual
 Format = Enum(
     "Format",
     {"table": "table", "csv": "csv", "md": "md", "latex": "latex", "json": "json", "parquet": "parquet"},
@@ -223,6 +224,38 @@ class Allowed:
         return permitted(
             self.trust_remote_code, self.allow_pickle, self.allow_code_execution, self.allow_entry_point, assignments
         )
+
+
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """What the user asked of an analysis; each kind reads the options that belong to it, and None is the default."""
+
+    method: Annotated[
+        str | None,
+        Option(help="a method of the run; default: one that has what the analysis needs (frontier: specdecpp)"),
+    ] = None
+    against: Annotated[
+        str | None,
+        Option(help="frontier: the method whose variants are the other curve; default: the one with variants by γ"),
+    ] = None
+    best: Annotated[
+        str | None, Option(help="frontier: the method that gains are counted from, such as sps-eos[gamma=4]")
+    ] = None
+    drafts: Annotated[str | None, Option(help="multi-draft: numbers of drafts of a token; default: 2,3")] = None
+    draft: Annotated[
+        Path | None, Option(help="complementarity: a run in which the draft decodes alone; default: this one")
+    ] = None
+    allow_mismatch: AllowMismatch = None
+    states: Annotated[
+        int | None, Option(min=1, help=f"counterfactual: how many mismatches to play; default: {STATES}")
+    ] = None
+    seed: Annotated[int | None, Option(help=f"counterfactual: seed by which they are drawn; default: {SEED}")] = None
+    batch: Annotated[
+        int | None, Option(min=1, help=f"counterfactual: mismatches between two saves; default: {BATCH}")
+    ] = None
+    folder: Annotated[
+        Path | None, Option(help="counterfactual: folder of what was played; default: counterfactual-METHOD in RUN")
+    ] = None
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
