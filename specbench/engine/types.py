@@ -234,6 +234,14 @@ class Foresighted(Protocol):
         """Give the worth of answers to the next prompt."""
 
 
+@runtime_checkable
+class Learner(Protocol):
+    """A method that learns from its rounds while it decodes, before it can know where the text ends."""
+
+    def ended(self, last: Round) -> None:
+        """Forget what was learned from the part of the last round that the end of the text cut off."""
+
+
 class Stateless:
     """Base of methods that carry nothing from one prompt to the next."""
 

@@ -57,10 +57,12 @@ class CSD(Drafted):
         self.memory = memory or Memory({})
         self.calibrated = self.memory.of("")
         self.learned: Counter[tuple[int, int]] = Counter()
+        self.counted: list[tuple[int, tuple[int, int]]] = []  # of this round: position in the draft, pair
         self.log_gate = math.log(settings.gate_threshold) if settings.gate_threshold else -math.inf
         self.often = operator.ge if settings.count_test == "at_least" else operator.gt
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        self.counted = []
         return speculate(self.target, self.drafter, self.accept, self.settings.gamma, prompt, sampling, rng)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
@@ -83,9 +85,16 @@ class CSD(Drafted):
             rescue = hit and gate and d != t and not self.protected & {d, t}
             if self.settings.online and d != t and (self.settings.count_rescued or not rescue):
                 self.learned[d, t] += 1
+                self.counted.append((i, (d, t)))
             return rescue
 
+        self.counted = []
         return weighed.scan(judge)
+
+    def ended(self, last: Round) -> None:
+        """Take back the pairs of mismatches whose position the end of the text cut off, as calibration does."""
+        self.learned -= Counter(pair for i, pair in self.counted if i >= len(last.tokens))
+        self.counted = []
 
     def count(self, draft_token: int, target_token: int) -> int:
         """How often the pair was rejected, in calibration and in this task so far."""

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections import Counter
 
 import numpy as np
 import oracle
@@ -10,6 +11,7 @@ import torch
 from gates import DEVICE, GREEDY, csd, decode, lively_prompt, pair
 
 from specbench.engine.drafters import ModelDrafter
+from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling, Scored
 from specbench.methods.csd_memory import Memory
@@ -96,6 +98,27 @@ def test_offline_memory_does_not_grow():
     method = csd(*pair("llama"), 1, online=False)
     judge(method, ONE)
     assert not method.learned
+
+
+@pytest.mark.parametrize("count_threshold", (0, float("inf")), ids=("all rescued", "none rescued"))
+def test_only_what_stays_in_the_text_is_counted(count_threshold):
+    """The memory after texts that a limit or an end token cuts, against the mismatches at positions of the text."""
+    target, draft = pair("llama")
+    prompt, tokens = lively_prompt("llama", 12, 40)
+    taken_back = 0
+    for limits in [*(Limits(n, frozenset()) for n in range(1, 30)), *(Limits(40, frozenset({t})) for t in set(tokens))]:
+        method = csd(target, draft, 6, count_threshold=count_threshold, gate_threshold=0.0)
+        drawn = decode_text(method, prompt, GREEDY, torch.Generator(DEVICE), Ending(limits, str))
+        expected: Counter[tuple[int, int]] = Counter()
+        for step in drawn:
+            if step.verdict is None:
+                continue
+            read = len(step.verdict.drafted) if count_threshold == 0 else step.verdict.accepted + 1
+            pairs = list(zip(step.verdict.drafted, step.verdict.targets, strict=True))[:read]
+            expected.update(pair for pair in pairs[: len(step.tokens)] if pair[0] != pair[1])
+            taken_back += any(d != t for d, t in pairs[len(step.tokens) :])
+        assert method.learned == expected
+    assert taken_back > 5
 
 
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
