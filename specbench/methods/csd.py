@@ -55,6 +55,7 @@ class CSD(Drafted):
         self.target, self.drafter, self.settings, self.protected = target, drafter, settings, protected
         self.reach = settings.gamma + 1
         self.memory = memory or Memory({})
+        self.doc_hashes = self.memory.doc_hashes
         self.calibrated = self.memory.of("")
         self.learned: Counter[tuple[int, int]] = Counter()
         self.counted: list[tuple[int, tuple[int, int]]] = []  # of this round: position in the draft, pair
