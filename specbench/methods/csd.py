@@ -75,7 +75,8 @@ class CSD(Drafted):
         A pair is counted while `online`; a rescued one only with `count_rescued`.
 
         The gate reads raw logits, so it does not depend on the temperature. At T > 0 a mismatch is a rejection by
-        speculative sampling, and the target token t is the argmax; a rejected argmax has no pair and stays rejected.
+        speculative sampling, and the target token t is the argmax, not the drawn correction (our inference: the paper
+        decodes greedily, where both are one); a rejected argmax has no pair and stays rejected.
         """
 
         def judge(i: int) -> bool:

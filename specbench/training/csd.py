@@ -60,6 +60,7 @@ def calibrate(
 ) -> None:
     """Count (draft token, target token) at the first rejection of every round (CSD, section 4.2).
 
+    The target token is its likeliest one, also where a correction was drawn (T > 0: our inference, as in decoding).
     `out` is a file for the counts of all tasks together, or a folder, in which each task gets a file of its own and
     `universal.parquet` holds their sum. A corpus makes one file. Raises UserError.
     """
