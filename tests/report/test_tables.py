@@ -11,7 +11,7 @@ from synthetic import rounds, sample, scores, write_run
 
 from specbench.config import UserError
 from specbench.report import comparison
-from specbench.report.tables import COLUMNS, FORMATS, p_value, render, sort, with_interval
+from specbench.report.tables import COLUMNS, FORMATS, choose, p_value, render, sort, with_interval
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -22,8 +22,9 @@ def run(tmp_path_factory):
     samples, all_rounds, score_rows = [], [], []
     for task in ("one", "two"):
         for doc in range(4):
-            base, exact = sample("plain", doc, 1.0, task=task), sample("sps", doc, 0.5, task=task)
-            lossy = sample("fly", doc, 4 / 11 + 0.01 * doc, task=task)
+            place = {"task": task, "finish": "eos"}
+            base, exact = sample("plain", doc, 1.0, **place), sample("sps", doc, 0.5, **place)
+            lossy = sample("fly", doc, 4 / 11 + 0.01 * doc, **place)
             samples += [base, exact, lossy]
             all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(exact, (3, 1), (3, 1)) + rounds(lossy, (3, 3), (3, 1))
         right = (1, 1, 1, 0)
@@ -42,6 +43,20 @@ def test_golden(run, format, tmp_path, monkeypatch):
 def test_golden_depths(run, tmp_path):
     comparison.compare([run], "md", by="depth", out=tmp_path / "out")
     assert (tmp_path / "out").read_text() == (GOLDEN / "depths.md").read_text()
+
+
+def test_answers_that_a_limit_cut_are_shown_above_one_percent(tmp_path, summary):
+    """Of four texts of a method one ended at the limit; a text whose end is not known says nothing."""
+    assert summary.cut.eq(0).all()
+    for wide in (False, True):
+        assert "cut" not in choose(summary.assign(cut=0.01), wide)
+        assert choose(summary.assign(cut=0.011), wide)[-1] == "cut"
+    ends = ["eos", "stop", "length", "eos", None]
+    samples = [sample("plain", doc, 1.0, finish=end) for doc, end in enumerate(ends)]
+    table = [row for one in samples for row in rounds(one, (0, 0))]
+    run = write_run(tmp_path / "run", samples, table, scores("plain", (1, 1, 1, 1, 1)))
+    cut = comparison.compare([run], "md").set_index("task").cut
+    assert cut["one"] == pytest.approx(1 / 4)
 
 
 def test_parquet_holds_what_csv_holds(run, tmp_path):
@@ -144,7 +159,7 @@ def mixed(tmp_path):
     samples, all_rounds, score_rows = [], [], []
     for name, seconds in (("plain", 1.0), ("sps", 0.5), ("pool", 2.0), ("share", 1.6)):
         for doc in range(4):
-            samples.append(sample(name, doc, seconds))
+            samples.append(sample(name, doc, seconds, finish="eos"))
             all_rounds += rounds(samples[-1], *([(0, 0)] * 4 if name in ("plain", "pool") else [(3, 1)] * 2))
         score_rows += scores(name, (1, 1, 1, 0))
     return write_run(tmp_path / "m", samples, all_rounds, score_rows, baselines={"pool": "pool", "share": "pool"})
