@@ -18,7 +18,8 @@ from specbench.base.console import console, say
 from specbench.base.escape import markdown_text
 from specbench.config import MethodSpec, PairSpec, SamplingSpec, UserError, task_info
 from specbench.engine.models.pair import Pair
-from specbench.papers.checks import Check, checks
+from specbench.papers.checks import Check, claims
+from specbench.papers.orders import orders
 from specbench.papers.ours import Ours
 from specbench.papers.published import Paper, papers
 from specbench.papers.side_by_side import written
@@ -58,7 +59,7 @@ def tables(
     ours = Ours(runs, allowed, sorted(MEASURED.glob("*.csv")), _default_pair(runs, pair, chosen))
     out.mkdir(parents=True, exist_ok=True)
     count = sum(_write(paper, ours, out) for paper in chosen)
-    verdicts = checks(chosen, ours)
+    verdicts = [*claims(chosen, ours), *orders(chosen, ours)]
     frame = pd.DataFrame(map(vars, verdicts))
     title = f"# Which claims of the papers hold on {markdown_text(', '.join(ours.pairs))}"
     files.write_text(out / "checks.md", f"{title}\n\n{markdown(frame)}\n")
@@ -78,7 +79,16 @@ def _default_pair(runs: Sequence[StoredRun], pair: str, chosen: Sequence[Paper])
 
 def _claims(verdicts: Sequence[Check]) -> Finding:
     rows: list[list[str | Text]] = [
-        [f"{check.paper} {check.table}", Text.assemble(check.claim, "\n", (check.detail, "dim")), check.verdict]
+        [
+            f"{check.paper} {check.table}",
+            Text.assemble(
+                check.claim,
+                "\n",
+                (f"against {check.baseline}: " if check.baseline != "-" else "", "dim"),
+                (check.detail, "dim"),
+            ),
+            check.verdict,
+        ]
         for check in verdicts
     ]
     return Finding("checks", sheets=[Sheet(["paper", "claim", "verdict"], rows, align="lll")])
