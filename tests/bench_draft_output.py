@@ -4,27 +4,22 @@ Run by `make bench`; exits with 1 where with a large vocabulary nothing is saved
 of one process, the layers by turns; acceptance is of the pocket pair, greedy.
 """
 
-import random
 import statistics
 import sys
 from time import perf_counter
 
 import torch
+from benches import built, by_turns, decode, prompts
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench.base.console import progress
-from specbench.config import Setting, load_method, override, validated
 from specbench.config import load_pair as read_pair
-from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.models.draft_output import output_layer, slim, trimmed
 from specbench.engine.models.pair import load_pair
-from specbench.engine.session import Session, Unwatched
-from specbench.engine.types import Sampling
-from specbench.methods import module
-from specbench.run.prepare import encode
-from specbench.studies.bench import FAMILIES, bundled_prompts
+from specbench.engine.session import Session
 
 DOCUMENTS = 5  # of each family
+TOKENS = 64  # of a text
 CONTEXT, FORWARDS = 100, 60
 SHARES = (0.5, 0.25, 0.125)
 LARGE = 65_536  # tokens of the random model
@@ -32,14 +27,16 @@ LARGE = 65_536  # tokens of the random model
 
 def main() -> int:
     pair = load_pair(read_pair("pocket"))
-    print("a draft forward of one token behind 100, median ms; share of the full one's, by turns")
+    print("a draft forward of one token after 100, median ms; share of the full one's, by turns")
     times("pocket's draft", pair.models["draft"])
     saved = times(f"random, {LARGE} tokens", large(pair.device))
-    base, same = acceptance(pair, "sps", {})
+    documents, vanilla = prompts(pair, DOCUMENTS), built("vanilla", pair)
+    texts = [(prompt, decode(vanilla, pair, prompt, count=TOKENS).tokens) for prompt in documents]
+    base, same = acceptance(pair, "sps", {}, texts)
     print(f"pocket, greedy: {base:.1%} of the drafts of the full layer are accepted")
     for name, key in (("vocabtrim", "tokens"), ("slimspec", "rank")):
         for share in SHARES:
-            found, equal = acceptance(pair, name, {key: share})
+            found, equal = acceptance(pair, name, {key: share}, texts)
             same = same and equal
             print(f"  {name}[{key}={share}]: {found:.1%}, {100 * (found - base):+.1f} points")
     if not same:
@@ -73,9 +70,8 @@ def times(label: str, model) -> list[float]:
     for session in sessions.values():
         session.restart([7] * CONTEXT)
     seconds = {name: [] for name in sessions}
-    order = random.Random(0)
-    for _ in range(FORWARDS):
-        for name in order.sample(list(sessions), len(sessions)):
+    for names in by_turns(list(sessions), FORWARDS):
+        for name in names:
             session = sessions[name]
             began = perf_counter()
             session.forward([7]).logits.argmax(-1).tolist()
@@ -93,37 +89,18 @@ def times(label: str, model) -> list[float]:
     return shares
 
 
-def acceptance(pair, name: str, changes: dict[str, float]) -> tuple[float, bool]:
+def acceptance(pair, name: str, changes: dict[str, float], texts) -> tuple[float, bool]:
     """The share of drafted tokens that is accepted, and whether all texts are vanilla's."""
-    spec = override(load_method(name), {key: Setting(value=value) for key, value in changes.items()})
-    method = module(spec.method).build(validated(module(spec.method).Settings, spec.values, name), pair, Unwatched())
+    method, same = built(name, pair, **changes), True
     drafted = accepted = 0
-    same = True
-    prompts = [encode(pair, prompt) for family in FAMILIES for prompt in bundled_prompts(family, DOCUMENTS)]
-    with progress(f"{name} {changes or ''}", len(prompts)) as advance:
-        for prompt in prompts:
-            text, rounds = decode(method, pair, prompt)
-            drafted, accepted = drafted + sum(one.drafted for one in rounds), accepted + sum(r.accepted for r in rounds)
-            same = same and text == vanilla(pair, prompt)
+    with progress(f"{name} {changes or ''}", len(texts)) as advance:
+        for prompt, wanted in texts:
+            text = decode(method, pair, prompt, count=TOKENS)
+            drafted += sum(one.drafted for one in text.rounds)
+            accepted += sum(one.accepted for one in text.rounds)
+            same = same and text.tokens == wanted
             advance(1)
     return accepted / drafted, same
-
-
-KNOWN: dict[tuple[int, ...], list[int]] = {}
-
-
-def vanilla(pair, prompt: list[int]) -> list[int]:
-    key = tuple(prompt)
-    if key not in KNOWN:
-        KNOWN[key] = decode(module("vanilla").build(None, pair, Unwatched()), pair, prompt)[0]
-    return KNOWN[key]
-
-
-def decode(method, pair, prompt: list[int]):
-    """A text and its rounds."""
-    ending = Ending(Limits(64, pair.eos_ids), pair.detokenizer)
-    rounds = list(until_end(method.rounds(prompt, Sampling(), torch.Generator(pair.device)), ending))
-    return ending.tokens, rounds
 
 
 if __name__ == "__main__":

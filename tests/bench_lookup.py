@@ -9,6 +9,7 @@ import statistics
 import sys
 
 import torch
+from benches import prompts
 
 from specbench.config import load_method
 from specbench.config import load_pair as read_pair
@@ -16,8 +17,6 @@ from specbench.engine.clock import now
 from specbench.engine.models.pair import load_pair
 from specbench.engine.types import Sampling
 from specbench.methods.pld import Settings, drafter
-from specbench.run.prepare import encode
-from specbench.studies.bench import FAMILIES, bundled_prompts
 
 CONTEXTS = (1_000, 8_000, 30_000)
 READS = 8_000  # tokens; the bundled pair reads 8,192
@@ -27,8 +26,7 @@ SHARE, GROWTH = 0.01, 2.0
 
 def main() -> int:
     pair = load_pair(read_pair("pocket"), device="cpu")
-    documents = [encode(pair, prompt) for family in FAMILIES for prompt in bundled_prompts(family, 150)]
-    endless = itertools.cycle(i for document in documents for i in document)
+    endless = itertools.cycle(i for document in prompts(pair, 150) for i in document)
     text = list(itertools.islice(endless, CONTEXTS[-1] + ROUNDS * STEP))
     settings = Settings(**load_method("pld").values)
     microseconds = {}

@@ -13,6 +13,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from benches import by_turns
 
 from specbench.config import load_pair as read_pair
 from specbench.engine.accept import exact
@@ -51,13 +52,13 @@ def main() -> int:
 
 def measured(session, text, size, sampling, device):
     """Seconds of ROUNDS rounds with a chain, and of as many with a tree, the cache as before after each."""
-    order, context = random.Random(0), len(session)
+    places, context = random.Random(1), len(session)
     rng = torch.Generator(device).manual_seed(0)
     seconds = {"chain": [], "tree": []}
-    for _ in range(ROUNDS + 3):  # the first ones warm up
-        at = order.randrange(len(text) - size - 1)
+    for kinds in by_turns(list(seconds), ROUNDS + 3):  # the first ones warm up
+        at = places.randrange(len(text) - size - 1)
         last, tokens = (torch.tensor(some, device=device) for some in (text[at : at + 1], text[at + 1 : at + 1 + size]))
-        for kind in order.sample(["chain", "tree"], 2):
+        for kind in kinds:
             q = None if sampling.greedy else random_rows(size, session.vocabulary, device)
             began = perf_counter()
             if kind == "chain":

@@ -36,3 +36,11 @@ def real_data() -> Path:
     if not (folder / "gsm8k_test.jsonl").exists():
         pytest.skip("no folder of real benchmark documents")
     return folder
+
+
+@pytest.fixture
+def own_cache(tmp_path_factory, monkeypatch):
+    """What `datasets` keeps of files goes into a folder of the test's own."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))

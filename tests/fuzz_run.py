@@ -68,15 +68,9 @@ def sampled() -> list[MethodSpec]:
 
 def many() -> list[MethodSpec]:
     return [
-        *(
-            _of("vanilla"),
-            _of("sps"),
-            _of("csd"),
-            _of("specdecpp"),
-            _of("specdecpp", threshold=0.5),
-            _of("sps", gamma=3),
-        ),
-        *(_of("ensemble"), _of("cos"), _of("cos-naive"), _of("cospec"), _of("member"), _of("mdsd"), _of("oracle")),
+        *map(_of, ("vanilla", "sps", "csd", "specdecpp")),
+        *(_of("specdecpp", threshold=0.5), _of("sps", gamma=3)),
+        *map(_of, ("ensemble", "cos", "cos-naive", "cospec", "member", "mdsd", "oracle")),
     ]
 
 
@@ -106,13 +100,8 @@ def make(folder: Path, specs: list[MethodSpec], temperature: float = 0.0) -> dic
                 scores.append(made_runs.score(task, spec.name, doc, float(rng.random() < 0.6)))
         scores += [made_runs.score(task, spec.name, None, 0.5) for spec in specs]
     made_runs.write(run, tables, scores)
-    kinds = {
-        "manifest.json": "json",
-        "samples.parquet": "parquet",
-        "rounds.parquet": "parquet",
-        "scores.parquet": "parquet",
-    }
-    return {f"run/{name}": kind for name, kind in kinds.items()}
+    tables = ("samples", "rounds", "scores")
+    return {"run/manifest.json": "json"} | {f"run/{name}.parquet": "parquet" for name in tables}
 
 
 def _facts(specs: list[MethodSpec]) -> dict[str, Any]:
@@ -135,15 +124,9 @@ def _sample(
         drafted = 0 if plain or not number else GAMMA
         accepted = int(rng.integers(0, drafted + 1))
         new = [int(one) for one in rng.choice(words, accepted + 1)]
-        row = {
-            "round": number,
-            "drafted": drafted,
-            "levels": drafted,
-            "accepted": accepted,
-            "rescued": 0,
-            "truncated": 0,
-        }
-        row |= {"committed": accepted + 1, "target_forwards": 1, "draft_forwards": drafted, "seconds": 0.01}
+        row = {"round": number, "drafted": drafted, "levels": drafted, "accepted": accepted}
+        row |= {"rescued": 0, "truncated": 0, "committed": accepted + 1}
+        row |= {"target_forwards": 1, "draft_forwards": drafted, "seconds": 0.01}
         row |= {"target_seconds": 0.005, "draft_seconds": 0.001 * drafted, "model_seconds": 0.006}
         if drafted:
             rest = [int(one) for one in rng.choice(words, drafted - accepted)]
@@ -249,12 +232,8 @@ def make_parts(folder: Path) -> dict[str, str]:
         (parts / f"000000.{name}.parquet").write_bytes(path.read_bytes())
         path.unlink()
     (run / "scores.parquet").unlink()
-    names = {
-        "manifest.json": "json",
-        "parts/000000.samples.parquet": "parquet",
-        "parts/000000.rounds.parquet": "parquet",
-    }
-    return {f"run/{name}": kind for name, kind in names.items()}
+    tables = ("samples", "rounds")
+    return {"run/manifest.json": "json"} | {f"run/parts/000000.{name}.parquet": "parquet" for name in tables}
 
 
 def read_parts(folder: Path, rng: random.Random) -> object:

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import fuzz_run
 import numpy as np
@@ -43,11 +44,11 @@ from specbench.results.importers.foreign import write as write_run
 from specbench.studies.counterfactual import Store
 from specbench.studies.mt_judge import _remember
 from specbench.studies.replay import read_traces
+from specbench.training import recipe
 from specbench.training.checkpoint import load_checkpoint, save_checkpoint
 from specbench.training.collected import put_table, read_collected, state_column, states_of
 from specbench.training.csd import _beginnings
 from specbench.training.eagle3 import released as eagle_head
-from specbench.training.recipe import assignment, load_recipe, parse_grid
 from specbench.training.rest import _of_file, build
 from specbench.training.specdecpp import released as acceptance_head
 
@@ -67,9 +68,10 @@ def tiny() -> Pair:
 # Settings
 
 
-def yaml_of(kind: str, name: str):
+def copied(source: Path):
+    """Makes `own.yaml` of a file that ships."""
+
     def make(folder: Path) -> dict[str, str]:
-        source = (SUITES if kind == "suites" else SUITES / kind) / f"{name}.yaml"
         shutil.copy(source, folder / "own.yaml")
         return {"own.yaml": "yaml"}
 
@@ -91,33 +93,15 @@ def read_suite(folder: Path, rng: random.Random) -> object:
     return config.suite_methods(config.load_suite(str(folder / "own.yaml")))
 
 
-def make_paper(folder: Path) -> dict[str, str]:
-    shutil.copy(published.FOLDER / "csd.yaml", folder / "own.yaml")
-    return {"own.yaml": "yaml"}
-
-
 def read_paper(folder: Path, rng: random.Random) -> object:
-    kept, published.FOLDER = published.FOLDER, folder
-    try:
+    with patch.object(published, "FOLDER", folder):
         (paper,) = published.papers(["own"])
         return [paper.choice(label, "pocket") for label in paper.methods]
-    finally:
-        published.FOLDER = kept
-
-
-def make_recipe(folder: Path) -> dict[str, str]:
-    shutil.copy(SUITES / "training" / "specdecpp.yaml", folder / "own.yaml")
-    return {"own.yaml": "yaml"}
 
 
 def read_recipe(folder: Path, rng: random.Random) -> object:
-    from specbench.training import recipe
-
-    kept, recipe.FOLDER = recipe.FOLDER, folder
-    try:
-        return load_recipe("own", ["depth=1"])
-    finally:
-        recipe.FOLDER = kept
+    with patch.object(recipe, "FOLDER", folder):
+        return recipe.load_recipe("own", ["depth=1"])
 
 
 OPTIONS = "csd.gamma=4\nsps.gamma=[1, 2]\ngamma=2,4,8\ndepth=1,2\nthreshold=0.5\ntarget=a,draft=b"
@@ -138,9 +122,9 @@ def read_options(folder: Path, rng: random.Random) -> object:
     if kind == 1:
         return config.grid(config.load_method("csd"), config.parse_params([text]))
     if kind == 2:
-        return parse_grid([text])
+        return recipe.parse_grid([text])
     if kind == 3:
-        return assignment(text)
+        return recipe.assignment(text)
     return config.load_pair(text) if kind == 4 else from_option(text, None)
 
 
@@ -244,12 +228,8 @@ def read_arbitrator(folder: Path, rng: random.Random) -> object:
 def make_released(folder: Path) -> dict[str, str]:
     """SpecDec++'s checkpoint, as safetensors or as torch saves it."""
     rng = torch.Generator().manual_seed(0)
-    shapes = {
-        "model.0.linear.weight": (8, 8),
-        "model.0.linear.bias": (8,),
-        "model.1.weight": (2, 8),
-        "model.1.bias": (2,),
-    }
+    shapes = {"model.0.linear.weight": (8, 8), "model.0.linear.bias": (8,)}
+    shapes |= {"model.1.weight": (2, 8), "model.1.bias": (2,)}
     tensors = {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
     for name in ("one", "two"):
         (folder / name).mkdir()
@@ -291,12 +271,8 @@ def read_released_eagle(folder: Path, rng: random.Random) -> object:
 
 def make_answers(folder: Path) -> dict[str, str]:
     def answer(number: int) -> dict[str, Any]:
-        choice = {
-            "turns": ["a", "b"],
-            "new_tokens": [6, 4],
-            "wall_time": [1.0, number / 7],
-            "accept_lengths": [3, 2, 1],
-        }
+        choice = {"turns": ["a", "b"], "new_tokens": [6, 4], "accept_lengths": [3, 2, 1]}
+        choice |= {"wall_time": [1.0, number / 7]}
         return {"question_id": number, "category": "math", "model_id": "eagle", "choices": [choice]}
 
     (folder / "a.jsonl").write_text("\n".join(json.dumps(answer(number)) for number in range(1, 5)))
@@ -312,12 +288,8 @@ def read_answers(folder: Path, rng: random.Random) -> object:
 
 
 def make_responses(folder: Path) -> dict[str, str]:
-    speculation = {
-        "num_spec_steps": 2,
-        "num_draft_tokens": 6,
-        "num_spec_tokens": 3,
-        "acceptance_histogram": [1, 0, 0, 1],
-    }
+    speculation = {"num_spec_steps": 2, "num_draft_tokens": 6, "num_spec_tokens": 3}
+    speculation |= {"acceptance_histogram": [1, 0, 0, 1]}
     metrics = {"time_to_first_token_ms": 5.0, "generation_time_ms": 9.0, "speculative_decoding": speculation}
     usage = {"prompt_tokens": 3, "completion_tokens": 6}
     one = {"choices": [{"text": "a", "finish_reason": "stop"}], "usage": usage, "metrics": metrics}
@@ -429,13 +401,10 @@ def make_ceilings(folder: Path) -> dict[str, str]:
 
 
 def read_ceilings(folder: Path, rng: random.Random) -> object:
-    kept = ceilings._path, ceilings.machine_facts
-    ceilings._path, ceilings.machine_facts = lambda machine, dtype: folder / "c.json", lambda device: MACHINE
-    try:
+    here = {"_path": lambda machine, dtype: folder / "c.json", "machine_facts": lambda device: MACHINE}
+    with patch.multiple(ceilings, **here):
         found = ceilings.load(CPU, torch.float32)
         return found and (ceilings.read(found).bandwidth(10**6), list(ceiling_notes(found)))
-    finally:
-        ceilings._path, ceilings.machine_facts = kept
 
 
 def make_grades(folder: Path) -> dict[str, str]:
@@ -453,11 +422,11 @@ def made(specs, temperature: float = 0.0):
 
 
 TARGETS = [
-    Target("pair", yaml_of("pairs", "pocket-trio"), read_pair, 2),
-    Target("method", yaml_of("methods", "csd"), read_method, 3),
-    Target("suite", yaml_of("suites", "csd-ablation"), read_suite, 2),
-    Target("paper", make_paper, read_paper, 0.5),
-    Target("recipe", make_recipe, read_recipe, 2),
+    Target("pair", copied(SUITES / "pairs" / "pocket-trio.yaml"), read_pair, 2),
+    Target("method", copied(SUITES / "methods" / "csd.yaml"), read_method, 3),
+    Target("suite", copied(SUITES / "csd-ablation.yaml"), read_suite, 2),
+    Target("paper", copied(published.FOLDER / "csd.yaml"), read_paper, 0.5),
+    Target("recipe", copied(SUITES / "training" / "specdecpp.yaml"), read_recipe, 2),
     Target("options", make_options, read_options, 3),
     Target("memory", make_memory, read_memories, 3),
     Target("datastore", make_store, read_store, 3),

@@ -47,12 +47,17 @@ def without_looking(monkeypatch):
 
 def lively_prompt(architecture: str, length: int, count: int) -> tuple[list[int], list[int]]:
     """A prompt whose greedy text holds many distinct tokens, and that text: one that repeats itself proves nothing."""
-    vanilla = Vanilla(Session(pair(architecture)[0], "target"))
+    return lively(pair(architecture)[0], length, count)
+
+
+def lively(target, length: int, count: int) -> tuple[list[int], list[int]]:
+    """The same of any target."""
+    vanilla = Vanilla(Session(target, "target"))
     for prompt in oracle.prompts(20, length=length, seed=length):
         text, _ = decode(vanilla, prompt, count)
         if len(set(text)) >= 12:
             return prompt, text
-    raise AssertionError(f"no prompt of {length} tokens makes {architecture} say 12 different things")
+    raise AssertionError(f"no prompt of {length} tokens makes {type(target).__name__} say 12 different things")
 
 
 class Words:
@@ -80,7 +85,11 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "bandit": {"bandit": {"choices": (1, 2, 4)}},
     "oracle": {"oracle": {"tokens": 40}},
     "lookahead": {"lookahead": {"window": 5, "ngram": 4, "candidates": 3}},
-    "pld": {"pld": {"ngram": 3, "shortest": 1, "match": "first", "whole": False, "reuse": True}},
+    "pld": {
+        "pld, first": {"ngram": 3, "shortest": 1, "match": "first", "whole": False, "reuse": False},
+        "pld, last": {"ngram": 3, "shortest": 1, "match": "last", "whole": False, "reuse": True},
+        "pld, whole": {"ngram": 3, "shortest": 1, "match": "first", "whole": True, "reuse": False},
+    },
     "rsd": {
         "rsd, beam": {"search": "beam", "width": 3},
         "rsd, constant": {"search": "constant", "branching": (3, 2)},
@@ -197,3 +206,14 @@ def decode(method: Method, prompt: list[int], count: int, sampling: Sampling = G
     rng = torch.Generator(DEVICE).manual_seed(seed)
     rounds: list[Round] = list(until_end(method.rounds(prompt, sampling, rng), ending))
     return ending.tokens, rounds
+
+
+def assert_greedy_exact(architecture: str, runtime: Runtime, texts: int) -> None:
+    """Every lossless method says what whole forwards without a cache say, text after text, beyond Gemma 2's window."""
+    prompt, _ = lively_prompt(architecture, 13, 40)
+    expected = oracle.greedy(oracle.tiny_pair(architecture)[0], prompt, 40)
+    assert len(set(expected)) >= 12
+    for name, method in methods(architecture, 4, runtime).items():
+        for _ in range(texts):
+            assert decode(method, prompt, 40)[0] == expected, name
+            runtime.settle()

@@ -48,3 +48,8 @@ def fit(method: Method, target: PreTrainedModel, prompt: list[int], count: int, 
     )
     drawn = texts(method, expected.shape[0], prompt, count, sampling, draws)
     return Fit(oracle.chi_square(drawn.counts, expected), drawn.accepted, drawn.rejected)
+
+
+def two_tokens(method: Method, target: PreTrainedModel, sampling: Sampling, draws: int = 3000) -> float:
+    """p-value of the first two tokens after a prompt, under the target's law."""
+    return fit(method, target, [1, 5, 2], 2, sampling, draws).p

@@ -15,6 +15,7 @@ from specbench.engine.models.pair import vocabulary_hash
 from specbench.engine.types import Round, Verdict
 from specbench.plan import Plan
 from specbench.results import records
+from specbench.results.stored import StoredRun
 from specbench.run.sample import round_row
 
 TOKENIZER = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
@@ -83,6 +84,13 @@ def write(folder: Path, tables, scores=()) -> None:
     records.write_table(folder / "rounds.parquet", tables["rounds"], records.ROUNDS)
     records.write_table(folder / "samples.parquet", tables["samples"], records.SAMPLES)
     records.write_table(folder / "scores.parquet", scores, records.SCORES)
+
+
+def stored(folder: Path, tables, tasks, methods, scores=(), documents=1, **changes) -> StoredRun:
+    """A run of these rows; `changes` are of its manifest."""
+    write(folder, tables, scores)
+    manifest(folder, tasks, methods, documents, **changes)
+    return StoredRun(folder)
 
 
 def score(task, method, doc_id, value, repeat=0):

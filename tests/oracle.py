@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3", "opt", "gemma", "gemma2")
 
 # Standard deviation of every weight matrix: large enough that greedy continuations do not fall into a short loop.
 # The output matrix has its own, the same for all, so that logits spread by about 2 and sampling stays varied.
-INITIALIZER_RANGE = {"llama": 0.5, "qwen2": 0.5, "qwen3": 1.0, "opt": 0.6, "gemma": 0.5, "gemma2": 0.5}
+INITIALIZER_RANGE = {"llama": 0.5, "qwen2": 0.5, "qwen3": 1.0, "opt": 0.6, "gemma": 0.5, "gemma2": 0.5, "mistral": 0.5}
 OUTPUT_RANGE = 0.4
 
 # Draft = target + noise of this many standard deviations of each tensor, tuned for greedy acceptance in 0.3..0.8.
@@ -47,7 +48,7 @@ def tiny(architecture: str, seed: int = 0, vocab: int = 96, **sizes: int) -> Pre
 
     `sizes` overrides configuration fields. Does not disturb the global random state. ValueError: unknown architecture.
     """
-    if architecture not in ARCHITECTURES:
+    if architecture not in INITIALIZER_RANGE:
         raise ValueError(f"unknown architecture {architecture!r}")
     fields: dict[str, object] = {
         "vocab_size": vocab,
@@ -193,6 +194,23 @@ def _draft_and_score(
     return drafted, [next_logits(target, tokens + drafted[:position]) for position in range(gamma + 1)]
 
 
+def rounds_by(
+    scan: Callable[[list[torch.Tensor], list[int], list[int]], Round],
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    prompt: list[int],
+    count: int,
+    gamma: int,
+) -> list[Round]:
+    """`count` greedy rounds of `gamma` drafts; `scan(rows, drafted, text)` says what becomes of each round's drafts."""
+    text, done = list(prompt), []
+    for _ in range(count):
+        drafted, rows = _draft_and_score(target, draft, text, gamma)
+        done.append(scan(rows, drafted, text))
+        text += committed(done[-1:])
+    return done
+
+
 def sps_greedy(
     target: PreTrainedModel, draft: PreTrainedModel, prompt: list[int], count: int, gamma: int
 ) -> list[Round]:
@@ -219,13 +237,11 @@ def csd_greedy(
     tau: float,
 ) -> list[Round]:
     """Exactly `rounds` greedy rounds with rescues from the memory `counts`, which is mutated as by `csd_scan`."""
-    tokens: list[int] = list(prompt)
-    done: list[Round] = []
-    for _ in range(rounds):
-        drafted, rows = _draft_and_score(target, draft, tokens, gamma)
-        done.append(csd_scan(rows, drafted, counts, lam, tau))
-        tokens += committed(done[-1:])
-    return done
+
+    def scan(rows: list[torch.Tensor], drafted: list[int], text: list[int]) -> Round:
+        return csd_scan(rows, drafted, counts, lam, tau)
+
+    return rounds_by(scan, target, draft, prompt, rounds, gamma)
 
 
 def committed(rounds: list[Round]) -> list[int]:

@@ -1,12 +1,17 @@
 """Run folders made of rows that a test writes down, so that what is read from them can be worked out by hand."""
 
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from specbench.base import files
 from specbench.results import records
+from specbench.results.stored import StoredRun
 
 ENVIRONMENT = {"device": "cpu", "cpu": "abacus", "cores": 2, "threads": 2, "driver": "", "versions": {"torch": "1"}}
 ENVIRONMENT |= {"load": 0.1}
+SINGLE, CHAIN = ((0, 0),) * 4, ((3, 1),) * 2  # rounds (D, A) of 4 tokens: without drafts, and with drafts of 3
 
 
 def sample(method, doc_id, decode=1.0, *, task="one", repeat=0, prefill=0.25, **others):
@@ -73,3 +78,67 @@ def write_run(
         },
     )
     return folder
+
+
+def change_manifest(folder: Path, **changes: Any) -> StoredRun:
+    """Change a manifest of a run; returns the run as it is read again."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    files.write_json(folder / "manifest.json", manifest | changes)
+    return StoredRun(folder)
+
+
+class Rows:
+    """A run that is put together row by row; methods whose texts are not scored are right throughout."""
+
+    def __init__(self) -> None:
+        self.samples: list[dict[str, Any]] = []
+        self.rounds: list[dict[str, Any]] = []
+        self.scores: list[dict[str, Any]] = []
+
+    def add(self, method: str, doc_id: int, decode: float = 1.0, shapes=(), seconds=(0.1, 0.05), **others: Any) -> list:
+        """Add a sample and its rounds (D, A), or what `shapes` makes of the sample; returns the rows of its rounds."""
+        self.samples.append(sample(method, doc_id, decode, **others))
+        own = shapes(self.samples[-1]) if callable(shapes) else rounds(self.samples[-1], *shapes, seconds=seconds)
+        self.rounds += own
+        return own
+
+    def run(self, folder: Path, **options: Any) -> StoredRun:
+        scored = {(row["task"], row["method"]) for row in self.scores}
+        counts = {(row["task"], row["method"]): row["doc_id"] + 1 for row in self.samples}
+        for (task, method), count in counts.items():
+            if (task, method) not in scored:
+                self.scores += scores(method, [1] * count, task=task)
+        return StoredRun(write_run(folder, self.samples, self.rounds, self.scores, **options))
+
+
+class Timed(NamedTuple):
+    """A method of a made run: its seconds for each document, its rounds there, and what its texts score."""
+
+    seconds: float | Callable[[str, int], float]  # or of a task and a document
+    shapes: Sequence[tuple[int, int]] = CHAIN
+    right: int | Sequence[float] | Mapping[str, Sequence[float]] | None = None  # so many of them, each, or each by task
+
+
+def timed_run(
+    folder: Path,
+    methods: Mapping[str, Timed],
+    *,
+    tasks: Sequence[str] = ("one",),
+    documents: int | Mapping[str, int] = 4,
+    of_samples: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> StoredRun:
+    """A run in which all methods decode all documents; without `right` all of a method's texts are."""
+    found = Rows()
+    for task in tasks:
+        count = documents if isinstance(documents, int) else documents[task]
+        for doc in range(count):
+            for name, one in methods.items():
+                seconds = one.seconds(task, doc) if callable(one.seconds) else one.seconds
+                found.add(name, doc, seconds, one.shapes, task=task, **(of_samples or {}))
+        for name, one in methods.items():
+            right = one.right[task] if isinstance(one.right, Mapping) else one.right
+            right = count if right is None else right
+            values = [1] * right + [0] * (count - right) if isinstance(right, int) else right
+            found.scores += scores(name, values, task=task)
+    return found.run(folder, **options)

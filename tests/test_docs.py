@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from screens import call
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from specbench import config
 from specbench.cli import PANELS, app, lm_eval_model
@@ -93,7 +93,7 @@ def test_the_pages_have_commands():
 def test_command(command, folder, monkeypatch):
     """In the order of the pages, since later commands read the runs of earlier ones."""
     monkeypatch.chdir(folder)
-    result = CliRunner().invoke(app, fewer(command))
+    result = call(*fewer(command))
     missed = 1 if command.startswith("specbench bench") else 0  # it may miss a bar of speed, and says so by a 1
     assert result.exit_code in (0, missed), result.output
     assert result.output.strip()
@@ -143,18 +143,8 @@ def test_every_package_has_a_sentence():
 
 def test_the_site_builds_without_a_dead_link(tmp_path):
     """As `make docs`: a dead link is an error, and so is a documented module that does not exist."""
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--quiet",
-        "--strict",
-        "-f",
-        DOCS / "mkdocs.yml",
-        "-d",
-        tmp_path,
-    ]
+    mkdocs = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
+    command = [*mkdocs, "-f", DOCS / "mkdocs.yml", "-d", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
     site = {path: path.read_text() for path in tmp_path.rglob("*.html")}

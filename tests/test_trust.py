@@ -6,12 +6,13 @@ import pickle
 import shutil
 from pathlib import Path
 
+import command_line
 import pytest
 import torch
 import yaml
+from command_line import call, refused
 from made_runs import TOKENIZER
 from oracle import tiny
-from test_cli import call, here, refused  # noqa: F401 -- `here`: every test works in an empty folder
 
 from specbench import config, permissions
 from specbench.config import PACKAGE, SUITES, ModelSpec, UserError
@@ -22,6 +23,7 @@ from specbench.tasks import code, sandbox
 from specbench.tasks.harness import TaskChoice, Tasks
 from specbench.tasks.sandbox import Isolation
 
+here = command_line.here  # every test works in an empty folder
 SUITE = "description: one\ntasks: [{task: pocket_gsm8k, fewshot: 0, max_new_tokens: 4}]\n"
 CODE = "description: programs\ntasks: [{task: pocket_humaneval, fewshot: 0, max_new_tokens: 4}]\n"
 FLAGS = {"trust_remote_code": "--trust-remote-code", "allow_pickle": "--allow-pickle"}
@@ -112,6 +114,7 @@ def test_a_models_own_code_needs_its_flag_each_time(own_model, mark):
     done = call(*run(own_model, "--out", "it", "--trust-remote-code"))
     assert done.exit_code == 0, done.output
     assert mark.exists(), "the control: with the flag it runs"
+    assert json.loads(Path("it/manifest.json").read_text())["models"]["target"]["architecture"] == "Own"
     assert plan_of(Path("it"))["trust_remote_code"] is True
     mark.unlink()
     reads = ("trace", "it", "--task", "pocket_gsm8k", "--doc", "0")

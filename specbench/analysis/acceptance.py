@@ -4,20 +4,18 @@ A prediction is the probability that a token is accepted: the head's for SpecDec
 decides. It is compared with the outcome. The lists of rounds are flattened column by column.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from specbench.analysis.metrics import of_method
+from specbench.analysis.metrics import by_task, of_method
 from specbench.analysis.reliability import DOCUMENT, INTERVAL, brier, calibration, discrimination
 from specbench.analysis.trace import REJECTED, RESCUED
 from specbench.config import MethodSpec, UserError
-from specbench.results.list_columns import flatten
+from specbench.results.records import flatten, keys_of
 from specbench.results.stored import StoredRun
 
 POOLED = "pooled"  # the tokens of all tasks together
@@ -56,7 +54,7 @@ class Acceptance:
 
     @property
     def selected(self) -> bool | None:
-        """True if the predictions decided which tokens were drafted; None if the settings do not tell."""
+        """True if the predictions decided which tokens were drafted; None if the settings do not show it."""
         return None if None in (self.shortest, self.longest) else self.shortest != self.longest
 
 
@@ -69,11 +67,13 @@ def acceptance(run: StoredRun, method: str | None) -> Acceptance:
     tested_rounds = tested_tokens(run, spec.name)
     unsure = int(tested_rounds.tokens.confidence.isna().sum())
     facts, figures, bins, stops = [], [], [], []
-    drafts = dict(by_task(tested_rounds.drafts, [line.task for line in run.plan.tasks]))
-    for name, tokens in by_task(tested_rounds.tokens, [line.task for line in run.plan.tasks]):
+    in_order = [line.task for line in run.plan.tasks]
+    drafts = dict(by_task(tested_rounds.drafts, in_order, POOLED))
+    for name, tokens in by_task(tested_rounds.tokens, in_order, POOLED):
         part = drafts.get(name, tested_rounds.drafts.iloc[:0])
         of_tokens, of_drafts = calibration(tokens), calibration(part)
-        facts.append((name, tokens.groupby(DOCUMENT, observed=True).ngroups, len(tokens), *_means(tokens), len(part)))
+        means = float(tokens.accepted.mean()), float(tokens.prediction.mean())
+        facts.append((name, tokens.groupby(DOCUMENT, observed=True).ngroups, len(tokens), *means, len(part)))
         intervals = {"ece": of_tokens.ece, "brier": brier(tokens), **discrimination(tokens), "stop_ece": of_drafts.ece}
         figures += [(name, figure, *(getattr(intervals[figure], key) for key in INTERVAL)) for figure in intervals]
         bins.append(of_tokens.bins.assign(task=name))
@@ -91,10 +91,6 @@ def acceptance(run: StoredRun, method: str | None) -> Acceptance:
         bins=_task_first(pd.concat(bins, ignore_index=True)),
         stops=_task_first(pd.concat(stops, ignore_index=True)),
     )
-
-
-def _means(tokens: pd.DataFrame) -> tuple[float, float]:
-    return float(tokens.accepted.mean()), float(tokens.prediction.mean())
 
 
 def _task_first(table: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +118,7 @@ def by_entropy(run: StoredRun, spec: MethodSpec) -> bool:
     """True if a method's draft lengths, and so its predictions, are based on entropy."""
     try:
         length = run.length_policy(spec)
-    except UserError:  # its file has changed or is gone, so only the values themselves can tell
+    except UserError:  # its file has changed or is gone, so only the values themselves can show it
         return False
     return length is not None and length.method == ENTROPY
 
@@ -133,15 +129,6 @@ def predicting(run: StoredRun) -> list[MethodSpec]:
     batches = run.rounds().to_batches(columns=["method"], filter=wanted)
     names = {name for batch in batches for name in pc.unique(batch.column("method")).to_pylist()}
     return [spec for spec in run.plan.methods if spec.name in names]
-
-
-def by_task(rows: pd.DataFrame, tasks: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows of each task that has any, then all rows as POOLED if there are several tasks."""
-    present = [task for task in tasks if (rows.task == task).any()]
-    for task in present:
-        yield task, rows[rows.task == task]
-    if len(present) > 1:
-        yield POOLED, rows
 
 
 def tested_tokens(run: StoredRun, method: str) -> Tested:
@@ -165,7 +152,7 @@ def _flattened(run: StoredRun, batch: pa.RecordBatch) -> tuple[pa.Table, pa.Tabl
     """Tokens and drafts of a batch of rounds; then the numbers of rescued tokens, unscored tokens and unseen drafts."""
     if batch.column("decisions").null_count:
         raise UserError(f"{run.folder} does not tell what became of the drafted tokens")
-    elements = flatten(run, batch, LISTS[:2], "confidences")
+    elements = flatten(run.folder, batch, LISTS[:2], "confidences")
     row, count = elements.row, batch.num_rows
     decision, prediction, confidence = (elements.values[name] for name in LISTS)
     scored, seen = ~np.isnan(prediction), decision <= RESCUED
@@ -179,14 +166,9 @@ def _flattened(run: StoredRun, batch: pa.RecordBatch) -> tuple[pa.Table, pa.Tabl
     tokens = {"prediction": prediction[at], "accepted": decision[at] != REJECTED, "confidence": confidence[at]}
     drafts = {"prediction": predicted[rounds], "accepted": ~refused[rounds]}
     return (
-        pa.table({**_documents(batch, row[at]), **tokens}),
-        pa.table({**_documents(batch, rounds), **drafts}),
+        pa.table({**keys_of(batch, DOCUMENT, row[at]), **tokens}),
+        pa.table({**keys_of(batch, DOCUMENT, rounds), **drafts}),
         int((decision[at] == RESCUED).sum()),
         int((seen & ~scored).sum()),
         int(any_scored.sum()) - len(rounds),
     )
-
-
-def _documents(batch: pa.RecordBatch, rows: NDArray[np.int64]) -> dict[str, pa.Array]:
-    taken = {name: batch.column(name).take(pa.array(rows)) for name in DOCUMENT}
-    return taken | {"task": taken["task"].dictionary_encode()}

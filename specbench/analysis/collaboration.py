@@ -22,7 +22,7 @@ from specbench.methods import settings_of
 from specbench.methods.cos.combining import weights_of
 from specbench.methods.cos.cos import gammas_of
 from specbench.results import records
-from specbench.results.list_columns import flatten
+from specbench.results.records import flatten
 from specbench.results.stored import StoredRun
 
 COS = ("cos", "cos-naive", "cos-sd")  # implementations that propose tokens to a combined distribution
@@ -253,7 +253,7 @@ def drafted_tokens(run: StoredRun, methods: Sequence[str]) -> pd.DataFrame:
 
 
 def _flattened(run: StoredRun, batch: pa.RecordBatch) -> pd.DataFrame:
-    elements = flatten(run, batch, ["decisions", "proposers"], "overlaps")
+    elements = flatten(run.folder, batch, ["decisions", "proposers"], "overlaps")
     row, values = elements.row, elements.values
     columns = {name: batch.column(name).to_pandas().astype("category")[row].array for name in ("task", "method")}
     first = (batch.column("round").to_numpy()[row] == 1) & (elements.position == 0)

@@ -38,7 +38,7 @@ class Measured:
     methods: list[str]  # in the order of the runs, but each baseline before the methods compared with it
     metric: dict[str, str]  # by task
     baselines: dict[str, str]  # by method; a method without a baseline has no entry
-    mismatches: list[str]  # differences that the user allowed, and what imported runs do not tell
+    mismatches: list[str]  # differences that the user allowed, and facts that imported runs lack
 
     @cached_property
     def by_row(self) -> dict[tuple[str, ...], pd.DataFrame]:
@@ -71,25 +71,20 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
     counts, scores, depths, errors = [], [], [], []
     metric: dict[str, str] = {}
     for number, run in enumerate(runs):
-        setup = {"pair": pairs[number], "sampling": run.sampling}
-        columns = [*metrics.SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "peak_memory"]
-        columns += ["new_tokens", "wall_seconds", "prompt_tokens"]
-        run_scores = run.scores()  # first, because it refuses a run that is unfinished or damaged
-        samples = run.samples(columns)
-        rounds = run.rounds()
+
+        def labelled(rows: pd.DataFrame, number: int = number, sampling: str = run.sampling) -> pd.DataFrame:
+            facts = {"pair": pairs[number], "sampling": sampling, "run": number}
+            return rows.assign(**facts, method=rows.method.map(labels[number]))
+
+        scores.append(labelled(metrics.headline_rows(run)))  # first: it refuses a run that is unfinished or damaged
+        metric |= run.headline()
+        samples, rounds = run.samples([*metrics.TIMED, "prompt_tokens"]), run.rounds()
         run_counts = metrics.per_document(samples, rounds)
         lengths = samples[~samples.warmup].set_index(metrics.SAMPLE).prompt_tokens
-        run_counts = run_counts.join(roofline.least_seconds(run, run_counts, lengths)).reset_index()
-        counts.append(run_counts.assign(**setup, run=number, method=run_counts.method.map(labels[number])))
-        failed = samples[~samples.warmup & (samples.finish == "error")]
-        errors.append(failed.assign(**setup, method=failed.method.map(labels[number])))
-        metric |= (headline := run.headline())
-        wanted = run_scores.task.map(headline) == run_scores.metric + "," + run_scores["filter"]
-        run_scores = run_scores[wanted]
-        scores.append(run_scores.assign(**setup, run=number, method=run_scores.method.map(labels[number])))
+        counts.append(labelled(run_counts.join(roofline.least_seconds(run, run_counts, lengths)).reset_index()))
+        errors.append(labelled(samples[~samples.warmup & (samples.finish == "error")]))
         if with_depths:
-            deep = metrics.depths(rounds)
-            depths.append(deep.assign(**setup, method=deep.method.map(labels[number])))
+            depths.append(labelled(metrics.depths(rounds)))
     baselines = _baselines(runs, labels)
     methods = dict.fromkeys(label for by_name in labels for label in by_name.values())
     return Measured(
@@ -176,8 +171,8 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     row |= _accuracy(runs.scores, key, baseline)
     row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)
     times, whole_times = _paired(mine, base), _paired(mine, base, whole=True)
-    row |= _speedup_columns("speedup_decode", stats.speedup(times) if times else None)
-    row |= _speedup_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)
+    row |= metrics.interval_columns("speedup_decode", stats.speedup(times) if times else None)
+    row |= metrics.interval_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)
     row["speedup_spread"] = _spread(mine, base) if row["repeats"] > 1 else np.nan
     row["drift"] = max((metrics.drift(counts) for _, counts in base.groupby("run")), key=abs, default=0.0)
     row |= _limit_share(mine)
@@ -230,11 +225,6 @@ def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str) -> dict
     return row | {"accuracy_delta": difference.value, "accuracy_p": difference.p, "accuracy_test": difference.test}
 
 
-def _speedup_columns(name: str, interval: stats.Interval | None) -> dict[str, float]:
-    value, low, high = (interval.value, interval.low, interval.high) if interval else (np.nan, np.nan, np.nan)
-    return {name: value, f"{name}_low": low, f"{name}_high": high}
-
-
 def _average(cells: list[Cell]) -> dict[str, Any]:
     """The unweighted mean over tasks of accuracy, rates and speedups; counts are added up."""
     table = pd.DataFrame([cell.row for cell in cells])
@@ -253,7 +243,7 @@ def _average(cells: list[Cell]) -> dict[str, Any]:
         ("speedup_e2e", [cell.whole_times for cell in cells]),
     ):
         known = [paired for paired in times if paired]
-        row |= _speedup_columns(name, stats.average_speedup(known) if len(known) == len(cells) else None)
+        row |= metrics.interval_columns(name, stats.average_speedup(known) if len(known) == len(cells) else None)
     return row
 
 

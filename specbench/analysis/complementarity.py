@@ -10,15 +10,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.stats import binomtest
 
-from specbench.analysis.metrics import headline_scores
-from specbench.base.stats import Interval, difference, resampled_rates
+from specbench.analysis.metrics import headline_scores, interval_columns
+from specbench.base.stats import Floats, Interval, difference, resampled_rates
 from specbench.config import MethodSpec, UserError
 from specbench.results.stored import StoredRun
-
-Floats = NDArray[np.float64]
 
 ALLOWED = ("sampling", "documents", "generation")
 LEAST = 0.95  # the share of resamples in which a ratio must be defined for it to have an interval
@@ -84,15 +81,15 @@ def complementarity(
             ("union", union),
             ("gap", union - complete.target),
         ):
-            row |= {name: values.sum()} | bounds(name, share(values, graded))
+            row |= interval_columns(name, share(values, graded)) | {name: values.sum()}
         tasks.append(row)
         for name in chosen:
             scores = complete[f"method {name}"]
             change = difference(per_document(scores), per_document(complete.target))
-            figures = facts | {"method": name, "correct": scores.sum()} | bounds("correct", share(scores, graded))
-            figures |= {"difference": change.value, "p": change.p}
+            figures = facts | {"method": name} | interval_columns("correct", share(scores, graded))
+            figures |= {"correct": scores.sum(), "difference": change.value, "p": change.p}
             recovery = pooled(per_document(scores - complete.target), per_document(union - complete.target))
-            methods.append(figures | {"recovery": recovery.value} | bounds("recovery", recovery))
+            methods.append(figures | interval_columns("recovery", recovery))
     if not tasks:
         raise UserError(f"{run.folder} and the draft's answers have no scored document in common; run both alike")
     return Complementarity(
@@ -223,7 +220,3 @@ def quantiles(drawn: Floats) -> tuple[float, float]:
         return math.nan, math.nan
     low, high = np.quantile(finite, [0.025, 0.975])
     return float(low), float(high)
-
-
-def bounds(name: str, interval: Interval) -> dict[str, float]:
-    return {f"{name}_low": interval.low, f"{name}_high": interval.high}

@@ -14,18 +14,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from specbench.analysis.complementarity import bounds, pooled, quantiles
-from specbench.analysis.metrics import of_method
+from specbench.analysis.complementarity import pooled, quantiles
+from specbench.analysis.metrics import interval_columns, of_method
 from specbench.analysis.rejections import DOCUMENT, decided
 from specbench.analysis.trace import REJECTED, RESCUED
 from specbench.base.seeds import stable_seed
-from specbench.base.stats import Interval, resampled_rates
+from specbench.base.stats import Floats, Interval, resampled_rates
 from specbench.config import MethodSpec, UserError
 from specbench.results.stored import StoredRun
-
-Floats = NDArray[np.float64]
 
 EXAMPLE = "`specbench run --method cospec --suite pocket` makes one"
 FIRST = 6  # the first version of the records with the arbiter's decisions
@@ -236,8 +233,7 @@ def figures(rows: pd.DataFrame, chosen: pd.Series | None = None) -> dict[str, An
         ("kept", mine & rows.kept, mine),
         ("agreement", mine & rows.agrees, mine),
     ):
-        rate = pooled(by_document(rows, above), by_document(rows, below))
-        values |= {name: rate.value} | bounds(name, rate)
+        values |= interval_columns(name, pooled(by_document(rows, above), by_document(rows, below)))
     return values
 
 

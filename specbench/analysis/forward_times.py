@@ -7,9 +7,9 @@ A round that drafts K tokens is assumed to take
 seconds: the target's forward over K + 1 tokens, the draft's K forwards, and the time outside of forwards.
 """
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -172,7 +172,3 @@ def _checked(values: dict[str, Any], where: str) -> Times:
             least = "above 0" if key in ("t_draft", "t_target") else "0 or more"
             raise UserError(f"{where}: {key} must be {least} seconds, not {str(value)[:BRIEF]}")
     return Times(**{key: float(value) for key, value in values.items()})
-
-
-def as_json(times: Times) -> dict[str, float]:
-    return cast(dict[str, float], asdict(times))

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.analysis import metrics
-from specbench.analysis.acceptance import by_task
+from specbench.analysis.acceptance import POOLED
 from specbench.analysis.reliability import interval, task_weights
 from specbench.base.stats import Floats, Interval
 from specbench.config import MethodSpec, UserError
@@ -70,7 +70,7 @@ def frontier(run: StoredRun, method: str, against: str | None = None, best: str 
     baseline = best or _fastest(counts, list(other.values))
     points, compared, gains, documents = [], [], [], {}
     values: list[Any] = []
-    for task, part in by_task(counts, [line.task for line in run.plan.tasks]):
+    for task, part in metrics.by_task(counts, [line.task for line in run.plan.tasks], POOLED):
         documents[task] = part.groupby(["task", "doc_id"]).ngroups
         rates = _Rates(part)
         for family in (mine, other):
@@ -148,8 +148,7 @@ def _family(run: StoredRun, specs: Mapping[str, MethodSpec], name: str) -> Famil
 
 def _counts(run: StoredRun, methods: Sequence[str]) -> pd.DataFrame:
     """Counts of each method on the samples that all methods have, with X = D − A; columns task, doc_id and method."""
-    columns = [*metrics.SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "peak_memory"]
-    counts = metrics.per_document(run.samples([*columns, "new_tokens", "wall_seconds"]), run.rounds()).reset_index()
+    counts = metrics.per_document(run.samples(metrics.TIMED), run.rounds()).reset_index()
     counts = counts[counts.method.isin(methods)].assign(X=lambda table: table.D - table.A)
     shared = counts.groupby(["repeat", "task", "doc_id"]).method.transform("nunique") == len(methods)
     sums = list(dict.fromkeys(name for pair in RATES.values() for name in pair))

@@ -4,7 +4,7 @@ Warm-up and failed samples are left out, and so is round 0 (the prefill) of ever
 imported ones may, the rates that need it are NaN.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -13,9 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from specbench.base.stats import Interval
 from specbench.results.stored import StoredRun
 
 SAMPLE = ["repeat", "task", "doc_id", "method"]
+# What `per_document` reads of samples.
+TIMED = [*SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "peak_memory", "new_tokens", "wall_seconds"]
 _field = pc.field
 _ones = pc.scalar(1)
 _levels = pc.coalesce(_field("levels"), _field("drafted"))  # records before version 3 hold chains only
@@ -48,11 +51,31 @@ def of_method(method: str) -> pc.Expression:
     return ~_field("warmup") & (_field("method") == method)
 
 
-def headline_scores(run: StoredRun) -> pd.DataFrame:
-    """The documents' scores by each task's headline metric. Raises UserError for an unfinished run."""
+def headline_rows(run: StoredRun) -> pd.DataFrame:
+    """The scores by each task's headline metric. Raises UserError for an unfinished run."""
     scores = run.scores()
-    headline = scores.task.map(run.headline()) == scores.metric + "," + scores["filter"]
-    return scores[headline & scores.doc_id.notna()].astype({"doc_id": int})
+    return scores[scores.task.map(run.headline()) == scores.metric + "," + scores["filter"]]
+
+
+def headline_scores(run: StoredRun) -> pd.DataFrame:
+    """The same, of documents only."""
+    scores = headline_rows(run)
+    return scores[scores.doc_id.notna()].astype({"doc_id": int})
+
+
+def interval_columns(name: str, interval: Interval | None) -> dict[str, float]:
+    """A figure and its interval as the columns NAME, NAME_low and NAME_high."""
+    known = interval or Interval(np.nan, np.nan, np.nan)
+    return {name: known.value, f"{name}_low": known.low, f"{name}_high": known.high}
+
+
+def by_task(rows: pd.DataFrame, tasks: Sequence[str], together: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of each task that has any, then all rows under the name `together` if there are several tasks."""
+    present = [task for task in tasks if (rows.task == task).any()]
+    for task in present:
+        yield task, rows[rows.task == task]
+    if len(present) > 1:
+        yield together, rows
 
 
 def per_document(samples: pd.DataFrame, rounds: ds.Dataset) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from specbench.analysis.token_kinds import KINDS, kind
 from specbench.analysis.trace import LISTS, REJECTED, RESCUED
 from specbench.config import UserError
 from specbench.results import records
-from specbench.results.list_columns import flatten
+from specbench.results.records import flatten, keys_of
 from specbench.results.stored import StoredRun
 
 FREQUENT = 0.2  # the share of pairs that §3.2 calls most frequent
@@ -172,10 +172,9 @@ def decided(run: StoredRun, method: str, decision: int) -> pd.DataFrame:
 def _flattened(run: StoredRun, batch: pa.RecordBatch, decision: int) -> pa.Table:
     if any(batch.column(name).null_count for name in LISTS[:3]):
         raise UserError(f"{run.folder} does not tell which tokens were drafted and what became of them")
-    elements = flatten(run, batch, LISTS[:3], "ratios")
+    elements = flatten(run.folder, batch, LISTS[:3], "ratios")
     at = np.flatnonzero(elements.values["decisions"] == decision)
-    columns = {name: batch.column(name).take(pa.array(elements.row[at])) for name in (*DOCUMENT, "round")}
-    columns["task"] = columns["task"].dictionary_encode()
+    columns = keys_of(batch, (*DOCUMENT, "round"), elements.row[at])
     names = {"draft_token": "draft_tokens", "target_token": "target_tokens", "ratio": "ratios"}
     values = {name: elements.values[column][at] for name, column in names.items()}
     return pa.table(columns | {"position": elements.position[at]} | values)

@@ -59,7 +59,7 @@ def _error_interval(value: float, gaps: Floats, gap: Floats, total: Floats) -> I
 
     Chance alone makes gaps, and resampling adds more of it. The interval is therefore the reflected one
     (2 · value − quantile), widened to hold the value. It starts at 0 if chance alone could make the value; the
-    resamples tell this once the observed gap is subtracted from theirs.
+    resamples show this once the observed gap is subtracted from theirs.
     """
     low, high = np.quantile(np.abs(gaps).sum(1) / total, [0.025, 0.975])
     chance = np.quantile(np.abs(gaps - gap).sum(1) / total, 0.975)

@@ -128,7 +128,7 @@ def _tail(signals: Sequence[float], tokens: Sequence[int], eos: set[int]) -> Tai
 
 
 def unknown(texts: Sequence[Text]) -> Unknown:
-    """Estimates from all texts for what single positions do not tell.
+    """Estimates from all texts for what is unknown at single positions.
 
     An untested position follows a draft that was accepted completely. The most similar tested position is the last one
     of such drafts, so its acceptance is used, or that of all positions if few of them were tested. A missing signal

@@ -305,14 +305,8 @@ def _row(setting: Setting, block: pd.DataFrame, times: Times) -> dict[str, Any]:
     if "decode_seconds" in block and block.decode_seconds.notna().any():
         both = block.dropna(subset=["decode_seconds"])
         both = both[(both["size"] > 0) & (both.decode_seconds > 0)]
-        rates = pd.DataFrame(
-            {
-                "doc": list(zip(both.task, both.doc_id, strict=True)),
-                "predicted": both.seconds / both.tokens,
-                "real": both.decode_seconds / both["size"],
-            }
-        )
-        by_doc = rates.groupby("doc").median()
+        both = both.assign(predicted=both.seconds / both.tokens, real=both.decode_seconds / both["size"])
+        by_doc = both.groupby(["task", "doc_id"])[["predicted", "real"]].median()
         row["measured_tokens_per_s"] = both["size"].sum() / both.decode_seconds.sum()
         row["time_error"] = float((by_doc.predicted / by_doc.real - 1).abs().median())
     return row

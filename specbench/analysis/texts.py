@@ -1,7 +1,9 @@
 """Token ids as text: what each token adds to its text, for any tokenizer."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise, takewhile
+from typing import Any
 
 from specbench import permissions
 from specbench.config import UserError
@@ -31,32 +33,25 @@ def load_decode(run: StoredRun) -> Decode:
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
+def shared_start(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """The length of the beginning that two texts or lists share."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+
 class Texts:
     """Texts of tokens, each decoded once."""
 
     def __init__(self, decode: Decode) -> None:
         self.decode = decode
-        self._first: dict[int, str] = {}
-        self._inner: dict[int, str] = {}
-        self._names: dict[int, str] = {}
-
-    def first(self, token: int) -> str:
-        """The text of a token at the start of a text, where some tokenizers drop a leading space."""
-        if token not in self._first:
-            self._first[token] = self.decode([token])
-        return self._first[token]
-
-    def inner(self, token: int) -> str:
-        """The text of a token that follows another."""
-        if token not in self._inner:
-            self._inner[token] = self.decode([token, token])[len(self.first(token)) :]
-        return self._inner[token]
+        # The text of a token at the start of a text, where some tokenizers drop a leading space.
+        self.first = cache(lambda token: decode([token]))
+        # The text of a token that follows another.
+        self.inner = cache(lambda token: decode([token, token])[len(self.first(token)) :])
 
     def draft(self, token: int, eos: int | None) -> str:
         """A name for a token that is not in the text; `eos` is the end token, if known."""
-        if token not in self._names:
-            self._names[token] = PART if "\ufffd" in self.first(token) else self.first(token) and self.inner(token)
-        return self._names[token] or ("<eos>" if token == eos else f"<{token}>")
+        name = PART if "\ufffd" in self.first(token) else self.first(token) and self.inner(token)
+        return name or ("<eos>" if token == eos else f"<{token}>")
 
     def pieces(self, tokens: Sequence[int], text: str) -> list[str] | None:
         """What each token adds to the decoded text; None if that text does not start with `text`."""
@@ -74,11 +69,10 @@ class Texts:
         return pieces if "".join(pieces).startswith(text) else None
 
     def _grown(self, tokens: Sequence[int]) -> list[str]:
-        """What each token adds, found by decoding one more token at a time; correct for every tokenizer."""
+        """What each token adds, by decoding one more token at a time; correct for every tokenizer."""
         whole = self.decode(list(tokens))
         ends = [0]
         for count in range(1, len(tokens) + 1):
             so_far = self.decode(list(tokens[:count])) if count < len(tokens) else whole
-            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(so_far, whole, strict=False)))
-            ends.append(max(ends[-1], same))
+            ends.append(max(ends[-1], shared_start(so_far, whole)))
         return [whole[start:end] for start, end in pairwise(ends)]

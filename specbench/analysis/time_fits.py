@@ -1,4 +1,4 @@
-"""Does a count of forwards tell the time of decoding? Least-squares times of a forward, and how far off they are.
+"""Does a count of forwards predict the time of decoding? Least-squares times of a forward, and how far off they are.
 
 The analysis of SpecDec++ (arXiv 2405.19715, §3.2, §5.2, D.2): T = t_draft · N_draft + t_target · N_target, fitted to
 documents, and the throughput that follows from discard and verification rates (Eq. 5.1). Prefill is left out of times
@@ -23,9 +23,7 @@ AVERAGE = "average"
 
 def document_counts(run: StoredRun) -> pd.DataFrame:
     """The counts of every document, and its decode seconds: the median over repeats with the same counts."""
-    columns = [*metrics.SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "peak_memory"]
-    samples = run.samples([*columns, "new_tokens", "wall_seconds"])
-    counts = metrics.per_document(samples, run.rounds()).reset_index()
+    counts = metrics.per_document(run.samples(metrics.TIMED), run.rounds()).reset_index()
     counts = counts[(counts.C > 0) & counts.decode.notna()]
     same = ["task", "method", "doc_id", "D", "A", "C", "F", "G"]
     return counts.groupby(same, sort=False).decode.median().reset_index()
@@ -50,7 +48,7 @@ def regression(forwards: Floats, seconds: Floats) -> tuple[list[float], float, f
 
 def fit_alone(plain: pd.DataFrame, draft: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
     """Times fitted to the target alone and to the draft alone, a row for each task."""
-    for task, rows in _by_task(plain):
+    for task, rows in metrics.by_task(plain, plain.task.unique(), ALL):
         (t_target,), r2_target, zero_target = regression(rows[["F"]].to_numpy(), rows.decode.to_numpy())
         row = {"method": ALONE, "task": task, "t_target": t_target, "r2_target": r2_target, "documents": len(rows)}
         row["r2_about_zero"] = zero_target
@@ -64,18 +62,10 @@ def fit_alone(plain: pd.DataFrame, draft: pd.DataFrame | None) -> Iterator[dict[
 def fit_together(drafting: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Both times fitted to runs with drafts, a row for each method and task."""
     for label, mine in drafting.groupby("label", sort=False):
-        for task, rows in _by_task(mine):
+        for task, rows in metrics.by_task(mine, mine.task.unique(), ALL):
             (t_draft, t_target), r2, zero = regression(rows[["G", "F"]].to_numpy(), rows.decode.to_numpy())
             fit = {"t_draft": t_draft, "t_target": t_target, "r2": r2, "r2_about_zero": zero}
             yield {"method": label, "task": task, **fit, "documents": len(rows)}
-
-
-def _by_task(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows of each task, then all of them if there are several tasks."""
-    tasks = list(rows.groupby("task", sort=False))
-    yield from ((str(task), part) for task, part in tasks)
-    if len(tasks) > 1:
-        yield ALL, rows
 
 
 def with_averages(fits: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from specbench.analysis.metrics import timed_samples
-from specbench.analysis.texts import Decode, Texts, load_decode
+from specbench.analysis.texts import Decode, Texts, load_decode, shared_start
 from specbench.config import UserError
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -124,7 +123,7 @@ def first_divergence(first: Trace, second: Trace) -> int | None:
     """The index of the first token in which two traces differ, or None. If one begins the other, it is its length."""
     if first.tokens == second.tokens:
         return None
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first.tokens, second.tokens, strict=False)))
+    return shared_start(first.tokens, second.tokens)
 
 
 def last_line(error: object) -> str:
@@ -173,14 +172,7 @@ def _rounds(run: StoredRun, task: str, repeat: int, chosen: pc.Expression) -> di
 
 def _lists(column: pa.ChunkedArray) -> list[list[Any] | None]:
     """The lists of a column; many times faster than `to_pylist`."""
-    lists: list[list[Any] | None] = []
-    for chunk in column.chunks:
-        values = chunk.values.to_numpy(zero_copy_only=False).tolist()
-        lists += [
-            values[start:end] if valid else None
-            for (start, end), valid in zip(pairwise(chunk.offsets.tolist()), chunk.is_valid().tolist(), strict=True)
-        ]
-    return lists
+    return [None if values is None else values.tolist() for values in column.to_pandas()]
 
 
 def _trace(sample: Any, rows: list[_Row], texts: Texts) -> Trace:

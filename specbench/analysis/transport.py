@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from specbench.base.stats import Floats
 
 MOST = 3  # drafts; no formula here is fast for more
 FIRSTS = 4096  # first drafts for which a third draft is considered

@@ -63,6 +63,11 @@ def say(line: str, style: str = "") -> None:
     console.print(line, style=style, highlight=False, soft_wrap=True)
 
 
+def note(text: str) -> None:
+    """Print a text, wrapped, without highlighting."""
+    console.print(text, highlight=False)
+
+
 def warn(line: str) -> None:
     """Print a line in yellow."""
     say(line, "yellow")
@@ -125,5 +130,5 @@ class RunProgress:
             self._first, self._began = done, now
         elif not console.is_terminal and (now - self._printed > QUIET_SECONDS or done == total):
             left = (now - self._began) / (done - self._first) * (total - done)
-            console.print(f"{task} {done}/{total}  {rates}  {left:.0f} s left", highlight=False)
+            note(f"{task} {done}/{total}  {rates}  {left:.0f} s left")
             self._printed = now

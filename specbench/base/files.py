@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from specbench.base.errors import UserError
+
 _STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 LONGEST_NAME = 120  # characters of a name that is made of other names; file systems allow 255 bytes
 
@@ -65,6 +67,12 @@ def safe_name(text: str) -> str:
     changed = name != text or len(name.encode()) > 255
     name = name if len(name.encode()) <= 255 else ""
     return f"{name}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}".lstrip("-") if changed else name
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise UserError if there is something at a path that is about to be written."""
+    if path.exists():
+        raise UserError(f"{path} exists; choose another --out")
 
 
 def sync(path: Path) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from specbench.base import files
 from specbench.base.errors import UserError
 from specbench.base.parquet_footer import Column
 from specbench.base.parquet_footer import columns as footer_columns
@@ -76,6 +77,13 @@ def read(
     except ERRORS as error:
         raise UserError(f"{path} is damaged ({brief(error)})" + f"; {remedy}" * bool(remedy)) from None
     return table
+
+
+def write(path: Path, table: pa.Table) -> None:
+    """Write a table completely or not at all, and its folder if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.whole(path) as new:
+        pq.write_table(table, new, compression="zstd")
 
 
 def _fits(stored: pa.DataType, wanted: pa.DataType) -> bool:

@@ -5,7 +5,6 @@ Imported by the command only once it runs, for it imports every analysis.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from specbench.analysis.acceptance import acceptance
@@ -16,7 +15,8 @@ from specbench.analysis.frontier import Frontier, frontier
 from specbench.analysis.rejections import Rejections, Rescues, rejections, rescues
 from specbench.analysis.texts import load_decode
 from specbench.base.console import progress
-from specbench.cli.parse import whole_numbers
+from specbench.cli.analyze import BATCH, SEED, STATES, Options
+from specbench.cli.options import whole_numbers
 from specbench.papers import cells
 from specbench.report.finding import Finding
 from specbench.report.views.acceptance import view as acceptance_view
@@ -32,60 +32,43 @@ from specbench.studies.multidraft import MultiDraft, multi_draft, texts_to_read
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the user asked of an analysis; each kind reads those of its own, and None is its default."""
-
-    method: str | None
-    against: str | None
-    best: str | None
-    drafts: str | None
-    draft: Path | None
-    allow_mismatch: Sequence[str]
-    states: int
-    seed: int
-    batch: int
-    folder: Path | None
-    aside: bool  # progress goes to stderr, as stdout is for programs
-
-
-@dataclass(frozen=True)
 class Kind:
-    figures: Callable[[StoredRun, Options], Any]
+    figures: Callable[[StoredRun, Options, bool], Any]  # True: progress goes to stderr, as stdout is for programs
     view: Callable[[Any], Finding | Sequence[Finding]]
     cells: Callable[[StoredRun, Any], list[dict[str, Any]]] | None = None
 
 
-def _rejections(run: StoredRun, options: Options) -> tuple[Rejections, Rescues]:
+def _rejections(run: StoredRun, options: Options, aside: bool) -> tuple[Rejections, Rescues]:
     decode = load_decode(run)
     return rejections(run, options.method, decode), rescues(run, options.method, decode)
 
 
-def _frontier(run: StoredRun, options: Options) -> Frontier:
+def _frontier(run: StoredRun, options: Options, aside: bool) -> Frontier:
     return frontier(run, options.method or "specdecpp", options.against, options.best)
 
 
-def _multi_draft(run: StoredRun, options: Options) -> MultiDraft:
+def _multi_draft(run: StoredRun, options: Options, aside: bool) -> MultiDraft:
     drafts = whole_numbers("--drafts", options.drafts or "2,3")
     texts = texts_to_read(run, options.method)
-    with progress("reading texts", len(texts), options.aside) as advance:
+    with progress("reading texts", len(texts), aside) as advance:
         return multi_draft(run, texts, drafts, advance)
 
 
-def _complementarity(run: StoredRun, options: Options) -> Complementarity:
+def _complementarity(run: StoredRun, options: Options, aside: bool) -> Complementarity:
     draft = StoredRun(options.draft) if options.draft else None
-    return complementarity(run, options.method, draft, options.allow_mismatch)
+    return complementarity(run, options.method, draft, options.allow_mismatch or [])
 
 
-def _counterfactual(run: StoredRun, options: Options) -> Counterfactual:
-    how = options.states, options.seed, options.batch, options.folder, options.aside
-    return counterfactual.carry_out(run, options.method, *how)
+def _counterfactual(run: StoredRun, options: Options, aside: bool) -> Counterfactual:
+    amounts = options.states or STATES, options.seed or SEED, options.batch or BATCH
+    return counterfactual.carry_out(run, options.method, *amounts, options.folder, aside)
 
 
 KINDS = {
     "rejections": Kind(_rejections, lambda figures: rejections_view(*figures)),
-    "acceptance": Kind(lambda run, options: acceptance(run, options.method), acceptance_view),
+    "acceptance": Kind(lambda run, options, aside: acceptance(run, options.method), acceptance_view),
     "frontier": Kind(_frontier, frontier_view),
-    "collaboration": Kind(lambda run, options: collaboration(run), collaboration_view),
+    "collaboration": Kind(lambda run, options, aside: collaboration(run), collaboration_view),
     "multi-draft": Kind(_multi_draft, multidraft_view),
     "complementarity": Kind(_complementarity, complementarity_view, cells.complementarity),
     "counterfactual": Kind(_counterfactual, counterfactual_view, cells.counterfactual),

@@ -1,14 +1,23 @@
 """The command that analyses one run."""
 
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from specbench.cli.options import AllowCodeExecution, AllowMismatch, AllowPickle, TrustRemoteCode, user_errors
-from specbench.cli.parse import check_out
+from specbench.cli.options import (
+    AllowCodeExecution,
+    AllowMismatch,
+    AllowPickle,
+    TrustRemoteCode,
+    check_out,
+    user_errors,
+    with_groups,
+)
 from specbench.config import UserError
+from specbench.permissions import permitted
 
 
 class Analysis(str, Enum):
@@ -21,69 +30,61 @@ class Analysis(str, Enum):
     counterfactual = "counterfactual"
 
 
-class Printed(str, Enum):
-    table = "table"
-    md = "md"
-    csv = "csv"
-    json = "json"
-
-
-TABLES = (Analysis.complementarity, Analysis.counterfactual)  # their figures are a table of a paper
+Printed = Enum("Printed", {"table": "table", "md": "md", "csv": "csv", "json": "json"}, type=str)
 # The options that belong to some analyses only.
-OWN = {
-    "against": (Analysis.frontier,),
-    "best": (Analysis.frontier,),
-    "drafts": (Analysis.multi_draft,),
-    "draft": (Analysis.complementarity,),
-    "allow_mismatch": (Analysis.complementarity,),
-    "states": (Analysis.counterfactual,),
-    "seed": (Analysis.counterfactual,),
-    "batch": (Analysis.counterfactual,),
-    "folder": (Analysis.counterfactual,),
-    "out": TABLES,
+OWNED = {
+    Analysis.frontier: ("against", "best"),
+    Analysis.multi_draft: ("drafts",),
+    Analysis.complementarity: ("draft", "allow_mismatch", "out"),
+    Analysis.counterfactual: ("states", "seed", "batch", "folder", "out"),
 }
+TABLES = [analysis for analysis, names in OWNED.items() if "out" in names]  # their figures are a table of a paper
 STATES, SEED, BATCH = 200, 0, 10  # of a counterfactual
 
 
-def analyze(
-    what: Annotated[Analysis, typer.Argument(help="the analysis")],
-    run: Annotated[Path, typer.Argument(help="a run folder")],
+@dataclass(frozen=True)
+class Options:
+    """What the user asked of an analysis; each kind reads the options that belong to it, and None is the default."""
+
     method: Annotated[
         str | None,
-        typer.Option(help="a method of the run; default: one that has what the analysis needs (frontier: specdecpp)"),
-    ] = None,
+        Option(help="a method of the run; default: one that has what the analysis needs (frontier: specdecpp)"),
+    ] = None
     against: Annotated[
         str | None,
-        typer.Option(
-            help="frontier: the method whose variants are the other curve; default: the one with variants by γ"
-        ),
-    ] = None,
+        Option(help="frontier: the method whose variants are the other curve; default: the one with variants by γ"),
+    ] = None
     best: Annotated[
-        str | None, typer.Option(help="frontier: the method that gains are counted from, such as sps-eos[gamma=4]")
-    ] = None,
-    drafts: Annotated[str | None, typer.Option(help="multi-draft: numbers of drafts of a token; default: 2,3")] = None,
+        str | None, Option(help="frontier: the method that gains are counted from, such as sps-eos[gamma=4]")
+    ] = None
+    drafts: Annotated[str | None, Option(help="multi-draft: numbers of drafts of a token; default: 2,3")] = None
     draft: Annotated[
-        Path | None, typer.Option(help="complementarity: a run in which the draft decodes alone; default: this one")
-    ] = None,
-    allow_mismatch: AllowMismatch = None,
+        Path | None, Option(help="complementarity: a run in which the draft decodes alone; default: this one")
+    ] = None
+    allow_mismatch: AllowMismatch = None
     states: Annotated[
-        int | None, typer.Option(min=1, help=f"counterfactual: how many mismatches to play; default: {STATES}")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help=f"counterfactual: seed by which they are drawn; default: {SEED}")
-    ] = None,
+        int | None, Option(min=1, help=f"counterfactual: how many mismatches to play; default: {STATES}")
+    ] = None
+    seed: Annotated[int | None, Option(help=f"counterfactual: seed by which they are drawn; default: {SEED}")] = None
     batch: Annotated[
-        int | None, typer.Option(min=1, help=f"counterfactual: mismatches between two saves; default: {BATCH}")
-    ] = None,
+        int | None, Option(min=1, help=f"counterfactual: mismatches between two saves; default: {BATCH}")
+    ] = None
     folder: Annotated[
-        Path | None,
-        typer.Option(help="counterfactual: folder of what was played; default: counterfactual-METHOD in RUN"),
-    ] = None,
+        Path | None, Option(help="counterfactual: folder of what was played; default: counterfactual-METHOD in RUN")
+    ] = None
+
+
+@with_groups
+def analyze(
+    what: Annotated[Analysis, Argument(help="the analysis")],
+    run: Annotated[Path, Argument(help="a run folder")],
+    *,
+    options: Options,
     out: Annotated[
-        Path | None, typer.Option(help="complementarity, counterfactual: a CSV file for `specbench tables`")
+        Path | None, Option(help="complementarity, counterfactual: a CSV file for `specbench tables`")
     ] = None,
     format: Annotated[
-        Printed, typer.Option(help="how to print it; md: complementarity and counterfactual only")
+        Printed, Option(help="how to print it; md: complementarity and counterfactual only")
     ] = Printed.table,
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
@@ -119,35 +120,29 @@ def analyze(
 
     `specbench analyze counterfactual runs/one --states 200`
     """
-    from specbench.permissions import permitted
-
-    options: dict[str, Any] = {"against": against, "best": best, "drafts": drafts, "draft": draft, "folder": folder}
-    options |= {"states": states, "seed": seed, "batch": batch, "allow_mismatch": allow_mismatch}
     with user_errors(), permitted(trust_remote_code, allow_pickle, allow_code_execution):
-        _check(what, format, options | {"out": out}, method)
-        from specbench.cli.analyses import KINDS, Options
+        _check(what, format, options, out)
+        from specbench.cli.analyses import KINDS
         from specbench.papers.cells import write_cells
         from specbench.report.finding import show
         from specbench.results.stored import StoredRun
 
         check_out(out)
         stored, kind = StoredRun(run), KINDS[what.value]
-        options |= {"states": states or STATES, "seed": seed or SEED, "batch": batch or BATCH}
-        options |= {"allow_mismatch": allow_mismatch or [], "aside": format is not Printed.table}
-        figures = kind.figures(stored, Options(method, **options))
+        figures = kind.figures(stored, options, format is not Printed.table)
         show(kind.view(figures), format.value)
         if out and kind.cells:
             write_cells(out, kind.cells(stored, figures))
 
 
-def _check(what: Analysis, format: Printed, options: dict[str, Any], method: str | None) -> None:
+def _check(what: Analysis, format: Printed, options: Options, out: Path | None) -> None:
     """Raise UserError for an option that the analysis does not have."""
-    for name, value in options.items():
-        if value not in (None, []) and what not in OWN[name]:
-            owners = " and ".join(f"`analyze {owner.value}`" for owner in OWN[name])
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option} belongs to {owners}; leave it out of `analyze {what.value}`")
-    if what is Analysis.collaboration and method is not None:
+    for name, value in (vars(options) | {"out": out}).items():
+        owners = [analysis for analysis, names in OWNED.items() if name in names]
+        if value not in (None, []) and owners and what not in owners:
+            named = " and ".join(f"`analyze {owner.value}`" for owner in owners)
+            raise UserError(f"--{name.replace('_', '-')} belongs to {named}; leave it out of `analyze {what.value}`")
+    if what is Analysis.collaboration and options.method is not None:
         raise UserError("`analyze collaboration` is of all methods of the family; leave out --method")
     if format is Printed.md and what not in TABLES:
         raise UserError(f"`analyze {what.value}` prints table, csv or json; choose one of them")

@@ -4,41 +4,43 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from specbench.cli.options import (
     AllowEntryPoint,
-    DataDir,
     Device,
     Dtype,
     Machine,
     Pair,
-    Set,
+    Place,
+    Prompts,
+    check_out,
     known,
     user_errors,
     with_groups,
 )
 from specbench.config import UserError
+from specbench.permissions import permitted
+from specbench.plan import resolve_plan
 
 
 def bench(
     pair: Pair = "pocket",
     runtime: Annotated[
-        list[str] | None,
-        typer.Option(help="eager, static, graph or openvino; may be repeated; default: all that work here"),
+        list[str] | None, Option(help="eager, static, graph or openvino; may be repeated; default: all that work here")
     ] = None,
-    documents: Annotated[int, typer.Option(min=2, help="documents of each task; with --shapes, random prompts")] = 10,
-    gamma: Annotated[int, typer.Option(min=1, help="draft length")] = 4,
+    documents: Annotated[int, Option(min=2, help="documents of each task; with --shapes, random prompts")] = 10,
+    gamma: Annotated[int, Option(min=1, help="draft length")] = 4,
     shapes: Annotated[
-        str | None,
-        typer.Option(help="SYNTHETIC: random weights in the shape of 160m-1b or 1b-8b (or tiny), without a pair"),
+        str | None, Option(help="SYNTHETIC: random weights in the shape of 160m-1b or 1b-8b (or tiny), without a pair")
     ] = None,
     force_acceptance: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="SYNTHETIC: with --shapes, each drafted token passes with this probability"),
+        Option(min=0, max=1, help="SYNTHETIC: with --shapes, each drafted token passes with this probability"),
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
-    out: Annotated[Path | None, typer.Option(help="also write the figures to this JSON file")] = None,
+    out: Annotated[Path | None, Option(help="also write the figures to this JSON file")] = None,
 ) -> None:
     """Compare the engine's runtimes with each other and with other engines, interleaved in one process.
 
@@ -72,20 +74,15 @@ def bench(
 @with_groups
 def audit(
     *,
-    pair: Pair = "pocket",
+    prompts: Prompts,
     method: Annotated[
-        list[str] | None,
-        typer.Option(help="a method by name, or a YAML file; default: all", autocompletion=known("methods")),
+        list[str] | None, Option(help="a method by name, or a YAML file; default: all", autocompletion=known("methods"))
     ] = None,
-    suite: Annotated[
-        str | None, typer.Option(help="the suite of the prompts; default: pocket for the bundled pair, else smoke")
-    ] = None,
-    documents: Annotated[int, typer.Option(min=1, help="documents of each task")] = 3,
-    length: Annotated[int, typer.Option(min=4, help="tokens of each greedy text")] = 96,
-    draws: Annotated[int, typer.Option(min=1, help="sampled texts of each document, of a few tokens")] = 25,
-    set_: Set = None,
+    documents: Annotated[int, Option(min=1, help="documents of each task")] = 3,
+    length: Annotated[int, Option(min=4, help="tokens of each greedy text")] = 96,
+    draws: Annotated[int, Option(min=1, help="sampled texts of each document, of a few tokens")] = 25,
     machine: Machine,
-    out: Annotated[Path | None, typer.Option(help="also write the findings to this JSON file")] = None,
+    out: Annotated[Path | None, Option(help="also write the findings to this JSON file")] = None,
     allow_entry_point: AllowEntryPoint = None,
 ) -> None:
     """Test whether methods are lossless on this pair and machine. Exit code 1 if one that should be is not.
@@ -100,24 +97,14 @@ def audit(
     `specbench audit --runtime static`
     """
     from specbench import config
-    from specbench.permissions import permitted
-    from specbench.plan import resolve_plan
     from specbench.report.finding import show
     from specbench.report.views.audit import view
     from specbench.studies import audit as audit_study
 
-    with user_errors(), permitted(entry_points=allow_entry_point, assignments=set_):
-        plan = resolve_plan(
-            method or config.names("methods"),
-            suite or ("pocket" if pair == "pocket" else "smoke"),
-            pair,
-            set_ or [],
-            None,
-            documents,
-            **machine.of_plan(),
-        )
-        if out and not out.absolute().parent.is_dir():
-            raise UserError(f"there is no folder {out.parent}; make it, or choose another --out")
+    with user_errors(), permitted(entry_points=allow_entry_point, assignments=prompts.set_):
+        wanted = prompts.of_plan() | machine.of_plan()
+        plan = resolve_plan(method or config.names("methods"), baseline=None, limit=documents, **wanted)
+        check_out(out)
         findings, audited = audit_study.carry_out(plan, length, draws, named=bool(method))
         show(view(findings))
         if out:
@@ -125,13 +112,13 @@ def audit(
         raise typer.Exit(int(any(finding.verdict == "defect" for finding in findings)))
 
 
+@with_groups
 def doctor(
-    pair: Annotated[str | None, typer.Option(help="also look at this pair", autocompletion=known("pairs"))] = None,
-    suite: Annotated[str | None, typer.Option(help="also look at a suite", autocompletion=known("suites"))] = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    data_dir: DataDir = None,
-    json: Annotated[bool, typer.Option("--json", help="print the findings as JSON and nothing else")] = False,
+    *,
+    pair: Annotated[str | None, Option(help="also look at this pair", autocompletion=known("pairs"))] = None,
+    suite: Annotated[str | None, Option(help="also look at a suite", autocompletion=known("suites"))] = None,
+    place: Place,
+    json: Annotated[bool, Option("--json", help="print the findings as JSON and nothing else")] = False,
 ) -> None:
     """Find what would make the figures of this machine, a pair or a suite wrong. Exit code 1 on an error.
 
@@ -142,4 +129,4 @@ def doctor(
     from specbench.studies import doctor as module
 
     with user_errors():
-        raise typer.Exit(module.main(pair, suite, device, dtype, data_dir, json))
+        raise typer.Exit(module.main(pair, suite, place.device, place.dtype, place.data_dir, json))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from specbench.cli.options import DataDir, folder, known, user_errors
 
@@ -11,20 +11,20 @@ from specbench.cli.options import DataDir, folder, known, user_errors
 def build_datastore(
     corpus: Annotated[
         list[str],
-        typer.Option(
+        Option(
             metavar="FILE|TASK:SPLIT",
             help='JSON Lines with a field "text", a .txt file (its paragraphs are documents), or documents of a task '
             "with their answers (never those that it evaluates); may be repeated",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="folder to make")],
+    out: Annotated[Path, Option(help="folder to make")],
     pair: Annotated[
-        str | None, typer.Option(help="the pair whose tokens to use; default: pocket", autocompletion=known("pairs"))
+        str | None, Option(help="the pair whose tokens to use; default: pocket", autocompletion=known("pairs"))
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(metavar="NAME_OR_PATH", help="instead of a pair: use the tokens of this model")
+        str | None, Option(metavar="NAME_OR_PATH", help="instead of a pair: use the tokens of this model")
     ] = None,
-    documents: Annotated[int | None, typer.Option(min=1, help="documents of each corpus; default: all")] = None,
+    documents: Annotated[int | None, Option(min=1, help="documents of each corpus; default: all")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Build a datastore, in which the method `rest` looks up continuations of a text.

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from specbench.cli.options import Allowed, Decoding, Machine, RunOut, Suite, known, user_errors, with_groups
 from specbench.config import UserError
+from specbench.plan import resolve_plan
 
 STOPPED = 130  # the exit code of a run that the user stopped
 
@@ -18,25 +20,23 @@ def run(
     *,
     method: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="a method by name, or a YAML file; may be repeated; default: those of the suite",
             autocompletion=known("methods"),
         ),
     ] = None,
-    suite: Annotated[
-        str | None, typer.Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))
-    ] = None,
+    suite: Annotated[str | None, Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))] = None,
     decoding: Decoding,
     baseline: Annotated[
-        str, typer.Option(help="the method that speedups are against, none, or each (every method has its own)")
+        str, Option(help="the method that speedups are against, none, or each (every method has its own)")
     ] = "each",
     machine: Machine,
     out: RunOut = None,
-    resume: Annotated[Path | None, typer.Option(help="go on with an unfinished run")] = None,
-    apply_chat_template: Annotated[bool, typer.Option(help="wrap prompts in the tokenizer's chat template")] = False,
+    resume: Annotated[Path | None, Option(help="go on with an unfinished run")] = None,
+    apply_chat_template: Annotated[bool, Option(help="wrap prompts in the tokenizer's chat template")] = False,
     allowed: Allowed,
     share_prefix: Annotated[
-        bool, typer.Option(help="read the common beginning of a task's prompts, such as few-shot examples, only once")
+        bool, Option(help="read the common beginning of a task's prompts, such as few-shot examples, only once")
     ] = True,
 ) -> None:
     """Decode a suite with one or more methods, time every forward, score the texts, and print a table.
@@ -56,7 +56,6 @@ def run(
     Permissions to run other code (of models, in pickles, generated programs, your own functions) are never taken from a
     run or a file: give them again when you resume a run.
     """
-    from specbench.plan import resolve_plan
     from specbench.report import comparison
     from specbench.run import command
 
@@ -84,8 +83,8 @@ def run(
 @with_groups
 def sweep(
     *,
-    method: Annotated[str, typer.Option(help="a method by name, or a YAML file", autocompletion=known("methods"))],
-    param: Annotated[list[str], typer.Option(metavar="KEY=V1,V2,…", help="a setting and its values; may be repeated")],
+    method: Annotated[str, Option(help="a method by name, or a YAML file", autocompletion=known("methods"))],
+    param: Annotated[list[str], Option(metavar="KEY=V1,V2,…", help="a setting and its values; may be repeated")],
     suite: Suite,
     decoding: Decoding,
     machine: Machine,
@@ -98,7 +97,6 @@ def sweep(
 
     `specbench sweep --method csd --param gamma=4,8 --param gate_threshold=0.01,0.1 --suite math --limit 50`
     """
-    from specbench.plan import resolve_plan
     from specbench.report import comparison
     from specbench.run import command
 

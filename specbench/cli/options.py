@@ -8,38 +8,25 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from specbench import config
 from specbench.base.console import PlainConsole, plain
 from specbench.config import UserError
+from specbench.permissions import permitted
 
-
-class Format(str, Enum):
-    table = "table"
-    csv = "csv"
-    md = "md"
-    latex = "latex"
-    json = "json"
-    parquet = "parquet"
-
-
-class Plain(str, Enum):
-    """Formats of everything but tables of methods."""
-
-    table = "table"
-    csv = "csv"
-    json = "json"
-
-
-class By(str, Enum):
-    task = "task"
-    method = "method"
-    pair = "pair"
-    depth = "depth"
+Number = TypeVar("Number", int, float)
+Format = Enum(
+    "Format",
+    {"table": "table", "csv": "csv", "md": "md", "latex": "latex", "json": "json", "parquet": "parquet"},
+    type=str,
+)
+Plain = Enum("Plain", {"table": "table", "csv": "csv", "json": "json"}, type=str)  # of all but tables of methods
+By = Enum("By", {"task": "task", "method": "method", "pair": "pair", "depth": "depth"}, type=str)
 
 
 def known(kind: str) -> Callable[[str], list[str]]:
@@ -65,51 +52,41 @@ def user_errors() -> Iterator[None]:
 
 Pair = Annotated[
     str,
-    typer.Option(
+    Option(
         help="a pair by name, a YAML file, or target=NAME_OR_PATH,draft=NAME_OR_PATH", autocompletion=known("pairs")
     ),
 ]
-Suite = Annotated[str, typer.Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="METHOD.KEY=VALUE", help="change a method's setting")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, or spread (the target over all GPUs)")]
-Dtype = Annotated[str, typer.Option(help="auto (float32 on a CPU, the pair's own on a GPU), float64, bfloat16, …")]
+Suite = Annotated[str, Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))]
+Set = Annotated[list[str] | None, Option("--set", metavar="METHOD.KEY=VALUE", help="change a method's setting")]
+Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:1, or spread (the target over all GPUs)")]
+Dtype = Annotated[str, Option(help="auto (float32 on a CPU, the pair's own on a GPU), float64, bfloat16, …")]
 Runtime = Annotated[
     str,
-    typer.Option(
+    Option(
         help="how forwards are computed: eager (transformers' own), static, graph (a GPU), openvino (a CPU) or auto",
         autocompletion=lambda incomplete: [name for name in config.RUNTIMES if name.startswith(incomplete)],
     ),
 ]
-DataDir = Annotated[Path | None, typer.Option(help="folder of DATA_SPLIT.jsonl files that replace the hub's data sets")]
-Runs = Annotated[list[Path], typer.Argument(help="run folders", show_default=False)]
+DataDir = Annotated[Path | None, Option(help="folder of DATA_SPLIT.jsonl files that replace the hub's data sets")]
+Runs = Annotated[list[Path], Argument(help="run folders", show_default=False)]
 AllowMismatch = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FIELD", help="compare runs that differ in this; the caption says so"),
+    list[str] | None, Option(metavar="FIELD", help="compare runs that differ in this; the caption says so")
 ]
-FormatOption = Annotated[Format, typer.Option(help="how to print the table")]
-Limit = Annotated[int | None, typer.Option(min=1, help="documents of each task; default: all")]
-Split = Annotated[
-    str | None, typer.Option(help="documents other than those that the tasks evaluate, such as validation")
-]
-Repeats = Annotated[int, typer.Option(min=1, help="times to decode every document")]
-Seed = Annotated[int, typer.Option(help="for sampling, shuffling and few-shot examples")]
+FormatOption = Annotated[Format, Option(help="how to print the table")]
+Limit = Annotated[int | None, Option(min=1, help="documents of each task; default: all")]
+Split = Annotated[str | None, Option(help="documents other than those that the tasks evaluate, such as validation")]
+Repeats = Annotated[int, Option(min=1, help="times to decode every document")]
+Seed = Annotated[int, Option(help="for sampling, shuffling and few-shot examples")]
 TrustRemoteCode = Annotated[
-    bool,
-    typer.Option(
-        "--trust-remote-code",
-        help="let models run their own code; needed again for a run that began with it",
-    ),
+    bool, Option("--trust-remote-code", help="let models run their own code; needed again for a run that began with it")
 ]
 AllowPickle = Annotated[
     bool,
-    typer.Option(
-        "--allow-pickle",
-        help="load weights that are not safetensors; needed again for a run that began with it",
-    ),
+    Option("--allow-pickle", help="load weights that are not safetensors; needed again for a run that began with it"),
 ]
 AllowCodeExecution = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--allow-code-execution",
         help="score tasks by running the programs that models wrote; the bundled pair on bundled tasks needs it only "
         "if they cannot be isolated",
@@ -121,18 +98,47 @@ AllowLeak = Annotated[
 ]
 AllowEntryPoint = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         metavar="MODULE:FUNCTION",
         help="allow this function (or FILE.py:FUNCTION), which a YAML file or a run names; --set allows its own",
     ),
 ]
-RunOut = Annotated[Path | None, typer.Option(help="run folder to make; default: a new one in runs/")]
-
-
+RunOut = Annotated[Path | None, Option(help="run folder to make; default: a new one in runs/")]
+CellsOut = Annotated[Path | None, Option(help="a CSV file for `specbench tables`")]
+PromptSuite = Annotated[
+    str | None,
+    Option(help="whose prompts; default: pocket for the bundled pair, else smoke", autocompletion=known("suites")),
+]
 # Without a value, the suite's is taken.
-Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: the suite's, which is 0 for most")]
-TopP = Annotated[float | None, typer.Option(help="1 is off; default: the suite's, which is 1 for most")]
-TopK = Annotated[int | None, typer.Option(help="0 is off; default: the suite's, which is 0 for most")]
+Temperature = Annotated[float | None, Option(help="0 is greedy; default: the suite's, which is 0 for most")]
+TopP = Annotated[float | None, Option(help="1 is off; default: the suite's, which is 1 for most")]
+TopK = Annotated[int | None, Option(help="0 is off; default: the suite's, which is 0 for most")]
+
+
+def numbers(option: str, text: str | None) -> list[float]:
+    """`0.3,0.5` as numbers; none where the option is not given. Raises UserError for what is no number."""
+    return _split(option, text, float, "numbers")
+
+
+def whole_numbers(option: str, text: str | None) -> list[int]:
+    """`1,2,4` as whole numbers; none where the option is not given. Raises UserError for what is no whole number."""
+    return _split(option, text, int, "whole numbers")
+
+
+def _split(option: str, text: str | None, kind: Callable[[str], Number], words: str) -> list[Number]:
+    values = []
+    for part in text.split(",") if text is not None else []:
+        try:
+            values.append(kind(part))
+        except ValueError:
+            raise UserError(f"{option} {text}: write {words} with commas between them, not {part!r}") from None
+    return values
+
+
+def check_out(out: Path | None) -> None:
+    """Raise UserError if the folder of a file to write does not exist."""
+    if out and not out.absolute().parent.is_dir():
+        raise UserError(f"there is no folder {out.parent}; make it, or choose another --out")
 
 
 def folder(data_dir: Path | None) -> str | None:
@@ -161,17 +167,46 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Prompts:
+    """Options of the prompts, for commands that make no run."""
+
+    pair: Pair = "pocket"
+    suite: PromptSuite = None
+    set_: Set = None
+
+    def of_plan(self) -> dict[str, Any]:
+        """As arguments of `resolve_plan`."""
+        values = dict(vars(self))
+        suite = self.suite or ("pocket" if self.pair == "pocket" else "smoke")
+        return values | {"assignments": values.pop("set_") or [], "suite": suite}
+
+
+@dataclass(frozen=True)
+class Draws(Prompts):
+    """The same, with how texts are drawn."""
+
+    temperature: Temperature = None
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class Place:
     """Options of where it is computed, and from which data."""
 
     device: Device = "auto"
     dtype: Dtype = "auto"
-    runtime: Runtime = "eager"
     data_dir: DataDir = None
 
     def of_plan(self) -> dict[str, Any]:
         """As arguments of `resolve_plan`."""
         return vars(self) | {"data_dir": folder(self.data_dir)}
+
+
+@dataclass(frozen=True)
+class Machine(Place):
+    """The same, with how forwards are computed."""
+
+    runtime: Runtime = "eager"
 
 
 @dataclass(frozen=True)
@@ -190,8 +225,6 @@ class Allowed:
 
     def permitted(self, assignments: Sequence[str]) -> AbstractContextManager[None]:
         """The permissions in force within a command; see `permissions.permitted`."""
-        from specbench.permissions import permitted
-
         return permitted(
             self.trust_remote_code,
             self.allow_pickle,
@@ -203,7 +236,7 @@ class Allowed:
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take groups of options: Typer sees each field of such a dataclass as a parameter of its own."""
+    """Let a command take groups of options: Typer sees each field of such a dataclass as a separate parameter."""
     parameters = inspect.signature(command).parameters.values()
     groups: dict[str, Any] = {p.name: p.annotation for p in parameters if is_dataclass(p.annotation)}
 

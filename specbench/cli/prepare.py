@@ -1,57 +1,58 @@
 """Commands that prepare a measurement: calibrate, train, merge and import."""
 
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
+from specbench.base.console import say
 from specbench.cli.options import (
     AllowCodeExecution,
-    DataDir,
-    Device,
-    Dtype,
     Pair,
+    Place,
     RunOut,
     Set,
-    folder,
     known,
     user_errors,
+    with_groups,
 )
 from specbench.config import UserError
+from specbench.permissions import permitted
+
+Tool = Enum(
+    "Tool",
+    {"spec_bench": "spec-bench", "vllm": "vllm", "specdecpp_head": "specdecpp-head", "eagle3_head": "eagle3-head"},
+    type=str,
+)
+CalibrationSuite = Annotated[
+    str | None,
+    Option(help="the suite of the calibration documents: a name, or a YAML file", autocompletion=known("suites")),
+]
 
 
-class Tool(str, Enum):
-    spec_bench = "spec-bench"
-    vllm = "vllm"
-    specdecpp_head = "specdecpp-head"
-    eagle3_head = "eagle3-head"
+@dataclass(frozen=True)
+class Calibration:
+    """Options that the calibration takes as they are."""
 
-
-def calibrate(
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            help="the suite of the calibration documents: a name, or a YAML file", autocompletion=known("suites")
-        ),
-    ] = None,
-    corpus: Annotated[Path | None, typer.Option(help='instead of a suite: JSON Lines with a field "text"')] = None,
-    pair: Pair = "pocket",
-    method: Annotated[str, typer.Option(help="csd, or a YAML file based on it")] = "csd",
-    documents: Annotated[int, typer.Option(min=1, help="calibration documents of each task, or texts")] = 2000,
-    temperature: Annotated[float, typer.Option(help="of the speculative sampling that is watched")] = 1.0,
-    seed: Annotated[int, typer.Option(help="of sampling and of generated documents")] = 0,
-    set_: Set = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    data_dir: DataDir = None,
+    suite: CalibrationSuite = None
+    corpus: Annotated[Path | None, Option(help='instead of a suite: JSON Lines with a field "text"')] = None
+    pair: Pair = "pocket"
+    method: Annotated[str, Option(help="csd, or a YAML file based on it")] = "csd"
+    documents: Annotated[int, Option(min=1, help="calibration documents of each task, or texts")] = 2000
+    temperature: Annotated[float, Option(help="of the speculative sampling that is watched")] = 1.0
+    seed: Annotated[int, Option(help="of sampling and of generated documents")] = 0
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="FILE.parquet for all tasks together, or a folder: a file for each task; default: memory-PAIR-SUITE/"
         ),
-    ] = None,
-) -> None:
+    ] = None
+
+
+@with_groups
+def calibrate(*, options: Calibration, set_: Set = None, place: Place) -> None:
     """Fill CSD's correction memory from calibration documents (never test ones), by plain speculative sampling.
 
     In a folder, each task has a file with its own counts; other tasks use `universal.parquet`, the sum of all.
@@ -65,64 +66,45 @@ def calibrate(
     from specbench.training import csd
 
     with user_errors():
-        csd.calibrate(
-            suite=suite,
-            corpus=corpus,
-            pair=pair,
-            method=method,
-            assignments=set_ or [],
-            documents=documents,
-            temperature=temperature,
-            seed=seed,
-            device=device,
-            dtype=dtype,
-            data_dir=folder(data_dir),
-            out=out,
-        )
+        csd.calibrate(assignments=set_ or [], **vars(options), **place.of_plan())
 
 
+@with_groups
 def train(
-    method: Annotated[str, typer.Option(help="judge, specdecpp, eagle3, vocabtrim, cospec, or a YAML based on one")],
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            help="the suite of the calibration documents: a name, or a YAML file", autocompletion=known("suites")
-        ),
-    ] = None,
+    *,
+    method: Annotated[str, Option(help="judge, specdecpp, eagle3, vocabtrim, cospec, or a YAML based on one")],
+    suite: CalibrationSuite = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(metavar="TASK:SPLIT", help="instead of a suite: these documents, never those a task evaluates"),
+        Option(metavar="TASK:SPLIT", help="instead of a suite: these documents, never those a task evaluates"),
     ] = None,
     pair: Pair = "pocket",
-    documents: Annotated[int, typer.Option(min=1, help="documents of each task")] = 50,
-    seed: Annotated[int, typer.Option(help="of everything that is drawn at random")] = 0,
+    documents: Annotated[int, Option(min=1, help="documents of each task")] = 50,
+    seed: Annotated[int, Option(help="of everything that is drawn at random")] = 0,
     set_: Set = None,
     recipe: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="KEY=VALUE", help="specdecpp, eagle3, cospec: change a setting of its recipe (suites/training/)"
         ),
     ] = None,
     grid: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=V1,V2,…", help="specdecpp: a head for every combination, in the folder --out"),
+        Option(metavar="KEY=V1,V2,…", help="specdecpp: a head for every combination, in the folder --out"),
     ] = None,
-    stage: Annotated[str | None, typer.Option(help="cospec: sft (warm-up, the default) or rl (reinforcement)")] = None,
+    stage: Annotated[str | None, Option(help="cospec: sft (warm-up, the default) or rl (reinforcement)")] = None,
     judge: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="rollout|MODEL",
             help="cospec, sft: what labels mismatches; rollout (the default) decodes both branches to their ends",
         ),
     ] = None,
     warm_up: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="cospec, rl: the file of sft; none: begin by rejecting all"),
+        Path | None, Option(metavar="FILE", help="cospec, rl: the file of sft; none: begin by rejecting all")
     ] = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    data_dir: DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="head file to write; default: METHOD-PAIR.safetensors")] = None,
+    place: Place,
+    out: Annotated[Path | None, Option(help="head file to write; default: METHOD-PAIR.safetensors")] = None,
     allow_code_execution: AllowCodeExecution = False,
 ) -> None:
     """Train a method's head on calibration documents (never test ones). A stopped training goes on if called again.
@@ -142,7 +124,6 @@ def train(
     `specbench train --method cospec --stage rl --warm-up sft.safetensors --data pocket_gsm8k:calibration --recipe
     updates=10 --recipe prompts=16 --recipe group=8`
     """
-    from specbench.permissions import permitted
     from specbench.training import train as module
 
     with user_errors(), permitted(allow_code_execution=allow_code_execution):
@@ -153,9 +134,7 @@ def train(
             documents=documents,
             seed=seed,
             assignments=set_ or [],
-            device=device,
-            dtype=dtype,
-            data_dir=folder(data_dir),
+            **place.of_plan(),
             out=out,
             data=data or [],
             recipe=recipe or [],
@@ -167,9 +146,9 @@ def train(
 
 
 def merge(
-    sources: Annotated[list[Path], typer.Argument(help="memory files, or run folders", show_default=False)],
-    out: Annotated[Path, typer.Option(help="memory file to write")],
-    method: Annotated[str | None, typer.Option(help="the method to take, if a run folder has several")] = None,
+    sources: Annotated[list[Path], Argument(help="memory files, or run folders", show_default=False)],
+    out: Annotated[Path, Option(help="memory file to write")],
+    method: Annotated[str | None, Option(help="the method to take, if a run folder has several")] = None,
 ) -> None:
     """Add up CSD's memories of several runs: files of counts, and rejections in run folders.
 
@@ -184,18 +163,17 @@ def merge(
 
 
 def import_(
-    tool: Annotated[Tool, typer.Argument(help="the tool that wrote the files")],
+    tool: Annotated[Tool, Argument(help="the tool that wrote the files")],
     files: Annotated[
         list[Path],
-        typer.Argument(help="a file for each method; for a head, the folder of its checkpoint", show_default=False),
+        Argument(help="a file for each method; for a head, the folder of its checkpoint", show_default=False),
     ],
-    baseline: Annotated[Path | None, typer.Option(help="the tool's file of plain decoding: vanilla")] = None,
-    method: Annotated[str | None, typer.Option(help="the name of the method of a single file")] = None,
+    baseline: Annotated[Path | None, Option(help="the tool's file of plain decoding: vanilla")] = None,
+    method: Annotated[str | None, Option(help="the name of the method of a single file")] = None,
     pair: Annotated[
-        str | None,
-        typer.Option(help="the name of the pair of models; default: the tool's. For a head: its pair"),
+        str | None, Option(help="the name of the pair of models; default: the tool's. For a head: its pair")
     ] = None,
-    by_category: Annotated[bool, typer.Option("--by-category", help="Spec-Bench: each category is a task")] = False,
+    by_category: Annotated[bool, Option("--by-category", help="Spec-Bench: each category is a task")] = False,
     out: RunOut = None,
 ) -> None:
     """Turn another tool's figures into a run folder, so that `compare` puts them under the same definitions.
@@ -210,7 +188,6 @@ def import_(
 
     `specbench import eagle3-head EAGLE3-LLaMA3.1-Instruct-8B --pair llama-3.1-8b-3.2-1b --out head.safetensors`
     """
-    from specbench.base.console import say
     from specbench.results import importers
     from specbench.training.eagle3 import released as eagle_head
     from specbench.training.specdecpp import released as acceptance_head

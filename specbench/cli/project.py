@@ -5,58 +5,49 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
+from specbench.base.console import console, progress, say
 from specbench.cli.options import (
     AllowCodeExecution,
     AllowEntryPoint,
     AllowPickle,
-    DataDir,
-    Device,
-    Dtype,
-    Pair,
+    Draws,
+    Place,
     Plain,
-    Seed,
-    Set,
     TrustRemoteCode,
-    folder,
+    check_out,
     known,
+    numbers,
     user_errors,
+    whole_numbers,
+    with_groups,
 )
-from specbench.cli.parse import check_out, numbers, whole_numbers
 from specbench.config import UserError
+from specbench.permissions import permitted
+from specbench.plan import resolve_plan
 
 
+@with_groups
 def profile(
-    run: Annotated[
-        Path | None, typer.Argument(help="a run folder to read, instead of running", show_default=False)
-    ] = None,
-    pair: Pair = "pocket",
-    suite: Annotated[
-        str | None,
-        typer.Option(help="default: pocket for the bundled pair, else smoke", autocompletion=known("suites")),
-    ] = None,
-    documents: Annotated[int, typer.Option(min=2, help="documents of each task")] = 20,
-    repeats: Annotated[int, typer.Option(min=1, help="how often to decode every document; the median counts")] = 5,
+    run: Annotated[Path | None, Argument(help="a run folder to read, instead of running", show_default=False)] = None,
+    *,
+    prompts: Draws,
+    documents: Annotated[int, Option(min=2, help="documents of each task")] = 20,
+    repeats: Annotated[int, Option(min=1, help="how often to decode every document; the median counts")] = 5,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            help="a method by name, or a YAML file; default: sps and specdecpp", autocompletion=known("methods")
-        ),
+        Option(help="a method by name, or a YAML file; default: sps and specdecpp", autocompletion=known("methods")),
     ] = None,
-    gamma: Annotated[str, typer.Option(help="draft lengths of methods with a fixed one; at least two")] = "2,4,8",
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy; default: the suite's")] = None,
-    seed: Seed = 0,
-    set_: Set = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    data_dir: DataDir = None,
+    gamma: Annotated[str, Option(help="draft lengths of methods with a fixed one; at least two")] = "2,4,8",
+    place: Place,
     runtime: Annotated[
-        list[str] | None, typer.Option(help="how forwards are computed; may be repeated: the runs are at the first")
+        list[str] | None, Option(help="how forwards are computed; may be repeated: the runs are at the first")
     ] = None,
     ceilings: Annotated[
-        bool, typer.Option("--ceilings", help="measure anew what the machine can do at best, and do nothing else")
+        bool, Option("--ceilings", help="measure anew what the machine can do at best, and do nothing else")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="JSON file to write; default: profile-PAIR.json")] = None,
+    out: Annotated[Path | None, Option(help="JSON file to write; default: profile-PAIR.json")] = None,
     allow_code_execution: AllowCodeExecution = False,
     allow_entry_point: AllowEntryPoint = None,
 ) -> None:
@@ -73,9 +64,6 @@ def profile(
 
     `specbench profile --ceilings`
     """
-    from specbench.base.console import say
-    from specbench.permissions import permitted
-    from specbench.plan import resolve_plan
     from specbench.report.finding import show
     from specbench.report.views.profile import view
     from specbench.report.views.roofline import view as ceilings_view
@@ -83,11 +71,11 @@ def profile(
     from specbench.studies import profile_pair
     from specbench.studies.ceilings import measure_ceilings
 
-    with user_errors(), permitted(False, False, allow_code_execution, allow_entry_point, set_):
+    with user_errors(), permitted(False, False, allow_code_execution, allow_entry_point, prompts.set_):
         if ceilings:
             if run:
                 raise UserError("--ceilings measures this machine, not a run; leave out the run folder")
-            show(ceilings_view(measure_ceilings(pair, device, dtype)))
+            show(ceilings_view(measure_ceilings(prompts.pair, place.device, place.dtype)))
             return
         if run:
             _check_profile(out)
@@ -95,24 +83,11 @@ def profile(
         else:
             gammas = whole_numbers("--gamma", gamma)
             study.check(gammas, runtime or ())
-            plan = resolve_plan(
-                method or study.METHODS,
-                suite or ("pocket" if pair == "pocket" else "smoke"),
-                pair,
-                set_ or [],
-                "vanilla",
-                documents,
-                repeats=repeats,
-                temperature=temperature,
-                seed=seed,
-                device=device,
-                dtype=dtype,
-                data_dir=folder(data_dir),
-                **({"runtime": runtime[0]} if runtime else {}),
-            )
+            wanted = prompts.of_plan() | place.of_plan() | ({"runtime": runtime[0]} if runtime else {})
+            plan = resolve_plan(method or study.METHODS, baseline="vanilla", limit=documents, repeats=repeats, **wanted)
             out = out or Path(f"profile-{plan.pair.name}.json")
             _check_profile(out)
-            named = method is not None or bool(set_)
+            named = method is not None or bool(prompts.set_)
             figures = study.carry_out(plan, gammas, runtime or (), named, out.with_suffix(""))
         if figures is None:
             raise typer.Exit(130)
@@ -128,26 +103,23 @@ def _check_profile(out: Path | None) -> None:
 
 
 def simulate(
-    run: Annotated[Path, typer.Argument(help="a run folder with drafts", show_default=False)],
-    method: Annotated[
-        str | None, typer.Option(help="whose rounds; default: the run's first method with drafts")
-    ] = None,
+    run: Annotated[Path, Argument(help="a run folder with drafts", show_default=False)],
+    method: Annotated[str | None, Option(help="whose rounds; default: the run's first method with drafts")] = None,
     forward_times: Annotated[
-        str | None,
-        typer.Option(help="a profile's FILE.json, or t_draft=SECONDS,t_target=SECONDS,…; default: as in the run"),
+        str | None, Option(help="a profile's FILE.json, or t_draft=SECONDS,t_target=SECONDS,…; default: as in the run")
     ] = None,
-    gamma: Annotated[str | None, typer.Option(help="draft lengths, such as 1,2,4,8")] = None,
+    gamma: Annotated[str | None, Option(help="draft lengths, such as 1,2,4,8")] = None,
     threshold: Annotated[
-        str | None, typer.Option(help="thresholds of the length policy that made the drafts, such as 0.3,0.5")
+        str | None, Option(help="thresholds of the length policy that made the drafts, such as 0.3,0.5")
     ] = None,
-    shortest: Annotated[int | None, typer.Option(min=1, help="with thresholds: no stop before so many tokens")] = None,
+    shortest: Annotated[int | None, Option(min=1, help="with thresholds: no stop before so many tokens")] = None,
     heads: Annotated[
-        Path | None, typer.Option(help="a folder of acceptance heads: the best threshold and speed of each")
+        Path | None, Option(help="a folder of acceptance heads: the best threshold and speed of each")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="with --heads: CSV file to write, in the form of results/published")
+        Path | None, Option(help="with --heads: CSV file to write, in the form of results/published")
     ] = None,
-    format: Annotated[Plain, typer.Option(help="how to print; csv and json have each task")] = Plain.table,
+    format: Annotated[Plain, Option(help="how to print; csv and json have each task")] = Plain.table,
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
 ) -> None:
@@ -165,8 +137,6 @@ def simulate(
     `specbench simulate runs/long --method specdecpp --heads heads --out table3.csv`
     """
     from specbench.analysis.simulate import simulate
-    from specbench.base.console import console, progress, say
-    from specbench.permissions import permitted
     from specbench.report.finding import show
     from specbench.report.views.simulate import heads_view, view
     from specbench.results.stored import StoredRun

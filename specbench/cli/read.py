@@ -8,35 +8,30 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from specbench import config
-from specbench.base.console import console
+from specbench.base.console import console, say
 from specbench.cli.options import (
     AllowCodeExecution,
     AllowMismatch,
     By,
-    DataDir,
-    Device,
-    Dtype,
     Format,
     FormatOption,
     Limit,
     Pair,
+    Place,
     Repeats,
     Runs,
     Seed,
     TrustRemoteCode,
-    folder,
     known,
     user_errors,
+    with_groups,
 )
+from specbench.permissions import permitted
 
-
-class Kind(str, Enum):
-    pairs = "pairs"
-    methods = "methods"
-    suites = "suites"
-    tasks = "tasks"
+Kind = Enum("Kind", {"pairs": "pairs", "methods": "methods", "suites": "suites", "tasks": "tasks"}, type=str)
 
 
 class Plot(str, Enum):
@@ -52,7 +47,7 @@ class Plot(str, Enum):
     reliability = "reliability"
 
 
-def show(run: Annotated[Path, typer.Argument(help="a run folder")], format: FormatOption = Format.table) -> None:
+def show(run: Annotated[Path, Argument(help="a run folder")], format: FormatOption = Format.table) -> None:
     """Print the table of one run again, from its files.
 
     `specbench show runs/20260101-120000-math-csd`
@@ -66,21 +61,19 @@ def show(run: Annotated[Path, typer.Argument(help="a run folder")], format: Form
 def compare(
     runs: Runs,
     format: FormatOption = Format.table,
-    by: Annotated[By, typer.Option(help="how rows are grouped; depth: acceptance by draft position")] = By.task,
-    sort: Annotated[str | None, typer.Option(help="a column: largest first; COLUMN:asc: smallest first")] = None,
+    by: Annotated[By, Option(help="how rows are grouped; depth: acceptance by draft position")] = By.task,
+    sort: Annotated[str | None, Option(help="a column: largest first; COLUMN:asc: smallest first")] = None,
     columns: Annotated[
-        str | None,
-        typer.Option(help="only these, such as accuracy,tau,speedup_decode; +NAME: besides the usual ones"),
+        str | None, Option(help="only these, such as accuracy,tau,speedup_decode; +NAME: besides the usual ones")
     ] = None,
     limit_share: Annotated[
-        bool,
-        typer.Option("--limit-share", help="add a column: the least time that memory needs, of the time taken"),
+        bool, Option("--limit-share", help="add a column: the least time that memory needs, of the time taken")
     ] = False,
     against: Annotated[
-        str | None, typer.Option(help="the baseline of all methods; default: the baselines of the runs")
+        str | None, Option(help="the baseline of all methods; default: the baselines of the runs")
     ] = None,
     allow_mismatch: AllowMismatch = None,
-    out: Annotated[Path | None, typer.Option(help="write to this file")] = None,
+    out: Annotated[Path | None, Option(help="write to this file")] = None,
 ) -> None:
     """Put runs side by side, per task and on average, and say which differences are significant.
 
@@ -105,24 +98,24 @@ def compare(
         comparison.compare(runs, format.value, by.value, sort, names, allow_mismatch or [], out, against)
 
 
+@with_groups
 def tables(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="run folders; without any, missing runs are made in runs/tables/")
+        list[Path] | None, Argument(help="run folders; without any, missing runs are made in runs/tables/")
     ] = None,
-    paper: Annotated[list[str] | None, typer.Option(help="csd, specdecpp, cos or cospec; may be repeated")] = None,
-    check: Annotated[bool, typer.Option("--check", help="say which claims of the papers hold")] = False,
+    *,
+    paper: Annotated[list[str] | None, Option(help="csd, specdecpp, cos or cospec; may be repeated")] = None,
+    check: Annotated[bool, Option("--check", help="say which claims of the papers hold")] = False,
     pair: Pair = "pocket",
     suite: Annotated[
-        str | None, typer.Option(help="default: pocket for the bundled pair, else csd", autocompletion=known("suites"))
+        str | None, Option(help="default: pocket for the bundled pair, else csd", autocompletion=known("suites"))
     ] = None,
     limit: Limit = None,
     repeats: Repeats = 1,
     seed: Seed = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    data_dir: DataDir = None,
+    place: Place,
     allow_mismatch: AllowMismatch = None,
-    out: Annotated[Path, typer.Option(help="folder for the tables")] = Path("results/tables"),
+    out: Annotated[Path, Option(help="folder for the tables")] = Path("results/tables"),
     allow_code_execution: AllowCodeExecution = False,
 ) -> None:
     """Write the papers' tables with our own figures beside them; runs that are missing are made first.
@@ -132,18 +125,17 @@ def tables(
     `specbench tables runs/one runs/other --out tables`
     """
     from specbench.papers import reproduce
-    from specbench.permissions import permitted
 
     with user_errors(), permitted(allow_code_execution=allow_code_execution):
-        options = {"repeats": repeats, "seed": seed, "device": device, "dtype": dtype, "data_dir": folder(data_dir)}
+        options = {"repeats": repeats, "seed": seed} | place.of_plan()
         allowed = allow_mismatch or []
         raise typer.Exit(reproduce.tables(runs or [], paper, pair, suite, limit, check, out, allowed, **options))
 
 
 def plot(
-    kind: Annotated[Plot, typer.Argument(help="what to draw")],
+    kind: Annotated[Plot, Argument(help="what to draw")],
     runs: Runs,
-    out: Annotated[Path | None, typer.Option(help="FILE.svg, .png or .pdf; default: KIND.svg here")] = None,
+    out: Annotated[Path | None, Option(help="FILE.svg, .png or .pdf; default: KIND.svg here")] = None,
     allow_mismatch: AllowMismatch = None,
 ) -> None:
     """Draw runs: speed against accuracy, acceptance by depth, where time goes, and more.
@@ -152,7 +144,6 @@ def plot(
 
     `specbench plot sweep runs/20260101-120000-math-csd`
     """
-    from specbench.base.console import say
     from specbench.report.plots import kinds
 
     with user_errors():
@@ -161,7 +152,7 @@ def plot(
 
 def report(
     runs: Runs,
-    out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
+    out: Annotated[Path, Option(help="the page to write")] = Path("report.html"),
     allow_mismatch: AllowMismatch = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
@@ -169,7 +160,6 @@ def report(
 
     `specbench report runs/one runs/other --out report.html`
     """
-    from specbench.permissions import permitted
     from specbench.report import comparison
 
     with user_errors(), permitted(trust_remote_code):
@@ -177,13 +167,13 @@ def report(
 
 
 def trace(
-    run: Annotated[Path, typer.Argument(help="a run folder")],
-    task: Annotated[str, typer.Option(help="the task's name, as in the table")],
-    doc: Annotated[int, typer.Option(help="the document's number")],
+    run: Annotated[Path, Argument(help="a run folder")],
+    task: Annotated[str, Option(help="the task's name, as in the table")],
+    doc: Annotated[int, Option(help="the document's number")],
     method: Annotated[
-        list[str] | None, typer.Option(help="a method of the run; twice: side by side. Default: the first that drafts")
+        list[str] | None, Option(help="a method of the run; twice: side by side. Default: the first that drafts")
     ] = None,
-    color: Annotated[bool, typer.Option(help="colours, or marks instead of them")] = True,
+    color: Annotated[bool, Option(help="colours, or marks instead of them")] = True,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Print one text with the origin of each token (accepted, rescued, correction, bonus) and what was rejected.
@@ -192,8 +182,6 @@ def trace(
 
     `specbench trace runs/one --task pocket_gsm8k --doc 3 --method vanilla --method csd`
     """
-    from specbench.base.console import console
-    from specbench.permissions import permitted
     from specbench.report import comparison
 
     with user_errors(), permitted(trust_remote_code):
@@ -201,7 +189,7 @@ def trace(
         comparison.trace(run, task, doc, method or [])
 
 
-def list_(kind: Annotated[Kind | None, typer.Argument(help="list only these")] = None) -> None:
+def list_(kind: Annotated[Kind | None, Argument(help="list only these")] = None) -> None:
     """List pairs, methods, suites and tasks, each with a description and its paper.
 
     `specbench list methods`

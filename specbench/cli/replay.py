@@ -3,29 +3,28 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
+from specbench.base.console import progress, say
 from specbench.cli.options import Plain, Set, known, user_errors
 from specbench.config import UserError
 
 
 def replay(
-    traces: Annotated[
-        Path, typer.Option(help='JSON Lines of {"prompt": [ids], "generated": [ids]}; `id`, `task` if wanted')
-    ],
+    traces: Annotated[Path, Option(help='JSON Lines of {"prompt": [ids], "generated": [ids]}; `id`, `task` if wanted')],
     method: Annotated[
-        str, typer.Option(help="a method that drafts without a model: pld or rest", autocompletion=known("methods"))
+        str, Option(help="a method that drafts without a model: pld or rest", autocompletion=known("methods"))
     ] = "pld",
     set_: Set = None,
     pair: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="whose tokenizer the ids are of; rest finds the datastore by it that ships with a pair",
             autocompletion=known("pairs"),
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Parquet file to write, a row for each position")] = None,
-    format: Annotated[Plain, typer.Option(help="how to print; csv and json have each task")] = Plain.table,
+    out: Annotated[Path | None, Option(help="Parquet file to write, a row for each position")] = None,
+    format: Annotated[Plain, Option(help="how to print; csv and json have each task")] = Plain.table,
 ) -> None:
     """How far recorded texts go along the drafts of a method, at every position; without any model.
 
@@ -37,7 +36,6 @@ def replay(
 
     The ids may also be called prompt_ids and generated_ids, or prompt_token_ids and generated_token_ids.
     """
-    from specbench.base.console import progress, say
     from specbench.report.finding import show
     from specbench.report.views.replay import view
     from specbench.results import records

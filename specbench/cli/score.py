@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from specbench.cli.options import Device, Dtype, user_errors
 
 
 def score(
-    run: Annotated[Path, typer.Argument(help="a finished run folder")],
-    judge: Annotated[str, typer.Option(help="the model that grades: a hub name, a folder, or bundled:NAME")],
+    run: Annotated[Path, Argument(help="a finished run folder")],
+    judge: Annotated[str, Option(help="the model that grades: a hub name, a folder, or bundled:NAME")],
     task: Annotated[
-        list[str] | None, typer.Option(help="whose answers; may be repeated; default: those only a judge can score")
+        list[str] | None, Option(help="whose answers; may be repeated; default: those only a judge can score")
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",

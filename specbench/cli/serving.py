@@ -4,49 +4,42 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
+from specbench.base.console import progress
 from specbench.cli.analyze import Printed
 from specbench.cli.options import (
     AllowEntryPoint,
     AllowPickle,
-    DataDir,
-    Device,
-    Dtype,
-    Pair,
-    Seed,
-    Set,
+    CellsOut,
+    Draws,
+    Place,
     TrustRemoteCode,
-    folder,
+    check_out,
     known,
     user_errors,
+    whole_numbers,
+    with_groups,
 )
-from specbench.cli.parse import check_out, whole_numbers
 from specbench.config import UserError
+from specbench.permissions import permitted
+from specbench.plan import resolve_plan
 
 
+@with_groups
 def throughput(
+    *,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="cospec or sps, or a YAML file of theirs; default: cospec", autocompletion=known("methods")),
+        Option(help="cospec or sps, or a YAML file of theirs; default: cospec", autocompletion=known("methods")),
     ] = None,
-    pair: Pair = "pocket",
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            help="whose prompts; default: pocket for the bundled pair, else smoke", autocompletion=known("suites")
-        ),
-    ] = None,
-    batch: Annotated[str, typer.Option(help="how many texts are decoded together")] = "1,2,4,8,16,32",
-    batches: Annotated[int, typer.Option(min=2, help="batches of each size, at least; prompts may come again")] = 6,
-    limit: Annotated[int, typer.Option(min=1, help="documents of each task")] = 8,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy; default: the suite's")] = None,
-    seed: Seed = 0,
-    set_: Set = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    data_dir: DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="a CSV file for `specbench tables`")] = None,
-    format: Annotated[Printed, typer.Option(help="how to print it")] = Printed.table,
+    prompts: Draws,
+    batch: Annotated[str, Option(help="how many texts are decoded together")] = "1,2,4,8,16,32",
+    batches: Annotated[int, Option(min=2, help="batches of each size, at least; prompts may come again")] = 6,
+    limit: Annotated[int, Option(min=1, help="documents of each task")] = 8,
+    place: Place,
+    out: CellsOut = None,
+    format: Annotated[Printed, Option(help="how to print it")] = Printed.table,
 ) -> None:
     """Tokens per second in fixed batches, by the target alone and by methods that speculate, interleaved.
 
@@ -56,9 +49,7 @@ def throughput(
 
     `specbench throughput --method sps --method cospec --set sps.gamma=4 --set cospec.arbiter=always`
     """
-    from specbench.base.console import progress
     from specbench.papers import cells
-    from specbench.plan import resolve_plan
     from specbench.report.finding import show
     from specbench.report.views.throughput import view
     from specbench.run import prepare
@@ -69,19 +60,8 @@ def throughput(
         if min(sizes) < 1:
             raise UserError(f"--batch {batch}: batches have at least one text, such as 1,2,4,8")
         check_out(out)
-        plan = resolve_plan(
-            method or ["cospec"],
-            suite or ("pocket" if pair == "pocket" else "smoke"),
-            pair,
-            set_ or [],
-            "vanilla",
-            limit,
-            temperature=temperature,
-            seed=seed,
-            device=device,
-            dtype=dtype,
-            data_dir=folder(data_dir),
-        )
+        wanted = prompts.of_plan() | place.of_plan()
+        plan = resolve_plan(method or ["cospec"], baseline="vanilla", limit=limit, **wanted)
         bench = Bench(plan, prepare.load_models(plan), sizes, batches)
         with progress("throughput", bench.total, aside=format is not Printed.table) as advance:
             bench.carry_out(advance)
@@ -93,9 +73,9 @@ def throughput(
 
 
 def serving(
-    run: Annotated[Path, typer.Argument(help="a finished run folder, with vanilla among its methods")],
-    out: Annotated[Path | None, typer.Option(help="a CSV file for `specbench tables`")] = None,
-    format: Annotated[Printed, typer.Option(help="how to print it")] = Printed.table,
+    run: Annotated[Path, Argument(help="a finished run folder, with vanilla among its methods")],
+    out: CellsOut = None,
+    format: Annotated[Printed, Option(help="how to print it")] = Printed.table,
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
     allow_entry_point: AllowEntryPoint = None,
@@ -106,9 +86,7 @@ def serving(
 
     `specbench serving runs/one --out runs/tables/measured/cospec-table11.csv`
     """
-    from specbench.base.console import progress
     from specbench.papers import cells
-    from specbench.permissions import permitted
     from specbench.report.finding import show
     from specbench.report.views.serving import view
     from specbench.results.stored import StoredRun

@@ -16,6 +16,8 @@ from specbench.engine.runtimes.types import LAST as LAST
 from specbench.engine.runtimes.types import Reads, Runtime
 from specbench.engine.types import NotFinite, Scored, Watch
 
+UNBOUNDED = 2**31
+
 
 class Unwatched:
     """A watch that records nothing."""
@@ -269,6 +271,11 @@ def highest(logits: Tensor) -> float:
     if logits.dtype.itemsize >= 4:  # numpy takes a fraction of the time
         return float(logits.detach().numpy().max())
     return float(logits.amax())
+
+
+def positions(model: PreTrainedModel) -> int:
+    """The most tokens that a model can read; some models were made for any length."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or UNBOUNDED
 
 
 def common(a: list[int], b: Sequence[int]) -> int:

@@ -56,3 +56,16 @@ def speculate(
         committed = verdict.committed
         context += committed
         yield Round(committed, verdict)
+
+
+class Speculative:
+    """Base of methods whose rounds are those of `speculate`, with these attributes as its arguments."""
+
+    target: Session
+    drafter: Drafter
+    gamma: int
+    accept: Accept
+    score: Score = staticmethod(read_once)
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        return speculate(self.target, self.drafter, self.accept, self.gamma, prompt, sampling, rng, self.score)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 Spelling = bytes | str  # the bytes that an ordinary token stands for; the name of a special one
 
@@ -190,14 +191,8 @@ def spellings(tokenizer: PreTrainedTokenizerBase, size: int) -> dict[int, Spelli
     return spelled
 
 
-def _alphabet() -> dict[str, int]:
-    """Character -> byte in byte-level tokens: a visible character is its own byte, the others are from 256 on."""
-    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in set(visible)]
-    return {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-ALPHABET = _alphabet()
+# Character -> byte in byte-level tokens.
+ALPHABET = {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 def shared_ids(

@@ -8,11 +8,9 @@ from transformers import PreTrainedModel
 
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import Runtime
-from specbench.engine.session import Session, common
+from specbench.engine.session import Session, common, positions
 from specbench.engine.translate import Reading, Translation
 from specbench.engine.types import Scored, Watch
-
-UNBOUNDED = 2**31
 
 
 class Translated(Session):
@@ -38,8 +36,8 @@ class Translated(Session):
         self.reading = Reading(translation)
         self._fed_ends: list[int] = []  # the inner length after each token that was fed after the last reading
         self._cut = 0  # how many of the model's tokens were lost at the beginning
-        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or UNBOUNDED
-        self._most, self._step = positions - positions // 8, max(1, positions // 4)
+        most = positions(model)
+        self._most, self._step = most - most // 8, max(1, most // 4)
 
     def __len__(self) -> int:
         return len(self.reading.tokens) + len(self._fed_ends)

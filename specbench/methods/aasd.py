@@ -22,7 +22,7 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.trees import tree_test
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
-from specbench.methods.drafting import Drafted
+from specbench.methods.drafting import DraftedMethod
 from specbench.methods.pld import Retrieval
 
 RAW = Sampling(1.0)
@@ -73,7 +73,7 @@ class Aligned:
         return Draft(ids, None, tuple(parents) if tokens else None)
 
 
-class AASD(Drafted):
+class AASD(DraftedMethod):
     """Draft a tree from the prompt; keep tokens that the target finds likely enough."""
 
     lossless = False

@@ -9,14 +9,14 @@ from pydantic_core import PydanticCustomError
 
 from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.types import Method, Verdict, Watch
-from specbench.methods.drafting import Bounded
+from specbench.engine.types import Verdict
+from specbench.methods.drafting import LengthSettings
 from specbench.methods.sps import adaptive
 
 Floats = NDArray[np.float64]
 
 
-class Settings(Bounded):
+class Settings(LengthSettings):
     choices: tuple[int, ...] = Field(min_length=1, description="the lengths to choose from")
     draft_cost: float = Field(gt=0, description="time of a draft forward over a target forward (c)")
     alpha: float = Field(ge=0, description="standard deviations added to the expected tokens of a length; 0: none")
@@ -94,5 +94,4 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     return Bandit(settings.choices, settings.draft_cost, settings.alpha)
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return adaptive(settings, lengths(settings, pair), pair, watch)
+build = adaptive(lengths)

@@ -7,12 +7,11 @@ from pydantic import Field
 
 from specbench.engine.lengths import DraftToken, Lengths, SignalLengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.types import Method, Watch
-from specbench.methods.drafting import Stopping
+from specbench.methods.drafting import StopSettings
 from specbench.methods.sps import adaptive
 
 
-class Settings(Stopping):
+class Settings(StopSettings):
     threshold: float = Field(gt=0, lt=1, description="a draft ends after a token with a lower probability q(d)")
 
 
@@ -30,5 +29,4 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     return Confidence(settings.threshold, settings.shortest)
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return adaptive(settings, lengths(settings, pair), pair, watch)
+build = adaptive(lengths)

@@ -24,12 +24,12 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Utility, Verdict, Watch
 from specbench.methods.cospec_arbitrator import ROLE, find_arbitrator, with_backbone
-from specbench.methods.drafting import Drafted, Drafting, model_drafter
+from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
 Candidates = Literal["coupled", "independent"]
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     threshold: float = Field(ge=0, le=1, description="a mismatch is kept if π is more (δ); 1: never")
     arbiter: str = Field(description="who decides: trained, or always, never, random:P or oracle to compare with")
     arbitrator: str = Field(description="trained adapters and head: a file, or `auto` (what ships with the pair)")
@@ -80,7 +80,7 @@ class Arbiter(Protocol):
         """For each mismatch in turn: True keeps the draft's token. Nothing is asked after the first False."""
 
 
-class CoSpec(Drafted):
+class CoSpec(DraftedMethod):
     """Speculative sampling whose mismatches are put to an arbiter (section 3.3, appendix F).
 
     With coupled candidates, `never` is speculative sampling token for token, at any temperature.
@@ -105,7 +105,8 @@ class CoSpec(Drafted):
         """Matches stand; at each mismatch the arbiter keeps the draft's token or ends the round (Eq. 12-15)."""
         tested = candidates(draft, scored.logits, sampling, rng, self.settings.candidates)
         weighed = weigh(draft, scored, sampling, rng, tested)
-        return arbitrated(weighed, self.arbiter.keeps(block_of(draft.tokens, tested, weighed), rng))
+        decisions = self.arbiter.keeps(block_of(draft.tokens, tested, weighed), rng)
+        return weighed.scan(lambda _: next(decisions))
 
     def inputs(self) -> dict[str, str]:
         return {**super().inputs(), **self.hashes}
@@ -135,11 +136,6 @@ def block_of(tokens: Tensor, tested: Tested, weighed: Weighed) -> Block:
     chosen = [d if match else t for d, t, match in zip(weighed.drafted, weighed.emit, weighed.passed, strict=False)]
     mismatches = [i for i, match in enumerate(weighed.passed) if not match]
     return Block(weighed.drafted, chosen, mismatches, torch.cat([tokens, targets]))
-
-
-def arbitrated(weighed: Weighed, decisions: Iterator[bool]) -> Verdict:
-    """The verdict by an arbiter's decisions, one for each mismatch; they are taken one by one, as far as needed."""
-    return weighed.scan(lambda _: next(decisions))
 
 
 class Always:

@@ -16,7 +16,7 @@ from specbench.engine.generate import Ending
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw, wide
 from specbench.engine.types import Draft, Sampling, Scored
-from specbench.methods.cospec import Block, arbitrated, block_of
+from specbench.methods.cospec import Block, block_of
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ def one_round(
         if text.ending.reason:
             continue
         policy_logits = [scores[row][i] for i in block.mismatches] if scores else []
-        verdict = arbitrated(weighed, decide(number, block, policy_logits))
+        decisions = decide(number, block, policy_logits)
+        verdict = weighed.scan(lambda _: next(decisions))  # noqa: B023 (used at once)
         stop = verdict.accepted  # the rejected mismatch; γ if there is none
         context = len(text.tokens)
         emitted = text.commit(verdict.committed)

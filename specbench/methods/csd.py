@@ -17,13 +17,12 @@ from specbench.engine.accept import Weighed, weigh
 from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.csd_memory import Memory, find_memory
-from specbench.methods.drafting import Drafted, Drafting, model_drafter
+from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     count_threshold: float = Field(ge=0, description="rejections of a pair before it may be rescued (λ); 0: any pair")
     count_test: Literal["at_least", "more_than"] = Field(description="how a count is compared with λ")
     gate_threshold: float = Field(ge=0, le=1, description="least p(draft)/p(target token) of a rescue (τ); 0: no gate")
@@ -35,7 +34,7 @@ class Settings(Drafting):
     calibration_size: int = Field(ge=0, description="calibration documents of each task that count; 0: all there are")
 
 
-class CSD(Drafted):
+class CSD(DraftedMethod):
     """Speculative sampling whose rejections are looked up in a memory that lasts across the prompts of a task.
 
     `memory` holds the counts at the start of each task. Counts made while decoding are kept separately, in `learned`,
@@ -53,7 +52,7 @@ class CSD(Drafted):
         protected: frozenset[int] = frozenset(),
     ) -> None:
         self.target, self.drafter, self.settings, self.protected = target, drafter, settings, protected
-        self.reach = settings.gamma + 1
+        self.gamma, self.reach = settings.gamma, settings.gamma + 1
         self.memory = memory or Memory({})
         self.doc_hashes = self.memory.doc_hashes
         self.calibrated = self.memory.of("")
@@ -64,7 +63,7 @@ class CSD(Drafted):
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         self.counted = []
-        return speculate(self.target, self.drafter, self.accept, self.settings.gamma, prompt, sampling, rng)
+        return super().rounds(prompt, sampling, rng)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         return self.scan(weigh(draft, scored, sampling, rng))

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from specbench.base import files, parquet
 from specbench.base.untrusted import brief, is_file
@@ -80,9 +79,7 @@ def _write(
         metadata = metadata | {DOC_HASHES: json.dumps(sorted(doc_hashes))}
     columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(SCHEMA.names, ())
     table = pa.table(columns, schema=SCHEMA.with_metadata({**metadata, "schema": str(VERSION)}))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with files.whole(path) as new:
-        pq.write_table(table, new, compression="zstd")
+    parquet.write(path, table)
 
 
 def read_memory(path: Path, pair: Pair, documents: int = 0) -> Counts:
@@ -162,8 +159,7 @@ def _documents(parts: Iterable[Counts]) -> frozenset[str]:
 
 def merge(parts: Mapping[str, Counts], out: Path) -> Pairs:
     """Add up counts into a new file, with the hashes of all their documents. `parts` have names for messages."""
-    if out.exists():
-        raise UserError(f"{out} exists; choose another --out")
+    files.refuse_existing(out)
     tokenizers = {counts.tokenizer for counts in parts.values()}
     if len(tokenizers) > 1:
         named = ", ".join(f"{name}: {counts.tokenizer or 'unknown'}" for name, counts in parts.items())

@@ -9,13 +9,12 @@ from pydantic import Field
 
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.types import Method, Watch
 from specbench.methods.confidence import Confidence
-from specbench.methods.drafting import Stopping
+from specbench.methods.drafting import StopSettings
 from specbench.methods.sps import adaptive
 
 
-class Settings(Stopping):
+class Settings(StopSettings):
     threshold: float = Field(gt=0, lt=1, description="a draft ends where the product of its q(d) is lower")
 
 
@@ -30,5 +29,4 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     return Cumulative(settings.threshold, settings.shortest)
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return adaptive(settings, lengths(settings, pair), pair, watch)
+build = adaptive(lengths)

@@ -8,10 +8,11 @@ from pydantic_core import PydanticCustomError
 from specbench import config
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.engine.drafters import Drafter, ModelDrafter
+from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.draft_output import Output
 from specbench.engine.models.pair import Pair
+from specbench.engine.speculate import Speculative
 from specbench.engine.types import Combination, Sampling, Watch
 from specbench.methods import module, names_with
 
@@ -19,7 +20,30 @@ FIXED = "fixed"
 FULL = "full"
 
 
-class Drafting(Base):
+def bounded(name: str, limit: str) -> Any:
+    """A validator of settings: `name` must not be more than `limit`, a setting before it."""
+
+    def fits(cls: type[Base], value: int, info: ValidationInfo) -> int:
+        most: int | None = info.data.get(limit)
+        if most is not None and value > most:
+            raise PydanticCustomError("bounds", f"{value} is more than {limit} ({most}); change one of them")
+        return value
+
+    return field_validator(name)(classmethod(fits))
+
+
+def number_or_share(name: str) -> Any:
+    """A validator of settings: `name` must be a number from 1 on, or a share of all, with a point."""
+
+    def fits(cls: type[Base], value: int | float) -> int | float:
+        if value < 1 if isinstance(value, int) else not 0 < value <= 1:
+            raise PydanticCustomError("range", f"{value} is no number from 1 on, and no share up to 1.0")
+        return value
+
+    return field_validator(name)(classmethod(fits))
+
+
+class DraftSettings(Base):
     """Settings of a method that drafts from a model."""
 
     gamma: int = Field(ge=1, description="draft tokens a round (γ); the most, where `length` chooses")
@@ -34,31 +58,24 @@ class Drafting(Base):
     )
 
 
-class Bounded(Base):
+class LengthSettings(Base):
     """Settings of a length method."""
 
     longest: int = Field(ge=1, description="the most draft tokens a round")
     stop_at_eos: bool = Field(description="a draft ends after an end token")
 
 
-class Stopping(Bounded):
+class StopSettings(LengthSettings):
     """Settings of a length method that stops by a signal."""
 
     shortest: int = Field(ge=1, description="a draft has at least so many tokens")
 
-    @field_validator("shortest")
-    @classmethod
-    def fits(cls, shortest: int, info: ValidationInfo) -> int:
-        longest: int | None = info.data.get("longest")
-        if longest is not None and shortest > longest:
-            raise PydanticCustomError("bounds", f"{shortest} is more than longest ({longest}); change one of them")
-        return shortest
+    _fits = bounded("shortest", "longest")
 
 
-class Drafted:
+class DraftedMethod(Speculative):
     """Base of methods with a drafter, which carry from text to text only what its length policy learns."""
 
-    drafter: Drafter
     combination: Combination | None = None
 
     def check(self, sampling: Sampling) -> None:
@@ -77,7 +94,7 @@ class Drafted:
         self.drafter.lengths.restore(state)
 
 
-def model_drafter(settings: Drafting, pair: Pair, watch: Watch) -> ModelDrafter:
+def model_drafter(settings: DraftSettings, pair: Pair, watch: Watch) -> ModelDrafter:
     """The pair's draft model, with the length policy and the output layer that the settings name.
 
     Raises UserError if `length` is no length method, or `output` no output layer.
@@ -91,7 +108,7 @@ def model_drafter(settings: Drafting, pair: Pair, watch: Watch) -> ModelDrafter:
             choices = ", ".join(names_with("lengths"))
             raise UserError(f"length={settings.length}: {spec.method} chooses no lengths; these do: {choices}")
         policy = config.validated(method.Settings, spec.values, spec.name)
-        if isinstance(policy, Stopping) and policy.shortest > settings.gamma:
+        if isinstance(policy, StopSettings) and policy.shortest > settings.gamma:
             raise UserError(f"length={settings.length} drafts at least {policy.shortest} tokens; gamma must be as many")
         lengths, stop_at_eos = method.lengths(policy, pair), stop_at_eos or policy.stop_at_eos
         lengths.chosen_by = {"length": spec.digest}

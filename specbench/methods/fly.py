@@ -5,7 +5,6 @@ A rejected draft token is kept if the target is unsure there (entropy gate) and 
 """
 
 import math
-from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -22,12 +21,11 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import pick, probabilities
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
-from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
-from specbench.methods.drafting import FIXED, Drafted, Drafting, model_drafter
+from specbench.engine.types import Draft, Method, Sampling, Scored, Verdict, Watch
+from specbench.methods.drafting import FIXED, DraftedMethod, DraftSettings, model_drafter
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     form: Literal["paper", "code"] = Field(description="whose entropy and window apply, unless these are set")
     entropy: Literal["form", "full_norm", "top3"] = Field(
         description="full_norm: of all tokens, over ln V (0 to 1); top3: the three likeliest tokens' terms, in nats"
@@ -65,7 +63,7 @@ class Settings(Drafting):
         return self.window_length if kind == "paper" else self.window_length - 1
 
 
-class FLy(Drafted):
+class FLy(DraftedMethod):
     """Speculative decoding that defers the verdict on a mismatch until it has seen the tokens after it."""
 
     lossless = False
@@ -73,10 +71,7 @@ class FLy(Drafted):
     def __init__(self, target: Session, drafter: Drafter, settings: Settings) -> None:
         self.target, self.settings = target, settings
         self.drafter = Greedy(drafter) if settings.sampling == "code" else drafter
-        self.reach = settings.gamma + 1
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        return speculate(self.target, self.drafter, self.accept, self.settings.gamma, prompt, sampling, rng)
+        self.gamma, self.reach = settings.gamma, settings.gamma + 1
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """Keep a mismatch where the entropy of the target's raw logits is high and all its followers match.

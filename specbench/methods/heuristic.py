@@ -7,12 +7,12 @@ from pydantic import Field
 
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.types import Method, Verdict, Watch
-from specbench.methods.drafting import Bounded
+from specbench.engine.types import Verdict
+from specbench.methods.drafting import LengthSettings
 from specbench.methods.sps import adaptive
 
 
-class Settings(Bounded):
+class Settings(LengthSettings):
     first: int = Field(ge=1, description="draft tokens of a text's first round; then +2 if all stood, else -1")
 
 
@@ -40,5 +40,4 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     return Heuristic(settings.first)
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return adaptive(settings, lengths(settings, pair), pair, watch)
+build = adaptive(lengths)

@@ -5,7 +5,6 @@ whether it is the target's own. Tokens that the head finds right are kept where 
 """
 
 import math
-from collections.abc import Iterator
 
 import torch
 from pydantic import Field
@@ -16,19 +15,23 @@ from specbench.engine.drafters import Drafter
 from specbench.engine.models.heads import Head, find_head, hidden_size
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST, Session
-from specbench.engine.speculate import speculate
-from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
-from specbench.methods.drafting import Drafted, Drafting, model_drafter
+from specbench.engine.types import Draft, Method, Sampling, Scored, Verdict, Watch
+from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
 KIND = "judge"
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     threshold: float = Field(ge=0, le=1, description="a rejected token is kept if σ(head) is more; 1: SpS")
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
 
-class Judge(Drafted):
+def read_states(target: Session, recent: Tensor, draft: Draft) -> Scored:
+    """One forward over the last committed token and the draft: logits [K + 1, V] and last hidden states [K + 1, D]."""
+    return target.forward(torch.cat([recent[-1:], draft.tokens]), hidden=LAST)
+
+
+class Judge(DraftedMethod):
     """Speculative sampling that keeps a rejected token if the head finds it right: σ(w·h + b) > threshold.
 
     h is the target's last hidden state after the draft token itself, which the verifying forward computes. w·h + b is
@@ -37,19 +40,16 @@ class Judge(Drafted):
     """
 
     lossless = False
+    score = staticmethod(read_states)
 
     def __init__(self, target: Session, drafter: Drafter, settings: Settings, head: Head) -> None:
         self.target, self.drafter, self.settings, self.head = target, drafter, settings, head
-        self.reach = settings.gamma + 1
+        self.gamma, self.reach = settings.gamma, settings.gamma + 1
         wide = torch.promote_types(target.model.dtype, torch.float32)
         self.weight = head.tensors["weight"].to(target.device, wide)  # [D]
         self.bias = head.tensors["bias"].to(target.device, wide)  # []
         odds = settings.threshold
         self.log_odds = math.log(odds) - math.log1p(-odds) if 0 < odds < 1 else math.inf if odds else -math.inf
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        gamma = self.settings.gamma
-        return speculate(self.target, self.drafter, self.accept, gamma, prompt, sampling, rng, read_states)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """Scan the draft: a token stands by the exact rule or by the head.
@@ -65,11 +65,6 @@ class Judge(Drafted):
 
     def inputs(self) -> dict[str, str]:
         return {**super().inputs(), **self.head.hashes()}
-
-
-def read_states(target: Session, recent: Tensor, draft: Draft) -> Scored:
-    """One forward over the last committed token and the draft: logits [K + 1, V] and last hidden states [K + 1, D]."""
-    return target.forward(torch.cat([recent[-1:], draft.tokens]), hidden=LAST)
 
 
 def shapes(pair: Pair) -> dict[str, tuple[int, ...]]:

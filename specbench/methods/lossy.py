@@ -5,7 +5,6 @@
 """
 
 import math
-from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -15,18 +14,17 @@ from specbench.engine.accept import Weighed, exact_test, weigh
 from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
-from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
-from specbench.methods.drafting import Drafted, Drafting, model_drafter
+from specbench.engine.types import Draft, Method, Sampling, Scored, Verdict, Watch
+from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     form: Literal["gate", "lenience"] = Field(description="which rule keeps a rejected token")
     gate_threshold: float = Field(ge=0, le=1, description="gate: least p(draft)/p(target token) to keep (τ); 1: SpS")
     lenience: float = Field(ge=0, le=1, description="lenience: accept with min(1, p/(ε q)) (ε); 1: SpS")
 
 
-class Lossy(Drafted):
+class Lossy(DraftedMethod):
     """Speculative sampling that keeps a rejected token if the target finds it likely enough.
 
     With a threshold of 1 it is speculative sampling, except for exact ties with the likeliest token, which are kept.
@@ -36,12 +34,9 @@ class Lossy(Drafted):
 
     def __init__(self, target: Session, drafter: Drafter, settings: Settings) -> None:
         self.target, self.drafter, self.settings = target, drafter, settings
-        self.reach = settings.gamma + 1
+        self.gamma, self.reach = settings.gamma, settings.gamma + 1
         threshold = settings.gate_threshold if settings.form == "gate" else settings.lenience
         self.log_threshold = math.log(threshold) if threshold else -math.inf
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        return speculate(self.target, self.drafter, self.accept, self.settings.gamma, prompt, sampling, rng)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """Keep a rejected d if z(d) - max z ≥ ln threshold, by raw logits.

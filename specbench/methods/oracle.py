@@ -9,12 +9,12 @@ from pydantic import Field
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.types import Method, Sampling, Watch
-from specbench.methods.drafting import Bounded
+from specbench.engine.types import Sampling
+from specbench.methods.drafting import LengthSettings
 from specbench.methods.sps import adaptive
 
 
-class Settings(Bounded):
+class Settings(LengthSettings):
     tokens: int = Field(ge=1, description="how many tokens of a text it knows, the prefill's included")
 
 
@@ -54,5 +54,4 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     return Oracle(pair.session("target"), pair.session("draft"), pair.eos_ids, settings.tokens)
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return adaptive(settings, lengths(settings, pair), pair, watch)
+build = adaptive(lengths)

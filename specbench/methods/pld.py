@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import torch
-from pydantic import Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from specbench.config import Settings as Base
 from specbench.engine.drafters import Drafter
@@ -17,6 +16,7 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.ngrams import Ngram
 from specbench.engine.types import Draft, Method, Sampling, Watch
+from specbench.methods.drafting import bounded
 from specbench.methods.sps import SpS
 
 
@@ -29,13 +29,7 @@ class Retrieval(Base):
     match: Literal["first", "last"] = Field(description="which counts of several places with the same n-gram")
     whole: bool = Field(description="only places that γ tokens follow")
 
-    @field_validator("shortest")
-    @classmethod
-    def fits(cls, shortest: int, info: ValidationInfo) -> int:
-        ngram: int | None = info.data.get("ngram")
-        if ngram is not None and shortest > ngram:
-            raise PydanticCustomError("bounds", f"{shortest} is more than ngram ({ngram}); change one of them")
-        return shortest
+    _fits = bounded("shortest", "ngram")
 
     def index(self) -> "Index":
         """A new, empty index."""

@@ -16,16 +16,16 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.speculate import read_once, speculate
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Watch
-from specbench.methods.drafting import Drafted, Drafting, model_drafter
+from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
 
-class Settings(Drafting):
+class Settings(DraftSettings):
     alpha: float = Field(ge=0, le=1, description="weight of the second reading (α); 0: speculative sampling")
     prompt: str = Field(description='reflective prompt between the readings; "" with a weight of 0: no second reading')
     prefix_tokens: int = Field(ge=0, description="last committed tokens repeated before the second reading")
 
 
-class Reflective(Drafted):
+class Reflective(DraftedMethod):
     """Speculative sampling on fused logits. `prompt` is the tokenised reflective prompt, without special tokens."""
 
     lossless = False

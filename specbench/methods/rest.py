@@ -1,14 +1,13 @@
 """REST: drafts are retrieved from a datastore by the last tokens of the text (arXiv 2311.08252). Lossless."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
@@ -17,10 +16,9 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.ngrams import Ngram, trie
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
 from specbench.engine.trees import exact_tree
-from specbench.engine.types import Draft, Method, Round, Sampling, Watch
-from specbench.methods.drafting import Drafted
+from specbench.engine.types import Draft, Method, Sampling, Watch
+from specbench.methods.drafting import DraftedMethod, bounded
 from specbench.methods.rest_datastore import DEPTH, END, Datastore, Tokens, find_datastore
 
 FOLLOWERS = 10  # tri-grams: how many of the most frequent tokens after two others are tried
@@ -39,13 +37,7 @@ class Settings(Base):
     fusion: Literal["none", "draft"] = Field(description="draft: the draft model's chain is merged into the tree")
     fusion_gamma: int = Field(ge=1, description="tokens of that chain")
 
-    @field_validator("shortest")
-    @classmethod
-    def fits(cls, shortest: int, info: ValidationInfo) -> int:
-        longest: int | None = info.data.get("longest")
-        if longest is not None and shortest > longest:
-            raise PydanticCustomError("bounds", f"{shortest} is more than longest ({longest}); change one of them")
-        return shortest
+    _fits = bounded("shortest", "longest")
 
     def reach(self) -> int:
         """The most tokens of a round, including the last committed one."""
@@ -164,20 +156,18 @@ def frequent(rows: Tokens, nodes: int) -> list[Ngram]:
     return [tuple(rows[at // width, : at % width + 1].tolist()) for at in chosen.tolist()]
 
 
-class Rest(Drafted):
+class Rest(DraftedMethod):
     """Retrieve a tree and verify it by one target forward, with one draw from the target for each node.
 
     (Where branches share a prefix, the official code draws anew for each branch, which is not lossless.)
     """
 
     lossless = True
+    accept = staticmethod(exact_tree)
 
     def __init__(self, target: Session, drafter: Retrieval, settings: Settings, contents: str) -> None:
         self.target, self.drafter, self.settings, self.contents = target, drafter, settings, contents
-        self.reach = settings.reach()
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        return speculate(self.target, self.drafter, exact_tree, self.settings.gamma, prompt, sampling, rng)
+        self.gamma, self.reach = settings.gamma, settings.reach()
 
     def inputs(self) -> dict[str, str]:
         return {**super().inputs(), "datastore": self.contents}

@@ -5,7 +5,7 @@ A tree grows level by level, with one draft forward each (the last level is not 
 are never drafted, so a level may have fewer tokens than were asked for. At T = 0 trees hold the likeliest tokens.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 from typing import Annotated, Literal
@@ -21,9 +21,9 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import pick, probabilities, wide
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
+from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
-from specbench.engine.types import Draft, Method, Round, Sampling, Stateless, Watch
+from specbench.engine.types import Draft, Method, Sampling, Stateless, Watch
 
 
 class Settings(Base):
@@ -43,20 +43,18 @@ class Settings(Base):
         return list(accumulate([*self.branching, *[1] * (self.gamma - len(self.branching))], mul))
 
 
-class TreeSpeculation(Stateless):
+class TreeSpeculation(Speculative, Stateless):
     """Draft a tree of γ levels and at most `most` tokens, score it by one target forward, keep the path that passes.
 
     The test is recursive rejection sampling (`engine.trees`).
     """
 
     lossless = True
+    accept = staticmethod(exact_tree)
 
     def __init__(self, target: Session, drafter: Drafter, gamma: int, most: int) -> None:
         self.target, self.drafter, self.gamma = target, drafter, gamma
         self.reach = most + 1
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        return speculate(self.target, self.drafter, exact_tree, self.gamma, prompt, sampling, rng)
 
 
 class TreeDrafter:

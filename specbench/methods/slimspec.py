@@ -4,15 +4,14 @@ The paper trains the drafter with this layer. Here the layer is the best approxi
 by its singular values. The setting `output=slimspec` does the same in sps, lossy, fly, reflective, csd and judge.
 """
 
-from pydantic import Field, StrictFloat, StrictInt, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, StrictFloat, StrictInt
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.models.draft_output import Output, output_layer, slim
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method, Watch
-from specbench.methods.drafting import lighter_drafter
+from specbench.methods.drafting import lighter_drafter, number_or_share
 from specbench.methods.sps import SpS
 
 
@@ -22,12 +21,7 @@ class Settings(Base):
         description="rank of the output layer: a number, or a share of the draft's hidden width (with a point: 0.25)"
     )
 
-    @field_validator("rank")
-    @classmethod
-    def some(cls, rank: int | float) -> int | float:
-        if rank < 1 if isinstance(rank, int) else not 0 < rank <= 1:
-            raise PydanticCustomError("range", f"{rank} is no number from 1 on, and no share up to 1.0")
-        return rank
+    _some = number_or_share("rank")
 
 
 def output(settings: Settings, pair: Pair) -> Output:

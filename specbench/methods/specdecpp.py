@@ -19,15 +19,14 @@ from specbench.engine.lengths import DraftToken, Lengths, SignalLengths
 from specbench.engine.models.heads import Head, find_head, hidden_size
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST
-from specbench.engine.types import Method, Watch
-from specbench.methods.drafting import Stopping
+from specbench.methods.drafting import StopSettings
 from specbench.methods.sps import adaptive
 
 KIND = "specdecpp"
 LEAST = 1e-6  # probabilities are kept this far from 0 and from 1
 
 
-class Settings(Stopping):
+class Settings(StopSettings):
     threshold: float = Field(gt=0, lt=1, description="a draft ends where P(some token is rejected) is higher (h)")
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
@@ -144,5 +143,4 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     return Predicted(loaded, settings.threshold, settings.shortest, head.hashes(), confident=more == 1)
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return adaptive(settings, lengths(settings, pair), pair, watch)
+build = adaptive(lengths)

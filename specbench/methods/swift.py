@@ -5,7 +5,6 @@ tokens agree best with the text drafts from then on.
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,9 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import derived_runtime
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
+from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
-from specbench.engine.types import Draft, Method, Round, Sampling, Stateless, Watch
+from specbench.engine.types import Draft, Method, Sampling, Stateless, Watch
 from specbench.methods.swift_search import Search, Skip
 
 BOUNDS = (0.95, 0.8, 0.5)  # confidences that divide the four numbers of branches
@@ -158,17 +157,16 @@ def skipped_sublayers(layers: int, ratio: float) -> int:
     return math.floor(2 * (layers - 2) * ratio + 1e-9)
 
 
-class Swift(Stateless):
+class Swift(Speculative, Stateless):
     """Self-speculative decoding with a tree of likeliest tokens and a search that continues from prompt to prompt."""
 
     lossless = True
+    accept = staticmethod(exact_tree)
+    drafter: SelfDrafter
 
     def __init__(self, target: Session, drafter: SelfDrafter, settings: Settings) -> None:
         self.target, self.drafter, self.settings = target, drafter, settings
-        self.reach = settings.reach()
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        return speculate(self.target, self.drafter, exact_tree, self.settings.gamma, prompt, sampling, rng)
+        self.gamma, self.reach = settings.gamma, settings.reach()
 
     def reset(self, task: str = "") -> None:
         self.drafter.restore([])

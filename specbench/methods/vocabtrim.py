@@ -7,8 +7,7 @@ same in sps, lossy, fly, reflective, csd and judge.
 from pathlib import Path
 
 import torch
-from pydantic import Field, StrictFloat, StrictInt, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, StrictFloat, StrictInt
 from torch import Tensor
 
 from specbench.config import Settings as Base
@@ -17,7 +16,7 @@ from specbench.engine.models.draft_output import Output, trimmed
 from specbench.engine.models.heads import SHIPPED, Head, command, read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method, Watch
-from specbench.methods.drafting import lighter_drafter
+from specbench.methods.drafting import lighter_drafter, number_or_share
 from specbench.methods.sps import SpS
 
 KIND = "vocabtrim"
@@ -30,12 +29,7 @@ class Settings(Base):
     )
     counts: str = Field(description="counts of the target's tokens: a file, or `auto` (what ships with the pair)")
 
-    @field_validator("tokens")
-    @classmethod
-    def some(cls, tokens: int | float) -> int | float:
-        if tokens < 1 if isinstance(tokens, int) else not 0 < tokens <= 1:
-            raise PydanticCustomError("range", f"{tokens} is no number from 1 on, and no share up to 1.0")
-        return tokens
+    _some = number_or_share("tokens")
 
 
 def output(settings: Settings, pair: Pair) -> Output:

@@ -3,16 +3,17 @@
 They have the form of results/published, with our names of pairs and tasks. All are of CoSpec's tables.
 """
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from specbench.analysis.complementarity import Complementarity
 from specbench.analysis.counterfactual import METRICS, Counterfactual
 from specbench.base import files
-from specbench.base.escape import cell
+from specbench.base.escape import csv_text
 from specbench.config import MethodSpec
 from specbench.papers.published import Figure, papers
 from specbench.results.stored import StoredRun
@@ -105,7 +106,7 @@ def paper_label(spec: MethodSpec, pair: str) -> str:
 
 
 def labels_of(methods: Sequence[MethodSpec], pair: str, table: int) -> dict[str, str]:
-    """What a table of the paper calls our methods, by our names; those of other settings than its own are left out.
+    """What a table of the paper calls our methods, by our names; those with other settings are left out.
 
     A trained arbitrator counts from whatever file it is; another arbiter does not.
     """
@@ -133,7 +134,4 @@ def as_cells(
 
 def write_cells(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """A file of figures for `specbench tables`."""
-    with files.whole(path) as new, open(new, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: cell(value) for key, value in row.items()} for row in rows)
+    files.write_text(path, csv_text(pd.DataFrame(rows, columns=FIELDS)))

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from specbench.base import stats
-from specbench.papers.checks import FEWEST_DOCUMENTS, RATES, SPEEDS, Check, collapsed, comparable
+from specbench.papers import checks
+from specbench.papers.checks import RATES, SPEEDS, Check, collapsed, comparable
 from specbench.papers.ours import OnPair, Ours
 from specbench.papers.published import Figure, Paper
 
@@ -53,7 +54,7 @@ def _orders(paper: Paper, table: int, ours: Ours) -> Iterator[Check]:
             paper.paper,
             table,
             f"the order of methods by {kind}",
-            "too few documents" if documents < FEWEST_DOCUMENTS else verdict,
+            "too few documents" if documents < checks.FEWEST_DOCUMENTS else verdict,
             data_sets=len(of_ours),
             documents=documents,
             bound=f"τ ≥ {LEAST}",

@@ -170,12 +170,8 @@ class OnPair:
         spec = paper.method_spec(figure, self.pair)
         if spec is None:
             known = paper.choice(figure.method, self.pair)
-            reason = (
-                f"{figure.method} with {figure.setting}: no setting of ours"
-                if known
-                else (f"{figure.method}: not a method of this version")
-            )
-            return Cell(MISSING, reason=reason)
+            why = f" with {figure.setting}: no setting of ours" if known else ": not a method of this version"
+            return Cell(MISSING, reason=f"{figure.method}{why}")
         if not self.measured.baselines and metric in WITH_INTERVAL:
             return Cell(MISSING, reason="the runs have no baseline, so no speedup")
         label, sampling = self.label(spec), paper.sampling_of(figure).name
@@ -227,7 +223,7 @@ class OnPair:
         return [self.tasks(paper, label) for label in labels_of(paper, table)]
 
     def _baseline(self, paper: Paper, table: int, label: str | None) -> str | None:
-        """Our label of the baseline of a method's speedups in a table: its own, the table's, or any of that kind."""
+        """Our label of the baseline of a method's speedups: the method's, the table's, or one of that kind."""
         name = paper.tables[table].baseline or paper.baseline
         named = [self.labels[identity] for identity in self.labels if json.loads(identity)[0] == name]
         baseline = self.measured.baselines.get(label or "")

@@ -59,7 +59,7 @@ class SettingName(Settings):
 
 
 class Gain(Settings):
-    """A metric that tells how much larger a method's `metric` is than that of the method `over`."""
+    """How much larger a method's `metric` is than that of the method `over`."""
 
     metric: str
     over: str
@@ -109,7 +109,7 @@ class Figure(Settings):
         return self.task.lower().rstrip(".") in ("avg", "average", "mean")
 
     def key(self, task: str) -> tuple[str, ...]:
-        """Identifies the figure among those of all papers, with `task` in place of its own."""
+        """Identifies the figure among those of all papers, with `task` in place of its task."""
         settings = json.dumps(self.settings, sort_keys=True, default=str)
         return self.paper, str(self.table), task, self.method, settings, self.metric
 

@@ -59,12 +59,12 @@ def tables(
     ours = Ours(runs, allowed, sorted(MEASURED.glob("*.csv")), _default_pair(runs, pair, chosen))
     out.mkdir(parents=True, exist_ok=True)
     count = sum(_write(paper, ours, out) for paper in chosen)
-    verdicts = [*claims(chosen, ours), *orders(chosen, ours)]
-    frame = pd.DataFrame(map(vars, verdicts))
+    checked = verdicts(chosen, ours)
+    frame = pd.DataFrame(map(vars, checked))
     title = f"# Which claims of the papers hold on {markdown_text(', '.join(ours.pairs))}"
     files.write_text(out / "checks.md", f"{title}\n\n{markdown(frame)}\n")
     if check:
-        show(_claims(verdicts))
+        show(_claims(checked))
     say(f"{count} tables as Markdown and LaTeX, and checks.md: {out}/")
     return 0
 
@@ -77,7 +77,12 @@ def _default_pair(runs: Sequence[StoredRun], pair: str, chosen: Sequence[Paper])
     return default if default.bundled and pairs.keys() <= {default.name, *stand_ins} else None
 
 
-def _claims(verdicts: Sequence[Check]) -> Finding:
+def verdicts(chosen: Sequence[Paper], ours: Ours) -> list[Check]:
+    """All claims of the papers, then the orders of their tables."""
+    return [*claims(chosen, ours), *orders(chosen, ours)]
+
+
+def _claims(checked: Sequence[Check]) -> Finding:
     rows: list[list[str | Text]] = [
         [
             f"{check.paper} {check.table}",
@@ -89,7 +94,7 @@ def _claims(verdicts: Sequence[Check]) -> Finding:
             ),
             check.verdict,
         ]
-        for check in verdicts
+        for check in checked
     ]
     return Finding("checks", sheets=[Sheet(["paper", "claim", "verdict"], rows, align="lll")])
 

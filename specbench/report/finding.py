@@ -1,4 +1,4 @@
-"""What an analysis or a study found, as people and programs read it. Every view makes a Finding; this prints them all.
+"""The results of an analysis or a study, as people and programs read them. Every view makes a Finding.
 
 A terminal of 80 columns and Markdown get the tables, what they say in sentences, and what a reader must know of them.
 CSV and JSON get the figures.

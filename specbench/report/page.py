@@ -267,7 +267,8 @@ def _settings(source: Source) -> dict[str, Any]:
         key: value for key, value in plan.model_dump(mode="json").items() if key not in skip and value is not None
     }
     for line in plan.tasks:
-        facts[f"task {line.task}"] = _flat(manifest["generation"].get(line.task, {}) | _fewshot(line.fewshot))
+        fewshot = {} if line.fewshot is None else {"fewshot": line.fewshot}
+        facts[f"task {line.task}"] = _flat(manifest["generation"].get(line.task, {}) | fewshot)
     environment = dict(manifest["environment"])
     environment |= environment.pop("versions", None) or {}
     return {
@@ -275,7 +276,9 @@ def _settings(source: Source) -> dict[str, Any]:
         "started": manifest.get("started") or "",
         "command": " ".join(environment.pop("command", None) or []),
         "facts": [(key, _flat(value)) for key, value in facts.items()],
-        "environment": [(_words(key), _flat(value)) for key, value in environment.items() if value not in (None, "")],
+        "environment": [
+            (key.replace("_", " "), _flat(value)) for key, value in environment.items() if value not in (None, "")
+        ],
         "models": [(role, _flat(model)) for role, model in (manifest["models"] or {}).items()],
         "methods": [
             {
@@ -288,14 +291,6 @@ def _settings(source: Source) -> dict[str, Any]:
             for spec in plan.methods
         ],
     }
-
-
-def _words(key: str) -> str:
-    return key.replace("_", " ")
-
-
-def _fewshot(fewshot: int | None) -> dict[str, int]:
-    return {} if fewshot is None else {"fewshot": fewshot}
 
 
 def _flat(value: Any) -> str:

@@ -51,7 +51,7 @@ class Encoder:
         return len(self._streams["steps"]) - 1
 
     def packed(self, header: dict[str, Any]) -> bytes:
-        """All traces, after a header of the page's own."""
+        """All traces, after the page's header."""
         numbers = {name: np.frombuffer(v, dtype=f"u{v.itemsize}").astype(int) for name, v in self._streams.items()}
         for kind, table in self._tables.items():
             names = [name for name, of in STREAMS.items() if of == kind]

@@ -15,6 +15,7 @@ from specbench.base.console import PlainConsole, plain
 from specbench.base.errors import did_you_mean
 from specbench.base.escape import csv_text, latex_text, markdown_text
 from specbench.config import UserError
+from specbench.report.finding import Sheet
 
 FORMATS = ("table", "csv", "md", "latex", "json", "parquet")
 IDENTITY = ("pair", "sampling", "task", "method")
@@ -167,7 +168,7 @@ def note(line: str, format: str) -> str:
 
 
 def limit_notes(summary: pd.DataFrame) -> list[str]:
-    """What `of limit` means, and a line that tells why it is missing for some methods."""
+    """What `of limit` means, and why it is missing for some methods."""
     lines = []
     if summary.limit_share.notna().any():
         lines.append(
@@ -225,9 +226,7 @@ def _formatted(rows: pd.DataFrame, columns: dict[str, Column], format: str, widt
 
 def markdown(cells: pd.DataFrame) -> str:
     """A Markdown table of texts."""
-    lines = [list(map(markdown_text, line)) for line in (cells.columns, *cells.astype(str).values.tolist())]
-    lines.insert(1, ["---"] * len(cells.columns))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return Sheet(list(cells.columns), cells.astype(str).values.tolist(), align="l" * len(cells.columns)).markdown()
 
 
 def latex(cells: pd.DataFrame) -> str:

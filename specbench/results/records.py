@@ -3,18 +3,23 @@
 A finished run holds `samples.parquet` and `rounds.parquet`, an unfinished one their parts (recorder.py).
 """
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from specbench.base import files
+from specbench.base.errors import UserError
 
 VERSION = 6
 # 1: first version.
@@ -182,6 +187,11 @@ def read_frame(path: Path) -> pd.DataFrame:
     return pq.read_table(path).to_pandas()
 
 
+def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a data frame, with None for missing values."""
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
+
+
 def _put(path: Path, table: pa.Table) -> None:
     with files.whole(path) as new:
         pq.write_table(table, new, **WRITING)
@@ -189,3 +199,37 @@ def _put(path: Path, table: pa.Table) -> None:
 
 def _marked(schema: pa.Schema) -> pa.Schema:
     return schema.with_metadata({"specbench_schema": str(VERSION)})
+
+
+@dataclass(frozen=True)
+class Elements:
+    """The elements of a batch's lists, arrays [elements]."""
+
+    row: NDArray[np.int64]  # the round in the batch
+    position: NDArray[np.int64]  # in the round's list
+    values: dict[str, NDArray[Any]]  # by column
+
+
+def keys_of(batch: pa.RecordBatch, names: Sequence[str], rows: NDArray[np.int64]) -> dict[str, pa.Array]:
+    """Columns of the rounds with these numbers; the task, of which there are few, as a dictionary."""
+    taken = {name: batch.column(name).take(pa.array(rows)) for name in names}
+    return taken | {"task": taken["task"].dictionary_encode()}
+
+
+def flatten(folder: Path, batch: pa.RecordBatch, columns: Sequence[str], optional: str) -> Elements:
+    """Flatten list columns of rounds: an element for each drafted token, by whole columns instead of round by round.
+
+    `optional` is a column of numbers, which are NaN for rounds without a list there. Raises UserError, which names the
+    run's folder, if the lists of a round differ in length.
+    """
+    counts = {name: pc.list_value_length(batch.column(name)).fill_null(0).to_numpy() for name in (*columns, optional)}
+    lengths = counts[columns[0]]
+    present = batch.column(optional).is_valid().to_numpy(zero_copy_only=False)
+    same = all(np.array_equal(counts[name], lengths) for name in columns)
+    if not same or not np.array_equal(counts[optional], lengths * present):
+        raise UserError(f"a round of {folder} has lists of different lengths; the records are damaged")
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    values = {name: batch.column(name).flatten().to_numpy(zero_copy_only=False) for name in columns}
+    values[optional] = np.full(len(row), math.nan)
+    values[optional][present[row]] = batch.column(optional).flatten().to_numpy(zero_copy_only=False)
+    return Elements(row, np.arange(len(row)) - (np.cumsum(lengths) - lengths)[row], values)

@@ -157,15 +157,13 @@ class StoredRun:
         """What must be the same in runs that are compared; None for what is unknown."""
         environment = self.manifest["environment"]
         models = self.manifest["models"]
+        # How the models read the beginning that the prompts of a task share.
+        prefix = "read once" if self.manifest.get("prefix_tokens") else "read each time"
         return {key: environment.get(key) for key in MUST_AGREE} | {
             "dtype": models["target"]["dtype"] if models else None,
             "runtime": runtime_text(self.manifest) if models else None,
-            "prefix": self._shares_prefix() if models else None,
+            "prefix": prefix if models else None,
         }
-
-    def _shares_prefix(self) -> str:
-        """How the models read the beginning that the prompts of a task share."""
-        return "read once" if self.manifest.get("prefix_tokens") else "read each time"
 
     def documents(self) -> dict[str, dict[int, str]]:
         """The hashes of the prompts, by task and document."""

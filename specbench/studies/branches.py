@@ -22,6 +22,7 @@ from specbench.engine.generate import Ending, Limits, decode_text, worth
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Round, Sampling
 from specbench.methods.cospec import Arbiter, Block, CoSpec, Random
+from specbench.results.records import KEY
 from specbench.results.stored import StoredRun
 from specbench.run import prepare
 from specbench.run.prepare import load_models_of
@@ -31,9 +32,7 @@ from specbench.tasks.harness import Request, scorer
 
 BRANCHES = pa.schema(
     [
-        pa.field("repeat", pa.int32()),
-        pa.field("task", pa.string()),
-        pa.field("doc_id", pa.int32()),
+        *KEY[:3],  # repeat, task, doc_id
         pa.field("round", pa.int32()),
         pa.field("position", pa.int32()),  # in the draft, from 0
         pa.field("kept", pa.bool_()),  # the run kept the draft's token

@@ -2,11 +2,11 @@
 
 import statistics
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
 from pathlib import Path
 
 import torch
 
+from specbench.analysis.texts import shared_start
 from specbench.config import PairSpec, SuiteSpec, UserError, validated
 from specbench.engine.clock import Stopwatch, now
 from specbench.engine.models.pair import Pair, check_rollback
@@ -216,12 +216,12 @@ def few_shot(shown: Sequence[Request], bare: Sequence[Request]) -> Finding:
     leaks, most = [], 0
     for task in dict.fromkeys(request.task for request in shown):
         mine = [request for request in shown if request.task == task]
-        tails = [_shared_end([request.prompt, bare_prompts[task, request.doc_id]]) for request in mine]
-        shots = {request.prompt[: len(request.prompt) - size] for request, size in zip(mine, tails, strict=True)}
+        shots, texts = set(), []
+        for request in mine:
+            begins = len(request.prompt) - _shared_end([request.prompt, bare_prompts[task, request.doc_id]])
+            shots.add(request.prompt[:begins])
+            texts.append(request.prompt[begins:].strip())
         most = max(most, *map(len, shots))
-        texts = [
-            request.prompt[len(request.prompt) - size :].strip() for request, size in zip(mine, tails, strict=True)
-        ]
         if leaked := [mine[at].doc_id for at in _contained(_distinct(texts), shots)]:
             examples = ", ".join(map(str, leaked[:3])) + (", …" if len(leaked) > 3 else "")
             leaks.append(f"{task}: {len(leaked)} of {len(mine)} evaluated documents ({examples})")
@@ -266,8 +266,7 @@ def suite_requests(
 
 def _shared(texts: Sequence[str]) -> int:
     """The length of the longest beginning shared by all texts."""
-    first, last = min(texts), max(texts)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    return shared_start(min(texts), max(texts))
 
 
 def _shared_end(texts: Sequence[str]) -> int:

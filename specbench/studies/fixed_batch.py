@@ -6,6 +6,7 @@ All texts of a fixed batch start together, and no text joins before the longest 
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
@@ -20,7 +21,7 @@ from specbench.engine.types import Sampling
 from specbench.methods import cospec, module
 from specbench.methods.cospec import Arbiter, Block, Learned, Never, Oracle, Random
 from specbench.methods.cospec_batch import Text, one_round
-from specbench.methods.drafting import FIXED, FULL, Drafting
+from specbench.methods.drafting import FIXED, FULL, DraftSettings
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def speculation(spec: MethodSpec, pair: Pair) -> Speculation:
     if spec.method not in ("sps", "cospec"):
         raise UserError(f"{spec.name} cannot be decoded in batches; these can: vanilla (it always is), sps and cospec")
     pair.need_one_tokenizer("a batch drafts in the target's tokens")
-    settings: Drafting = validated(module(spec.method).Settings, spec.values, spec.name)
+    settings: DraftSettings = validated(module(spec.method).Settings, spec.values, spec.name)
     for key, wanted in (("length", FIXED), ("output", FULL), ("stop_at_eos", False), ("candidates", "coupled")):
         if getattr(settings, key, wanted) != wanted:
             raise UserError(f"{spec.name}: in batches {key} is {wanted}; leave it so")
@@ -77,15 +78,22 @@ def decode(pair: Pair, how: Speculation | None, texts: Sequence[Text], sampling:
     for text, token in zip(texts, first, strict=True):
         text.commit([token])
     models = [target]
-    if how is None:
-        step = _tokens(target, texts, sampling, rng)
-    else:
+    step: Callable[[list[int]], None] = partial(_tokens, target, texts, sampling, rng)
+    if how is not None:
         draft = Batch(pair.models["draft"], len(texts), "draft", None, pair.vocabulary)
         policy = Batch(how.arbitrator, len(texts), "arbitrator", None, 1) if how.arbitrator is not None else None
         models += [draft, *([policy] if policy is not None else [])]
         for model in models[1:]:
             model.feed(prompts)
-        step = _rounds(target, draft, policy, texts, how, sampling, rng)
+
+        def decide(number: int, block: Block, logits: Sequence[float]) -> Iterator[bool]:
+            return how.keeps(logits, block, rng)
+
+        def rounds(rows: list[int]) -> None:
+            going = [texts[row] for row in rows]
+            one_round(target, draft, policy, going, rows, how.gamma, sampling, rng, decide, how.hybrid)
+
+        step = rounds
     gc.disable()
     try:
         _wait(pair)
@@ -97,47 +105,15 @@ def decode(pair: Pair, how: Speculation | None, texts: Sequence[Text], sampling:
         gc.enable()
 
 
-Step = Callable[[list[int]], None]  # adds a token or a round to the texts with these numbers, in place
-
-
-def _tokens(target: Batch, texts: Sequence[Text], sampling: Sampling, rng: torch.Generator) -> Step:
-    def step(rows: list[int]) -> None:
-        going = [texts[row] for row in rows]
-        last = torch.tensor([text.answer[-1] for text in going], device=target.device)
-        real = torch.tensor([not text.ending.reason for text in going], device=target.device)
-        tokens = draw(target.forward(last[:, None], real[:, None])[:, -1], sampling, rng)[0].tolist()
-        for text, token in zip(going, tokens, strict=True):
-            if not text.ending.reason:
-                text.commit([token])
-
-    return step
-
-
-def _rounds(
-    target: Batch,
-    draft: Batch,
-    policy: Batch | None,
-    texts: Sequence[Text],
-    how: Speculation,
-    sampling: Sampling,
-    rng: torch.Generator,
-) -> Step:
-    def step(rows: list[int]) -> None:
-        going = [texts[row] for row in rows]
-        one_round(
-            target,
-            draft,
-            policy,
-            going,
-            rows,
-            how.gamma,
-            sampling,
-            rng,
-            lambda number, block, logits: how.keeps(logits, block, rng),
-            how.hybrid,
-        )
-
-    return step
+def _tokens(target: Batch, texts: Sequence[Text], sampling: Sampling, rng: torch.Generator, rows: list[int]) -> None:
+    """Add a token to the texts with these numbers, in place."""
+    going = [texts[row] for row in rows]
+    last = torch.tensor([text.answer[-1] for text in going], device=target.device)
+    real = torch.tensor([not text.ending.reason for text in going], device=target.device)
+    tokens = draw(target.forward(last[:, None], real[:, None])[:, -1], sampling, rng)[0].tolist()
+    for text, token in zip(going, tokens, strict=True):
+        if not text.ending.reason:
+            text.commit([token])
 
 
 def _wait(pair: Pair) -> None:

@@ -175,8 +175,7 @@ def _graded(samples: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a table of scores, with missing values as None."""
-    rows: list[dict[str, Any]] = scores.astype(object).where(scores.notna(), None).to_dict("records")
-    return [row | {"doc_id": None if row["doc_id"] is None else int(row["doc_id"])} for row in rows]
+    return [row | {"doc_id": None if row["doc_id"] is None else int(row["doc_id"])} for row in records.rows_of(scores)]
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:

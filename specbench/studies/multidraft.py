@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench.analysis import transport
+from specbench.analysis.complementarity import pooled
 from specbench.analysis.metrics import timed_samples
 from specbench.analysis.simulate import recorded_rounds
-from specbench.base.stats import Interval, resampled_rates
+from specbench.base.stats import Floats, Interval
 from specbench.config import MethodSpec, UserError
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import probabilities
@@ -27,8 +27,6 @@ from specbench.methods.drafting import FULL
 from specbench.results.stored import StoredRun
 from specbench.run import prepare
 from specbench.run.prepare import load_models_of
-
-Floats = NDArray[np.float64]
 
 KINDS = ("sps", "mdsd", "rsd")  # methods whose first level is predicted here
 ALL = "all tasks"
@@ -232,10 +230,7 @@ def mean(documents: Sequence[tuple[str, int]], numerators: Floats, counts: Float
     places = {document: i for i, document in enumerate(dict.fromkeys(documents))}
     at = np.array([places[document] for document in documents])
     above, below = (np.bincount(at, sums, len(places)).astype(float) for sums in (numerators, counts))
-    low = high = float("nan")
-    if len(places) > 1:
-        low, high = np.quantile(resampled_rates(above[None], below[None])[0], [0.025, 0.975])
-    return Interval(float(above.sum() / below.sum()), float(low), float(high))
+    return pooled(above, below)
 
 
 def count_disordered(texts: list[dict[str, Any]], kinds: Sequence[Kind]) -> int:

@@ -3,7 +3,7 @@
 The fits to the runs are in `analysis.time_fits`.
 """
 
-import csv
+import itertools
 import json
 import math
 import random
@@ -16,17 +16,18 @@ import numpy as np
 import pandas as pd
 
 from specbench import config
-from specbench.analysis import compare, forward_times, time_fits
+from specbench.analysis import compare, time_fits
 from specbench.analysis.forward_times import Times
 from specbench.analysis.simulate import ALL, recorded_times
 from specbench.base import files
-from specbench.base.escape import cell
+from specbench.base.escape import csv_text
 from specbench.config import MethodSpec, PairSpec, UserError
 from specbench.engine.clock import Stopwatch
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.session import Unwatched
 from specbench.plan import Plan
+from specbench.results.records import rows_of
 from specbench.results.stored import StoredRun
 from specbench.run import command, prepare
 
@@ -154,17 +155,12 @@ def measure_forwards(
         for name, watch in watches.items():
             watch.lap()
             for timed in watch.laps()[0].forwards if repeat >= 0 else []:
-                seconds.setdefault((name, timed.model, timed.context, timed.width), []).append(timed.seconds)
+                seconds.setdefault((timed.model, name, timed.context, timed.width), []).append(timed.seconds)
             if repeat < 0:
                 pairs[name].runtime.settle()
         advance(1)
-    rows = []
-    for role in pair.models:
-        for name in pairs:
-            for context in fitting:
-                for width in widths:
-                    low, median, high = np.quantile(seconds[name, role, context, width], [0.25, 0.5, 0.75])
-                    rows.append((role, name, context, width, median, low, high))
+    keys = itertools.product(pair.models, pairs, fitting, widths)
+    rows = [(*key, *np.quantile(seconds[key], [0.5, 0.25, 0.75])) for key in keys]
     return pd.DataFrame(rows, columns=["model", "runtime", "context", "width", "median", "low", "high"])
 
 
@@ -205,16 +201,9 @@ def describe(run: StoredRun, alone: StoredRun | None, forwards: pd.DataFrame | N
 def write(profile: Profile, path: Path) -> Path:
     """Write the profile as JSON and the fits as tidy CSV beside it; return the path of the CSV."""
     facts = {
-        "pair": profile.pair,
-        "sampling": profile.sampling,
-        "environment": profile.environment,
-        "models": profile.models,
-        "ceilings": profile.ceilings,
-        "forwards": _rows(profile.forwards),
-        "limits": _rows(profile.limits),
-        "fits": _rows(profile.fits),
-        "throughput": _rows(profile.throughput),
-        "times": forward_times.as_json(profile.times) if profile.times else None,
+        **{name: getattr(profile, name) for name in ("pair", "sampling", "environment", "models", "ceilings")},
+        **{name: rows_of(getattr(profile, name)) for name in ("forwards", "limits", "fits", "throughput")},
+        "times": vars(profile.times) if profile.times else None,
     }
     files.write_text(path, json.dumps(facts, indent=1) + "\n")
     table = path.with_suffix(".csv")
@@ -224,10 +213,7 @@ def write(profile: Profile, path: Path) -> Path:
 
 def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> None:
     """Write rows of COLUMNS as CSV."""
-    with files.whole(path) as new, open(new, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(map(cell, row) for row in rows)
+    files.write_text(path, csv_text(pd.DataFrame(list(rows), columns=COLUMNS)))
 
 
 def tidy(profile: Profile) -> Iterator[list[Any]]:
@@ -240,8 +226,3 @@ def tidy(profile: Profile) -> Iterator[list[Any]]:
                 unit = "ratio" if name.startswith("R2") else "s"
                 start = ["specdecpp", 2, profile.pair, row["task"], f"{profile.temperature:g}", row["method"], ""]
                 yield [*start, name, f"{row[key]:.6g}", unit]
-
-
-def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    plain = frame.astype(object).where(frame.notna(), None)
-    return [{str(key): value for key, value in row.items()} for row in plain.to_dict("records")]

@@ -154,7 +154,7 @@ def positions(drafter: Drafter, gamma: int, trace: Trace) -> list[dict[str, Any]
 def rounds(drafter: Drafter, gamma: int, trace: Trace) -> dict[int, int]:
     """The tokens that each round of greedy decoding commits, by the position where it begins.
 
-    The rounds have drafts of their own, so that the drafter remembers the draft that it would have made before.
+    The rounds have separate drafts, so that the drafter remembers the draft that it would have made before.
     """
     rng = torch.Generator()
     drafter.begin(trace.prompt)

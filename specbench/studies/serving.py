@@ -19,7 +19,7 @@ from scipy.stats import quantile_test
 from torch import Tensor
 from transformers import Cache, PreTrainedTokenizerBase
 
-from specbench.analysis.metrics import timed_samples
+from specbench.analysis.metrics import interval_columns, timed_samples
 from specbench.base.stats import Interval
 from specbench.config import MethodSpec, UserError
 from specbench.engine.clock import peak_memory
@@ -69,7 +69,7 @@ def serving(run: StoredRun, advance: Callable[[int], None]) -> Serving:
     for spec in run.plan.methods:
         row: dict[str, Any] = {"method": spec.name} | footprint(run, spec, longest)
         ratio, documents = first_token(samples, base, spec.name)
-        row |= {"first_token": ratio.value, "first_token_low": ratio.low, "first_token_high": ratio.high}
+        row |= interval_columns("first_token", ratio)
         rows.append(row | {"documents": documents, "arbitrator_forwards": forwards.get(spec.name, math.nan)})
         advance(1)
     plan, device = run.plan, run.manifest["environment"]["device"]

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from specbench.analysis.metrics import interval_columns
 from specbench.base import environment
 from specbench.base.stats import Paired, speedup
 from specbench.config import UserError
@@ -185,7 +186,5 @@ class Bench:
         row |= {"tokens": sum(mine.tokens), "seconds": sum(mine.seconds), "tokens_per_s": mine.per_second}
         row |= {"tau": sum(mine.tokens) / mine.rounds if mine.rounds else math.nan}
         columns = [np.array(values, float) for values in (base.seconds, base.tokens, mine.seconds, mine.tokens)]
-        ratio = speedup(Paired(*columns)) if name != BASE else None
-        bounds = (ratio.value, ratio.low, ratio.high) if ratio else (math.nan,) * 3
-        row |= dict(zip(("speedup", "speedup_low", "speedup_high"), bounds, strict=True))
+        row |= interval_columns("speedup", speedup(Paired(*columns)) if name != BASE else None)
         return row | {"compared": mine.compared, "equal": mine.equal}

@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specbench.base import files, parquet
+from specbench.base import parquet
 from specbench.base.untrusted import brief, parse_json
 from specbench.config import UserError
 from specbench.training.documents import Document
@@ -64,9 +63,7 @@ def put_table(path: Path, table: pa.Table, metadata: Mapping[str, Any]) -> None:
     """Write a Parquet file at once or not at all; `metadata` (JSON-like) is added to the table's own."""
     added = {key: json.dumps(value) for key, value in metadata.items()}
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **added})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with files.whole(path) as new:
-        pq.write_table(table, new, compression="zstd")
+    parquet.write(path, table)
 
 
 def half(states: Tensor) -> NDArray[np.float16]:

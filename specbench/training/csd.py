@@ -10,7 +10,8 @@ import torch
 
 from specbench import config
 from specbench.analysis.rejections import REJECTED, RESCUED, decided, drafting
-from specbench.base.console import console, progress, say
+from specbench.base import files
+from specbench.base.console import note, progress, say
 from specbench.base.seeds import stable_seed
 from specbench.base.untrusted import read_lines, text_of
 from specbench.config import UserError
@@ -77,8 +78,7 @@ def calibrate(
     pair_spec = config.load_pair(pair)
     name = suite and config.load_suite(suite).name
     path = out or Path(f"memory-{pair_spec.name}-{name or (corpus and corpus.stem)}")
-    if path.exists():
-        raise UserError(f"{path} exists; choose another --out")
+    files.refuse_existing(path)
     loaded = load_pair(pair_spec, device, dtype)
     gamma = spec.values["gamma"]
     if suite:
@@ -106,10 +106,10 @@ def calibrate(
     write_memory(together, sum(counts.values(), Counter()), loaded, metadata, everything)
     for task, of_task in counts.items():
         pairs = {(d, t) for _, d, t in of_task}
-        console.print(f"{task}: {sum(of_task.values())} rejections of {len(pairs)} pairs", highlight=False)
+        note(f"{task}: {sum(of_task.values())} rejections of {len(pairs)} pairs")
     say(f"{len(texts)} texts: {path}")
     if suite:
-        console.print(f"next: specbench run --method csd --suite {suite} --set csd.memory={path}", highlight=False)
+        note(f"next: specbench run --method csd --suite {suite} --set csd.memory={path}")
 
 
 def _documents(plan: Plan, pair: Pair, reach: int) -> Iterator[Text]:
@@ -175,9 +175,8 @@ def merge(sources: Sequence[Path], method: str | None, out: Path) -> None:
     }
     total = csd_memory.merge(parts, out)
     for name, counts in parts.items():
-        pairs = counts.pairs
-        console.print(f"{name}: {sum(pairs.values())} rejections of {len(pairs)} pairs", highlight=False)
-    console.print(f"together: {sum(total.values())} rejections of {len(total)} pairs: {out}", highlight=False)
+        note(f"{name}: {sum(counts.pairs.values())} rejections of {len(counts.pairs)} pairs")
+    note(f"together: {sum(total.values())} rejections of {len(total)} pairs: {out}")
 
 
 def rejected_pairs(run: StoredRun, method: str | None) -> Counts:

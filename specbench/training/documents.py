@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from specbench.base.console import console
+from specbench.base.console import note
 from specbench.base.seeds import stable_seed
 from specbench.config import SUITES, TaskLine, UserError, task_info
+from specbench.engine.generate import Ending, Limits
 from specbench.engine.models.pair import Pair
 from specbench.plan import Plan
+from specbench.run.manifest import digest
 from specbench.run.prepare import check_lengths, encode, load_tasks
 from specbench.tasks.data import evaluated_split
 from specbench.tasks.harness import scorer
@@ -27,6 +29,20 @@ class Document:
     @property
     def name(self) -> str:
         return "-".join([self.task, *([self.split] if self.split else []), f"{self.number:05d}"])
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What an answer depends on, JSON-like, apart from models and sampling."""
+        return {"prompt": self.prompt_hash, "length": self.max_new_tokens}
+
+    def ending(self, pair: Pair) -> Ending:
+        """The ending of an empty answer."""
+        return Ending(Limits(self.max_new_tokens, pair.eos_ids, self.until), pair.detokenizer)
+
+
+def documents_hash(documents: Iterable[Document]) -> str:
+    """A hash of all that answers to these documents depend on, apart from models and sampling."""
+    return digest([[item.name, item.prompt_hash, item.max_new_tokens, item.until] for item in documents])
 
 
 @dataclass(frozen=True)
@@ -83,7 +99,7 @@ def calibration_sources(plan: Plan, stand_ins: bool) -> list[Source]:
     for line in plan.tasks:
         calibration = task_info(line.task).calibration
         if calibration is None or (":" in calibration and not stand_ins):
-            console.print(f"{line.task}: left out, it has no documents of its own to learn from", highlight=False)
+            note(f"{line.task}: left out, it has no documents of its own to learn from")
             continue
         other, _, split = calibration.rpartition(":")
         loaded = line.model_copy(update={"task": other, "fewshot": None}) if other else line

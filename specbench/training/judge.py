@@ -12,15 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.table import Table
 
-from specbench.base.console import console
+from specbench.base.console import console, note
 from specbench.config import UserError
 from specbench.methods.judge import KIND, Settings
 from specbench.training.documents import hold_out, training_documents
 from specbench.training.logistic import Bools, Floats, Linear, at_threshold, auroc, balanced, choose_penalty, fit
 from specbench.training.mining import Mined, Miner, mine_all
-from specbench.training.publish import announce, collecting, publish, source
+from specbench.training.publish import announce, collecting, flush_right, publish, source
 from specbench.training.train import Job
 
 SCORED = True  # a trainer that scores what it generates; see train.py
@@ -68,10 +67,9 @@ def train(job: Job) -> None:
     tensors = {"weight": torch.from_numpy(head.weight), "bias": torch.tensor(head.bias)}
     publish(job.out, KIND, tensors, job.pair, trained)
     right = sum(swaps.original > 0 for swaps in mined.values())
-    console.print(
+    note(
         f"{right} of {len(documents)} answers are right; {len(learned.labels)} swaps to learn from, "
-        f"{learned.labels.mean():.0%} of them harmless (penalty {penalty:g})",
-        highlight=False,
+        f"{learned.labels.mean():.0%} of them harmless (penalty {penalty:g})"
     )
     show(held, scores, settings.threshold)
     announce(job.out, f"mined labels: {folder}", job.use(job.out))
@@ -119,14 +117,11 @@ def show(held: Swaps, scores: Floats, threshold: float) -> None:
     """Print how the head does on swaps [n] of documents that it has not seen."""
     right, area = int(held.labels.sum()), _text(auroc(held.labels, scores), ".3f")
     accuracy = _text(at_threshold(held.labels, scores, threshold).accuracy, ".0%")
-    console.print(
+    note(
         f"held out: {len(held.labels)} swaps, {right} of them harmless; AUROC {area}, "
-        f"accuracy at {threshold:g} {accuracy}",
-        highlight=False,
+        f"accuracy at {threshold:g} {accuracy}"
     )
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("threshold", "accepted", "precision", "recall", "accuracy"):
-        table.add_column(column, justify="right")
+    table = flush_right("threshold", "accepted", "precision", "recall", "accuracy")
     for value in sorted({*THRESHOLDS, threshold}):
         row = at_threshold(held.labels, scores, value)
         shares = (row.accepted, row.precision, row.recall, row.accuracy)

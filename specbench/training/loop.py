@@ -117,6 +117,17 @@ class Epochs(Training, Generic[Batch]):
         return UserError(f"the loss is {loss} at step {self.step}; try a smaller learning_rate by --recipe")
 
 
+def descend(optimizer: torch.optim.Optimizer, clip: float, rate: float | None = None) -> None:
+    """Make a step by the gradients, in place, whose norm is at most `clip`; `rate`: at another learning rate."""
+    parameters = []
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] if rate is None else rate
+        parameters += group["params"]
+    torch.nn.utils.clip_grad_norm_(parameters, clip)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def cosine(step: int, steps: int, rise: float) -> float:
     """The share of the highest learning rate at a step: a linear rise over `rise` steps, then half a cosine to 0."""
     if step < rise:

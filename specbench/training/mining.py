@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from specbench.base.seeds import stable_seed
-from specbench.engine.generate import Ending, Limits, finish
+from specbench.engine.generate import finish
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST
@@ -52,7 +52,7 @@ class Miner:
         never drafted.
         """
         prompt = document.prompt
-        ending = self.ending(document)
+        ending = document.ending(self.pair)
         finish(self.target, self.target.restart(prompt).logits[-1], ending)
         answer, original = ending.tokens, document.score(ending.text())
         mismatches = self.mismatches(prompt, answer) if original > 0 else {}
@@ -66,7 +66,7 @@ class Miner:
             scored = self.target.forward([mismatches[i]], hidden=LAST)
             assert scored.hidden is not None
             states.append(half(scored.hidden[0]))
-            swapped = self.ending(document)
+            swapped = document.ending(self.pair)
             swapped.keep([*answer[:i], mismatches[i]])
             finish(self.target, scored.logits[-1], swapped)
             scores.append(document.score(swapped.text()))
@@ -89,9 +89,6 @@ class Miner:
         pairs = enumerate(zip(choices, answer, strict=True))
         return {i: choice for i, (choice, token) in pairs if i and choice != token}
 
-    def ending(self, document: Document) -> Ending:
-        return Ending(Limits(document.max_new_tokens, self.pair.eos_ids, document.until), self.pair.detokenizer)
-
 
 def mine_all(
     miner: Miner, documents: Sequence[Document], folder: Path, advance: Callable[[int], None]
@@ -100,13 +97,7 @@ def mine_all(
     fingerprints = {role: fingerprint(model) for role, model in miner.pair.models.items()}
 
     def facts(document: Document) -> Facts:
-        return {
-            **fingerprints,
-            "prompt": document.prompt_hash,
-            "length": document.max_new_tokens,
-            "most_swaps": MOST_SWAPS,
-            "seed": miner.seed,
-        }
+        return {**fingerprints, **document.facts, "most_swaps": MOST_SWAPS, "seed": miner.seed}
 
     return collect_all(documents, folder, facts, lambda document: as_table(miner.mine(document)), from_table, advance)
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
 from torch import Tensor
 
 from specbench.base.console import progress, say
@@ -44,6 +45,14 @@ def publish(
     """Write a trained head and delete the checkpoint of its training. Arguments as in `write_head`."""
     write_head(head, kind, tensors, pair, trained, reads)
     checkpoint_of(head).unlink(missing_ok=True)
+
+
+def flush_right(*columns: str) -> Table:
+    """An empty table without lines, its columns flush right."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
 
 
 def announce(head: Path, data: str, command: str) -> None:

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specbench import config
 from specbench.base import files
-from specbench.base.console import console, progress, say
+from specbench.base.console import note, progress, say
 from specbench.base.untrusted import is_file, read_lines, regular, text_of
 from specbench.config import OWN_PAIR, ModelSpec, PairSpec, UserError
 from specbench.engine.models.pair import load_tokenizer, vocabulary_hash
@@ -70,8 +70,7 @@ def build_datastore(
         raise UserError("build-datastore takes --pair or --tokenizer, not both")
     if not corpora:
         raise UserError("build-datastore needs a --corpus: FILE.jsonl, FILE.txt or TASK:SPLIT")
-    if out.exists():
-        raise UserError(f"{out} exists; choose another --out")
+    files.refuse_existing(out)
     sources = {text: _source(text) for text in dict.fromkeys(corpora)}
     if tokenizer:
         spec = PairSpec(name=OWN_PAIR, description="", target=ModelSpec(model=tokenizer))
@@ -87,7 +86,7 @@ def build_datastore(
         {"tokens of": tokenizer or spec.name, "corpora": counts},
     )
     for count in counts:
-        console.print(f"{count['corpus']}: {count['documents']} documents, {count['tokens']} tokens", highlight=False)
+        note(f"{count['corpus']}: {count['documents']} documents, {count['tokens']} tokens")
     megabytes = sum(about.sizes.values()) / 1e6
     say(
         f"{about.tokens} tokens, {about.shards} shard{'s' * (about.shards > 1)}, {megabytes:.1f} MB: {out}\n"
@@ -183,8 +182,7 @@ def build(
     they are read. A document is cut only if it alone is longer than a shard. Until everything is written, the datastore
     is in FOLDER.new, without its metadata. Raises UserError if the folder exists or there is no token.
     """
-    if folder.exists():
-        raise UserError(f"{folder} exists; choose another --out")
+    files.refuse_existing(folder)
     new = folder.with_name(folder.name + ".new")
     new.mkdir(parents=True, exist_ok=True)
     try:

@@ -6,16 +6,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from rich.table import Table
 
-from specbench.base.console import console
-from specbench.engine.generate import Ending, Limits, finish
+from specbench.base.console import console, note
+from specbench.engine.generate import finish
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.methods.vocabtrim import KIND, ranked
-from specbench.training.collected import Facts, collect_all
+from specbench.training.collected import collect_all
 from specbench.training.documents import Document, hold_out, training_documents
-from specbench.training.publish import announce, collecting, publish, source
+from specbench.training.publish import announce, collecting, flush_right, publish, source
 from specbench.training.train import Job
 
 HELD_OUT = 5  # one document in this many shows what the kept tokens cover in texts that were not counted
@@ -36,7 +35,7 @@ def train(job: Job) -> None:
         texts = collect_all(
             documents,
             folder,
-            lambda document: facts(document, target),
+            lambda document: {"target": target, **document.facts},
             lambda document: pa.table({"token": pa.array(text(document, job.pair), pa.int32())}),
             lambda table: table["token"].to_pylist(),
             advance,
@@ -49,29 +48,16 @@ def train(job: Job) -> None:
         "seed": job.plan.seed,
     }
     publish(job.out, KIND, {"counts": torch.from_numpy(counts)}, job.pair, trained)
-    console.print(
-        f"{len(documents)} texts, {trained['tokens']} tokens, {trained['distinct']} different ones of {len(counts)}",
-        highlight=False,
-    )
+    note(f"{len(documents)} texts, {trained['tokens']} tokens, {trained['distinct']} different ones of {len(counts)}")
     show(texts, job)
     announce(job.out, f"texts: {folder}", f"{job.run} --set {KIND}.counts={job.out}")
 
 
 def text(document: Document, pair: Pair) -> list[int]:
     """The target's greedy text, its end token included."""
-    ending = Ending(Limits(document.max_new_tokens, pair.eos_ids, document.until), pair.detokenizer)
-    target = pair.session("target")
+    ending, target = document.ending(pair), pair.session("target")
     finish(target, target.restart(document.prompt).logits[-1], ending)
     return ending.tokens
-
-
-def facts(document: Document, target: str) -> Facts:
-    """What a text depends on; `target` is the model's fingerprint."""
-    return {
-        "target": target,
-        "prompt": document.prompt_hash,
-        "length": document.max_new_tokens,
-    }
 
 
 def counted(texts: Mapping[str, list[int]], vocabulary: int) -> Counts:
@@ -87,9 +73,7 @@ def show(texts: Mapping[str, list[int]], job: Job) -> None:
     counts = torch.from_numpy(counted({name: texts[name] for name in learned}, vocabulary).astype(np.float32))
     held_counts = counted({name: texts[name] for name in held}, vocabulary)
     order = ranked(counts, job.pair.eos_ids)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("tokens kept", "share", f"of {len(held)} other texts"):
-        table.add_column(column, justify="right")
+    table = flush_right("tokens kept", "share", f"of {len(held)} other texts")
     for share in SHARES:
         kept = max(1, round(share * vocabulary))
         covered = held_counts[order[:kept]].sum() / max(1, held_counts.sum())

@@ -9,16 +9,13 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
-from synthetic import rounds, sample, scores, write_run
-from typer.testing import CliRunner
+from screens import call, rendered
+from synthetic import Rows, rounds
 
 from specbench.analysis import acceptance as acceptance_analysis
 from specbench.analysis import reliability
 from specbench.analysis.acceptance import POOLED, acceptance
-from specbench.cli import app
 from specbench.config import UserError
-from specbench.report.finding import show
 from specbench.report.views.acceptance import notes, view
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -41,15 +38,11 @@ def drafts(row, *each):
 
 def made(folder, documents, settings=None, name="specdecpp", **plan):
     """A run of one method: `documents` holds the rounds by task and document."""
-    samples, all_rounds = [], []
+    found = Rows()
     for (task, doc), each in documents.items():
-        row = sample(name, doc, task=task)
-        samples += [sample("plain", doc, task=task), row]
-        all_rounds += drafts(row, *each) + rounds(samples[-2], (0, 0))
-    tasks = dict.fromkeys(task for task, _ in documents)
-    score_rows = [row for task in tasks for one in ("plain", name) for row in scores(one, (1,), task=task)]
-    chosen = {name: BOUNDS if settings is None else settings}
-    return StoredRun(write_run(folder, samples, all_rounds, score_rows, settings=chosen, **plan))
+        found.add("plain", doc, 1.0, [(0, 0)], task=task)
+        found.add(name, doc, 1.0, lambda row, each=each: drafts(row, *each), task=task)
+    return found.run(folder, settings={name: BOUNDS if settings is None else settings}, **plan)
 
 
 @pytest.fixture
@@ -245,7 +238,7 @@ def test_nothing_was_rejected(tmp_path):
     found = acceptance(made(tmp_path / "run", {("one", doc): [([A], [0.75], [0.5])] for doc in (0, 1)}), None)
     assert math.isnan(figure(found, "one", "auroc")[0])
     assert figure(found, "one", "ece")[0] == pytest.approx(0.25)
-    assert "AUROC" in printed(found)
+    assert "AUROC" in rendered(view(found))
 
 
 def test_which_tokens_could_be_seen(tmp_path):
@@ -322,14 +315,8 @@ def test_a_million_tokens_take_seconds():
     assert time.process_time() - began < 30
 
 
-def printed(found, width=80):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    show(view(found), screen=console)
-    return console.file.getvalue()
-
-
 def test_the_view(small):
-    text = printed(acceptance(small, None))
+    text = rendered(view(acceptance(small, None)))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert max(map(len, text.splitlines())) <= 80
     assert "PREDICTIONS OF specdecpp: 10 tested draft tokens of 3 documents" in lines
@@ -341,29 +328,16 @@ def test_the_view(small):
 
 def test_names_with_brackets_are_printed_whole(tmp_path):
     run = made(tmp_path / "run", {("one", 0): [([A], [0.75], None)]}, name="specdecpp[threshold=0.7]")
-    assert "PREDICTIONS OF specdecpp[threshold=0.7]: 1 tested" in printed(acceptance(run, None))
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, ["analyze", *map(str, arguments)])
+    assert "PREDICTIONS OF specdecpp[threshold=0.7]: 1 tested" in rendered(view(acceptance(run, None)))
 
 
 def test_the_command(small):
-    facts = json.loads(call("acceptance", small.folder, "--format", "json").stdout)
+    facts = json.loads(call("analyze", "acceptance", small.folder, "--format", "json").stdout)
     assert facts["method"] == "specdecpp" and facts["selected"] is True
     assert [row["task"] for row in facts["tasks"]] == ["one", "two", POOLED]
     assert {row["figure"] for row in facts["figures"]} == set(acceptance_analysis.FIGURES)
-    rows = pd.read_csv(io.StringIO(call("acceptance", small.folder, "--format", "csv").stdout))
+    rows = pd.read_csv(io.StringIO(call("analyze", "acceptance", small.folder, "--format", "csv").stdout))
     assert rows.columns.tolist() == ["analysis", "table", "row", "column", "value"]
     assert rows[(rows.table == "tasks") & (rows.column == "tokens")].value.astype(int).tolist() == [8, 2, 10]
-    table = call("acceptance", small.folder, "--method", "specdecpp")
+    table = call("analyze", "acceptance", small.folder, "--method", "specdecpp")
     assert table.exit_code == 0 and "PREDICTIONS OF specdecpp" in table.stdout
-
-
-@pytest.mark.parametrize("what", ["acceptance", "rejections"])
-@pytest.mark.parametrize("option", ["--against", "--best"])
-def test_options_that_do_not_fit(small, what, option):
-    result = call(what, small.folder, option, "sps")
-    assert result.exit_code == 2
-    (line,) = result.stderr.strip().splitlines()
-    assert line == f"error: {option} belongs to `analyze frontier`; leave it out of `analyze {what}`"

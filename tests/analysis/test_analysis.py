@@ -7,18 +7,16 @@ from collections import Counter
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, large, manifest, score, word, write
-from rich.console import Console
-from typer.testing import CliRunner
+from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, large, manifest, score, stored, word
+from screens import call, rendered
 
 from specbench.analysis import rejections as analysis
 from specbench.analysis.rejections import rejections, rescues
 from specbench.analysis.texts import load_decode
 from specbench.analysis.token_kinds import KINDS, kind
-from specbench.cli import app
 from specbench.config import UserError
 from specbench.engine.types import Round
-from specbench.report.finding import as_json, as_rows, show
+from specbench.report.finding import as_json, as_rows
 from specbench.report.views.rejections import view
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -27,52 +25,27 @@ EOS = TOKENIZER.eos_token_id
 SO, THUS, THEN, FOUR, SIX, PLUS = map(word, (" So", " Thus", " Then", " 4", " 6", " +"))
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ("times", "cdot", "formatting"),
-        ("\\frac", "\\dfrac", "formatting"),
-        ("$$", "\\[", "formatting"),
-        ("$,", "$", "formatting"),
-        ("\\left(", "(", "formatting"),
-        (' "', " '", "formatting"),
-        ("“So", '"So', "formatting"),
-        ("**So", "So", "formatting"),
-        ("```", "\n", "formatting"),
-        ("<b>", " ", "formatting"),
-        ("$5", "5", "formatting"),
-        (",", ".", "punctuation and spacing"),
-        ("\n", "\n\n", "punctuation and spacing"),
-        (" So", "So", "punctuation and spacing"),
-        (" So,", " So", "punctuation and spacing"),
-        (",", " and", "punctuation and spacing"),
-        (" The", " the", "case"),
-        (" So", " therefore", "connective"),
-        (" Thus,", " Hence", "connective"),
-        (" get", " obtain", "word for word"),
-        (" This", " So", "word for word"),
-        ("学", "校", "word for word"),
-        ("1", "2", "digit for digit"),
-        (" 5", "5", "digit for digit"),
-        ("-5", " 5", "digit for digit"),
-        ("<eos>", "\n", "end of text"),
-        (" times", " cdot", "word for word"),
-        ("\\sin", "\\cos", "other"),
-        ("\\times", "\\frac", "other"),
-        ("left", "right", "other"),
-        ("imon", "arah", "other"),
-        ("s", " works", "other"),
-        (" +", " -", "other"),
-        (" *", " +", "other"),
-        ("5", " five", "other"),
-        ("x1", "x2", "other"),
-        ("{5", "6", "digit for digit"),
-        (",", " the", "other"),
-        ("◌", "◌", "other"),
-        ("◌", ".", "other"),
-        (" So", " So", "other"),
-        ("<7>", "5", "other"),
+PAIRS = {
+    "formatting": [
+        *(("times", "cdot"), ("\\frac", "\\dfrac"), ("$$", "\\["), ("$,", "$"), ("\\left(", "("), (' "', " '")),
+        *(("“So", '"So'), ("**So", "So"), ("```", "\n"), ("<b>", " "), ("$5", "5")),
     ],
+    "punctuation and spacing": [(",", "."), ("\n", "\n\n"), (" So", "So"), (" So,", " So"), (",", " and")],
+    "case": [(" The", " the")],
+    "connective": [(" So", " therefore"), (" Thus,", " Hence")],
+    "word for word": [(" get", " obtain"), (" This", " So"), ("学", "校"), (" times", " cdot")],
+    "digit for digit": [("1", "2"), (" 5", "5"), ("-5", " 5"), ("{5", "6")],
+    "end of text": [("<eos>", "\n")],
+    "other": [
+        *(("\\sin", "\\cos"), ("\\times", "\\frac"), ("left", "right"), ("imon", "arah"), ("s", " works")),
+        *((" +", " -"), (" *", " +"), ("5", " five"), ("x1", "x2"), (",", " the"), ("◌", "◌"), ("◌", ".")),
+        *((" So", " So"), ("<7>", "5")),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"), [(*pair, name) for name, pairs in PAIRS.items() for pair in pairs]
 )
 def test_kinds(one, other, expected):
     assert kind(one, other) == kind(other, one) == expected
@@ -89,13 +62,11 @@ def made(tables, tmp_path):
     """A function that puts `tables` on disk."""
 
     def make(methods=("vanilla", "sps"), scores=(), tasks=("sums", "news"), row_group=None, **changes):
-        folder = tmp_path / "run"
-        write(folder, tables, scores)
-        manifest(folder, tasks, methods, **changes)
+        run = stored(tmp_path / "run", tables, tasks, methods, scores, **changes)
         if row_group:
-            path = folder / "rounds.parquet"
+            path = run.folder / "rounds.parquet"
             pq.write_table(pq.read_table(path), path, row_group_size=row_group)
-        return StoredRun(folder)
+        return run
 
     return make
 
@@ -287,7 +258,7 @@ def test_outcomes_need_scores_and_a_baseline(spoilt):
     found = rescues(spoilt, None, decode)
     assert (found.baseline, found.total, found.unjudged) == (None, 12, 12)
     assert found.kinds.right.sum() == found.kinds.wrong.sum() == 0
-    text = printed(rejections(spoilt, None, decode), found)
+    text = rendered(view(rejections(spoilt, None, decode), found))
     assert "goes wrong" not in text
     assert "which rescues hurt is not known" in text
 
@@ -366,14 +337,8 @@ def test_rounds_that_are_not_the_text(tables, made):
         rescues(made(methods=("vanilla", "csd")), None, decode)
 
 
-def printed(*found, width=80):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    show(view(*found), screen=console)
-    return console.file.getvalue()
-
-
 def test_the_view(spoilt):
-    text = printed(rejections(spoilt, None, decode), rescues(spoilt, None, decode))
+    text = rendered(view(rejections(spoilt, None, decode), rescues(spoilt, None, decode)))
     assert max(map(len, text.splitlines())) <= 80
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "REJECTIONS OF csd: 1 of 1 pair (draft token, target token)" in lines
@@ -391,7 +356,7 @@ def test_the_view_of_long_and_strange_texts(tables, made):
     for task in tasks:
         add(tables, task, 0, "sps", [refused(token, SIX, 0.0001) for token in strange])
     run = made(tasks=tasks)
-    text = printed(rejections(run, None, decode), rescues(run, None, decode))
+    text = rendered(view(rejections(run, None, decode), rescues(run, None, decode)))
     assert max(map(len, text.splitlines())) <= 80
     assert "⏎" in text
     assert "<.001" in text
@@ -402,13 +367,15 @@ def test_the_view_shortens_tasks_that_begin_alike(tables, made):
     for number, task in enumerate(("pocket_sums", "pocket_news")):
         add(tables, task, 0, "sps", [refused(SO, THUS, 0.5)] * (2 - number))
     run = made(tasks=("pocket_sums", "pocket_news"))
-    assert " sums 2, news 1" in printed(rejections(run, None, decode), rescues(run, None, decode))
+    assert " sums 2, news 1" in rendered(view(rejections(run, None, decode), rescues(run, None, decode)))
 
 
 def test_sampling_that_refuses_what_the_target_prefers(tables, made):
     add(tables, "sums", 0, "sps", [refused(FOUR, FOUR, 1.0)])
     run = made()
-    assert "1 more rejected token had no pair" in printed(rejections(run, None, decode), rescues(run, None, decode))
+    assert "1 more rejected token had no pair" in rendered(
+        view(rejections(run, None, decode), rescues(run, None, decode))
+    )
 
 
 def test_tables_for_programs(spoilt):
@@ -429,14 +396,13 @@ def test_tables_for_programs(spoilt):
 
 
 def test_the_command(spoilt):
-    def call(*words):
-        return CliRunner().invoke(app, ["analyze", "rejections", str(spoilt.folder), *words])
-
-    facts = json.loads(call("--format", "json").stdout)
+    words = ("analyze", "rejections", spoilt.folder)
+    facts = json.loads(call(*words, "--format", "json").stdout)
     assert set(facts) == {"rejections", "rescues"} and facts["rescues"]["total"] == 12
-    assert call("--format", "csv").stdout.startswith("analysis,table,row,column,value\nrejections,,0,method,csd\n")
-    assert "REJECTIONS OF csd" in call("--method", "csd").stdout
-    refused = call("--format", "md")
+    table = call(*words, "--format", "csv").stdout
+    assert table.startswith("analysis,table,row,column,value\nrejections,,0,method,csd\n")
+    assert "REJECTIONS OF csd" in call(*words, "--method", "csd").stdout
+    refused = call(*words, "--format", "md")
     assert refused.exit_code == 2 and "`analyze rejections` prints table, csv or json" in refused.stderr
 
 

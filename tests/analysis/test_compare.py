@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic import rounds, sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Timed, rounds, sample, scores, timed_run, write_run
 
 from specbench.analysis import compare
 from specbench.base import files
@@ -17,16 +17,10 @@ from specbench.results import records
 from specbench.results.stored import StoredRun
 
 
-def simple(folder, *, decode=0.5, method="sps", tasks=("one",), repeat=0, right=(1, 0, 1, 1), **options):
+def simple(folder, *, decode=0.5, method="sps", tasks=("one",), right=(1, 0, 1, 1), **options):
     """Four documents a task: plain takes 1 s for 4 tokens, the method `decode` s for as many."""
-    samples, all_rounds, score_rows = [], [], []
-    for task in tasks:
-        for doc in range(4):
-            base, mine = sample("plain", doc, 1.0, task=task), sample(method, doc, decode, task=task)
-            samples += [base, mine]
-            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
-        score_rows += scores("plain", (1, 1, 1, 0), task=task) + scores(method, right, task=task)
-    return StoredRun(write_run(folder, samples, all_rounds, score_rows, **options))
+    methods = {"plain": Timed(1.0, SINGLE, (1, 1, 1, 0)), method: Timed(decode, CHAIN, right)}
+    return timed_run(folder, methods, tasks=tasks, **options)
 
 
 def table(*runs, **options):
@@ -62,15 +56,11 @@ def test_baseline_comes_first_and_tasks_keep_their_order(tmp_path):
 
 def test_average_over_tasks(tmp_path):
     """Speedups 2 and 4, scores 0.75 and 0.25: their means, whatever the number of documents."""
-    samples, all_rounds, score_rows = [], [], []
-    for task, decode, documents in (("one", 0.5, 2), ("two", 0.25, 4)):
-        for doc in range(documents):
-            base, mine = sample("plain", doc, 1.0, task=task), sample("sps", doc, decode, task=task)
-            samples += [base, mine]
-            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
-    score_rows = scores("plain", (1, 1), task="one") + scores("plain", (1, 0, 0, 0), task="two")
-    score_rows += scores("sps", (0, 1), task="one") + scores("sps", (1, 0, 1, 0), task="two")
-    found = table(StoredRun(write_run(tmp_path / "a", samples, all_rounds, score_rows)))
+    methods = {
+        "plain": Timed(1.0, SINGLE, {"one": (1, 1), "two": (1, 0, 0, 0)}),
+        "sps": Timed(lambda task, doc: 0.5 if task == "one" else 0.25, CHAIN, {"one": (0, 1), "two": (1, 0, 1, 0)}),
+    }
+    found = table(timed_run(tmp_path / "a", methods, tasks=("one", "two"), documents={"one": 2, "two": 4}))
     mean = row(found, task="average", method="sps")
     assert mean.speedup_decode == pytest.approx(3)
     assert (mean.accuracy, mean.documents) == (0.5, 6)
@@ -100,13 +90,7 @@ def test_runs_of_one_method_are_pooled_as_repeats(tmp_path):
 
 def test_a_method_is_set_against_the_baseline_of_its_own_run(tmp_path):
     """A run on a slow afternoon: both of its methods took twice as long."""
-    samples, all_rounds = [], []
-    for doc in range(4):
-        base, mine = sample("plain", doc, 2.0), sample("fly", doc, 1.0)
-        samples += [base, mine]
-        all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
-    score_rows = scores("plain", (1, 1, 1, 0)) + scores("fly", (1, 1, 1, 0))
-    slow = StoredRun(write_run(tmp_path / "slow", samples, all_rounds, score_rows))
+    slow = timed_run(tmp_path / "slow", {"plain": Timed(2.0, SINGLE, 3), "fly": Timed(1.0, CHAIN, 3)})
     found = table(simple(tmp_path / "a"), slow)
     assert row(found, method="fly").speedup_decode == pytest.approx(2)
     assert row(found, method="sps").speedup_decode == pytest.approx(2)
@@ -119,16 +103,10 @@ SECONDS = {"plain": 1.0, "sps": 0.5, "pool": 2.0, "share": 1.6}  # for 4 tokens 
 
 def mixed(folder, *, only=tuple(SECONDS), seconds=SECONDS, documents=4, baseline="plain", baselines=None, **options):
     """plain and sps, and two that pool models: share is set against pool, which is a baseline as plain is."""
-    samples, all_rounds, score_rows = [], [], []
-    for name in only:
-        for doc in range(documents):
-            samples.append(sample(name, doc, seconds[name]))
-            steps = [(3, 1), (3, 1)] if name in ("sps", "share") else [(0, 0)] * 4
-            all_rounds += rounds(samples[-1], *steps)
-        right = {"plain": 4, "sps": 3, "pool": 2, "share": 1}[name]
-        score_rows += scores(name, [1] * right + [0] * (documents - right))
+    right = {"plain": 4, "sps": 3, "pool": 2, "share": 1}
+    methods = {name: Timed(seconds[name], CHAIN if name in ("sps", "share") else SINGLE, right[name]) for name in only}
     own = {"pool": "pool", "share": "pool"} if baselines is None else baselines
-    return StoredRun(write_run(folder, samples, all_rounds, score_rows, baseline=baseline, baselines=own, **options))
+    return timed_run(folder, methods, documents=documents, baseline=baseline, baselines=own, **options)
 
 
 def test_each_method_is_set_against_its_own_baseline(tmp_path):
@@ -217,14 +195,9 @@ def test_the_drift_of_each_baseline_is_told(tmp_path):
 
 def test_the_drift_of_an_average_is_the_largest_with_its_sign(tmp_path):
     """plain takes half the time in the second half of one task, and a fifth more in that of the other."""
-    samples, all_rounds, score_rows = [], [], []
-    for task, late in (("one", 0.5), ("two", 1.2)):
-        for doc in range(12):
-            base, mine = sample("plain", doc, 1.0 if doc < 6 else late, task=task), sample("sps", doc, 0.5, task=task)
-            samples += [base, mine]
-            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
-        score_rows += scores("plain", [1] * 12, task=task) + scores("sps", [1] * 12, task=task)
-    found = table(StoredRun(write_run(tmp_path / "a", samples, all_rounds, score_rows)))
+    late = {"one": 0.5, "two": 1.2}
+    methods = {"plain": Timed(lambda task, doc: 1.0 if doc < 6 else late[task], SINGLE), "sps": Timed(0.5)}
+    found = table(timed_run(tmp_path / "a", methods, tasks=("one", "two"), documents=12))
     drifts = {task: row(found, task=task, method="sps").drift for task in ("one", "two", "average")}
     assert drifts == pytest.approx({"one": -0.5, "two": 0.2, "average": -0.5})
 
@@ -232,13 +205,8 @@ def test_the_drift_of_an_average_is_the_largest_with_its_sign(tmp_path):
 def test_the_drift_of_pooled_runs_is_the_largest_with_its_sign(tmp_path):
     runs = []
     for seed, late in enumerate((0.5, 1.2)):
-        samples, all_rounds = [], []
-        for doc in range(12):
-            base, mine = sample("plain", doc, 1.0 if doc < 6 else late), sample("sps", doc, 0.5)
-            samples += [base, mine]
-            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
-        score_rows = scores("plain", [1] * 12) + scores("sps", [1] * 12)
-        runs.append(StoredRun(write_run(tmp_path / str(seed), samples, all_rounds, score_rows, seed=seed)))
+        plain = Timed(lambda task, doc, late=late: 1.0 if doc < 6 else late, SINGLE)
+        runs.append(timed_run(tmp_path / str(seed), {"plain": plain, "sps": Timed(0.5)}, documents=12, seed=seed))
     assert row(table(*runs), method="sps").drift == pytest.approx(-0.5)
 
 
@@ -311,23 +279,14 @@ def test_unfinished_and_foreign_folders_are_refused(tmp_path):
 
 def test_a_text_that_was_held_up_is_named(tmp_path):
     """Document 3 of sps took 9 s where the others took 0.5 s; plain was even."""
-    samples, all_rounds = [], []
-    for doc in range(4):
-        base, mine = sample("plain", doc, 1.0), sample("sps", doc, 9.0 if doc == 3 else 0.5)
-        samples += [base, mine]
-        all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(mine, (3, 1), (3, 1))
-    run = write_run(tmp_path / "a", samples, all_rounds, scores("plain", (1,) * 4) + scores("sps", (1,) * 4))
-    (line,) = compare.stalled(compare.measured([StoredRun(run)]))
+    methods = {"plain": Timed(1.0, SINGLE), "sps": Timed(lambda task, doc: 9.0 if doc == 3 else 0.5)}
+    (line,) = compare.stalled(compare.measured([timed_run(tmp_path / "a", methods)]))
     assert line.startswith("one, sps: 1 of 4 texts took over 5 times the median per token, 86% of the time")
     assert compare.stalled(compare.measured([simple(tmp_path / "b")])) == []
 
 
 def test_runs_at_other_speeds_are_named(tmp_path):
-    slow, all_rounds = [], []
-    for doc in range(4):
-        slow.append(sample("plain", doc, 2.0))
-        all_rounds += rounds(slow[-1], *[(0, 0)] * 4)
-    run = StoredRun(write_run(tmp_path / "slow", slow, all_rounds, scores("plain", (1, 1, 1, 0))))
+    run = timed_run(tmp_path / "slow", {"plain": Timed(2.0, SINGLE, 3)})
     (line,) = compare.uneven(compare.measured([simple(tmp_path / "a"), run]))
     assert line == "one: plain ran at 2 to 4 tokens/s in these runs: compare speedups, not tokens/s"
     assert compare.uneven(compare.measured([simple(tmp_path / "b"), simple(tmp_path / "c")])) == []

@@ -5,13 +5,11 @@ import math
 
 import numpy as np
 import pytest
-import synthetic
 from scipy.stats import binom
-from typer.testing import CliRunner
+from screens import call
+from synthetic import Rows, change_manifest, scores
 
 from specbench.analysis.complementarity import complementarity, pooled
-from specbench.base.console import console
-from specbench.cli import app
 from specbench.config import UserError, load_method
 from specbench.papers import cells, published
 from specbench.plan import resolve_plan
@@ -30,22 +28,18 @@ SETTINGS = {"member": {"model": "draft"}, "bold": {"gamma": 4}, "bold[gamma=9]":
 
 def made(folder, answers, graded=None, models=("t", "d"), **changes):
     """A run of the answers by method (or method and repeat) to a task `one`, and graded ones to a task `two`."""
-    samples, scores = [], []
+    found = Rows()
     for task, given in (("one", answers), ("two", graded or {})):
         for key, values in given.items():
             name, repeat = key if isinstance(key, tuple) else (key, 0)
-            samples += [synthetic.sample(name, i, task=task, repeat=repeat) for i in range(len(values))]
-            scores += synthetic.scores(name, values, task=task, repeat=repeat)
-    rounds = [row for one in samples for row in synthetic.rounds(one)]
-    changes = {"baseline": "vanilla"} | changes
-    synthetic.write_run(folder, samples, rounds, scores, settings=SETTINGS, **changes)
-    path = folder / "manifest.json"
-    facts = json.loads(path.read_text())
-    facts["models"] = {"target": {"dtype": "float32", "weights_hash": models[0]}}
-    if models[1]:
-        facts["models"]["draft"] = {"dtype": "float32", "weights_hash": models[1]}
-    path.write_text(json.dumps(facts))
-    return StoredRun(folder)
+            for doc in range(len(values)):
+                found.add(name, doc, task=task, repeat=repeat)
+            found.scores += scores(name, values, task=task, repeat=repeat)
+    run = found.run(folder, settings=SETTINGS, **{"baseline": "vanilla"} | changes)
+    weights = {role: one for role, one in zip(("target", "draft"), models, strict=True) if one}
+    return change_manifest(
+        run.folder, models={role: {"dtype": "float32", "weights_hash": one} for role, one in weights.items()}
+    )
 
 
 @pytest.fixture
@@ -119,9 +113,8 @@ def test_without_complementarity_recovery_is_undefined_and_said(tmp_path):
     run = made(tmp_path / "run", answers)
     found = complementarity(run)
     assert math.isnan(found.methods.recovery[0])
-    console.stderr = False
     words = ["analyze", "complementarity", str(run.folder), "--out", str(tmp_path / "cells.csv")]
-    text = " ".join(CliRunner().invoke(app, words).stdout.split())
+    text = " ".join(call(*words).stdout.split())
     assert "one: complementarity is missing: the union solves no more than the target" in text
     assert "recovery" not in (tmp_path / "cells.csv").read_text()
 
@@ -222,8 +215,7 @@ def test_cells_are_those_of_the_published_table(tmp_path):
 
 @pytest.mark.parametrize("format", ("table", "md", "csv", "json"))
 def test_the_view_tells_the_same_in_every_form(run, format):
-    console.stderr = False
-    result = CliRunner().invoke(app, ["analyze", "complementarity", str(run.folder), "--format", format])
+    result = call("analyze", "complementarity", str(run.folder), "--format", format)
     assert result.exit_code == 0, result.output
     text = result.stdout
     if format == "json":
@@ -244,19 +236,22 @@ def test_the_view_tells_the_same_in_every_form(run, format):
 
 
 def test_options_that_belong_elsewhere(run):
-    for option, value, owner in (
-        ("--states", "3", "`analyze counterfactual`"),
-        ("--drafts", "2", "`analyze multi-draft`"),
-        ("--against", "bold", "`analyze frontier`"),
+    for what, option, owner in (
+        ("complementarity", "--states", "`analyze counterfactual`"),
+        ("complementarity", "--drafts", "`analyze multi-draft`"),
+        *((what, "--against", "`analyze frontier`") for what in ("acceptance", "collaboration", "complementarity")),
+        *(("rejections", option, "`analyze frontier`") for option in ("--against", "--best")),
+        ("acceptance", "--best", "`analyze frontier`"),
+        ("rejections", "--out", "`analyze complementarity` and `analyze counterfactual`"),
     ):
-        result = CliRunner().invoke(app, ["analyze", "complementarity", str(run.folder), option, value])
+        result = call("analyze", what, run.folder, option, "3")
         assert result.exit_code == 2
-        assert result.stderr.strip() == f"error: {option} belongs to {owner}; leave it out of `analyze complementarity`"
-    result = CliRunner().invoke(app, ["analyze", "rejections", str(run.folder), "--out", "file.csv"])
-    assert "--out belongs to `analyze complementarity` and `analyze counterfactual`" in result.stderr
-    result = CliRunner().invoke(app, ["analyze", "rejections", str(run.folder), "--format", "md"])
-    assert "`analyze rejections` prints table, csv or json" in result.stderr
-    result = CliRunner().invoke(app, ["analyze", "complementarity", str(run.folder), "--out", "no/file.csv"])
+        assert result.stderr.strip() == f"error: {option} belongs to {owner}; leave it out of `analyze {what}`"
+    assert (
+        "`analyze rejections` prints table, csv or json"
+        in call("analyze", "rejections", run.folder, "--format", "md").stderr
+    )
+    result = call("analyze", "complementarity", run.folder, "--out", "no/file.csv")
     assert "there is no folder no" in result.stderr
 
 
@@ -267,9 +262,8 @@ def test_a_real_run_has_the_draft_beside_it_or_in_another(tmp_path):
     loop.execute(plan, folder, lambda _: True)
     with pytest.raises(UserError) as caught:
         complementarity(StoredRun(folder))
-    console.stderr = False
     words = str(caught.value).split("`")[1].split()
-    assert CliRunner().invoke(app, words[1:]).exit_code == 0
+    assert call(*words[1:]).exit_code == 0
     found = complementarity(StoredRun(folder), None, StoredRun(tmp_path / "run-draft"))
     assert found.methods.method.tolist() == ["cospec"] * len(found.tasks) and (found.tasks.total == 2).all()
     scores = StoredRun(tmp_path / "run-draft").scores()

@@ -1,14 +1,12 @@
 """CoS's formulas by hand, by a simulation of Algorithm 2 and by a solved Markov chain; the table from made records."""
 
-import io
 import json
 import math
 
 import numpy as np
 import pytest
-from rich.console import Console
-from synthetic import rounds, sample, scores, write_run
-from typer.testing import CliRunner
+from screens import call, rendered
+from synthetic import SINGLE, Rows, change_manifest, rounds
 
 from specbench.analysis import collaboration as cos_theory
 from specbench.analysis.collaboration import (
@@ -20,11 +18,8 @@ from specbench.analysis.collaboration import (
     naive_factor,
     verdict,
 )
-from specbench.cli import app
-from specbench.report.finding import show
 from specbench.report.views.collaboration import sentences, view
 from specbench.results import records
-from specbench.results.stored import StoredRun
 
 NAN = math.nan
 R, A, S, U, C = range(len(records.DECISIONS))  # rejected, accepted, rescued, unread, cut
@@ -173,21 +168,15 @@ def judged(row, *each, prices=(0.1, 0.05), forwards=(1, 1)):
 
 def made(folder, cos_rounds, settings=None, decode=(2.0, 1.0), documents=2, greedy=False, **plan):
     """A run of `ensemble` (four forwards of each model: 0.1 s of the target, 0.025 s of the draft) and of methods."""
-    samples, all_rounds, score_rows = [], [], []
+    found = Rows()
     settings = {name: SHARED | {"gamma": 1} | (settings or {}).get(name, {}) for name in cos_rounds}
     for doc in range(documents):
-        row = sample("ensemble", doc, decode[0])
-        samples.append(row)
-        plain = rounds(row, *[(0, 0)] * 4)
-        all_rounds += [one | ({"draft_forwards": 1, "draft_seconds": 0.025} if one["round"] else {}) for one in plain]
+        for one in found.add("ensemble", doc, decode[0], SINGLE)[1:]:
+            one |= {"draft_forwards": 1, "draft_seconds": 0.025}
         for name, each in cos_rounds.items():
-            samples.append(sample(name, doc, decode[1]))
-            all_rounds += judged(samples[-1], *each)
-    for name in ("ensemble", *settings):
-        score_rows += scores(name, (1,) * documents)
-    chosen = {"ensemble": SHARED, **settings}
+            found.add(name, doc, decode[1], lambda row, each=each: judged(row, *each))
     plan = {"baseline": "ensemble", "pair": PAIR, "temperature": 0.0 if greedy else 1.0} | plan
-    return StoredRun(write_run(folder, samples, all_rounds, score_rows, settings=chosen, **plan))
+    return found.run(folder, settings={"ensemble": SHARED, **settings}, **plan)
 
 
 # Four tokens are judged a text: draft's .75 (accepted), target's .5 (rejected), draft's .625 and .875 (accepted).
@@ -288,39 +277,33 @@ def test_three_models_have_acceptance_but_no_formula(tmp_path):
 
 def test_seconds_of_further_members(tmp_path):
     pair = PAIR | {"members": [PAIR["draft"], PAIR["target"], {"role": "math", "model": "bundled:math"}]}
-    samples = [sample("ensemble", 0), sample("cos", 0)]
-    all_rounds = rounds(samples[0], (0, 0), (0, 0)) + judged(samples[1], *ROUNDS)
-    for one in all_rounds:
+    found = Rows()
+    found.add("ensemble", 0, 1.0, [(0, 0), (0, 0)])
+    found.add("cos", 0, 1.0, lambda row: judged(row, *ROUNDS))
+    for one in found.rounds:
         one |= {"member_forwards": [2], "member_seconds": [0.5]}
-    rows = scores("ensemble", (1,)) + scores("cos", (1,))
-    run = StoredRun(write_run(tmp_path / "run", samples, all_rounds, rows, baseline="ensemble", pair=pair))
+    run = found.run(tmp_path / "run", baseline="ensemble", pair=pair)
     assert cos_theory.forward_seconds(run).loc[("one", "ensemble"), "math"] == 0.25
 
 
 def test_without_a_standard_collaboration(tmp_path):
     """Prices are then the method's own (0.1 and 0.05 s a forward), and no speedup is told."""
-    samples = [sample(name, doc) for doc in range(2) for name in ("plain", "cos")]
-    all_rounds = [row for one in samples[::2] for row in rounds(one, (0, 0))]
-    all_rounds += [row for one in samples[1::2] for row in judged(one, *ROUNDS)]
-    rows = scores("plain", (1, 1)) + scores("cos", (1, 1))
+    found = Rows()
+    for doc in range(2):
+        found.add("plain", doc, 1.0, [(0, 0)])
+        found.add("cos", doc, 1.0, lambda row: judged(row, *ROUNDS))
     settings = {"cos": SHARED | {"gamma": 1}}
-    folder = write_run(tmp_path / "run", samples, all_rounds, rows, settings=settings, pair=PAIR, temperature=1.0)
-    row = only(collaboration(StoredRun(folder)).speed, method="cos")
+    run = found.run(tmp_path / "run", settings=settings, pair=PAIR, temperature=1.0)
+    row = only(collaboration(run).speed, method="cos")
     assert (row["c"], row["c_of"]) == (pytest.approx(0.5), "cos")
     assert all(one is None or one != one for one in (row["baseline"], row["speedup"], row["corollary"]))
     assert row["predicted"] > 1
 
 
-def call(*arguments):
-    return CliRunner().invoke(app, ["analyze", "collaboration", *map(str, arguments)])
-
-
 def test_printed_table_fits_80_columns(tmp_path):
     long = "cos[weights=0.3,proposer=draft]"
     found = collaboration(made(tmp_path / "run", {long: ROUNDS, "cos-naive": ROUNDS}, {"cos-naive": {"gamma": 2}}))
-    text = io.StringIO()
-    show(view(found), screen=Console(file=text, width=80))
-    lines = text.getvalue().splitlines()
+    lines = rendered(view(found)).splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("cos-naive") and "2.00 [2.00, 2.00]" in line for line in lines)
     assert any("Corollary 3.7" in line and "holds" in line for line in lines)
@@ -328,14 +311,14 @@ def test_printed_table_fits_80_columns(tmp_path):
 
 def test_command(tmp_path):
     run = made(tmp_path / "run", {"cos": ROUNDS})
-    facts = json.loads(call(run.folder, "--format", "json").stdout)
+    facts = json.loads(call("analyze", "collaboration", run.folder, "--format", "json").stdout)
     assert facts["speed"][0]["corollary"] == "holds" and facts["acceptance"][0]["alpha"] == pytest.approx(11 / 16)
-    assert 'collaboration,speed,0,gamma,"1,1"' in call(run.folder, "--format", "csv").stdout
-    assert call(run.folder).exit_code == 0
+    assert 'collaboration,speed,0,gamma,"1,1"' in call("analyze", "collaboration", run.folder, "--format", "csv").stdout
+    assert call("analyze", "collaboration", run.folder).exit_code == 0
 
 
 def refused(*arguments):
-    result = call(*arguments)
+    result = call("analyze", "collaboration", *arguments)
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
     return line
@@ -344,17 +327,16 @@ def refused(*arguments):
 def test_errors_are_one_line(tmp_path):
     run = made(tmp_path / "run", {"cos": ROUNDS})
     assert "leave out --method" in refused(run.folder, "--method", "cos")
-    assert "belongs to `analyze frontier`" in refused(run.folder, "--against", "cos")
-    row = sample("plain", 0)
-    folder = write_run(tmp_path / "plain", [row], rounds(row, (0, 0)), scores("plain", (1,)))
+    plain = Rows()
+    plain.add("plain", 0, 1.0, [(0, 0)])
+    folder = plain.run(tmp_path / "plain").folder
     assert "no method of the CoS family (cos, cos-naive, cos-sd)" in refused(folder)
     assert "no run folder" in refused(tmp_path)
     bad = made(tmp_path / "bad", {"cos": [([A], [0], [0.5, 0.5])]})
     assert "different lengths" in refused(bad.folder)
     empty = made(tmp_path / "empty", {"cos": []})
     assert "proposed a token" in refused(empty.folder)
-    manifest = run.folder / "manifest.json"
     (run.folder / "scores.parquet").rename(run.folder / "elsewhere")
     assert "--resume" in refused(run.folder)
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"schema": 4}))
+    change_manifest(run.folder, schema=4)
     assert "a version without records of collaboration" in refused(run.folder)

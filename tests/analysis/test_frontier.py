@@ -7,17 +7,13 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
-from synthetic import rounds, sample, scores, write_run
-from typer.testing import CliRunner
+from screens import call, rendered
+from synthetic import Rows, rounds, scores
 
 from specbench.analysis.acceptance import POOLED
 from specbench.analysis.frontier import families, frontier, interpolate, sentence
-from specbench.cli import app
 from specbench.config import MethodSpec, UserError
-from specbench.report.finding import show
 from specbench.report.views.frontier import view
-from specbench.results.stored import StoredRun
 
 SPS = {2: (50, 20), 4: (30, 60), 8: (20, 120)}  # gamma: forwards and discarded tokens of 100 committed ones
 PREDICTED = {0.3: (40, 30), 0.7: (22, 130), 0.9: (10, 200)}
@@ -26,28 +22,26 @@ SETTINGS |= {f"specdecpp[threshold={t}]": {"threshold": t} for t in PREDICTED}
 CURVES = {name: SPS.get(s.get("gamma"), PREDICTED.get(s.get("threshold"))) for name, s in SETTINGS.items()}
 
 
-def rows_of(name, doc, forwards, discarded, seconds=1.0, **others):
-    """One document in one round: of 100 committed tokens, so many forwards and discarded drafts."""
-    row = sample(name, doc, seconds, **others)
-    prefill, one = rounds(row, (60, 60 - discarded))
-    return row, [prefill, one | {"committed": 100, "target_forwards": forwards}]
+def one_round(forwards, discarded):
+    """Makes one round of a sample: of 100 committed tokens, so many forwards and discarded drafts."""
+
+    def made(row):
+        prefill, one = rounds(row, (60, 60 - discarded))
+        return [prefill, one | {"committed": 100, "target_forwards": forwards}]
+
+    return made
 
 
 def made(folder, curves, documents=2, tasks=("one",), settings=None, vary=lambda name, task, doc: (1.0, 0, 0), **plan):
     """A run of methods at (forwards, discarded); `vary` gives each document seconds, more forwards, more discarded."""
-    samples, all_rounds, score_rows = [], [], []
+    found = Rows()
     for task in tasks:
         for doc in range(documents):
-            samples.append(sample("plain", doc, task=task))
-            all_rounds += rounds(samples[-1], (0, 0))
+            found.add("plain", doc, 1.0, [(0, 0)], task=task)
             for name, (forwards, discarded) in curves.items():
                 seconds, f, d = vary(name, task, doc)
-                row, own = rows_of(name, doc, forwards + f, discarded + d, seconds, task=task)
-                samples.append(row)
-                all_rounds += own
-        score_rows += [row for name in ("plain", *curves) for row in scores(name, [1] * documents, task=task)]
-    chosen = SETTINGS if settings is None else settings
-    return StoredRun(write_run(folder, samples, all_rounds, score_rows, settings=chosen, **plan))
+                found.add(name, doc, seconds, one_round(forwards + f, discarded + d), task=task)
+    return found.run(folder, settings=SETTINGS if settings is None else settings, **plan)
 
 
 def row_of(found, task, method):
@@ -147,7 +141,7 @@ def test_a_verdict_needs_nearly_all_resamples(tmp_path):
     row = row_of(found, "one", "specdecpp[threshold=0.9]")
     assert 0.5 < row["comparable"] < 0.95
     assert row["high"] < 0 and row["verdict"] == "undecided"
-    assert f"undecided ({row['comparable']:.0%})" in printed(found)
+    assert f"undecided ({row['comparable']:.0%})" in rendered(view(found))
 
 
 def test_interpolation():
@@ -160,23 +154,21 @@ def test_interpolation():
 
 def test_only_documents_that_all_have(tmp_path):
     """One failed for a variant, one for the oracle, one only in a second repeat; what is left is one document."""
-    samples, all_rounds, score_rows = [], [], []
+    made_rows = Rows()
     missing = {("sps[gamma=2]", 1, 0), ("oracle", 2, 0), ("specdecpp[threshold=0.3]", 0, 1)}
     names = {**CURVES, "oracle": (20, 0), "other": (20, 0)}
     for repeat in (0, 1):
-        for doc in range(3):
+        for doc in range(1 if repeat else 3):
             for name, (forwards, discarded) in names.items():
-                if repeat and (doc or name == "other"):
+                if repeat and name == "other":
                     continue
                 more = 0 if (doc, repeat) == (0, 0) else 30
-                row, own = rows_of(name, doc, forwards + more, discarded, repeat=repeat)
                 if (name, doc, repeat) in missing:
-                    samples.append(row | {"finish": "error"})
+                    made_rows.add(name, doc, 1.0, lambda row: [], repeat=repeat, finish="error")
                 else:
-                    samples.append(row)
-                    all_rounds += own
-    score_rows = [row for name in names for row in scores(name, (1, 1, 1))]
-    run = StoredRun(write_run(tmp_path / "run", samples, all_rounds, score_rows, settings=SETTINGS, baseline=None))
+                    made_rows.add(name, doc, 1.0, one_round(forwards + more, discarded), repeat=repeat)
+    made_rows.scores += [row for name in names for row in scores(name, (1, 1, 1))]
+    run = made_rows.run(tmp_path / "run", settings=SETTINGS, baseline=None)
     found = frontier(run, "specdecpp", "sps")
     assert found.documents == {"one": 1}
     assert row_of(found, "one", "specdecpp[threshold=0.3]")["verification"] == 0.4
@@ -197,10 +189,10 @@ def test_share_of_the_oracles_gain(tmp_path):
     assert found.gains[["share", "low", "high"]].values.ravel().tolist() == pytest.approx(
         [0.5] * 3 + [0.75] * 3 + [-0.5] * 3
     )
-    assert "the fastest sps, chosen on these very documents" in " ".join(printed(found).split())
+    assert "the fastest sps, chosen on these very documents" in " ".join(rendered(view(found)).split())
     named = frontier(run, "specdecpp", "sps", best="sps[gamma=2]")
     assert named.best_given and named.gains.share.tolist() == pytest.approx([0.75, 0.875, 0.25])
-    assert "sps[gamma=2] (as requested)" in " ".join(printed(named).split())
+    assert "sps[gamma=2] (as requested)" in " ".join(rendered(view(named)).split())
 
 
 def test_interval_of_the_share(tmp_path):
@@ -218,7 +210,7 @@ def test_an_oracle_that_gains_nothing(tmp_path):
     assert found.gains[["share", "low", "high"]].isna().all(axis=None)
     without = frontier(made(tmp_path / "without", CURVES), "specdecpp", "sps")
     assert without.oracle is None and without.gains.empty
-    assert "no row of an oracle in this run" in printed(without)
+    assert "no row of an oracle in this run" in rendered(view(without))
 
 
 def spec(name, **values):
@@ -258,28 +250,16 @@ def test_what_cannot_be_compared(tmp_path):
     two = made(tmp_path / "two", dict.fromkeys(several, (20, 20)) | CURVES, settings=several | SETTINGS)
     with pytest.raises(UserError, match="differ in several"):
         frontier(two, "specdecpp", "sps")
-    alone = [rows_of(name, number, *at) for number, (name, at) in enumerate(CURVES.items())]
-    score_rows = [row for name in CURVES for row in scores(name, (1,))]
-    folder = write_run(
-        tmp_path / "alone",
-        [row for row, _ in alone],
-        [row for _, own in alone for row in own],
-        score_rows,
-        settings=SETTINGS,
-        baseline=None,
-    )
+    alone = Rows()
+    for number, (name, at) in enumerate(CURVES.items()):
+        alone.add(name, number, 1.0, one_round(*at))
+    run = alone.run(tmp_path / "alone", settings=SETTINGS, baseline=None)
     with pytest.raises(UserError, match=r"no document of .* was decoded by all of"):
-        frontier(StoredRun(folder), "specdecpp", "sps")
-
-
-def printed(found, width=80):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    show(view(found), screen=console)
-    return console.file.getvalue()
+        frontier(run, "specdecpp", "sps")
 
 
 def test_the_view(tmp_path):
-    text = printed(frontier(made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}), "specdecpp", "sps"))
+    text = rendered(view(frontier(made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}), "specdecpp", "sps")))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert max(map(len, text.splitlines())) <= 80
     assert "one: 2 documents that all of these methods decoded" in lines
@@ -291,14 +271,14 @@ def test_the_view(tmp_path):
 
 def test_the_command(tmp_path):
     folder = made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}).folder
-    result = CliRunner().invoke(app, ["analyze", "frontier", str(folder), "--format", "json"])
+    result = call("analyze", "frontier", str(folder), "--format", "json")
     facts = json.loads(result.stdout)
     assert [row["verdict"] for row in facts["compared"]] == ["holds", "fails", "not comparable"]
     assert facts["compared"][2]["difference"] is None
     assert facts["against"]["setting"] == "gamma" and facts["sentences"]["one"].startswith("one: specdecpp discards")
     words = ["analyze", "frontier", str(folder), "--method", "sps", "--against", "specdecpp", "--best", "oracle"]
-    rows = pd.read_csv(io.StringIO(CliRunner().invoke(app, [*words, "--format", "csv"]).stdout))
+    rows = pd.read_csv(io.StringIO(call(*words, "--format", "csv").stdout))
     assert rows[(rows.table == "compared") & (rows.column == "method")].value.tolist() == list(SETTINGS)[:3]
     assert rows[rows.column == "best"].value.tolist() == ["oracle"]
-    missing = CliRunner().invoke(app, ["analyze", "frontier", str(folder), "--method", "csd"])
+    missing = call("analyze", "frontier", str(folder), "--method", "csd")
     assert missing.exit_code == 2 and len(missing.stderr.strip().splitlines()) == 1

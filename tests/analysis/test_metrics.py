@@ -7,22 +7,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+import synthetic
 
 from specbench.analysis import metrics
 
 
-def sample(method, doc_id, decode, *, task="one", repeat=0, prefill=0.25, warmup=False, finish="length", memory=10):
-    return {
-        "repeat": repeat,
-        "task": task,
-        "doc_id": doc_id,
-        "method": method,
-        "warmup": warmup,
-        "finish": finish,
-        "prefill_seconds": math.nan if finish == "error" else prefill,
-        "decode_seconds": math.nan if finish == "error" else decode,
-        "peak_memory": memory,
-    }
+def sample(method, doc_id, decode, *, memory=10, **others):
+    failed = {"prefill_seconds": math.nan, "decode_seconds": math.nan} if others.get("finish") == "error" else {}
+    return synthetic.sample(method, doc_id, decode, peak_memory=memory, **others) | failed
 
 
 def round_(number, drafted, accepted, committed, truncated=0, rescued=0, seconds=(0.1, 0.05), forwards=1, levels=None):

@@ -1,16 +1,17 @@
 """The summary of a run against a second, naive implementation, on random runs and on a real one."""
 
+import itertools
 import math
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import naive_metrics
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from synthetic import rounds as chain
-from synthetic import sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Rows, sample, scores, write_run
 
 from specbench.analysis import compare
 from specbench.plan import resolve_plan
@@ -145,9 +146,11 @@ def test_depths_of_random_runs(tables: Tables) -> None:
 
 def one_document(folder: Path, method: Row | None = None, score: float = 1.0) -> Path:
     """`plain` takes 1 s and 4 rounds for 4 tokens, `sps` 0.5 s and 2 rounds (D, A) = (3, 1), all in document 0."""
-    base, mine = sample("plain", 0, 1.0), sample("sps", 0, 0.5) | (method or {})
-    all_rounds = chain(base, *[(0, 0)] * 4) + chain(mine, (3, 1), (3, 1))
-    return write_run(folder, [base, mine], all_rounds, scores("plain", [1.0]) + scores("sps", [score]))
+    found = Rows()
+    found.add("plain", 0, 1.0, SINGLE)
+    found.add("sps", 0, 0.5, CHAIN, **(method or {}))
+    found.scores += scores("sps", [score])
+    return found.run(folder).folder
 
 
 def summary_of(folder: Path) -> Row:
@@ -179,30 +182,29 @@ def test_the_decode_speedup_needs_no_prefill_times(tmp_path: Path) -> None:
 
 def test_an_unknown_time_of_one_document_is_no_zero(tmp_path: Path) -> None:
     """Two documents of 4 tokens each; how long `sps` took for the second is unknown, and so is the speedup."""
-    samples = [sample(m, d, 1.0) for d in range(2) for m in ("plain", "sps")]
-    all_rounds = [row for one in samples for row in chain(one, *[(0, 0)] * 4)]
-    samples[-1]["decode_seconds"] = None
-    both = scores("plain", [1, 1]) + scores("sps", [1, 1])
-    assert math.isnan(summary_of(write_run(tmp_path / "a", samples, all_rounds, both))["speedup_decode"])
+    found = Rows()
+    for doc, method in itertools.product(range(2), ("plain", "sps")):
+        found.add(method, doc, 1.0, SINGLE)
+    found.samples[-1]["decode_seconds"] = None
+    assert math.isnan(summary_of(found.run(tmp_path / "a").folder)["speedup_decode"])
+
+
+def depths_of(folder: Path, plain: Row, mine: Row) -> pd.DataFrame:
+    """Of a run with one document: plain, and (D, A) = (2, 1); both last rounds say something else."""
+    found = Rows()
+    found.add("plain", 0, 1.0, [(0, 0)])[-1].update(plain)
+    found.add("sps", 0, 1.0, [(2, 1)])[-1].update(mine)
+    return compare.depth_table(compare.measured([found.run(folder)], with_depths=True))
 
 
 def test_one_unknown_cut_does_not_change_the_depths_of_another_method(tmp_path: Path) -> None:
     """(D, A) = (2, 1) cut behind its first token: depth 2 was drafted, and not tested."""
-    base, mine = sample("plain", 0), sample("sps", 0)
-    all_rounds = chain(base, (0, 0)) + chain(mine, (2, 1))
-    all_rounds[1]["truncated"] = None
-    all_rounds[3] |= {"committed": 1, "truncated": 1}
-    run = write_run(tmp_path / "a", [base, mine], all_rounds, scores("plain", [1]) + scores("sps", [1]))
-    table = compare.depth_table(compare.measured([StoredRun(run)], with_depths=True))
+    table = depths_of(tmp_path / "a", {"truncated": None}, {"committed": 1, "truncated": 1})
     assert table[["method", "depth", "tested"]].values.tolist() == [["sps", 1, 1], ["sps", 2, 0]]
 
 
 def test_unknown_drafts_have_no_depths(tmp_path: Path) -> None:
-    base, mine = sample("plain", 0), sample("sps", 0)
-    all_rounds = chain(base, (0, 0)) + chain(mine, (2, 1))
-    all_rounds[3]["drafted"] = None
-    run = write_run(tmp_path / "a", [base, mine], all_rounds, scores("plain", [1]) + scores("sps", [1]))
-    assert compare.depth_table(compare.measured([StoredRun(run)], with_depths=True)).empty
+    assert depths_of(tmp_path / "a", {}, {"drafted": None}).empty
 
 
 def test_a_run_without_rounds_has_an_empty_depth_table(tmp_path: Path) -> None:

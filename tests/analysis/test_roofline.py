@@ -3,26 +3,23 @@
 import functools
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import oracle
 import pandas as pd
 import pytest
 import torch
+from chains import pair_without_tokenizer
 from rich.console import Console
-from synthetic import rounds, sample, scores, write_run
+from screens import call
+from synthetic import Rows, change_manifest
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
-from typer import Typer
-from typer.testing import CliRunner
 
 from specbench.analysis import compare, roofline
 from specbench.analysis.roofline import Cost, cost, limit
 from specbench.base import environment
-from specbench.cli import project, read
 from specbench.engine.models.cost import facts
-from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.eager import EAGER
 from specbench.report import tables
 from specbench.report.finding import show
@@ -250,21 +247,17 @@ DRAFT = FLAT | {"weight_bytes": 30, "lookup_bytes": 5, "kv_bytes_per_token": 5}
 
 def run_of(folder, methods, *, told=SLOW, models=None, changes=(), **plan):
     """Documents 0 and 1 have 10 and 30 prompt tokens; each method has rounds (D, A), and decodes for 100 s."""
-    samples, rows, judged = [], [], []
+    found = Rows()
     for method, shapes in methods.items():
-        judged += scores(method, [1.0, 1.0])
         for doc_id, prompt in ((0, 10), (1, 30)):
-            one = sample(method, doc_id, 100.0, prompt_tokens=prompt, tokens=[1] * 8)
-            samples.append(one)
-            prefill, *decoding = rounds(one, *shapes)
-            rows.append(prefill | ({"member_forwards": [7]} if "member_forwards" in changes else {}))
-            rows += [row | {"seconds": 0.5} | dict(changes) for row in decoding]
-    path = write_run(folder, samples, rows, judged, **{"baseline": None, **plan})
-    manifest = json.loads((path / "manifest.json").read_text())
-    found = models if models is not None else {"target": TARGET, "draft": DRAFT}
-    manifest["models"] = {role: {"dtype": "float32", "forward": one} for role, one in found.items()}
-    (path / "manifest.json").write_text(json.dumps(manifest | ({"ceilings": told} if told else {})))
-    return StoredRun(path)
+            prefill, *own = found.add(method, doc_id, 100.0, shapes, prompt_tokens=prompt, tokens=[1] * 8)
+            prefill |= {"member_forwards": [7]} if "member_forwards" in changes else {}
+            for row in own:
+                row |= {"seconds": 0.5} | dict(changes)
+    run = found.run(folder, **{"baseline": None, **plan})
+    chosen = models if models is not None else {"target": TARGET, "draft": DRAFT}
+    facts = {"models": {role: {"dtype": "float32", "forward": one} for role, one in chosen.items()}}
+    return change_manifest(run.folder, **facts, **({"ceilings": told} if told else {}))
 
 
 def share(run, method):
@@ -333,16 +326,11 @@ def test_imported_runs_have_no_share(tmp_path):
     assert "imported" in share(run, "vanilla")[1]
 
 
-app = Typer()
-app.command()(project.profile)
-app.command("compare")(read.compare)
-
-
 def test_compare_has_the_column_where_it_is_asked_for(tmp_path, monkeypatch):
     folder = str(run_of(tmp_path / "a", PLAIN | SPS | {"swift": [(3, 1)]}).folder)
 
     def printed(*options):
-        result = CliRunner().invoke(app, ["compare", folder, *options])
+        result = call("compare", folder, *options)
         assert result.exit_code == 0, result.output
         return " ".join(result.output.split())
 
@@ -355,7 +343,7 @@ def test_compare_has_the_column_where_it_is_asked_for(tmp_path, monkeypatch):
     assert only.split()[0] == "pair,sampling,task,method,tau,limit_share,limit_unknown"
     assert "- of limit: least time" in printed("--limit-share", "--format", "md")
     assert "% of limit: least time" in printed("--limit-share", "--format", "latex")
-    result = CliRunner().invoke(app, ["compare", folder, "--columns", "+limit_shar"])
+    result = call("compare", folder, "--columns", "+limit_shar")
     assert result.exit_code == 2 and "did you mean 'limit_share'" in " ".join(result.output.split())
 
 
@@ -376,11 +364,6 @@ def test_recorded_forwards(tmp_path):
     cells = [("target", "eager", 24, 1), ("target", "eager", 24, 4), ("draft", "eager", 24, 1)]
     assert list(found[["model", "runtime", "context", "width"]].itertuples(index=False, name=None)) == cells
     assert found["median"].tolist() == pytest.approx([0.1, 0.1, 0.05 / 3])
-
-
-def tiny_pair():
-    target, draft = oracle.tiny_pair("llama")
-    return Pair("tiny", {"target": target, "draft": draft}, SimpleNamespace())
 
 
 class Late:
@@ -424,7 +407,7 @@ def test_runtimes_take_turns(monkeypatch):
     made, order = [], []
     monkeypatch.setattr(profile_pair, "Stopwatch", Names)
     late = Late()
-    found = profile_pair.measure_forwards(tiny_pair(), (1, 4), (16, 64), 5, further=[late])
+    found = profile_pair.measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64), 5, further=[late])
     assert late.settled == profile_pair.WARM  # only while nothing is timed
     passes = [order[8 + 16 * i : 24 + 16 * i] for i in range(5 + profile_pair.WARM)]  # behind the eight prefills
     assert all(one.count(0) == one.count(1) == 8 for one in passes)
@@ -435,7 +418,7 @@ def test_runtimes_take_turns(monkeypatch):
 
 
 def test_the_table_of_a_profile():
-    pair = tiny_pair()
+    pair = pair_without_tokenizer()
     forwards = profile_pair.measure_forwards(pair, (1, 16), (16, 64), 2, further=[Late()])
     told = {role: facts(model) for role, model in pair.models.items()}
     limits = roofline.table(forwards, told, ceilings.read(SLOW))
@@ -469,24 +452,9 @@ def test_the_profile_command(tmp_path, cache, pocket, monkeypatch):
     monkeypatch.setattr(profile_pair, "measure_forwards", few)
     monkeypatch.setattr("specbench.report.finding.console", Console(width=80))
     out = tmp_path / "pocket.json"
-    command = [
-        "profile",
-        "--runtime",
-        "static",
-        "--runtime",
-        "eager",
-        "--suite",
-        "math",
-        "--documents",
-        "2",
-        "--repeats",
-        "1",
-        "--method",
-        "sps",
-        "--gamma",
-        "1,3",
-    ]
-    result = CliRunner().invoke(app, [*command, "--out", str(out)])
+    runtimes = ("--runtime", "static", "--runtime", "eager")
+    few = ("--suite", "math", "--documents", "2", "--repeats", "1", "--method", "sps", "--gamma", "1,3")
+    result = call("profile", *runtimes, *few, "--out", out)
     assert result.exit_code == 0, result.output
     assert max(len(line) for line in result.output.splitlines() if "written: " not in line) <= 80
     assert "ms/limit" in result.output and calls == ["torch.float32"]
@@ -499,18 +467,18 @@ def test_the_profile_command(tmp_path, cache, pocket, monkeypatch):
     assert {frozenset(row) for row in told["limits"]} == {frozenset(wanted)}
     assert ceilings.load(CPU, torch.float32) == told["ceilings"]
     assert measuring.machine_ceilings(pocket, anew=False) == told["ceilings"] and len(calls) == 1
-    alone = CliRunner().invoke(app, ["profile", "--ceilings"])
+    alone = call("profile", "--ceilings")
     assert alone.exit_code == 0 and len(calls) == 2 and "matrix product" in alone.output
-    auto = CliRunner().invoke(app, ["profile", "--runtime", "auto"])
+    auto = call("profile", "--runtime", "auto")
     assert auto.exit_code == 2 and "name them: eager, static" in " ".join(auto.output.split())
-    wrong = CliRunner().invoke(app, ["profile", str(tmp_path), "--ceilings"])
+    wrong = call("profile", str(tmp_path), "--ceilings")
     assert wrong.exit_code == 2 and "leave out the run folder" in " ".join(wrong.output.split())
 
 
 def test_a_recorded_run_shows_its_limits(tmp_path):
     shapes = {"vanilla": [(0, 0)] * 20, "sps[gamma=2]": [(2, 1)] * 20, "sps[gamma=5]": [(5, 1)] * 20}
     run = run_of(tmp_path / "a", shapes)
-    result = CliRunner().invoke(app, ["profile", str(run.folder), "--out", str(tmp_path / "read.json")])
+    result = call("profile", str(run.folder), "--out", str(tmp_path / "read.json"))
     assert result.exit_code == 0, result.output
     told = json.loads((tmp_path / "read.json").read_text())
     assert {(row["model"], row["width"]) for row in told["limits"]} == {
@@ -523,5 +491,5 @@ def test_a_recorded_run_shows_its_limits(tmp_path):
     # Behind 20 tokens of prompt and 4 of text: 70 + 10 + 10 · (25 + 1) bytes at 200 a second.
     assert first["bytes"] == 340 and first["limit"] == pytest.approx(1.7) and first["median"] == pytest.approx(0.1)
     old = run_of(tmp_path / "b", shapes, told=None)
-    result = CliRunner().invoke(app, ["profile", str(old.folder), "--out", str(tmp_path / "old.json")])
+    result = call("profile", str(old.folder), "--out", str(tmp_path / "old.json"))
     assert result.exit_code == 0 and json.loads((tmp_path / "old.json").read_text())["limits"] == []

@@ -10,16 +10,13 @@ from gates import GREEDY, decode, lively_prompt, pair, random_head, sps
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from synthetic import rounds as chain
-from synthetic import sample, scores, write_run
-from typer import Typer
-from typer.testing import CliRunner
+from screens import call
+from synthetic import Rows
 
 from specbench.analysis import forward_times
 from specbench.analysis.forward_times import Times
 from specbench.analysis.replay import Rule, Unknown, replay, texts_of, unknown
 from specbench.analysis.simulate import ALL, iid_speedup, simulate
-from specbench.cli import project
 from specbench.config import UserError
 from specbench.engine.clock import Lap
 from specbench.engine.lengths import Lengths
@@ -273,41 +270,27 @@ def run_of(folder, methods, **options):
 
     A round with K drafted takes 10 + 0.5 (K + 1) seconds in the target, 1 a draft forward, and 2 besides.
     """
-    samples, rows = [], []
+    found = Rows()
     for method, documents in methods.items():
         for doc_id, shapes in enumerate(documents):
             seconds = [10 + 0.5 * (k + 1) + k + 2 for k, _ in shapes]
-            size = sum(a + 1 for _, a in shapes)
-            tokens, task = list(range(size + 1)), options.get("tasks", ["one"] * 9)[doc_id]
-            one = sample(method, doc_id, sum(seconds), tokens=tokens, prompt_tokens=30 + doc_id, task=task)
-            samples.append(one)
-            for row, whole in zip(chain(one, *shapes)[1:], seconds, strict=True):
+            told = {"tokens": [*range(sum(a + 1 for _, a in shapes) + 1)], "prompt_tokens": 30 + doc_id}
+            task = options.get("tasks", ["one"] * 9)[doc_id]
+            prefill, *own = found.add(method, doc_id, sum(seconds), shapes, task=task, **told)
+            prefill |= {"target_seconds": 10 + 0.5 * (30 + doc_id), "draft_seconds": 1.0, "seconds": 50.0}
+            prefill |= {"draft_forwards": 1, "target_forwards": 1}
+            for row, whole in zip(own, seconds, strict=True):
                 k = row["drafted"]
-                times = {"target_seconds": 10 + 0.5 * (k + 1), "draft_seconds": float(k), "seconds": whole}
-                rows.append(row | times | {"draft_tokens": [7] * k} | options.get("extra", {}))
-            prefill = chain(one)[0] | {
-                "target_seconds": 10 + 0.5 * (30 + doc_id),
-                "draft_seconds": 1.0,
-                "seconds": 50.0,
-            }
-            rows.append(prefill | {"draft_forwards": 1, "target_forwards": 1})
+                row |= {"target_seconds": 10 + 0.5 * (k + 1), "draft_seconds": float(k), "seconds": whole}
+                row |= {"draft_tokens": [7] * k} | options.get("extra", {})
     values = {name: SPS | {"gamma": int(name[10:-1])} for name in methods if name.startswith("sps[gamma=")}
-    values |= options.get("settings", {})
-    plain = [0.0] * len(next(iter(methods.values())))
-    return write_run(
-        folder,
-        samples,
-        rows,
-        [line for name in methods for line in scores(name, plain)],
-        settings=values,
-        baseline=None,
-    )
+    return found.run(folder, settings=values | options.get("settings", {}), baseline=None)
 
 
 def test_a_whole_simulation_by_hand(tmp_path):
     # Both documents agree in every second position: γ = 3 commits two a round, γ = 1 as well, γ = 2 as well.
     methods = {"vanilla": [[(0, 0)] * 40] * 2, "sps[gamma=3]": [[(3, 1)] * 20] * 2, "sps[gamma=1]": [[(1, 1)] * 20] * 2}
-    run = StoredRun(run_of(tmp_path / "run", methods))
+    run = run_of(tmp_path / "run", methods)
     found = simulate(run, "sps[gamma=3]", None, [1, 2, 3])
     assert found.alpha == 0.5 and found.untested == 0 and found.texts == 2
     table = found.table[found.table.task == ALL].set_index("setting")
@@ -330,7 +313,7 @@ def test_a_whole_simulation_by_hand(tmp_path):
 
 def test_each_task_has_its_rows(tmp_path):
     shapes = {"sps[gamma=3]": [[(3, 1)] * 20, [(3, 3)] * 10]}
-    table = simulate(StoredRun(run_of(tmp_path / "run", shapes, tasks=["one", "two"])), None, None, [1, 3]).table
+    table = simulate(run_of(tmp_path / "run", shapes, tasks=["one", "two"]), None, None, [1, 3]).table
     assert len(table) == 6
     three = table[table.setting == "gamma=3"].set_index("task")
     assert three.tau.to_dict() == pytest.approx({ALL: 80 / 30, "one": 2, "two": 4})
@@ -342,7 +325,7 @@ def test_each_task_has_its_rows(tmp_path):
 def test_thresholds_of_a_run(tmp_path):
     values = {"threshold": 0.7, "shortest": 4, "longest": 4, "stop_at_eos": True, "head": "auto"}
     options = {"settings": {"specdecpp": values}, "extra": {"predictions": [0.5, 0.5, 0.5, NAN]}}
-    run = StoredRun(run_of(tmp_path / "run", {"specdecpp": [[(4, 2)] * 30]}, **options))
+    run = run_of(tmp_path / "run", {"specdecpp": [[(4, 2)] * 30]}, **options)
     table = simulate(run, None, None, [], [0.4, 0.7]).table.set_index("setting")
     # Fixed at 4, so replayed with the usual shortest, 2: stops behind the 2nd token (1 - 0.5 > 0.4), or the 3rd (0.75).
     # In both, two tokens are accepted; then comes the bonus, or the rejected one.
@@ -372,7 +355,7 @@ def test_thresholds_of_a_run(tmp_path):
     ],
 )
 def test_bad_requests_are_one_line(tmp_path, arguments, words):
-    run = StoredRun(run_of(tmp_path / "run", {"vanilla": [[(0, 0)] * 9], "sps[gamma=3]": [[(3, 1)] * 9]}))
+    run = run_of(tmp_path / "run", {"vanilla": [[(0, 0)] * 9], "sps[gamma=3]": [[(3, 1)] * 9]})
     with pytest.raises(UserError) as error:
         simulate(run, **arguments)
     assert words in str(error.value) and "\n" not in str(error.value)
@@ -394,13 +377,13 @@ def test_files_of_forward_times(tmp_path):
 
 def test_runs_that_cannot_be_replayed(tmp_path):
     with pytest.raises(UserError, match="no drafts of one chain"):
-        simulate(StoredRun(run_of(tmp_path / "plain", {"vanilla": [[(0, 0)] * 9]})))
-    trees = StoredRun(run_of(tmp_path / "trees", {"swift": [[(3, 1)] * 9]}, extra={"parents": [-1, 0, 0]}))
+        simulate(run_of(tmp_path / "plain", {"vanilla": [[(0, 0)] * 9]}))
+    trees = run_of(tmp_path / "trees", {"swift": [[(3, 1)] * 9]}, extra={"parents": [-1, 0, 0]})
     with pytest.raises(UserError, match="swift drafts trees"):
         simulate(trees, "swift")
     lines = run_of(tmp_path / "lines", {"sps[gamma=3]": [[(3, 1)] * 9]}, extra={"parents": [-1, 0, 1]})
-    assert simulate(StoredRun(lines), gammas=[3]).table.tau[0] == pytest.approx(2), "a tree in one line is a chain"
-    looked_up = StoredRun(run_of(tmp_path / "pld", {"pld": [[(3, 1)] * 9]}, extra={"draft_forwards": 0}))
+    assert simulate(lines, gammas=[3]).table.tau[0] == pytest.approx(2), "a tree in one line is a chain"
+    looked_up = run_of(tmp_path / "pld", {"pld": [[(3, 1)] * 9]}, extra={"draft_forwards": 0})
     with pytest.raises(UserError, match="pld drafts without a model"):
         simulate(looked_up, "pld")
     untimed = run_of(tmp_path / "untimed", {"sps[gamma=3]": [[(3, 1)] * 9]}, extra={"target_seconds": None})
@@ -415,18 +398,13 @@ def test_the_theory():
     assert iid_speedup(0.75, 7, 0.02) == pytest.approx((1 - 0.75**8) / 0.25 / 1.14)
 
 
-app = Typer()
-app.command()(project.simulate)
-app.command("other")(project.profile)
-
-
 @pytest.mark.parametrize("wide", [True, False])
 def test_the_table_fits_80_columns(tmp_path, wide, monkeypatch):
     monkeypatch.setattr("specbench.report.finding.console", Console(width=80))
     methods = {"vanilla": [[(0, 0)] * 40], "sps[gamma=3]": [[(3, 3)] * 20]}
     methods |= {"sps[gamma=12]": [[(12, 1)] * 9]} if wide else {}
-    folder = str(run_of(tmp_path / "run", methods))
-    result = CliRunner().invoke(app, ["simulate", folder, "--method", "sps[gamma=3]", "--gamma", "2,3,12"])
+    folder = run_of(tmp_path / "run", methods).folder
+    result = call("simulate", folder, "--method", "sps[gamma=3]", "--gamma", "2,3,12")
     assert result.exit_code == 0, result.output
     assert max(map(len, result.output.splitlines())) <= 80 and "…" not in result.output
     assert "25.0% of the positions were not tested" in result.output and "*" in result.output
@@ -434,19 +412,19 @@ def test_the_table_fits_80_columns(tmp_path, wide, monkeypatch):
 
 
 def test_formats(tmp_path):
-    folder = str(run_of(tmp_path / "run", {"sps[gamma=3]": [[(3, 1)] * 20]}))
-    as_json = CliRunner().invoke(app, ["simulate", folder, "--gamma", "2", "--format", "json"])
+    folder = run_of(tmp_path / "run", {"sps[gamma=3]": [[(3, 1)] * 20]}).folder
+    as_json = call("simulate", folder, "--gamma", "2", "--format", "json")
     found = json.loads(as_json.output)
     assert found["table"][0]["tau"] == 2 and found["alpha"] == 0.5 and found["times"]["t_draft"] == pytest.approx(1)
-    as_csv = CliRunner().invoke(app, ["simulate", folder, "--gamma", "2", "--format", "csv"])
+    as_csv = call("simulate", folder, "--gamma", "2", "--format", "csv")
     assert as_csv.output.splitlines()[0].startswith("task,setting,tau,acceptance_rate")
-    assert CliRunner().invoke(app, ["simulate", folder, "--gamma", "0"]).exit_code == 2
+    assert call("simulate", folder, "--gamma", "0").exit_code == 2
     assert GREEDY.greedy
 
 
 def test_the_oracle_is_not_replayed(tmp_path):
     """It drafts up to the next rejection, so nobody knows what would have been rejected."""
     settings = {"oracle": {"longest": 64, "tokens": 9, "stop_at_eos": True}}
-    run = StoredRun(run_of(tmp_path / "run", {"oracle": [[(3, 3)] * 10]}, settings=settings))
+    run = run_of(tmp_path / "run", {"oracle": [[(3, 3)] * 10]}, settings=settings)
     with pytest.raises(UserError, match="oracle never tested a token that would be rejected"):
         simulate(run, "oracle")

@@ -4,7 +4,7 @@ import io
 import re
 
 import pytest
-from made_runs import TOKENIZER, add_sample, drafted, ids, manifest, word, write
+from made_runs import TOKENIZER, add_sample, drafted, ids, stored, word
 from rich.console import Console
 
 from specbench.analysis import trace
@@ -88,13 +88,9 @@ def tables():
 def made(tables, tmp_path):
     """A function that puts `tables` on disk."""
 
-    def make(tasks=("sums",), methods=("vanilla", "csd"), **changes) -> StoredRun:
-        folder = tmp_path / "run"
-        write(folder, tables)
-        manifest(folder, tasks, methods, **changes)
-        return StoredRun(folder)
-
-    return make
+    return lambda tasks=("sums",), methods=("vanilla", "csd"), **changes: stored(
+        tmp_path / "run", tables, tasks, methods, **changes
+    )
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
+import command_line
 import markdown_it
 import pandas as pd
 import pytest
+from command_line import call
 from made_runs import TOKENIZER, add_sample, drafted, ids, manifest, score, write
 from rich.table import Table
-from test_cli import call, here  # noqa: F401 -- `here`: every test works in an empty folder
 from test_report import browser, open_page  # noqa: F401
 
 from specbench.base.console import PlainConsole, RunProgress, plain, progress
@@ -25,6 +26,7 @@ from specbench.config import PACKAGE, UserError
 from specbench.engine.types import Round
 from specbench.report.tables import latex, markdown
 
+here = command_line.here  # every test works in an empty folder
 PARTS = [
     "\x1b]0;title\x07",
     "\x1b[2J",

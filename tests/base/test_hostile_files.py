@@ -37,6 +37,19 @@ BY_NAME = {target.name: target for target in TARGETS}
 HALVES = TARGETS[::2], TARGETS[1::2]
 
 
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    folder = tmp_path / "x"
+    folder.mkdir()
+    return folder
+
+
+def assert_refused(read, folder: Path, words: str) -> None:
+    """Reading ends in a line that says why."""
+    outcome, said = fuzz.judged(read, folder)
+    assert outcome == "refused" and words in said, said
+
+
 @pytest.mark.parametrize("half", range(2))
 def test_hostile_files_give_a_value_or_one_line(tmp_path, half):
     share = sum(target.share for target in HALVES[half]) / sum(target.share for target in TARGETS)
@@ -82,11 +95,9 @@ def test_the_fuzzer_sees_a_hang(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [target.name for target in TARGETS if not target.name.startswith("run")])
-def test_what_is_no_file(tmp_path, name):
+def test_what_is_no_file(folder, name):
     """A folder, a pipe, a device that never ends, a link to itself, and nothing, in the place of each file."""
     target = BY_NAME[name]
-    folder = tmp_path / "x"
-    folder.mkdir()
     for file in target.make(folder):
         path = folder / file
         data = path.read_bytes()
@@ -141,8 +152,7 @@ def test_yaml(tmp_path, text, words):
     path.write_bytes(text.encode())
     with pytest.raises(UserError, match=words):
         untrusted.read_mapping(path)
-    outcome, said = fuzz.judged(lambda: config.load_suite(str(path)), tmp_path)
-    assert outcome == "refused" and words in said
+    assert_refused(lambda: config.load_suite(str(path)), tmp_path, words)
 
 
 def test_yaml_that_is_meant_well():
@@ -231,10 +241,8 @@ def test_yaml_from_scratch(tmp_path_factory, value, text):
 # Parquet
 
 
-def test_every_byte_of_a_footer(tmp_path):
+def test_every_byte_of_a_footer(folder):
     """Some flips end the process where pyarrow's view of the footer is asked for a column."""
-    folder = tmp_path / "x"
-    folder.mkdir()
     path = folder / "x.parquet"
     table = pa.table({"draft_token": [1, 2, 3], "name": ["a", "b", "c"], "list": [[1], [], None]})
     pq.write_table(table, path, write_page_index=True)
@@ -282,8 +290,7 @@ def test_parquet_bombs(tmp_path, make):
     path = tmp_path / "x.parquet"
     make(path)
     assert path.stat().st_size < 10**6
-    outcome, said = fuzz.judged(lambda: parquet.read(path), tmp_path)
-    assert outcome == "refused" and "MiB of memory" in said
+    assert_refused(lambda: parquet.read(path), tmp_path, "MiB of memory")
 
 
 def test_many_equal_texts_are_no_bomb(tmp_path):
@@ -339,8 +346,7 @@ def archive(path, data: bytes, compressed: bool) -> None:
 def test_pickles(tmp_path, make, words):
     path = tmp_path / "x.bin"
     make(path)
-    outcome, said = fuzz.judged(lambda: read_pickle(path), tmp_path)
-    assert outcome == "refused" and words in said, said
+    assert_refused(lambda: read_pickle(path), tmp_path, words)
 
 
 def test_a_pickle_of_tensors_is_read(tmp_path):
@@ -349,14 +355,11 @@ def test_a_pickle_of_tensors_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("length", [0, 1, 2**20, 2**62, 2**64 - 1])
-def test_headers_of_safetensors_that_claim_other_sizes(tmp_path, length):
-    folder = tmp_path / "x"
-    folder.mkdir()
+def test_headers_of_safetensors_that_claim_other_sizes(folder, length):
     fuzz_targets.make_head(folder)
     path = folder / "head.safetensors"
     path.write_bytes(struct.pack("<Q", length) + path.read_bytes()[8:])
-    outcome, said = fuzz.judged(lambda: fuzz_targets.read_acceptance(folder, random.Random(0)), folder)
-    assert outcome == "refused" and "damaged" in said
+    assert_refused(lambda: fuzz_targets.read_acceptance(folder, random.Random(0)), folder, "damaged")
 
 
 @pytest.mark.parametrize("change", [{"head_dim": 10**7}, {"num_attention_heads": 10**9}, {"num_key_value_heads": 0}])
@@ -369,33 +372,25 @@ def test_a_draft_head_that_claims_to_be_wide(change):
 # Figures of others
 
 
-def test_rounds_that_a_few_digits_tell(tmp_path):
-    folder = tmp_path / "x"
-    folder.mkdir()
+def test_rounds_that_a_few_digits_tell(folder):
     fuzz_targets.make_responses(folder)
     path = folder / "responses.json"
     path.write_text(path.read_text().replace('"acceptance_histogram": [1,', f'"acceptance_histogram": [{2**31 - 1},'))
-    outcome, said = fuzz.judged(lambda: vllm.read(path), folder)
-    assert outcome == "refused" and "rounds" in said
+    assert_refused(lambda: vllm.read(path), folder, "rounds")
 
 
-def test_more_tokens_together_than_records_hold(tmp_path):
-    folder = tmp_path / "x"
-    folder.mkdir()
+def test_more_tokens_together_than_records_hold(folder):
     fuzz_targets.make_answers(folder)
     path = folder / "a.jsonl"
     path.write_text(path.read_text().replace('"new_tokens": [6, 4]', f'"new_tokens": [{2**31 - 2}, 4]'))
-    outcome, said = fuzz.judged(lambda: fuzz_targets.read_answers(folder, random.Random(0)), folder)
-    assert outcome == "refused" and "new_tokens" in said
+    assert_refused(lambda: fuzz_targets.read_answers(folder, random.Random(0)), folder, "new_tokens")
 
 
 # Datastores
 
 
 @pytest.fixture
-def store(tmp_path):
-    folder = tmp_path / "x"
-    folder.mkdir()
+def store(folder):
     fuzz_targets.make_store(folder)
     return folder / "store"
 

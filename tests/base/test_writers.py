@@ -128,34 +128,30 @@ WRITERS = {
 }
 
 
+def full(opened: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def stop(*_) -> None:
+    raise KeyboardInterrupt
+
+
+FAULTS = {os: ("fsync", full, OSError), Path: ("replace", stop, KeyboardInterrupt)}
+
+
+@pytest.mark.parametrize("place", (os, Path), ids=("a full disk", "an interrupt"))
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_leaves_the_old_file(name, pair, tmp_path, monkeypatch):
+def test_what_fails_leaves_the_old_file(name, place, pair, tmp_path, monkeypatch):
     path = tmp_path / "file.svg"
     path.write_bytes(OLD)
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    step, fault, error = FAULTS[place]
+    monkeypatch.setattr(place, step, fault)
+    with pytest.raises(error, match="No space left" if place is os else None):
         WRITERS[name](path, pair)
     assert path.read_bytes() == OLD and [one.name for one in tmp_path.iterdir()] == ["file.svg"]
     monkeypatch.undo()
     WRITERS[name](path, pair)
     assert path.read_bytes() != OLD and [one.name for one in tmp_path.iterdir()] == ["file.svg"]
-
-
-def full(opened: int) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_an_interrupt_leaves_the_old_file(name, pair, tmp_path, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    path = tmp_path / "file.svg"
-    path.write_bytes(OLD)
-    monkeypatch.setattr(Path, "replace", stop)
-    with pytest.raises(KeyboardInterrupt):
-        WRITERS[name](path, pair)
-    assert path.read_bytes() == OLD and [one.name for one in tmp_path.iterdir()] == ["file.svg"]
 
 
 @pytest.mark.parametrize("at", range(4))

@@ -7,71 +7,28 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import command_line
 import pandas as pd
 import pytest
 import yaml
-from oracle import tiny
-from typer.testing import CliRunner, Result
+from command_line import call, listing, refused
 
-from specbench.base.console import console
-from specbench.cli import app, measure
+from specbench.cli import measure
 from specbench.config import PACKAGE
 
 SUITES = Path(__file__).parents[2] / "suites"
-BUNDLED = SUITES / "pairs" / "weights" / "target"
+here, folders = command_line.here, command_line.folders  # every test works in an empty folder
 QUICK = 0.7  # seconds of processor time
 HEAVY = {"torch", "transformers", "pandas", "pyarrow", "lm_eval", "datasets", "scipy"}
 COMMANDS = ("run", "show", "compare", "list", "calibrate", "bench")
 
 
-def listing(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch) -> Path:
-    """Every test works in an empty folder."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def call(*arguments: str | Path) -> Result:
-    """Run the command as if in a new process, where no error before has turned the console to stderr."""
-    console.stderr = False
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def refused(*arguments: str | Path) -> str:
-    """The one line on stderr of a call that must fail with exit code 2 and leave no file behind."""
-    before = listing(Path.cwd())
-    result = call(*arguments)
-    assert result.exit_code == 2, f"{result.exit_code}: {result.exception!r}\n{result.output}"
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
-    assert listing(Path.cwd()) == before, "something was left behind"
-    return lines[0]
-
-
 def write(name: str, text: str) -> str:
     Path(name).write_text(text)
     return name
-
-
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory) -> str:
-    """`--pair` of two tiny models with 256 positions and the bundled tokenizer, in folders."""
-    root = tmp_path_factory.mktemp("pair")
-    for role, seed in (("target", 1), ("draft", 2)):
-        tiny("llama", seed, vocab=2048).save_pretrained(root / role)
-        for file in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(BUNDLED / file, root / role)
-    return f"target={root / 'target'},draft={root / 'draft'}"
 
 
 @pytest.fixture(scope="session")
@@ -314,21 +271,6 @@ def test_settings_that_cannot_be(options, said):
 # Models and data
 
 
-def test_models_of_other_tokenizers_do_not_decode_together(folders, here):
-    target, draft = (part.partition("=")[2] for part in folders.split(","))
-    shutil.copytree(draft, here / "draft")
-    words = json.loads((here / "draft" / "tokenizer.json").read_text())
-    vocabulary = words["model"]["vocab"]
-    rarest = max(vocabulary, key=vocabulary.get)
-    merges = words["model"]["merges"]
-    words["model"]["merges"] = [m for m in merges if "".join(m if isinstance(m, list) else m.split(" ")) != rarest]
-    vocabulary["zzzzzz"] = vocabulary.pop(rarest)
-    (here / "draft" / "tokenizer.json").write_text(json.dumps(words))
-    words = ["run", "--method", "cos", "--suite", "pocket", "--allow-code-execution"]
-    text = refused(*words, "--pair", f"target={target},draft={here / 'draft'}")
-    assert "another tokenizer" in text and "need one vocabulary" in text
-
-
 def unreached(here: Path, *arguments: str) -> str:
     """The one line of `specbench run` in a process whose hub is a closed port; it must not try again for long."""
     unset = {"HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"}
@@ -377,49 +319,6 @@ def test_prompts_longer_than_the_context(folders):
 def test_models_that_are_not_there(here):
     text = refused("run", "--method", "sps", "--suite", "summarization", "--pair", "target=no/folder/here,draft=x")
     assert "no/folder/here" in text and "config.json" in text
-
-
-def test_a_method_that_needs_a_draft_and_a_pair_without(folders):
-    write("own.yaml", "description: d\nlimit: 1\ntasks: [{task: pocket_gsm8k}]")
-    text = refused("run", "--method", "sps", "--suite", "own.yaml", "--pair", folders.split(",")[0])
-    assert "no draft model" in text
-
-
-def test_models_whose_cache_cannot_roll_back(folders, here):
-    from transformers import MambaConfig, MambaForCausalLM
-
-    target, _ = (part.partition("=")[2] for part in folders.split(","))
-    shutil.copytree(target, here / "mamba")
-    MambaForCausalLM(MambaConfig(vocab_size=2048, hidden_size=32, num_hidden_layers=2)).save_pretrained(here / "mamba")
-    text = refused(
-        "run", "--method", "sps", "--suite", "summarization", "--pair", f"target={target},draft={here / 'mamba'}"
-    )
-    assert "MambaForCausalLM" in text and "roll" in text
-
-
-def test_pickled_weights(folders, here):
-    import torch
-
-    target, _ = (part.partition("=")[2] for part in folders.split(","))
-    shutil.copytree(target, here / "old")
-    (here / "old" / "model.safetensors").unlink()
-    torch.save(tiny("llama", vocab=2048).state_dict(), here / "old" / "pytorch_model.bin")
-    text = refused("run", "--method", "vanilla", "--suite", "summarization", "--pair", f"target={here / 'old'}")
-    assert "--allow-pickle" in text
-
-
-def test_memory_of_another_tokenizer_and_no_memory(here):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = Counter({(3, 4): 2})
-    table = pa.table(
-        {"draft_token": [d for d, _ in rows], "target_token": [t for _, t in rows], "count": list(rows.values())}
-    )
-    pq.write_table(table.replace_schema_metadata({"tokenizer": "0123456789abcdef"}), here / "m.parquet")
-    words = ["run", "--method", "csd", "--suite", "smoke", "--limit", "1", "--set"]
-    assert "specbench calibrate" in refused(*words, "csd.memory=m.parquet")
-    assert "specbench calibrate" in refused(*words, "csd.memory=gone.parquet")
 
 
 # Run folders
@@ -473,10 +372,8 @@ def test_show_and_compare_of_what_is_no_run(finished):
 
 def test_a_sweep_is_one_run_with_a_method_for_each_point(tmp_path):
     out = tmp_path / "sweep"
-    result = CliRunner().invoke(
-        app,
-        ["sweep", "--method", "sps", "--param", "gamma=2,3", "--suite", "smoke", "--limit", "1", "--out", str(out)],
-    )
+    options = ("--method", "sps", "--param", "gamma=2,3", "--suite", "smoke", "--limit", "1")
+    result = call("sweep", *options, "--out", out)
     assert result.exit_code == 0, result.output
     assert "sps[gamma=2]" in result.output and "sps[gamma=3]" in result.output
     samples = pd.read_parquet(out / "samples.parquet")

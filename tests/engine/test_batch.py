@@ -5,16 +5,18 @@ import functools
 import itertools
 import random
 import zlib
-from contextlib import nullcontext
 
 import naive_cospec as naive
 import numpy as np
 import oracle
 import pytest
 import torch
+from builders_engine import made as tiny_pair
+from cospec_models import SHIPPED, arbitrator, merged, middling, slow, slow_target
+from forms import VOCABULARY, model
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from made_runs import TOKENIZER
-from test_cospec import SHIPPED, arbitrator, merged, middling, slow
+from watched import Told
 
 from specbench.engine.batch import Batch, until_all_end
 from specbench.engine.drafters import ModelDrafter
@@ -25,15 +27,9 @@ from specbench.engine.types import Sampling
 from specbench.methods import cospec_batch as rollouts
 from specbench.methods.cospec import Always, CoSpec, Learned, Settings
 
-VOCABULARY = 96
 CLOSE = {"rtol": 0, "atol": 1e-4}  # norms and softmax are float32 even in a float64 model
 ALPHA = 1e-4  # of a right law being refused; wrong ones must fall below it
 GAMMA = 4
-
-
-@functools.cache
-def model(architecture):
-    return oracle.tiny(architecture).to(DEVICE)
 
 
 class Mirrored:
@@ -147,17 +143,11 @@ def test_rows_do_not_read_one_another():
 
 
 def test_the_watch_and_the_vocabulary():
-    seen = []
-
-    class Watch:
-        def forward(self, *what):
-            seen.append(what)
-            return nullcontext()
-
-    batch = Batch(model("opt"), 2, "draft", Watch(), vocabulary=90)
+    watch = Told()
+    batch = Batch(model("opt"), 2, "draft", watch, vocabulary=90)
     assert batch.feed([[1, 2, 3], [4]]).shape == (2, 1, 90)
     batch.feed([[1], []])
-    assert seen == [("draft", 3, 0), ("draft", 1, 3)]
+    assert watch.forwards == [("draft", 3, 0), ("draft", 1, 3)]
 
 
 @pytest.mark.parametrize("architecture", ("qwen3", "gemma2"))
@@ -209,8 +199,7 @@ def test_until_all_end_drops_rows_now_and_then():
 
 
 def made(architecture) -> Pair:
-    target, draft = pair(architecture)
-    return Pair("made", {"target": target, "draft": draft}, TOKENIZER)
+    return tiny_pair(*pair(architecture))
 
 
 def text_of(prompt, count) -> rollouts.Text:
@@ -234,8 +223,7 @@ def together(architecture, decide, policy=None, hybrid=True, sampling=GREEDY, ga
 
 @functools.cache
 def alone(architecture) -> list[list[int]]:
-    target = copy.deepcopy(pair(architecture)[0]).cpu()
-    return [oracle.greedy(target, prompt, count) for prompt, count in several(architecture)]
+    return [oracle.greedy(slow_target(architecture), prompt, count) for prompt, count in several(architecture)]
 
 
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
@@ -331,11 +319,6 @@ def test_the_trained_policy_is_the_method(architecture, hybrid):
         ]
         losses = [float(-row.log_softmax(-1)[one.drafted[i]]) for row, i in zip(rows, one.mismatches, strict=True)]
         assert turn.surprisals == pytest.approx(losses, abs=1e-4)
-
-
-@functools.cache
-def slow_target(architecture):
-    return copy.deepcopy(pair(architecture)[0]).cpu()
 
 
 # Laws at T > 0

@@ -11,6 +11,7 @@ import oracle
 import pyarrow.parquet as pq
 import pytest
 import torch
+from builders_engine import build
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from law import fit
 from recalled import recalled
@@ -27,7 +28,7 @@ from specbench.engine.session import LAST, Session, Unwatched
 from specbench.engine.translate import Translation
 from specbench.engine.types import Draft, Sampling
 from specbench.methods import drafting, module, names, names_with
-from specbench.methods.drafting import Drafting, load_output
+from specbench.methods.drafting import DraftSettings, load_output
 from specbench.methods.sps import SpS
 from specbench.methods.vocabtrim import ranked
 from specbench.studies.bench import bundled_prompts
@@ -198,13 +199,6 @@ def test_the_shipped_counts_are_of_the_pockets_texts(pocket):
         assert counts[text].gt(0).float().mean() > 0.9
 
 
-def build(pair, name: str, **changes):
-    spec = config.load_method(name)
-    changed = {key: config.Setting(value=value) for key, value in changes.items()}
-    settings = config.validated(module(spec.method).Settings, config.override(spec, changed).values, name)
-    return module(spec.method).build(settings, pair, Unwatched())
-
-
 def accepted(rounds) -> int:
     return sum(one.accepted for one in rounds)
 
@@ -240,7 +234,7 @@ def test_output_and_length_go_together(pocket):
 
 def drafting_methods() -> list[str]:
     own = {name for name in names() if name in config.names("methods")}
-    return sorted(n for n in own if issubclass(getattr(module(n), "Settings", int), Drafting))
+    return sorted(n for n in own if issubclass(getattr(module(n), "Settings", int), DraftSettings))
 
 
 def test_every_method_that_drafts_from_a_model_has_the_setting(pocket):
@@ -260,25 +254,6 @@ def test_a_yaml_of_ones_own(pocket, tmp_path):
     found = load_output(str(path), pocket)
     assert output_layer(found.model).weight.shape == (64, 256)
     assert found.hashes["output"] != config.load_method("vocabtrim").digest
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "words"),
-    [
-        ("sps", {"output": "csd"}, "csd is no output layer; these are: slimspec, vocabtrim"),
-        ("sps", {"output": "vocabtrimm"}, "did you mean 'vocabtrim'"),
-        ("vocabtrim", {"tokens": 3000}, "tokens=3000, but the draft of pocket has 2048"),
-        ("vocabtrim", {"tokens": 0}, "tokens: 0 is no number"),
-        ("vocabtrim", {"tokens": 1.5}, "tokens: 1.5 is no number"),
-        ("vocabtrim", {"counts": "nowhere.safetensors"}, "there is no head nowhere"),
-        ("slimspec", {"rank": 300}, "rank 256 at most"),
-        ("slimspec", {"rank": -1.0}, "rank: -1.0 is no number"),
-    ],
-)
-def test_what_cannot_be_is_one_line(pocket, name, changes, words):
-    with pytest.raises(UserError) as caught:
-        build(pocket, name, **changes)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_pair_without_counts_and_one_without_a_draft(pocket):

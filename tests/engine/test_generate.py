@@ -134,6 +134,8 @@ def test_a_blank_that_is_not_seen_alone_ends_a_stop_string():
     assert (ending.reason, ending.text(), ending.tokens) == ("stop", "a", [1, 2, 3])
 
 
+WORDS = ("Quest", "ion", "Question", ":", "\n", "de", "def", "#", "Then 4 + 5 = 9. ")
+SIGNS = ("a", "b", "…", "é", ")", "x", " ", "0", ".")
 STOPS = ("Question:", "\ndef", "\n#", "ab", "…", "é)", "x ", "\n\n", "0.")
 
 
@@ -151,32 +153,7 @@ def stopping(pocket):
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
-    words=st.lists(
-        st.sampled_from(
-            [
-                "Quest",
-                "ion",
-                "Question",
-                ":",
-                "\n",
-                "de",
-                "def",
-                "#",
-                "a",
-                "b",
-                "…",
-                "é",
-                ")",
-                "x",
-                " ",
-                "0",
-                ".",
-                "Then 4 + 5 = 9. ",
-            ]
-        ),
-        min_size=1,
-        max_size=14,
-    ),
+    words=st.lists(st.sampled_from(WORDS + SIGNS), min_size=1, max_size=14),
     stops=st.lists(st.sampled_from(STOPS), min_size=1, max_size=3, unique=True),
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6),
 )

@@ -8,13 +8,14 @@ import collections
 import gc
 import weakref
 
-import gates
 import oracle
 import pytest
 import torch
-from gates import DEVICE, decode, lively_prompt, without_looking
+from forms import CLOSE, FIRST, assert_tells_what_eager_tells, eagle, lists, model, path_to, played, steps, text, whole
+from gates import DEVICE, assert_greedy_exact, decode, without_looking
 from hypothesis import given, settings
-from test_runtimes import CLOSE, FIRST, eagle, lists, model, path_to, played, steps, text, whole
+from refusals import one_line_error
+from watched import reads_of_tensors
 
 from specbench.engine import accept
 from specbench.engine.drafters import ModelDrafter
@@ -97,15 +98,7 @@ def graphs(session: Session) -> list[bool]:
 def test_any_history_tells_what_eager_tells(form, dtype, history, last):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(static, "FIRST", FIRST)
-        session = Session(model(form, dtype), "target", runtime=Graph(HERE, captures=False))
-        found, mirror = played(session, history)
-        expected, _ = played(Session(model(form, dtype), "target"), history)
-        for a, b in zip(found, expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=CLOSE[dtype]["atol"])
-        assert session.tokens == mirror
-        if not any(kind == "together" for kind, *_ in history):
-            fresh = whole(model(form, dtype), mirror + last)[0][len(mirror) :]
-            torch.testing.assert_close(session.forward(last).logits, fresh, **CLOSE[dtype])
+        assert_tells_what_eager_tells(Graph(HERE, captures=False), form, dtype, history, last)
 
 
 @pytest.mark.parametrize("form", ("llama", "gemma2", "opt"))
@@ -176,14 +169,8 @@ def test_an_eagle_head(architecture, little_room, capturing):
 @pytest.mark.parametrize("architecture", ("llama", "gemma2"))
 def test_every_lossless_method_is_greedy_exact(architecture, little_room, capturing):
     """Text after text, so that first nothing, then some, then all steps are captured."""
-    prompt, _ = lively_prompt(architecture, 13, 40)
-    expected = oracle.greedy(oracle.tiny_pair(architecture)[0], prompt, 40)
-    assert len(set(expected)) >= 12
     runtime = capturing()
-    for name, method in gates.methods(architecture, gamma=4, runtime=runtime).items():
-        for _ in range(2):
-            assert decode(method, prompt, 40)[0] == expected, name
-            runtime.settle()
+    assert_greedy_exact(architecture, runtime, texts=2)
     assert runtime.captured > 50
 
 
@@ -241,9 +228,8 @@ def test_wide_blocks_are_computed_as_static_does(capturing):
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="of machines without a GPU")
 def test_without_a_gpu_it_is_refused_in_one_line():
-    with pytest.raises(Unsupported, match=r"needs a GPU; use --runtime static or openvino$") as caught:
+    with one_line_error(match=r"needs a GPU; use --runtime static or openvino$", kind=Unsupported):
         Graph(torch.device("cpu"))
-    assert "\n" not in str(caught.value)
 
 
 # When they are captured, and what a capture leaves alone
@@ -386,12 +372,7 @@ def test_a_round_reads_back_from_the_device_once(sampling, monkeypatch, capturin
     )
     monkeypatch.setattr(accept, "on_host", lambda values: False)  # where it does not matter, it is not counted
     rounds = speculation(capturing(), sampling)
-    reads: list[str] = []
-    for name in ("tolist", "item", "cpu", "numpy", "__int__", "__bool__", "__float__", "__index__"):
-        own = getattr(torch.Tensor, name)
-        monkeypatch.setattr(
-            torch.Tensor, name, lambda self, *given, own=own, name=name: reads.append(name) or own(self, *given)
-        )
+    reads = reads_of_tensors(monkeypatch)
     for _ in range(3):
         next(rounds)
     reads.clear()

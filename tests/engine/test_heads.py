@@ -5,9 +5,10 @@ import json
 import oracle
 import pytest
 import torch
+from builders_engine import made, retold
 from made_runs import TOKENIZER
+from refusals import one_line_error
 from safetensors.torch import save_file
-from test_judge import retold
 from test_judge_training import Words
 from torch import nn
 from typer.testing import CliRunner
@@ -28,11 +29,6 @@ def tensors(blocks: int = 2, width: int = WIDTH) -> dict[str, torch.Tensor]:
     shapes = {"blocks.weight": (blocks, width, width), "blocks.bias": (blocks, width)}
     shapes |= {"out.weight": (2, width), "out.bias": (2,)}
     return {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
-
-
-def made(target=None, draft=None) -> Pair:
-    both = oracle.tiny_pair("llama")
-    return Pair("made", {"target": target or both[0], "draft": draft or both[1]}, TOKENIZER)
 
 
 @pytest.fixture
@@ -106,9 +102,8 @@ def test_a_head_of_the_draft_belongs_to_both_models(file, pair):
         (Pair("made", pair.models, Words()), "another tokenizer"),
         (Pair("made", {"target": pair.models["target"]}, TOKENIZER), "has no draft model"),
     ):
-        with pytest.raises(UserError, match=message) as caught:
+        with one_line_error(message):
             read(file, other)
-        assert "\n" not in str(caught.value)
 
 
 def test_a_head_of_the_target_belongs_to_that_alone(tmp_path, pair):
@@ -197,50 +192,47 @@ def test_blocks_that_differ_are_kept_each(tmp_path, pair, monkeypatch):
     assert torch.allclose(specdecpp.acceptance_head(head, CPU).log_odds(states).sigmoid(), expected, atol=1e-6, rtol=0)
 
 
-def lacking(head: Head, name: str) -> dict[str, torch.Tensor]:
-    return {key: x.clone() for key, x in head.state_dict().items() if key != name}
+def told(folder, text: str):
+    (folder / "config.json").write_text(text)
 
 
-def spoilt(folder, how: str):
-    safe = folder / "model.safetensors"
-    if how == "no config":
-        (folder / "config.json").unlink()
-    elif how == "odd config":
-        (folder / "config.json").write_text("[3]")
-    elif how == "no width":
-        (folder / "config.json").write_text('{"num_layers": 2}')
-    elif how == "other depth":
-        (folder / "config.json").write_text(json.dumps({"hidden_size": WIDTH, "num_layers": 3}))
-    elif how == "no tensors":
-        safe.unlink()
-    elif how == "cut":
-        safe.write_bytes(safe.read_bytes()[:-8])
-    elif how == "pickled code":
-        safe.unlink()
-        torch.save({"model.0.linear.weight": CliRunner()}, folder / "pytorch_model.bin")
-    elif how == "a gap":
-        save_file(lacking(Head([Block(WIDTH) for _ in range(2)]), "model.1.linear.bias"), safe)
+def pickled(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({"model.0.linear.weight": CliRunner()}, folder / "pytorch_model.bin")
+
+
+def cut(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def gap(folder):
+    tensors = Head([Block(WIDTH) for _ in range(2)]).state_dict()
+    del tensors["model.1.linear.bias"]
+    save_file(tensors, folder / "model.safetensors")
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("spoil", "message"),
     [
-        ("no config", r"no file .*config.json"),
-        ("odd config", r"no JSON object"),
-        ("no width", r"config.json: hidden_size: field required"),
-        ("other depth", r"no acceptance head of 3 blocks"),
-        ("no tensors", r"neither model.safetensors nor"),
-        ("cut", r"is damaged"),
-        ("pickled code", r"is damaged"),
-        ("a gap", r"no acceptance head of 2 blocks"),
+        (lambda folder: (folder / "config.json").unlink(), r"no file .*config.json"),
+        (lambda folder: told(folder, "[3]"), r"no JSON object"),
+        (lambda folder: told(folder, '{"num_layers": 2}'), r"config.json: hidden_size: field required"),
+        (
+            lambda folder: told(folder, f'{{"hidden_size": {WIDTH}, "num_layers": 3}}'),
+            r"no acceptance head of 3 blocks",
+        ),
+        (lambda folder: (folder / "model.safetensors").unlink(), r"neither model.safetensors nor"),
+        (cut, r"is damaged"),
+        (pickled, r"is damaged"),
+        (gap, r"no acceptance head of 2 blocks"),
     ],
 )
-def test_what_is_no_released_head_is_one_line(tmp_path, how, message):
+def test_what_is_no_released_head_is_one_line(tmp_path, spoil, message):
     folder = checkpoint(tmp_path / "best", Head([Block(WIDTH) for _ in range(2)]), 2, "every")
-    spoilt(folder, how)
-    with pytest.raises(UserError, match=message) as caught:
+    spoil(folder)
+    with one_line_error(str(folder), match=message):
         released.read_released(folder)
-    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
 
 
 def test_the_import_command(tmp_path, pair, monkeypatch):

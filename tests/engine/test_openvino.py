@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import importlib.util
 
+import forms
 import oracle
 import pytest
 import torch
@@ -63,10 +64,6 @@ def whole(architecture, tokens, hidden=False):
     return (out.logits[0], [one[0] for one in out.hidden_states]) if hidden else out.logits[0]
 
 
-def texts(length, seed=0):
-    return oracle.prompts(1, length, seed=seed)[0]
-
-
 def tree_reads(root, parents, last):
     """What the last so many tokens of a tree read; also the path to each, as indices of the tree's tokens."""
     paths = []
@@ -88,7 +85,7 @@ def path_logits(architecture, context, tree, paths):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_chains_and_rollbacks_equal_a_fresh_prefill(architecture):
     run, mirror = runner(architecture), []
-    text = iter(texts(400, seed=3))
+    text = iter(forms.text(400, seed=3))
     # Widths on both sides of a block of 32 and of the window of 16; rollbacks within a block and across.
     for width, back in ((5, 0), (1, 0), (30, 4), (1, 33), (17, 1), (40, 8), (1, 1), (3, 60), (64, 64), (2, 0)):
         new = [next(text) for _ in range(width)]
@@ -110,7 +107,7 @@ def test_a_window_that_is_not_told_is_found(monkeypatch):
 
 
 def test_only_the_last_rows_are_computed():
-    run, text = runner("llama"), texts(50)
+    run, text = runner("llama"), forms.text(50)
     found, _ = feed(run, text, keep=1)
     assert found.shape == (1, 96)
     torch.testing.assert_close(found, whole("llama", text)[-1:], **CLOSE)
@@ -120,7 +117,7 @@ def test_only_the_last_rows_are_computed():
 @pytest.mark.parametrize("architecture", ("llama", "windowed"))
 def test_a_cache_that_grows_keeps_what_it_holds(monkeypatch, architecture):
     monkeypatch.setattr(openvino_runner, "FIRST", 1)
-    run, text = runner(architecture), texts(230)
+    run, text = runner(architecture), forms.text(230)
     found, capacities = [], set()
     for begin in range(0, 230, 23):
         found.append(feed(run, text[begin : begin + 23])[0])
@@ -134,7 +131,7 @@ def test_a_cache_that_grows_keeps_what_it_holds(monkeypatch, architecture):
 def test_trees_in_one_call_and_grown_over_several(architecture, root):
     if architecture == "windowed" and root == 70:
         pytest.skip("refused; see below")
-    context, tree = texts(root, seed=1), texts(9, seed=2)
+    context, tree = forms.text(root, seed=1), forms.text(9, seed=2)
     parents = [-1, -1, 0, 0, 2, 1, 4, 3, 5]
     run = runner(architecture)
     if root:
@@ -152,7 +149,7 @@ def test_trees_in_one_call_and_grown_over_several(architecture, root):
     # One path stays, by rising offsets with gaps, and a chain goes on behind it.
     run.move(root, [0, 2, 4])
     kept = [*context, tree[0], tree[2], tree[4]]
-    more = texts(5, seed=4)
+    more = forms.text(5, seed=4)
     torch.testing.assert_close(feed(run, more)[0], whole(architecture, kept + more)[-5:], **CLOSE)
     run.truncate(root)
     if root:
@@ -160,16 +157,16 @@ def test_trees_in_one_call_and_grown_over_several(architecture, root):
 
 
 def test_a_path_over_the_edge_of_a_block():
-    run, context, tree = runner("llama"), texts(30), texts(6, seed=2)
+    run, context, tree = runner("llama"), forms.text(30), forms.text(6, seed=2)
     feed(run, context, keep=1)
     feed(run, tree, reads=tree_reads(30, [-1, 0, -1, 2, 3, 4], 6)[0])
     run.move(30, [2, 3, 4, 5])
-    more = texts(3, seed=4)
+    more = forms.text(3, seed=4)
     torch.testing.assert_close(feed(run, more)[0], whole("llama", context + tree[2:] + more)[-3:], **CLOSE)
 
 
 def test_what_masks_cannot_say_is_refused():
-    run, context = runner("windowed"), texts(30)
+    run, context = runner("windowed"), forms.text(30)
     feed(run, context, keep=1)
     with pytest.raises(Unsupported, match=r"no trees beyond a sliding window of 16 tokens; use --runtime static"):
         feed(run, [1, 2], reads=tree_reads(30, [-1, -1], 2)[0])
@@ -183,7 +180,7 @@ def test_what_masks_cannot_say_is_refused():
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_hidden_states(architecture):
-    run, text = runner(architecture), texts(40)
+    run, text = runner(architecture), forms.text(40)
     logits, states = whole(architecture, text, hidden=True)
     # Every choice of states is another compiled model, over the same cache.
     found = [feed(run, text[:9], hidden=(2, 0)), feed(run, text[9:20]), feed(run, text[20:], keep=1, hidden=LAST)]
@@ -195,7 +192,7 @@ def test_hidden_states(architecture):
 
 def test_sequences_do_not_disturb_each_other_and_results_stay():
     one, other = runner("llama"), runner("llama")
-    text, second = texts(20), texts(20, seed=9)
+    text, second = forms.text(20), forms.text(20, seed=9)
     first = feed(one, text[:10])[0]
     before = first.clone()
     feed(other, second)
@@ -208,22 +205,22 @@ def test_sequences_do_not_disturb_each_other_and_results_stay():
 
 
 def test_a_saved_cache_is_a_copy():
-    one, text = runner("qwen3"), texts(45)
+    one, text = runner("qwen3"), forms.text(45)
     feed(one, text[:40], keep=1)
     saved = one.save()
-    feed(one, texts(40, seed=5))
+    feed(one, forms.text(40, seed=5))
     one.truncate(0)
-    feed(one, texts(40, seed=6))
+    feed(one, forms.text(40, seed=6))
     for _ in range(2):
         other = runner("qwen3")
         other.load(saved)
         torch.testing.assert_close(feed(other, text[40:])[0], whole("qwen3", text)[40:], **CLOSE)
         other.truncate(0)
-        feed(other, texts(40, seed=7))
+        feed(other, forms.text(40, seed=7))
 
 
 def test_twins_of_a_model():
-    whole_model, text = model("llama"), texts(12)
+    whole_model, text = model("llama"), forms.text(12)
     for twin in (trimmed(whole_model, torch.arange(0, 96, 3)), slim(whole_model, 8), without(whole_model, {0}, {1})):
         run = runtime().runner(twin)
         with torch.no_grad():
@@ -232,11 +229,9 @@ def test_twins_of_a_model():
 
 
 def test_an_eagle_head_reads_features_and_grows_its_tree():
-    from test_eagle3 import head
-
-    made = copy.deepcopy(head("llama")).float()
+    made = copy.deepcopy(forms.eagle("llama")).float()
     made.borrowed = (model("llama").get_input_embeddings(),)
-    text, features = texts(12), torch.randn(12, 32, generator=torch.Generator().manual_seed(0))
+    text, features = forms.text(12), torch.randn(12, 32, generator=torch.Generator().manual_seed(0))
     parents = [-1, -1, 0, 1, 2]
     pairs = [Session(made, "draft", vocabulary=48, runtime=one) for one in (runtime(), Session(made, "x").runtime)]
     outs = []
@@ -294,7 +289,7 @@ def kept_file(which):
 
 def test_an_export_is_kept_and_made_anew_if_damaged(monkeypatch):
     own = oracle.tiny("llama", seed=5).float()
-    text = texts(10)
+    text = forms.text(10)
     with torch.no_grad():
         expected = own(torch.tensor([text])).logits[0]
     first = OpenVINO(CPU)

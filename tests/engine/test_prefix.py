@@ -4,18 +4,20 @@ import dataclasses
 import gc
 import json
 import weakref
-from contextlib import nullcontext
 
 import oracle
 import pytest
 import torch
+from forms import eagle, model, text, whole
 from gates import DEVICE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_runtimes import eagle, model, text, whole
-from transformers import AutoTokenizer
+from made_runs import TOKENIZER
+from refusals import one_line_error
+from tiny_runs import always, facts, write_suite
+from watched import Told
 
-from specbench.config import SUITES, UserError
+from specbench.config import UserError
 from specbench.engine.models.pair import Pair
 from specbench.engine.prefix import LEAST, Prefixes, shared_tokens
 from specbench.engine.runtimes.eager import EAGER, EagerRunner
@@ -23,7 +25,6 @@ from specbench.engine.runtimes.graph import Graph
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import LAST, Session
 from specbench.plan import resolve_plan
-from specbench.results import records
 from specbench.run import command, loop, prepare
 from specbench.run.sample import Decoder
 from specbench.tasks import harness
@@ -74,17 +75,6 @@ def test_shared_tokens_equal_a_count_one_by_one(front, tails):
 
 
 # Sessions
-
-
-class Told:
-    """A watch that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.forwards: list[tuple[str, int, int]] = []
-
-    def forward(self, *what):
-        self.forwards.append(what)
-        return nullcontext()
 
 
 def sessions(one, runtime="eager", beginning=BEGINNING, **more):
@@ -259,7 +249,7 @@ def test_each_runtime_keeps_its_own_and_models_are_let_go():
 
 def test_prefixes_go_from_pair_to_session():
     """Two runtimes of a pair, and the same pair with one more model, share what is kept."""
-    pair = Pair("tiny", {"target": model("llama"), "draft": model("qwen2")}, tokenizer())
+    pair = Pair("tiny", {"target": model("llama"), "draft": model("qwen2")}, TOKENIZER)
     pair.prefixes.begin(BEGINNING)
     for one in (pair, dataclasses.replace(pair, runtime=STATIC), pair.with_model("arbitrator", model("opt"))):
         assert one.prefixes is pair.prefixes
@@ -271,25 +261,18 @@ def test_prefixes_go_from_pair_to_session():
 # Runs
 
 
-def tokenizer():
-    return AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
-
-
 EXAMPLES = "Question: What is 12 plus 30? Answer: 12 plus 30 is 42, so the answer is 42.\n\n" * 21
 WORDS = {"pocket_gsm8k": EXAMPLES, "pocket_math500": "Other examples. " + EXAMPLES}
-SAME = ["repeat", "task", "doc_id", "method", "order", "seed", "tokens", "text", "finish", "error", "state_hash"]
-COUNTS = ["round", "drafted", "accepted", "rescued", "committed", "truncated", "target_forwards", "draft_forwards"]
 
 
 @pytest.fixture(scope="module")
 def pair():
     """Models that say many things, over the bundled tokenizer."""
-    own = tokenizer()
-    models = dict(zip(("target", "draft"), oracle.tiny_pair("llama", vocab=len(own)), strict=True))
+    models = dict(zip(("target", "draft"), oracle.tiny_pair("llama", vocab=len(TOKENIZER)), strict=True))
     for one in models.values():
         one.config.max_position_embeddings = 4096
         one.to(DEVICE).set_attn_implementation("sdpa")
-    return Pair("tiny", models, own)
+    return Pair("tiny", models, TOKENIZER)
 
 
 @pytest.fixture
@@ -328,27 +311,14 @@ def forwards(monkeypatch):
 
 @pytest.fixture(scope="module")
 def make_plan(tmp_path_factory):
-    suite = tmp_path_factory.mktemp("suite") / "few.yaml"
-    lines = [{"task": "pocket_gsm8k", "max_new_tokens": 14}, {"task": "pocket_math500", "max_new_tokens": 10}]
-    suite.write_text(json.dumps({"description": "few", "limit": 2, "tasks": lines}))
+    suite = write_suite(tmp_path_factory.mktemp("suite"), {"pocket_gsm8k": 14, "pocket_math500": 10}, 2)
 
     def make(methods=("sps", "csd"), **options):
         sets = [f"{name}.gamma=3" for name in methods]
-        given = {"pair": "pocket", "suite": str(suite), "assignments": sets, "device": DEVICE}
+        given = {"pair": "pocket", "suite": suite, "assignments": sets, "device": DEVICE}
         return resolve_plan(**(given | {"methods": methods, "baseline": "vanilla", "limit": None} | options))
 
     return make
-
-
-def always(progress):
-    return True
-
-
-def facts(folder):
-    """All that must not depend on how prompts were read, as plain lists."""
-    samples, rounds = (records.read_rows(folder, name).to_pandas() for name in ("samples", "rounds"))
-    rows = [[list(x) if hasattr(x, "tolist") else x for x in row] for row in samples[~samples.warmup][SAME].values]
-    return rows, rounds[~rounds.warmup][COUNTS].values.tolist()
 
 
 def of_manifest(folder):
@@ -400,9 +370,8 @@ def test_the_other_setting_is_refused(begun, pair, make_plan, few_shot, tmp_path
     folder = tmp_path / "run"
     one, other = make_plan(["sps"], share_prefix=begun), make_plan(["sps"], share_prefix=not begun)
     assert not loop.execute(one, folder, lambda state: False, pair)
-    with pytest.raises(UserError, match="share_prefix") as caught:
+    with one_line_error("share_prefix"):
         command.run(other, None, folder)
-    assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match=r"began with other shared prefixes; start a new run instead of --resume$"):
         loop.execute(other, folder, always, pair)
     assert loop.execute(one, folder, always, pair)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import call, refused
 from gates import GREEDY, decode
-from test_cli import call, refused
-from test_prefix import Told
+from tiny_runs import always, samples_of, write_suite
+from watched import Told
 
 from specbench import config
 from specbench.base import files
@@ -21,7 +22,6 @@ from specbench.engine.runtimes.types import Unsupported
 from specbench.methods.sps import SpS
 from specbench.plan import resolve_plan
 from specbench.report import comparison
-from specbench.results import records
 from specbench.run import command as commands
 from specbench.run import loop, prepare
 from specbench.run.manifest import check_same
@@ -33,8 +33,7 @@ ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="of machines witho
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch) -> Path:
     """Every test works in a folder with nothing but a suite of one task."""
-    task = {"task": "pocket_gsm8k", "max_new_tokens": 16}
-    (tmp_path / "few.yaml").write_text(json.dumps({"description": "few", "limit": 2, "tasks": [task]}))
+    write_suite(tmp_path, {"pocket_gsm8k": 16}, 2)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -58,17 +57,12 @@ def make_plan(*methods, **options):
     return resolve_plan(**(given | {"methods": methods or ("sps",), "device": "cpu"} | options))
 
 
-def always(progress):
-    return True
-
-
 def told(folder="run"):
     return json.loads((Path(folder) / "manifest.json").read_text())
 
 
 def texts(folder):
-    samples = records.read_rows(Path(folder), "samples").to_pandas()
-    samples = samples[~samples.warmup].sort_values(["doc_id", "method"])
+    samples = samples_of(Path(folder)).sort_values(["doc_id", "method"])
     assert set(samples.finish) <= {"length", "stop", "eos"}
     return [list(tokens) for tokens in samples.tokens]
 
@@ -215,6 +209,7 @@ def test_auto_refuses_a_sampling_as_the_others_do(pocket, lacking):
         plan = make_plan("oracle", runtime=name, temperature=1.0)
         with pytest.raises(UserError, match=r"^oracle: oracle knows greedy texts only; use --temperature 0$"):
             loop.execute(plan, Path(name), always, pocket)
+        assert not Path(name).exists()
 
 
 def test_auto_is_understood_by_lm_eval_too(pocket, lacking, monkeypatch):

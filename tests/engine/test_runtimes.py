@@ -1,23 +1,21 @@
 """The static runtime computes what the eager one and whole forwards without a cache do, whatever was fed before."""
 
 import copy
-import functools
 import gc
 import weakref
 
-import gates
 import oracle
 import pytest
 import torch
-from gates import DEVICE, decode, lively_prompt
+from forms import FIRST, FORMS, assert_tells_what_eager_tells, eagle, lists, model, path_to, rope, steps, text, whole
+from gates import DEVICE, assert_greedy_exact
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from law import fit
+from law import two_tokens
+from refusals import one_line_error
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.draft_output import slim, trimmed
-from specbench.engine.models.eagle_head import EagleHead, head_config
 from specbench.engine.models.layer_skip import without
 from specbench.engine.runtimes import static
 from specbench.engine.runtimes.decoder import FEW
@@ -29,10 +27,6 @@ from specbench.engine.types import Sampling
 from specbench.methods.cospec_arbitrator import Adapter, new_arbitrator, own_parameters
 from specbench.methods.sps import SpS
 
-VOCABULARY = 96
-FIRST = 16  # room at first, so that short texts outgrow it several times
-# Norms and softmax compute in float32 even in a float64 model; in float32 everything does, and logits spread by 2.
-CLOSE = {torch.float64: {"rtol": 0, "atol": 1e-4}, torch.float32: {"rtol": 0, "atol": 2e-3}}
 ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
 
 
@@ -41,75 +35,6 @@ def _little_room():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(static, "FIRST", FIRST)
         yield
-
-
-def drawn(kind: str, seed: int = 0, scale: float = 0.5, **fields) -> PreTrainedModel:
-    """A tiny model of a kind that the oracle does not know, made as the oracle makes its own."""
-    sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    sizes |= {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 256}
-    ends = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
-    config = AutoConfig.for_model(kind, **(sizes | ends | fields))
-    with torch.random.fork_rng(devices=[]):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
-    rng = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
-            noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
-            if parameter.ndim >= 2:
-                parameter.copy_((0.4 if name == "lm_head.weight" else scale) * noise)
-            else:
-                parameter.add_(0.1 * noise)
-    return model.requires_grad_(False)
-
-
-def rope(kind: str, **more) -> dict[str, object]:
-    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **more}}
-
-
-LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
-WINDOW = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
-FORMS = {
-    **{architecture: functools.partial(oracle.tiny, architecture) for architecture in oracle.ARCHITECTURES},
-    "mistral, window": functools.partial(drawn, "mistral", sliding_window=16),
-    "mistral": functools.partial(drawn, "mistral", sliding_window=None),
-    "qwen2, window above": functools.partial(oracle.tiny, "qwen2", **WINDOW),
-    "qwen3, window above": functools.partial(oracle.tiny, "qwen3", **WINDOW),
-    "gemma2, low caps": functools.partial(
-        oracle.tiny, "gemma2", attn_logit_softcapping=2.0, final_logit_softcapping=1.5
-    ),
-    "gemma2, own scale": functools.partial(
-        oracle.tiny, "gemma2", attn_logit_softcapping=None, query_pre_attn_scalar=24
-    ),
-    "llama3 positions": functools.partial(oracle.tiny, "llama", **rope("llama3", **LLAMA3)),
-    "yarn positions": functools.partial(
-        oracle.tiny, "llama", **rope("yarn", factor=4.0, original_max_position_embeddings=64)
-    ),
-    "linear positions": functools.partial(oracle.tiny, "llama", **rope("linear", factor=4.0)),
-    "one group": functools.partial(oracle.tiny, "llama", num_key_value_heads=1),
-    "a group for each head": functools.partial(oracle.tiny, "llama", num_key_value_heads=4),
-    "wide heads": functools.partial(oracle.tiny, "qwen3", head_dim=20),
-    "tied embeddings": functools.partial(oracle.tiny, "llama", tie_word_embeddings=True),
-    "all biases": functools.partial(oracle.tiny, "llama", attention_bias=True, mlp_bias=True),
-    "no biases": functools.partial(oracle.tiny, "opt", enable_bias=False),
-}
-
-
-@functools.cache
-def model(form: str, dtype: torch.dtype = torch.float64) -> PreTrainedModel:
-    if dtype == torch.float64:
-        return FORMS[form]().to(DEVICE)
-    return copy.deepcopy(model(form)).to(dtype)
-
-
-def text(length: int, seed: int = 0) -> list[int]:
-    return oracle.prompts(1, length=length, seed=seed)[0]
-
-
-@torch.no_grad()
-def whole(one: PreTrainedModel, tokens: list[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Logits [n, V] and all hidden states [n, D] of one forward without a cache, by transformers' own masks."""
-    out = one(torch.tensor([tokens], device=DEVICE), use_cache=False, output_hidden_states=True)
-    return out.logits[0], [state[0] for state in out.hidden_states]
 
 
 # Chains
@@ -187,86 +112,13 @@ def test_half_precision_is_as_near_to_the_truth_as_eager(form, dtype):
 
 # Any history
 
-lists = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
-shapes = st.lists(st.integers(-1, 11), min_size=1, max_size=8)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("chain"), lists, st.integers(0, 3), st.sampled_from([(), LAST, (0, 1), (2, -1)])),
-        st.tuples(st.just("device"), lists),
-        st.tuples(st.just("together"), lists, st.integers(1, 12)),
-        st.tuples(st.just("truncate"), st.floats(0, 1)),
-        st.tuples(st.just("catch up"), st.floats(0, 1), lists),
-        st.tuples(st.just("tree"), lists, shapes, st.integers(1, 12), st.integers(0, 11)),
-    ),
-    min_size=2,
-    max_size=8,
-)
-
-
-def path_to(parents, node):
-    path = []
-    while node >= 0:
-        path.append(node)
-        node = parents[node]
-    return path[::-1]
-
-
-def played(session: Session, history) -> tuple[list[torch.Tensor], list[int]]:
-    """Everything that a history of calls tells, and the tokens that the cache then must hold."""
-    told, mirror = [], []
-
-    def note(scored):
-        told.extend([scored.logits] if scored.hidden is None else [scored.logits, scored.hidden])
-
-    for kind, *values in history:
-        if kind == "chain":
-            tokens, keep, hidden = values
-            note(session.forward(tokens, keep=min(keep, len(tokens)), hidden=hidden))
-            mirror = mirror + tokens
-        elif kind == "device":
-            note(session.forward(torch.tensor(values[0], device=DEVICE)))
-            mirror = mirror + values[0]
-        elif kind == "together":
-            tokens, count = values
-            note(session.forward(tokens, together=min(count, len(tokens))))
-            mirror = mirror + tokens
-        elif kind == "truncate":
-            mirror = mirror[: int(values[0] * len(mirror))]
-            session.truncate(len(mirror))
-        elif kind == "catch up":
-            share, rest = values
-            mirror = mirror[: int(share * len(mirror))] + rest
-            note(session.catch_up(mirror, hidden=LAST))
-        else:
-            tokens, shape, parts, pick = values
-            parents = [min(parent, i - 1) for i, parent in enumerate((shape * len(tokens))[: len(tokens)])]
-            for start in range(0, len(tokens), parts):  # grown over several forwards, from the host and the device
-                some = tokens[start : start + parts]
-                fed = torch.tensor(some, device=DEVICE) if start else some
-                note(session.forward(fed, parents=parents[start : start + parts], hidden=(1,)))
-            path = path_to(parents, pick % len(tokens))
-            session.keep(len(mirror), path)
-            mirror = mirror + [tokens[i] for i in path]
-    return told, mirror
-
 
 @pytest.mark.parametrize("dtype", (torch.float64, torch.float32), ids=str)
 @pytest.mark.parametrize("form", (*oracle.ARCHITECTURES, "mistral, window"))
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(history=steps, last=lists)
 def test_any_history_tells_what_eager_tells(form, dtype, history, last):
-    one, reference = model(form, dtype), Session(model(form, dtype), "target")
-    session = Session(one, "target", runtime=STATIC)
-    found, mirror = played(session, history)
-    expected, _ = played(reference, history)
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=CLOSE[dtype]["atol"])
-    assert session.tokens == mirror and len(session) == len(mirror)
-    rows = session.forward(last).logits
-    if not any(kind == "together" for kind, *_ in history):  # what was read so stays in the cache
-        fresh = whole(one, mirror + last)[0][len(mirror) :]
-        torch.testing.assert_close(rows, fresh, **CLOSE[dtype])
-    torch.testing.assert_close(rows, reference.forward(last).logits, **CLOSE[dtype])
+    assert_tells_what_eager_tells(STATIC, form, dtype, history, last)
 
 
 @pytest.mark.parametrize("form", (*oracle.ARCHITECTURES, "mistral, window", "qwen2, window above"))
@@ -426,19 +278,6 @@ def test_an_arbitrator_with_adapters(architecture, dtype):
     assert (equal_sessions(before, atol, vocabulary=1) - found).abs().max() > 0.1
 
 
-def eagle(architecture: str, seed: int = 0) -> EagleHead:
-    target, ids = model(architecture), torch.arange(0, VOCABULARY, 2)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        head = EagleHead(head_config(target, len(ids)), ids, target.get_input_embeddings()).double()
-    rng = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for _, parameter in sorted(head.named_parameters()):
-            noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
-            parameter.copy_(noise * 0.5) if parameter.ndim >= 2 else parameter.add_(0.3 * noise)
-    return head.requires_grad_(False).eval().to(DEVICE)
-
-
 @pytest.mark.parametrize("architecture", ("llama", "opt", "gemma2"))
 def test_an_eagle_head_in_chains_and_trees(architecture):
     """Features beside the tokens; states in front of the norm; growth, rollback and `keep` in between."""
@@ -489,9 +328,8 @@ REFUSED = {
 @pytest.mark.parametrize("why", REFUSED)
 def test_what_it_cannot_read_is_refused_in_one_line(why):
     arguments, fields, words = REFUSED[why]
-    with pytest.raises(Unsupported, match=words) as caught:
+    with one_line_error(words, "--runtime eager", kind=Unsupported):
         STATIC.runner(oracle.tiny(*arguments, **fields))
-    assert "\n" not in str(caught.value) and "--runtime eager" in str(caught.value)
 
 
 def scaled_residual(one: PreTrainedModel) -> None:
@@ -607,32 +445,23 @@ def test_a_head_is_let_go():
 @pytest.mark.parametrize("architecture", ("llama", "gemma2"))
 def test_every_lossless_method_is_greedy_exact(architecture):
     """Against whole forwards without a cache, which share nothing with either runtime; beyond Gemma 2's window."""
-    prompt, _ = lively_prompt(architecture, 13, 40)
-    expected = oracle.greedy(oracle.tiny_pair(architecture)[0], prompt, 40)
-    assert len(set(expected)) >= 12
-    for name, method in gates.methods(architecture, gamma=4, runtime=STATIC).items():
-        assert decode(method, prompt, 40)[0] == expected, name
+    assert_greedy_exact(architecture, STATIC, texts=1)
 
 
-SMALL = 8  # tokens of the vocabulary
-SAMPLES = 1500
-
-
-def two_tokens(sampling: Sampling) -> float:
+def drawn(sampling: Sampling) -> float:
     """p-value of the first two tokens that SpS says at the static runtime."""
-    target, draft = (oracle.tiny("llama", seed=seed, vocab=SMALL).to(DEVICE) for seed in (1, 2))
+    target, draft = (oracle.tiny("llama", seed=seed, vocab=8).to(DEVICE) for seed in (1, 2))
     drafter = ModelDrafter(Session(draft, "draft", runtime=STATIC))
-    method = SpS(Session(target, "target", runtime=STATIC), drafter, 2)
-    return fit(method, target, [1, 5, 2], 2, sampling, SAMPLES).p
+    return two_tokens(SpS(Session(target, "target", runtime=STATIC), drafter, 2), target, sampling, 1500)
 
 
 @pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.8, top_k=5, top_p=0.7)), ids=str)
 def test_sampled_texts_follow_the_target(sampling):
-    assert two_tokens(sampling) > ALPHA
+    assert drawn(sampling) > ALPHA
 
 
 def test_the_same_test_finds_a_rollback_that_keeps_one_too_many(monkeypatch):
     """From one prompt to the next a token stays, so that all places are one too far and it is read."""
     monkeypatch.setattr(static, "check", lambda *_: None)  # which would find it first
     monkeypatch.setattr(StaticRunner, "truncate", lambda self, length: setattr(self, "length", length + 1))
-    assert two_tokens(Sampling(1.0)) < ALPHA
+    assert drawn(Sampling(1.0)) < ALPHA

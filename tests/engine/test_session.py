@@ -1,56 +1,21 @@
 """Gate: a session after any sequence of forwards and rollbacks equals a fresh prefill of the same tokens."""
 
-import functools
-
 import oracle
 import pytest
 import torch
-from gates import DEVICE
+from forms import VOCABULARY, alone_steps, lists, model, played
 from hypothesis import given, settings
-from hypothesis import strategies as st
+from watched import Told
 
 from specbench.engine.session import Session
-
-VOCABULARY = 96
-tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("forward"), tokens),
-        st.tuples(st.just("fed from the device"), tokens),
-        st.tuples(st.just("truncate"), st.floats(0, 1)),
-        st.tuples(st.just("catch up"), st.tuples(st.floats(0, 1), tokens)),
-    ),
-    min_size=1,
-    max_size=8,
-)
-
-
-@functools.cache
-def model(architecture):
-    return oracle.tiny(architecture).to(DEVICE)
 
 
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(steps=steps, last=tokens)
-def test_any_history_equals_a_fresh_prefill(architecture, steps, last):
+@given(history=alone_steps, last=lists)
+def test_any_history_equals_a_fresh_prefill(architecture, history, last):
     session = Session(model(architecture), "target")
-    mirror: list[int] = []
-    for kind, value in steps:
-        if kind == "forward":
-            session.forward(value)
-            mirror += value
-        elif kind == "fed from the device":
-            session.forward(torch.tensor(value, device=DEVICE))
-            mirror += value
-        elif kind == "truncate":
-            length = int(value * len(mirror))
-            session.truncate(length)
-            del mirror[length:]
-        else:
-            share, rest = value
-            mirror = mirror[: int(share * len(mirror))] + rest
-            session.catch_up(mirror)
+    _, mirror = played(session, history)
     assert session.tokens == mirror
     assert len(session) == len(mirror)
     found = session.forward(last).logits
@@ -79,18 +44,10 @@ def test_restart_gives_the_last_row_only_and_forgets():
 
 
 def test_the_watch_sees_every_forward():
-    seen = []
-
-    class Watch:
-        def forward(self, *what):
-            seen.append(what)
-            from contextlib import nullcontext
-
-            return nullcontext()
-
-    session = Session(model("llama"), "draft", Watch())
+    watch = Told()
+    session = Session(model("llama"), "draft", watch)
     session.restart([1, 2, 3])
     session.forward([4])
     session.truncate(2)
     session.catch_up([1, 2, 9, 9])
-    assert seen == [("draft", 3, 0), ("draft", 1, 3), ("draft", 2, 2)]
+    assert watch.forwards == [("draft", 3, 0), ("draft", 1, 3), ("draft", 2, 2)]

@@ -1,12 +1,12 @@
 """Gate: trees in one forward equal their paths one by one, and how they are verified follows the target exactly."""
 
-import functools
 import itertools
 
 import numpy as np
 import oracle
 import pytest
 import torch
+from forms import model, path_to
 from gates import DEVICE
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,26 +15,11 @@ from specbench.engine.session import Session
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Sampling, Scored, Verdict
 
-VOCABULARY = 96
-
-
-@functools.cache
-def model(architecture):
-    return oracle.tiny(architecture).to(DEVICE)
-
 
 @st.composite
 def trees(draw):
     """Parents of up to 12 tokens, each before its child."""
     return tuple(draw(st.integers(-1, i - 1)) for i in range(draw(st.integers(1, 12))))
-
-
-def path_to(parents, node):
-    path = []
-    while node >= 0:
-        path.append(node)
-        node = parents[node]
-    return path[::-1]
 
 
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)

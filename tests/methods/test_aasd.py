@@ -2,22 +2,24 @@
 
 import functools
 import math
-import types
 
 import naive_lookup
 import numpy as np
 import oracle
 import pytest
 import torch
+from builders_engine import build, lonely
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 from law import texts
+from refusals import one_line_error
+from watched import reads_of_tensors
 
 from specbench import config
 from specbench.engine import trees
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling, Scored
 from specbench.methods import aasd
-from specbench.methods.aasd import AASD, Settings, build, read_prompt
+from specbench.methods.aasd import AASD, Settings, read_prompt
 
 SHIPPED = config.load_method("aasd").values
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
@@ -236,10 +238,7 @@ def test_a_repetitive_text_takes_few_rounds_and_one_wait_each(monkeypatch):
     prompt = [1, 2, 3, *oracle.greedy(model.cpu(), [1, 2, 3], 30)]
     rounds = method_of(model.to(DEVICE)).rounds(prompt, GREEDY, torch.Generator(DEVICE))
     next(rounds)
-    waits, tolist = [], torch.Tensor.tolist
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: waits.append("tolist") or tolist(self))
-    for name in ("item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
-        monkeypatch.setattr(torch.Tensor, name, lambda self, *a, _n=name, **k: waits.append(_n))
+    waits = reads_of_tensors(monkeypatch)
     taken = [next(rounds) for _ in range(6)]
     assert sum(len(one.tokens) for one in taken) > 18
     assert set(waits) == {"tolist"} and len(waits) <= 2 * 6  # a path that skips leaves is read once more by the cache
@@ -311,38 +310,9 @@ def test_another_way_to_emit_is_found(monkeypatch):
 # Settings
 
 
-def stub(context: int):
-    """A pair without a draft."""
-
-    def session(role, watch):
-        assert role == "target"
-        return Session(pair("llama")[0], role, watch)
-
-    return types.SimpleNamespace(session=session, context=context, name="lonely")
-
-
 def test_build_needs_a_target_only_and_room_for_a_round():
-    method = build(Settings(**SHIPPED), stub(256), None)
+    method = build(lonely(), "aasd")
     assert not method.lossless and method.reach == 1 + 10 * 3 and method.inputs() == {}
-    assert build(Settings(**SHIPPED), stub(32), None).reach == 31
-    with pytest.raises(config.UserError) as caught:
-        build(Settings(**SHIPPED), stub(31), None)
-    assert "rounds of up to 31 tokens, but lonely reads 31; choose smaller" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"candidates": -1}, "aasd: candidates"),
-        ({"choice": "any"}, "aasd: choice"),
-        ({"alpha": float("nan")}, "aasd: alpha"),
-        ({"beta": 1.5}, "aasd: beta"),
-        ({"shortest": 9}, "aasd: shortest: 9 is more than ngram"),
-        ({"betas": 0.1}, "did you mean 'beta'"),
-    ],
-)
-def test_bad_settings_are_one_line(changes, words):
-    with pytest.raises(config.UserError) as caught:
-        config.validated(Settings, {**SHIPPED, **changes}, "aasd")
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert build(lonely(32), "aasd").reach == 31
+    with one_line_error("rounds of up to 31 tokens, but lonely reads 31; choose smaller"):
+        build(lonely(31), "aasd")

@@ -5,18 +5,21 @@ import json
 import shutil
 from pathlib import Path
 
+import command_line
 import naive_cospec as naive
 import oracle
 import pytest
 import torch
 import yaml
-from gates import DEVICE
+from builders_engine import made
+from command_line import call, refused
+from cospec_models import ADAPTER, PROMPT, SHIPPED, Counted, arbitrator, cospec, merged, prompt_of, some
+from gates import DEVICE, pair
 from made_runs import TOKENIZER
-from test_cli import call, refused
-from test_cospec import ADAPTER, PROMPT, SHIPPED, Counted, arbitrator, cospec, merged, pair, prompt_of, some
+from tiny_runs import always, facts, plan_of, rounds_of, samples_of, save_pair, write_suite
 
 from specbench.analysis import compare
-from specbench.config import SUITES, UserError
+from specbench.config import UserError
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.heads import fingerprint, write_head
 from specbench.engine.models.pair import Pair
@@ -32,17 +35,10 @@ from specbench.methods.cospec_arbitrator import (
     with_backbone,
     write_arbitrator,
 )
-from specbench.plan import resolve_plan
 from specbench.results import records
 from specbench.run import loop, prepare
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch) -> Path:
-    """Every test works in an empty folder."""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
+here = command_line.here  # every test works in an empty folder
 
 
 def scrambled(model, seed: int = 5, scale: float = 0.25):
@@ -187,17 +183,12 @@ def test_half_precision_has_a_wide_head(architecture, dtype):
 # Files
 
 
-def named(target=None, draft=None) -> Pair:
-    models = {"target": target or pair("llama")[0], "draft": draft or pair("llama")[1]}
-    return Pair("made", models, TOKENIZER)
-
-
 def test_a_stored_arbitrator_comes_back(here):
     """As float32; and only with the weights, the backbone and the adapters that it was made with."""
-    both = with_backbone(named(), "draft")
+    both = with_backbone(made(), "draft")
     model = scrambled(new_arbitrator(both.models["draft"], ADAPTER, seed=1))
     write_arbitrator(here / "a", model, both, {"rank": 3, "alpha": 7.0})
-    found, head = find_arbitrator(str(here / "a"), with_backbone(named(), "draft"))
+    found, head = find_arbitrator(str(here / "a"), with_backbone(made(), "draft"))
     (text,) = oracle.prompts(1, length=30)
     expected, read = (Session(one, "arbitrator", vocabulary=1).forward(text).logits for one in (model, found))
     torch.testing.assert_close(read, expected, rtol=0, atol=1e-4)
@@ -205,13 +196,13 @@ def test_a_stored_arbitrator_comes_back(here):
     for own, tensor in own_parameters(found).items():
         assert torch.equal(tensor.float(), own_parameters(model)[own].float())
 
-    draft = copy.deepcopy(named().models["draft"])
+    draft = copy.deepcopy(made().models["draft"])
     draft.model.layers[1].mlp.up_proj.weight[3] += 1
-    for other in (named(draft=draft), named(target=oracle.tiny("llama", seed=9).to(DEVICE))):
+    for other in (made(draft=draft), made(target=oracle.tiny("llama", seed=9).to(DEVICE))):
         with pytest.raises(UserError, match="other weights than this"):
             find_arbitrator(str(here / "a"), with_backbone(other, "draft"))
     with pytest.raises(UserError, match="whose arbitrator has other weights"):  # another backbone, the same draft
-        find_arbitrator(str(here / "a"), named().with_model("arbitrator", draft))
+        find_arbitrator(str(here / "a"), made().with_model("arbitrator", draft))
 
     for trained in ({}, {"rank": 3}, {"rank": 0, "alpha": 7.0}, {"rank": "many", "alpha": 7.0}):
         write_arbitrator(here / "b", model, both, trained)
@@ -227,7 +218,7 @@ def test_a_stored_arbitrator_comes_back(here):
 
 def test_it_is_built_as_the_settings_say(here):
     """Threshold, mask and γ; each of them makes another text."""
-    both = with_backbone(named(), "draft")
+    both = with_backbone(made(), "draft")
     model = scrambled(new_arbitrator(both.models["draft"], ADAPTER, seed=1), scale=0.4)
     write_arbitrator(here / "a", model, both, {"rank": 3, "alpha": 7.0})
     prompt, texts = prompt_of("llama"), []
@@ -247,21 +238,12 @@ def test_it_is_built_as_the_settings_say(here):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     """Two tiny models with the bundled tokenizer, a stored arbitrator of theirs, and a suite of three documents."""
-    folder, rng = tmp_path_factory.mktemp("pair"), torch.Generator().manual_seed(0)
-    made = dict(zip(("target", "draft"), oracle.tiny_pair("llama", vocab=len(TOKENIZER)), strict=True))
-    for name, model in made.items():
-        model.config.max_position_embeddings = 2048
-        model.lm_head.weight[:300] = 0  # only some tokens are ever likely, so that the two agree now and then
-        model.lm_head.weight[320:] = 0
-        if name == "draft":
-            model.lm_head.weight[300:320] += torch.randn(20, 32, generator=rng) / 8
-        model.float().save_pretrained(folder / name)
-        TOKENIZER.save_pretrained(folder / name)
-    both = with_backbone(Pair("own", made, TOKENIZER), "draft")
-    model = scrambled(new_arbitrator(made["draft"], ADAPTER, seed=1), scale=0.4)
+    folder = tmp_path_factory.mktemp("pair")
+    models = save_pair(folder, 20)
+    both = with_backbone(Pair("own", models, TOKENIZER), "draft")
+    model = scrambled(new_arbitrator(models["draft"], ADAPTER, seed=1), scale=0.4)
     write_arbitrator(folder / "arbitrator", model, both, {"rank": 3, "alpha": 7.0})
-    lines = [{"task": "pocket_gsm8k", "max_new_tokens": 28}]
-    (folder / "few.yaml").write_text(yaml.safe_dump({"description": "few", "limit": 3, "tasks": lines}))
+    write_suite(folder, {"pocket_gsm8k": 28}, 3)
     for name in ("never", "always"):
         settings = {"arbiter": name, "gamma": 4}
         (folder / f"{name}.yaml").write_text(
@@ -271,33 +253,20 @@ def place(tmp_path_factory) -> Path:
 
 
 def planned(place, *assignments, **options):
-    given = {
-        "methods": ("cospec", str(place / "never.yaml"), str(place / "always.yaml"), "sps"),
-        "suite": str(place / "few.yaml"),
-        "pair": f"target={place / 'target'},draft={place / 'draft'}",
-        "assignments": [f"cospec.arbitrator={place / 'arbitrator'}", "cospec.gamma=4", *assignments],
-        "baseline": "vanilla",
-        "limit": None,
-        "data_dir": None,
-        "device": "cpu",
-    }
-    return resolve_plan(**(given | options))
+    methods = ("cospec", str(place / "never.yaml"), str(place / "always.yaml"), "sps")
+    own = [f"cospec.arbitrator={place / 'arbitrator'}", "cospec.gamma=4", *assignments]
+    return plan_of(place, **({"methods": methods, "assignments": own} | options))
 
 
 @pytest.fixture(scope="module")
 def whole(place, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    assert loop.execute(planned(place, "cospec.threshold=0.5", "sps.gamma=4"), folder, lambda progress: True)
+    assert loop.execute(planned(place, "cospec.threshold=0.5", "sps.gamma=4"), folder, always)
     return folder
 
 
-def rows(folder, kind):
-    found = records.read_rows(folder, kind).to_pandas()
-    return found[~found.warmup].reset_index(drop=True)
-
-
 def test_records_tell_of_the_arbitrator(whole):
-    samples, rounds = rows(whole, "samples"), rows(whole, "rounds")
+    samples, rounds = samples_of(whole), rounds_of(whole)
     assert set(samples.finish) <= {"length", "eos", "stop"}, samples.error.tolist()
     assert (rounds.arbitrator_forwards[rounds["round"] == 0] == (rounds.method == "cospec")[rounds["round"] == 0]).all()
     later = rounds[rounds["round"] > 0]
@@ -321,7 +290,7 @@ def test_records_tell_of_the_arbitrator(whole):
 
 
 def test_keeping_none_is_lossless_in_a_run(whole):
-    samples = rows(whole, "samples")
+    samples = samples_of(whole)
     texts = samples.pivot(index="doc_id", columns="method", values="text")
     assert (texts.never == texts.vanilla).all() and (texts.never == texts.sps).all()
     assert (texts.always != texts.vanilla).any() and (texts.cospec != texts.vanilla).any()
@@ -331,11 +300,10 @@ def test_keeping_none_is_lossless_in_a_run(whole):
 def test_a_stopped_run_goes_on_as_if_it_had_not(place, whole, tmp_path):
     plan = planned(place, "cospec.threshold=0.5", "sps.gamma=4")
     assert not loop.execute(plan, tmp_path / "run", lambda progress: progress.done != 1)
-    assert loop.execute(plan, tmp_path / "run", lambda progress: True)
-    same = ["doc_id", "method", "order", "seed", "text", "finish"]
-    counts = ["method", "round", "accepted", "rescued", "committed", "arbitrator_forwards", "target_forwards"]
-    for kind, columns in (("samples", same), ("rounds", counts)):
-        assert rows(tmp_path / "run", kind)[columns].equals(rows(whole, kind)[columns])
+    assert loop.execute(plan, tmp_path / "run", always)
+    assert facts(tmp_path / "run") == facts(whole)
+    forwards = [rounds_of(folder).arbitrator_forwards.tolist() for folder in (tmp_path / "run", whole)]
+    assert forwards[0] == forwards[1]
     other = planned(place, "cospec.threshold=0.5", "sps.gamma=4")
     both = with_backbone(prepare.load_models(other), "draft")
     model, _ = find_arbitrator(str(place / "arbitrator"), both)
@@ -345,7 +313,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(place, whole, tmp_path):
     try:
         write_arbitrator(place / "arbitrator", scrambled(model, seed=6), both, {"rank": 3, "alpha": 7.0})
         with pytest.raises(UserError, match="began with other inputs"):
-            loop.execute(other, tmp_path / "again", lambda progress: True)
+            loop.execute(other, tmp_path / "again", always)
     finally:
         shutil.move(changed, place / "arbitrator")
 
@@ -354,11 +322,11 @@ def test_sampled_run_goes_on_too(place, tmp_path):
     plan = planned(
         place, "cospec.arbiter=random:0.5", "cospec.candidates=independent", methods=("cospec",), temperature=1.0
     )
-    assert loop.execute(plan, tmp_path / "one", lambda progress: True)
+    assert loop.execute(plan, tmp_path / "one", always)
     assert not loop.execute(plan, tmp_path / "two", lambda progress: progress.done != 2)
-    assert loop.execute(plan, tmp_path / "two", lambda progress: True)
-    assert rows(tmp_path / "one", "samples").text.tolist() == rows(tmp_path / "two", "samples").text.tolist()
-    assert rows(tmp_path / "one", "rounds").rescued.sum() > 0
+    assert loop.execute(plan, tmp_path / "two", always)
+    assert samples_of(tmp_path / "one").text.tolist() == samples_of(tmp_path / "two").text.tolist()
+    assert rounds_of(tmp_path / "one").rescued.sum() > 0
 
 
 def test_the_oracle_is_told_by_a_run(here):
@@ -368,7 +336,7 @@ def test_the_oracle_is_told_by_a_run(here):
     words = "run --method cospec --suite short.yaml --limit 1 --set cospec.arbiter=oracle --set cospec.gamma=5 --out o"
     result = call(*words.split())
     assert result.exit_code == 0, result.output
-    samples, rounds = rows(here / "o", "samples"), rows(here / "o", "rounds")
+    samples, rounds = samples_of(here / "o"), rounds_of(here / "o")
     assert set(samples.finish) <= {"length", "eos", "stop"}, samples.error.tolist()
     own = rounds[rounds.method == "cospec"]
     assert own.rescued.sum() + (own.accepted < own.drafted).sum() > 0
@@ -380,30 +348,6 @@ def test_the_oracle_is_told_by_a_run(here):
 # What does not fit
 
 
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ("threshold=1.2", "threshold"),
-        ("threshold=-0.1", "threshold"),
-        ("threshold=nan", "threshold"),
-        ("arbiter=foo", "random:P"),
-        ("arbiter=random:2", "random:P"),
-        ("arbiter=random:", "arbiter: "),  # a mapping, as YAML reads it
-        ("arbiter=random:-1", "random:P"),
-        ("arbiter=random:1.2.3", "random:P"),
-        ("mask=none", "mask"),
-        ("candidates=both", "candidates"),
-        ("gamma=0", "gamma"),
-        ("arbitrator=gone", "there is no head gone"),
-        ("backbone=gone", "cannot load gone"),
-        ("backbone=arbitrary/gone", "cannot load arbitrary/gone"),
-    ],
-)
-def test_settings_that_cannot_be(setting, said):
-    text = refused("run", "--method", "cospec", "--suite", "smoke", "--limit", "1", "--set", f"cospec.{setting}")
-    assert said in text
-
-
 def ran(pair_, *settings):
     changes = [part for one in settings for part in ("--set", f"cospec.{one}")]
     words = ["--suite", "pocket", "--limit", "1", "--allow-code-execution"]
@@ -412,29 +356,6 @@ def ran(pair_, *settings):
 
 def own_pair(place, draft="draft"):
     return f"target={place / 'target'},draft={draft if '/' in str(draft) else place / draft}"
-
-
-def test_files_that_do_not_fit(place, here):
-    for file, said in (
-        (place / "arbitrator", "other weights"),
-        (SUITES / "methods" / "heads" / "judge-pocket.safetensors", "is a head for judge, not for cospec"),
-    ):
-        text = ran("pocket", f"arbitrator={file}")
-        assert said in text or "reads 32 values" in text
-    whole_file = (place / "arbitrator").read_bytes()
-    for name, data in (("cut", whole_file[:-50]), ("empty", b""), ("text", b"an arbitrator\n" * 9)):
-        (here / name).write_bytes(data)
-        assert "damaged" in ran(own_pair(place), f"arbitrator={here / name}")
-
-
-def test_an_arbitrator_of_other_models(place, here):
-    changed = oracle.tiny_pair("llama", vocab=len(TOKENIZER))[1].float()
-    changed.save_pretrained(here / "draft")
-    TOKENIZER.save_pretrained(here / "draft")
-    text = ran(own_pair(place, here / "draft"), f"arbitrator={place / 'arbitrator'}")
-    assert "whose draft has other weights" in text
-    text = ran(own_pair(place), f"arbitrator={place / 'arbitrator'}", f"backbone={place / 'target'}")
-    assert "whose arbitrator has other weights" in text
 
 
 def renamed(place, folder: Path) -> Path:
@@ -454,13 +375,6 @@ def test_models_of_another_tokenizer(place, here, tmp_path):
     text = ran(own_pair(place), f"backbone={other}")
     assert "another tokenizer" in text and str(other) in text
     assert "its draft has another tokenizer" in ran(own_pair(place, other), f"arbitrator={place / 'arbitrator'}")
-    # The file of a pair whose tokens are called otherwise
-    both = prepare.load_models(planned(place))
-    tokenizer = type(TOKENIZER).from_pretrained(other)
-    strange = with_backbone(Pair("strange", both.models, tokenizer), "draft")
-    model, _ = find_arbitrator(str(place / "arbitrator"), with_backbone(both, "draft"))
-    write_arbitrator(here / "strange", model, strange, {"rank": 3, "alpha": 7.0})
-    assert "belongs to another tokenizer" in ran(own_pair(place), f"arbitrator={here / 'strange'}")
 
 
 def test_a_pair_without_a_draft_or_an_arbitrator(place):
@@ -481,4 +395,4 @@ def test_another_backbone_is_read(place):
     method = build(settings, prepare.load_models(planned(place)), watch)
     some(method, oracle.prompts(1, length=PROMPT, vocab=len(TOKENIZER))[0], 12)
     assert method.inputs().keys() == {"head"} and len(watch.arbitrator()) > 1
-    assert {model for model, _, _ in watch.calls} == {"target", "draft", "arbitrator"}
+    assert {model for model, _, _ in watch.forwards} == {"target", "draft", "arbitrator"}

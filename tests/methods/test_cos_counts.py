@@ -9,32 +9,22 @@ import naive_cos as naive
 import oracle
 import pytest
 import torch
+from builders_engine import build
+from collaborations import PAIRWISE, ROLES, THREE, Group, made_pair, tables
 from gates import DEVICE, GREEDY, decode
-from test_cos_exactness import PAIRWISE, ROLES, THREE, Group, built, made_pair, tables
+from watched import Told
 
 from specbench.engine.clock import Stopwatch
 from specbench.engine.generate import Ending, Limits, until_end
-from specbench.engine.session import Unwatched
 from specbench.engine.types import Sampling
 from specbench.methods.cos.collaborate import Collaboration
 from specbench.run.sample import round_row, timed
 
 
-class Seen(Unwatched):
-    """A watch that keeps (role, width, context) of every forward."""
-
-    def __init__(self) -> None:
-        self.forwards: list[tuple[str, int, int]] = []
-
-    def forward(self, *what):
-        self.forwards.append(what)
-        return super().forward(*what)
-
-
 def steps(name, models, prompt, count, sampling=GREEDY, **settings):
     """The first rounds of a text until `count` tokens, uncut, each with its forwards [(member, width)]."""
-    watch = Seen()
-    method = built(name, made_pair(models), watch, **settings)
+    watch = Told()
+    method = build(made_pair(models), name, watch, **settings)
     found, text = [], []
     for one in method.rounds(prompt, sampling, torch.Generator(DEVICE).manual_seed(0)):
         known = len(prompt) + len(text)
@@ -243,7 +233,7 @@ def test_what_rounds_record_equals_the_reference(name, settings, combine, weight
     """Overlap, q, r and the best of r at each judged token; of a weighted ensemble no overlap is below the weight."""
     count = len(weights or (0, 0))
     readers = [naive.reader(model) for model in tables(count)]
-    text, rounds = decode(built(name, made_pair(tables(count)), **settings), [0], 400, sampling)
+    text, rounds = decode(build(made_pair(tables(count)), name, **settings), [0], 400, sampling)
     sampler, context, unscored, lowest = naive.Sampler(*vars(sampling).values()), [0], 0, 1.0
     for one in rounds:
         verdict, tokens = one.verdict, list(context)
@@ -274,7 +264,7 @@ def test_what_rounds_record_equals_the_reference(name, settings, combine, weight
 def test_acceptance_is_the_overlap():
     """The share of a proposer's tokens that stand is the mean overlap where they were tested (Eq. 6 and 7)."""
     pair = made_pair(tables(2))
-    _, rounds = decode(built("cos", pair, gamma=[2, 2], weights=0.4), [0], 6000, Sampling(1.0))
+    _, rounds = decode(build(pair, "cos", gamma=[2, 2], weights=0.4), [0], 6000, Sampling(1.0))
     for member in range(2):
         tested, kept = [], 0
         for verdict in (one.verdict for one in rounds[1:-1]):
@@ -303,7 +293,7 @@ def test_identities_of_counts(name, settings, sampling):
     """D = accepted + rejected + unread + cut, C = accepted + correction, and the forwards of all rounds are all."""
     watch, models = Stopwatch(torch.device(DEVICE)), tables(3)
     pair = made_pair(models)
-    method = built(name, pair, watch, **settings)
+    method = build(pair, name, watch, **settings)
     proposals = []
     propose = Collaboration.propose
     with pytest.MonkeyPatch.context() as patch:
@@ -370,7 +360,7 @@ def test_forwards_at_the_same_time_are_each_timed():
     barrier = threading.Barrier(3)
     needed = (0.01, 0.02, 0.03)
     watch = Stopwatch(torch.device(DEVICE))
-    method = built("ensemble-parallel", made_pair([Together(barrier, seconds) for seconds in needed]), watch)
+    method = build(made_pair([Together(barrier, seconds) for seconds in needed]), "ensemble-parallel", watch)
     rounds = method.rounds([0, 1], GREEDY, torch.Generator())
     timed((next(rounds) for _ in range(4)), watch)
     for lap in watch.laps()[1:]:

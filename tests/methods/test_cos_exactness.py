@@ -1,76 +1,36 @@
 """Gate: models that decode together give the text, or the distribution, of standard collaborative decoding."""
 
-import copy
 import functools
 import itertools
-from types import SimpleNamespace
 
 import naive_cos as naive
 import numpy as np
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode
+from builders_engine import build
+from collaborations import COUNT, PAIRWISE, ROLES, THREE, WORDS, Group, made_pair, tables
+from gates import GREEDY, decode
+from law import texts
 
-from specbench import config
-from specbench.engine.models.pair import Pair
-from specbench.engine.session import Unwatched
 from specbench.engine.types import Method, Sampling
 from specbench.methods.cos.collaborate import Collaboration
 from specbench.methods.cos.combine import Combination
-from specbench.run.prepare import build
 
-COUNT = 40
-ROLES = ("draft", "target", "math", "code")  # the members' order
 ARCHITECTURES = ("llama", "qwen3", "opt", "gemma2")
 ALPHA = 1e-4  # of a right method being refused; wrong ones must fall below it
 
-# By name: settings, and the same combination done slowly.
-PAIRWISE = {
-    "weighted": ({}, naive.weighted(0.5, 0.5)),
-    "weights 0.3": ({"weights": 0.3}, naive.weighted(0.3, 0.7)),
-    "contrastive": ({"combine": "contrastive", "mu": 0.3}, naive.contrastive(0.3)),
-    "realigned": ({"combine": "realigned", "realign": 0.6}, naive.realigned(0.6)),
-}
-THREE = ({"weights": [0.5, 0.3, 0.2]}, naive.weighted(0.5, 0.3, 0.2))
 FOUR = ({}, naive.weighted(0.25, 0.25, 0.25, 0.25))
-
-
-def made_pair(models) -> Pair:
-    """A collaboration of all these models, in their order."""
-    roles = ROLES[: len(models)]
-    tokenizer = SimpleNamespace(decode=lambda ids, **_: "", eos_token_id=None)
-    return Pair(
-        "tiny", {k: copy.deepcopy(v).to(DEVICE) for k, v in zip(roles, models, strict=True)}, tokenizer, {}, roles
-    )
-
-
-def built(name: str, pair: Pair, watch=None, **settings) -> Method:
-    """A method as a run would build it, with its defaults but for `settings`."""
-    changed = {key: config.Setting(value=value, source="test") for key, value in settings.items()}
-    return build(config.override(config.load_method(name), changed), pair, watch or Unwatched())
-
-
-class Group:
-    """Relatives of one architecture, and a prompt of which they make a lively text without all agreeing."""
-
-    def __init__(self, architecture: str, count: int, combine: naive.Combine, length: int = 6) -> None:
-        models = naive.family(architecture, count, scale=2.0)
-        self.readers, self.pair, self.combine = [naive.reader(model) for model in models], made_pair(models), combine
-        for self.prompt in oracle.prompts(30, length=length, seed=length):
-            self.text = naive.ensemble_greedy(self.readers, combine, self.prompt, COUNT)
-            alike = [self.agreement(read) for read in self.readers]
-            if len(set(self.text)) >= 12 and 0.4 <= min(alike) < 0.95:
-                return
-        raise AssertionError(f"no prompt makes {count} {architecture} models say 12 different things and disagree")
-
-    def agreement(self, read: naive.NextLogits) -> float:
-        return float(np.mean([oracle.best(read(self.prompt + self.text[:k])) == self.text[k] for k in range(COUNT)]))
 
 
 @functools.cache
 def duo(architecture: str, combination: str, length: int = 6) -> Group:
     return Group(architecture, 2, PAIRWISE[combination][1], length)
+
+
+def assert_same_text(group: Group, name: str, **settings) -> None:
+    """A method says what the members say together."""
+    assert decode(build(group.pair, name, **settings), group.prompt, COUNT)[0] == group.text, (name, settings)
 
 
 @functools.cache
@@ -90,50 +50,45 @@ CASES += [("qwen3", "contrastive", 6), ("opt", "weighted", 6), ("gemma2", "contr
 def test_two_models_say_what_the_ensemble_says(architecture, combination, length):
     group, settings = duo(architecture, combination, length), PAIRWISE[combination][0]
     for name in ("ensemble", "ensemble-parallel"):
-        assert decode(built(name, group.pair, **settings), group.prompt, COUNT)[0] == group.text, name
+        assert_same_text(group, name, **settings)
     for gamma, proposer in itertools.product((1, 4), ("draft", "target")):
         for name in ("cos", "cos-naive", "cos-sd"):
-            method = built(name, group.pair, gamma=gamma, proposer=proposer, **settings)
-            assert decode(method, group.prompt, COUNT)[0] == group.text, (name, gamma, proposer)
+            assert_same_text(group, name, gamma=gamma, proposer=proposer, **settings)
 
 
 @pytest.mark.parametrize(("architecture", "combination"), [("llama", "weighted"), ("gemma2", "contrastive")])
 def test_all_pairs_of_proposal_lengths(architecture, combination):
     group, settings = duo(architecture, combination), PAIRWISE[combination][0]
     for gammas in itertools.product(range(1, 6), repeat=2):
-        method = built("cos", group.pair, gamma=list(gammas), proposer=ROLES[sum(gammas) % 2], **settings)
-        assert decode(method, group.prompt, COUNT)[0] == group.text, gammas
+        assert_same_text(group, "cos", gamma=list(gammas), proposer=ROLES[sum(gammas) % 2], **settings)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_three_models_say_what_the_ensemble_says(architecture):
     group, settings = trio(architecture), THREE[0]
     for name in ("ensemble", "ensemble-parallel"):
-        assert decode(built(name, group.pair, **settings), group.prompt, COUNT)[0] == group.text, name
+        assert_same_text(group, name, **settings)
     for proposer in ROLES[:3]:
         for gammas in ([1, 1, 1], [3, 2, 1], [1, 4, 5]):
-            method = built("cos", group.pair, gamma=gammas, proposer=proposer, **settings)
-            assert decode(method, group.prompt, COUNT)[0] == group.text, (gammas, proposer)
+            assert_same_text(group, "cos", gamma=gammas, proposer=proposer, **settings)
         for name in ("cos-naive", "cos-sd"):
-            method = built(name, group.pair, gamma=3, proposer=proposer, **settings)
-            assert decode(method, group.prompt, COUNT)[0] == group.text, (name, proposer)
+            assert_same_text(group, name, gamma=3, proposer=proposer, **settings)
 
 
 def test_four_models_say_what_the_ensemble_says():
     group = Group("llama", 4, FOUR[1])
-    assert decode(built("ensemble", group.pair), group.prompt, COUNT)[0] == group.text
+    assert_same_text(group, "ensemble")
     for gammas, proposer in (([1, 1, 1, 1], "draft"), ([2, 1, 3, 1], "math"), ([1, 5, 1, 2], "code")):
-        method = built("cos", group.pair, gamma=gammas, proposer=proposer)
-        assert decode(method, group.prompt, COUNT)[0] == group.text, (gammas, proposer)
+        assert_same_text(group, "cos", gamma=gammas, proposer=proposer)
     for name in ("cos-naive", "cos-sd"):
-        assert decode(built(name, group.pair, gamma=3, proposer="target"), group.prompt, COUNT)[0] == group.text, name
+        assert_same_text(group, name, gamma=3, proposer="target")
 
 
 def test_a_member_alone_says_its_own_text():
     group = trio("llama")
     for role, read in zip(ROLES[:3], group.readers, strict=True):
         alone = naive.ensemble_greedy([read], naive.weighted(1.0), group.prompt, COUNT)
-        assert decode(built("member", group.pair, model=role), group.prompt, COUNT)[0] == alone
+        assert decode(build(group.pair, "member", model=role), group.prompt, COUNT)[0] == alone
         assert alone != group.text
 
 
@@ -141,14 +96,13 @@ def test_methods_forget_the_last_prompt():
     group = trio("llama")
     other = oracle.prompts(1, length=17, seed=99)[0]
     for name in ("ensemble", "cos", "cos-naive", "cos-sd"):
-        method = built(name, group.pair, weights=[0.5, 0.3, 0.2])
+        method = build(group.pair, name, weights=[0.5, 0.3, 0.2])
         decode(method, other, 33)
         assert decode(method, group.prompt, COUNT)[0] == group.text, name
 
 
 # Sampled --------------------------------------------------------------------------------------------------------------
 
-WORDS = 6
 # Settings of a method, the same combination done slowly, how many models, sampling.
 SAMPLED = [
     ("ensemble", {}, naive.weighted(0.5, 0.5), 2, Sampling(1.0)),
@@ -176,13 +130,6 @@ SAMPLED = [
 ]
 
 
-@functools.cache
-def tables(count: int) -> list[naive.Table]:
-    """Models of different opinions, each of which looks at the last token only."""
-    rng = torch.Generator().manual_seed(11)
-    return [naive.Table(1.5 * torch.randn(WORDS, WORDS, generator=rng, dtype=torch.float64)) for _ in range(count)]
-
-
 def likelihood(method: Method, models, combine: naive.Combine, sampling: Sampling, tokens: int = 6000) -> float:
     """P-value of one long text of `tables`: what follows each token, two by two, against r.
 
@@ -203,7 +150,7 @@ def likelihood(method: Method, models, combine: naive.Combine, sampling: Samplin
     ids=[f"{name} {settings}" for name, settings, *_ in SAMPLED],
 )
 def test_long_texts_follow_the_combined_distribution(name, settings, combine, count, sampling):
-    method = built(name, made_pair(tables(count)), **settings)
+    method = build(made_pair(tables(count)), name, **settings)
     assert likelihood(method, tables(count), combine, sampling) > ALPHA
 
 
@@ -218,16 +165,9 @@ def test_long_texts_follow_the_combined_distribution(name, settings, combine, co
 def test_first_three_tokens_of_a_prompt(settings, combine, count):
     """Real models, whose cache matters: the token of the prefill and the two behind it, by enumeration."""
     models = [oracle.tiny("llama", seed=seed, vocab=WORDS) for seed in range(1, count + 1)]
-    method, sampling = built("cos", made_pair(models), **settings), Sampling(1.0, top_p=0.9)
-    prompt, rng = [1, 5, 2], torch.Generator(DEVICE).manual_seed(0)
-    counts = np.zeros((WORDS, WORDS, WORDS))
-    for _ in range(600):
-        tokens: list[int] = []
-        for one in method.rounds(prompt, sampling, rng):
-            tokens += one.tokens
-            if len(tokens) >= 3:
-                break
-        counts[tuple(tokens[:3])] += 1
+    method, sampling = build(made_pair(models), "cos", **settings), Sampling(1.0, top_p=0.9)
+    prompt = [1, 5, 2]
+    counts = texts(method, WORDS, prompt, 3, sampling, 600).counts
     exact = naive.joint([naive.reader(model) for model in models], combine, prompt, naive.Sampler(1.0, 0, 0.9), 3)
     assert oracle.chi_square(counts, exact) > ALPHA
 
@@ -239,7 +179,7 @@ def test_order_and_proposer_change_the_cost_and_not_the_distribution():
         weights = [(0.5, 0.3, 0.2)[i] for i in order]
         pair = made_pair([models[i] for i in order])
         for proposer in ROLES[:3]:
-            method = built("cos", pair, weights=weights, proposer=proposer, gamma=[3, 1, 1])
+            method = build(pair, "cos", weights=weights, proposer=proposer, gamma=[3, 1, 1])
             # The combination named in the first order is the same function of the models.
             assert likelihood(method, models, THREE[1], Sampling(1.0), 2500) > ALPHA
             found[order, proposer] = decode(method, [0], 60, Sampling(1.0))[0]
@@ -247,7 +187,7 @@ def test_order_and_proposer_change_the_cost_and_not_the_distribution():
 
 
 def test_sampling_is_reproducible_and_seeded():
-    method = built("cos", made_pair(tables(2)), gamma=[3, 2])
+    method = build(made_pair(tables(2)), "cos", gamma=[3, 2])
     texts = [decode(method, [1], 60, Sampling(1.0), seed)[0] for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
@@ -256,7 +196,7 @@ def test_sampling_is_reproducible_and_seeded():
 
 
 def cos_likelihood(exact: naive.Combine = PAIRWISE["weighted"][1], **settings) -> float:
-    return likelihood(built("cos", made_pair(tables(2)), gamma=[2, 1], **settings), tables(2), exact, Sampling(1.0))
+    return likelihood(build(made_pair(tables(2)), "cos", gamma=[2, 1], **settings), tables(2), exact, Sampling(1.0))
 
 
 def test_a_correction_drawn_from_r_is_found(monkeypatch):
@@ -298,5 +238,5 @@ def test_exchanged_members_are_found(monkeypatch):
     monkeypatch.setattr(Combination, "combined", lambda self, rows, sampling: combined(self, rows[::-1], sampling))
     assert cos_likelihood(combine, **settings) < ALPHA
     group = duo("llama", "contrastive")
-    wrong = decode(built("cos", group.pair, combine="contrastive", mu=0.3), group.prompt, COUNT, GREEDY)[0]
+    wrong = decode(build(group.pair, "cos", combine="contrastive", mu=0.3), group.prompt, COUNT, GREEDY)[0]
     assert wrong != group.text

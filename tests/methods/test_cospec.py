@@ -1,113 +1,44 @@
 """CoSpec against a decoder without cache, against speculative sampling, and against laws worked out by hand."""
 
-import copy
 import functools
 import itertools
 import json
-import math
-from contextlib import nullcontext
 
 import naive_cospec as naive
 import numpy as np
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from cospec_models import (
+    ADAPTER,
+    COUNT,
+    PROMPT,
+    SHIPPED,
+    Counted,
+    cospec,
+    learned,
+    merged,
+    middling,
+    prompt_of,
+    slow,
+    slow_target,
+    some,
+)
+from gates import DEVICE, GREEDY, lively_prompt, pair
 
-from specbench import config
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.generate import Ending, Limits, worth
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Foresighted, Sampling, Scored
 from specbench.methods.cospec import Always, CoSpec, Learned, Never, Oracle, Random, Settings
-from specbench.methods.cospec_arbitrator import Adapter, load_own, new_arbitrator, own_parameters
+from specbench.methods.cospec_arbitrator import new_arbitrator
 from specbench.methods.sps import SpS
 
-SHIPPED = config.load_method("cospec").values
-ADAPTER = Adapter(rank=3, alpha=7)
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
-PROMPT, COUNT = 12, 30
 PLAIN = Sampling(1.0)
 
 
-@functools.cache
-def arbitrator(architecture: str):
-    """Random adapters and head over the draft, large enough to matter."""
-    model = new_arbitrator(pair(architecture)[1], ADAPTER, seed=0)
-    rng = torch.Generator().manual_seed(5)
-    found = {}
-    for name, own in sorted(own_parameters(model).items()):
-        scale = 0.25 if "lora" in name else 2 * own.shape[-1] ** -0.5
-        found[name] = scale * torch.randn(own.shape, generator=rng, dtype=torch.float64)
-    load_own(model, found)
-    return model
-
-
-@functools.cache
-def merged(architecture: str) -> naive.Merged:
-    own = own_parameters(arbitrator(architecture))
-    return naive.merge(pair(architecture)[1], own, ADAPTER.rank, ADAPTER.alpha)
-
-
-@functools.cache
-def slow(architecture: str) -> naive.Models:
-    return naive.Models(*(copy.deepcopy(model).cpu() for model in pair(architecture)))
-
-
-@functools.cache
-def prompt_of(architecture: str) -> list[int]:
-    return lively_prompt(architecture, PROMPT, 40)[0]
-
-
-class Counted:
-    """A watch that notes which model was fed what."""
-
-    def __init__(self):
-        self.calls = []
-
-    def forward(self, model, width, context):
-        self.calls.append((model, width, context))
-        return nullcontext()
-
-    def arbitrator(self):
-        return [(width, context) for model, width, context in self.calls if model == "arbitrator"]
-
-
-def learned(architecture, threshold, hybrid=True, watch=None, kind=Learned):
-    return kind(Session(arbitrator(architecture), "arbitrator", watch, vocabulary=1), threshold, hybrid)
-
-
-def cospec(architecture, gamma, arbiter, candidates="coupled"):
-    target, draft = pair(architecture)
-    settings = Settings(**{**SHIPPED, "gamma": gamma, "candidates": candidates})
-    return CoSpec(Session(target, "target"), ModelDrafter(Session(draft, "draft")), settings, arbiter, {})
-
-
-def some(method, prompt, count=COUNT, sampling=GREEDY, seed=0):
-    """Whole rounds behind the prefill, until `count` tokens are there."""
-    rng, length, found = torch.Generator(DEVICE).manual_seed(seed), 0, []
-    for one in method.rounds(prompt, sampling, rng):
-        length += len(one.tokens)
-        found.append(one)
-        if length >= count:
-            return found[1:]
-
-
 # The trained policy, greedily
-
-
-def middling(architecture, judge) -> float:
-    """A threshold that is halfway among the probabilities that the mismatches of a text have."""
-    values = []
-
-    def begin(*block):
-        values.append((judge(*block), block))
-        return lambda i: True
-
-    slow(architecture).rounds(prompt_of(architecture), COUNT, 4, begin)
-    chances = [1 / (1 + math.exp(-x)) for row, (_, d, t) in values for x, a, b in zip(row, d, t, strict=True) if a != b]
-    middle = len(chances) // 2
-    return sum(sorted(chances)[middle - 1 : middle + 1]) / 2
 
 
 @pytest.mark.parametrize("hybrid", (True, False), ids=("hybrid", "causal"))
@@ -203,11 +134,6 @@ def test_keeping_none_is_speculative_sampling(architecture, sampling):
             assert found == expected
     assert cospec(architecture, 3, Never()).lossless
     assert not any(cospec(architecture, 3, other).lossless for other in (Always(), Random(0.0), others[1], Oracle()))
-
-
-@functools.cache
-def slow_target(architecture):
-    return copy.deepcopy(pair(architecture)[0]).cpu()
 
 
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
@@ -415,11 +341,5 @@ def test_reach_is_enough(gamma):
     for one in itertools.islice(method.rounds(prompt_of("llama"), GREEDY, torch.Generator(DEVICE)), 20):
         most = max([most, *(width + context - length for width, context in watch.arbitrator())])
         length += len(one.tokens)
-        watch.calls.clear()
+        watch.forwards.clear()
     assert most == 2 * gamma == method.reach - 1
-
-
-def test_sampling_is_reproducible_and_seeded():
-    method = cospec("llama", 4, learned("llama", 0.5))
-    texts = [decode(method, prompt_of("llama"), 30, Sampling(1.0), seed)[0] for seed in (1, 1, 2)]
-    assert texts[0] == texts[1] != texts[2]

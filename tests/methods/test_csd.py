@@ -8,22 +8,15 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, csd, decode, lively_prompt, pair
+from gates import DEVICE, GREEDY, csd, decode, lively_prompt, pair, sps
+from judging import assert_same_rounds, judged
 
-from specbench.engine.drafters import ModelDrafter
 from specbench.engine.generate import Ending, Limits, decode_text
-from specbench.engine.session import Session
-from specbench.engine.types import Draft, Sampling, Scored
+from specbench.engine.lengths import Lengths
+from specbench.engine.types import Sampling
 from specbench.methods.csd_memory import Memory
-from specbench.methods.sps import SpS
 
 SAMPLED = Sampling(1.0, top_p=0.9)
-
-
-def judge(method, step, sampling=GREEDY):
-    draft = Draft(torch.tensor(step["drafted"], device=DEVICE), None)
-    scored = Scored(torch.tensor(step["logits"], dtype=torch.float64, device=DEVICE))
-    return method.accept(draft, scored, sampling, torch.Generator(DEVICE).manual_seed(0))
 
 
 def test_hand_worked_rounds():
@@ -32,7 +25,7 @@ def test_hand_worked_rounds():
     thresholds = {"count_threshold": oracle.WORKED_LAMBDA, "gate_threshold": oracle.WORKED_TAU}
     method = csd(target, draft, 4, oracle.WORKED_START, **thresholds)
     for step in oracle.WORKED_ROUNDS:
-        verdict = judge(method, step)
+        verdict = judged(method, step["logits"], step["drafted"])
         assert verdict.accepted == step["accepted"]
         assert verdict.token == step["token"]
         assert verdict.rescued == tuple(step["rescued"])
@@ -71,7 +64,7 @@ def test_memory_and_gate_at_their_edges(changes, rescued):
     method = csd(*pair("llama"), 1, {(1, 0): 1}, **changes)
     if method.settings.exclude_eos:
         method.protected = frozenset({1})
-    verdict = judge(method, ONE)
+    verdict = judged(method, **ONE)
     assert (verdict.accepted, verdict.token) == ((1, 2) if rescued else (0, 0))
     assert verdict.ratios == pytest.approx([np.exp(-1.0)])
     assert method.count(1, 0) == (1 if rescued and not method.settings.count_rescued else 2), (
@@ -83,20 +76,20 @@ def test_a_ratio_of_exactly_the_gate_is_enough():
     """p(d) / p(t) = 0.5, and the gate lets pass what is at least as much (Eq. 3)."""
     half = {"logits": [[0.0, float(np.log(0.5)), -9.0], [0.0, 0.0, 5.0]], "drafted": [1]}
     method = csd(*pair("llama"), 1, {(1, 0): 1}, count_threshold=1, gate_threshold=0.5)
-    assert judge(method, half).rescued == (0,)
+    assert judged(method, **half).rescued == (0,)
 
 
 @pytest.mark.parametrize("end", [0, 1])
 def test_neither_half_of_a_rescued_pair_is_an_end_token(end):
     method = csd(*pair("llama"), 1, {(1, 0): 1}, count_threshold=1, gate_threshold=0.0)
     method.protected = frozenset({end})
-    verdict = judge(method, ONE)
+    verdict = judged(method, **ONE)
     assert (verdict.accepted, verdict.token, verdict.rescued) == (0, 0, ())
 
 
 def test_offline_memory_does_not_grow():
     method = csd(*pair("llama"), 1, online=False)
-    judge(method, ONE)
+    judged(method, **ONE)
     assert not method.learned
 
 
@@ -129,31 +122,25 @@ def test_only_what_stays_in_the_text_is_counted(count_threshold):
 )
 def test_without_rescues_it_is_speculative_sampling(changes, sampling):
     """Token for token and round for round, sampled ones too: no draw of the generator may be lost or added."""
-    target, draft = pair("qwen2")
-    prompt, _ = lively_prompt("qwen2", 12, 40)
-    sps = SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 4)
-    expected, expected_rounds = decode(sps, prompt, 60, sampling, seed=5)
-    found, rounds = decode(csd(target, draft, 4, **changes), prompt, 60, sampling, seed=5)
-    assert found == expected
-    assert [r.verdict for r in rounds] == [r.verdict for r in expected_rounds]
+    assert_same_rounds(csd(*pair("qwen2"), 4, **changes), sps("qwen2", 4, Lengths()), "qwen2", sampling, 60)
 
 
 def test_sampled_rescues_take_the_draft_token():
     """At T > 0 a rejected token is rescued by memory and gate as at T = 0; a rejected argmax is no pair."""
     method = csd(*pair("llama"), 1, {(1, 0): 5}, count_threshold=1, gate_threshold=0.3)
-    draft = Draft(*(x.to(DEVICE) for x in (torch.tensor([1]), torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64))))
-    scored = Scored(torch.tensor(ONE["logits"], dtype=torch.float64, device=DEVICE))
-    outcomes = [method.accept(draft, scored, Sampling(1.0), torch.Generator(DEVICE).manual_seed(i)) for i in range(40)]
+
+    def outcomes_of(one, drafted, q):
+        return [judged(one, ONE["logits"], [drafted], Sampling(1.0), [q], seed) for seed in range(40)]
+
+    outcomes = outcomes_of(method, 1, [0.0, 1.0, 0.0])
     assert all(o.accepted == 1 for o in outcomes)
     assert {o.rescued for o in outcomes} == {(), (0,)}
-    argmax = Draft(*(x.to(DEVICE) for x in (torch.tensor([0]), torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64))))
     before = pickle.dumps(method.learned)
-    outcomes = [method.accept(argmax, scored, Sampling(1.0), torch.Generator(DEVICE).manual_seed(i)) for i in range(40)]
+    outcomes = outcomes_of(method, 0, [1.0, 0.0, 0.0])
     assert {o.accepted for o in outcomes} == {0, 1}
     assert pickle.dumps(method.learned) == before
     open_wide = csd(*pair("llama"), 1, count_threshold=0, gate_threshold=0.0)  # any pair is rescued
-    generators = (torch.Generator(DEVICE).manual_seed(i) for i in range(40))
-    outcomes = [open_wide.accept(argmax, scored, Sampling(1.0), rng) for rng in generators]
+    outcomes = outcomes_of(open_wide, 0, [1.0, 0.0, 0.0])
     assert {(o.accepted, o.rescued) for o in outcomes} == {(0, ()), (1, ())}
 
 
@@ -174,7 +161,7 @@ def test_each_task_begins_with_its_own_memory_and_without_what_the_last_one_lear
     method = csd(target, draft, 1, count_threshold=3)
     method.memory = Memory({"one": {(1, 0): 2}, "": {(1, 0): 7}})
     method.reset("one")
-    judge(method, ONE)
+    judged(method, **ONE)
     assert method.count(1, 0) == 3 and method.state() == [[[1, 0, 1]], None]
     method.reset("two")
     assert method.count(1, 0) == 7 and method.state() == [[], None]

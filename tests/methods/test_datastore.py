@@ -10,6 +10,7 @@ import pytest
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import one_line_error
 from typer.testing import CliRunner
 
 from specbench import config
@@ -182,9 +183,8 @@ def flip(folder, name):
 def test_what_cannot_be_read_is_one_line(tmp_path, damage, words):
     made(tmp_path, TEXTS)
     damage(tmp_path / "store")
-    with pytest.raises(UserError) as caught:
+    with one_line_error(words) as caught:
         find_datastore(str(tmp_path / "store"), None)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
     assert "specbench build-datastore" in str(caught.value) or "later version" in words
 
 

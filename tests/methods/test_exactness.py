@@ -4,6 +4,9 @@ import oracle
 import pytest
 import torch
 from gates import DEVICE, csd, decode, lively_prompt, methods, pair, tiny, with_settings
+from judging import assert_rounds
+
+from specbench.engine.types import Sampling
 
 COUNT = 40
 # Shorter than, about as long as, and far longer than Gemma 2's window of 16 in the tiny models.
@@ -41,8 +44,7 @@ def test_sps_rounds_equal_the_reference(architecture, gamma):
     first = oracle.greedy(target, prompt, 1)
     expected = oracle.sps_greedy(target, draft, prompt + first, 24, gamma)
     _, rounds = decode(with_settings("sps", tiny(architecture), gamma, {}), prompt, 200)
-    found = [(r.verdict.drafted, r.verdict.accepted, r.verdict.token) for r in rounds[1 : len(expected) + 1]]
-    assert found == [(list(r.drafted), r.accepted, r.token) for r in expected]
+    assert_rounds(rounds, expected)
     if gamma > 1:
         assert len({r.accepted for r in expected}) > 1
 
@@ -57,16 +59,29 @@ def test_csd_rounds_equal_the_reference(architecture):
     method = csd(target, draft, 4, dict(counts), count_threshold=2, gate_threshold=0.2)
     expected = oracle.csd_greedy(target, draft, prompt + first, 24, 4, counts, 2, 0.2)
     _, rounds = decode(method, prompt, 200)
-    rounds = rounds[1 : len(expected) + 1]
-    found = [(r.verdict.drafted, r.verdict.accepted, r.verdict.token, r.verdict.rescued) for r in rounds]
-    assert found == [(list(r.drafted), r.accepted, r.token, tuple(r.rescued)) for r in expected]
+    assert_rounds(rounds, expected)
     assert sum(len(r.rescued) for r in expected) >= 3
 
 
 def test_methods_forget_the_last_prompt():
     """A session that has decoded another prompt gives the same text as a new one."""
     first, second = oracle.prompts(2, length=20)
-    for name, method in methods("llama", 3).items():
-        fresh = decode(methods("llama", 3)[name], second, 20)[0]
+    used, new = methods("llama", 3), methods("llama", 3)
+    for name, method in used.items():
+        fresh = decode(new[name], second, 20)[0]
         decode(method, first, 33)
         assert decode(method, second, 20)[0] == fresh, name
+
+
+def test_sampling_is_reproducible_and_seeded():
+    """A seed gives the same text, another one another, and nothing is drawn from the generator that torch shares."""
+    before = torch.random.get_rng_state()
+    for name, method in methods("llama", 3).items():
+        if name == "oracle":  # greedy texts only
+            continue
+        texts = []
+        for seed in (1, 1, 2):
+            method.reset()
+            texts.append(decode(method, [1, 2, 3], 25, Sampling(1.0), seed)[0])
+        assert texts[0] == texts[1] != texts[2], name
+    assert torch.equal(before, torch.random.get_rng_state())

@@ -6,18 +6,21 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from builders_engine import build
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair, sps, tiny
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from judging import assert_rounds, assert_same_rounds, judged
+from recalled import recalled
+from watched import Told, reads_of_tensors
 
 from specbench import config
 from specbench.engine.drafters import ModelDrafter
-from specbench.engine.models.pair import Pair
+from specbench.engine.lengths import Lengths
 from specbench.engine.sampling import pick
-from specbench.engine.session import Session, Unwatched
-from specbench.engine.types import Draft, Sampling, Scored
-from specbench.methods.fly import FLy, LookupDrafter, Settings, build, lookup
-from specbench.methods.sps import SpS
+from specbench.engine.session import Session
+from specbench.engine.types import Sampling
+from specbench.methods.fly import FLy, LookupDrafter, Settings, lookup
 
 SAMPLED = Sampling(1.0, top_p=0.9)
 SHIPPED = config.load_method("fly").values
@@ -31,13 +34,6 @@ def chosen(**changes) -> Settings:
 def fly(architecture: str = "llama", **changes) -> FLy:
     target, draft = pair(architecture)
     return FLy(Session(target, "target"), ModelDrafter(Session(draft, "draft")), chosen(**changes))
-
-
-def judge(method, logits, drafted, sampling=GREEDY, q=None, seed=0):
-    tokens = torch.tensor(drafted, dtype=torch.long, device=DEVICE)
-    probs = None if q is None else torch.tensor(q, dtype=torch.float64, device=DEVICE)
-    scored = Scored(torch.tensor(logits, dtype=torch.float64, device=DEVICE))
-    return method.accept(Draft(tokens, probs), scored, sampling, torch.Generator(DEVICE).manual_seed(seed))
 
 
 # Rows over 8 tokens; the draft is always token 1. `.` a match, `o` a match where the target is unsure, `s` a mismatch
@@ -80,7 +76,7 @@ BONUS = [0.0, 0, 0, 0, 0, 5, 0, 0]
 @pytest.mark.parametrize("form", ("code", "paper"))
 def test_hand_worked_masks(form, mask, code, paper):
     method = fly(form=form, window_length=3, entropy_threshold=0.5)
-    verdict = judge(method, [*(ROW[x] for x in mask), BONUS], [1] * len(mask))
+    verdict = judged(method, [*(ROW[x] for x in mask), BONUS], [1] * len(mask))
     accepted, rescued = code if form == "code" else paper
     assert (verdict.accepted, verdict.rescued) == (accepted, rescued)
     assert verdict.token == (5 if accepted == len(mask) else 0)
@@ -91,16 +87,16 @@ def test_hand_worked_masks(form, mask, code, paper):
 def test_a_window_of_one(form):
     """Code: the mismatch itself, no follower at all; paper: one follower. Never the last position."""
     method = fly(form=form, window_length=1, entropy_threshold=ALWAYS)
-    verdict = judge(method, [ROW["s"], ROW["s"], ROW["."], BONUS], [1, 1, 1])
+    verdict = judged(method, [ROW["s"], ROW["s"], ROW["."], BONUS], [1, 1, 1])
     assert (verdict.accepted, verdict.rescued) == ((3, (0, 1)) if form == "code" else (0, ()))
-    assert judge(method, [ROW["."], ROW["s"], BONUS], [1, 1]).accepted == 1
+    assert judged(method, [ROW["."], ROW["s"], BONUS], [1, 1]).accepted == 1
 
 
 def test_a_tie_is_a_mismatch_unless_the_draft_is_the_lower_index():
     method = fly(window_length=2, entropy_threshold=NEVER)
     tie = [0.0, 4, 4, 0]
-    assert judge(method, [tie, BONUS[:4]], [1]).accepted == 1
-    verdict = judge(method, [tie, BONUS[:4]], [2])
+    assert judged(method, [tie, BONUS[:4]], [1]).accepted == 1
+    verdict = judged(method, [tie, BONUS[:4]], [2])
     assert (verdict.accepted, verdict.token, verdict.ratios) == (0, 1, [1.0])
 
 
@@ -209,7 +205,7 @@ def test_greedy_rounds_equal_the_naive_scans(block, theta, kind, form):
     mask = [d == row.index(max(row)) for d, row in zip(drafted, rows, strict=False)]
     accepted, rescued = {"paper": by_the_paper, "code": by_the_code}[form](mask, h, theta, window)
     method = fly(window=form, entropy=kind, entropy_threshold=theta, window_length=window)
-    verdict = judge(method, rows, drafted)
+    verdict = judged(method, rows, drafted)
     assert (verdict.accepted, verdict.rescued) == (accepted, rescued)
     assert verdict.token == rows[accepted].index(max(rows[accepted]))
 
@@ -238,7 +234,7 @@ def test_sampled_rounds_equal_the_naive_scans(block, theta, rule, seed):
     accepted, rescued = by_the_code(mask, h, theta, window)
     rescued = tuple(sorted({*rescued, *(i for i in range(accepted) if not first[i])}))
     method = fly(entropy_threshold=theta, window_length=window, sampling=rule)
-    verdict = judge(method, rows, drafted, Sampling(2.0), q, seed)
+    verdict = judged(method, rows, drafted, Sampling(2.0), q, seed)
     assert (verdict.accepted, verdict.rescued) == (accepted, rescued)
     if rule == "code":
         assert verdict.token == draws[accepted]
@@ -254,7 +250,7 @@ def test_the_law_of_the_code_at_a_temperature():
     method, counts, rescued, draws = fly(sampling="code"), np.zeros(3), 0, 3000
     logits = [[math.log(x) for x in (0.3, 0.5, 0.2)], [0.0, 0, 0]]
     for seed in range(draws):
-        verdict = judge(method, logits, [0], Sampling(1.0), None, seed)
+        verdict = judged(method, logits, [0], Sampling(1.0), None, seed)
         counts[0 if verdict.accepted else verdict.token] += 1
         rescued += len(verdict.rescued)
     assert oracle.chi_square(counts, np.array([0.51, 0.35, 0.14])) > 1e-4
@@ -265,14 +261,8 @@ def test_the_law_of_the_code_at_a_temperature():
 @pytest.mark.parametrize("form", ("code", "paper"))
 @pytest.mark.parametrize("architecture", ("qwen2", "gemma2"))
 def test_above_any_entropy_it_is_speculative_sampling(architecture, form, sampling):
-    target, draft = pair(architecture)
-    prompt, _ = lively_prompt(architecture, 12, 30)
-    sps = SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 6)
-    expected, expected_rounds = decode(sps, prompt, 40, sampling, seed=5)
     method = fly(architecture, form=form, gamma=6, window_length=1, entropy_threshold=NEVER)
-    found, rounds = decode(method, prompt, 40, sampling, seed=5)
-    assert found == expected
-    assert [r.verdict for r in rounds] == [r.verdict for r in expected_rounds]
+    assert_same_rounds(method, sps(architecture, 6, Lengths()), architecture, sampling)
 
 
 @pytest.mark.parametrize("ngram", (False, True))
@@ -282,24 +272,22 @@ def test_rounds_of_real_models_equal_a_decoder_without_cache(form, ngram):
     target, draft = oracle.tiny_pair("llama")
     (prompt,) = oracle.prompts(1, length=9, seed=4)
     gamma, window, theta = 6, 2, 0.25
-    tokens, expected = prompt + oracle.greedy(target, prompt, 1), []
-    for _ in range(14):
-        drafted = oracle.greedy(draft, tokens, gamma)
-        rows = [oracle.next_logits(target, tokens + drafted[:i]).tolist() for i in range(gamma + 1)]
+
+    def scan(rows, drafted, text):
         mask = [d == oracle.best(row) for d, row in zip(drafted, rows, strict=False)]
-        h = entropies(rows[:-1], "top3" if form == "code" else "full_norm")
+        h = entropies([row.tolist() for row in rows[:-1]], "top3" if form == "code" else "full_norm")
         accepted, rescued = (by_the_code if form == "code" else by_the_paper)(mask, h, theta, window)
-        expected.append((drafted, accepted, oracle.best(rows[accepted]), rescued))
-        tokens += [*drafted[:accepted], oracle.best(rows[accepted])]
+        return oracle.Round(drafted, accepted, oracle.best(rows[accepted]), list(rescued))
+
+    expected = oracle.rounds_by(scan, target, draft, prompt + oracle.greedy(target, prompt, 1), 14, gamma)
     session = Session(pair("llama")[1], "draft")
     drafter = LookupDrafter(session, 4, 6) if ngram else ModelDrafter(session)
     changes = {"form": form, "gamma": gamma, "window_length": window, "entropy_threshold": theta}
     method = FLy(Session(pair("llama")[0], "target"), drafter, chosen(**changes))
     _, rounds = decode(method, prompt, 120)
-    found = [(r.verdict.drafted, r.verdict.accepted, r.verdict.token, r.verdict.rescued) for r in rounds[1:15]]
-    assert found == expected
-    assert sum(len(rescued) for *_, rescued in expected) >= 2
-    assert len({accepted for _, accepted, *_ in expected}) > 2
+    assert_rounds(rounds, expected)
+    assert sum(len(one.rescued) for one in expected) >= 2
+    assert len({one.accepted for one in expected}) > 2
 
 
 @pytest.mark.parametrize("rule", ("strict", "code"))
@@ -337,44 +325,35 @@ def test_lookup(tokens, size, count, expected):
     assert lookup(tokens, size, count) == expected
 
 
-class Widths(Unwatched):
-    def __init__(self):
-        self.seen = []
-
-    def forward(self, model, width, context):
-        self.seen.append(width)
-        return super().forward(model, width, context)
-
-
 def test_a_repeated_text_is_drafted_in_fewer_forwards():
     """A model without attention looks at the last token only, so that its greedy text goes round in a circle."""
-    model, widths = oracle.tiny("llama", seed=5), Widths()
+    model, watch = oracle.tiny("llama", seed=5), Told()
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
-    texts = [oracle.greedy(model, prompt, 60) for prompt in oracle.prompts(20, length=4)]
+    texts = (oracle.greedy(model, prompt, 60) for prompt in oracle.prompts(20, length=4))
     context = next(text for text in texts if len(set(text[-30:])) >= 8)
     model = model.to(DEVICE)
-    plain, drafter = ModelDrafter(Session(model, "draft")), LookupDrafter(Session(model, "draft", widths), 4, 6)
+    plain, drafter = ModelDrafter(Session(model, "draft")), LookupDrafter(Session(model, "draft", watch), 4, 6)
     rng = torch.Generator(DEVICE)
     plain.begin(context[:3])
     drafter.begin(context[:3])
-    widths.seen.clear()
+    watch.forwards.clear()
     expected = plain.propose(context, 15, GREEDY, rng)
     found = drafter.propose(context, 15, GREEDY, rng)
     assert found.tokens.tolist() == expected.tokens.tolist() and found.probs is None
     # Six guesses and the model's own token are seven; 7 + 7 + 1 = 15. The first forward also feeds the context.
-    assert widths.seen == [len(context) - 3 + 6, 7, 1]
+    assert [width for _, width, _ in watch.forwards] == [len(context) - 3 + 6, 7, 1]
 
 
 def test_a_lookup_that_finds_nothing_tries_the_last_guess_again():
-    draft, widths, context = pair("llama")[1], Widths(), [5, 6, 7, 5, 6]
-    drafter = LookupDrafter(Session(draft, "draft", widths), 4, 6)
+    draft, watch, context = pair("llama")[1], Told(), [5, 6, 7, 5, 6]
+    drafter = LookupDrafter(Session(draft, "draft", watch), 4, 6)
     drafter.begin(context[:4])
     found = drafter.propose(context, 3, GREEDY, torch.Generator(DEVICE)).tokens.tolist()
     assert found[0] != found[1] and not set(found) & set(context), "no guess stands, and no token is found again"
     # The prompt; then one token each time, and as much of the guess 7 5 6 as stays within three tokens.
-    assert widths.seen == [4, 3, 2, 1]
+    assert [width for _, width, _ in watch.forwards] == [4, 3, 2, 1]
 
 
 def test_lookups_that_fail_cost_no_correctness():
@@ -394,7 +373,7 @@ def test_sampled_drafts_come_from_the_model_and_tell_their_distribution():
     """Two tokens behind a context whose first guess is often right: their joint law, and the q that goes with them."""
     sampling, draws = Sampling(0.8, top_k=4), 600
     reference, context = oracle.tiny("llama", vocab=5), [0, 1, 2, 3, 0, 1]
-    drafter = LookupDrafter(Session(oracle.tiny("llama", vocab=5).to(DEVICE), "draft"), 4, 6)
+    drafter = LookupDrafter(recalled(oracle.tiny("llama", vocab=5).to(DEVICE), "draft"), 4, 6)
     drafter.begin(context)
     counts, stood = np.zeros((5, 5)), set()
     for seed in range(draws):
@@ -413,38 +392,9 @@ def test_sampled_drafts_come_from_the_model_and_tell_their_distribution():
 @pytest.mark.parametrize("rule", ("strict", "code"))
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
 def test_one_copy_to_the_host_a_round(monkeypatch, rule, sampling):
-    copies = []
-    for name in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
-        original = getattr(torch.Tensor, name)
-        monkeypatch.setattr(
-            torch.Tensor, name, lambda self, *a, _o=original, _n=name, **k: (copies.append(_n), _o(self, *a, **k))[1]
-        )
-    rows = [ROW[x] for x in "u..."]
-    judge(fly(window_length=3, sampling=rule), [*rows, BONUS], [1] * 4, sampling, [[0.125] * 8] * 4)
+    rows, copies = [ROW[x] for x in "u..."], reads_of_tensors(monkeypatch)
+    judged(fly(window_length=3, sampling=rule), [*rows, BONUS], [1] * 4, sampling, [[0.125] * 8] * 4)
     assert copies == ["tolist"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"gamma": 5}, "fly: window_length: 6 must be less than gamma (5)"),
-        ({"gamma": 6}, "window_length: 6 must be less than gamma (6)"),
-        ({"window_length": 15}, "window_length: 15 must be less than gamma (15)"),
-        ({"gamma": 0}, "gamma"),
-        ({"window_length": 0}, "window_length"),
-        ({"entropy_threshold": -0.1}, "entropy_threshold"),
-        ({"form": "vllm"}, "form"),
-        ({"entropy": "top5"}, "entropy"),
-        ({"window": 6}, "window"),
-        ({"sampling": "loose"}, "sampling"),
-        ({"ngram_size": 0}, "ngram_size"),
-        ({"entropy_treshold": 0.3}, "did you mean 'entropy_threshold'"),
-    ],
-)
-def test_bad_settings_are_one_line(changes, words):
-    with pytest.raises(config.UserError) as caught:
-        chosen(**changes)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_one_more_than_the_window_is_enough():
@@ -453,10 +403,7 @@ def test_one_more_than_the_window_is_enough():
 
 @pytest.mark.parametrize("ngram", (False, True))
 def test_build_and_the_shipped_settings(ngram):
-    target, draft = pair("llama")
-    models = {"target": target, "draft": draft}
-    stub = Pair("tiny", models, tokenizer=None)
-    method = build(Settings(**{**SHIPPED, "ngram": ngram}), stub, None)
+    method = build(tiny("llama"), "fly", ngram=ngram)
     assert isinstance(method.drafter, LookupDrafter if ngram else ModelDrafter)
     prompt, _ = lively_prompt("llama", 12, 30)
     _, rounds = decode(method, prompt, 30)

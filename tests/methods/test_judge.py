@@ -1,27 +1,28 @@
 """Judge decoding: hand-worked rounds, a decoder without cache, the neutral setting, and head files."""
 
-import json
 import math
 
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode, lively_prompt
+from builders_engine import made, retold
+from gates import GREEDY, decode, lively_prompt, sps
 from gates import pair as models
-from made_runs import TOKENIZER
-from safetensors import safe_open
+from judging import assert_rounds, assert_same_rounds, judged
+from refusals import one_line_error
 from safetensors.torch import load_file, save_file
+from watched import reads_of_tensors
 
 from specbench import config
 from specbench.config import UserError
 from specbench.engine.drafters import ModelDrafter
+from specbench.engine.lengths import Lengths
 from specbench.engine.models import heads
 from specbench.engine.models.heads import Head, find_head, fingerprint, hidden_size, read_head, write_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST, Session
-from specbench.engine.types import Draft, Sampling, Scored
+from specbench.engine.types import Sampling
 from specbench.methods.judge import Judge, Settings, build, shapes
-from specbench.methods.sps import SpS
 
 SAMPLED = Sampling(1.0, top_p=0.9)
 SHIPPED = config.load_method("judge").values
@@ -36,13 +37,6 @@ def judge(architecture="llama", gamma=4, head=None, **changes) -> Judge:
     target, draft = models(architecture)
     chosen = config.validated(Settings, {**SHIPPED, "gamma": gamma, **changes}, "judge")
     return Judge(Session(target, "target"), ModelDrafter(Session(draft, "draft")), chosen, head or random_head())
-
-
-def verdict(method, logits, states, drafted, sampling=GREEDY, q=None, seed=0):
-    wide = {"dtype": torch.float64, "device": DEVICE}
-    draft = Draft(torch.tensor(drafted, device=DEVICE), None if q is None else torch.tensor(q, **wide))
-    scored = Scored(torch.tensor(logits, **wide), hidden=torch.tensor(states, **wide))
-    return method.accept(draft, scored, sampling, torch.Generator(DEVICE).manual_seed(seed))
 
 
 # The head: w = (1, 2), b = -1. Logits of three tokens; the target's choices are 0, 1, 2, 0 and, as bonus, 2.
@@ -69,7 +63,8 @@ STATES = [[100.0, 0], [0, 0], [0.5, 0.5], [0, 1.0], [0.8, 0]]
 )
 def test_hand_worked_rounds(drafted, threshold, accepted, token, rescued):
     count = len(drafted)
-    found = verdict(judge(head=HEAD, threshold=threshold), LOGITS[: count + 1], STATES[: count + 1], drafted)
+    method = judge(head=HEAD, threshold=threshold)
+    found = judged(method, LOGITS[: count + 1], drafted, states=STATES[: count + 1])
     assert (found.accepted, found.token, found.rescued) == (accepted, token, rescued)
     assert found.targets == [0, 1, 2, 0][:count]
 
@@ -78,14 +73,14 @@ def test_more_than_the_threshold_not_as_much():
     """σ(0) is exactly one half."""
     head = Head("judge", {"weight": torch.tensor([1.0, 0.0]), "bias": torch.tensor(0.0)}, {})
     for value, kept in ((0.0, 0), (1e-9, 1)):
-        assert verdict(judge(head=head), LOGITS[:2], [[9.0, 9], [value, 0]], [1]).accepted == kept
+        assert judged(judge(head=head), LOGITS[:2], [1], states=[[9.0, 9], [value, 0]]).accepted == kept
 
 
 def test_sampled_rejections_go_to_the_head():
     """d = 1 has p = q / 2, so half of the draws reject it; a head that says yes keeps it always, the other one half."""
     logits, q = [[math.log(2.0), math.log(1.0), -40.0], [0, 0, 40.0]], [[0.0, 2 / 3, 1 / 3]]
     for state, shares in (([0.0, 1.0], {True: 1.0}), ([0.0, 0.0], {False: 0.5})):
-        found = [verdict(judge(head=HEAD), logits, [state] * 2, [1], Sampling(1.0), q, i) for i in range(400)]
+        found = [judged(judge(head=HEAD), logits, [1], Sampling(1.0), q, i, [state] * 2) for i in range(400)]
         share = sum(one.accepted for one in found) / 400
         assert abs(share - next(iter(shares.values()))) < 0.08
         assert any(one.rescued for one in found) is next(iter(shares))
@@ -93,27 +88,28 @@ def test_sampled_rejections_go_to_the_head():
 
 
 def reference(architecture: str, head: Head, prompt: list[int], count: int, gamma: int, threshold: float):
-    """Rounds (drafted, accepted, token, rescued) without a cache, every state from a forward of its own."""
+    """Rounds without a cache, every state from a forward of its own."""
     target, draft = oracle.tiny_pair(architecture)
-    tokens, rounds, nearest = list(prompt), [], math.inf
-    while len(rounds) < count:
-        drafted = oracle.greedy(draft, tokens, gamma)
-        accepted, rescued = 0, []
+    border, distances = math.log(threshold / (1 - threshold)), []
+
+    def passes(text: list[int]) -> bool:
+        with torch.no_grad():
+            state = target.base_model(torch.tensor([text]), use_cache=False).last_hidden_state[0, -1]
+        score = float(state @ head.tensors["weight"].double() + head.tensors["bias"].double())
+        distances.append(abs(score - border))
+        return 1 / (1 + math.exp(-score)) > threshold
+
+    def scan(rows, drafted, text):
+        rescued = []
         for i, token in enumerate(drafted):
-            if token != oracle.best(oracle.next_logits(target, tokens + drafted[:i])):
-                read = torch.tensor([tokens + drafted[: i + 1]])
-                with torch.no_grad():
-                    state = target.base_model(read, use_cache=False).last_hidden_state[0, -1]
-                score = float(state @ head.tensors["weight"].double() + head.tensors["bias"].double())
-                nearest = min(nearest, abs(score - math.log(threshold / (1 - threshold))))
-                if not 1 / (1 + math.exp(-score)) > threshold:
-                    break
+            if token != oracle.best(rows[i]):
+                if not passes(text + drafted[: i + 1]):
+                    return oracle.Round(drafted, i, oracle.best(rows[i]), rescued)
                 rescued.append(i)
-            accepted += 1
-        token = oracle.best(oracle.next_logits(target, tokens + drafted[:accepted]))
-        rounds.append((drafted, accepted, token, tuple(rescued)))
-        tokens += [*drafted[:accepted], token]
-    assert nearest > 1e-4, "a score so near to the threshold proves nothing"
+        return oracle.Round(drafted, len(drafted), oracle.best(rows[-1]), rescued)
+
+    rounds = oracle.rounds_by(scan, target, draft, prompt, count, gamma)
+    assert min(distances) > 1e-4, "a score so near to the threshold proves nothing"
     return rounds
 
 
@@ -125,36 +121,24 @@ def test_rounds_equal_a_decoder_without_cache(architecture):
     first = oracle.greedy(oracle.tiny_pair(architecture)[0], prompt, 1)
     expected = reference(architecture, head, prompt + first, 16, gamma, 0.6)
     _, rounds = decode(judge(architecture, gamma, head, threshold=0.6), prompt, 200)
-    found = [
-        (r.verdict.drafted, r.verdict.accepted, r.verdict.token, r.verdict.rescued)
-        for r in rounds[1 : len(expected) + 1]
-    ]
-    assert found == expected
-    assert sum(len(rescued) for *_, rescued in expected) >= 3 and sum(a < gamma for _, a, *_ in expected) >= 3
+    assert_rounds(rounds, expected)
+    assert sum(len(one.rescued) for one in expected) >= 3 and sum(one.accepted < gamma for one in expected) >= 3
 
 
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
 def test_a_threshold_of_one_is_speculative_sampling(architecture, sampling):
-    target, draft = models(architecture)
-    prompt, _ = lively_prompt(architecture, 12, 40)
-    sps = SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 4)
-    expected, expected_rounds = decode(sps, prompt, 60, sampling, seed=5)
-    found, rounds = decode(judge(architecture, threshold=1), prompt, 60, sampling, seed=5)
-    assert found == expected and [r.verdict for r in rounds] == [r.verdict for r in expected_rounds]
-    other, rounds = decode(judge(architecture, threshold=0), prompt, 60, sampling, seed=5)
-    assert other != expected and all(r.verdict.accepted == 4 for r in rounds[1:])
+    method = judge(architecture, threshold=1)
+    expected = assert_same_rounds(method, sps(architecture, 4, Lengths()), architecture, sampling, 60)
+    _, rounds = decode(judge(architecture, threshold=0), lively_prompt(architecture, 12, 30)[0], 60, sampling, seed=5)
+    assert [r.tokens for r in rounds] != [r.tokens for r in expected]
+    assert all(r.verdict.accepted == 4 for r in rounds[1:])
 
 
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
 def test_one_copy_to_the_host_a_round(monkeypatch, sampling):
-    method, copies = judge(head=HEAD), []
-    for name in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
-        original = getattr(torch.Tensor, name)
-        monkeypatch.setattr(
-            torch.Tensor, name, lambda self, *a, _o=original, _n=name, **k: (copies.append(_n), _o(self, *a, **k))[1]
-        )
-    verdict(method, LOGITS, STATES, [0, 0, 0, 1], sampling, [[1 / 3] * 3] * 4)
+    method, copies = judge(head=HEAD), reads_of_tensors(monkeypatch)
+    judged(method, LOGITS, [0, 0, 0, 1], sampling, [[1 / 3] * 3] * 4, states=STATES)
     assert copies == ["tolist"]
 
 
@@ -163,8 +147,7 @@ def test_one_copy_to_the_host_a_round(monkeypatch, sampling):
 
 @pytest.fixture
 def pair() -> Pair:
-    target, draft = oracle.tiny_pair("llama")
-    return Pair("made", {"target": target, "draft": draft}, TOKENIZER)
+    return made()
 
 
 @pytest.fixture
@@ -198,13 +181,6 @@ def test_auto_is_what_ships_with_the_pair_or_an_error_that_tells_how_to_train(fi
     assert find_head("auto", "judge", pair, shapes(pair)).hashes() == random_head().hashes()
 
 
-def retold(file, **changes):
-    """The same file with other metadata."""
-    with safe_open(file, framework="pt") as opened:
-        metadata = json.loads(opened.metadata()["specbench"])
-    save_file(load_file(file), file, {"specbench": json.dumps({**metadata, **changes})})
-
-
 DEFECTS = {
     "missing": (lambda f: f.unlink(), "there is no head"),
     "empty": (lambda f: f.write_bytes(b""), "damaged"),
@@ -224,9 +200,8 @@ DEFECTS = {
 def test_a_head_that_does_not_fit_is_one_line(defect, file, pair):
     spoil, message = DEFECTS[defect]
     spoil(file)
-    with pytest.raises(UserError, match=message) as caught:
+    with one_line_error(str(file), match=message) as caught:
         read_head(file, "judge", pair, shapes(pair))
-    assert "\n" not in str(caught.value) and str(file) in str(caught.value)
     assert defect == "later" or "specbench train --method judge" in str(caught.value)
 
 
@@ -260,13 +235,3 @@ def test_hidden_size_is_what_the_output_layer_reads():
     projected = oracle.tiny("opt", word_embed_proj_dim=16)
     session = Session(projected, "target")
     assert session.forward([1, 2], hidden=LAST).hidden.shape == (2, hidden_size(projected)) == (2, 16)
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [({"threshold": 1.5}, "threshold"), ({"gamma": 0}, "gamma"), ({"treshold": 0.5}, "did you mean 'threshold'")],
-)
-def test_bad_settings_are_one_line(changes, word):
-    with pytest.raises(UserError) as caught:
-        config.validated(Settings, {**SHIPPED, **changes}, "judge")
-    assert word in str(caught.value) and "\n" not in str(caught.value)

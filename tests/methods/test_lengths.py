@@ -7,19 +7,16 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from builders_engine import build
 from gates import DEVICE, GREEDY, csd, decode, pair, policies, random_head, sps
+from law import two_tokens
 from recalled import recalled
-from test_sampling import ALPHA, VOCABULARY, two_tokens
 from torch import nn
 
-from specbench.config import UserError, load_method, validated
-from specbench.config import load_pair as read_pair
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import DraftToken, Lengths
-from specbench.engine.models.pair import Pair, load_pair
-from specbench.engine.session import Session, Unwatched
+from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Verdict
-from specbench.methods import module
 from specbench.methods.bandit import Bandit
 from specbench.methods.confidence import Confidence
 from specbench.methods.cumulative import Cumulative
@@ -30,6 +27,8 @@ from specbench.methods.specdecpp import AcceptanceHead, Predicted, features
 from specbench.methods.sps import SpS
 
 ROUNDS = 14
+VOCABULARY = 8
+ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 
 
 class Slow:
@@ -347,24 +346,13 @@ def test_a_shared_block_is_gone_through_depth_times():
         AcceptanceHead(head.blocks_weight.expand(2, 32, 32), head.blocks_bias, head.out_weight, head.out_bias, 3)
 
 
-@pytest.fixture(scope="module")
-def bundled() -> Pair:
-    return load_pair(read_pair("pocket"), "cpu")
-
-
-def build(name: str, models: Pair, **changes):
-    spec = load_method(name)
-    settings = validated(module(spec.method).Settings, {**spec.values, **changes}, name)
-    return module(spec.method).build(settings, models, Unwatched())
-
-
 @pytest.mark.parametrize("name", ("sps", "csd", "lossy", "fly", "judge", "reflective"))
-def test_every_method_with_a_draft_model_takes_a_length(name, bundled):
+def test_every_method_with_a_draft_model_takes_a_length(name, pocket):
     """The same policy as in the method of its name: its drafts are no longer all of one length."""
-    prompt = bundled.tokenizer("Problem: Ann has 3 apples and buys 14 more.")["input_ids"]
+    prompt = pocket.tokenizer("Problem: Ann has 3 apples and buys 14 more.")["input_ids"]
     changes = {"gamma": 12, "length": "confidence", **({"ngram": False} if name == "fly" else {})}
-    method = build(name, bundled, **changes)
-    assert isinstance(method.drafter.lengths, Confidence) and method.drafter.eos_ids == bundled.eos_ids
+    method = build(pocket, name, **changes)
+    assert isinstance(method.drafter.lengths, Confidence) and method.drafter.eos_ids == pocket.eos_ids
     rounds = list(islice(method.rounds(prompt, GREEDY, torch.Generator()), 1, 12))
     lengths = {len(one.verdict.drafted) for one in rounds}
     assert len(lengths) >= 3 and max(lengths) <= 12
@@ -387,37 +375,6 @@ def test_what_a_policy_learns_is_kept_by_the_method():
     assert method.state() == [[], Bandit((1, 2, 4), 0.2, 1.0).state()]
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("confidence", {"threshold": 0}, "threshold: input should be greater than 0"),
-        ("specdecpp", {"threshold": 1.0}, "threshold: input should be less than 1"),
-        ("specdecpp", {"shortest": 5, "longest": 3}, r"shortest: 5 is more than longest \(3\)"),
-        ("cumulative", {"threshold": 1.5}, "threshold: input should be less than 1"),
-        ("bandit", {"choices": [2, 2]}, "choices: must be different lengths from 1 to longest"),
-        ("bandit", {"choices": [2, 30]}, r"from 1 to longest \(20\)"),
-        ("sps", {"gamma": 1, "length": "specdecpp"}, "length=specdecpp drafts at least 2 tokens"),
-        ("sps", {"length": "sps"}, "length=sps: sps chooses no lengths; these do: bandit, confidence"),
-        ("sps", {"length": "confidense"}, "did you mean 'confidence'"),
-        ("fly", {"length": "confidence"}, "fly.ngram=false"),
-    ],
-)
-def test_bad_settings_are_one_clear_line(name, changes, message, bundled):
-    with pytest.raises(UserError, match=message):
-        build(name, bundled, **changes)
-
-
-@pytest.mark.skipif(DEVICE != "cpu", reason="needs lm-eval")
-def test_sampling_with_the_oracle_is_refused_before_a_run(tmp_path):
-    from specbench.plan import resolve_plan
-    from specbench.run import loop
-
-    plan = resolve_plan(["oracle"], "smoke", "pocket", [], "vanilla", 1, temperature=1.0)
-    with pytest.raises(UserError, match="oracle: oracle knows greedy texts only"):
-        loop.execute(plan, tmp_path / "run", lambda _: True)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
 def test_certain_tokens_stay_numbers_in_half_precision(dtype):
     """1 - 1e-6 is 1 there, whose log odds are infinite."""
@@ -428,13 +385,13 @@ def test_certain_tokens_stay_numbers_in_half_precision(dtype):
     assert read[3, -1] > 10
 
 
-def test_what_chooses_the_lengths_is_part_of_a_methods_inputs(bundled, tmp_path):
+def test_what_chooses_the_lengths_is_part_of_a_methods_inputs(pocket, tmp_path):
     """Two files of one name and other thresholds are not the same method; a method without one has none."""
     found = []
     for threshold in (0.3, 0.6):
         (tmp_path / "mine.yaml").write_text(f"method: confidence\nsettings: {{threshold: {threshold}}}\n")
-        found.append(build("sps", bundled, length=str(tmp_path / "mine.yaml")).inputs())
+        found.append(build(pocket, "sps", length=str(tmp_path / "mine.yaml")).inputs())
     assert found[0].keys() == {"length"} and found[0] != found[1]
-    assert build("sps", bundled).inputs() == {}
-    own = build("csd", bundled, length="specdecpp", gamma=20).inputs()
+    assert build(pocket, "sps").inputs() == {}
+    own = build(pocket, "csd", length="specdecpp", gamma=20).inputs()
     assert own.keys() >= {"length", "head"}

@@ -2,15 +2,17 @@
 
 import functools
 import itertools
-import types
 from dataclasses import replace
 
 import oracle
 import pytest
 import torch
+from builders_engine import build, lonely
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 from law import fit
 from recalled import recalled
+from refusals import one_line_error
+from watched import reads_of_tensors
 
 from specbench import config
 from specbench.engine import trees
@@ -18,7 +20,7 @@ from specbench.engine.ngrams import Pool, trie
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Scored
 from specbench.methods import lookahead
-from specbench.methods.lookahead import Lookahead, Settings, Window, build
+from specbench.methods.lookahead import Lookahead, Settings, Window
 
 SHIPPED = config.load_method("lookahead").values
 SIZES = ((7, 5, 7), (3, 4, 2), (2, 3, 1), (1, 2, 1), (4, 2, 3), (1, 8, 1))  # W, N, G
@@ -365,7 +367,7 @@ def test_a_token_emitted_by_another_draw_than_the_tested_one_is_found(monkeypatc
 def test_the_host_waits_once_a_round(monkeypatch, sampling):
     """The window's guesses set out before the verdict is waited for, and are not read until it is there."""
     without_looking(monkeypatch)
-    events, sent = [], []
+    sent = []
     to, tolist = torch.Tensor.to, torch.Tensor.tolist
 
     def sending(self, *arguments, **named):
@@ -383,10 +385,9 @@ def test_the_host_waits_once_a_round(monkeypatch, sampling):
     rounds = Lookahead(Session(calm(0, 0.0), "target"), sized(3, 3, 2)).rounds([1, 2, 3], sampling, torch.Generator())
     for _ in range(20):
         next(rounds)
+    events = reads_of_tensors(monkeypatch)
     monkeypatch.setattr(torch.Tensor, "to", sending)
     monkeypatch.setattr(torch.Tensor, "tolist", reading)
-    for name in ("item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
-        monkeypatch.setattr(torch.Tensor, name, lambda self, *a, _n=name, **k: events.append(_n))
     next(rounds)
     assert events == ["sent", "wait", "read"]
 
@@ -394,46 +395,16 @@ def test_the_host_waits_once_a_round(monkeypatch, sampling):
 # Settings
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"window": 0}, "lookahead: window"),
-        ({"ngram": 1}, "lookahead: ngram"),
-        ({"candidates": 0}, "lookahead: candidates"),
-        ({"window": 2.5}, "lookahead: window"),
-        ({"guesses": 3}, "guesses"),
-        ({"ngrams": 3}, "did you mean 'ngram'"),
-    ],
-)
-def test_bad_settings_are_one_line(changes, words):
-    with pytest.raises(config.UserError) as caught:
-        config.validated(Settings, {**SHIPPED, **changes}, "lookahead")
-    assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
-def stub(context: int):
-    """A pair without a draft."""
-
-    def session(role, watch):
-        assert role == "target"
-        return Session(pair("llama")[0], role, watch)
-
-    return types.SimpleNamespace(session=session, context=context, name="lonely")
-
-
 def test_build_needs_a_target_only_and_room_for_a_round():
-    chosen = Settings(**SHIPPED)
-    method = build(chosen, stub(256), None)
+    method = build(lonely(), "lookahead")
     assert method.lossless and method.reach == 4 * (7 + 7)
     prompt, text = lively_prompt("llama", 15, 40)
     assert decode(method, prompt, 40)[0] == text
-    assert build(chosen, stub(57), None).reach == 56
-    with pytest.raises(config.UserError) as caught:
-        build(chosen, stub(56), None)
-    assert "rounds of up to 56 tokens, but lonely reads 56; choose smaller" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(config.UserError, match="ngram 1000000000 "):
-        build(Settings(window=1, ngram=10**9, candidates=1), stub(256), None)
+    assert build(lonely(57), "lookahead").reach == 56
+    with one_line_error("rounds of up to 56 tokens, but lonely reads 56; choose smaller"):
+        build(lonely(56), "lookahead")
+    with one_line_error("ngram 1000000000 "):
+        build(lonely(), "lookahead", window=1, ngram=10**9, candidates=1)
 
 
 def test_the_shipped_settings_are_the_official_codes():

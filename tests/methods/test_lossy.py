@@ -1,23 +1,25 @@
 """Lossy speculative decoding by a threshold: hand-worked rounds, its neutral settings, and the law of its samples."""
 
 import math
-import types
 
 import numpy as np
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, csd, decode, lively_prompt, pair
+from builders_engine import build
+from gates import DEVICE, GREEDY, csd, decode, lively_prompt, pair, sps, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judging import assert_same_rounds, judged
+from watched import reads_of_tensors
 
 from specbench import config
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.lengths import Lengths
 from specbench.engine.session import Session
-from specbench.engine.types import Draft, Sampling, Scored
-from specbench.methods.lossy import Lossy, Settings, build
-from specbench.methods.sps import SpS
+from specbench.engine.types import Sampling
+from specbench.methods.lossy import Lossy, Settings
 
 SAMPLED = Sampling(1.0, top_p=0.9)
 SHIPPED = config.load_method("lossy").values
@@ -26,13 +28,6 @@ SHIPPED = config.load_method("lossy").values
 def lossy(target, draft, gamma: int = 4, **changes) -> Lossy:
     chosen = config.validated(Settings, {**SHIPPED, "gamma": gamma, **changes}, "lossy")
     return Lossy(Session(target, "target"), ModelDrafter(Session(draft, "draft")), chosen)
-
-
-def judge(method, logits, drafted, sampling=GREEDY, q=None, seed=0):
-    tokens = torch.tensor(drafted, dtype=torch.long, device=DEVICE)
-    probs = None if q is None else torch.tensor(q, dtype=torch.float64, device=DEVICE)
-    scored = Scored(torch.tensor(logits, dtype=torch.float64, device=DEVICE))
-    return method.accept(Draft(tokens, probs), scored, sampling, torch.Generator(DEVICE).manual_seed(seed))
 
 
 # ln 0.6 = -0.511. Row 0: a match. Row 1: draft 0 lies 0.4 below token 1: kept. Row 2: draft 3 ties with token 2, the
@@ -56,7 +51,7 @@ def test_hand_worked_greedy_rounds(form, drafted, accepted, token, rescued):
     """At temperature 0 both forms are the same gate."""
     other = {"gate": "lenience", "lenience": "gate_threshold"}[form]
     method = lossy(*pair("llama"), form=form, **{other: 1.0})
-    verdict = judge(method, ROWS[: len(drafted) + 1], drafted)
+    verdict = judged(method, ROWS[: len(drafted) + 1], drafted)
     assert (verdict.accepted, verdict.token, verdict.rescued) == (accepted, token, rescued)
     assert verdict.drafted == drafted and verdict.targets == [0, 1, 2, 0][: len(drafted)]
     if drafted == [0, 0, 3, 1]:
@@ -76,7 +71,7 @@ def test_hand_worked_greedy_rounds(form, drafted, accepted, token, rescued):
 @pytest.mark.parametrize("form", ("gate", "lenience"))
 def test_the_threshold_at_its_edges(form, threshold, gap, kept):
     method = lossy(*pair("llama"), form=form, gate_threshold=threshold, lenience=threshold)
-    verdict = judge(method, [[0.0, gap], [0.0, 1.0]], [1])
+    verdict = judged(method, [[0.0, gap], [0.0, 1.0]], [1])
     assert (verdict.accepted, verdict.token) == ((1, 1) if kept else (0, 0))
 
 
@@ -101,7 +96,7 @@ def test_greedy_rounds_equal_a_naive_scan(data):
     rows = data.draw(st.lists(st.lists(logit, min_size=vocab, max_size=vocab), min_size=count + 1, max_size=count + 1))
     drafted = data.draw(st.lists(st.integers(0, vocab - 1), min_size=count, max_size=count))
     threshold = data.draw(st.sampled_from((0.0, 0.1, 0.5, 0.6, 0.9, 1.0)))
-    verdict = judge(lossy(*pair("llama"), gate_threshold=threshold), rows, drafted)
+    verdict = judged(lossy(*pair("llama"), gate_threshold=threshold), rows, drafted)
     assert (verdict.accepted, verdict.token, verdict.rescued) == naive(rows, drafted, threshold)
 
 
@@ -110,33 +105,24 @@ def test_greedy_rounds_equal_a_naive_scan(data):
 @pytest.mark.parametrize("architecture", ("qwen2", "gemma2"))
 def test_a_threshold_of_one_is_speculative_sampling(architecture, form, sampling):
     """Token for token and round for round; the other form's threshold must not matter."""
-    target, draft = pair(architecture)
-    prompt, _ = lively_prompt(architecture, 12, 30)
-    sps = SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 4)
     neutral = {"form": form, "gate_threshold": 0.0, "lenience": 0.0}
     neutral["gate_threshold" if form == "gate" else "lenience"] = 1.0
-    expected, expected_rounds = decode(sps, prompt, 40, sampling, seed=5)
-    found, rounds = decode(lossy(target, draft, **neutral), prompt, 40, sampling, seed=5)
-    assert found == expected
-    assert [r.verdict for r in rounds] == [r.verdict for r in expected_rounds]
+    method = lossy(*pair(architecture), **neutral)
+    assert_same_rounds(method, sps(architecture, 4, Lengths()), architecture, sampling)
 
 
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
 def test_the_gate_is_csd_without_its_memory(sampling):
     target, draft = pair("llama")
-    prompt, _ = lively_prompt("llama", 12, 30)
     scg = csd(target, draft, 4, count_threshold=0, gate_threshold=0.3, online=False)
-    expected, expected_rounds = decode(scg, prompt, 60, sampling, seed=3)
-    found, rounds = decode(lossy(target, draft, gate_threshold=0.3), prompt, 60, sampling, seed=3)
-    assert found == expected
-    assert [r.verdict for r in rounds] == [r.verdict for r in expected_rounds]
+    rounds = assert_same_rounds(lossy(target, draft, gate_threshold=0.3), scg, "llama", sampling, 60, seed=3)
     assert sum(r.rescued for r in rounds) > 2
 
 
 def test_a_rejected_argmax_stays_rejected_by_the_gate():
     """At T > 0 a draft of the target's own argmax may be rejected; its ratio of 1 must not save it."""
     method = lossy(*pair("llama"), gate_threshold=1.0)
-    verdicts = [judge(method, [[1.0, 0.5], [0, 0]], [0], Sampling(1.0), [[1.0, 0.0]], seed) for seed in range(60)]
+    verdicts = [judged(method, [[1.0, 0.5], [0, 0]], [0], Sampling(1.0), [[1.0, 0.0]], seed) for seed in range(60)]
     # p(0) = 0.62 and q(0) = 1, so about 23 of 60 are rejected.
     assert 10 < sum(v.accepted == 0 for v in verdicts) < 40
     assert all(v.token == 1 for v in verdicts if v.accepted == 0)
@@ -155,7 +141,7 @@ def test_the_law_of_lenient_sampling():
     logits, q = [[math.log(x) for x in P], [0.0, 0, 0, 9]], [Q]
     counts, rescued = np.zeros(4), 0
     for seed, d in enumerate(rng.choice(4, draws, p=Q).tolist()):
-        verdict = judge(method, logits, [d], Sampling(1.0), q, seed)
+        verdict = judged(method, logits, [d], Sampling(1.0), q, seed)
         counts[d if verdict.accepted else verdict.token] += 1
         rescued += len(verdict.rescued)
     assert oracle.chi_square(counts, np.array(EMITTED)) > 1e-4
@@ -174,7 +160,7 @@ def test_lenient_rounds_equal_a_naive_scan(data):
     drafted = data.draw(st.lists(st.integers(0, vocab - 1), min_size=count, max_size=count))
     lenience = data.draw(st.sampled_from((0.0, 0.2, 0.5, 1.0)))
     method = lossy(*pair("llama"), form="lenience", lenience=lenience)
-    verdict = judge(method, [[math.log(x) for x in p] for p in ps], drafted, Sampling(1.0), qs, seed)
+    verdict = judged(method, [[math.log(x) for x in p] for p in ps], drafted, Sampling(1.0), qs, seed)
     draws = torch.rand(count, generator=torch.Generator(DEVICE).manual_seed(seed), device=DEVICE, dtype=torch.float64)
     accepted, rescued = 0, []
     for i, (d, u) in enumerate(zip(drafted, draws.tolist(), strict=True)):
@@ -195,7 +181,7 @@ def test_lenient_rounds_equal_a_naive_scan(data):
 def test_lenience_takes_drafts_without_distributions():
     """A point mass: q(d) = 1, so d = 1 is accepted with min(1, .27/.5) = .54, and never follows its own rejection."""
     method = lossy(*pair("llama"), form="lenience", lenience=0.5)
-    verdicts = [judge(method, [[1.0, 0.0], [0, 9.0]], [1], Sampling(1.0), None, seed) for seed in range(400)]
+    verdicts = [judged(method, [[1.0, 0.0], [0, 9.0]], [1], Sampling(1.0), None, seed) for seed in range(400)]
     share = sum(v.accepted for v in verdicts) / 400
     assert abs(share - 2 / (1 + math.e)) < 0.1
     assert all(v.token == 0 for v in verdicts if v.accepted == 0)
@@ -221,37 +207,13 @@ def test_a_rescued_end_token_ends_the_text():
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
 def test_one_copy_to_the_host_a_round(monkeypatch, form, sampling):
     monkeypatch.setattr("specbench.engine.accept.on_host", lambda values: False)  # as on a GPU
-    copies = []
-    for name in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
-        original = getattr(torch.Tensor, name)
-        monkeypatch.setattr(
-            torch.Tensor, name, lambda self, *a, _o=original, _n=name, **k: (copies.append(_n), _o(self, *a, **k))[1]
-        )
-    judge(lossy(*pair("llama"), form=form), ROWS, [0, 0, 3, 1], sampling, [[0.25] * 4] * 4)
+    copies = reads_of_tensors(monkeypatch)
+    judged(lossy(*pair("llama"), form=form), ROWS, [0, 0, 3, 1], sampling, [[0.25] * 4] * 4)
     assert copies == ["tolist"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"form": "soft"}, "form"),
-        ({"gamma": 0}, "gamma"),
-        ({"gate_threshold": 1.5}, "gate_threshold"),
-        ({"lenience": -0.1}, "lenience"),
-        ({"leniency": 0.5}, "did you mean 'lenience'"),
-    ],
-)
-def test_bad_settings_are_one_line(changes, word):
-    with pytest.raises(config.UserError) as caught:
-        config.validated(Settings, {**SHIPPED, **changes}, "lossy")
-    assert word in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_build_and_the_shipped_settings():
-    target, draft = pair("llama")
-    models = {"target": target, "draft": draft}
-    stub = types.SimpleNamespace(session=lambda role, watch: Session(models[role], role, watch))
-    method = build(Settings(**SHIPPED), stub, None)
+    method = build(tiny("llama"), "lossy")
     prompt, _ = lively_prompt("llama", 12, 30)
     _, rounds = decode(method, prompt, 30)
     assert not method.lossless and method.reach == SHIPPED["gamma"] + 1

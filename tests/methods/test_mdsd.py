@@ -7,7 +7,8 @@ import oracle
 import pytest
 import torch
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
-from test_rsd import Table, law, texts, warped
+from tabled import Table, V, law, p_of_texts, p_with_caches, warped
+from watched import reads_of_tensors
 
 from specbench import config
 from specbench.engine.session import Session
@@ -17,7 +18,6 @@ from specbench.methods.rsd import Independent, merged
 
 SHIPPED = config.load_method("mdsd").values
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
-V = 4
 KINDS = pytest.mark.parametrize("replacement", (True, False), ids=("with", "without"))
 
 
@@ -36,10 +36,7 @@ def test_chains_are_merged_by_hand():
 
 
 def sampled(replacement: bool, sampling: Sampling, drafts: int = 3, draws: int = 800) -> float:
-    """p-value of texts of four tokens, of which the last three come from rounds, against the target's law."""
-    target, draft = Table(V, 1), Table(V, 2)
-    counts = texts(MDSD(target, draft, chosen(replacement, drafts)), sampling, 4, draws, V)
-    return oracle.chi_square(counts, law(target, [1, 2], 4, sampling))
+    return p_of_texts(lambda target, draft: MDSD(target, draft, chosen(replacement, drafts)), sampling, draws)
 
 
 @KINDS
@@ -69,11 +66,11 @@ class OneRow(Independent):
         return Draft(draft.tokens, draft.probs[:: self.chains].repeat_interleave(self.chains, 0), draft.parents)
 
 
-@pytest.mark.parametrize("wrong", (EachOnce, OneRow))
-def test_wrong_rules_are_found(monkeypatch, wrong):
+def test_wrong_rules_are_found(monkeypatch):
     assert sampled(True, Sampling(0.5), 4, 1000) > ALPHA
-    monkeypatch.setattr("specbench.methods.mdsd.Independent", wrong)
-    assert sampled(True, Sampling(0.5), 4, 1000) < ALPHA
+    for wrong in (EachOnce, OneRow):
+        monkeypatch.setattr("specbench.methods.mdsd.Independent", wrong)
+        assert sampled(True, Sampling(0.5), 4, 1000) < ALPHA, wrong.__doc__
 
 
 def test_independent_chains_and_their_leaves():
@@ -142,30 +139,18 @@ def test_greedy_texts_are_the_targets(architecture, replacement):
 
 @KINDS
 def test_samples_from_a_target_with_a_cache(replacement):
-    """Two tokens behind the prefill's, by models: 150 texts find gross errors of masks and positions."""
-    target, draft = (oracle.tiny("llama", seed=seed, vocab=V).to(DEVICE) for seed in (1, 2))
-    prompt, sampling = [1, 2], Sampling(0.8)
-    method = MDSD(Session(target, "target"), Session(draft, "draft"), chosen(replacement, gamma=2))
-    counts = texts(method, sampling, 3, 150, V)
-    expected = np.zeros((V,) * 3)
-    for token, chance in enumerate(warped(oracle.next_logits(target.cpu(), prompt), sampling).tolist()):
-        expected[token] = chance * oracle.two_token_distribution(target.cpu(), [*prompt, token], sampling.temperature)
-    assert oracle.chi_square(counts, expected) > ALPHA
+    assert p_with_caches(lambda target, draft: MDSD(target, draft, chosen(replacement, gamma=2))) > ALPHA
 
 
 @KINDS
 def test_the_host_waits_once_for_a_draft(monkeypatch, replacement):
     without_looking(monkeypatch)
     method = MDSD(*(Session(model, "") for model in pair("llama")), chosen(replacement))
-    drafter, events = method.independent or method.drafter, []
+    drafter = method.independent or method.drafter
     drafter.begin([1, 2, 3])
-    for name in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
-        real = getattr(torch.Tensor, name)
-        monkeypatch.setattr(
-            torch.Tensor, name, lambda self, *a, _m=name, _r=real, **k: events.append(_m) or _r(self, *a, **k)
-        )
+    reads = reads_of_tensors(monkeypatch)
     drafter.propose([1, 2, 3, 4], 3, Sampling(1.0), torch.Generator(DEVICE))
-    assert events == ["tolist"]
+    assert reads == ["tolist"]
 
 
 def test_build_and_what_is_refused(pocket):
@@ -178,6 +163,3 @@ def test_build_and_what_is_refused(pocket):
     small = types.SimpleNamespace(context=13, name="small")
     with pytest.raises(config.UserError, match="mdsd: 3 drafts of 4 are 12 tokens, but small reads 13 with the text"):
         build(Settings(**SHIPPED), small, None)
-    for changes, words in (({"drafts": 0}, "mdsd: drafts"), ({"replacement": "often"}, "mdsd: replacement")):
-        with pytest.raises(config.UserError, match=words):
-            config.validated(Settings, {**SHIPPED, **changes}, "mdsd")

@@ -370,26 +370,6 @@ def test_the_second_reading_shows_in_width_and_time(alpha, prompt, prefix, secon
 SHIPPED = config.load_method("reflective").values
 
 
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"gamma": 0}, "gamma"),
-        ({"alpha": -0.1}, "alpha"),
-        ({"alpha": 1.1}, "alpha"),
-        ({"alpha": float("nan")}, "alpha"),
-        ({"prefix_tokens": -1}, "prefix_tokens"),
-        ({"prefix_tokens": 1.5}, "prefix_tokens"),
-        ({"prompt": None}, "prompt"),
-        ({"prompt": ["BACK"]}, "prompt"),
-        ({"prefx_tokens": 3}, "did you mean 'prefix_tokens'"),
-    ],
-)
-def test_wrong_settings_are_one_line(changes, key):
-    with pytest.raises(UserError) as caught:
-        config.validated(Settings, {**SHIPPED, **changes}, "reflective")
-    assert key in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_built_for_the_bundled_pair(pocket):
     """The prompt's text is tokenised without special tokens, and the shipped settings decode."""
     chosen = config.validated(Settings, SHIPPED, "reflective")

@@ -2,22 +2,22 @@
 
 import copy
 import functools
-import types
-from dataclasses import replace
 
 import naive_datastore as naive
 import numpy as np
 import oracle
 import pytest
 import torch
+from builders_engine import build, lonely
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from law import fit
 from recalled import recalled
+from refusals import one_line_error
+from tabled import draw_for_each_branch
 
 from specbench import config
-from specbench.engine import trees
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.session import Session
@@ -267,16 +267,7 @@ def test_samples_from_the_target(small_store, sampling, changes):
 
 
 def test_a_draw_for_each_branch_instead_of_each_node_is_found(small_store, monkeypatch):
-    """The official rule: every branch has draws of its own, and the first that agrees is taken."""
-
-    def each(draft, logits, sampling, rng):
-        if draft.rows is None:
-            return test(draft, logits, sampling, rng)
-        own = trees.draw(logits[draft.rows], sampling, rng)[0]
-        return replace(test(draft, logits, sampling, rng), passed=draft.tokens == own)
-
-    test = trees.tree_test
-    monkeypatch.setattr(trees, "tree_test", each)
+    draw_for_each_branch(monkeypatch)
     assert drawn(small_store, Sampling(1.0), DRAWS)[0] < ALPHA
 
 
@@ -296,61 +287,22 @@ def test_settings_as_shipped():
     assert all(setting.source != "user" for setting in config.load_method("rest").settings.values())
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"longest": 17}, "rest: longest"),
-        ({"shortest": 0}, "rest: shortest"),
-        ({"longest": 3, "shortest": 4}, "4 is more than longest (3)"),
-        ({"hits": 0}, "rest: hits"),
-        ({"nodes": 0}, "rest: nodes"),
-        ({"ngram": 2}, "rest: ngram"),
-        ({"fusion": "tree"}, "rest: fusion"),
-        ({"datastore": ""}, "rest: datastore"),
-        ({"node": 3}, "did you mean 'nodes'"),
-    ],
-)
-def test_bad_settings_are_one_line(changes, words):
-    with pytest.raises(config.UserError) as caught:
-        chosen(**changes)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
-def stub(vocabulary=96, context=256):
-    """A pair without a draft."""
-
-    def session(role, watch):
-        if role == "draft":
-            raise config.UserError("lonely has no draft model")
-        return Session(pair("llama")[0], role, watch)
-
-    return types.SimpleNamespace(
-        session=session,
-        context=context,
-        vocabulary=vocabulary,
-        name="lonely",
-        tokenizer_hash="abc",
-        device=torch.device(DEVICE),
-    )
-
-
 def test_build_needs_a_target_only_and_a_datastore_that_fits(stored):
     prompt, text = lively_prompt("llama", 15, 40)
     store = stored([text])
-    fits = chosen(datastore=str(store.folder))
-    method = rest.build(fits, stub(), None)
+    fits = {"datastore": str(store.folder)}
+    method = build(lonely(), "rest", **fits)
     assert method.lossless and method.reach == 65 and method.inputs() == {"datastore": store.about.contents}
     assert decode(method, prompt, 40)[0] == text
-    for settings_, lonely, words in (
-        (fits, stub(vocabulary=max(text)), f"holds the token {max(text)}, which lonely has no logits for"),
-        (fits, stub(context=65), "nodes 64 makes rounds of up to 65 tokens, but lonely reads 65; choose fewer"),
-        (chosen(datastore=str(store.folder), fusion="draft"), stub(), "lonely has no draft model"),
-        (chosen(), stub(), "no datastore ships for this tokenizer"),
-        (chosen(datastore="nowhere"), stub(), "there is no datastore nowhere; build one"),
+    for changes, facts, words in (
+        (fits, {"vocabulary": max(text)}, f"holds the token {max(text)}, which lonely has no logits for"),
+        (fits, {"context": 65}, "nodes 64 makes rounds of up to 65 tokens, but lonely reads 65; choose fewer"),
+        (fits | {"fusion": "draft"}, {}, "lonely has no draft model"),
+        ({}, {}, "no datastore ships for this tokenizer"),
+        ({"datastore": "nowhere"}, {}, "there is no datastore nowhere; build one"),
     ):
-        with pytest.raises(config.UserError) as caught:
-            rest.build(settings_, lonely, None)
-        assert words in str(caught.value) and "\n" not in str(caught.value)
+        with one_line_error(words):
+            build(lonely(**facts), "rest", **changes)
 
 
 def test_a_drafter_without_models(stored):
@@ -367,7 +319,7 @@ def test_a_drafter_without_models(stored):
 
 def test_the_bundled_pair_says_the_same_in_fewer_rounds(pocket):
     """With the datastore that ships."""
-    method = rest.build(chosen(), pocket, None)
+    method = build(pocket, "rest")
     assert method.inputs() == {"datastore": find_datastore("auto", pocket.tokenizer_hash).about.contents}
     prompt = pocket.tokenizer("Question: Nia has 12 apples and buys 5 more. How many apples has Nia now?\nAnswer:")
     ids = prompt["input_ids"]

@@ -8,53 +8,17 @@ import oracle
 import pytest
 import torch
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
+from tabled import Table, law, p_of_texts, p_with_caches, warped
+from watched import reads_of_tensors
 
 from specbench import config
 from specbench.engine.session import Session
-from specbench.engine.types import Sampling, Scored
+from specbench.engine.types import Sampling
 from specbench.methods import rsd
 from specbench.methods.rsd import Beam, Branching, Settings, TreeSpeculation, build, given_earlier, possible
 
 SHIPPED = config.load_method("rsd").values
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
-
-
-class Table:
-    """A session whose next token hangs on the last one and on how many there are: no model, so thousands are cheap."""
-
-    device = torch.device(DEVICE)
-
-    def __init__(self, vocabulary: int, seed: int) -> None:
-        logits = 1.5 * np.random.default_rng(seed).normal(size=(vocabulary, vocabulary))
-        self.logits = torch.tensor(logits, device=DEVICE)
-
-    def row(self, token: int, length: int) -> torch.Tensor:
-        """Logits [V] behind a text of so many tokens that ends with this one."""
-        return self.logits[token].roll(length)
-
-    def scored(self, tokens, lengths) -> Scored:
-        at = torch.arange(self.logits.shape[1], device=DEVICE) - torch.tensor(lengths, device=DEVICE)[:, None]
-        return Scored(self.logits[torch.as_tensor(tokens, device=DEVICE)].gather(1, at % self.logits.shape[1]))
-
-    def restart(self, prompt) -> Scored:
-        self.truncate(0)
-        return self.forward(prompt)
-
-    catch_up = restart
-
-    def truncate(self, length) -> None:
-        self.length, self.depths = length, []
-
-    def forward(self, tokens, keep=0, parents=None) -> Scored:
-        if parents is None:
-            self.length += len(tokens)
-            return self.scored(tokens, range(self.length - len(tokens) + 1, self.length + 1))
-        for parent in parents:
-            self.depths.append(self.depths[parent] + 1 if parent >= 0 else 1)
-        return self.scored(tokens, [self.length + depth for depth in self.depths[-len(tokens) :]])
-
-    def keep(self, start, path) -> None:
-        self.length, self.depths = start + len(path), []
 
 
 def test_the_table_says_the_same_by_any_tree():
@@ -63,34 +27,6 @@ def test_the_table_says_the_same_by_any_tree():
     found = session.forward([2, 4, 0], parents=[-1, -1, 0]).logits
     for row, (token, length) in zip(found, ((2, 3), (4, 3), (0, 4)), strict=True):
         assert row.tolist() == session.row(token, length).tolist()
-
-
-def law(session: Table, prompt: list[int], count: int, sampling: Sampling) -> np.ndarray:
-    """Probabilities [V, …, V] of texts of `count` tokens."""
-    v = session.logits.shape[1]
-    found = np.ones((v,) * count)
-    for text in itertools.product(range(v), repeat=count):
-        for i, token in enumerate(text):
-            row = session.row(text[i - 1] if i else prompt[-1], len(prompt) + i)
-            found[text] *= float(warped(row, sampling)[token])
-    return found
-
-
-def warped(row: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    return oracle.warp(row.cpu(), sampling.temperature, sampling.top_k, sampling.top_p)
-
-
-def texts(method, sampling: Sampling, count: int, draws: int, vocabulary: int, seed: int = 0) -> np.ndarray:
-    """How often each text of `count` tokens [V, …, V] follows the prompt 1 2."""
-    counts, rng = np.zeros((vocabulary,) * count), torch.Generator(DEVICE).manual_seed(seed)
-    for _ in range(draws):
-        tokens: list[int] = []
-        for one in method.rounds([1, 2], sampling, rng):
-            tokens += one.tokens
-            if len(tokens) >= count:
-                break
-        counts[tuple(tokens[:count])] += 1
-    return counts
 
 
 def tree_method(drafter, target, gamma: int) -> TreeSpeculation:
@@ -103,14 +39,10 @@ DRAFTERS = {
     "constant": lambda session: Branching(session, (2, 2)),
     "more than there are": lambda session: Branching(session, (9, 1)),
 }
-V = 4
 
 
 def sampled(name: str, sampling: Sampling, draws: int = 700) -> float:
-    """p-value of texts of four tokens, of which the last three come from rounds, against the target's law."""
-    target, draft = Table(V, 1), Table(V, 2)
-    counts = texts(tree_method(DRAFTERS[name](draft), target, 3), sampling, 4, draws, V)
-    return oracle.chi_square(counts, law(target, [1, 2], 4, sampling))
+    return p_of_texts(lambda target, draft: tree_method(DRAFTERS[name](draft), target, 3), sampling, draws)
 
 
 @pytest.mark.parametrize("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), ids=str)
@@ -134,16 +66,7 @@ def test_wrong_rules_are_found(monkeypatch):
 
 
 def test_samples_from_a_target_with_a_cache():
-    """The same by models, whose trees need masks and positions."""
-    target, draft = (oracle.tiny("llama", seed=seed, vocab=V).to(DEVICE) for seed in (1, 2))
-    prompt, sampling = [1, 2], Sampling(0.8)
-    method = tree_method(Beam(Session(draft, "draft"), 3), Session(target, "target"), 2)
-    counts = texts(method, sampling, 3, 150, V)
-    expected = np.zeros((V,) * 3)
-    for first in range(V):
-        start = float(warped(oracle.next_logits(target.cpu(), prompt), sampling)[first])
-        expected[first] = start * oracle.two_token_distribution(target.cpu(), [*prompt, first], sampling.temperature)
-    assert oracle.chi_square(counts, expected) > ALPHA
+    assert p_with_caches(lambda target, draft: tree_method(Beam(draft, 3), target, 2)) > ALPHA
 
 
 # Greedy
@@ -293,50 +216,17 @@ def test_the_draft_models_cache_keeps_the_text_alone():
 @pytest.mark.parametrize(("name", "looks"), [("beam", 3), ("constant", 1)])
 def test_how_often_the_host_waits_for_a_draft(monkeypatch, name, looks):
     without_looking(monkeypatch)
-    session, events = Session(pair("llama")[1], "draft"), []
-    drafter = DRAFTERS[name](session)
+    drafter = DRAFTERS[name](Session(pair("llama")[1], "draft"))
     drafter.begin([1, 2, 3])
-    for method in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
-        real = getattr(torch.Tensor, method)
-        monkeypatch.setattr(
-            torch.Tensor, method, lambda self, *a, _m=method, _r=real, **k: events.append(_m) or _r(self, *a, **k)
-        )
+    reads = reads_of_tensors(monkeypatch)
     drafter.propose([1, 2, 3, 4], 3, Sampling(1.0), torch.Generator(DEVICE))
-    assert events == ["tolist"] * looks
-
-
-def test_a_seed_gives_the_same_text_and_the_global_generator_is_left_alone():
-    target, draft = pair("qwen3")
-    before = torch.random.get_rng_state()
-    for make in DRAFTERS.values():
-        method = tree_method(make(Session(draft, "draft")), Session(target, "target"), 3)
-        first, again, other = (decode(method, [1, 2, 3], 25, Sampling(1.0), seed)[0] for seed in (1, 1, 2))
-        assert first == again != other
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"gamma": 0}, "rsd: gamma"),
-        ({"search": "wide"}, "rsd: search"),
-        ({"width": 0}, "rsd: width"),
-        ({"branching": [2, 0]}, "rsd: branching"),
-        ({"length": "fixed"}, "length"),
-    ],
-)
-def test_bad_settings_are_one_line(changes, words):
-    with pytest.raises(config.UserError) as caught:
-        config.validated(Settings, {**SHIPPED, **changes}, "rsd")
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert reads == ["tolist"] * looks
 
 
 def test_trees_that_do_not_fit_are_refused():
     small = types.SimpleNamespace(context=17, name="small")
     with pytest.raises(config.UserError, match="tree has up to 16 tokens, but small reads 17 with the text; choose"):
         build(Settings(**SHIPPED), small, None)
-    with pytest.raises(config.UserError, match="branching names 2 levels, but gamma is 1; change one"):
-        build(Settings(**{**SHIPPED, "search": "constant", "gamma": 1}), small, None)
 
 
 def test_the_variant_changes_the_search_alone():

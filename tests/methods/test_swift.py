@@ -5,26 +5,29 @@ import copy
 import functools
 import itertools
 import json
-from contextlib import nullcontext
 
 import numpy as np
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode
+from builders_engine import build
+from forms import alone_steps, lists, played
+from gates import DEVICE, GREEDY, decode, lively
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from law import fit
+from refusals import one_line_error
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
+from watched import Told
 
 from specbench import config
-from specbench.config import UserError
 from specbench.engine.models.layer_skip import decoder_layers, without
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session, Unwatched
 from specbench.engine.types import Sampling, Scored
 from specbench.methods import swift as swift_module
-from specbench.methods.swift import SelfDrafter, Settings, Swift, branches, build, skipped_sublayers
+from specbench.methods.swift import SelfDrafter, Settings, Swift, branches, skipped_sublayers
 from specbench.methods.swift_search import CANDIDATES, LENGTHS, NOISE, Search, posterior, suggest
 from specbench.methods.vanilla import Vanilla
 
@@ -83,17 +86,6 @@ def swift(target, watch=None, **changes) -> Swift:
     return Swift(session, SelfDrafter(session, watch or Unwatched(), picked), picked)
 
 
-@functools.cache
-def lively(architecture, length, count=COUNT):
-    """A prompt whose greedy text holds many distinct tokens, and that text."""
-    vanilla = Vanilla(Session(model(architecture), "target"))
-    for prompt in oracle.prompts(20, length=length, seed=length):
-        text, _ = decode(vanilla, prompt, count)
-        if len(set(text)) >= 12:
-            return prompt, text
-    raise AssertionError(f"no prompt of {length} tokens makes {architecture} say 12 different things")
-
-
 # The view.
 
 
@@ -118,34 +110,12 @@ def test_norms_behind_the_residual_sum_stay():
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("forward"), st.lists(st.integers(0, 95), min_size=1, max_size=12)),
-        st.tuples(st.just("truncate"), st.floats(0, 1)),
-        st.tuples(st.just("tree"), st.tuples(st.integers(0, 95), st.integers(0, 95), st.integers(0, 95))),
-    ),
-    min_size=2,
-    max_size=8,
-)
-
-
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
 @settings(max_examples=15, deadline=None, derandomize=True)
-@given(skip=st.sampled_from(SETS[1:]), steps=steps, last=st.lists(st.integers(0, 95), min_size=1, max_size=5))
-def test_any_history_of_a_view_equals_a_fresh_prefill(architecture, skip, steps, last):
+@given(skip=st.sampled_from(SETS[1:]), history=alone_steps, last=lists)
+def test_any_history_of_a_view_equals_a_fresh_prefill(architecture, skip, history, last):
     session = Session(without(model(architecture), *skip), "draft")
-    mirror: list[int] = []
-    for kind, value in steps:
-        if kind == "forward":
-            session.forward(value)
-            mirror += value
-        elif kind == "truncate":
-            session.truncate(int(value * len(mirror)))
-            del mirror[int(value * len(mirror)) :]
-        else:
-            session.forward(value, parents=[-1, -1, 1])
-            session.keep(len(mirror), [1, 2])
-            mirror += value[1:]
+    _, mirror = played(session, history)
     assert session.tokens == mirror
     found = session.forward(last).logits
     fresh = Session(silenced(model(architecture), *skip), "draft").forward(mirror + last).logits[len(mirror) :]
@@ -323,7 +293,7 @@ def test_one_number_a_step_comes_to_the_host():
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
 def test_greedy_texts_are_vanillas_while_the_skipped_sublayers_change(monkeypatch, architecture, length):
     """With the scores as they are, and with scores that let every try take over, in trees of several levels."""
-    prompt, text = lively(architecture, length)
+    prompt, text = lively(model(architecture), length, COUNT)
     assert decode(swift(model(architecture)), prompt, COUNT)[0] == text
     better = itertools.count(1)
     score = swift_module.agreement
@@ -339,7 +309,7 @@ def test_greedy_texts_are_vanillas_while_the_skipped_sublayers_change(monkeypatc
 
 def test_what_is_drafted_is_what_the_view_says():
     """Each level, recomputed without a cache by the reference of the sublayers in use."""
-    prompt, _ = lively("gemma2", 15)
+    prompt, _ = lively(model("gemma2"), 15, COUNT)
     method = swift(model("gemma2"), stop_threshold=0, gamma=3, max_opt_iter=0)
     reference = silenced(model("gemma2"), (1,), (1,)).cpu()
     known = list(prompt)
@@ -363,26 +333,13 @@ def test_what_is_drafted_is_what_the_view_says():
 def test_sampled_texts_follow_the_target(sampling):
     target = oracle.tiny("llama", vocab=8, num_hidden_layers=3).to(DEVICE)
     method = swift(target, stop_threshold=0, gamma=2, branches_sampled=[1, 2, 2, 3], max_opt_iter=0)
-    counts, rng = np.zeros((8, 8)), torch.Generator(DEVICE).manual_seed(0)
-    accepted = set()
-    for _ in range(1500):
-        tokens: list[int] = []
-        for one in method.rounds([1, 5, 2], sampling, rng):
-            tokens += one.tokens
-            if len(tokens) >= 2:
-                break
-        accepted.add(one.verdict.path)
-        counts[tokens[0], tokens[1]] += 1
-    exact = oracle.two_token_distribution(
-        copy.deepcopy(target).cpu(), [1, 5, 2], sampling.temperature, sampling.top_k, sampling.top_p
-    )
-    assert oracle.chi_square(counts, exact) > 1e-4
-    assert len(accepted) >= 3
+    assert fit(method, target, [1, 5, 2], 2, sampling, 1500).p > 1e-4
+    assert len({one.verdict.path for one in decode(method, [1, 5, 2], 200, sampling)[1][1:]}) >= 3
 
 
 def test_the_search_draws_nothing_from_the_texts_generator():
     """A sampled text is the same whether or not another text's rounds were searched before: the seed alone decides."""
-    prompt, _ = lively("qwen2", 3)
+    prompt, _ = lively(model("qwen2"), 3, COUNT)
     one, other = swift(model("qwen2")), swift(model("qwen2"))
     texts = [decode(m, prompt, 30, Sampling(1.0), seed=3)[0] for m in (one, other)]
     assert texts[0] == texts[1] and one.state() == other.state() != []
@@ -394,7 +351,7 @@ def test_the_search_draws_nothing_from_the_texts_generator():
 def test_a_pairs_draft_is_ignored(pocket):
     alone = Pair("alone", {"target": pocket.models["target"]}, pocket.tokenizer)
     prompt = pocket.tokenizer("Tom has 3 apples and buys 4 more.")["input_ids"]
-    texts = [decode(build(chosen(context_window=5), pair, Unwatched()), prompt, 16) for pair in (pocket, alone)]
+    texts = [decode(build(pair, "swift", context_window=5), prompt, 16) for pair in (pocket, alone)]
     assert texts[0] == texts[1]
     assert texts[0][0] == decode(Vanilla(pocket.session("target")), prompt, 16)[0]
 
@@ -410,7 +367,7 @@ def agreeing(target, attention, mlp, prompt, text, window):
 
 
 def test_a_try_is_scored_on_the_first_tokens_of_the_text_and_kept_if_better():
-    target, (prompt, text) = model("llama"), lively("llama", 15)
+    target, (prompt, text) = model("llama"), lively(model("llama"), 15, COUNT)
     method = swift(target, bayes_interval=0)
     decode(method, prompt, COUNT)
     names = {(a, b): None for a, b in itertools.combinations(range(4), 2)}
@@ -430,18 +387,10 @@ def test_a_try_is_scored_on_the_first_tokens_of_the_text_and_kept_if_better():
 def test_when_a_set_is_tried():
     """Once more than window + 1 tokens are there, every `opt_interval` rounds; the forwards are the draft's."""
 
-    class Watch:
-        def __init__(self):
-            self.seen = []
-
-        def forward(self, *what):
-            self.seen.append(what)
-            return nullcontext()
-
-    prompt, _ = lively("opt", 15)
+    prompt, _ = lively(model("opt"), 15, COUNT)
     met = set()
     for interval, window in itertools.product((1, 3), (6, 7, 8, 9)):
-        watch = Watch()
+        watch = Told()
         one_by_one = {"branches": [1, 1, 1, 1], "gamma": 1}
         method = swift(model("opt"), watch, opt_interval=interval, context_window=window, **one_by_one)
         tokens, expected, tries = 0, 0, []
@@ -454,8 +403,8 @@ def test_when_a_set_is_tried():
             assert tries[-1] == expected
         assert expected >= 4
         # A try reads the prompt and as many tokens as the window has, the first of the text; it is scored behind them.
-        assert watch.seen.count(("draft", 14 + window, 0)) == expected
-        assert {role for role, *_ in watch.seen} == {"target", "draft"}
+        assert watch.forwards.count(("draft", 14 + window, 0)) == expected
+        assert {role for role, *_ in watch.forwards} == {"target", "draft"}
     assert {1, 2} <= met
 
 
@@ -573,28 +522,24 @@ def test_a_resumed_method_goes_on_as_if_nothing_had_happened():
 # What cannot be done.
 
 
-def pair_of(target):
-    return Pair("some pair", {"target": target}, None)
-
-
 def test_what_swift_cannot_do_is_one_clear_line():
-    with pytest.raises(UserError, match="keeps the first and the last layer, and some pair has 2; choose"):
-        build(chosen(), pair_of(oracle.tiny("llama")), Unwatched())
-    with pytest.raises(UserError, match=r"skip_ratio 0.45 skips none of the 2 sublayers .* set it to 0.5 or more"):
-        build(chosen(), pair_of(oracle.tiny("llama", num_hidden_layers=3)), Unwatched())
-    build(chosen(skip_ratio=0.5), pair_of(oracle.tiny("llama", num_hidden_layers=3)), Unwatched())
-    parallel = AutoConfig.for_model(  # attention and MLP side by side, behind one norm
-        "phi", vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4
+    def built(target, **changes):
+        return build(Pair("some pair", {"target": target}, None), "swift", **changes)
+
+    three = oracle.tiny("llama", num_hidden_layers=3)
+    sizes = {"vocab_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 32}
+    parallel, other = (  # attention and MLP side by side, behind one norm; and no list of layers at all
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)) for kind in ("phi", "gpt2")
     )
-    with pytest.raises(UserError, match=r"PhiForCausalLM: its layers \(PhiDecoderLayer\) have an unknown form; choose"):
-        build(chosen(), pair_of(AutoModelForCausalLM.from_config(parallel)), Unwatched())
-    other = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model("gpt2", vocab_size=96, n_embd=32, n_layer=4, n_head=4)
-    )
-    with pytest.raises(UserError, match="no list of decoder layers"):
-        build(chosen(), pair_of(other), Unwatched())
-    with pytest.raises(UserError, match="swift: branches"):
-        chosen(branches=[1, 2])
+    for target, words in (
+        (oracle.tiny("llama"), "keeps the first and the last layer, and some pair has 2; choose"),
+        (three, "skip_ratio 0.45 skips none of the 2 sublayers .* set it to 0.5 or more"),
+        (parallel, r"PhiForCausalLM: its layers \(PhiDecoderLayer\) have an unknown form; choose"),
+        (other, "no list of decoder layers"),
+    ):
+        with one_line_error(match=words):
+            built(target)
+    built(three, skip_ratio=0.5)
 
 
 def test_first_and_last_layer_are_never_skipped():

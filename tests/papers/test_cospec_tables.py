@@ -1,14 +1,13 @@
 """The CoSpec paper's tables beside ours, of made runs and of made files of figures that come from no run."""
 
 import csv
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pytest
-from synthetic import rounds, sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
 from specbench.config import SamplingSpec, load_pair
@@ -45,8 +44,7 @@ def file(name: str) -> str:
     return f"pocket-work/heads/ablations/{ABLATIONS[name]}.safetensors"
 
 
-@dataclass
-class Made:
+class Made(NamedTuple):
     """A method of a made run: seconds for 4 tokens where vanilla takes 1, right answers of 10, settings."""
 
     seconds: float
@@ -56,17 +54,13 @@ class Made:
 
 def run(folder: Path, methods: dict[str, Made], tasks: list[str] = TWO, pair: str = "pocket", **plan: Any) -> StoredRun:
     """Ten documents a task, without prefill; vanilla first, in 1 s each."""
-    samples, all_rounds, score_rows, settings = [], [], [], {}
-    for name, one in {"vanilla": Made(1.0), **methods}.items():
-        settings[name] = config.load_method(name.partition("[")[0]).values | (one.changes or {})
-        for task in tasks:
-            for doc in range(10):
-                samples.append(sample(name, doc, one.seconds, task=task, prefill=0.0))
-                all_rounds += rounds(samples[-1], *([(0, 0)] * 4 if name == "vanilla" else [(3, 1)] * 2))
-            score_rows += scores(name, [1] * one.right + [0] * (10 - one.right), task=task)
+    settings = {name: config.load_method(name.partition("[")[0]).values for name in ("vanilla", *methods)}
+    settings |= {name: settings[name] | (one.changes or {}) for name, one in methods.items()}
+    found = {"vanilla": Timed(1.0, SINGLE)} | {n: Timed(one.seconds, CHAIN, one.right) for n, one in methods.items()}
     spec = load_pair(pair).model_dump(mode="json")
     plan = {"baseline": "vanilla", **plan}
-    return StoredRun(write_run(folder, samples, all_rounds, score_rows, settings=settings, pair=spec, **plan))
+    prefill = {"prefill": 0.0}
+    return timed_run(folder, found, tasks=tasks, documents=10, of_samples=prefill, settings=settings, pair=spec, **plan)
 
 
 @cache

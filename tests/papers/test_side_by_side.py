@@ -6,15 +6,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from synthetic import rounds, sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
 from specbench.config import SamplingSpec, UserError
-from specbench.papers import published, reproduce
-from specbench.papers.checks import checks
+from specbench.papers import checks, published, reproduce
 from specbench.papers.ours import MISSING, Ours
+from specbench.papers.reproduce import verdicts
 from specbench.papers.side_by_side import side_by_side
-from specbench.results.stored import StoredRun
 
 POCKET = [f"pocket_{family}" for family in ("gsm8k", "math500", "humaneval", "cnndm", "ifeval", "ruler")]
 DRAWN = {"temperature": 1.0, "top_k": 50}
@@ -35,7 +34,7 @@ PAPER = {
     "tables": {1: {"title": "one"}},
     "claims": [
         {"table": 1, "text": "adaptive is faster", "metric": "speedup_decode", "higher": "csd", "lower": "sps"},
-        {"table": 1, "text": "adaptive errs", "metric": "accuracy", "higher": "sps", "lower": "csd"},
+        {"table": 1, "text": "adaptive errs", "metric": "accuracy", "higher": "sps", "lower": "csd", "loss": True},
     ],
 }
 HEADER = "paper,table,pair,task,temperature,method,setting,metric,value,unit"
@@ -61,28 +60,26 @@ def paper(tmp_path, monkeypatch):
     (folder / "paper.yaml").write_text(yaml.safe_dump(PAPER))
     (folder / "paper-table1.csv").write_text(HEADER + TABLE)
     monkeypatch.setattr(published, "FOLDER", folder)
+    monkeypatch.setattr(checks, "FEWEST_DOCUMENTS", 1)
     (found,) = published.papers()
     return found
 
 
 def make_run(folder: Path, tasks=POCKET, fixed=0.5, adaptive=0.25, only=("vanilla", "sps", "csd"), right=None, **plan):
     """Ten documents a task, 4 tokens each: vanilla 1 s; the others as many seconds, or so many by task."""
-    samples, all_rounds, score_rows = [], [], []
     seconds = {"vanilla": 1.0, "sps": fixed, "csd": adaptive}
-    for task in tasks:
-        for name in only:
-            long = seconds[name]
-            for doc in range(10):
-                row = sample(name, doc, long[task] if isinstance(long, dict) else long, task=task)
-                samples.append(row)
-                all_rounds += rounds(row, *([(0, 0)] * 4 if name == "vanilla" else [(3, 1)] * 2))
-            solved = (right or {}).get((task, name), 10)
-            score_rows += scores(name, [1] * solved + [0] * (10 - solved), task=task)
+    methods = {}
+    for name in only:
+        long, solved = seconds[name], {task: (right or {}).get((task, name), 10) for task in tasks}
+        methods[name] = Timed(
+            (lambda task, doc, long=long: long[task]) if isinstance(long, dict) else long,
+            SINGLE if name == "vanilla" else CHAIN,
+            {task: [1] * count + [0] * (10 - count) for task, count in solved.items()},
+        )
     settings = {"sps": config.load_method("sps").values | {"gamma": 4}, "csd": config.load_method("csd-pocket").values}
-    pair = config.load_pair("pocket").model_dump(mode="json")
-    plan = {"baseline": "vanilla", **DRAWN} | plan
     settings = {name: settings.get(name, {}) for name in only}
-    return StoredRun(write_run(folder, samples, all_rounds, score_rows, settings=settings, pair=pair, **plan))
+    plan = {"baseline": "vanilla", "pair": config.load_pair("pocket").model_dump(mode="json"), **DRAWN} | plan
+    return timed_run(folder, methods, tasks=tasks, documents=10, settings=settings, **plan)
 
 
 def text(ours: Ours, paper, **wanted) -> str:
@@ -124,28 +121,29 @@ def test_a_part_of_a_mixture_is_no_measurement_of_it(paper, tmp_path, drawn):
 
 
 def test_claims_about_a_mixture_are_about_its_average(paper, tmp_path):
-    """Adaptive is slower on one task and faster on five; on average 4 / 2 and 1 / 2 of the other's speed."""
+    """Adaptive is slower on one task and faster on five, of which one stands alone: it is no part of the average."""
     slow = dict.fromkeys(POCKET, 0.25) | {"pocket_ruler": 1.0}
     ours = Ours([make_run(tmp_path / "run", adaptive=slow)])
-    found = {one.claim: one for one in checks([paper], ours)}["adaptive is faster"]
+    found = {one.claim: one for one in verdicts([paper], ours)}["adaptive is faster"]
     assert found.verdict == "holds"
-    assert "Mix (the average of 6 tasks) 1.75 × [1.75, 1.75]" in found.detail  # (5 × 2 + 0.5) / 6
+    assert "Mix (the average of 5 tasks) 1.70 × [1.70, 1.70]" in found.detail  # (4 × 2 + 0.5) / 5
+    assert found.data_sets == 6
     assert "pocket_gsm8k 2.00 ×" in found.detail and "pocket_ruler" not in found.detail
 
 
 def test_accuracy_of_a_mixture_weighs_its_tasks_alike(paper, tmp_path):
-    """Adaptive loses 8 of 10 documents of one task: 80 points there, 80 / 6 on average."""
+    """Adaptive loses 8 of 10 documents of one task: 80 points there, 80 / 5 on average without what stands alone."""
     ours = Ours([make_run(tmp_path / "run", right={("pocket_math500", "csd"): 2})])
-    detail = {one.claim: one for one in checks([paper], ours)}["adaptive errs"].detail
-    assert "holds: Mix (the average of 6 tasks) +13.3 points (p 0.008)" in detail  # 2 / 2^8
-    small = make_run(tmp_path / "small", POCKET[:1], only=("vanilla", "sps", "csd"), right={(POCKET[0], "csd"): 0})
+    detail = {one.claim: one for one in verdicts([paper], ours)}["adaptive errs"].detail
+    assert "holds: Mix (the average of 5 tasks) +16.0 points (p 0.008)" in detail  # 2 / 2^8
+    small = make_run(tmp_path / "small", POCKET[1:2], only=("vanilla", "sps", "csd"), right={(POCKET[1], "csd"): 0})
     for name in ("samples", "rounds", "scores"):  # a task of five documents, all of them lost
         path = small.folder / f"{name}.parquet"
         frame = pd.read_parquet(path)
         frame[~(frame.doc_id >= 5)].to_parquet(path)
-    rest = make_run(tmp_path / "rest", POCKET[1:])
-    detail = {one.claim: one for one in checks([paper], Ours([small, rest]))}["adaptive errs"].detail
-    assert "Mix (the average of 6 tasks) +16.7 points" in detail  # 1 / 6, where 5 / 55 of the documents are lost
+    rest = make_run(tmp_path / "rest", [POCKET[0], *POCKET[2:]])
+    detail = {one.claim: one for one in verdicts([paper], Ours([small, rest]))}["adaptive errs"].detail
+    assert "Mix (the average of 5 tasks) +20.0 points" in detail  # 1 / 5, where 5 / 45 of the documents are lost
 
 
 # Sampling, and settings of a pair's own
@@ -172,18 +170,17 @@ def test_a_pair_of_ours_has_settings_of_its_own(paper):
 UNKNOWN = {"method": "csd", "by_pair": {"pocket": {"method": "csd-not-yet"}}}
 
 
+def named(found):
+    return {sampling: [spec.name for spec in specs] for sampling, specs in found.items()}
+
+
 def test_what_is_needed_goes_by_sampling_and_pair(paper):
     drawn, greedy = SamplingSpec(**DRAWN), SamplingSpec()
     pocket = config.load_pair("pocket")
     found = reproduce.needed([paper], pocket, "pocket", set(POCKET[1:]))  # some tasks of the mixture
-    assert {sampling: [spec.name for spec in specs] for sampling, specs in found.items()} == {
-        drawn: ["sps[gamma=4]", "csd-pocket"]
-    }
+    assert named(found) == {drawn: ["sps[gamma=4]", "csd-pocket"]}
     found = reproduce.needed([paper], config.load_pair("qwen3-32b-4b"), "qwen3-32b-4b", {"gsm8k"})
-    assert {sampling: [spec.name for spec in specs] for sampling, specs in found.items()} == {
-        drawn: ["sps[gamma=4]", "csd[gamma=9]"],
-        greedy: ["sps[gamma=4]"],
-    }
+    assert named(found) == {drawn: ["sps[gamma=4]", "csd[gamma=9]"], greedy: ["sps[gamma=4]"]}
 
 
 # Gains
@@ -201,10 +198,9 @@ def test_a_gain_of_methods_that_ran_apart_has_no_interval(paper, tmp_path):
     """Each against its own baseline; the second run is ten times slower throughout."""
     fixed = make_run(tmp_path / "fixed", POCKET[:1], only=("vanilla", "sps"))
     other = make_run(tmp_path / "other", POCKET[:1], adaptive=0.4, only=("vanilla", "csd"))
-    for run in (other,):
-        path = run.folder / "samples.parquet"
-        frame = pd.read_parquet(path)
-        frame.assign(decode_seconds=10 * frame.decode_seconds).to_parquet(path)
+    path = other.folder / "samples.parquet"
+    frame = pd.read_parquet(path)
+    frame.assign(decode_seconds=10 * frame.decode_seconds).to_parquet(path)
     assert text(Ours([fixed, other]), paper, task="Sums", metric="gain") == "25.0"
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from matplotlib.text import Text
-from synthetic import rounds, sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Rows, rounds, sample, scores, write_run
 
 from specbench.config import UserError
 from specbench.report.plots import data as plot_data
@@ -21,43 +21,38 @@ GAMMAS = {SPS2: {"gamma": 2}, SPS4: {"gamma": 4}}
 MODEL = {"model": "bundled:target"}
 
 
-def rows_of(task):
-    """Two documents; a target forward takes 0.1 s, a draft forward 0.02 s; every sample decodes 4 tokens."""
-    samples, all_rounds = [], []
-    for doc in range(2):
-        timed = [sample(m, doc, s, task=task, prompt_tokens=5) for m, s in (("plain", 1.0), (SPS2, 0.5), (SPS4, 0.4))]
-        timed.append(sample("fly", doc, 0.5 + 0.5 * doc, task=task, prompt_tokens=5))
-        samples += timed
-        all_rounds += rounds(timed[0], *[(0, 0)] * 4)
-        foretold = rounds(timed[1], (2, 2), (2, 0), seconds=(0.1, 0.04))
-        foretold[1] |= {"decisions": [1, 1], "predictions": [0.85, 0.95]}
-        foretold[2] |= {"decisions": [0, 3], "predictions": [0.25, math.nan]}
-        all_rounds += foretold
-        all_rounds += rounds(timed[2], (4, 3), seconds=(0.1, 0.08))
-        all_rounds += rounds(timed[3], (3, 1), (3, 1), seconds=(0.1, 0.06))
-    return samples, all_rounds
+def made(*tasks):
+    """Two documents a task; a target forward takes 0.1 s, a draft forward 0.02 s; every sample decodes 4 tokens.
+
+    sps[gamma=2] is twice as fast, sps[gamma=4] 2.5 times, and fly 4/3 times; in task `two` fly takes 1 s as plain does.
+    """
+    found = Rows()
+    for task in tasks:
+        told = {"task": task, "prompt_tokens": 5}
+        for doc in range(2):
+            found.add("plain", doc, 1.0, SINGLE, **told)
+            _, one, other = found.add(SPS2, doc, 0.5, [(2, 2), (2, 0)], (0.1, 0.04), **told)
+            one |= {"decisions": [1, 1], "predictions": [0.85, 0.95]}
+            other |= {"decisions": [0, 3], "predictions": [0.25, math.nan]}
+            found.add(SPS4, doc, 0.4, [(4, 3)], (0.1, 0.08), **told)
+            found.add("fly", doc, 1.0 if task == "two" else 0.5 + 0.5 * doc, CHAIN, (0.1, 0.06), **told)
+    return found
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Task `one`: sps[gamma=2] twice as fast, sps[gamma=4] 2.5 times and half wrong, fly 4/3 times and half wrong."""
-    samples, all_rounds = rows_of("one")
-    score_rows = scores("plain", (1, 1)) + scores(SPS2, (1, 1)) + scores(SPS4, (1, 0)) + scores("fly", (0, 1))
-    return write_run(tmp_path_factory.mktemp("runs") / "a", samples, all_rounds, score_rows, settings=GAMMAS)
+    """Task `one`: sps[gamma=4] and fly are half wrong."""
+    found = made("one")
+    found.scores += scores(SPS4, (1, 0)) + scores("fly", (0, 1))
+    return found.run(tmp_path_factory.mktemp("runs") / "a", settings=GAMMAS).folder
 
 
 @pytest.fixture(scope="module")
 def two_tasks(tmp_path_factory):
-    """As `run`; in task `two` fly takes 1 s as plain does, and is right."""
-    samples, all_rounds, score_rows = [], [], []
-    for task in ("one", "two"):
-        found = rows_of(task)
-        samples += [s | ({"decode_seconds": 1.0} if task == "two" and s["method"] == "fly" else {}) for s in found[0]]
-        all_rounds += found[1]
-        for method in ("plain", SPS2, SPS4):
-            score_rows += scores(method, (1, 1), task=task)
-        score_rows += scores("fly", (0, 1) if task == "one" else (1, 1), task=task)
-    return write_run(tmp_path_factory.mktemp("runs") / "b", samples, all_rounds, score_rows, settings=GAMMAS)
+    """In task `one` fly is half wrong."""
+    found = made("one", "two")
+    found.scores += scores("fly", (0, 1))
+    return found.run(tmp_path_factory.mktemp("runs") / "b", settings=GAMMAS).folder
 
 
 def drawn(kind, *folders, allowed=()):
@@ -102,12 +97,11 @@ def test_speed_accuracy_average(two_tasks):
 
 def test_pareto_keeps_equals_and_drops_the_beaten(tmp_path):
     """Equal points are both on the front; one that is only as fast, or only as accurate, is not."""
-    samples, all_rounds, score_rows = [], [], []
+    found = Rows()
     for method, seconds, right in (("plain", 1, 1), ("a", 0.5, 1), ("b", 0.5, 1), ("c", 0.5, 0), ("d", 0.8, 1)):
-        samples.append(sample(method, 0, seconds))
-        all_rounds += rounds(samples[-1], (0, 0))
-        score_rows += scores(method, (right,))
-    (ax,) = drawn("speed-accuracy", write_run(tmp_path / "run", samples, all_rounds, score_rows)).axes
+        found.add(method, 0, seconds, [(0, 0)])
+        found.scores += scores(method, (right,))
+    (ax,) = drawn("speed-accuracy", found.run(tmp_path / "run").folder).axes
     assert line_of(ax, "Pareto front")[1:-1] == pytest.approx(np.array([[2, 100], [2, 100]]))
 
 
@@ -127,13 +121,12 @@ def test_discard_verification(run):
 
 def curved_run(folder, points, **settings):
     """Methods that draft 40 tokens in 10 rounds at given (discarded, forwards); `settings` of those that have some."""
-    samples, all_rounds = [sample("plain", 0)], []
+    found = Rows()
+    found.add("plain", 0, 1.0, [(0, 0)])
     for name, (discarded, forwards) in points.items():
-        samples.append(sample(name, 0))
-        (_, row) = rounds(samples[-1], (60, 60 - discarded))
-        all_rounds.append(row | {"committed": 100, "target_forwards": forwards})
-    score_rows = [row for one in samples for row in scores(one["method"], (1,))]
-    return write_run(folder, samples, all_rounds + rounds(samples[0], (0, 0)), score_rows, **settings)
+        _, row = found.add(name, 0, 1.0, [(60, 60 - discarded)])
+        row |= {"committed": 100, "target_forwards": forwards}
+    return found.run(folder, **settings).folder
 
 
 def test_curves_follow_the_setting(tmp_path):
@@ -198,16 +191,14 @@ def test_reliability(run):
 
 def test_reliability_by_task_and_pooled(tmp_path):
     """Task `one`: 3 of 4 accepted at 0.5, all in one of two documents; task `two`: none of 2, at 0.75."""
-    samples, all_rounds, score_rows = [], [], []
+    found = Rows()
     for task, documents in (("one", ([1, 1, 1], [0])), ("two", ([0], [0]))):
         for doc, decisions in enumerate(documents):
-            samples += [sample("plain", doc, task=task), sample("s", doc, task=task)]
-            all_rounds += rounds(samples[-2], (0, 0))
-            for number, decision in enumerate(decisions, 1):
-                row = rounds(samples[-1], (1, decision))[1] | {"round": number}
-                all_rounds.append(row | {"decisions": [decision], "predictions": [0.5 if task == "one" else 0.75]})
-        score_rows += [row for name in ("plain", "s") for row in scores(name, (1, 1), task=task)]
-    axes = drawn("reliability", write_run(tmp_path / "run", samples, all_rounds, score_rows)).axes
+            found.add("plain", doc, 1.0, [(0, 0)], task=task)
+            _, *own = found.add("s", doc, 1.0, [(1, one) for one in decisions], task=task)
+            for row, decision in zip(own, decisions, strict=True):
+                row |= {"decisions": [decision], "predictions": [0.5 if task == "one" else 0.75]}
+    axes = drawn("reliability", found.run(tmp_path / "run").folder).axes
     assert [ax.get_title() for ax in axes] == ["one\nECE 0.250", "two\nECE 0.750", "pooled\nECE 0.417"]
     points, (up,) = bars_of(axes[0], "s")
     assert points == pytest.approx(np.array([[0.5, 0.75]]))
@@ -320,13 +311,12 @@ def test_sweep_interval(run, tmp_path):
 
 def settings_run(folder, settings, seconds=(0.5,), **plan):
     """Methods of given settings, all alike in speed, and the baseline."""
-    samples = [sample("plain", doc) for doc in range(len(seconds))]
-    samples += [sample(name, doc, one) for name in settings for doc, one in enumerate(seconds)]
-    all_rounds = [row for one in samples for row in rounds(one, (0, 0) if one["method"] == "plain" else (1, 1))]
-    for row in all_rounds:
-        row["committed"] = 2
-    score_rows = [row for name in ("plain", *settings) for row in scores(name, (1,) * len(seconds))]
-    return write_run(folder, samples, all_rounds, score_rows, settings=settings, **plan)
+    found = Rows()
+    for name in ("plain", *settings):
+        for doc, one in enumerate(seconds):
+            for row in found.add(name, doc, *((1.0, [(0, 0)]) if name == "plain" else (one, [(1, 1)]))):
+                row["committed"] = 2
+    return found.run(folder, settings=settings, **plan).folder
 
 
 def test_sweep_of_decades_is_on_a_log_scale(tmp_path):
@@ -374,12 +364,14 @@ def test_sweep_over_runs_and_implementations(tmp_path):
 
 def collaborating_run(folder, methods):
     """Two texts by each of `methods`: settings, seconds and baseline by name; every other one is wrong once."""
-    samples = [sample(name, doc, seconds) for name, (_, seconds, _) in methods.items() for doc in range(2)]
-    all_rounds = [row for one in samples for row in rounds(one, (1, 1))]
-    score_rows = [row for i, name in enumerate(methods) for row in scores(name, (1, i % 2))]
+    found = Rows()
+    for i, (name, (_, seconds, _)) in enumerate(methods.items()):
+        for doc in range(2):
+            found.add(name, doc, seconds, [(1, 1)])
+        found.scores += scores(name, (1, i % 2))
     settings = {name: own for name, (own, _, _) in methods.items()}
     baselines = {name: base for name, (_, _, base) in methods.items()}
-    return write_run(folder, samples, all_rounds, score_rows, settings=settings, baseline=None, baselines=baselines)
+    return found.run(folder, settings=settings, baseline=None, baselines=baselines).folder
 
 
 def test_sweep_of_methods_with_baselines_of_their_own(tmp_path):
@@ -480,17 +472,10 @@ def test_styles_differ_in_colour_and_without():
 
 
 def test_what_a_reader_must_know_stands_above(run, tmp_path):
-    samples, all_rounds = rows_of("one")
-    failed = sample("fly", 2) | {"finish": "error"}
-    score_rows = [row for name in ("plain", SPS2, SPS4, "fly") for row in scores(name, (1, 1))]
-    other = write_run(
-        tmp_path / "other",
-        [*samples, failed],
-        all_rounds,
-        score_rows,
-        settings=GAMMAS,
-        environment={"cpu": "slide rule"},
-    )
+    found = made("one")
+    found.scores += scores("fly", (1, 1))
+    found.samples.append(sample("fly", 2) | {"finish": "error"})
+    other = found.run(tmp_path / "other", settings=GAMMAS, environment={"cpu": "slide rule"}).folder
     with pytest.raises(UserError, match="--allow-mismatch cpu"):
         drawn("time", run, other, allowed=["documents"])
     told = drawn("time", run, other, allowed=["documents", "cpu"]).get_suptitle().replace("\n", " ")

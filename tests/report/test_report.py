@@ -1,6 +1,5 @@
 """The HTML page in a real browser: it sorts, opens documents, fits and prints, and nothing a model printed acts."""
 
-import json
 import math
 import re
 import shutil
@@ -10,7 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import pyarrow.compute as pc
 import pytest
-from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, large, manifest, score, word, write
+from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, large, manifest, score, stored, word, write
+from synthetic import change_manifest
 
 from specbench.analysis import compare
 from specbench.analysis.compare import AVERAGE
@@ -24,6 +24,7 @@ from specbench.results.stored import StoredRun
 
 EOS = TOKENIZER.eos_token_id
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>&amp;"
+SAID = [f"busy {HOSTILE}"], [f"csd is slower {HOSTILE}"], [f"note {HOSTILE}"]  # warnings, sentences, notes
 ODD = "<b>x</b>"  # a method's name
 PLAIN, CSD = " She works 4 hours", " She works 2 hours.\n"
 LARGE_TASKS = ["alpha", "beta", "gamma", "delta"]
@@ -79,15 +80,13 @@ def small(tmp_path_factory) -> StoredRun:
     failed |= {"finish": "error", "error": f"Traceback\nValueError: {HOSTILE}", "tokens": None}
     scores = [score("sums", "vanilla", 0, 1.0), score("sums", "csd", 0, 0.0), score("words", "vanilla", 1, 0.5)]
     folder = tmp_path_factory.mktemp("runs") / "small"
-    write(folder, tables, scores)
-    manifest(folder, ("sums", "words"), ("vanilla", "csd", ODD))
-    return StoredRun(folder)
+    return stored(folder, tables, ("sums", "words"), ("vanilla", "csd", ODD), scores)
 
 
 @pytest.fixture(scope="module")
 def made(small, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "small.html"
-    page.write_page(path, [small], summary(), [f"busy {HOSTILE}"], [f"csd is slower {HOSTILE}"], [f"note {HOSTILE}"])
+    page.write_page(path, [small], summary(), *SAID)
     return path
 
 
@@ -443,14 +442,7 @@ def test_runs_of_two_samplings_are_told_apart(small, tmp_path):
 
 
 def test_a_page_is_the_same_each_time_and_must_be_writable(small, made, tmp_path):
-    page.write_page(
-        tmp_path / "again.html",
-        [small],
-        summary(),
-        [f"busy {HOSTILE}"],
-        [f"csd is slower {HOSTILE}"],
-        [f"note {HOSTILE}"],
-    )
+    page.write_page(tmp_path / "again.html", [small], summary(), *SAID)
     assert (tmp_path / "again.html").read_bytes() == made.read_bytes()
     with pytest.raises(UserError, match="cannot write"):
         page.write_page(tmp_path / "none" / "page.html", [small], summary(), [], [], [])
@@ -486,23 +478,13 @@ def test_a_page_of_two_baselines(tmp_path):
     methods = {"vanilla": 10, "sps": 5, "ensemble": 20, "cos": 10}
     for doc in range(3):
         for name, long in methods.items():
-            add_sample(
-                tables,
-                "sums",
-                doc,
-                name,
-                [Round([word(" She")]), Round([word(" works")])],
-                " She works",
-                "length",
-                long,
-            )
-    folder = tmp_path / "two"
-    write(folder, tables, [score("sums", name, doc, 1.0) for name in methods for doc in range(3)])
-    manifest(folder, ["sums"], list(methods), 3)
-    facts = json.loads((folder / "manifest.json").read_text())
-    facts["plan"]["baselines"] = {"ensemble": "ensemble", "cos": "ensemble"}
-    (folder / "manifest.json").write_text(json.dumps(facts))
-    run = StoredRun(folder)
+            rounds = [Round([word(" She")]), Round([word(" works")])]
+            add_sample(tables, "sums", doc, name, rounds, " She works", "length", long)
+    scores = [score("sums", name, doc, 1.0) for name in methods for doc in range(3)]
+    run = stored(tmp_path / "two", tables, ["sums"], list(methods), scores, 3)
+    run = change_manifest(
+        run.folder, plan=run.manifest["plan"] | {"baselines": {"ensemble": "ensemble", "cos": "ensemble"}}
+    )
     found = compare.summary(compare.measured([run]))
     speeds = found.set_index("method").speedup_decode
     assert speeds.tolist() == pytest.approx([1, 2, 1, 2])  # cos is no faster than vanilla

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic import rounds, sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Rows, Timed, timed_run
 
 from specbench.config import UserError
 from specbench.report import comparison
@@ -19,18 +19,14 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Two tasks, four documents: sps twice as fast as plain; fly three times, and wrong everywhere on `two`."""
-    samples, all_rounds, score_rows = [], [], []
-    for task in ("one", "two"):
-        for doc in range(4):
-            place = {"task": task, "finish": "eos"}
-            base, exact = sample("plain", doc, 1.0, **place), sample("sps", doc, 0.5, **place)
-            lossy = sample("fly", doc, 4 / 11 + 0.01 * doc, **place)
-            samples += [base, exact, lossy]
-            all_rounds += rounds(base, *[(0, 0)] * 4) + rounds(exact, (3, 1), (3, 1)) + rounds(lossy, (3, 3), (3, 1))
-        right = (1, 1, 1, 0)
-        score_rows += scores("plain", right, task=task) + scores("sps", right, task=task)
-        score_rows += scores("fly", right if task == "one" else (0, 0, 0, 0), task=task)
-    return write_run(tmp_path_factory.mktemp("runs") / "a_b", samples, all_rounds, score_rows)
+    right = (1, 1, 1, 0)
+    methods = {
+        "plain": Timed(1.0, SINGLE, right),
+        "sps": Timed(0.5, CHAIN, right),
+        "fly": Timed(lambda task, doc: 4 / 11 + 0.01 * doc, ((3, 3), (3, 1)), {"one": right, "two": (0, 0, 0, 0)}),
+    }
+    folder = tmp_path_factory.mktemp("runs") / "a_b"
+    return timed_run(folder, methods, tasks=("one", "two"), of_samples={"finish": "eos"}).folder
 
 
 @pytest.mark.parametrize("format", [name for name in FORMATS if name != "parquet"])
@@ -52,10 +48,10 @@ def test_answers_that_a_limit_cut_are_shown_above_one_percent(tmp_path, summary)
         assert "cut" not in choose(summary.assign(cut=0.01), wide)
         assert choose(summary.assign(cut=0.011), wide)[-1] == "cut"
     ends = ["eos", "stop", "length", "eos", None]
-    samples = [sample("plain", doc, 1.0, finish=end) for doc, end in enumerate(ends)]
-    table = [row for one in samples for row in rounds(one, (0, 0))]
-    run = write_run(tmp_path / "run", samples, table, scores("plain", (1, 1, 1, 1, 1)))
-    cut = comparison.compare([run], "md").set_index("task").cut
+    made = Rows()
+    for doc, end in enumerate(ends):
+        made.add("plain", doc, shapes=SINGLE, finish=end)
+    cut = comparison.compare([made.run(tmp_path / "run").folder], "md").set_index("task").cut
     assert cut["one"] == pytest.approx(1 / 4)
 
 
@@ -156,13 +152,11 @@ def test_json_has_no_nan(summary):
 @pytest.fixture
 def mixed(tmp_path):
     """plain and sps, and a pool of models with share, which is set against it: 1, 0.5, 2 and 1.6 s for 4 tokens."""
-    samples, all_rounds, score_rows = [], [], []
-    for name, seconds in (("plain", 1.0), ("sps", 0.5), ("pool", 2.0), ("share", 1.6)):
-        for doc in range(4):
-            samples.append(sample(name, doc, seconds, finish="eos"))
-            all_rounds += rounds(samples[-1], *([(0, 0)] * 4 if name in ("plain", "pool") else [(3, 1)] * 2))
-        score_rows += scores(name, (1, 1, 1, 0))
-    return write_run(tmp_path / "m", samples, all_rounds, score_rows, baselines={"pool": "pool", "share": "pool"})
+    seconds = {"plain": (1.0, SINGLE), "sps": (0.5, CHAIN), "pool": (2.0, SINGLE), "share": (1.6, CHAIN)}
+    methods = {name: Timed(*one, 3) for name, one in seconds.items()}
+    return timed_run(
+        tmp_path / "m", methods, baselines={"pool": "pool", "share": "pool"}, of_samples={"finish": "eos"}
+    ).folder
 
 
 def test_two_baselines_in_one_table(mixed, tmp_path, monkeypatch):

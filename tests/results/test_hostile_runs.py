@@ -6,9 +6,9 @@ import fuzz_run
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from screens import call
+from synthetic import change_manifest
 
-from specbench.cli import app
 from specbench.config import UserError
 from specbench.methods import settings_of
 from specbench.results.stored import StoredRun
@@ -27,11 +27,6 @@ def run(few):
     yield few / "run"
     for path, data in kept.items():
         path.write_bytes(data)
-
-
-def retold(run, **changes) -> None:
-    path = run / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def rewritten(run, name: str, **changes) -> None:
@@ -93,7 +88,7 @@ def test_rows_that_no_run_writes(run, name, changes, words):
     ],
 )
 def test_manifests_of_other_types(run, change):
-    retold(run, **change)
+    change_manifest(run, **change)
     with pytest.raises(UserError):
         _ = StoredRun(run).plan
 
@@ -104,16 +99,16 @@ def test_manifests_of_other_types(run, change):
 )
 def test_plans_that_name_what_they_have_not(run, change, words):
     plan = json.loads((run / "manifest.json").read_text())["plan"]
-    retold(run, plan=plan | change)
+    change_manifest(run, plan=plan | change)
     with pytest.raises(UserError, match=words):
         _ = StoredRun(run).plan
-    retold(run, plan=plan | {"methods": plan["methods"] * 2})
+    change_manifest(run, plan=plan | {"methods": plan["methods"] * 2})
     with pytest.raises(UserError, match="two methods have one name"):
         _ = StoredRun(run).plan
 
 
 def test_a_task_without_its_metric(run):
-    retold(run, headline={fuzz_run.TASKS[0]: "exact_match,none"})
+    change_manifest(run, headline={fuzz_run.TASKS[0]: "exact_match,none"})
     with pytest.raises(UserError, match=f"metric of {fuzz_run.TASKS[1]}"):
         StoredRun(run).headline()
 
@@ -122,7 +117,7 @@ def test_no_text_of_a_stored_run_is_code(run):
     """A name of a method that is none is no module to import."""
     plan = json.loads((run / "manifest.json").read_text())["plan"]
     plan["methods"][1]["method"] = "os"
-    retold(run, plan=plan)
+    change_manifest(run, plan=plan)
     found = StoredRun(run)
     with pytest.raises(UserError, match="no method 'os'"):
         settings_of(found.plan.methods[1], found.folder)
@@ -130,5 +125,5 @@ def test_no_text_of_a_stored_run_is_code(run):
 
 def test_errors_reach_the_terminal_as_one_line(run):
     (run / "manifest.json").write_bytes(b"\xff\x00" * 10)
-    found = CliRunner().invoke(app, ["show", str(run)])
+    found = call("show", str(run))
     assert found.exit_code == 2 and found.stderr.count("\n") == 1 and "manifest.json is damaged" in found.stderr

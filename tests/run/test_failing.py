@@ -10,7 +10,7 @@ import oracle
 import pytest
 import torch
 from gates import DEVICE
-from test_run import always, make_plan, place, rounds_of, samples_of  # noqa: F401 (fixtures)
+from tiny_runs import always, rounds_of, samples_of
 
 from specbench.base import files
 from specbench.config import UserError
@@ -115,7 +115,7 @@ def break_in(monkeypatch, method, step, documents):
 
 
 @pytest.mark.parametrize("step", ["rounds", "reset", "state"])
-def test_one_method_fails_and_the_others_go_on(make_plan, tmp_path, monkeypatch, step):  # noqa: F811
+def test_one_method_fails_and_the_others_go_on(make_plan, tmp_path, monkeypatch, step):
     plan = make_plan()
     assert loop.execute(plan, tmp_path / "whole", always)
     break_in(monkeypatch, CSD, step, range(1, 3))
@@ -129,7 +129,7 @@ def test_one_method_fails_and_the_others_go_on(make_plan, tmp_path, monkeypatch,
     assert set(rounds_of(tmp_path / "run", "csd").doc_id) <= set(samples.doc_id)
 
 
-def test_a_method_that_cannot_take_up_what_it_had_learned_fails_until_the_task_ends(make_plan, tmp_path, monkeypatch):  # noqa: F811
+def test_a_method_that_cannot_take_up_what_it_had_learned_fails_until_the_task_ends(make_plan, tmp_path, monkeypatch):
     plan = make_plan()
     assert not loop.execute(plan, tmp_path / "run", lambda state: False)
     break_in(monkeypatch, CSD, "restore", [0])
@@ -244,7 +244,7 @@ def test_a_pipe_is_written_to(tmp_path):
         assert reader.stdout and reader.stdout.read() == "through"
 
 
-def test_a_document_without_finite_logits_fails_alone(make_plan, tmp_path, monkeypatch):  # noqa: F811
+def test_a_document_without_finite_logits_fails_alone(make_plan, tmp_path, monkeypatch):
     """The message is in its sample; the next document is as ever."""
     original, calls = SpS.rounds, iter(range(100))
 

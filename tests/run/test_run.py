@@ -1,81 +1,28 @@
 """Whole runs on tiny models: what is recorded, and that a run stopped anywhere goes on as if nothing had happened."""
 
 import io
-import multiprocessing
-import os
-import random
 import shutil
 import signal
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-import torch
 import yaml
-from oracle import tiny_pair
+from faults.child import Command
+from tiny_runs import SETTINGS, TASKS, always, facts, rounds_of, samples_of
 from transformers import AutoTokenizer
 
-from specbench import cli
 from specbench.base import files
-from specbench.config import SUITES, UserError
+from specbench.config import UserError
 from specbench.methods.sps import SpS
-from specbench.plan import resolve_plan
 from specbench.report import comparison
 from specbench.results import records
 from specbench.run import command as commands
 from specbench.run import loop, prepare
 from specbench.run.manifest import digest
 
-TASKS = {"pocket_gsm8k": 28, "pocket_math500": 20}  # new tokens
 DOCUMENTS = 4  # of both tasks together
-SETTINGS = ["sps.gamma=3", "csd.gamma=3", "csd.count_threshold=1", "csd.gate_threshold=0"]
-SAME = ["repeat", "task", "doc_id", "method", "order", "seed", "tokens", "text", "finish", "error", "state_hash"]
-COUNTS = ["round", "drafted", "accepted", "rescued", "committed", "truncated", "target_forwards", "draft_forwards"]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
-    """A folder with a tiny target and draft that agree now and then, and a suite of two bundled tasks."""
-    folder = tmp_path_factory.mktemp("pair")
-    tokenizer = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
-    for name, model in zip(("target", "draft"), tiny_pair("llama", vocab=len(tokenizer)), strict=True):
-        model.config.max_position_embeddings = 2048
-        model.config.eos_token_id = tokenizer.eos_token_id
-        model.generation_config.eos_token_id = tokenizer.eos_token_id
-        model.lm_head.weight[:300] = 0  # only a few tokens are ever likely, so that mismatches repeat
-        model.lm_head.weight[308:] = 0
-        if name == "draft":
-            model.lm_head.weight[300:308] += torch.randn(8, 32, generator=torch.Generator().manual_seed(0)) / 8
-        model.float().save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-    lines = [{"task": task, "max_new_tokens": count} for task, count in TASKS.items()]
-    (folder / "few.yaml").write_text(yaml.safe_dump({"description": "few", "limit": 2, "tasks": lines}))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def make_plan(place):
-    def make(methods=("sps", "csd"), **options):
-        given = {
-            "methods": methods,
-            "suite": str(place / "few.yaml"),
-            "pair": f"target={place / 'target'},draft={place / 'draft'}",
-            "assignments": [one for one in SETTINGS if one.split(".")[0] in methods],
-            "baseline": "vanilla",
-            "limit": None,
-            "data_dir": None,
-            "device": "cpu",
-        }
-        return resolve_plan(**(given | options))
-
-    return make
-
-
-def always(progress):
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -90,22 +37,6 @@ def whole(make_plan, tmp_path_factory):
 
     assert loop.execute(make_plan(repeats=2), folder, report)
     return folder
-
-
-def samples_of(folder, warmup=False):
-    frame = records.read_rows(folder, "samples").to_pandas()
-    return frame[frame.warmup == warmup].reset_index(drop=True)
-
-
-def rounds_of(folder, method=None):
-    frame = records.read_rows(folder, "rounds").to_pandas()
-    return frame[~frame.warmup & ((frame.method == method) | (method is None))].reset_index(drop=True)
-
-
-def facts(folder):
-    """All that must not depend on interruptions, as plain lists."""
-    samples = [[list(x) if hasattr(x, "tolist") else x for x in row] for row in samples_of(folder)[SAME].values]
-    return samples, rounds_of(folder)[COUNTS].values.tolist()
 
 
 def test_every_document_and_method_once(whole):
@@ -232,17 +163,6 @@ def test_interrupted_run_goes_on_as_if_it_had_not(whole, make_plan, tmp_path, st
     assert facts(folder) == facts(whole)
 
 
-def test_sampled_run_goes_on_too(make_plan, tmp_path):
-    plan = make_plan(temperature=1.0, methods=["csd"])
-    assert loop.execute(plan, tmp_path / "one", always)
-    assert not loop.execute(plan, tmp_path / "two", lambda progress: progress.done != 3)
-    assert loop.execute(plan, tmp_path / "two", always)
-    assert facts(tmp_path / "one") == facts(tmp_path / "two")
-    other = make_plan(temperature=1.0, methods=["csd"], seed=1)
-    assert loop.execute(other, tmp_path / "three", always)
-    assert samples_of(tmp_path / "three").text.tolist() != samples_of(tmp_path / "one").text.tolist()
-
-
 def test_a_finished_run_is_not_decoded_again(whole, make_plan, tmp_path):
     """Killed between the merge of the tables and the scores, or resumed by mistake: only scoring is left to do."""
     folder = tmp_path / "run"
@@ -271,81 +191,27 @@ def test_killed_while_the_tables_are_merged(whole, make_plan, tmp_path, step):
     assert not (folder / "parts").exists() and (folder / "scores.parquet").exists()
 
 
-def child(arguments, output, method_sleep):
-    """In a process of its own: the command line with `arguments`, its words into the file `output`."""
-    torch.set_num_threads(1)  # as conftest does
-    sys.stdout = sys.stderr = open(output, "a", buffering=1)  # noqa: SIM115
-    rounds = SpS.rounds
-
-    def slow(self, *given):
-        time.sleep(method_sleep)
-        return rounds(self, *given)
-
-    SpS.rounds = slow
-    try:
-        cli.app([str(a) for a in arguments])
-    except SystemExit as stop:
-        sys.stdout.flush()
-        os._exit(int(stop.code or 0))
-
-
-def forked(arguments, output, method_sleep=0.0):
-    # Not from this process: earlier tests may have left threads of OpenVINO in it, which no child survives.
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        map(str, (Path(__file__).parent, *Path(__file__).parents[1:3]))
-    )  # the server is told of no other folder
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["test_run"])
-    process = context.Process(target=child, args=(arguments, output, method_sleep))
-    process.start()
-    return process
-
-
-def arguments(place, folder, *more):
+def test_first_interrupt_finishes_the_document(whole, place, make_plan, tmp_path, monkeypatch):
+    """What a run is interrupted or killed by otherwise: tests/faults."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as the process that goes on
+    folder = tmp_path / "run"
     pair = f"target={place / 'target'},draft={place / 'draft'}"
     sets = [word for one in SETTINGS for word in ("--set", one)]
-    methods = ["--method", "sps", "--method", "csd", "--suite", place / "few.yaml", "--device", "cpu", "--repeats", 2]
-    return ["run", "--pair", pair, *methods, *sets, "--out", folder, *more]
+    methods = ["--method", "sps", "--method", "csd", "--suite", str(place / "few.yaml"), "--repeats", "2"]
+    words = ["run", "--pair", pair, *methods, *sets, "--device", "cpu", "--out", str(folder)]
 
+    def done() -> int:
+        return len(list(folder.glob("parts/*.samples.parquet")))
 
-def wait_for(condition, process, seconds=100):
-    end = time.monotonic() + seconds
-    while not condition() and process.is_alive() and time.monotonic() < end:
-        time.sleep(0.005)
-
-
-def test_killed_run_resumes(whole, place, tmp_path):
-    folder, output, rng = tmp_path / "run", tmp_path / "output", random.Random(0)
-    command, kills = arguments(place, folder), 0
-    for goal in (1, 3, 5):
-        process = forked(command, output, 0.05)
-        wait_for(lambda: len(list(folder.glob("parts/*.samples.parquet"))) >= goal, process)  # noqa: B023
-        time.sleep(rng.uniform(0, 0.1))
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        kills += process.exitcode == -signal.SIGKILL
-        command = ["run", "--resume", folder]
-    assert kills == 3 and not (folder / "scores.parquet").exists()
-    process = forked(command, output)
-    process.join(100)
-    assert process.exitcode == 0, output.read_text()
-    assert facts(folder) == facts(whole)
-
-
-def test_first_interrupt_finishes_the_document(whole, place, tmp_path):
-    folder, output = tmp_path / "run", tmp_path / "output"
-    process = forked(arguments(place, folder), output, 0.15)
-    wait_for(lambda: len(list(folder.glob("parts/*.samples.parquet"))) >= 2, process)
+    command = Command(words, tmp_path / "said", {"slow": 0.3}, fresh=True)
+    command.until(lambda: done() >= 2)
     time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    process.join(100)
-    said = " ".join(output.read_text().split())
-    assert process.exitcode == 130, said
+    command.send(signal.SIGINT)
+    assert command.end() == 130
+    said = " ".join(command.said().split())
     assert "finishing this document" in said and "specbench run --resume" in said
-    assert len(list(folder.glob("parts/*.samples.parquet"))) == 3  # the one under way was finished
-    process = forked(["run", "--resume", folder], output)
-    process.join(100)
-    assert process.exitcode == 0
+    assert done() == 3, "the one under way was finished"
+    assert loop.execute(make_plan(repeats=2), folder, always)
     assert facts(folder) == facts(whole)
 
 

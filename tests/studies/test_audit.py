@@ -8,11 +8,9 @@ import oracle
 import pytest
 import torch
 from scipy import stats as scipy_stats
-from typer import Typer
-from typer.testing import CliRunner
+from screens import call
 
 from specbench.base import stats
-from specbench.cli import check
 from specbench.engine import accept as rules
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.pair import Pair
@@ -60,8 +58,12 @@ class WithRule(SpS):
         return speculate(self.target, self.drafter, self.rule, self.gamma, prompt, sampling, rng)
 
 
-class GreedyDrafter(ModelDrafter):
-    """Drafts the likeliest token and says that it was drawn from q."""
+class OtherDrafter(ModelDrafter):
+    """Drafts the likeliest token, or draws from the draft's nucleus, and says that it was drawn from all of q."""
+
+    def __init__(self, session, nucleus):
+        super().__init__(session)
+        self.nucleus = nucleus  # then top-p is known to p only
 
     def propose(self, context, gamma, sampling, rng):
         if sampling.greedy:
@@ -69,27 +71,11 @@ class GreedyDrafter(ModelDrafter):
         scored = self.session.catch_up(context)
         tokens, probs = [], []
         for step in range(gamma):
-            tokens.append(scored.logits[-1:].argmax(-1))
-            probs.append(probabilities(scored.logits[-1:], sampling))
+            last = scored.logits[-1:]
+            tokens.append(draw(last, sampling, rng)[0] if self.nucleus else last.argmax(-1))
+            probs.append(probabilities(last, Sampling(sampling.temperature) if self.nucleus else sampling))
             if step < gamma - 1:
                 scored = self.session.forward(tokens[-1])
-        return Draft(torch.cat(tokens), torch.cat(probs))
-
-
-class NucleusDrafter(ModelDrafter):
-    """Draws from the draft's nucleus and says that it was drawn from all of q: top-p is known to p only."""
-
-    def propose(self, context, gamma, sampling, rng):
-        if sampling.greedy:
-            return super().propose(context, gamma, sampling, rng)
-        scored = self.session.catch_up(context)
-        tokens, probs = [], []
-        for step in range(gamma):
-            token, _ = draw(scored.logits[-1:], sampling, rng)
-            tokens.append(token)
-            probs.append(probabilities(scored.logits[-1:], Sampling(sampling.temperature)))
-            if step < gamma - 1:
-                scored = self.session.forward(token)
         return Draft(torch.cat(tokens), torch.cat(probs))
 
 
@@ -137,11 +123,11 @@ class ShortCache(Stateless):
 def defective(pair, name):
     target, drafter = pair.session("target"), ModelDrafter(pair.session("draft"))
     return {
-        "draft sampled greedily": lambda: SpS(target, GreedyDrafter(pair.session("draft")), 4),
+        "draft sampled greedily": lambda: SpS(target, OtherDrafter(pair.session("draft"), nucleus=False), 4),
         "residual missing": lambda: WithRule(target, drafter, 4, without_residual),
         "bonus from the wrong row": lambda: WithRule(target, drafter, 4, bonus_of_the_row_before),
         "cache one token short": lambda: ShortCache(target, drafter),
-        "top-p on p only": lambda: SpS(target, NucleusDrafter(pair.session("draft")), 4),
+        "top-p on p only": lambda: SpS(target, OtherDrafter(pair.session("draft"), nucleus=True), 4),
     }[name]()
 
 
@@ -226,15 +212,12 @@ def test_a_method_that_fails_is_a_defect(pair, prompts):
     assert finding.verdict == "defect" and "no more" in details(finding)[0]
 
 
-def run_audit(*options):
-    app = Typer()
-    app.command()(check.audit)
-    return CliRunner().invoke(app, ["--documents", "1", "--length", "24", *options])
+AUDIT = ("audit", "--documents", "1", "--length", "24")
 
 
 def test_the_command(tmp_path):
     out = tmp_path / "audit.json"
-    result = run_audit("--method", "sps", "--method", "csd", "--draws", "3", "--out", str(out))
+    result = call(*AUDIT, "--method", "sps", "--method", "csd", "--draws", "3", "--out", str(out))
     assert result.exit_code == 0, result.output
     assert "lossless" in result.output and "lossy by design" in result.output
     assert max(map(len, result.output.splitlines())) <= 80
@@ -247,7 +230,7 @@ def test_the_command(tmp_path):
 
 def test_a_defect_is_exit_code_1(monkeypatch):
     monkeypatch.setattr(audit.prepare, "build", lambda spec, pair, watch: defective(pair, "cache one token short"))
-    assert run_audit("--method", "sps", "--draws", "2").exit_code == 1
+    assert call(*AUDIT, "--method", "sps", "--draws", "2").exit_code == 1
 
 
 def test_classes_by_hand(pair):

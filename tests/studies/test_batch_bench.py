@@ -10,28 +10,23 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
-import typer
 from gates import GREEDY
+from jobs import drawn_arbitrator
+from screens import call
 from test_batch import alone, made, several, slow, text_of, unbatched
 from test_cospec import arbitrator
 from transformers import DynamicCache
-from typer.testing import CliRunner
 
 from specbench import config
-from specbench.base.console import console
-from specbench.cli import serving as cli
 from specbench.config import Setting, UserError, load_method
 from specbench.engine.batch import Batch
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
 from specbench.methods.cospec import Always, Learned, Never, Random
 from specbench.methods.cospec_arbitrator import (
-    Adapter,
     find_arbitrator,
-    new_arbitrator,
     own_parameters,
     with_backbone,
-    write_arbitrator,
 )
 from specbench.papers import published
 from specbench.papers.cells import labels_of
@@ -44,15 +39,7 @@ from specbench.studies.fixed_batch import Speculation, decode, speculation
 from specbench.studies.serving import first_token, forwards_a_round, tensor_memory
 from specbench.studies.throughput import Bench
 
-app = typer.Typer()
-app.command()(cli.throughput)
-app.command()(cli.serving)
 THRESHOLD = 0.5
-
-
-def call(*arguments):
-    console.stderr = False
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 # One batch
@@ -199,32 +186,14 @@ def test_a_lossless_text_that_is_another_is_found(pocket, monkeypatch):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, pocket) -> Path:
     """An arbitrator of the bundled pair, drawn at random, that says it was reinforced."""
-    both = with_backbone(pocket, "draft")
-    model = new_arbitrator(both.models["draft"], Adapter(rank=4, alpha=8), seed=0)
-    rng = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for name, parameter in own_parameters(model).items():
-            parameter.copy_(torch.randn(parameter.shape, generator=rng) * (0.1 if "lora" in name else 0.3))
     path = tmp_path_factory.mktemp("arbitrator") / "a.safetensors"
-    facts = {"rank": 4, "alpha": 8, "stage": "rl", "group": 12, "prompts": 16}
-    write_arbitrator(path, model, both, facts)
-    return path
+    return drawn_arbitrator(path, pocket, stage="rl", group=12, prompts=16)
 
 
 def test_throughput_of_the_bundled_pair(trained, tmp_path):
     out = tmp_path / "cospec-table9.csv"
-    given = [
-        "--suite",
-        "smoke",
-        "--limit",
-        1,
-        "--batch",
-        "2,3",
-        "--batches",
-        2,
-        "--set",
-        f"cospec.arbitrator={trained}",
-    ]
+    given = ["--suite", "smoke", "--limit", 1, "--batch", "2,3", "--batches", 2]
+    given += ["--set", f"cospec.arbitrator={trained}"]
     methods = ["--method", "cospec", "--method", "sps", "--set", "sps.gamma=3"]
     result = call("throughput", *given, *methods, "--out", out, "--format", "json")
     assert result.exit_code == 0, result.output

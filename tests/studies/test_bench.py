@@ -9,15 +9,12 @@ import numpy as np
 import oracle
 import pytest
 import torch
-import typer
 from gates import decode, pair
 from scipy import stats
+from screens import call
 from transformers import AutoModelForCausalLM
-from typer.testing import CliRunner
 
-from specbench.base.console import console
 from specbench.base.stats import Interval
-from specbench.cli import check as cli
 from specbench.config import UserError
 from specbench.engine import accept
 from specbench.engine.clock import Forward, Lap
@@ -36,14 +33,7 @@ from specbench.studies.bench.forced import Forced, tokens_a_round
 from specbench.studies.bench.forced import forced as accepting
 from specbench.studies.bench.interleave import EngineTimes, speed_ratio
 
-app = typer.Typer()
-app.command()(cli.bench)
 LEVEL = 1e-3
-
-
-def call(*arguments):
-    console.stderr = False
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def taken(seconds, tokens, inside=0.0, decode=0.0, rounds=0.0):
@@ -313,7 +303,7 @@ def quick(monkeypatch):
 
 def test_a_bench_of_the_bundled_pair(quick, tmp_path):
     out = tmp_path / "bench.json"
-    done = call("--documents", 2, "--device", "cpu", "--gamma", 3, "--runtime", "static", "--out", out)
+    done = call("bench", "--documents", 2, "--device", "cpu", "--gamma", 3, "--runtime", "static", "--out", out)
     assert done.exit_code == 0, done.output
     assert max(map(len, (line.rstrip() for line in done.output.splitlines() if ": " not in line))) <= 80
     assert "without genai: GenAI is not here" in done.output
@@ -343,7 +333,7 @@ def test_a_text_that_is_not_the_targets_fails_the_bench(quick, monkeypatch):
 
     monkeypatch.setattr(peers, "_transformers", wrong)
     monkeypatch.setattr(choose, "NAMES", ("eager",))
-    done = call("--documents", 2, "--device", "cpu")
+    done = call("bench", "--documents", 2, "--device", "cpu")
     assert done.exit_code == 1
     assert "4 texts are not vanilla's: 0 numeric ties, 4 bugs" in done.output
 
@@ -400,7 +390,7 @@ def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
         return from_config(config, **more)
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_config", watched)
-    done = call("--shapes", "1b-8b", "--force-acceptance", 0.8, "--device", "cpu")
+    done = call("bench", "--shapes", "1b-8b", "--force-acceptance", 0.8, "--device", "cpu")
     assert done.exit_code == 2
     # 1.1 · 4 bytes of 9.27 billion parameters
     assert "--shapes 1b-8b needs about 40.8 GB, and 30.0 GB are free on cpu; choose a smaller shape" in done.output
@@ -419,6 +409,7 @@ def test_a_runtime_that_copies_weights_needs_room_for_them(monkeypatch):
 def test_what_shapes_print_and_write_is_called_synthetic(quick, tmp_path):
     out = tmp_path / "shapes.json"
     done = call(
+        "bench",
         *("--shapes", "tiny", "--force-acceptance", 0.75, "--documents", 4, "--gamma", 2),
         *("--device", "cpu", "--runtime", "static", "--out", out),
     )
@@ -453,14 +444,14 @@ def test_what_shapes_print_and_write_is_called_synthetic(quick, tmp_path):
     ),
 )
 def test_refusals_are_one_line(arguments, words):
-    done = call(*arguments)
+    done = call("bench", *arguments)
     assert done.exit_code == 2, done.output
     errors = [line for line in done.output.splitlines() if line.startswith("error:")]
     assert len(errors) == 1 and words in errors[0]
 
 
 def test_an_acceptance_rate_is_between_0_and_1():
-    assert call("--shapes", "tiny", "--force-acceptance", 1.2).exit_code == 2
+    assert call("bench", "--shapes", "tiny", "--force-acceptance", 1.2).exit_code == 2
 
 
 # Peers

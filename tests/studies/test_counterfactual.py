@@ -9,7 +9,9 @@ import oracle
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
+from jobs import drawn_arbitrator
+from screens import call
+from synthetic import change_manifest
 
 from specbench.analysis.counterfactual import (
     ALL,
@@ -25,13 +27,10 @@ from specbench.analysis.counterfactual import (
     method_of,
     reached_states,
 )
-from specbench.base.console import console
-from specbench.cli import app
 from specbench.config import UserError, load_method
 from specbench.engine.generate import Ending, Limits
 from specbench.engine.types import Round
 from specbench.methods.cospec import Always, Block
-from specbench.methods.cospec_arbitrator import Adapter, new_arbitrator, own_parameters, with_backbone, write_arbitrator
 from specbench.papers import cells, published
 from specbench.plan import resolve_plan
 from specbench.report.views import counterfactual as counterfactual_view
@@ -50,13 +49,7 @@ ARBITERS = ("never", "always", "oracle", "random:0.5", "trained")
 def run(tmp_path_factory, pocket) -> StoredRun:
     """Greedy CoSpec with all arbiters on documents of two tasks; the trained one has weights drawn at random."""
     folder = tmp_path_factory.mktemp("branches") / "run"
-    model = new_arbitrator(pocket.models["draft"], Adapter(rank=4, alpha=8), seed=0)
-    rng = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for part, parameter in own_parameters(model).items():
-            parameter.copy_(torch.randn(parameter.shape, generator=rng) * (0.1 if "lora" in part else 0.3))
-    weights = folder.with_name("arbitrator.safetensors")
-    write_arbitrator(weights, model, with_backbone(pocket, "draft"), {"rank": 4, "alpha": 8})
+    weights = drawn_arbitrator(folder.with_name("arbitrator.safetensors"), pocket)
     settings = [f"cospec.gamma={GAMMA}", f"cospec.arbitrator={weights}", "cospec.threshold=0.5"]
     params = [f"arbiter={','.join(ARBITERS)}"]
     loop.execute(
@@ -236,10 +229,7 @@ def test_states_of_rounds_written_by_hand(tmp_path):
     ]
     tables = {"samples": [], "rounds": []}
     made.add_sample(tables, "one", 0, "cospec", rounds, "", "length")
-    folder = tmp_path / "run"
-    made.write(folder, tables)
-    made.manifest(folder, ["one"], ["cospec"])
-    run = StoredRun(folder)
+    run = made.stored(tmp_path / "run", tables, ["one"], ["cospec"])
     found = draw_states(run, "cospec", reached_states(run, "cospec"), 9, 0)
     told = [(s.round, s.position, s.kept, s.start, s.target, s.earlier) for s in found]
     assert told == [(1, 1, True, 1, to, 0), (1, 3, False, 1, in_, 1), (3, 0, True, 8, is_, 0)]
@@ -273,11 +263,8 @@ def two_tasks(tmp_path):
     folder = tmp_path / "two"
     folder.mkdir()
     made.manifest(folder, ["one", "two"], ["cospec"])
-    path = folder / "manifest.json"
-    facts = json.loads(path.read_text())
-    facts["plan"]["methods"] = [load_method("cospec").model_dump(mode="json")]
-    path.write_text(json.dumps(facts))
-    return StoredRun(folder)
+    plan = StoredRun(folder).manifest["plan"]
+    return change_manifest(folder, plan=plan | {"methods": [load_method("cospec").model_dump(mode="json")]})
 
 
 def test_figures_by_hand(two_tasks, tmp_path):
@@ -375,28 +362,25 @@ def test_a_stopped_analysis_goes_on(run, players, tmp_path, monkeypatch):
 
 
 def test_the_command(run, tmp_path):
-    def call(*words):
-        console.stderr = False
-        return CliRunner().invoke(app, ["analyze", "counterfactual", str(run.folder), *map(str, words)])
-
+    words = ("analyze", "counterfactual", run.folder)
     asked = ("--method", name("always"), "--states", 4, "--folder", tmp_path / "states")
-    first = call(*asked, "--batch", 3, "--out", tmp_path / "cells.csv")
+    first = call(*words, *asked, "--batch", 3, "--out", tmp_path / "cells.csv")
     assert first.exit_code == 0, first.output
     text = " ".join(first.stdout.split())
     assert "8 texts to decode, about" in text and "in 4 of 4 states the branch that the run took" in text
     assert f"{name('always')} agrees with the better branch" in text
     assert max(map(len, first.stdout.splitlines()[2:])) <= 80
     assert len(list((tmp_path / "states").glob("*.parquet"))) == 2
-    again = call(*asked, "--format", "json")
+    again = call(*words, *asked, "--format", "json")
     assert "4 of them played already; nothing to decode" in " ".join(again.stderr.split())
     facts = json.loads(again.stdout)
     assert facts["states"] == 4 == facts["kinds"][0]["states"] and facts["same"] == 4
     told = pd.read_csv(tmp_path / "cells.csv", keep_default_na=False)
     assert set(told.method) == {name("always")} and told.value[3] == pytest.approx(100 * facts["kinds"][0]["agreement"])
-    assert "| all mismatches | 4 | 100.0 |" in call(*asked, "--format", "md").stdout
-    assert call(*asked, "--format", "csv").stdout.startswith("analysis,table,row,column,value\n")
-    assert "another run, method or seed" in call(*asked, "--seed", 1).stderr
-    assert "has no arbiter called sps; it has cospec[arbiter=never]" in call("--method", "sps").stderr
+    assert "| all mismatches | 4 | 100.0 |" in call(*words, *asked, "--format", "md").stdout
+    assert call(*words, *asked, "--format", "csv").stdout.startswith("analysis,table,row,column,value\n")
+    assert "another run, method or seed" in call(*words, *asked, "--seed", 1).stderr
+    assert "has no arbiter called sps; it has cospec[arbiter=never]" in call(*words, "--method", "sps").stderr
 
 
 def changed(run, **facts) -> StoredRun:

@@ -11,12 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import typer
+from screens import call
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from typer.testing import CliRunner
 
 from specbench.analysis import compare
-from specbench.cli.score import score as score_command
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.models.pair import load_pair, location
 from specbench.plan import resolve_plan
@@ -254,13 +252,11 @@ def test_what_cannot_be_graded(run: Path, graded: list[Any], change: str, asked:
 
 def test_the_command(run: Path) -> None:
     """With the bundled target as the judge: whatever it thinks, grades are grades."""
-    app = typer.Typer()
-    app.command()(score_command)
-    done = CliRunner().invoke(app, [str(run), "--judge", TARGET])
+    done = call("score", run, "--judge", TARGET)
     assert done.exit_code == 0, done.output
     assert "mt_bench vanilla" in " ".join(done.output.split()) and "±" in done.output
     scores = StoredRun(run).scores()
     values = scores[scores.metric == "judge"].set_index(["method", "doc_id"]).value
     assert values.between(0.1, 1).all() and values["sps", 0] == values["vanilla", 0] != values["vanilla", 1]
-    wrong = CliRunner().invoke(app, [str(run), "--judge", TARGET, "--task", "chess"])
+    wrong = call("score", run, "--judge", TARGET, "--task", "chess")
     assert wrong.exit_code == 2

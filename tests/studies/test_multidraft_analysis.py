@@ -7,10 +7,9 @@ import numpy as np
 import oracle
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from screens import call
 
 from specbench.analysis import transport
-from specbench.cli import app
 from specbench.config import UserError, load_method
 from specbench.plan import resolve_plan
 from specbench.report.finding import show
@@ -189,7 +188,7 @@ def test_bad_input_is_one_clear_line(run, tmp_path):
         with pytest.raises(UserError, match="--drafts: give some of 2 to 3"):
             multi_draft(run, texts, drafts)
     words = ["analyze", "multi-draft", str(run.folder), "--drafts", "two"]
-    assert "--drafts two: write whole numbers" in CliRunner().invoke(app, words).stderr
+    assert "--drafts two: write whole numbers" in call(*words).stderr
     with pytest.raises(UserError, match="has no method csd; it has vanilla, sps, mdsd, mdsd-iid, rsd"):
         texts_to_read(run, "csd")
     with pytest.raises(UserError, match=r"prompts of .* have changed since"):

@@ -1,26 +1,22 @@
 """Forward times, and the time model that is fitted to documents: against figures that are worked out by hand."""
 
 import csv
+import itertools
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
-import oracle
 import pandas as pd
 import pytest
+from chains import pair_without_tokenizer
 from rich.console import Console
-from synthetic import rounds as chain
-from synthetic import sample, scores, write_run
-from typer import Typer
-from typer.testing import CliRunner
+from screens import call
+from synthetic import Rows
 
 from specbench.analysis import forward_times, time_fits
 from specbench.analysis.forward_times import Times
 from specbench.analysis.time_fits import regression
-from specbench.cli import project
 from specbench.config import UserError
-from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.papers.published import FOLDER
 from specbench.report.finding import show
@@ -103,27 +99,19 @@ def test_times_of_one_draft_length_come_from_prefills():
 def run_of(folder, methods, tasks=("one", "two"), noise=0.0, repeats=1, slow=(1.0, 3.0)):
     """A run in which document i of a method takes t_draft · N_draft + t_target · N_target seconds, and `noise`."""
     rng = np.random.default_rng(0)
-    samples, rows, judged = [], [], []
-    for method, shape in methods.items():
-        for task in tasks:
-            judged += scores(method, [0.0] * 4, task=task)
-            for repeat in range(repeats):
-                for doc_id in range(4):
-                    shapes = [shape(doc_id, i) for i in range(3 + 2 * doc_id)]
-                    seconds = slow[0] * sum(k for k, _ in shapes) + slow[1] * len(shapes)
-                    stall = 100.0 if noise and repeat == doc_id % repeats else 0.0
-                    seconds += noise * rng.standard_normal() + stall
-                    one = sample(
-                        method, doc_id, seconds, task=task, repeat=repeat, tokens=[1], prompt_tokens=9 + doc_id
-                    )
-                    samples.append(one)
-                    made = chain(one, *shapes, seconds=(slow[1], 0.0))
-                    for row in made[1:]:
-                        row |= {"draft_seconds": slow[0] * row["drafted"]}
-                        rows.append(row | {"seconds": row["draft_seconds"] + slow[1]})
-                    rows.append(made[0] | {"seconds": 100.0})
+    found = Rows()
+    for (method, shape), task, repeat, doc_id in itertools.product(methods.items(), tasks, range(repeats), range(4)):
+        shapes = [shape(doc_id, i) for i in range(3 + 2 * doc_id)]
+        seconds = slow[0] * sum(k for k, _ in shapes) + slow[1] * len(shapes)
+        stall = 100.0 if noise and repeat == doc_id % repeats else 0.0
+        seconds += noise * rng.standard_normal() + stall
+        told = {"task": task, "repeat": repeat, "tokens": [1], "prompt_tokens": 9 + doc_id}
+        prefill, *own = found.add(method, doc_id, seconds, shapes, (slow[1], 0.0), **told)
+        prefill |= {"seconds": 100.0}
+        for row in own:
+            row |= {"draft_seconds": slow[0] * row["drafted"], "seconds": slow[0] * row["drafted"] + slow[1]}
     settings = {name: {"gamma": 2} if name.startswith("sps") else {} for name in methods}
-    return StoredRun(write_run(folder, samples, rows, judged, settings=settings, baseline=None))
+    return found.run(folder, settings=settings, baseline=None)
 
 
 PLAIN = {"vanilla": lambda doc, i: (0, 0)}
@@ -197,11 +185,6 @@ def test_the_files(tmp_path):
     assert facts["environment"]["cpu"] == "abacus"
 
 
-def tiny_pair():
-    target, draft = oracle.tiny_pair("llama")
-    return Pair("tiny", {"target": target, "draft": draft}, SimpleNamespace())
-
-
 def test_forwards_are_measured_for_every_width_and_context(monkeypatch):
     fed = []
     forward = Session.forward
@@ -212,7 +195,7 @@ def test_forwards_are_measured_for_every_width_and_context(monkeypatch):
 
     monkeypatch.setattr(Session, "forward", watched)
     told = []
-    found = measure_forwards(tiny_pair(), (1, 4), (16, 64, 4096), 5, told.append)
+    found = measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64, 4096), 5, told.append)
     cells = [(role, context, width) for role in ("target", "draft") for context in (16, 64) for width in (1, 4)]
     assert list(found[["model", "context", "width"]].itertuples(index=False, name=None)) == cells
     assert (found.low <= found["median"]).all() and (found["median"] <= found.high).all() and (found.low > 0).all()
@@ -221,7 +204,7 @@ def test_forwards_are_measured_for_every_width_and_context(monkeypatch):
     passes = [fed[4 + 8 * i : 12 + 8 * i] for i in range(len(told))]  # behind the four prefills
     assert all(sorted(one) == sorted(cells) for one in passes) and len(set(map(tuple, passes))) > 1
     with pytest.raises(UserError, match="only 256 positions"):
-        measure_forwards(tiny_pair(), (1, 300), (16,), 5)
+        measure_forwards(pair_without_tokenizer(), (1, 300), (16,), 5)
 
 
 def test_the_medians_are_of_the_right_forwards(monkeypatch):
@@ -239,15 +222,10 @@ def test_the_medians_are_of_the_right_forwards(monkeypatch):
             return laps
 
     monkeypatch.setattr(profile_pair, "Stopwatch", Clock)
-    found = measure_forwards(tiny_pair(), (1, 4), (16, 64), 8)
+    found = measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64), 8)
     expected = found.context + found.width / 100 + np.where(found.model == "draft", 0.5, 0)
     assert found["median"].tolist() == pytest.approx(expected.tolist())
     assert (found.high > expected + 20).all()  # the slow ones are seen
-
-
-app = Typer()
-app.command()(project.profile)
-app.command("other")(project.simulate)
 
 
 def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
@@ -255,7 +233,7 @@ def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
     monkeypatch.setattr("specbench.report.finding.console", Console(width=80))
     out = str(tmp_path / "pocket.json")
     command = ["profile", "--suite", "math", "--documents", "3", "--repeats", "1", "--method", "sps", "--gamma", "1,3"]
-    result = CliRunner().invoke(app, [*command, "--out", out])
+    result = call(*command, "--out", out)
     assert result.exit_code == 0, result.output
     assert max(len(line) for line in result.output.splitlines() if "written: " not in line) <= 80
     assert "stand-alone" in result.output and "SpecDec" in result.output and "pocket_math500" in result.output
@@ -266,9 +244,9 @@ def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
     fits = {(row["method"], row["task"]): row for row in facts["fits"]}
     assert 0 < fits["stand-alone", "pocket_gsm8k"]["t_draft"] < fits["stand-alone", "pocket_gsm8k"]["t_target"]
     assert facts["times"]["t_draft"] > 0 and facts["models"]["draft"]["weights_hash"]
-    simulated = CliRunner().invoke(app, ["other", str(run.folder), "--forward-times", out, "--gamma", "1,3"])
+    simulated = call("simulate", str(run.folder), "--forward-times", out, "--gamma", "1,3")
     assert simulated.exit_code == 0, simulated.output
-    again = CliRunner().invoke(app, [*command, "--out", out, "--seed", "1"])
+    again = call(*command, "--out", out, "--seed", "1")
     assert again.exit_code == 2 and "other settings; remove" in " ".join(again.output.split())
 
 
@@ -284,5 +262,5 @@ def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
     ],
 )
 def test_bad_requests_are_one_line(changes, words):
-    result = CliRunner().invoke(app, ["profile", *changes])
+    result = call("profile", *changes)
     assert result.exit_code == 2 and words in " ".join(result.output.split())

@@ -8,15 +8,13 @@ import naive_lookup
 import pandas as pd
 import pytest
 import torch
-import typer
 from gates import GREEDY
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
+from screens import call
 
 from specbench import config, methods
 from specbench.base.console import console
-from specbench.cli.replay import replay as command
 from specbench.config import UserError
 from specbench.engine.lengths import Lengths
 from specbench.engine.types import Draft
@@ -250,13 +248,6 @@ def test_a_file_of_texts(tmp_path):
     assert found == [Trace([1, 2, 3], [1, 2, 3, 1, 2], "-", "1"), Trace([4], [5, 6], "math", "17")]
 
 
-def call(*arguments: str):
-    console.stderr = False
-    app = typer.Typer()
-    app.command()(command)
-    return CliRunner().invoke(app, list(arguments))
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -273,7 +264,7 @@ def call(*arguments: str):
     ],
 )
 def test_a_bad_line_is_told_with_its_number(tmp_path, line, words):
-    result = call("--traces", written(tmp_path, GOOD, line))
+    result = call("replay", "--traces", written(tmp_path, GOOD, line))
     assert result.exit_code == 2 and result.stdout == ""
     assert result.stderr.startswith("error: ") and words in result.stderr and result.stderr.count("\n") == 1
 
@@ -294,22 +285,22 @@ def test_a_bad_line_is_told_with_its_number(tmp_path, line, words):
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path, lines, arguments, words):
-    result = call("--traces", written(tmp_path, *lines), *arguments)
+    result = call("replay", "--traces", written(tmp_path, *lines), *arguments)
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("error: ") and words in result.stderr and result.stderr.count("\n") == 1
 
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path):
-    assert "there is no file" in call("--traces", str(tmp_path / "none.jsonl")).stderr
+    assert "there is no file" in call("replay", "--traces", str(tmp_path / "none.jsonl")).stderr
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    assert "no text in UTF-8" in call("--traces", str(tmp_path / "bytes")).stderr
+    assert "no text in UTF-8" in call("replay", "--traces", str(tmp_path / "bytes")).stderr
 
 
 def test_the_command_prints_tables_and_writes_positions(tmp_path, monkeypatch):
     monkeypatch.setattr(console, "_width", 80)
     texts = [{**GOOD, "task": task, "id": f"{task}{i}"} for task, i in itertools.product(("math", "code"), (1, 2))]
     out = tmp_path / "rows.parquet"
-    result = call("--traces", written(tmp_path, *texts), "--set", "pld.whole=false", "--out", str(out))
+    result = call("replay", "--traces", written(tmp_path, *texts), "--set", "pld.whole=false", "--out", str(out))
     assert result.exit_code == 0, result.output
     assert max(map(len, result.stdout.split("written: ")[0].splitlines())) <= 80
     assert "pld[whole=False]" in result.stdout.splitlines()[0]
@@ -325,10 +316,10 @@ def test_the_command_prints_tables_and_writes_positions(tmp_path, monkeypatch):
 
 def test_csv_and_json_have_each_task(tmp_path):
     texts = written(tmp_path, {**GOOD, "task": "math"}, {**GOOD, "task": "code"})
-    facts = json.loads(call("--traces", texts, "--format", "json").stdout)
+    facts = json.loads(call("replay", "--traces", texts, "--format", "json").stdout)
     assert facts["method"] == "pld" and facts["texts"] == 2
     assert [row["task"] for row in facts["by_task"]] == ["math", "code", ALL]
-    csv = call("--traces", texts, "--format", "csv").stdout.splitlines()
+    csv = call("replay", "--traces", texts, "--format", "csv").stdout.splitlines()
     assert csv[0] == "analysis,table,row,column,value" and "replay,by_task,0,task,math" in csv
 
 

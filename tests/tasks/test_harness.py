@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 
 import pytest
+from refusals import one_line_error
 
 from specbench.tasks.harness import DataUnavailable, TaskChoice, Tasks
 
@@ -49,14 +50,9 @@ metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
 generation_kwargs: {until: "\n"}
 """
 TEST = [("1+1", "2"), ("2+3", "5"), ("4+4", "8"), ("9+0", "9")]
+MISSING = ("nobody/no-such-sums", "sums_test.jsonl", "--data-dir", "pocket_sums")  # what helps, and where it belongs
+pytestmark = pytest.mark.usefixtures("own_cache")
 TRAIN = [("5+5", "10"), ("6+6", "12"), ("7+7", "14")]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
@@ -141,11 +137,8 @@ def test_few_shot_without_train_documents(folder: Path) -> None:
 
 def test_missing_file_message(folder: Path) -> None:
     (folder / "data" / "sums_test.jsonl").unlink()
-    with pytest.raises(DataUnavailable) as error:
+    with one_line_error(*MISSING, kind=DataUnavailable):
         tasks(folder)
-    message = str(error.value)
-    assert all(x in message for x in ("nobody/no-such-sums", "sums_test.jsonl", "--data-dir", "pocket_sums"))
-    assert "\n" not in message
 
 
 @pytest.mark.parametrize("offline", [True, False])
@@ -156,11 +149,8 @@ def test_unreachable_hub_fails_fast(folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("socket.create_connection", _no_network)
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(DataUnavailable) as error:
+    with one_line_error(*MISSING, kind=DataUnavailable):
         tasks(folder, data_dir=None)
-    message = str(error.value)
-    assert all(x in message for x in ("nobody/no-such-sums", "sums_test.jsonl", "--data-dir", "pocket_sums"))
-    assert "\n" not in message
     assert constants.HF_HUB_OFFLINE is offline
 
 
@@ -372,6 +362,5 @@ def test_what_is_not_installed_is_named_before_anything_is_generated(task, missi
     monkeypatch.setitem(sys.modules, "wonderwords", None)
     monkeypatch.setattr("nltk.data.find", lambda name: (_ for _ in ()).throw(LookupError(name)))
     choice = TaskChoice(task, 0, 20, task, "hub", f"pocket_{task}")
-    with pytest.raises(DataUnavailable, match=rf"{missing}.*lm-eval\[ifeval,ruler\].*pocket_{task}") as error:
+    with one_line_error(match=rf"{missing}.*lm-eval\[ifeval,ruler\].*pocket_{task}", kind=DataUnavailable):
         Tasks([choice], task_folder=ROOT / "suites" / "tasks", data_dir=None, limit=1, seed=0, chat=None)
-    assert "\n" not in str(error.value)

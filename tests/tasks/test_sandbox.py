@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hostile import FOOLING, WRONG
 
 from specbench.base.errors import UserError
 from specbench.tasks import sandbox
@@ -48,20 +49,6 @@ def test_text_that_is_no_program_is_an_outcome() -> None:
         assert passes(program).passed is (program == "")
 
 
-@pytest.mark.parametrize(
-    "program", ["while True: pass", "import time\ntime.sleep(60)", "import os\nos.close(2)\nwhile 1: 1"]
-)
-def test_endless_programs_time_out(program: str) -> None:
-    start = time.monotonic()
-    assert passes(program, seconds=0.5).reason == "timeout"
-    assert time.monotonic() - start < 20, "far from the minute that it sleeps"
-
-
-def test_a_loop_that_swallows_exceptions_times_out() -> None:
-    program = "while True:\n    try:\n        while True: pass\n    except BaseException: pass"
-    assert passes(program, seconds=0.5).reason == "timeout"
-
-
 def test_memory_is_limited() -> None:
     program = "data = bytearray({} << 20)"
     assert passes(program.format(64), memory_mb=512).passed
@@ -69,22 +56,19 @@ def test_memory_is_limited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("early", "reason"),
+    ("name", "reason"),
     [
-        ("import sys\nsys.exit(0)", "failed"),
-        ("raise SystemExit", "failed"),
-        ("import os\nos._exit(0)", "exited"),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "killed"),
-        (
-            "import os\nfor fd in range(64):\n    try: os.write(fd, b'passed')\n    except OSError: pass\nos._exit(0)",
-            "exited",
-        ),
-        ("print('passed')\nprint(True)\nraise ValueError", "failed"),
-        ("import atexit, os\natexit.register(os._exit, 0)\nassert 0", "failed"),
+        ("leave", "failed"),
+        ("leave by exception", "failed"),
+        ("leave at once", "exited"),
+        ("leave later", "failed"),
+        ("die by a signal", "killed"),
+        ("say so", "failed"),
+        ("write to what is open", "exited"),
     ],
 )
-def test_success_cannot_be_claimed_before_the_check(early: str, reason: str) -> None:
-    outcome = passes(early + "\n" + GOOD.replace("+", "-") + CHECK)
+def test_success_cannot_be_claimed_before_the_check(name: str, reason: str) -> None:
+    outcome = passes(FOOLING[name] + WRONG)
     assert (outcome.passed, outcome.reason) == (False, reason)
 
 
@@ -130,17 +114,6 @@ def test_limits_alone_give_a_folder_that_goes(tmp_path: Path) -> None:
     program = f"import os\nopen('left', 'w').write('x')\nopen({str(told)!r}, 'w').write(os.getcwd())"
     assert sandbox.run_in("limits", program, seconds=5, memory_mb=512).passed
     assert not Path(told.read_text()).exists()
-
-
-def test_a_file_cannot_grow_without_end() -> None:
-    outcome = passes("file = open('big', 'wb')\nfor _ in range(100): file.write(bytes(1 << 20))")
-    assert not outcome.passed and outcome.reason in ("failed", "killed")
-
-
-def test_no_process_is_started() -> None:
-    for start in ("os.fork()", "__import__('_thread').start_new_thread(int, ())"):
-        program = f"import os\ntry: {start}\nexcept (OSError, RuntimeError): pass\nelse: raise ValueError"
-        assert passes(program).passed
 
 
 def test_starting_costs_little_and_nothing_stays_open() -> None:

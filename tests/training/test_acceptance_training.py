@@ -11,24 +11,22 @@ import oracle
 import pyarrow.parquet as pq
 import pytest
 import torch
+from chains import Words, chain
 from gates import decode
+from jobs import document, job_of, plan_of, stopping
 from recalled import RECALLED
 from scipy.special import expit
 from scipy.stats import entropy
-from test_judge_training import END, chain, document
-from test_judge_training import Words as JudgeWords
-from typer.testing import CliRunner
+from screens import output, refusal
+from test_judge_training import END
 
 from specbench import config
-from specbench.cli import app
-from specbench.config import Setting, UserError
+from specbench.config import UserError
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.methods import specdecpp as method
-from specbench.plan import Plan, resolve_tasks
 from specbench.tasks.data import evaluated_split
-from specbench.training import train
 from specbench.training.documents import Document, hold_out, training_documents
 from specbench.training.recipe import Recipe, load_recipe
 from specbench.training.specdecpp import fit as acceptance_fit
@@ -39,14 +37,6 @@ from specbench.training.specdecpp.soft_labels import binary_kl, calibration_erro
 
 SAMPLED = Sampling(1.5, top_k=20)
 CPU = torch.device("cpu")
-
-
-class Words(JudgeWords):
-    eos_token_id = None
-
-
-class Ending(JudgeWords):
-    eos_token_id = END
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +101,7 @@ DRAFT = {**TARGET, 1: 13, 2: 12, 4: 15, 6: 17}
 
 @pytest.fixture
 def chains() -> Pair:
-    return Pair("made", {"target": chain(TARGET), "draft": chain(DRAFT)}, Ending())
+    return Pair("made", {"target": chain(TARGET), "draft": chain(DRAFT)}, Words(END))
 
 
 def test_a_greedy_document_by_hand(chains):
@@ -386,16 +376,10 @@ def job(tiny, tmp_path, monkeypatch):
     """A training on made documents of the tiny pair."""
     documents = [document(i, prompt, length=12) for i, prompt in enumerate(oracle.prompts(12, length=9))]
     monkeypatch.setattr(specdecpp, "training_documents", lambda *_, **__: documents)
-    spec = config.load_method("specdecpp")
-    plan = Plan(pair=config.load_pair("pocket"), methods=(spec,), baseline=None, suite="made", tasks=(), seed=0)
     small = {"depth": 1, "batch": 4, "learning_rate": 0.01, "epochs": 4}
 
     def make(name="head.safetensors", seed=0, grid=None, **changes):
-        own = load_recipe("specdecpp", [])
-        chosen = config.override(own, {key: Setting(value=x) for key, x in {**small, **changes}.items()})
-        settings = method.Settings(**spec.values)
-        one = plan.model_copy(update={"seed": seed})
-        return train.Job(spec, settings, tiny, one, tmp_path / name, recipe=chosen, grid=grid or {})
+        return job_of("specdecpp", tiny, tmp_path / name, seed, grid, small | changes)
 
     return make
 
@@ -407,15 +391,8 @@ def read(path, pair):
 def test_a_head_tells_how_it_came_about_and_what_it_is_worth(job, tiny, capsys):
     specdecpp.train(job())
     trained = read(job().out, tiny).trained
-    assert {key: trained[key] for key in ("depth", "weight", "temperature", "top_k", "mix", "warped", "seed")} == {
-        "depth": 1,
-        "weight": 6,
-        "temperature": 1,
-        "top_k": 50,
-        "mix": 0.15,
-        "warped": True,
-        "seed": 0,
-    }
+    told = {"depth": 1, "weight": 6, "temperature": 1, "top_k": 50, "mix": 0.15, "warped": True, "seed": 0}
+    assert {key: trained[key] for key in told} == told
     assert trained["documents"] == 12 and trained["held_out_documents"] == 1
     metrics = pq.read_table(job().out.with_name("head.metrics.parquet"))
     rows = metrics.to_pylist()
@@ -429,25 +406,14 @@ def test_a_head_tells_how_it_came_about_and_what_it_is_worth(job, tiny, capsys):
     assert "12 documents" in told and "AUROC for rejection" in told and "specdecpp.head=" in told
 
 
-class Stopped(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("at", (1, 3, 5, 7, 8))
 def test_a_killed_training_goes_on_and_gives_the_same_head(job, monkeypatch, at):
     """Three steps an epoch, four epochs; killed within a step, or between an epoch's end and its checkpoint."""
     specdecpp.train(job("whole.safetensors", patience=9))
-    original, steps = acceptance_fit.weighted_loss, []
-
-    def stopping(*arguments):
-        steps.append(1)
-        if len(steps) == at:
-            raise Stopped
-        return original(*arguments)
-
-    monkeypatch.setattr(acceptance_fit, "weighted_loss", stopping)
+    steps = []
+    monkeypatch.setattr(acceptance_fit, "weighted_loss", stopping(at, acceptance_fit.weighted_loss, steps))
     killed = job("killed.safetensors", patience=9)
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):
         specdecpp.train(killed)
     assert not killed.out.exists() and killed.out.with_name("killed.checkpoint.pt").exists() == (at > 3)
     specdecpp.train(killed)
@@ -463,10 +429,10 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(job, monke
     def stopping(self, epoch):
         original(self, epoch)
         if epoch.epoch == 2:
-            raise Stopped
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(acceptance_fit.Training, "end", stopping)
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):
         specdecpp.train(job())
     with pytest.raises(UserError, match=r"checkpoint.pt was begun with other weight; delete it"):
         specdecpp.train(job(weight=3))
@@ -553,14 +519,8 @@ def test_the_shipped_recipe_is_the_papers_and_says_whence():
     assert set(sources) == set(Recipe.model_fields) and load_recipe("judge", []) is None
 
 
-def plan(suite: str, documents: int, data_dir=None) -> Plan:
-    found = config.load_pair("pocket")
-    tasks = resolve_tasks(config.load_suite(suite), found, data_dir)
-    return Plan(pair=found, methods=(), baseline=None, suite=suite, tasks=tasks, limit=documents, data_dir=data_dir)
-
-
 def test_named_splits_are_read_and_tested_ones_are_not(pocket):
-    found = training_documents(plan("math", 2), pocket, 0, ["pocket_gsm8k:train", "pocket_gsm8k:calibration"])
+    found = training_documents(plan_of("math", 2), pocket, 0, ["pocket_gsm8k:train", "pocket_gsm8k:calibration"])
     assert [one.name for one in found] == [
         f"pocket_gsm8k-{s}-0000{i}" for s in ("train", "calibration") for i in (0, 1)
     ]
@@ -575,7 +535,7 @@ def test_named_splits_are_read_and_tested_ones_are_not(pocket):
         ("pocket_cnndm:trian", "has no documents of a split 'trian'|trian"),
     ):
         with pytest.raises(UserError, match=message) as caught:
-            training_documents(plan("math", 2), pocket, 0, [text])
+            training_documents(plan_of("math", 2), pocket, 0, [text])
         assert "\n" not in str(caught.value)
 
 
@@ -584,35 +544,29 @@ def test_documents_of_another_task_stand_in_where_nothing_is_scored(pocket, tmp_
     (tmp_path / "math_train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     row = {"question": "What is 2 + 2?", "answer": "It is 4.\n#### 4"}
     (tmp_path / "gsm8k_train.jsonl").write_text(json.dumps(row) + "\n")
-    found = training_documents(plan("math", 5, str(tmp_path)), pocket, 0, stand_ins=True)
+    found = training_documents(plan_of("math", 5, str(tmp_path)), pocket, 0, stand_ins=True)
     assert [one.task for one in found] == ["gsm8k", "minerva_math500"]
     assert "1+1" in pocket.tokenizer.decode(found[1].prompt)
 
 
-def invoke(*words: str, code: int = 2) -> str:
-    result = CliRunner().invoke(app, ["train", *words])
-    assert result.exit_code == code, result.output
-    return result.output
-
-
 def test_the_command_refuses_what_does_not_fit_together(tmp_path):
-    words = ("--method", "specdecpp")
+    words = ("train", "--method", "specdecpp")
     both = ("--suite", "pocket", "--data", "pocket_gsm8k:train")
-    assert "one of them" in invoke(*words) and "one of them" in invoke(*words, *both)
-    assert "did you mean 'depth'" in invoke(*words, "--suite", "pocket", "--recipe", "dept=3")
-    assert "write KEY=VALUE," in invoke(*words, "--suite", "pocket", "--recipe", "depth")
-    assert "write KEY=VALUE,VALUE" in invoke(*words, "--suite", "pocket", "--grid", "depth")
-    assert "cannot read the value" in invoke(*words, "--suite", "pocket", "--grid", "depth=1,,2")
-    assert "without a recipe" in invoke("--method", "judge", "--suite", "pocket", "--recipe", "depth=2")
+    assert "one of them" in refusal(*words) and "one of them" in refusal(*words, *both)
+    assert "did you mean 'depth'" in refusal(*words, "--suite", "pocket", "--recipe", "dept=3")
+    assert "write KEY=VALUE," in refusal(*words, "--suite", "pocket", "--recipe", "depth")
+    assert "write KEY=VALUE,VALUE" in refusal(*words, "--suite", "pocket", "--grid", "depth")
+    assert "cannot read the value" in refusal(*words, "--suite", "pocket", "--grid", "depth=1,,2")
+    assert "without a recipe" in refusal("train", "--method", "judge", "--suite", "pocket", "--recipe", "depth=2")
     (tmp_path / "file").write_text("")
-    assert "exists" in invoke(*words, "--suite", "pocket", "--grid", "depth=1,2", "--out", str(tmp_path / "file"))
+    assert "exists" in refusal(*words, "--suite", "pocket", "--grid", "depth=1,2", "--out", tmp_path / "file")
 
 
 def test_from_documents_to_a_head_that_decodes(tmp_path, pocket):
     """The bundled pair, few documents: the command trains, and the method reads the head that it wrote."""
     out = tmp_path / "head.safetensors"
     data = ("--data", "pocket_gsm8k:calibration", "--documents", "6", "--recipe", "batch=2")
-    told = invoke("--method", "specdecpp", *data, "--out", str(out), code=0)
+    told = output("train", "--method", "specdecpp", *data, "--out", str(out))
     assert "6 documents" in told and out.is_file()
     head = read(out, pocket)
     assert head.trained["suite"] == "pocket_gsm8k:calibration" and head.trained["tasks"] == ["pocket_gsm8k"]

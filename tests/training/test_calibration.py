@@ -7,23 +7,14 @@ import oracle
 import pyarrow.parquet as pq
 import pytest
 import torch
-from test_cospec_rl import SIZE, Words
-from typer.testing import CliRunner
+from chains import SIZE, Words
+from screens import output, refusal
 
-from specbench.cli import app
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.tasks.pocket.corpus import FAMILIES
 from specbench.tasks.pocket.documents import CALIBRATION, VALIDATION, draw, generated
 from specbench.training import csd as calibration
-
-runner = CliRunner()
-
-
-def invoke(*words: str, code: int = 0) -> str:
-    result = runner.invoke(app, list(words))
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 def rows(path) -> list[dict]:
@@ -33,7 +24,7 @@ def rows(path) -> list[dict]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("memory") / "math"
-    invoke("calibrate", "--suite", "math", "--documents", "6", "--temperature", "0.3", "--out", str(path))
+    output("calibrate", "--suite", "math", "--documents", "6", "--temperature", "0.3", "--out", str(path))
     return path
 
 
@@ -52,7 +43,7 @@ def test_each_task_has_a_file_and_the_universal_one_is_their_sum(folder):
 
 
 def test_fewer_documents_are_the_beginning_of_more(folder, tmp_path):
-    invoke("calibrate", "--suite", "math", "--documents", "3", "--temperature", "0.3", "--out", str(tmp_path / "m"))
+    output("calibrate", "--suite", "math", "--documents", "3", "--temperature", "0.3", "--out", str(tmp_path / "m"))
     for name in ("pocket_gsm8k", "pocket_math500", "universal"):
         beginning = [row for row in rows(folder / f"{name}.parquet") if row["document"] < 3]
         assert rows(tmp_path / "m" / f"{name}.parquet") == beginning
@@ -126,7 +117,7 @@ def test_every_text_is_drawn_from_a_seed_of_its_own():
 
 def test_a_run_reads_the_folder_and_its_manifest_has_the_hash_of_each_task(folder, tmp_path):
     words = ["run", "--method", "csd", "--suite", "smoke", "--limit", "1", "--set", f"csd.memory={folder}"]
-    invoke(*words, "--out", str(tmp_path / "run"))
+    output(*words, "--out", str(tmp_path / "run"))
     inputs = json.loads((tmp_path / "run" / "manifest.json").read_text())["inputs"]["csd"]
     assert set(inputs) == {"memory", "memory pocket_gsm8k", "memory pocket_math500"}
     assert len(set(inputs.values())) == 3
@@ -137,18 +128,18 @@ def test_a_corpus_of_texts(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ["too short", *texts]))
     out = tmp_path / "universal.parquet"
-    assert "4 texts" in invoke("calibrate", "--corpus", str(path), "--documents", "10", "--out", str(out))
+    assert "4 texts" in output("calibrate", "--corpus", str(path), "--documents", "10", "--out", str(out))
     assert rows(out)
     path.write_text('{"text": "words"}\n{"words": 3}\n')
-    message = invoke("calibrate", "--corpus", str(path), "--out", str(tmp_path / "no.parquet"), code=2)
+    message = refusal("calibrate", "--corpus", str(path), "--out", str(tmp_path / "no.parquet"))
     assert "line 2" in message
     path.write_text('{"text": "words"}\n')
-    assert "no text of 64 tokens" in invoke("calibrate", "--corpus", str(path), "--out", str(tmp_path / "no"), code=2)
+    assert "no text of 64 tokens" in refusal("calibrate", "--corpus", str(path), "--out", str(tmp_path / "no"))
 
 
 def test_suite_or_corpus_and_not_both(tmp_path):
-    assert "one of them" in invoke("calibrate", code=2)
-    assert "one of them" in invoke("calibrate", "--suite", "math", "--corpus", str(tmp_path / "x"), code=2)
+    assert "one of them" in refusal("calibrate")
+    assert "one of them" in refusal("calibrate", "--suite", "math", "--corpus", str(tmp_path / "x"))
 
 
 def test_humaneval_is_calibrated_on_mbpp_and_math500_on_math(tmp_path):
@@ -160,10 +151,10 @@ def test_humaneval_is_calibrated_on_mbpp_and_math500_on_math(tmp_path):
     lines = [{"task": task, "fewshot": 0, "max_new_tokens": 20} for task in ("humaneval", "minerva_math500")]
     suite.write_text(json.dumps({"description": "two", "tasks": lines}))
     words = ("calibrate", "--suite", str(suite), "--data-dir", str(tmp_path), "--documents", "1")
-    invoke(*words, "--out", str(tmp_path / "memory"))
+    output(*words, "--out", str(tmp_path / "memory"))
     assert {path.stem for path in (tmp_path / "memory").iterdir()} == {"humaneval", "minerva_math500", "universal"}
     (tmp_path / "math_train.jsonl").unlink()
-    assert "no file for the documents; put math_train.jsonl" in invoke(*words, "--out", str(tmp_path / "other"), code=2)
+    assert "no file for the documents; put math_train.jsonl" in refusal(*words, "--out", str(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,6 +11,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from chains import Words
 from gates import DEVICE, GREEDY, pair
 from scipy.stats import binomtest
 from test_cospec import arbitrator, merged, slow
@@ -165,24 +166,9 @@ def test_each_text_gets_its_own_logits_however_they_are_divided(monkeypatch):
 # Texts that are decoded together
 
 
-class Words:
-    """A tokenizer whose words are the ids."""
-
-    chat_template = eos_token_id = bos_token_id = None
-
-    def decode(self, ids, **_):
-        return " ".join(map(str, ids))
-
-    def get_vocab(self):
-        return {str(i): i for i in range(96)}
-
-    def get_added_vocab(self):
-        return {}
-
-
 def both(architecture: str) -> Pair:
     target, draft = pair(architecture)
-    return Pair("tiny", {"target": target, "draft": draft}, Words())
+    return Pair("tiny", {"target": target, "draft": draft}, Words(size=96))
 
 
 def texts_of(prompts, counts, ends=frozenset()) -> list[Text]:
@@ -297,7 +283,7 @@ def test_sampled_texts_follow_their_law(keeps):
     draft_law = first[:, None] * np.stack(second)
     models = {"target": target.to(DEVICE), "draft": draft.to(DEVICE)}
     texts = texts_of([prompt] * 1500, [2] * 1500)
-    decode(Pair("four", models, Words()), None, texts, 2, sampling, rng, lambda *_: iter([keeps] * 2))
+    decode(Pair("four", models, Words(size=96)), None, texts, 2, sampling, rng, lambda *_: iter([keeps] * 2))
     counts = np.zeros((4, 4))
     for text in texts:
         counts[tuple(text.ending.tokens)] += 1

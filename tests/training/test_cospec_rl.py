@@ -8,7 +8,9 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from chains import SIZE, Words, chain
 from gates import DEVICE
+from jobs import stopping
 from scipy.stats import binomtest
 
 from specbench.config import UserError
@@ -27,7 +29,7 @@ from specbench.training.recipe import load_recipe
 
 # The game. The target walks a ring of twelve tokens; behind each even one of them the draft goes another way, and the
 # token behind that is the next but one of the ring. So whatever is kept shows in the text, and nothing else does.
-RING, SIZE = 12, 40
+RING = 12
 TARGET = {s: (s + 1) % RING for s in range(RING)} | {20 + s: (s + 2) % RING for s in range(RING)}
 DRAFT = TARGET | {s: 20 + s + (s // 2) % 2 for s in range(0, RING, 2)}  # 20 23 24 27 28 31
 DRAFT |= {20 + s + 1: (s + 2) % RING for s in range(0, RING, 2)}
@@ -35,38 +37,9 @@ TARGET |= {20 + s + 1: (s + 2) % RING for s in range(0, RING, 2)}
 GAMMA, LENGTH = 5, 19
 
 
-class Words:
-    """A tokenizer whose words are the ids."""
-
-    chat_template = eos_token_id = bos_token_id = None
-
-    def decode(self, ids, **_):
-        return " ".join(map(str, ids))
-
-    def get_vocab(self):
-        return {str(i): i for i in range(SIZE)}
-
-    def get_added_vocab(self):
-        return {}
-
-
-def chain(following: dict[int, int]):
-    """A model without attention or MLP: the state behind token s is √SIZE in place s, the logits name what follows."""
-    sizes = {"hidden_size": SIZE, "num_hidden_layers": 1, "num_key_value_heads": 4, "head_dim": 10}
-    model = oracle.tiny("llama", vocab=SIZE, **sizes).float()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.zero_() if parameter.ndim > 1 else parameter.fill_(1.0)
-            if name == "model.embed_tokens.weight":
-                parameter.copy_(torch.eye(SIZE))
-        for token in range(SIZE):
-            model.lm_head.weight[following.get(token, 0), token] = 1.0
-    return model.to(DEVICE)
-
-
 @functools.cache
 def game() -> Pair:
-    target, draft = chain(TARGET), chain(DRAFT)
+    target, draft = chain(TARGET).float(), chain(DRAFT).float()
     return Pair("made", {"target": target, "draft": draft, "arbitrator": draft}, Words())
 
 
@@ -447,29 +420,11 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_arbitrator(tmp_path, m
     """Killed between two updates, and another time in the middle of one, with steps already made."""
     whole = trained(tmp_path / "whole", reinforcement())
     assert len(whole.history) == 4 and whole.step == 4 and not same(parameters(whole), parameters(reinforcement()))
-    real = objective
-
-    def stop_after(count):
-        calls = []
-
-        def counted(*arguments):
-            calls.append(1)
-            if len(calls) > count:
-                raise KeyboardInterrupt
-            return real(*arguments)
-
-        monkeypatch.setattr(rl, "objective", counted)
-
-    def stopped(told):
-        if told["update"] == 2:
-            raise KeyboardInterrupt
-
-    for name in ("between", "within"):
-        with pytest.raises(KeyboardInterrupt):
-            if name == "within":
-                stop_after(9)  # 3 prompts × 4 rollouts, 8 a step, 2 epochs: 4 an update
-            trained(tmp_path / name, reinforcement(), stopped if name == "between" else lambda told: None)
-        monkeypatch.setattr(rl, "objective", real)
+    within = stopping(10, objective)  # 3 prompts × 4 rollouts, 8 a step, 2 epochs: 4 an update
+    for name, report in (("between", stopping(2)), ("within", lambda told: None)):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(rl, "objective", within if name == "within" else objective)
+            trained(tmp_path / name, reinforcement(), report)
         heard = []
         again = trained(tmp_path / name, reinforcement(), heard.append)
         assert same(parameters(again), parameters(whole))

@@ -11,7 +11,9 @@ import oracle
 import pyarrow.parquet as pq
 import pytest
 import torch
+from chains import Words
 from gates import DEVICE, GREEDY, pair
+from jobs import stopping
 from test_cli import call, folders, here, refused  # noqa: F401  (here: every test works in an empty folder)
 from test_cospec import slow
 
@@ -37,24 +39,6 @@ from specbench.training.recipe import load_recipe
 
 EVERY = pytest.mark.parametrize("architecture", ("llama", "opt", "gemma2"))
 GAMMA, LENGTHS = 4, (30, 17, 5, 24)
-
-
-class Words:
-    """A tokenizer whose words are the ids."""
-
-    chat_template = bos_token_id = None
-
-    def __init__(self, end=None):
-        self.eos_token_id = end
-
-    def decode(self, ids, **_):
-        return " ".join(map(str, ids))
-
-    def get_vocab(self):
-        return {str(i): i for i in range(96)}
-
-    def get_added_vocab(self):
-        return {}
 
 
 def recipe(**changes) -> Sft:
@@ -89,7 +73,7 @@ def end_of(architecture: str) -> int:
 
 def both(architecture: str) -> Pair:
     target, draft = pair(architecture)
-    return Pair("tiny", {"target": target, "draft": draft, "arbitrator": draft}, Words(end_of(architecture)))
+    return Pair("tiny", {"target": target, "draft": draft, "arbitrator": draft}, Words(end_of(architecture), 96))
 
 
 def expected(architecture: str, document: Document):
@@ -135,16 +119,9 @@ class Noted:
 def traced(architecture, folder, judge=None, settings=None, **changes) -> list[Lesson]:
     told = {"gamma": GAMMA, "seed": 0, "documents": documents(), "advance": lambda count: None, **changes}
     models, settings = both(architecture), settings or recipe()
-    return trace_all(
-        models,
-        told["documents"],
-        judge or RolloutJudge(models, settings),
-        settings,
-        told["gamma"],
-        told["seed"],
-        folder,
-        told["advance"],
-    )
+    judge = judge or RolloutJudge(models, settings)
+    given = [told[name] for name in ("gamma", "seed")]
+    return trace_all(models, told["documents"], judge, settings, *given, folder, told["advance"])
 
 
 # Traces
@@ -217,7 +194,7 @@ def test_a_branch_is_read_no_further_than_its_text_may_be(monkeypatch):
     target = pair("opt")[0]
     most, longest = target.config.max_position_embeddings, []
     document = Document("made", 0, oracle.prompts(1, length=12)[0], "", (), most - 12, lambda text: 1.0)
-    judge = RolloutJudge(Pair("tiny", {"target": target}, Words()), recipe())
+    judge = RolloutJudge(Pair("tiny", {"target": target}, Words(size=96)), recipe())
     real = target.forward
 
     def noted(*arguments, **options):
@@ -256,13 +233,8 @@ def test_a_stopped_tracing_goes_on_and_gives_the_same_files(tmp_path, monkeypatc
     assert counts == [2] * 4 and len(whole) == 8
     assert [one.reading for one in whole[:4]] != [one.reading for one in whole[4:]], "another draw"
 
-    def killed(count):
-        counts.append(count)
-        if len(counts) == 6:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        traced("llama", tmp_path / "stopped", Noted(), settings, advance=killed)
+        traced("llama", tmp_path / "stopped", Noted(), settings, advance=stopping(2))
     first = {path: path.stat().st_mtime_ns for path in (tmp_path / "stopped").iterdir()}
     assert len(first) == 2
     assert traced("llama", tmp_path / "stopped", Noted(), settings) == whole
@@ -295,14 +267,8 @@ def test_traces_made_otherwise_or_damaged_are_refused(tmp_path):
 
 
 def calibration(pocket, task, count):
-    plan = Plan(
-        pair=config.load_pair("pocket"),
-        methods=(),
-        baseline=None,
-        suite=task,
-        tasks=(config.TaskLine(task=task),),
-        limit=count,
-    )
+    tasks, pair = (config.TaskLine(task=task),), config.load_pair("pocket")
+    plan = Plan(pair=pair, methods=(), baseline=None, suite=task, tasks=tasks, limit=count)
     return training_documents(plan, pocket, 51, [f"{task}:calibration"])
 
 
@@ -320,20 +286,11 @@ def test_pocket_is_traced_as_speculative_sampling_decodes_it(pocket, tmp_path):
         length, wanted = len(document.prompt), []
         for one in until_end(method.rounds(document.prompt, GREEDY, torch.Generator()), ending):
             if one.verdict is not None and one.verdict.drafted:
-                mismatches = [
-                    i for i, (d, t) in enumerate(zip(one.verdict.drafted, one.verdict.targets, strict=True)) if d != t
-                ]
-                turn = Turn(
-                    length,
-                    Block(one.verdict.drafted, one.verdict.targets, mismatches, torch.zeros(1)),
-                    [],
-                    0,
-                    False,
-                    [],
-                    0,
-                )
+                drafted, targets = one.verdict.drafted, one.verdict.targets
+                mismatches = [i for i, (d, t) in enumerate(zip(drafted, targets, strict=True)) if d != t]
+                turn = Turn(length, Block(drafted, targets, mismatches, torch.zeros(1)), [], 0, False, [], 0)
                 if positions := within(turn, document, pocket.eos_ids):
-                    wanted.append(Query(length, [*one.verdict.drafted, *one.verdict.targets], positions))
+                    wanted.append(Query(length, [*drafted, *targets], positions))
             length += len(one.tokens)
         assert lesson.reading.rounds == wanted
         assert lesson.reading.tokens[:length] == [*document.prompt, *ending.tokens][:length]
@@ -483,15 +440,8 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_arbitrator(tmp_path, m
     (tmp_path / "whole").mkdir(), (tmp_path / "stopped").mkdir()
     torch.manual_seed(1)
     whole = learn(tmp_path / "whole", lessons, **told)
-    steps = []
-
-    def killed(count):
-        steps.append(count)
-        if len(steps) == 6:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        learn(tmp_path / "stopped", lessons, killed, **told)
+        learn(tmp_path / "stopped", lessons, stopping(6), **told)
     state = load_checkpoint(tmp_path / "stopped" / "checkpoint.pt", {"seed": 0})
     assert state["step"] == 5, "the sixth was not saved"
     torch.manual_seed(2)  # whatever was drawn before
@@ -568,6 +518,7 @@ def test_a_new_policy_without_a_warm_up_rejects(pocket):
 
 TRAIN = ("train", "--method", "cospec", "--data", "pocket_gsm8k:calibration")
 FEW = ("--documents", "2")
+RUN = ("run", "--method", "cospec", "--suite", "short.yaml")
 
 
 @pytest.mark.parametrize(
@@ -598,25 +549,19 @@ def test_what_cannot_be_is_one_clear_line(words, said):
     assert said in refused(*words)
 
 
+def of_recipe(*changes):
+    return [word for one in changes for word in ("--recipe", one)]
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Both stages on pocket: a dozen documents, one epoch; then two updates of two prompts by two."""
     folder = tmp_path_factory.mktemp("trained")
-    few = ("--documents", "12", "--recipe")
-    sft = call(*TRAIN, *few, "epochs=1", "--recipe", "rank=4", "--out", folder / "sft.safetensors")
+    few = ("--documents", "12")
+    sft = call(*TRAIN, *few, *of_recipe("epochs=1", "rank=4"), "--out", folder / "sft.safetensors")
     assert sft.exit_code == 0, sft.output
-    small = (
-        "updates=2",
-        "--recipe",
-        "prompts=2",
-        "--recipe",
-        "group=2",
-        "--recipe",
-        "epochs=1",
-        "--recipe",
-        "evaluate=2",
-    )
-    words = (*TRAIN, "--stage", "rl", "--warm-up", folder / "sft.safetensors", *few, *small)
+    small = ("updates=2", "prompts=2", "group=2", "epochs=1", "evaluate=2")
+    words = (*TRAIN, "--stage", "rl", "--warm-up", folder / "sft.safetensors", *few, *of_recipe(*small))
     rl = call(*words, "--out", folder / "rl.safetensors")
     assert rl.exit_code == 0, rl.output
     return folder, sft.output, rl.output
@@ -624,12 +569,8 @@ def place(tmp_path_factory):
 
 def test_both_stages_from_the_command_line(place, pocket):
     folder, sft, rl = place
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "rl.safetensors",
-        "rl.updates.parquet",
-        "sft.safetensors",
-        "sft.traces",
-    ]
+    files = ["rl.safetensors", "rl.updates.parquet", "sft.safetensors", "sft.traces"]
+    assert sorted(path.name for path in folder.iterdir()) == files
     assert "12 documents" in sft and "held out:" in sft and "--stage rl --warm-up" in sft
     assert "update 1:" in rl and "update 2:" in rl and "specbench run --method cospec" in rl
     models = with_backbone(pocket, "draft")
@@ -652,17 +593,9 @@ def test_the_figures_of_every_update_are_kept(place):
 
 
 def test_what_was_trained_decodes(place, here):  # noqa: F811
-    words = (
-        "run",
-        "--method",
-        "cospec",
-        "--suite",
-        "short.yaml",
-        "--set",
-        f"cospec.arbitrator={place[0] / 'rl.safetensors'}",
-    )
+    head = f"cospec.arbitrator={place[0] / 'rl.safetensors'}"
     (here / "short.yaml").write_text(json.dumps({"description": "short", "tasks": [{"task": "pocket_gsm8k"}]}))
-    result = call(*words, "--limit", "1", "--baseline", "none", "--out", "run")
+    result = call(*RUN, "--set", head, "--limit", "1", "--baseline", "none", "--out", "run")
     assert result.exit_code == 0, result.output
     (rounds,) = [pq.read_table(path).to_pandas() for path in (here / "run").rglob("*rounds*.parquet")][:1]
     assert rounds.arbitrator_forwards.sum() > 0

@@ -10,19 +10,18 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from chains import Words
 from gates import DEVICE, decode, pair
-from typer.testing import CliRunner
+from jobs import job_of, stopping
+from screens import call
 
 from specbench import config
-from specbench.cli import app
 from specbench.config import UserError
 from specbench.engine.models.eagle_head import EagleHead
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.methods import eagle3 as method
-from specbench.plan import Plan
-from specbench.training import train
 from specbench.training.documents import Document
 from specbench.training.eagle3 import data
 from specbench.training.eagle3 import train as eagle3
@@ -31,22 +30,6 @@ from specbench.training.eagle3.fit import Step, Training, loss_of, new_head, sch
 from specbench.training.recipe import EagleRecipe, load_recipe
 
 VOCABULARY = 96
-
-
-class Words:
-    """A tokenizer whose words are the ids."""
-
-    chat_template = None
-    eos_token_id, bos_token_id = 7, None
-
-    def decode(self, ids, **_):
-        return " ".join(map(str, ids))
-
-    def get_vocab(self):
-        return {str(i): i for i in range(VOCABULARY)}
-
-    def get_added_vocab(self):
-        return {}
 
 
 def recipe(**changes) -> EagleRecipe:
@@ -233,27 +216,15 @@ def documents() -> list[Document]:
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    made = Pair("made", {"target": target()}, Words())
+    made = Pair("made", {"target": target()}, Words(7, VOCABULARY))
     target().generation_config.eos_token_id = None
     monkeypatch.setattr(eagle3, "training_documents", lambda *_: documents())
     monkeypatch.setattr(eagle3, "HELD_OUT", 3)
     monkeypatch.setattr(data, "ROWS", 4)
-    spec = config.load_method("eagle3")
-    plan = Plan(pair=config.load_pair("pocket"), methods=(spec,), baseline=None, suite="made", tasks=(), seed=0)
+    small = {"steps": 3, "epochs": 3, "batch": 2, "draft_vocabulary": 40, "learning_rate": 0.01, "autocast": False}
 
     def make(name="eagle3.safetensors", seed=0, grid=None, **changes):
-        texts = {"steps": 3, "epochs": 3, "batch": 2, "draft_vocabulary": 40, "learning_rate": 0.01, "autocast": False}
-        assigned = [f"{key}={value}" for key, value in {**texts, **changes}.items()]
-        settings = method.Settings(**spec.values)
-        return train.Job(
-            spec,
-            settings,
-            made,
-            plan.model_copy(update={"seed": seed}),
-            tmp_path / name,
-            recipe=load_recipe("eagle3", assigned),
-            grid=grid or {},
-        )
+        return job_of("eagle3", made, tmp_path / name, seed, grid, small | changes)
 
     return make
 
@@ -263,11 +234,8 @@ def test_a_trained_file_drafts_for_its_target(job, capsys):
     found = read_head(job().out, "eagle3", job().pair, method.SHAPES)
     told = found.trained
     # Greedy answers of one document are the same both times, and count once.
-    assert (told["documents"], told["learned_answers"] + told["held_out_answers"], told["draft_vocabulary"]) == (
-        6,
-        6,
-        40,
-    )
+    answers = told["learned_answers"] + told["held_out_answers"]
+    assert (told["documents"], answers, told["draft_vocabulary"]) == (6, 6, 40)
     assert told["steps"] == 3 and len(told["held_out_agreement"]) == 3 and told["layers"] == [1, 1, 0]
     assert told["epochs"] == 3 and told["seed"] == 0 and told["tasks"] == ["made"]
     settings = method.Settings(**{**config.load_method("eagle3").values, "head": str(job().out)})
@@ -285,26 +253,20 @@ def test_a_trained_file_drafts_for_its_target(job, capsys):
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
     eagle3.train(job("whole.safetensors", batch=1))
     monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    write, learn, calls = data.put_table, Training.learn, []
+    write, answers, steps = data.put_table, [], []
 
-    def stopping(path, *others):
-        if path.name == "00001.parquet" and not calls:
-            calls.append("answers")
+    def stopped(path, *others):
+        if path.name == "00001.parquet" and not answers:
+            answers.append(path)
             raise KeyboardInterrupt
         write(path, *others)
 
-    def stopped(self, batch):
-        if self.step == 6 and "fit" not in calls:  # in the middle of the second epoch
-            calls.append("fit")
-            raise KeyboardInterrupt
-        return learn(self, batch)
-
-    monkeypatch.setattr(data, "put_table", stopping)
-    monkeypatch.setattr(Training, "learn", stopped)
-    for what in ("answers", "fit"):
+    monkeypatch.setattr(data, "put_table", stopped)
+    monkeypatch.setattr(Training, "learn", stopping(7, Training.learn, steps))  # in the middle of the second epoch
+    for learned in (0, 7):
         with pytest.raises(KeyboardInterrupt):
             eagle3.train(job("stopped.safetensors", batch=1))
-        assert calls[-1] == what and not job("stopped.safetensors", batch=1).out.exists()
+        assert answers and len(steps) == learned and not job("stopped.safetensors", batch=1).out.exists()
     eagle3.train(job("stopped.safetensors", batch=1))
     assert job("stopped.safetensors", batch=1).out.read_bytes() == job("whole.safetensors", batch=1).out.read_bytes()
     eagle3.train(job("other.safetensors", seed=1, batch=1))
@@ -321,14 +283,7 @@ def test_what_was_made_otherwise_is_refused(job, monkeypatch):
     refused("steps", job(steps=0))
     refused("answers that are long enough to learn from", job(length=4))
     monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    learn = Training.learn
-
-    def stopped(self, batch):
-        if self.step == 2:
-            raise KeyboardInterrupt
-        return learn(self, batch)
-
-    monkeypatch.setattr(Training, "learn", stopped)
+    monkeypatch.setattr(Training, "learn", stopping(3, Training.learn))
     with pytest.raises(KeyboardInterrupt):
         eagle3.train(job())
     refused("was begun with other batch; delete it", job(batch=3))
@@ -354,7 +309,7 @@ def test_the_command_line_trains_a_head_for_the_bundled_pair(tmp_path, pocket):
     out = tmp_path / "h.safetensors"
     words = ["train", "--method", "eagle3", "--suite", "pocket", "--documents", "2", "--out", str(out)]
     quick = ["epochs=1", "steps=2", "draft_vocabulary=64", "batch=4"]
-    told = CliRunner().invoke(app, [*words, *(part for one in quick for part in ("--recipe", one))])
+    told = call(*words, *(part for one in quick for part in ("--recipe", one)))
     assert told.exit_code == 0, told.output
     found = read_head(out, "eagle3", pocket, method.SHAPES)
     assert found.trained["documents"] == 8 and found.trained["layers"] == [2, 6, 9]

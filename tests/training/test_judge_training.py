@@ -7,25 +7,25 @@ import oracle
 import pytest
 import statsmodels.api as sm
 import torch
-from gates import DEVICE, decode
+from chains import SIZE, Words, chain
+from gates import decode
+from jobs import document, job_of, plan_of, stopping
 from scipy.stats import mannwhitneyu
-from typer.testing import CliRunner
+from screens import output, refusal
 
-from specbench import config, methods
-from specbench.cli import app
+from specbench import methods
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
 from specbench.methods import judge as method
-from specbench.plan import Plan, resolve_tasks
 from specbench.tasks.pocket.corpus import prompt_and_completion
 from specbench.tasks.pocket.documents import generated
 from specbench.training import judge, mining, train
-from specbench.training.documents import Document, training_documents
+from specbench.training.documents import training_documents
 from specbench.training.logistic import at_threshold, auroc, balanced, choose_penalty, fit
 
 # A target whose next token depends on the last one only, and a draft that differs in five places. Greedy answer to a
 # prompt that ends with 1: 2 3 4 5 6 0, and 0 ends it. An answer is right if it holds a 6.
-END, SIZE = 0, 40
+END = 0
 TARGET = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6, 6: END, 12: 4, 15: 16, 16: 15, 17: END, 18: END, 31: 30, 30: END}
 DRAFT = {**TARGET, 1: 13, 2: 12, 4: 15, 6: 17, 30: 18}
 # 13 for 2 is the prefill's, never drafted. 12 for 3 goes back to 4: harmless. 15 for 5 never ends and never meets 6.
@@ -33,49 +33,9 @@ DRAFT = {**TARGET, 1: 13, 2: 12, 4: 15, 6: 17, 30: 18}
 SWAPS = [(5, 17, END, True), (3, 15, 5, False), (1, 12, 3, True)]
 
 
-class Words:
-    """A tokenizer whose words are the ids."""
-
-    chat_template = None
-
-    def decode(self, ids, **_):
-        return " ".join(map(str, ids))
-
-    def get_vocab(self):
-        return {str(i): i for i in range(SIZE)}
-
-    def get_added_vocab(self):
-        return {}
-
-    eos_token_id, bos_token_id = END, None
-
-
-def chain(following: dict[int, int]):
-    """A model without attention or MLP: the state behind token s is √SIZE in place s, the logits name what follows."""
-    sizes = {"hidden_size": SIZE, "num_hidden_layers": 1, "num_key_value_heads": 4, "head_dim": 10}
-    model = oracle.tiny("llama", vocab=SIZE, **sizes)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.zero_() if parameter.ndim > 1 else parameter.fill_(1.0)
-            if name == "model.embed_tokens.weight":
-                parameter.copy_(torch.eye(SIZE))
-        for token in range(SIZE):
-            model.lm_head.weight[following.get(token, END), token] = 1.0
-    return model.to(DEVICE)
-
-
 @pytest.fixture
 def pair() -> Pair:
-    return Pair("made", {"target": chain(TARGET), "draft": chain(DRAFT)}, Words())
-
-
-def right(text: str) -> float:
-    return float("6" in text.split())
-
-
-def document(number: int, prompt=None, score=right, length: int = 12, until=()) -> Document:
-    prompt = prompt or [20 + number, 1]
-    return Document("made", number, prompt, f"hash of {prompt}", until, length, score)
+    return Pair("made", {"target": chain(TARGET), "draft": chain(DRAFT)}, Words(END))
 
 
 def test_the_made_models_do_what_they_are_made_for(pair):
@@ -133,7 +93,7 @@ def test_no_more_swaps_than_the_limit_and_the_same_ones_each_time(pair, monkeypa
 def test_every_swap_equals_a_decoder_without_cache():
     """Random models: each swapped answer is what greedy decoding from scratch makes of it."""
     target, draft = oracle.tiny_pair("llama")
-    pair = Pair("tiny", {"target": target, "draft": draft}, Words())
+    pair = Pair("tiny", {"target": target, "draft": draft}, Words(END))
     (prompt,) = oracle.prompts(1, length=9)
     heard: list[str] = []
     mined = mining.Miner(pair, seed=0).mine(document(0, prompt, lambda text: heard.append(text) or 1.0, length=40))
@@ -157,14 +117,7 @@ def job(pair, tmp_path, monkeypatch):
     """A training on ten made documents, of which two are answered wrong."""
     documents = [document(i) for i in range(8)] + [document(i, [20 + i, 31]) for i in (8, 9)]
     monkeypatch.setattr(judge, "training_documents", lambda *_: documents)
-    spec = config.load_method("judge")
-    plan = Plan(pair=config.load_pair("pocket"), methods=(spec,), baseline=None, suite="made", tasks=(), seed=0)
-
-    def make(name="judge.safetensors", seed=0):
-        settings = method.Settings(**spec.values)
-        return train.Job(spec, settings, pair, plan.model_copy(update={"seed": seed}), tmp_path / name)
-
-    return make
+    return lambda name="judge.safetensors", seed=0: job_of("judge", pair, tmp_path / name, seed)
 
 
 def test_the_trained_head_keeps_the_harmless_tokens_and_refuses_the_other(job, pair, capsys):
@@ -185,20 +138,13 @@ def test_the_trained_head_keeps_the_harmless_tokens_and_refuses_the_other(job, p
 
 def test_a_stopped_training_goes_on_and_gives_the_same_head(job, monkeypatch):
     judge.train(job("whole.safetensors"))
-    original, calls = mining.Miner.mine, []
-
-    def stopping(self, one):
-        calls.append(one.number)
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        return original(self, one)
-
-    monkeypatch.setattr(mining.Miner, "mine", stopping)
+    calls = []
+    monkeypatch.setattr(mining.Miner, "mine", stopping(5, mining.Miner.mine, calls))
     with pytest.raises(KeyboardInterrupt):
         judge.train(job("stopped.safetensors"))
     assert not job("stopped.safetensors").out.exists()
     judge.train(job("stopped.safetensors"))
-    assert calls == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]
+    assert [one.number for _, one in calls] == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]
     assert job("stopped.safetensors").out.read_bytes() == job("whole.safetensors").out.read_bytes()
 
 
@@ -223,14 +169,8 @@ def test_nothing_to_learn_is_one_line(job, monkeypatch, score, what):
 # The documents
 
 
-def plan(suite: str, documents: int, data_dir=None, pair="pocket") -> Plan:
-    spec, found = config.load_suite(suite), config.load_pair(pair)
-    tasks = resolve_tasks(spec, found, data_dir)
-    return Plan(pair=found, methods=(), baseline=None, suite=suite, tasks=tasks, limit=documents, data_dir=data_dir)
-
-
 def test_pocket_documents_are_of_the_calibration_split_and_are_scored_by_their_task(pocket):
-    found = training_documents(plan("pocket", 3), pocket, 7)
+    found = training_documents(plan_of("pocket", 3), pocket, 7)
     assert [d.name for d in found[:4]] == [*(f"pocket_gsm8k-{i:05d}" for i in range(3)), "pocket_math500-00000"]
     for family in ("gsm8k", "math500", "humaneval", "cnndm"):
         rows = generated(family, "calibration")[:3]
@@ -245,30 +185,24 @@ def test_pocket_documents_are_of_the_calibration_split_and_are_scored_by_their_t
 def test_real_documents_are_of_the_training_split(pocket, tmp_path, capsys):
     row = {"question": "What is 2 + 2?", "answer": "It is 4.\n#### 4"}
     (tmp_path / "gsm8k_train.jsonl").write_text(json.dumps(row) + "\n")
-    (one,) = training_documents(plan("math", 5, str(tmp_path)), pocket, 7)
+    (one,) = training_documents(plan_of("math", 5, str(tmp_path)), pocket, 7)
     assert "What is 2 + 2?" in pocket.tokenizer.decode(one.prompt)
     assert (one.score("So the answer is 4."), one.score("It is 5.")) == (1.0, 0.0)
     assert "minerva_math500: left out" in capsys.readouterr().out
     suite = tmp_path / "mine.yaml"
     suite.write_text(json.dumps({"description": "one", "tasks": [{"task": "humaneval"}]}))
     with pytest.raises(UserError, match=r"no task of .* has documents to learn from"):
-        training_documents(plan(str(suite), 5, str(tmp_path)), pocket, 7)
-
-
-def invoke(*words: str, code: int = 2) -> str:
-    result = CliRunner().invoke(app, ["train", *words])
-    assert result.exit_code == code, result.output
-    return result.output
+        training_documents(plan_of(str(suite), 5, str(tmp_path)), pocket, 7)
 
 
 def test_the_command_refuses_what_cannot_be_trained(tmp_path):
-    words = ("--method", "judge", "--suite", "pocket")
+    words = ("train", "--method", "judge", "--suite", "pocket")
     for name in ("sps", "csd", "rest"):
-        assert f"{name} has nothing to train" in invoke("--method", name, "--suite", "pocket")
-    assert "only judge is trained" in invoke(*words, "--set", "csd.gamma=4")
-    assert "did you mean 'gamma'" in invoke(*words, "--set", "judge.gama=4")
+        assert f"{name} has nothing to train" in refusal("train", "--method", name, "--suite", "pocket")
+    assert "only judge is trained" in refusal(*words, "--set", "csd.gamma=4")
+    assert "did you mean 'gamma'" in refusal(*words, "--set", "judge.gama=4")
     (tmp_path / "there.safetensors").write_text("")
-    assert "exists; choose another --out" in invoke(*words, "--out", str(tmp_path / "there.safetensors"))
+    assert "exists; choose another --out" in refusal(*words, "--out", str(tmp_path / "there.safetensors"))
 
 
 def test_the_command_hands_on_what_it_was_given(monkeypatch, tmp_path, pocket):
@@ -277,7 +211,7 @@ def test_the_command_hands_on_what_it_was_given(monkeypatch, tmp_path, pocket):
     monkeypatch.setattr(judge, "train", jobs.append)
     out = tmp_path / "head.safetensors"
     options = ("--documents", "7", "--seed", "3", "--set", "judge.gamma=9", "--out", str(out))
-    invoke("--method", "judge", "--suite", "math", *options, code=0)
+    output("train", "--method", "judge", "--suite", "math", *options)
     (job,) = jobs
     assert (job.plan.limit, job.plan.seed, job.settings.gamma, job.out) == (7, 3, 9, out)
     assert [line.task for line in job.plan.tasks] == ["pocket_gsm8k", "pocket_math500"]
@@ -286,7 +220,7 @@ def test_the_command_hands_on_what_it_was_given(monkeypatch, tmp_path, pocket):
 def test_every_trainer_is_found_by_its_file_and_named_in_the_help():
     trainable = {name for name in methods.names() if train.trainer(name)}
     assert trainable == {"judge", "specdecpp", "eagle3", "vocabtrim", "cospec"}
-    words = " ".join(invoke("--help", code=0).split())
+    words = " ".join(output("train", "--help").split())
     assert all(name in words for name in trainable)
     assert train.trainer("../train") is None and train.trainer("nothing") is None
 

@@ -29,12 +29,11 @@ from specbench.engine.generate import Detokenizer
 from specbench.engine.prefix import Prefixes
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import Runtime
-from specbench.engine.session import Session
+from specbench.engine.session import Session, positions
 from specbench.engine.translate import Translation
 from specbench.engine.translated import Translated
 from specbench.engine.types import NotFinite, Watch
 
-UNBOUNDED = 2**31  # positions of models that were made for any length
 BUNDLED = SUITES / "pairs" / "weights"
 REVISION = re.compile(r"(?!.*\.\.)[\w.][\w./+-]*")  # a branch, tag or commit; the hub's client builds a path from it
 LEAST_SHARED = 0.01  # the least share of the target's tokens that a draft with another tokenizer must have
@@ -107,9 +106,7 @@ class Pair:
     @cached_property
     def context(self) -> int:
         """The longest sequence that every model can read; a translated one does not count, as it may cut the text."""
-        models = [model for role, model in self.models.items() if role not in self.translations]
-        configs = [model.config.get_text_config() for model in models]
-        return min(getattr(config, "max_position_embeddings", None) or UNBOUNDED for config in configs)
+        return min(positions(model) for role, model in self.models.items() if role not in self.translations)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:

@@ -1,7 +1,6 @@
 """The eager runtime: transformers' own forward and growing cache, for every model on every device."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from transformers import DynamicCache, PreTrainedModel
 from specbench.engine.runtimes.types import Reads, Runtime
 
 
-class Eager:
+class Eager(Runtime):
     """The reference runtime, which the others are compared with."""
 
     name = "eager"
@@ -20,11 +19,6 @@ class Eager:
 
     def runner(self, model: PreTrainedModel) -> "EagerRunner":
         return EagerRunner(model)
-
-    def settle(self) -> None: ...
-
-    def facts(self) -> dict[str, Any]:
-        return {}
 
 
 EAGER: Runtime = Eager()

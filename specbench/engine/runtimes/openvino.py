@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedModel
 
-from specbench.engine.runtimes.types import Runner, Unsupported
+from specbench.engine.runtimes.types import Runner, Runtime, Unsupported
 
 if TYPE_CHECKING:  # OpenVINO is an extra, which is not imported before it is used
     from specbench.engine.runtimes.openvino_paged import Paged
 
 
-class OpenVINO:
+class OpenVINO(Runtime):
     """Exports, compiles and checks each model once. Raises Unsupported without OpenVINO, or on another device."""
 
     name = "openvino"
@@ -36,8 +36,6 @@ class OpenVINO:
         if model not in self._paged:
             self._paged[model] = self._export(model)
         return PagedRunner(self._paged[model], self.timed)
-
-    def settle(self) -> None: ...
 
     def facts(self) -> dict[str, Any]:
         import openvino as ov

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 Map = Callable[[Tensor], Tensor]  # [n, …] -> [n, …]
 
 LEAST = 300_000  # multiplications (and two rows) from which on oneDNN pays off: it takes about 9 µs to start
-TYPICAL = 8  # rows that oneDNN is told to expect; other numbers work as well
+TYPICAL = 8  # rows for which oneDNN lays weights out; other numbers work as well
 
 
 class Product:

@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.decoder import Cache, Step
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.parts import Parts, read
-from specbench.engine.runtimes.types import Reads, Unsupported
+from specbench.engine.runtimes.types import Reads, Runtime, Unsupported
 
 FIRST = 512  # tokens that a new cache has room for; the room doubles as needed
 CHECKED = 24  # tokens of the text that checks the reading of a model
@@ -20,7 +19,7 @@ TOLERANCE = {2: 0.2, 4: 0.01, 8: 0.01}  # share of the spread of logits, by byte
 CHUNK = 512  # tokens that are fed at a time, since the size of a mask is the square of their number
 
 
-class Static:
+class Static(Runtime):
     """Reads each model once, and checks that the lean forward gives the model's logits."""
 
     name = "static"
@@ -40,11 +39,6 @@ class Static:
                 check(lean, model, StaticRunner(lean))
             self._read[model] = lean
         return self._read[model]
-
-    def settle(self) -> None: ...
-
-    def facts(self) -> dict[str, Any]:
-        return {}
 
 
 STATIC = Static()

@@ -60,7 +60,9 @@ class Runtime(Protocol):
         """A new, empty sequence. Raises Unsupported if this runtime cannot run the model."""
 
     def settle(self) -> None:
-        """Do the work that was postponed until nothing is timed."""
+        """Do the work that was postponed until nothing is timed; by default nothing."""
+        return
 
     def facts(self) -> dict[str, Any]:
         """The versions and settings that affect the numbers; for the manifest."""
+        return {}

@@ -6,8 +6,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.analysis.acceptance import NEEDED, POOLED, by_entropy, by_task, predicting, tested_tokens
+from specbench.analysis.acceptance import NEEDED, POOLED, by_entropy, predicting, tested_tokens
 from specbench.analysis.alike import pair_labels
+from specbench.analysis.metrics import by_task
 from specbench.analysis.reliability import BINS, calibration
 from specbench.config import UserError
 from specbench.report.plots.data import PlotData, panels
@@ -85,7 +86,7 @@ def _calibrated(data: PlotData) -> tuple[pd.DataFrame, dict[tuple[str, str, str,
         raise UserError(f"reliability needs predictions of draft tokens, and {names} has none; {NEEDED}")
     bins, errors = [], {}
     for (pair, sampling, method), parts in tokens.items():
-        for task, rows in by_task(pd.concat(parts, ignore_index=True), list(data.measured.metric)):
+        for task, rows in by_task(pd.concat(parts, ignore_index=True), list(data.measured.metric), POOLED):
             calibrated = calibration(rows)
             bins.append(calibrated.bins.assign(pair=pair, sampling=sampling, task=task, method=method))
             errors[pair, sampling, task, method] = calibrated.ece.value

@@ -1,7 +1,6 @@
 """The kinds of plots, and how run folders become a file."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -13,34 +12,25 @@ from specbench.report.plots.data import PlotData, read
 from specbench.report.plots.style import DATES, legend, look, save
 from specbench.results.stored import StoredRun
 
-
-@dataclass(frozen=True)
-class Kind:
-    help: str
-    draw: Callable[[PlotData], Figure]
-    with_depths: bool = False
-
-
-KINDS = {
-    "speed-accuracy": Kind("decode speedup against accuracy, with the Pareto front", summary.speed_accuracy),
-    "discard-verification": Kind(
-        "discard rate against verification rate, with lines of equal speed", rounds.discard_verification
-    ),
-    "depth": Kind("acceptance by draft position", rounds.depth, with_depths=True),
-    "lengths": Kind("histogram of accepted lengths", rounds.lengths, with_depths=True),
-    "sweep": Kind("speedup and accuracy against the setting by which methods differ", summary.sweep),
-    "time": Kind("where decode time goes: target, draft, rest", rounds.time),
-    "forwards": Kind("time of a target forward against block width and context", rounds.forwards),
-    "reliability": Kind("predicted against actual acceptance of draft tokens", calibration.reliability),
+KINDS: dict[str, Callable[[PlotData], Figure]] = {
+    "speed-accuracy": summary.speed_accuracy,
+    "discard-verification": rounds.discard_verification,
+    "depth": rounds.depth,
+    "lengths": rounds.lengths,
+    "sweep": summary.sweep,
+    "time": rounds.time,
+    "forwards": rounds.forwards,
+    "reliability": calibration.reliability,
 }
+OF_DEPTHS = ("depth", "lengths")  # those that read acceptance by depth
 
 
 def draw(kind: str, runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> Figure:
     """A plot of one of KINDS. Raises UserError for an unknown kind, and for runs that lack what it shows."""
     chosen = _kind(kind)
-    data = read(runs, allowed, chosen.with_depths)
+    data = read(runs, allowed, kind in OF_DEPTHS)
     with look():
-        fig = chosen.draw(data)
+        fig = chosen(data)
         legend(fig, data.notes)
     return fig
 
@@ -61,7 +51,7 @@ def plot(kind: str, folders: Sequence[Path], out: Path | None = None, allowed: S
     return path
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> Callable[[PlotData], Figure]:
     if name not in KINDS:
         raise UserError(f"no plot {name!r}{did_you_mean(name, KINDS)}; there are {', '.join(KINDS)}")
     return KINDS[name]

@@ -132,17 +132,13 @@ def swept(data: PlotData) -> tuple[str, pd.DataFrame]:
     are not numbers. Baselines (`base`) that differ in the swept setting make lines of their own; they do not decide
     what is swept. Raises UserError if nothing was swept, or different settings of different implementations.
     """
-    methods = {
-        labels[spec.name]: (spec.method, spec.values)
-        for run, labels in zip(data.runs, data.labels, strict=True)
-        for spec in run.plan.methods
-    }
     families: dict[str, dict[str, dict[str, Any]]] = {}
-    for label, (implementation, values) in methods.items():
-        families.setdefault(implementation, {})[label] = values
+    for run, labels in zip(data.runs, data.labels, strict=True):
+        for spec in run.plan.methods:
+            families.setdefault(spec.method, {})[labels[spec.name]] = spec.values
     baselines = set(data.measured.baselines.values())
-    bases = {name for name, labels in families.items() if labels.keys() <= baselines}
-    settings = {name: _varying(list(labels.values())) for name, labels in families.items()}
+    bases = {name for name, variants in families.items() if variants.keys() <= baselines}
+    settings = {name: _varying(list(variants.values())) for name, variants in families.items()}
     names = {name: varying[0] for name, varying in settings.items() if varying and name not in bases}
     if not names:
         raise UserError(

@@ -22,18 +22,14 @@ def view(audited: Sequence[study.Finding]) -> Finding:
         same = f"{method.same}/{method.documents}" + (f" {method.standard}" if several else "")
         verdict = Text(method.verdict, COLOURS.get(method.verdict, "green"))
         rows.append([method.method, same, f"{agreement(method):.0%}", ps, verdict])
+    standards = ["ensemble: as standard collaborative decoding, with r for the target's distribution"] * several
     headings = ["method", "greedy: as standard", "agrees for", "sampling: p", "verdict"]
     return Finding(
         "audit",
         sheets=[Sheet(headings, rows, "audit", "lrrrl")],
         sentences=[f"{method.method}: {line}" for method in audited for line in details(method)],
-        notes=[*_standards(audited), *power(audited)],
+        notes=[*standards, *power(audited)],
     )
-
-
-def _standards(audited: Sequence[study.Finding]) -> list[str]:
-    together = any(method.standard == "ensemble" for method in audited)
-    return ["ensemble: as standard collaborative decoding, with r for the target's distribution"] if together else []
 
 
 def details(method: study.Finding, most: int = 5) -> list[str]:

@@ -39,7 +39,7 @@ def _shares(row: dict[str, Any]) -> list[str]:
 
 
 def percent(row: dict[str, Any], name: str) -> str:
-    """A share with its interval; - where there is no state to tell it of."""
+    """A share with its interval; - where there are no states."""
     value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
     return number(100 * value, ".1f") + ("" if low == high == value else bounds(100 * low, 100 * high, ".0f"))
 

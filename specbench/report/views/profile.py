@@ -1,4 +1,4 @@
-"""A profile: forward times, the least that they can take, fits of decoding, and how well they tell throughput."""
+"""A profile: forward times, the least that they can take, fits of decoding, and how well they predict throughput."""
 
 import math
 from collections.abc import Iterator

@@ -5,7 +5,6 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from specbench.analysis.forward_times import as_json
 from specbench.analysis.simulate import ALL, Simulation
 from specbench.report.finding import Finding, Sheet, number
 
@@ -21,7 +20,7 @@ def view(figures: Simulation, given: bool) -> Finding:
         [_settings(rows)],
         notes=[*notes(figures, rows, given)],
         facts={name: value for name, value in asdict(figures).items() if name not in ("times", "table")}
-        | {"times": as_json(figures.times), "table": figures.table},
+        | {"times": vars(figures.times), "table": figures.table},
         frame=figures.table,
     )
 

@@ -42,21 +42,19 @@ def print_trace(console: Console, traces: Sequence[Trace]) -> None:
     plain = console.no_color or not console.is_terminal
     print_lines(console, map(_headline, traces))
     console.print(_legend(traces, plain), end="\n\n")
-    steps = [trace.steps for trace in traces]
-    if len(traces) == 1:
-        console.print(_side_by_side(traces, steps, plain, console.width))
-        return
-    at = first_divergence(traces[0], traces[1])
+    at = first_divergence(*traces) if len(traces) == 2 else None
     if at is None:
-        console.print(_side_by_side(traces, steps, plain, console.width))
-        console.print("\nBoth texts are the same, token for token.")
+        console.print(_side_by_side(traces, [trace.steps for trace in traces], plain, console.width))
+        if len(traces) == 2:
+            console.print("\nBoth texts are the same, token for token.")
         return
+    before, after = zip(*(_split(trace.steps, at) for trace in traces), strict=True)
     if at:
-        console.print(_side_by_side(traces, [_split(of_trace, at)[0] for of_trace in steps], plain, console.width))
+        console.print(_side_by_side(traces, before, plain, console.width))
     console.rule(style="" if plain else "bold")
     print_lines(console, [_divergence(traces, at)], "" if plain else "bold")
     console.rule(style="" if plain else "bold")
-    console.print(_side_by_side(traces, [_split(of_trace, at)[1] for of_trace in steps], plain, console.width))
+    console.print(_side_by_side(traces, after, plain, console.width))
 
 
 def visible(text: str) -> str:

@@ -13,10 +13,10 @@ from specbench.engine.drafters import Drafter
 from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Round, Sampling, Scored, Verdict
-from specbench.methods.drafting import Drafted
+from specbench.methods.drafting import DraftedMethod
 
 
-class Forced(Drafted):
+class Forced(DraftedMethod):
     """SpS with its drafts, target forwards and the work of the exact rule; only which tokens pass is random."""
 
     lossless = False

@@ -19,35 +19,16 @@ SLACK = 1.1  # memory as a multiple of the weights: caches, logits and activatio
 COPIES = {"openvino": 2, "static": 2}
 
 
-def _llama(**sizes: Any) -> dict[str, Any]:
-    return {"max_position_embeddings": POSITIONS, "pad_token_id": None, "eos_token_id": None, "bos_token_id": 0} | sizes
+def _llama(vocabulary: int, hidden: int, intermediate: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    sizes = {"vocab_size": vocabulary, "hidden_size": hidden, "intermediate_size": intermediate}
+    sizes |= {"num_hidden_layers": layers, "num_attention_heads": heads, "max_position_embeddings": POSITIONS}
+    return {"pad_token_id": None, "eos_token_id": None, "bos_token_id": 0, **sizes, **more}
 
 
-TINY = _llama(
-    vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, head_dim=16
-)
-LLAMA_160M = _llama(
-    vocab_size=32000, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12
-)
-LLAMA_1B = _llama(
-    vocab_size=128256,
-    hidden_size=2048,
-    intermediate_size=8192,
-    num_hidden_layers=16,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=64,
-    tie_word_embeddings=True,
-)
-LLAMA_8B = _llama(
-    vocab_size=128256,
-    hidden_size=4096,
-    intermediate_size=14336,
-    num_hidden_layers=32,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-)
+TINY = _llama(512, 64, 128, 2, 4, head_dim=16)
+LLAMA_160M = _llama(32000, 768, 3072, 12, 12)
+LLAMA_1B = _llama(128256, 2048, 8192, 16, 32, num_key_value_heads=8, head_dim=64, tie_word_embeddings=True)
+LLAMA_8B = _llama(128256, 4096, 14336, 32, 32, num_key_value_heads=8, head_dim=128)
 SHAPES = {  # draft and target
     "tiny": (TINY | {"num_hidden_layers": 1}, TINY),
     "160m-1b": (LLAMA_160M, LLAMA_1B),

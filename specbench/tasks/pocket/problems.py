@@ -7,9 +7,10 @@ are the same problem however they are worded, and always fall into the same spli
 """
 
 import builtins
+import functools
 import hashlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -42,6 +43,26 @@ class Content:
 
 
 Template = Callable[[Content, random.Random], Fields]
+
+
+def templates(
+    style: Callable[[random.Random], T], kinds: Iterable[Callable[[Content, T], Fields]]
+) -> tuple[Template, ...]:
+    """The templates of kinds of problems that are worded in a `style`, which is made anew for each problem."""
+
+    def template(kind: Callable[[Content, T], Fields]) -> Template:
+        @functools.wraps(kind)
+        def worded(content: Content, wording: random.Random) -> Fields:
+            return kind(content, style(wording))
+
+        return worded
+
+    return tuple(map(template, kinds))
+
+
+def table(text: str, separator: str | None = None) -> list[str]:
+    """The entries of a text, by default its words."""
+    return [entry.strip() for entry in text.split(separator)]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from specbench.training.cospec.reading import all_logits, logits_of, parts
 from specbench.training.cospec.recipe import Sft
 from specbench.training.cospec.traces import Lesson
 from specbench.training.eagle3.data import grouped
-from specbench.training.loop import Advance, Epochs, cosine, ignore
+from specbench.training.loop import Advance, Epochs, cosine, descend, ignore
 
 
 class WarmUp(Epochs[Sequence[Lesson]]):
@@ -48,9 +48,6 @@ class WarmUp(Epochs[Sequence[Lesson]]):
 
     def learn(self, batch: Sequence[Lesson]) -> float:
         """Make one step, in place; returns its loss, the mean over mismatches (Eq. 29)."""
-        rate = self.recipe.learning_rate * schedule(self.step, self.steps, self.recipe.warmup)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         readings = [lesson.reading for lesson in batch]
         count, total = sum(reading.logit_count for reading in readings), 0.0
         self.arbitrator.train()
@@ -63,9 +60,8 @@ class WarmUp(Epochs[Sequence[Lesson]]):
             loss.backward()
             total += float(loss.detach())
         self.arbitrator.eval()
-        torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.recipe.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        rate = self.recipe.learning_rate * schedule(self.step, self.steps, self.recipe.warmup)
+        descend(self.optimizer, self.recipe.clip, rate)
         return total
 
     def state(self) -> dict[str, Any]:

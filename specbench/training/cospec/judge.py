@@ -14,10 +14,8 @@ from transformers import PreTrainedModel
 
 from specbench.config import ModelSpec, PairSpec
 from specbench.engine.models.pair import Pair, load_pair, vocabulary_hash
-from specbench.engine.session import Session, common
+from specbench.engine.session import Session, common, positions
 from specbench.engine.translate import Reading, Translation
-
-UNBOUNDED = 2**31  # positions of models without a maximal length
 
 
 class ModelJudge:
@@ -36,7 +34,7 @@ class ModelJudge:
         self.session = Session(model, "judge")
         self.temperature = temperature
         self.reader = None if translation is None else Reader(translation)
-        self.positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or UNBOUNDED
+        self.positions = positions(model)
 
     def labels(
         self, context: Sequence[int], drafted: Sequence[int], targets: Sequence[int], mismatches: Sequence[int]

@@ -30,7 +30,7 @@ from specbench.training.cospec.reward import Decisions, Rollout, decision_advant
 from specbench.training.cospec.traces import new_ending
 from specbench.training.documents import Document
 from specbench.training.eagle3.data import grouped
-from specbench.training.loop import Advance, Training, ignore
+from specbench.training.loop import Advance, Training, descend, ignore
 
 ROWS = 96  # rollouts that are decoded together
 PATIENCE = 3  # bad updates in a row that count as a collapse
@@ -241,9 +241,7 @@ class Reinforcement(Training):
                     loss, part_sums = objective(logits, chosen, self.recipe)
                     (loss / count).backward()
                     sums.update(part_sums)
-                torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.recipe.clip)
-                self.optimizer.step()
-                self.optimizer.zero_grad()
+                descend(self.optimizer, self.recipe.clip)
         decided = sums.pop("decided", 0) or 1
         return {name: value / decided for name, value in sums.items()} or {"entropy": 1.0, "kl": 0.0, "loss": 0.0}
 

@@ -1,7 +1,5 @@
 """Judged mismatches of vanilla speculative decoding, on which the arbitrator of CoSpec is warmed up (appendix C.1)."""
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -13,7 +11,7 @@ import torch
 
 from specbench.base.seeds import stable_seed
 from specbench.config import UserError, task_info
-from specbench.engine.generate import Ending, Limits
+from specbench.engine.generate import Ending
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
@@ -21,7 +19,7 @@ from specbench.methods.cospec_batch import Text, Turn, decode
 from specbench.training.collected import put_table, read_collected
 from specbench.training.cospec.reading import Query, Reading
 from specbench.training.cospec.recipe import Sft
-from specbench.training.documents import Document
+from specbench.training.documents import Document, documents_hash
 from specbench.training.eagle3.data import answer, grouped
 
 ROWS = 32  # documents that are traced together
@@ -108,7 +106,7 @@ class ContextJudge:
 
 
 def new_ending(pair: Pair, document: Document) -> Ending:
-    return Ending(Limits(document.max_new_tokens, pair.eos_ids, document.until), pair.detokenizer)
+    return document.ending(pair)
 
 
 def within(turn: Turn, document: Document, eos_ids: frozenset[int]) -> list[int]:
@@ -160,9 +158,7 @@ def trace_all(
     lessons = []
     for time in range(recipe.answers):
         for number, some in enumerate(grouped(documents, ROWS)):
-            rows = [[document.name, document.prompt_hash, document.max_new_tokens, document.until] for document in some]
-            digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
-            facts = {**fingerprints, **rules, "documents": digest, "time": time}
+            facts = {**fingerprints, **rules, "documents": documents_hash(some), "time": time}
             path = folder / f"{time:02d}-{number:05d}.parquet"
             if not path.exists():
                 table = _traced(pair, some, judge, recipe, gamma, stable_seed(seed, "traces", time, number))

@@ -4,8 +4,6 @@
 there with rollouts that the task itself scores.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from rich.table import Table
 from transformers import PreTrainedModel
 
-from specbench.base.console import console, progress, say, warn
+from specbench.base.console import console, note, progress, say, warn
 from specbench.base.seeds import stable_seed
 from specbench.config import UserError, validated
 from specbench.engine.models.heads import Head, fingerprint
@@ -32,6 +29,7 @@ from specbench.methods.cospec_arbitrator import (
     own_parameters,
     with_backbone,
 )
+from specbench.run.manifest import digest
 from specbench.training.collected import put_table
 from specbench.training.cospec.fit import WarmUp, predictions
 from specbench.training.cospec.judge import load_judge
@@ -39,7 +37,7 @@ from specbench.training.cospec.recipe import Rl, Sft
 from specbench.training.cospec.rl import Reinforcement
 from specbench.training.cospec.traces import ContextJudge, Judge, Lesson, RolloutJudge, need_checkable, trace_all
 from specbench.training.documents import Document, hold_out, training_documents
-from specbench.training.publish import announce, checkpoint_of, collecting, publish, source
+from specbench.training.publish import announce, checkpoint_of, collecting, flush_right, publish, source
 from specbench.training.recipe import load_recipe
 from specbench.training.train import Job
 
@@ -81,13 +79,8 @@ def warm_up(job: Job) -> None:
         lessons = trace_all(pair, documents, judge, recipe, gamma, job.plan.seed, folder, advance)
     learned, held = split(lessons, job.plan.seed)
     facts = {**recipe.model_dump(), "mask": job.settings.mask, "seed": job.plan.seed, "lessons": len(learned)}
-    facts |= {
-        "judge": judge.name,
-        "gamma": gamma,
-        "stage": "sft",
-        "prompts_hash": prompts_hash(documents),
-        **fingerprints(pair),
-    }
+    facts |= {"judge": judge.name, "gamma": gamma, "stage": "sft"}
+    facts |= {"prompts_hash": prompts_hash(documents), **fingerprints(pair)}
     training = WarmUp(pair.session(ROLE).model, learned, recipe, hybrid, job.plan.seed)
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
@@ -95,17 +88,13 @@ def warm_up(job: Job) -> None:
     trained = {**facts, **source(job, documents), "held_out": figures}
     publish(job.out, KIND, own_parameters(training.arbitrator), pair, trained, ROLE)
     labels = [y for lesson in learned for y in lesson.labels]
-    console.print(
-        f"{len(documents)} documents, {len(labels)} mismatches to learn from, mean label {np.mean(labels):.2f}",
-        highlight=False,
-    )
+    note(f"{len(documents)} documents, {len(labels)} mismatches to learn from, mean label {np.mean(labels):.2f}")
     share = "-" if figures["agreement"] is None else f"{figures['agreement']:.1%}"
-    console.print(
+    note(
         f"held out: {figures['mismatches']} mismatches; cross-entropy {figures['loss']:.3f}, of a constant "
         f"{figures['constant']:.3f}; the better branch is chosen in {share} at 0.5"
         + "; too few to tell"
-        * (figures["mismatches"] < FEW),
-        highlight=False,
+        * (figures["mismatches"] < FEW)
     )
     command = f"specbench train --method cospec --stage rl --warm-up {job.out}{job.pair_option} {data_options(job)}"
     announce(job.out, f"traces: {folder}", f"{command} --out NAME.safetensors")
@@ -132,7 +121,7 @@ def reinforce(job: Job) -> None:
     if not learned:
         raise UserError("one document is too few to learn from, take more --documents")
     facts = {**adapter.model_dump(), **recipe.model_dump(), "mask": settings.mask, "seed": job.plan.seed}
-    facts |= {"warm_up": digest(warm), "gamma": settings.gamma, "threshold": settings.threshold, "stage": "rl"}
+    facts |= {"warm_up": policy_hash(warm), "gamma": settings.gamma, "threshold": settings.threshold, "stage": "rl"}
     facts |= {"prompts_hash": prompts_hash([by_name[name] for name in (*learned, *held)]), **fingerprints(pair)}
     training = Reinforcement(
         pair,
@@ -212,7 +201,7 @@ def fingerprints(pair: Pair) -> dict[str, str]:
     return {role: fingerprint(pair.session(role).model) for role in ("target", "draft", ROLE)}
 
 
-def digest(arbitrator: PreTrainedModel) -> str:
+def policy_hash(arbitrator: PreTrainedModel) -> str:
     """The hash of an arbitrator's policy."""
     tensors = {name: parameter.detach().float().cpu() for name, parameter in own_parameters(arbitrator).items()}
     return Head(KIND, tensors, {}).hashes()["head"]
@@ -220,8 +209,7 @@ def digest(arbitrator: PreTrainedModel) -> str:
 
 def prompts_hash(documents: Sequence[Document]) -> str:
     """The hash of the documents' names and prompts."""
-    rows = [[document.name, document.prompt_hash] for document in documents]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+    return digest([[document.name, document.prompt_hash] for document in documents])
 
 
 def data_options(job: Job) -> str:
@@ -244,9 +232,7 @@ def update_line(update: Mapping[str, float]) -> str:
 
 
 def show(training: Reinforcement) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in (f"{len(training.held)} held out", "update", "return", "accuracy", "τ", "kept"):
-        table.add_column(column, justify="right")
+    table = flush_right(f"{len(training.held)} held out", "update", "return", "accuracy", "τ", "kept")
     best = training.best["figures"]
     cells = (f"{best['returned']:.3f}", f"{best['accuracy']:.1%}", f"{best['tau']:.2f}", f"{best['kept']:.0%}")
     table.add_row("best", str(training.best["update"]), *cells)

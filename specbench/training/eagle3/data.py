@@ -1,7 +1,5 @@
 """The data of EAGLE-3's draft head: documents that the target itself answers, many at a time."""
 
-import hashlib
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,14 +14,13 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specbench.base.seeds import stable_seed
-from specbench.engine.generate import Ending, Limits
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw
 from specbench.engine.session import common
 from specbench.engine.types import Sampling
 from specbench.training.collected import put_table, read_collected
-from specbench.training.documents import Document
+from specbench.training.documents import Document, documents_hash
 
 ROWS = 64  # documents that are answered together
 MICRO_TOKENS = 4096  # of a forward in training, padding included
@@ -80,10 +77,9 @@ def answer_all(
     ordered = sorted(documents, key=lambda document: (document.max_new_tokens, len(document.prompt), document.name))
     answered: list[Answered] = []
     for number, (time, some) in enumerate(product(range(times), grouped(ordered, ROWS))):
-        rows = [[document.name, document.prompt_hash, document.max_new_tokens, document.until] for document in some]
         facts = {
             "target": target,
-            "documents": hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16],
+            "documents": documents_hash(some),
             "temperature": sampling.temperature,
             "time": time,
             "seed": seed,
@@ -105,12 +101,11 @@ def _answered(pair: Pair, documents: Sequence[Document], sampling: Sampling, see
     rows = answer(pair.models["target"], prompts, longest, pair.eos_ids, pair.vocabulary, sampling, rng)
     answers = []
     for document, row in zip(documents, rows, strict=True):
-        ending = Ending(Limits(document.max_new_tokens, pair.eos_ids, document.until), pair.detokenizer)
+        ending = document.ending(pair)
         ending.keep(row)
         answers.append(ending.tokens)
-    return pa.table(
-        {"name": [document.name for document in documents], "answer": pa.array(answers, pa.list_(pa.int32()))},
-    )
+    names = [document.name for document in documents]
+    return pa.table({"name": names, "answer": pa.array(answers, pa.list_(pa.int32()))})
 
 
 @torch.inference_mode()

@@ -18,7 +18,7 @@ from specbench.base.seeds import stable_seed
 from specbench.engine.models.eagle_head import EagleHead, head_config, layers_read
 from specbench.engine.sampling import wide
 from specbench.training.eagle3.data import Answered, Block, batches, blocks
-from specbench.training.loop import Epochs
+from specbench.training.loop import Epochs, descend
 from specbench.training.recipe import EagleRecipe
 
 
@@ -178,8 +178,6 @@ class Training(Epochs[list[Answered]]):
 
     def learn(self, batch: Sequence[Answered]) -> float:
         """Make one step, in place; returns its loss, the weighted sum over draft steps of their means."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.learning_rate * schedule(self.step, self.steps, self.recipe.warmup)
         places = sum(document.rows for document in batch)
         total = torch.zeros((), device=self.target.device)
         for block in blocks(batch, self.target.device):
@@ -189,9 +187,8 @@ class Training(Epochs[list[Answered]]):
             loss = torch.stack(weighted).sum() / places
             loss.backward()
             total += loss.detach()
-        torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.recipe.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        rate = self.recipe.learning_rate * schedule(self.step, self.steps, self.recipe.warmup)
+        descend(self.optimizer, self.recipe.clip, rate)
         return float(total)
 
     def unrolled(self, block: Block) -> list[Step]:

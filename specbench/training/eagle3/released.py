@@ -13,6 +13,7 @@ import torch
 from pydantic import ConfigDict, Field
 from torch import Tensor
 
+from specbench.base import files
 from specbench.base.untrusted import read_object
 from specbench.config import Settings, UserError, load_pair, validated
 from specbench.engine.models.eagle_head import config_of, layers_read, stored_settings
@@ -80,8 +81,7 @@ def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
     """
     config, tensors = read_released(checkpoint)
     path = out or Path(f"{KIND}-{checkpoint.resolve().name}.safetensors")
-    if path.exists():
-        raise UserError(f"{path} exists; choose another --out")
+    files.refuse_existing(path)
     loaded = load_models(load_pair(pair))
     tensors = checked(checkpoint, config, tensors, loaded)
     try:

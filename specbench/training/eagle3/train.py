@@ -4,24 +4,22 @@ The target is frozen; its hidden states are computed on the fly. As in the offic
 with the target's distribution over the draft vocabulary, at the positions of the answers.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from rich.table import Table
 
-from specbench.base.console import console, progress, say
+from specbench.base.console import console, note, progress, say
 from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import EagleHead, layers_read, stored_settings
 from specbench.engine.types import Sampling
 from specbench.methods.eagle3 import KIND, check_target
+from specbench.run.manifest import digest
 from specbench.training.documents import hold_out, training_documents
 from specbench.training.eagle3.data import Answered, answer_all, draft_ids
 from specbench.training.eagle3.fit import Training
-from specbench.training.publish import announce, checkpoint_of, collecting, publish, source
+from specbench.training.publish import announce, checkpoint_of, collecting, flush_right, publish, source
 from specbench.training.recipe import EagleRecipe
 from specbench.training.train import Job
 
@@ -45,7 +43,8 @@ def train(job: Job) -> None:
         sampling = Sampling(float(recipe.temperature))
         answered = answer_all(job.pair, documents, recipe.answers, sampling, job.plan.seed, folder, advance)
     learned, held = split(answered, recipe.length, job.plan.seed)
-    facts = {**recipe.model_dump(), "seed": job.plan.seed, "data": digest([*learned, *held])}
+    rows = [[document.name, document.prompt, document.tokens] for document in (*learned, *held)]
+    facts = {**recipe.model_dump(), "seed": job.plan.seed, "data": digest(rows)}
     ids = draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary)
     training = Training(job.pair.models["target"], learned, ids, recipe, job.plan.seed)
     with progress(f"training {job.out.stem}", training.steps) as advance:
@@ -61,10 +60,7 @@ def train(job: Job) -> None:
         "draft_vocabulary": len(ids),
     }
     publish_eagle_head(job, training.head, trained)
-    console.print(
-        f"{len(learned)} answers, {trained['places']} places to draft from; draft vocabulary of {len(ids)} tokens",
-        highlight=False,
-    )
+    note(f"{len(learned)} answers, {trained['places']} places to draft from; draft vocabulary of {len(ids)} tokens")
     show(held, figures, job.pair.vocabulary > len(ids))
     announce(job.out, f"answers: {folder}", job.use(job.out))
 
@@ -98,12 +94,6 @@ def split(answered: Sequence[Answered], length: int, seed: int) -> tuple[list[An
     return learned, [document for document in usable if document.name in held]
 
 
-def digest(answered: Sequence[Answered]) -> str:
-    """The hash of answered documents, in 16 hexadecimal digits."""
-    rows = [[document.name, document.prompt, document.tokens] for document in answered]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
-
-
 def show(held: Sequence[Answered], figures: Sequence[float], reduced: bool) -> None:
     """Print how often the head's choice is the target's, by draft step, on documents that it has not learned from."""
     say(
@@ -111,8 +101,6 @@ def show(held: Sequence[Answered], figures: Sequence[float], reduced: bool) -> N
         "how often the head's choice is the target's, given the right tokens before it"
         + (" (tokens outside the draft vocabulary are misses)" if reduced else "")
     )
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for step in range(1, len(figures) + 1):
-        table.add_column(f"step {step}", justify="right")
+    table = flush_right(*(f"step {step}" for step in range(1, len(figures) + 1)))
     table.add_row(*("-" if math.isnan(value) else f"{value:.1%}" for value in figures))
     console.print(table)

@@ -5,6 +5,9 @@ At most four hours on two CPU cores.
 """
 
 import argparse
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 
 from specbench.base.console import progress
 from specbench.config import SUITES
-from specbench.tasks.pocket.corpus import ALGEBRA, LATE, PROMPT_WEIGHT, SUMS, prompt_and_completion, write_stream
+from specbench.tasks.pocket import corpus
+from specbench.tasks.pocket.corpus import PROMPT_WEIGHT, prompt_and_completion, write_stream
 from specbench.training.pocket.answers import answered
 from specbench.training.pocket.tokenizer import CONTEXT, VOCABULARY, train_tokenizer
 from specbench.training.pocket.train import Plan, Stream, train
@@ -25,6 +29,12 @@ LATE_ALGEBRA_PLAN = Plan(steps=800, rate=2e-3, warmup=20, decay=0.9)  # the targ
 DRAFT = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 2, "num_attention_heads": 8}
 SUMS_PLAN = Plan(steps=600, rate=2e-3, warmup=20, decay=0.05)  # more of the first four families, at a steady rate
 FORMATS_PLAN = Plan(steps=520, block=1024, rate=1.5e-3, warmup=20, decay=0.9)  # instructions and needles join
+# The target's stages once the draft is made: name, plan, and the seed and shares of its text.
+LAST_STAGES = (
+    ("late-algebra", LATE_ALGEBRA_PLAN, 3, corpus.ALGEBRA),
+    ("sums", SUMS_PLAN, 5, corpus.SUMS),
+    ("formats", FORMATS_PLAN, 4, corpus.LATE),
+)
 DRAFT_PLAN = Plan(steps=800, distill=0.7)
 DRAFT_ALGEBRA_PLAN = Plan(steps=300, rate=2e-3, warmup=20, decay=0.9, distill=0.7)
 DRAFT_FORMATS_PLAN = Plan(steps=320, block=1024, rate=1.5e-3, warmup=20, decay=0.9, distill=0.7)
@@ -47,6 +57,35 @@ def model(shape: dict[str, int], tokenizer: PreTrainedTokenizerFast, seed: int) 
         pad_token_id=tokenizer.pad_token_id,
     )
     return LlamaForCausalLM(config)
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """The folder of the stages' texts, logs and checkpoints, and their tokenizer."""
+
+    folder: Path
+    tokenizer: PreTrainedTokenizerFast
+
+    def text(self, name: str, plan: Plan, seed: int, shares: dict[str, float] = corpus.SHARES) -> Stream:
+        """A text of its own for a stage of this plan; one that an earlier call wrote is read back."""
+        path = self.folder / name
+        if not path.with_suffix(".ids.npy").exists():
+            write_stream(self.tokenizer, path, plan.steps * plan.batch_tokens, seed, shares)
+        return Stream(path)
+
+    def stage(
+        self,
+        name: str,
+        start: LlamaForCausalLM,
+        streams: Sequence[Stream],
+        plan: Plan,
+        teacher: PreTrainedModel | None = None,
+    ) -> LlamaForCausalLM:
+        """Train on from a copy of `start`; a stage that an earlier call finished is read back."""
+        folder = self.folder / name
+        if not (folder / "final").exists():
+            train(copy.deepcopy(start), streams, plan, folder, teacher)
+        return LlamaForCausalLM.from_pretrained(folder / "final").to(start.device).eval()
 
 
 def write_answers(
@@ -83,52 +122,23 @@ def main() -> None:
     if not (work / "tokenizer").exists():
         train_tokenizer(work / "tokenizer")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(work / "tokenizer")
+    shop = Workshop(work, tokenizer)
 
-    text, answers = work / "text", work / "answers"
-    if not text.with_suffix(".ids.npy").exists():
-        write_stream(tokenizer, text, TARGET_PLAN.steps * TARGET_PLAN.batch_tokens)
-    if not (work / "target" / "final").exists():
-        train(model(TARGET, tokenizer, seed=0).to(device), [Stream(text)], TARGET_PLAN, work / "target")
-    algebra = work / "algebra"
-    if not algebra.with_suffix(".ids.npy").exists():
-        write_stream(tokenizer, algebra, ALGEBRA_PLAN.steps * ALGEBRA_PLAN.batch_tokens, seed=2, shares=ALGEBRA)
-    if not (work / "target-algebra" / "final").exists():
-        first_stage = LlamaForCausalLM.from_pretrained(work / "target" / "final").to(device)
-        train(first_stage, [Stream(algebra)], ALGEBRA_PLAN, work / "target-algebra")
-
-    target = LlamaForCausalLM.from_pretrained(work / "target-algebra" / "final").to(device).eval()
+    text = shop.text("text", TARGET_PLAN, 0)
+    target = shop.stage("target", model(TARGET, tokenizer, seed=0).to(device), [text], TARGET_PLAN)
+    algebra = shop.text("algebra", ALGEBRA_PLAN, 2, shares=corpus.ALGEBRA)
+    target = shop.stage("target-algebra", target, [algebra], ALGEBRA_PLAN)
+    answers = work / "answers"
     if not answers.with_suffix(".ids.npy").exists():
         write_answers(target, tokenizer, answers, ANSWER_TOKENS)
-    if not (work / "draft" / "final").exists():
-        draft = model(DRAFT, tokenizer, seed=1).to(device)
-        train(draft, [Stream(text), Stream(answers)], DRAFT_PLAN, work / "draft", teacher=target)
-    if not (work / "draft-algebra" / "final").exists():
-        draft = LlamaForCausalLM.from_pretrained(work / "draft" / "final").to(device)
-        train(draft, [Stream(algebra)], DRAFT_ALGEBRA_PLAN, work / "draft-algebra", teacher=target)
-    late_algebra = work / "late-algebra"
-    if not late_algebra.with_suffix(".ids.npy").exists():
-        write_stream(tokenizer, late_algebra, LATE_ALGEBRA_PLAN.steps * LATE_ALGEBRA_PLAN.batch_tokens, 3, ALGEBRA)
-    if not (work / "target-late-algebra" / "final").exists():
-        train(target, [Stream(late_algebra)], LATE_ALGEBRA_PLAN, work / "target-late-algebra")
-
-    sums = work / "sums"
-    if not sums.with_suffix(".ids.npy").exists():
-        write_stream(tokenizer, sums, SUMS_PLAN.steps * SUMS_PLAN.batch_tokens, 5, SUMS)
-    if not (work / "target-sums" / "final").exists():
-        target = LlamaForCausalLM.from_pretrained(work / "target-late-algebra" / "final").to(device)
-        train(target, [Stream(sums)], SUMS_PLAN, work / "target-sums")
-
-    formats = work / "formats"
-    if not formats.with_suffix(".ids.npy").exists():
-        write_stream(tokenizer, formats, FORMATS_PLAN.steps * FORMATS_PLAN.batch_tokens, 4, LATE)
-    if not (work / "target-formats" / "final").exists():
-        target = LlamaForCausalLM.from_pretrained(work / "target-sums" / "final").to(device)
-        train(target, [Stream(formats)], FORMATS_PLAN, work / "target-formats")
+    draft = model(DRAFT, tokenizer, seed=1).to(device)
+    draft = shop.stage("draft", draft, [text, Stream(answers)], DRAFT_PLAN, target)
+    draft = shop.stage("draft-algebra", draft, [algebra], DRAFT_ALGEBRA_PLAN, target)
+    for name, plan, seed, shares in LAST_STAGES:
+        last = shop.text(name, plan, seed, shares=shares)
+        target = shop.stage(f"target-{name}", target, [last], plan)
     pack(work / "target-formats", "target", tokenizer)
-    if not (work / "draft-formats" / "final").exists():
-        target = LlamaForCausalLM.from_pretrained(work / "target-formats" / "final").to(device).eval()
-        draft = LlamaForCausalLM.from_pretrained(work / "draft-algebra" / "final").to(device)
-        train(draft, [Stream(formats)], DRAFT_FORMATS_PLAN, work / "draft-formats", teacher=target)
+    shop.stage("draft-formats", draft, [last], DRAFT_FORMATS_PLAN, target)
     pack(work / "draft-formats", "draft", tokenizer)
 
 

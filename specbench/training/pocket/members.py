@@ -7,16 +7,13 @@ minutes on one CPU core.
 """
 
 import argparse
-import copy
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from specbench.tasks.pocket.corpus import write_stream
-from specbench.training.pocket.build import WEIGHTS, pack
-from specbench.training.pocket.train import Plan, Stream, train
+from specbench.training.pocket.build import WEIGHTS, Workshop, pack
+from specbench.training.pocket.train import Plan
 
 LAYERS = (0, 1, 2, 4, 6, 8, 10, 11)  # of the target's twelve
 WHOLE = {"gsm8k": 0.28, "math500": 0.34, "humaneval": 0.22, "cnndm": 0.16}
@@ -47,29 +44,17 @@ def shortened(target: LlamaForCausalLM, layers: tuple[int, ...] = LAYERS) -> Lla
     return short
 
 
-@dataclass(frozen=True)
-class Workshop:
-    """The folder of the stages' texts, logs and checkpoints, and their tokenizer."""
-
-    folder: Path
-    tokenizer: PreTrainedTokenizerFast
-
-    def stage(
-        self,
-        name: str,
-        start: PreTrainedModel,
-        shares: dict[str, float],
-        plan: Plan,
-        seed: int,
-        teacher: PreTrainedModel | None = None,
-    ) -> LlamaForCausalLM:
-        """Train on from a copy of `start` with a new text; a stage that an earlier call finished is read back."""
-        text, folder = self.folder / name, self.folder / f"member-{name}"
-        if not (folder / "final").exists():
-            if not text.with_suffix(".ids.npy").exists():
-                write_stream(self.tokenizer, text, plan.steps * plan.batch_tokens, seed, shares)
-            train(copy.deepcopy(start), [Stream(text)], plan, folder, teacher)
-        return LlamaForCausalLM.from_pretrained(folder / "final").to(start.device).eval()
+def member(
+    shop: Workshop,
+    name: str,
+    start: LlamaForCausalLM,
+    shares: dict[str, float],
+    plan: Plan,
+    seed: int,
+    teacher: PreTrainedModel | None = None,
+) -> LlamaForCausalLM:
+    """Train on from a copy of `start` with a new text."""
+    return shop.stage(f"member-{name}", start, [shop.text(name, plan, seed, shares=shares)], plan, teacher)
 
 
 def main() -> None:
@@ -84,12 +69,12 @@ def main() -> None:
         LlamaForCausalLM.from_pretrained(WEIGHTS / name, dtype=torch.float32).to(device).eval()
         for name in ("target", "draft")
     )
-    whole = shop.stage("whole", shortened(target).to(device), WHOLE, WHOLE_PLAN, 21, teacher=target)
-    more = shop.stage("more", whole, WHOLE, MORE_PLAN, 26, teacher=target)
-    general = shop.stage("general", more, GENERAL, GENERAL_PLAN, 22)
-    shop.stage("math", general, MATH, MATH_PLAN, 23)
-    shop.stage("code", general, CODE, CODE_PLAN, 24)
-    shop.stage("small", draft, GENERAL, SMALL_PLAN, 25, teacher=general)
+    whole = member(shop, "whole", shortened(target).to(device), WHOLE, WHOLE_PLAN, 21, teacher=target)
+    more = member(shop, "more", whole, WHOLE, MORE_PLAN, 26, teacher=target)
+    general = member(shop, "general", more, GENERAL, GENERAL_PLAN, 22)
+    member(shop, "math", general, MATH, MATH_PLAN, 23)
+    member(shop, "code", general, CODE, CODE_PLAN, 24)
+    member(shop, "small", draft, GENERAL, SMALL_PLAN, 25, teacher=general)
     for name in ("general", "math", "code", "small"):
         pack(work / f"member-{name}", name, tokenizer)
 

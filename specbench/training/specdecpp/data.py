@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench.base.seeds import stable_seed
-from specbench.engine.generate import Ending, Limits
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw, probabilities
@@ -77,8 +76,7 @@ class Collector:
 
     def respond(self, document: Document, rng: torch.Generator) -> tuple[list[int], Tensor]:
         """The target's response X, to the end of its text, and the logits [n, V] that its tokens were drawn from."""
-        limits = Limits(document.max_new_tokens, self.pair.eos_ids, document.until)
-        ending, rows = Ending(limits, self.pair.detokenizer), []
+        ending, rows = document.ending(self.pair), []
         logits = self.target.restart(document.prompt).logits
         while not ending.reason:
             token = int(draw(logits, self.sampling, rng)[0])
@@ -91,8 +89,7 @@ class Collector:
     def facts(self, document: Document) -> Facts:
         """Everything that a document's data depends on, apart from the models' weights."""
         return {
-            "prompt": document.prompt_hash,
-            "length": document.max_new_tokens,
+            **document.facts,
             "temperature": self.sampling.temperature,
             "top_k": self.sampling.top_k,
             "warped": self.judged == self.sampling,
@@ -121,10 +118,9 @@ def observe_all(
     def facts(document: Document) -> Facts:
         return {**fingerprints, **collector.facts(document)}
 
-    def collect(document: Document) -> pa.Table:
-        return as_table(collector.collect(document))
-
-    return collect_all(documents, folder, facts, collect, from_table, advance)
+    return collect_all(
+        documents, folder, facts, lambda document: as_table(collector.collect(document)), from_table, advance
+    )
 
 
 def as_table(observed: Observed) -> pa.Table:

@@ -20,7 +20,7 @@ from torch.nn.functional import logsigmoid
 from specbench.base.seeds import stable_seed
 from specbench.config import UserError
 from specbench.methods.specdecpp import AcceptanceHead, features
-from specbench.training.loop import Advance, Epochs, cosine
+from specbench.training.loop import Advance, Epochs, cosine, descend
 from specbench.training.recipe import Recipe
 from specbench.training.specdecpp.data import Observed
 from specbench.training.specdecpp.soft_labels import binary_kl
@@ -151,11 +151,8 @@ class Training(Epochs[list[Bounds]]):
         loss = weighted_loss(self.head.log_odds(hidden), accepted, self.recipe.weight)
         self.losses.append(loss.item())
         if math.isfinite(self.losses[-1]):
-            self.optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.tensors.values(), self.recipe.clip)
-            self.optimizer.param_groups[0]["lr"] = self.rate(self.step)
-            self.optimizer.step()
+            descend(self.optimizer, self.recipe.clip, self.rate(self.step))
         return self.losses[-1]
 
     def learn_unit(self, kept: Path | None) -> None:

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from specbench.base import files
 from specbench.base.pickles import read_pickle
 from specbench.base.untrusted import brief, is_file, read_object
 from specbench.config import Settings, UserError, load_pair, validated
@@ -41,8 +42,7 @@ def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
     """
     depth, tensors = read_released(checkpoint)
     path = out or Path(f"{KIND}-{checkpoint.resolve().name}.safetensors")
-    if path.exists():
-        raise UserError(f"{path} exists; choose another --out")
+    files.refuse_existing(path)
     loaded = load_models(load_pair(pair))
     check_width(checkpoint, tensors, loaded)
     trained = {

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rich.table import Table
 from scipy.special import expit
 
-from specbench.base.console import console, progress, say
+from specbench.base.console import console, note, progress, say
 from specbench.base.stats import Interval
 from specbench.config import Setting, UserError, override, validated
 from specbench.engine.models.heads import read_head
@@ -21,7 +21,7 @@ from specbench.engine.types import Sampling
 from specbench.methods.specdecpp import KIND, SHAPES
 from specbench.training.collected import put_table
 from specbench.training.documents import Document, hold_out, training_documents
-from specbench.training.publish import announce, checkpoint_of, collecting, publish, source
+from specbench.training.publish import announce, checkpoint_of, collecting, flush_right, publish, source
 from specbench.training.recipe import COLLECTING, Recipe
 from specbench.training.specdecpp.data import Collector, Observed, observe_all
 from specbench.training.specdecpp.fit import Examples, Fitted, fit, gather, head_of, predicted
@@ -199,16 +199,12 @@ def flat(trained: Mapping[str, Any]) -> dict[str, Any]:
 def show(collected: Collected, trained: Mapping[str, Any]) -> None:
     """Print what the head learned from and how it does on documents that it did not learn from."""
     figures = collected.figures
-    console.print(
+    note(
         f"{len(collected.documents)} documents, {figures['positions']} draft tokens, "
         f"{figures['mean_acceptance']:.1%} of them accepted; epoch {trained['best_epoch']} is the best: "
-        f"KL {trained['train_kl']:.4f}, held out {trained['eval_kl']:.4f}",
-        highlight=False,
+        f"KL {trained['train_kl']:.4f}, held out {trained['eval_kl']:.4f}"
     )
-    console.print(
-        f"held out: {figures['held_out_documents']} documents, {figures['held_out_positions']} draft tokens",
-        highlight=False,
-    )
+    note(f"held out: {figures['held_out_documents']} documents, {figures['held_out_positions']} draft tokens")
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -220,10 +216,8 @@ def show(collected: Collected, trained: Mapping[str, Any]) -> None:
 
 def show_grid(keys: list[str], rows: list[dict[str, Any]]) -> None:
     """Print the columns of the paper's Table 3 that training gives, in the order of the grid."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
     settings = [*dict.fromkeys(["weight", "depth", *keys])]
-    for column in (*settings, "train/KL", "eval/KL", "ECE", "AUROC", "difference"):
-        table.add_column(column, justify="right")
+    table = flush_right(*settings, "train/KL", "eval/KL", "ECE", "AUROC", "difference")
     for row in rows:
         figures = (row["held_out"][name][0] for name in ("ece_unweighted", "auroc", "auroc_difference"))
         kls = (f"{row[key]:.4f}" for key in ("train_kl", "eval_kl"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from specbench.tasks.pocket.problems import Content, Fields, Template
+from specbench.tasks.pocket.problems import Content, Fields, Template, table
 
 
 class Op(NamedTuple):
@@ -55,34 +55,12 @@ REDUCED = {
     "len": ("length of {a}",),
 }
 UNITS = (
-    ("weeks", "days", 7),
-    ("days", "hours", 24),
-    ("hours", "minutes", 60),
-    ("minutes", "seconds", 60),
-    ("years", "months", 12),
-    ("dozens", "eggs", 12),
-    ("feet", "inches", 12),
-    ("yards", "feet", 3),
-    ("meters", "centimeters", 100),
-    ("kilometers", "meters", 1000),
+    *(("weeks", "days", 7), ("days", "hours", 24), ("hours", "minutes", 60), ("minutes", "seconds", 60)),
+    *(("years", "months", 12), ("dozens", "eggs", 12), ("feet", "inches", 12), ("yards", "feet", 3)),
+    *(("meters", "centimeters", 100), ("kilometers", "meters", 1000)),
 )
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-WORDS = (
-    "apple",
-    "banana",
-    "cat",
-    "dog",
-    "egg",
-    "fish",
-    "green",
-    "house",
-    "jam",
-    "kite",
-    "lemon",
-    "moon",
-    "pear",
-    "sun",
-)
+WORDS = table("apple banana cat dog egg fish green house jam kite lemon moon pear sun")
 LISTS = ("numbers", "values", "nums")
 ITEMS = ("x", "n", "v")
 SCALARS = ("n", "x", "number", "value")
@@ -154,6 +132,12 @@ def _truth(wording: random.Random, condition: str) -> list[str]:
     return [f"if {condition}:", "    return True", "return False"]
 
 
+def _recursion(wording: random.Random, condition: str, start: int, step: str) -> list[str]:
+    if wording.random() < 0.5:
+        return [f"return {start} if {condition} else {step}"]
+    return [f"if {condition}:", f"    return {start}", f"return {step}"]
+
+
 def _lists(wording: random.Random, keep: Callable[[int], object] = lambda x: True) -> list[tuple[list[int]]]:
     """One short and four longer lists; the longer ones have numbers on both sides of where `keep` changes."""
     edges = [x for x in range(-120, 300) if bool(keep(x)) != bool(keep(x + 1))] or [10]
@@ -178,24 +162,24 @@ def _scalars(wording: random.Random, *edges: int) -> list[tuple[int]]:
 
 def _texts(wording: random.Random, letters: str) -> list[tuple[str]]:
     """Short words into which the given letters are mixed; the first is the shortest."""
-    found = []
+    texts = []
     for _ in range(5):
         mixed = list(wording.choice(WORDS) + letters + wording.choice(letters))
         wording.shuffle(mixed)
-        found.append("".join(mixed))
-    return [(text,) for text in sorted(found, key=len)]
+        texts.append("".join(mixed))
+    return [(text,) for text in sorted(texts, key=len)]
 
 
 def _sentences(wording: random.Random, letter: str, k: int) -> list[tuple[str]]:
     """Word lists as text: words of lengths 1 to 9 that start with the letter (always at lengths near k) or not."""
-    found = []
+    texts = []
     for count in (3, 9, 9, 9, 9):
         words = [
             ((letter if abs(size - k) < 2 else wording.choice((letter, "o"))) + "abcdefghij")[:size]
             for size in wording.sample(range(1, 10), count)
         ]
-        found.append(" ".join(words))
-    return [(text,) for text in found]
+        texts.append(" ".join(words))
+    return [(text,) for text in texts]
 
 
 def filter_numbers(content: Content, wording: random.Random) -> Fields:
@@ -217,16 +201,9 @@ def map_numbers(content: Content, wording: random.Random) -> Fields:
     text = op.say(wording, f"{each} in {a}", k) + wording.choice(("", " and return the list"))
     name = wording.choice((f"{op.name}_all", f"{op.name}_{k}", "map_numbers"))
     body = _listing(wording, op.code.format(x=x, k=k), x, a)
-    return _fields(
-        wording,
-        name,
-        {a: "list[int]"},
-        "list[int]",
-        text,
-        body,
-        lambda xs: [op.apply(y, k) for y in xs],
-        _lists(wording, lambda y: y >= k),
-    )
+    reference = lambda xs: [op.apply(y, k) for y in xs]
+    cases = _lists(wording, lambda y: y >= k)
+    return _fields(wording, name, {a: "list[int]"}, "list[int]", text, body, reference, cases)
 
 
 def map_then_filter(content: Content, wording: random.Random) -> Fields:
@@ -605,10 +582,7 @@ def recursive_sequence(content: Content, wording: random.Random) -> Fields:
         wording.choice(("compute the sequence", "return the value of"))
         + f" {f}(0) = {start}, {f}({n}) = {f}({n} - 1) {sign} {k}"
     )
-    if wording.random() < 0.5:
-        body = [f"return {start} if {n} == 0 else {f}({n} - 1) {sign} {k}"]
-    else:
-        body = [f"if {n} == 0:", f"    return {start}", f"return {f}({n} - 1) {sign} {k}"]
+    body = _recursion(wording, f"{n} == 0", start, f"{f}({n} - 1) {sign} {k}")
     reference = lambda i: start + k * i if op is ADD else start * k**i
     cases = [(wording.randint(0, 3),), (0,), (1,), (2,), (wording.randint(3, 7),)]
     return _fields(wording, f, {n: "int"}, "int", text, body, reference, cases)
@@ -624,10 +598,7 @@ def recursive_fold(content: Content, wording: random.Random) -> Fields:
     text = wording.choice((f"return {start} if {n} is 0, else", f"start from {start} at {n} = 0, then return"))
     text += f" {said} {joint} {f}({n} - 1)"
     step = f"{scaled} {'*' if product else '+'} {f}({n} - 1)"
-    if wording.random() < 0.5:
-        body = [f"return {start} if {n} == 0 else {step}"]
-    else:
-        body = [f"if {n} == 0:", f"    return {start}", f"return {step}"]
+    body = _recursion(wording, f"{n} == 0", start, step)
 
     def reference(count: int) -> int:
         value = start
@@ -706,32 +677,8 @@ def running_total(content: Content, wording: random.Random) -> Fields:
 
 
 TEMPLATES: tuple[Template, ...] = (
-    filter_numbers,
-    map_numbers,
-    map_then_filter,
-    filter_then_map,
-    sum_filtered,
-    count_filtered,
-    reduce_then,
-    count_letter,
-    replace_letters,
-    count_words,
-    change_and_append,
-    starts_and_ends,
-    last_digit,
-    divisibility,
-    clamp,
-    digit_sum,
-    is_between,
-    grade,
-    count_in_dict,
-    filter_dict,
-    part_of_list,
-    rotate,
-    recursive_sequence,
-    recursive_fold,
-    two_arguments,
-    convert_units,
-    number_range,
-    running_total,
+    *(filter_numbers, map_numbers, map_then_filter, filter_then_map, sum_filtered, count_filtered, reduce_then),
+    *(count_letter, replace_letters, count_words, change_and_append, starts_and_ends, last_digit, divisibility, clamp),
+    *(digit_sum, is_between, grade, count_in_dict, filter_dict, part_of_list, rotate, recursive_sequence),
+    *(recursive_fold, two_arguments, convert_units, number_range, running_total),
 )

@@ -9,12 +9,14 @@ ignores the prompt obeys. suites/tasks/pocket/ifeval_utils.py checks them.
 In prompts, `[one|two]` marks wordings that mean the same.
 """
 
+import functools
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from specbench.tasks.pocket.families.cnndm import DAYS, NOUNS, TITLES, expand, table
-from specbench.tasks.pocket.problems import Content, Fields, Template
+from specbench.tasks.pocket.families.cnndm import DAYS, NOUNS, TITLES, expand
+from specbench.tasks.pocket.problems import Content, Fields, Template, table
 
 NAMES = table("Anna Ben Emma Leo Lily Max Mia Sam Sara Tom Karen Peter Ivan Ines Hugo Maria")
 VERBS = table("sold found bought lost took saved drew made")
@@ -47,7 +49,7 @@ class Event:
     thing: str
 
     @property
-    def told(self) -> str:
+    def clause(self) -> str:
         return f"{self.name} {self.verb} a {self.color} {self.thing}"
 
     @property
@@ -79,8 +81,19 @@ def series(words: list[str]) -> str:
     return ", ".join(words[:-1]) + " and " + words[-1]
 
 
-def fields(wording: random.Random, prompt: str, answer: str, *constraints: Constraint) -> Fields:
-    return {"prompt": expand(prompt, wording), "constraints": json.dumps(constraints), "answer": answer}
+def fields(prompt: str, answer: str, *constraints: Constraint) -> Fields:
+    return {"prompt": prompt, "constraints": json.dumps(constraints), "answer": answer}
+
+
+def worded(kind: Callable[[Content], Fields]) -> Template:
+    """The template of a kind of instruction, whose prompt is worded anew for each problem."""
+
+    @functools.wraps(kind)
+    def template(content: Content, wording: random.Random) -> Fields:
+        asked = kind(content)
+        return {**asked, "prompt": expand(asked["prompt"], wording)}
+
+    return template
 
 
 def has(*words: str) -> Constraint:
@@ -95,30 +108,16 @@ def exactly(times: int, word: str) -> Constraint:
     return {"id": "keywords:frequency", "keyword": word, "frequency": times}
 
 
-def starts(phrase: str) -> Constraint:
-    return {"id": "startend:start_checker", "start_phrase": phrase}
+def one_argument(name: str, key: str) -> Callable[[object], Constraint]:
+    return lambda value: {"id": name, key: value}
 
 
-def ends(phrase: str) -> Constraint:
-    return {"id": "startend:end_checker", "end_phrase": phrase}
-
-
-def sentence_count(count: int) -> Constraint:
-    return {"id": "length_constraints:number_sentences", "num_sentences": count}
-
-
-def bullet_count(count: int) -> Constraint:
-    return {"id": "detectable_format:number_bullet_lists", "num_bullets": count}
-
-
-def item_count(count: int) -> Constraint:
-    return {"id": "detectable_format:comma_separated_items", "num_items": count}
-
-
-def titled(title: str) -> Constraint:
-    return {"id": "detectable_format:title", "title": title}
-
-
+starts = one_argument("startend:start_checker", "start_phrase")
+ends = one_argument("startend:end_checker", "end_phrase")
+sentence_count = one_argument("length_constraints:number_sentences", "num_sentences")
+bullet_count = one_argument("detectable_format:number_bullet_lists", "num_bullets")
+item_count = one_argument("detectable_format:comma_separated_items", "num_items")
+titled = one_argument("detectable_format:title", "title")
 NO_COMMA: Constraint = {"id": "punctuation:no_comma"}
 QUOTED: Constraint = {"id": "startend:quotation"}
 LOWER_CASE: Constraint = {"id": "change_case:english_lowercase"}
@@ -126,11 +125,10 @@ CAPITALS: Constraint = {"id": "change_case:english_capital"}
 POSTSCRIPT: Constraint = {"id": "detectable_content:postscript", "postscript_marker": "P.S."}
 
 
-def lower_case(content: Content, wording: random.Random) -> Fields:
+def lower_case(content: Content) -> Fields:
     [event], (where, place) = events(content, 1), setting(content)
-    text = f"{event.told} {where}."
+    text = f"{event.clause} {where}."
     return fields(
-        wording,
         f"[Write|Repeat] this sentence in [lower case letters only|all lower case letters]: {text}",
         text.lower(),
         LOWER_CASE,
@@ -138,10 +136,9 @@ def lower_case(content: Content, wording: random.Random) -> Fields:
     )
 
 
-def capitals(content: Content, wording: random.Random) -> Fields:
+def capitals(content: Content) -> Fields:
     words = content.sample(SHORT_THINGS, content.int(2, 4))
     return fields(
-        wording,
         f"[Name|List] these things in [capital letters only|all capital letters], with commas between them: "
         f"{series(words)}.",
         ", ".join(words).upper(),
@@ -151,10 +148,9 @@ def capitals(content: Content, wording: random.Random) -> Fields:
     )
 
 
-def bullets(content: Content, wording: random.Random) -> Fields:
+def bullets(content: Content) -> Fields:
     words = things(content, 2, 5)
     return fields(
-        wording,
         f"[Make|Write] a list of exactly {NUMBERS[len(words)]} bullet points that start with *, "
         f"[one for each of these things|one for each thing]: {series(words)}.",
         "\n".join(f"* {word}" for word in words),
@@ -163,11 +159,10 @@ def bullets(content: Content, wording: random.Random) -> Fields:
     )
 
 
-def first_items(content: Content, wording: random.Random) -> Fields:
+def first_items(content: Content) -> Fields:
     words = things(content, 3, 5)
     count = content.int(2, len(words) - 1)
     return fields(
-        wording,
         f"[Name|List] only the first {NUMBERS[count]} of these things, as bullet points that start with *: "
         f"{series(words)}.",
         "\n".join(f"* {word}" for word in words[:count]),
@@ -177,12 +172,11 @@ def first_items(content: Content, wording: random.Random) -> Fields:
     )
 
 
-def leave_out(content: Content, wording: random.Random) -> Fields:
+def leave_out(content: Content) -> Fields:
     words = things(content, 4, 5)
     left = content.choice(words)
     kept = [word for word in words if word != left]
     return fields(
-        wording,
         f"[Name|List] these things with commas between them, but [leave out|do not use] the word {left}: "
         f"{series(words)}.",
         ", ".join(kept),
@@ -192,46 +186,42 @@ def leave_out(content: Content, wording: random.Random) -> Fields:
     )
 
 
-def sentences(content: Content, wording: random.Random) -> Fields:
-    told = events(content, content.int(2, 3))
-    count = content.choice((1, len(told)))
-    texts = [event.told for event in told]
+def sentences(content: Content) -> Fields:
+    happened = events(content, content.int(2, 3))
+    count = content.choice((1, len(happened)))
+    texts = [event.clause for event in happened]
     return fields(
-        wording,
         f"[Tell this|Write this] in exactly {NUMBERS[count]} sentence{'s' * (count > 1)}: {'; '.join(texts)}.",
         f"{series(texts)}." if count == 1 else " ".join(f"{text}." for text in texts),
         sentence_count(count),
-        has(*(word for event in told for word in event.words)),
+        has(*(word for event in happened for word in event.words)),
     )
 
 
-def first_word(content: Content, wording: random.Random) -> Fields:
+def first_word(content: Content) -> Fields:
     [event], town, first = events(content, 1), content.choice(TOWNS), content.choice(FIRST_WORDS)
     return fields(
-        wording,
-        f"[Start with the word|Begin with the word] {first} and use no commas: {event.told} in {town}.",
-        f"{first} {event.told} in {town}.",
+        f"[Start with the word|Begin with the word] {first} and use no commas: {event.clause} in {town}.",
+        f"{first} {event.clause} in {town}.",
         starts(first),
         NO_COMMA,
         has(*event.words, town),
     )
 
 
-def end_phrase(content: Content, wording: random.Random) -> Fields:
+def end_phrase(content: Content) -> Fields:
     [event], (where, place), ending = events(content, 1), setting(content), content.choice(ENDINGS)
     return fields(
-        wording,
-        f'[Tell|Write] that {event.told} {where}, and [end with|finish with] the words "{ending}"',
-        f"{event.told} {where}. {ending}",
+        f'[Tell|Write] that {event.clause} {where}, and [end with|finish with] the words "{ending}"',
+        f"{event.clause} {where}. {ending}",
         ends(ending),
         has(*event.words, place),
     )
 
 
-def no_commas(content: Content, wording: random.Random) -> Fields:
+def no_commas(content: Content) -> Fields:
     words, opening = things(content, 3, 4), content.choice(WE)
     return fields(
-        wording,
         f'[Write|Make] one sentence without [commas|any commas] that starts with "{opening}" and names '
         f"[these things|all of these]: {', '.join(words)}",
         f"{opening} {' and '.join(words)}.",
@@ -242,36 +232,33 @@ def no_commas(content: Content, wording: random.Random) -> Fields:
     )
 
 
-def quotation(content: Content, wording: random.Random) -> Fields:
-    told = events(content, 2)
-    asked, other = told if content.choice((True, False)) else reversed(told)
+def quotation(content: Content) -> Fields:
+    both = events(content, 2)
+    asked, other = both if content.choice((True, False)) else reversed(both)
     return fields(
-        wording,
-        f"{told[0].told}. {told[1].told}. [Repeat|Write] only the sentence about {asked.name}, "
+        f"{both[0].clause}. {both[1].clause}. [Repeat|Write] only the sentence about {asked.name}, "
         f"[wrapped in|between] double quotes.",
-        f'"{asked.told}."',
+        f'"{asked.clause}."',
         QUOTED,
         without(other.name, other.thing),
         has(*asked.words),
     )
 
 
-def title(content: Content, wording: random.Random) -> Fields:
+def title(content: Content) -> Fields:
     [event], name = events(content, 1), f"{content.choice(TITLES)} {content.choice(NOUNS)}"
     return fields(
-        wording,
-        f"[Tell|Write] that {event.told}, under the title {name}, [which stands|set] between << and >>.",
-        f"<<{name}>>\n{event.told}.",
+        f"[Tell|Write] that {event.clause}, under the title {name}, [which stands|set] between << and >>.",
+        f"<<{name}>>\n{event.clause}.",
         titled(name),
         has(*event.words),
     )
 
 
-def repeat_words(content: Content, wording: random.Random) -> Fields:
+def repeat_words(content: Content) -> Fields:
     one, other = content.sample(THINGS, 2)
     times, more = content.int(2, 5), content.int(2, 5)
     return fields(
-        wording,
         f"[Write|Repeat] the word {one} exactly {NUMBERS[times]} times, then the word {other} "
         f"exactly {NUMBERS[more]} times.",
         " ".join([one] * times + [other] * more),
@@ -280,50 +267,46 @@ def repeat_words(content: Content, wording: random.Random) -> Fields:
     )
 
 
-def json_keys(content: Content, wording: random.Random) -> Fields:
+def json_keys(content: Content) -> Fields:
     [event], day = events(content, 1), content.choice(DAYS)
     known = {"name": event.name, "color": event.color, "thing": event.thing, "day": day}
     keys = content.sample(list(known), content.int(2, 3))
     values = {key: known[key] for key in keys}
     return fields(
-        wording,
-        f"[Answer in|Write] JSON with the keys {series(keys)}: {event.told} on {day}.",
+        f"[Answer in|Write] JSON with the keys {series(keys)}: {event.clause} on {day}.",
         json.dumps(values),
         {"id": "detectable_format:json_format", "keys": keys},
         has(*values.values()),
     )
 
 
-def postscript(content: Content, wording: random.Random) -> Fields:
-    told, later = events(content, 2)
+def postscript(content: Content) -> Fields:
+    event, later = events(content, 2)
     return fields(
-        wording,
-        f"[Tell|Write] that {told.told}, and add a postscript that starts with P.S. and [says|tells] that {later.told}.",
-        f"{told.told}.\nP.S. {later.told}.",
+        f"[Tell|Write] that {event.clause}, and add a postscript that starts with P.S. and [says|tells] that {later.clause}.",
+        f"{event.clause}.\nP.S. {later.clause}.",
         POSTSCRIPT,
-        has(*told.words, *later.words),
+        has(*event.words, *later.words),
     )
 
 
-def letter(content: Content, wording: random.Random) -> Fields:
+def letter(content: Content) -> Fields:
     [event] = events(content, 1)
     reader, writer = content.sample([name for name in NAMES if name != event.name], 2)
     return fields(
-        wording,
         f'Write a letter that [starts|begins] with "Dear {reader}" and ends with "Yours, {writer}", '
-        f"[and tell|and say] that {event.told}.",
-        f"Dear {reader}\n{event.told}.\nYours, {writer}",
+        f"[and tell|and say] that {event.clause}.",
+        f"Dear {reader}\n{event.clause}.\nYours, {writer}",
         starts(f"Dear {reader}"),
         ends(f"Yours, {writer}"),
         has(*event.words),
     )
 
 
-def report(content: Content, wording: random.Random) -> Fields:
+def report(content: Content) -> Fields:
     words, ending = things(content, 2, 3), content.choice(ENDINGS)
     name = f"{content.choice(TITLES)} {content.choice(NOUNS)}"
     return fields(
-        wording,
         f"[Write|Make] the title {name} between << and >>, {NUMBERS[len(words)]} bullet points that start with * for "
         f'{series(words)}, and the words "{ending}" at the end.',
         f"<<{name}>>\n" + "".join(f"* {word}\n" for word in words) + ending,
@@ -334,7 +317,8 @@ def report(content: Content, wording: random.Random) -> Fields:
     )
 
 
-TEMPLATES: tuple[Template, ...] = (
+KINDS = (
     *(lower_case, capitals, bullets, first_items, leave_out, sentences, first_word, end_phrase, no_commas),
     *(quotation, title, repeat_words, json_keys, postscript, letter, report),
 )
+TEMPLATES: tuple[Template, ...] = tuple(map(worded, KINDS))

@@ -8,7 +8,7 @@ small and every step of the working is a single operation.
 import math
 import random
 
-from specbench.tasks.pocket.problems import Content, Fields, Template
+from specbench.tasks.pocket.problems import Content, Fields, templates
 
 LETTERS = ("x", "x", "y", "n", "t")
 ORDINALS = {3: "third", 4: "fourth", 5: "fifth", 6: "sixth"}
@@ -36,16 +36,7 @@ BINOMIALS = tuple(
 )
 NUMERALS = tuple(
     (base, digits)
-    for base, lengths in (
-        (2, (3, 4)),
-        (3, (2, 3)),
-        (4, (2, 3)),
-        (5, (2, 3)),
-        (6, (2,)),
-        (7, (2,)),
-        (8, (2,)),
-        (9, (2,)),
-    )
+    for base, lengths in ((2, (3, 4)), *((b, (2, 3)) for b in (3, 4, 5)), *((b, (2,)) for b in (6, 7, 8, 9)))
     for length in lengths
     for digits in (tuple(n // base**i % base for i in reversed(range(length))) for n in range(base**length))
     if digits[0]
@@ -128,8 +119,8 @@ def clear_constant(s: Style, b: int, result: str) -> str:
     return s.move(verb, gerund, s.m(abs(b)) + s.pick("", ending), s.m(result))
 
 
-def linear_equation(content: Content, wording: random.Random) -> Fields:
-    s, x = Style(wording), wording.choice(LETTERS)
+def linear_equation(content: Content, s: Style) -> Fields:
+    x = s.pick(*LETTERS)
     a, value, b = content.int(2, 9), content.int(1, 12), content.int(1, 20) * content.choice((1, -1))
     equation, v = s.m(f"{a}{x} {signed(b)} = {a * value + b}"), s.m(x)
     problem = s.pick(f"Solve for {v}: {equation}.", f"If {equation}, what is {v}?", f"Find {v} such that {equation}.")
@@ -138,8 +129,7 @@ def linear_equation(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{clear_constant(s, b, f'{a}{x} = {a * value}')} {last}", value)
 
 
-def sum_and_difference(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def sum_and_difference(content: Content, s: Style) -> Fields:
     y, gap, asked = content.int(1, 20), content.int(1, 20), content.choice(("x", "y"))
     x = y + gap
     first, second = s.m(f"x + y = {x + y}"), s.m(f"x - y = {gap}")
@@ -158,8 +148,7 @@ def sum_and_difference(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{step} {s.so()} {s.m(f'{asked} = {boxed(value)}')}.", value)
 
 
-def polynomial_value(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def polynomial_value(content: Content, s: Style) -> Fields:
     b, c, n = content.int(2, 9), content.int(1, 20), content.int(2, 9)
     f = s.pick("f", "f", "p", "g")
     rule = s.m(f"{f}(x) = x^2 + {b}x + {c}")
@@ -172,8 +161,7 @@ def polynomial_value(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.m(f'{f}({n}) = {chain} = {boxed(answer)}')}.", answer)
 
 
-def greatest_common_divisor(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def greatest_common_divisor(content: Content, s: Style) -> Fields:
     g, (p, q) = content.int(2, 11), content.choice(COPRIME)
     a, b = s.swap(g * p, g * q)
     noun = s.pick("the greatest common divisor", "the greatest common factor", "the GCD")
@@ -187,8 +175,7 @@ def greatest_common_divisor(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {chain}. {s.end(boxed(g))}", g)
 
 
-def least_common_multiple(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def least_common_multiple(content: Content, s: Style) -> Fields:
     pair = content.choice(LCM_PAIRS)
     (small, big), (a, b) = pair, s.swap(*pair)
     answer = math.lcm(small, big)
@@ -200,8 +187,7 @@ def least_common_multiple(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{listing} {multiples}. {first} {s.m(small)} is {s.m(boxed(answer))}.", answer)
 
 
-def remainder(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def remainder(content: Content, s: Style) -> Fields:
     d, q = content.int(3, 12), content.int(2, 12)
     r = content.int(1, d - 1)
     n = d * q + r
@@ -215,8 +201,7 @@ def remainder(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.end(f'{n} - {d * q} = {boxed(r)}', 'the remainder')}", r)
 
 
-def count_divisors(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def count_divisors(content: Content, s: Style) -> Fields:
     (p, q), a, b = content.choice(PRIME_PAIRS), content.int(1, 6), content.int(1, 6)
     number = s.m(s.times(*(str(base) if e == 1 else f"{base}^{e}" for base, e in ((p, a), (q, b)))))
     kind = s.pick("divisors", "factors")
@@ -228,8 +213,7 @@ def count_divisors(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.m(a)} and {s.m(b)}. {s.end(counted, 'the number')}", (a + 1) * (b + 1))
 
 
-def modular_product(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def modular_product(content: Content, s: Style) -> Fields:
     low, gap, mod = content.int(11, 40), content.int(1, 15), content.int(3, 9)
     a, b = s.swap(low, low + gap)
     r, t, answer = a % mod, b % mod, a * b % mod
@@ -245,8 +229,7 @@ def modular_product(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {reduced}. {s.so()} {s.pick('the product is', 'we get')} {s.m(chain)}.", answer)
 
 
-def arithmetic_sequence(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def arithmetic_sequence(content: Content, s: Style) -> Fields:
     a, d, n = content.int(1, 20), content.int(2, 9), content.int(7, 12)
     terms = s.m(rf"{a}, {a + d}, {a + 2 * d}, \ldots")
     asked = f"{n}th term"
@@ -261,8 +244,7 @@ def arithmetic_sequence(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.end(chain, s.pick('the answer', f'the {asked}'))}", answer)
 
 
-def geometric_sequence(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def geometric_sequence(content: Content, s: Style) -> Fields:
     a, (r, n), up = content.int(2, 25), content.choice(GEOMETRIC), content.choice((True, False))
     terms = [a * r**i for i in range(n)]
     terms, ratio = (terms, str(r)) if up else (terms[::-1], frac(1, r))
@@ -277,8 +259,7 @@ def geometric_sequence(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.m(', '.join(map(str, terms)))}. {end}", terms[-1])
 
 
-def lowest_terms(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def lowest_terms(content: Content, s: Style) -> Fields:
     g, (p, q) = content.int(2, 11), content.choice(COPRIME)
     fraction, answer = s.m(frac(g * p, g * q)), frac(p, q)
     problem = s.pick(
@@ -295,10 +276,9 @@ def lowest_terms(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.pick('We have', 'Here')} {parts}. {s.end(boxed(answer))}", answer)
 
 
-def fraction_sum(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def fraction_sum(content: Content, s: Style) -> Fields:
     (a, p, b, q), minus = content.choice(FRACTION_PAIRS), content.choice((True, False))
-    if a * q < b * p if minus else wording.random() < 0.5:
+    if a * q < b * p if minus else s.wording.random() < 0.5:
         a, p, b, q = b, q, a, p
     sign = "-" if minus else "+"
     answer = frac(a * q - b * p if minus else a * q + b * p, p * q)
@@ -310,10 +290,9 @@ def fraction_sum(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.m(f'{s.times(p, q)} = {p * q}')}. {s.so()} we get {s.m(chain)}.", answer)
 
 
-def average(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def average(content: Content, s: Style) -> Fields:
     mean, spread = content.int(9, 32), content.choice(SPREADS)
-    a, b, c = wording.sample([mean + d for d in spread], 3)
+    a, b, c = s.wording.sample([mean + d for d in spread], 3)
     numbers = f"{s.m(a)}, {s.m(b)} and {s.m(c)}"
     problem = s.find(f"the {s.pick('average', 'mean')} of {numbers}")
     start = s.pick("The sum is", "Their sum is", "The numbers add up to")
@@ -325,8 +304,7 @@ def average(content: Content, wording: random.Random) -> Fields:
     )
 
 
-def absolute_value(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def absolute_value(content: Content, s: Style) -> Fields:
     a, b, larger = content.int(1, 20), content.int(1, 20), content.choice((True, False))
     which = s.pick("larger", "greater") if larger else s.pick("smaller", "lesser")
     problem = s.find(f"the {which} {s.pick('solution of', 'solution to')} {s.m(f'|x - {a}| = {b}')}")
@@ -338,8 +316,8 @@ def absolute_value(content: Content, wording: random.Random) -> Fields:
     )
 
 
-def exponents(content: Content, wording: random.Random) -> Fields:
-    s, x = Style(wording), wording.choice(LETTERS)
+def exponents(content: Content, s: Style) -> Fields:
+    x = s.pick(*LETTERS)
     a, b, c = content.int(2, 9), content.int(2, 9), content.int(2, 9)
     expression = s.m(s.times(f"({x}^{a})^{b}", f"{x}^{c}"))
     problem = s.pick("Simplify {}.", "Write {} as a single power.", "Express {} as one power of the variable.").format(
@@ -353,8 +331,7 @@ def exponents(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {added} {s.m(f'{power} = {boxed(answer)}')}.", answer)
 
 
-def quadratic_root(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def quadratic_root(content: Content, s: Style) -> Fields:
     (low, high), larger = content.choice(ROOT_PAIRS), content.choice((True, False))
     which = s.pick("larger", "greater") if larger else s.pick("smaller", "lesser")
     equation = s.m(f"x^2 {signed(-low - high, 'x')} {signed(low * high)} = 0")
@@ -366,8 +343,7 @@ def quadratic_root(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {roots} The {which} is {s.m(boxed(answer))}.", answer)
 
 
-def difference_of_squares(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def difference_of_squares(content: Content, s: Style) -> Fields:
     b, d = content.int(5, 50), content.int(1, 10)
     a, answer = b + d, d * (2 * b + d)
     problem = s.pick("Compute {}.", "What is {}?", "Evaluate {}.", "Find the value of {}.").format(
@@ -378,8 +354,8 @@ def difference_of_squares(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.m(' = '.join(chain))}.", answer)
 
 
-def choose_two(content: Content, wording: random.Random) -> Fields:
-    s, group = Style(wording), wording.choice(GROUPS)
+def choose_two(content: Content, s: Style) -> Fields:
+    group = s.pick(*GROUPS)
     rest, away = content.int(4, 15), content.int(2, 36)
     total, pairs = s.m(rest + away), rest * (rest - 1)
     gone = s.pick("are away", "are ill", "are busy")
@@ -397,8 +373,7 @@ def choose_two(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.end(chain, 'the number of pairs')}", pairs // 2)
 
 
-def units_digit(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def units_digit(content: Content, s: Style) -> Fields:
     base, n = content.choice((2, 3, 4, 7, 8, 9)), content.int(5, 80)
     cycle = [base]
     while cycle[-1] * base % 10 != base:
@@ -409,12 +384,11 @@ def units_digit(content: Content, wording: random.Random) -> Fields:
     start = s.pick("The last digits repeat:", "The digits cycle through", "The last digits of the powers are")
     divided = s.m(f"{n} = {s.times(size, n // size)} + {r}")
     place = "last" if r == 0 else ("first", "second", "third")[r - 1]
-    found = s.pick(f"Since {divided}, take the {place}:", f"As {divided}, we need the {place}:")
-    return fields(problem, f"{start} {s.m(', '.join(map(str, cycle)))}. {found} {s.m(boxed(answer))}.", answer)
+    chosen = s.pick(f"Since {divided}, take the {place}:", f"As {divided}, we need the {place}:")
+    return fields(problem, f"{start} {s.m(', '.join(map(str, cycle)))}. {chosen} {s.m(boxed(answer))}.", answer)
 
 
-def digit_sum(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def digit_sum(content: Content, s: Style) -> Fields:
     n = content.int(100, 9999)
     digits = [int(c) for c in str(n)]
     problem = s.find(f"the {s.pick('sum of the digits of', 'digit sum of')} {s.m(n)}")
@@ -423,8 +397,7 @@ def digit_sum(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.m(' = '.join([*chain, boxed(sum(digits))]))}.", sum(digits))
 
 
-def percent(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def percent(content: Content, s: Style) -> Fields:
     tens, k, kind = content.int(1, 9), content.int(2, 17), content.choice(("of", "up", "down"))
     n, part, share = 10 * k, tens * k, s.m(rf"{10 * tens}\%")
     if kind == "of":
@@ -444,8 +417,7 @@ def percent(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{tenth} {change} {last}", answer)
 
 
-def composition(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def composition(content: Content, s: Style) -> Fields:
     a, b, c, n = content.int(2, 6), content.int(1, 9), content.int(1, 6), content.int(1, 6)
     f, g = s.m(f"f(x) = {a}x + {b}"), s.m(f"g(x) = x + {c}")
     rules = s.pick(f"{f} and {g}", f"{g} and {f}")
@@ -457,8 +429,7 @@ def composition(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.so()} {chain}.", answer)
 
 
-def slope(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def slope(content: Content, s: Style) -> Fields:
     x, y, dx = content.int(0, 9), content.int(0, 9), content.int(1, 9)
     m = content.choice((-5, -4, -3, -2, -1, 1, 2, 3, 4, 5))
     end_x, end_y = x + dx, y + m * dx
@@ -470,8 +441,7 @@ def slope(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{s.pick('The slope is', 'We have slope', 'Its slope equals')} {s.m(ratio)}.", m)
 
 
-def expand(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def expand(content: Content, s: Style) -> Fields:
     c, a, b = content.choice(BINOMIALS)
     square, middle = lead(c, "x^2"), c * b + a
     product = s.m(f"({lead(c, 'x')} {signed(a)})(x {signed(b)})")
@@ -488,8 +458,7 @@ def expand(content: Content, wording: random.Random) -> Fields:
     )
 
 
-def inequality(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def inequality(content: Content, s: Style) -> Fields:
     a, bound, b = content.int(2, 9), content.int(1, 12), content.int(1, 12) * content.choice((1, -1))
     relation = content.choice(RELATIONS)
     left = s.m(f"{a}x {signed(b)} {relation} {a * bound + b}")
@@ -505,24 +474,22 @@ def inequality(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{step} {divide} {s.m(boxed(answer))}.", answer)
 
 
-def count_primes(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def count_primes(content: Content, s: Style) -> Fields:
     low, width = content.int(1, 75), content.int(10, 20)
-    found = [p for p in PRIMES if low <= p <= low + width]
+    primes = [p for p in PRIMES if low <= p <= low + width]
     limits = s.pick(f"from {s.m(low)} to {s.m(low + width)}", f"between {s.m(low)} and {s.m(low + width)}, inclusive")
     problem = s.pick(
         f"How many primes are there {limits}?",
         f"How many prime numbers are {limits}?",
         f"Find the number of primes {limits}.",
     )
-    start = f"{s.pick('List the primes', 'List them', 'Listing the primes')}: {s.m(', '.join(map(str, found)))}."
+    start = f"{s.pick('List the primes', 'List them', 'Listing the primes')}: {s.m(', '.join(map(str, primes)))}."
     return fields(
-        problem, f"{start} {s.end(boxed(len(found)), s.pick('the number', 'the count', 'the answer'))}", len(found)
+        problem, f"{start} {s.end(boxed(len(primes)), s.pick('the number', 'the count', 'the answer'))}", len(primes)
     )
 
 
-def base_ten(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def base_ten(content: Content, s: Style) -> Fields:
     base, digits = content.choice(NUMERALS)
     places = [base**i for i in reversed(range(len(digits)))]
     parts = [d * p for d, p in zip(digits, places, strict=True)]
@@ -534,8 +501,7 @@ def base_ten(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{start} {s.m(' = '.join(chain))}.", answer)
 
 
-def consecutive_sum(content: Content, wording: random.Random) -> Fields:
-    s = Style(wording)
+def consecutive_sum(content: Content, s: Style) -> Fields:
     pairs, first = content.int(3, 10), content.int(1, 52)
     last = first + 2 * pairs - 1
     total, answer = first + last, pairs * (first + last)
@@ -549,33 +515,10 @@ def consecutive_sum(content: Content, wording: random.Random) -> Fields:
     return fields(problem, f"{count}, {each}. {s.end(' = '.join(chain), 'the sum')}", answer)
 
 
-TEMPLATES: tuple[Template, ...] = (
-    linear_equation,
-    sum_and_difference,
-    polynomial_value,
-    greatest_common_divisor,
-    least_common_multiple,
-    remainder,
-    count_divisors,
-    modular_product,
-    arithmetic_sequence,
-    geometric_sequence,
-    lowest_terms,
-    fraction_sum,
-    average,
-    absolute_value,
-    exponents,
-    quadratic_root,
-    difference_of_squares,
-    choose_two,
-    units_digit,
-    digit_sum,
-    percent,
-    composition,
-    slope,
-    expand,
-    inequality,
-    count_primes,
-    base_ten,
-    consecutive_sum,
+KINDS = (
+    *(linear_equation, sum_and_difference, polynomial_value, greatest_common_divisor, least_common_multiple, remainder),
+    *(count_divisors, modular_product, arithmetic_sequence, geometric_sequence, lowest_terms, fraction_sum, average),
+    *(absolute_value, exponents, quadratic_root, difference_of_squares, choose_two, units_digit, digit_sum, percent),
+    *(composition, slope, expand, inequality, count_primes, base_ten, consecutive_sum),
 )
+TEMPLATES = templates(Style, KINDS)

@@ -32,7 +32,7 @@ def multiple_choice(
 
     Raises ValueError if `wrong` holds fewer than three that differ from it and from each other.
     """
-    options = wording.sample(sorted({str(one) for one in wrong} - {str(right)}), 3)
+    options = wording.sample(sorted({str(option) for option in wrong} - {str(right)}), 3)
     letter = wording.choice(LETTERS)
     options.insert(LETTERS.index(letter), str(right))
     return {
@@ -46,7 +46,11 @@ def multiple_choice(
 
 def slips(right: int, *others: int) -> set[int]:
     """Wrong results, none negative: those of a wrong step, and numbers near the right one."""
-    return {one for one in (*others, right - 1, right + 1, right - 2, right + 2, right - 10, right + 10) if one >= 0}
+    return {
+        result
+        for result in (*others, right - 1, right + 1, right - 2, right + 2, right - 10, right + 10)
+        if result >= 0
+    }
 
 
 # Mathematics
@@ -54,18 +58,20 @@ def slips(right: int, *others: int) -> set[int]:
 
 def percentages(content: Content, wording: random.Random) -> Fields:
     tenth, tens, extra = content.int(2, 12), content.int(1, 9), content.int(2, 20)
-    rises, good, one = content.choice((True, False)), wording.choice(GOODS), wording.choice
+    rises, good, choose = content.choice((True, False)), wording.choice(GOODS), wording.choice
     price, part = 10 * tenth, tens * tenth
     new = price + part if rises else price - part
     right = new + extra
-    change = one(("rises", "goes up")) if rises else one(("falls", "goes down"))
+    change = choose(("rises", "goes up")) if rises else choose(("falls", "goes down"))
     question = (
         f"A {good} costs {price} dollars. The price {change} by {tens}0 percent. A box for it costs {extra} dollars. "
-        + one((f"How much are the {good} and the box now?", f"How many dollars are needed for the {good} and the box?"))
+        + choose(
+            (f"How much are the {good} and the box now?", f"How many dollars are needed for the {good} and the box?")
+        )
     )
     reasoning = (
         f"10 percent of {price} is {tenth}. {tens}0 percent is {tens} * {tenth} = {part}. "
-        f"{one(('Now', 'Then'))} {price} {'+' if rises else '-'} {part} = {new} and {new} + {extra} = {right}"
+        f"{choose(('Now', 'Then'))} {price} {'+' if rises else '-'} {part} = {new} and {new} + {extra} = {right}"
     )
     other_way = price - part if rises else price + part
     wrong = slips(right, new, other_way + extra, price + extra, part + extra)
@@ -136,8 +142,8 @@ def list_items(content: Content, wording: random.Random) -> Fields:
         i, j = content.sample(range(-5, 5), 2)
         right = items[i] + items[j]
         code = f"{name}[{i}] + {name}[{j}]"
-        found = f"{name}[{i}] is {items[i]} and {name}[{j}] is {items[j]}"
-        reasoning = f"{found}. {items[i]} + {items[j]} = {right}"
+        looked_up = f"{name}[{i}] is {items[i]} and {name}[{j}] is {items[j]}"
+        reasoning = f"{looked_up}. {items[i]} + {items[j]} = {right}"
         wrong = slips(right, abs(items[i] - items[j]), items[i], items[j], items[i] + items[(j + 1) % 5])
     elif kind == "slice":
         first = content.int(0, 2)
@@ -279,11 +285,11 @@ def comparisons(content: Content, wording: random.Random) -> Fields:
     places, counts = content.sample(PLACES, 4), content.sample(range(100, 1000), 4)
     asked = content.choice(("most", "second most", "fewest"))
     what = wording.choice(("visitors", "workers", "rooms", "books"))
-    told = wording.choice(("The {} has {} {}.", "There are {1} {2} in the {0}."))
-    facts = " ".join(told.format(place, count, what) for place, count in zip(places, counts, strict=True))
+    form = wording.choice(("The {} has {} {}.", "There are {1} {2} in the {0}."))
+    facts = " ".join(form.format(place, count, what) for place, count in zip(places, counts, strict=True))
     ranked = sorted(zip(counts, places, strict=True), reverse=True)
     count, place = ranked[{"most": 0, "second most": 1, "fewest": 3}[asked]]
-    listed = ", ".join(str(one) for one, _ in ranked)
+    listed = ", ".join(str(number) for number, _ in ranked)
     reasoning = f"From most to fewest: {listed}. The {asked} are {count}, in the {place}"
     question = f"{facts} {wording.choice(('Which place has', 'Which one has'))} the {asked} {what}?"
     return multiple_choice(wording, "comparisons", question, place, places, reasoning)

@@ -13,6 +13,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from functools import partial
 
 from specbench.tasks.pocket.families.cnndm import (
     CLOTHES,
@@ -25,9 +26,8 @@ from specbench.tasks.pocket.families.cnndm import (
     RIVERS,
     TOWNS,
     expand,
-    table,
 )
-from specbench.tasks.pocket.problems import Content, Fields, Template
+from specbench.tasks.pocket.problems import Content, Fields, Template, table
 
 LENGTHS = (128, 256, 512, 900)  # tokens of a prompt with its answer
 FIXED, CHARACTERS = 14, 3  # tokens that every prompt has around its text; characters a token, digits and names together
@@ -119,35 +119,22 @@ def needle(noun: str, key: str, value: str) -> str:
 def haystack(wording: random.Random, length: int, needles: dict[str, str], asked: int, question: str) -> Fields:
     """Fields of a text of `length` tokens with `needles` (value by sentence); the question is about the first `asked`."""
     answer = " ".join(list(needles)[:asked])
-    room = CHARACTERS * (length - FIXED) - len(question) - len(answer) - sum(len(one) + 1 for one in needles)
+    room = CHARACTERS * (length - FIXED) - len(question) - len(answer) - sum(len(sentence) + 1 for sentence in needles)
     sentences: list[str] = []
     while (room := room - len(sentence := filler(wording)) - 1) >= 0:
         sentences.append(sentence)
-    for one in wording.sample(list(needles), len(needles)):
-        sentences.insert(wording.randint(0, len(sentences)), one)
+    for needle_sentence in wording.sample(list(needles), len(needles)):
+        sentences.insert(wording.randint(0, len(sentences)), needle_sentence)
     values = json.dumps(list(needles.values())[:asked])
     return {"context": " ".join(sentences), "question": question, "answer": answer, "values": values}
 
 
-def single(content: Content, wording: random.Random, length: int) -> Fields:
-    """One number."""
-    [key], [value] = keys(content, 1), numbers(content, 1)
-    question = f"What is the magic number of {key}?"
-    return haystack(wording, length, {needle("number", key, value): value}, 1, question)
-
-
-def multikey(content: Content, wording: random.Random, length: int) -> Fields:
-    """One number among those of three other animals."""
-    owners, values = keys(content, 4), numbers(content, 4)
-    needles = {needle("number", key, value): value for key, value in zip(owners, values, strict=True)}
-    return haystack(wording, length, needles, 1, f"What is the magic number of {owners[0]}?")
-
-
-def multiquery(content: Content, wording: random.Random, length: int) -> Fields:
-    """Two numbers among those of one other animal."""
-    owners, values = keys(content, 3), numbers(content, 3)
-    needles = {needle("number", key, value): value for key, value in zip(owners, values, strict=True)}
-    return haystack(wording, length, needles, 2, f"What are the magic numbers of {owners[0]} and {owners[1]}?")
+def numbered(content: Content, wording: random.Random, length: int, owners: int, asked: int) -> Fields:
+    """The numbers of the first `asked` of some animals."""
+    animals, values = keys(content, owners), numbers(content, owners)
+    needles = {needle("number", key, value): value for key, value in zip(animals, values, strict=True)}
+    question = "What are the magic numbers of {} and {}?" if asked == 2 else "What is the magic number of {}?"
+    return haystack(wording, length, needles, asked, question.format(*animals))
 
 
 def word(content: Content, wording: random.Random, length: int) -> Fields:
@@ -156,16 +143,22 @@ def word(content: Content, wording: random.Random, length: int) -> Fields:
     return haystack(wording, length, {needle("word", key, value): value}, 1, f"What is the magic word of {key}?")
 
 
-def at(kind: Callable[[Content, random.Random, int], Fields], length: int) -> Template:
+KINDS: dict[str, Callable[[Content, random.Random, int], Fields]] = {
+    "single": partial(numbered, owners=1, asked=1),
+    "multikey": partial(numbered, owners=4, asked=1),
+    "multiquery": partial(numbered, owners=3, asked=2),
+    "word": word,
+}
+
+
+def at(kind: str, length: int) -> Template:
     """The template of a kind at one length, named after both."""
 
     def template(content: Content, wording: random.Random) -> Fields:
-        return kind(content, wording, length)
+        return KINDS[kind](content, wording, length)
 
-    template.__name__ = f"{kind.__name__}_{length}"
+    template.__name__ = f"{kind}_{length}"
     return template
 
 
-TEMPLATES: tuple[Template, ...] = tuple(
-    at(kind, length) for length in LENGTHS for kind in (single, multikey, multiquery, word)
-)
+TEMPLATES: tuple[Template, ...] = tuple(at(kind, length) for length in LENGTHS for kind in KINDS)
