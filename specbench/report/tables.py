@@ -81,9 +81,8 @@ COLUMNS: dict[str, Column] = {
     "discard_rate": _plain("discard", "discard_rate", number(2)),
     "verification_rate": _plain("verify", "verification_rate", number(2)),
     "rescue_rate": _plain("rescue", "rescue_rate", percent),
-    "arbitrator_share": Column(
-        "arbiter", lambda row: percent(row.arbitrator_share or math.nan), ("arbitrator_share",)
-    ),  # 0 for methods without one
+    # 0 for methods without an arbitrator.
+    "arbitrator_share": _plain("arbiter", "arbitrator_share", lambda share: percent(share or math.nan)),
     "overhead": _plain("overhead", "overhead", percent),
     "tokens_per_s": _plain("tok/s", "tokens_per_s", number(0)),
     "tokens_per_s_mean": _plain("tok/s mean", "tokens_per_s_mean", number(0)),

@@ -61,9 +61,8 @@ def claimed(folder: Path) -> Iterator[None]:
 def _locked(path: Path) -> IO[str]:
     """The lock file, open and locked. If its last owner has just removed it, it is made again."""
     while True:
-        descriptor = os.open(
-            path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666
-        )  # a link may lead anywhere
+        # A link is not followed, as it may lead anywhere.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
         lock = open(descriptor, "a+", encoding="utf-8")  # noqa: SIM115 (the caller closes it)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -26,7 +26,7 @@ from specbench.methods.cos.ensemble import Ensemble, one_by_one
 from specbench.methods.vanilla import Vanilla
 from specbench.plan import Plan
 from specbench.run import prepare
-from specbench.run.divergence import Reference, diverged
+from specbench.run.divergence import Divergence, Reference, diverged
 from specbench.studies.audit_sampling import POSITIONS, SAMPLINGS, Prompt, Sampled, check_sampling, telling_places
 
 LEVEL = 0.01  # of a false alarm, over all sampling tests of an audit together
@@ -34,14 +34,11 @@ ROOM = 256  # positions after a prompt
 
 
 @dataclass(frozen=True)
-class Leaving:
+class Leaving(Divergence):
     """The first token that is not vanilla's."""
 
     task: str
     doc_id: int
-    at: int  # index of the token in the text
-    gap: float  # of the target's logits there, highest less chosen
-    kind: str  # tie or bug
 
 
 @dataclass
@@ -170,8 +167,7 @@ def _check_greedy(
     finding.same += divergence is None
     finding.agreed.append(1.0 if divergence is None else divergence.at / max(len(vanilla), 1))
     if divergence:
-        leaving = Leaving(prompt.task, prompt.doc_id, divergence.at, divergence.gap, divergence.kind)
-        finding.leavings.append(leaving)
+        finding.leavings.append(Leaving(**vars(divergence), task=prompt.task, doc_id=prompt.doc_id))
 
 
 def prompts_of(plan: Plan, pair: Pair) -> list[Prompt]:

@@ -25,7 +25,6 @@ from specbench.methods.confidence import Confidence
 from specbench.methods.cumulative import Cumulative
 from specbench.methods.entropy import Entropy
 from specbench.methods.specdecpp import Predicted
-from specbench.results.stored import StoredRun
 from specbench.run.sample import round_row
 
 KEY = {"repeat": 0, "task": "one", "doc_id": 0}
@@ -388,7 +387,7 @@ def test_runs_that_cannot_be_replayed(tmp_path):
         simulate(looked_up, "pld")
     untimed = run_of(tmp_path / "untimed", {"sps[gamma=3]": [[(3, 1)] * 9]}, extra={"target_seconds": None})
     with pytest.raises(UserError, match="do not tell the seconds"):
-        simulate(StoredRun(untimed))
+        simulate(untimed)
 
 
 def test_the_theory():
