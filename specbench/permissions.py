@@ -1,4 +1,4 @@
-"""Permissions to run code that specbench did not bring. Only the command line grants them, never a file.
+"""Permissions to run foreign code or to test on calibration documents. Only the command line grants them.
 
 A plan in a manifest, or a YAML file, may be somebody else's: it records with which permissions a run began, but grants
 none. Permissions hold within the block of `permitted`, in its thread; outside of it nothing is permitted.
@@ -21,6 +21,7 @@ class Permissions:
     trust_remote_code: bool = False
     allow_pickle: bool = False
     allow_code_execution: bool = False
+    allow_leak: bool = False
     entry_points: frozenset[str] = frozenset()  # as `module:function` or `FILE.py:function`
     printed: set[str] = field(default_factory=set)  # lines that `tell` printed
 
@@ -36,6 +37,7 @@ def permitted(
     allow_code_execution: bool = False,
     entry_points: Iterable[str] | None = None,
     assignments: Iterable[str] | None = None,
+    allow_leak: bool = False,
 ) -> Iterator[None]:
     """Permit what a command line permits, and nothing else, within the block.
 
@@ -47,7 +49,7 @@ def permitted(
         key, _, values = text.partition("=")
         if key.rpartition(".")[2] == ENTRY_POINT:
             typed |= {value.strip().strip("'\"") for value in (values, *values.split(","))}
-    granted = Permissions(trust_remote_code, allow_pickle, allow_code_execution, frozenset(typed))
+    granted = Permissions(trust_remote_code, allow_pickle, allow_code_execution, allow_leak, frozenset(typed))
     token = _in_force.set(granted)
     try:
         yield
@@ -59,7 +61,7 @@ def flags() -> str:
     """The flags in force, as they stand on a command line, each after a space."""
     now = _in_force.get()
     named = {"--trust-remote-code": now.trust_remote_code, "--allow-pickle": now.allow_pickle}
-    named |= {"--allow-code-execution": now.allow_code_execution}
+    named |= {"--allow-code-execution": now.allow_code_execution, "--allow-leak": now.allow_leak}
     granted = [flag for flag, permitted in named.items() if permitted]
     granted += [f"--allow-entry-point {entry_point}" for entry_point in sorted(now.entry_points)]
     return "".join(f" {flag}" for flag in granted)
@@ -92,6 +94,11 @@ def check_entry_point(text: str) -> None:
 def code_execution_allowed() -> bool:
     """True if this command line has --allow-code-execution."""
     return _in_force.get().allow_code_execution
+
+
+def leak_allowed() -> bool:
+    """True if this command line has --allow-leak."""
+    return _in_force.get().allow_leak
 
 
 def tell(line: str, style: str = "") -> None:

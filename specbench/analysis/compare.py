@@ -166,6 +166,7 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
         "documents": mine.index.get_level_values("doc_id").nunique(),
         "repeats": len(mine.index.droplevel("doc_id").unique()),
         "errors": int(runs.errors.get(key, 0)),
+        "cut": mine.cut.mean(),
     }
     row |= _accuracy(runs.scores, key, baseline)
     row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)

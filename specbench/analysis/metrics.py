@@ -83,8 +83,8 @@ def per_document(samples: pd.DataFrame, rounds: ds.Dataset) -> pd.DataFrame:
 
     Counts: D drafted, A accepted, J rejections, S rescued, C committed, F target forwards, G draft forwards, R rounds.
     Seconds: `prefill`, `decode`, `target`, `draft` and `arbitrator` (in their forwards), `models` (in all forwards).
-    `memory` is in bytes. `decoded` tokens took `decode` seconds; `whole_tokens`, which include the prefill's, took
-    `whole` seconds.
+    `decoded` tokens took `decode` seconds; `whole_tokens`, which include the prefill's, took `whole` seconds. `memory`
+    is in bytes, and `cut` is 1 if the limit of new tokens ended the text.
     """
     index = timed_samples(samples).set_index(SAMPLE)
     counts = _sums(rounds, SAMPLE, COUNTS).set_index(SAMPLE)
@@ -95,6 +95,7 @@ def per_document(samples: pd.DataFrame, rounds: ds.Dataset) -> pd.DataFrame:
         prefill=index.prefill_seconds,
         decode=index.decode_seconds,
         memory=index.peak_memory,
+        cut=(index.finish == "length").where(index.finish.notna()).astype(float),
         decoded=decoded,
         whole=imported.wall_seconds.fillna(index.prefill_seconds + index.decode_seconds),
         whole_tokens=imported.new_tokens.fillna(decoded + 1),

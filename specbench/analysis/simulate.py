@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from specbench import config
 from specbench.analysis import forward_times
@@ -72,6 +75,7 @@ def simulate(
     columns = [*TEXT, "method", "warmup", "finish", "tokens", "prompt_tokens", "decode_seconds"]
     samples = timed_samples(run.samples(columns))
     finish, eos = endings(samples, spec.name)
+    check_order(run, spec.name)
     texts = [text for text in texts_of(recorded_rounds(run, spec.name), finish, eos) if text.agree]
     tested = [x for text in texts for x in text.agree if x == x]
     if not tested:
@@ -96,7 +100,8 @@ def endings(samples: pd.DataFrame, method: str) -> tuple[dict[tuple[int, str, in
     """How each text of a method ended, by repeat, task and document; and the end tokens of all `samples`."""
     mine = samples[samples.method == method]
     finish = {(row.repeat, row.task, row.doc_id): row.finish for row in mine.itertuples()}
-    return finish, {int(tokens[-1]) for tokens in samples.tokens[samples.finish == "eos"] if len(tokens)}
+    ended = samples.tokens[samples.finish == "eos"].dropna()  # other tools may not tell their tokens
+    return finish, {int(tokens[-1]) for tokens in ended if len(tokens)}
 
 
 def drafting_method(run: StoredRun, name: str | None) -> MethodSpec:
@@ -111,24 +116,46 @@ def drafting_method(run: StoredRun, name: str | None) -> MethodSpec:
             "`specbench analyze collaboration` predicts its speed"
         )
     by_name = {key: spec for key, spec in by_name.items() if key not in ensembles}
-    columns = {
-        "method": pc.field("method"),
-        "tree": pc.field("parents").is_valid(),
-        "modelled": pc.field("draft_forwards") > 0,
-    }
-    drafts = run.rounds().to_table(columns=columns, filter=pc.field("drafted") > 0).to_pandas()
-    trees = set(drafts.method[drafts.tree])
-    model_drafts = set(drafts.method[drafts.modelled]) - trees
+    trees, modelled, drafting = set(), set(), set()
+    columns = ["method", "parents", "draft_forwards"]
+    for batch in run.rounds().to_batches(columns=columns, filter=pc.field("drafted") > 0):
+        names = batch.column("method").to_numpy(zero_copy_only=False)
+        # Other tools' records do not count draft forwards; that there are drafts is all that they tell.
+        by_model = pc.greater(batch.column("draft_forwards"), 0).fill_null(True)
+        drafting |= {*names}
+        trees |= {*names[branches(batch.column("parents"))]}
+        modelled |= {*names[by_model.to_numpy(zero_copy_only=False)]}
+    model_drafts = modelled - trees
     candidates = [name] if name else [spec for spec in by_name if spec in model_drafts]
     for candidate in candidates:
         if candidate in model_drafts:
             return by_name[candidate]
         if candidate in trees:
             raise UserError(f"{candidate} drafts trees, which cannot be replayed; choose another --method")
-        if candidate in set(drafts.method):
+        if candidate in drafting:
             raise UserError(f"{candidate} drafts without a model, from what it has read; choose another --method")
         raise UserError(f"{candidate} drafted nothing in {run.folder}; choose another --method")
     raise UserError(f"{run.folder} has no drafts of one chain to replay; `specbench run --method sps` makes some")
+
+
+def check_order(run: StoredRun, method: str) -> None:
+    """Raise UserError if the rounds of a method are not whole, in their order: only other tools' records are such."""
+    files = (run.manifest.get("imported") or {}).get("files", [])
+    lacking = [name for name in ("drafted", "accepted", "committed") if _decoding(run, method, [name])[name].null_count]
+    if lacking or any(file["method"] == method and not file.get("ordered", True) for file in files):
+        raise UserError(
+            f"{method}: the imported file does not tell each round's {lacking[0] if lacking else 'place in its text'}; "
+            "have the server record every step (vLLM: --per-request-spec-decode-metrics detailed), and import that"
+        )
+
+
+def branches(parents: pa.ListArray) -> NDArray[np.bool_]:
+    """Which drafts are trees with branches [rounds]; a draft without parents is a chain, and so is a line of them."""
+    lengths = pc.list_value_length(parents).fill_null(0).to_numpy()
+    position = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    branching = parents.flatten().to_numpy() != position - 1
+    rows = np.repeat(np.arange(len(lengths)), lengths)[branching]
+    return np.isin(np.arange(len(lengths)), rows)
 
 
 def policy(run: StoredRun, spec: MethodSpec) -> MethodSpec | None:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from specbench import config
 from specbench.base.seeds import stable_seed
 from specbench.engine.clock import Stopwatch
-from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import load_pair
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO
@@ -126,7 +126,7 @@ def text_generator(
         if len(ids) + max_new_tokens + built.reach > loaded.context:
             raise ValueError(f"a prompt of {len(ids)} tokens leaves no room for {max_new_tokens} in {loaded.context}")
         loaded.runtime.settle()
-        for _ in until_end(built.rounds(ids, Sampling(temperature), rng), ending):
+        for _ in decode_text(built, ids, Sampling(temperature), rng, ending):
             pass
         return ending.text()
 

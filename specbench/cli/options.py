@@ -93,6 +93,10 @@ AllowCodeExecution = Annotated[
         "if they cannot be isolated",
     ),
 ]
+AllowLeak = Annotated[
+    bool,
+    typer.Option("--allow-leak", help="test a method on documents that its memory was made from; tables say so"),
+]
 AllowEntryPoint = Annotated[
     list[str] | None,
     Option(
@@ -208,11 +212,12 @@ class Machine(Place):
 
 @dataclass(frozen=True)
 class Allowed:
-    """Options that let code run which specbench did not bring."""
+    """Options that let code run which specbench did not bring, or let a method be tested on what it was made from."""
 
     trust_remote_code: TrustRemoteCode = False
     allow_pickle: AllowPickle = False
     allow_code_execution: AllowCodeExecution = False
+    allow_leak: AllowLeak = False
     allow_entry_point: AllowEntryPoint = None
 
     def of_plan(self) -> dict[str, Any]:
@@ -222,7 +227,12 @@ class Allowed:
     def permitted(self, assignments: Sequence[str]) -> AbstractContextManager[None]:
         """The permissions in force within a command; see `permissions.permitted`."""
         return permitted(
-            self.trust_remote_code, self.allow_pickle, self.allow_code_execution, self.allow_entry_point, assignments
+            self.trust_remote_code,
+            self.allow_pickle,
+            self.allow_code_execution,
+            self.allow_entry_point,
+            assignments,
+            self.allow_leak,
         )
 
 

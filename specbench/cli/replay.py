@@ -30,7 +30,11 @@ def replay(
 
     `specbench replay --traces texts.jsonl --method pld --set pld.ngram=4`
 
+    `specbench replay --traces texts.jsonl --method pld-vllm`
+
     `specbench replay --traces texts.jsonl --method rest --pair pocket`
+
+    The ids may also be called prompt_ids and generated_ids, or prompt_token_ids and generated_token_ids.
     """
     from specbench.report.finding import show
     from specbench.report.views.replay import view
@@ -44,10 +48,10 @@ def replay(
         texts = study.read_traces(traces)
         if pair:
             study.check_ids(texts, pair)
-        with progress(name, len(texts), aside=format is not Plain.table) as advance:
+        with progress(name, len(texts), aside=True) as advance:
             figures = study.replay(name, drafter, gamma, texts, advance)
-        show(view(figures), format.value)
-        if out:
+        if out:  # first, so that a closed pipe loses nothing
             records.write_frame(out, figures.positions)
-            if format is Plain.table:
-                say(f"written: {out}")
+        show(view(figures), format.value)
+        if out and format is Plain.table:
+            say(f"written: {out}")

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from specbench.engine.session import Session
-from specbench.engine.types import Round, Utility
+from specbench.engine.types import Learner, Method, Round, Sampling, Utility
 
 Detokenize = Callable[[list[int]], str]
 
@@ -111,6 +112,16 @@ def until_end(rounds: Iterable[Round], ending: Ending) -> Iterator[Round]:
         yield step.cut(ending.keep(step.tokens))
         if ending.reason:
             return
+
+
+def decode_text(
+    method: Method, prompt: list[int], sampling: Sampling, rng: torch.Generator, ending: Ending
+) -> Iterator[Round]:
+    """The rounds of one text by a method; the last one is cut where the text ends, and a learner is shown the cut."""
+    for step in until_end(method.rounds(prompt, sampling, rng), ending):
+        if ending.reason and isinstance(method, Learner):
+            method.ended(step)
+        yield step
 
 
 def finish(session: Session, logits: Tensor, ending: Ending) -> None:

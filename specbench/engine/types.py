@@ -234,6 +234,23 @@ class Foresighted(Protocol):
         """Give the worth of answers to the next prompt."""
 
 
+@runtime_checkable
+class Learner(Protocol):
+    """A method that learns from its rounds while it decodes, before it can know where the text ends."""
+
+    def ended(self, last: Round) -> None:
+        """Forget what was learned from the part of the last round that the end of the text cut off."""
+
+
+@runtime_checkable
+class Calibrated(Protocol):
+    """A method with inputs that were made from documents."""
+
+    @property
+    def doc_hashes(self) -> frozenset[str]:
+        """The hashes of these documents (as in `Request.doc_hash`), as far as they are known."""
+
+
 class Stateless:
     """Base of methods that carry nothing from one prompt to the next."""
 

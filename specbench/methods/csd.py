@@ -7,6 +7,7 @@ memory) and the target finds the draft token likely enough (semantic consistency
 import math
 import operator
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -16,7 +17,7 @@ from specbench.engine.accept import Weighed, weigh
 from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.types import Draft, Method, Sampling, Scored, Verdict, Watch
+from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.csd_memory import Memory, find_memory
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
@@ -53,10 +54,16 @@ class CSD(DraftedMethod):
         self.target, self.drafter, self.settings, self.protected = target, drafter, settings, protected
         self.gamma, self.reach = settings.gamma, settings.gamma + 1
         self.memory = memory or Memory({})
+        self.doc_hashes = self.memory.doc_hashes
         self.calibrated = self.memory.of("")
         self.learned: Counter[tuple[int, int]] = Counter()
+        self.counted: list[tuple[int, tuple[int, int]]] = []  # of this round: position in the draft, pair
         self.log_gate = math.log(settings.gate_threshold) if settings.gate_threshold else -math.inf
         self.often = operator.ge if settings.count_test == "at_least" else operator.gt
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        self.counted = []
+        return super().rounds(prompt, sampling, rng)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         return self.scan(weigh(draft, scored, sampling, rng))
@@ -67,7 +74,8 @@ class CSD(DraftedMethod):
         A pair is counted while `online`; a rescued one only with `count_rescued`.
 
         The gate reads raw logits, so it does not depend on the temperature. At T > 0 a mismatch is a rejection by
-        speculative sampling, and the target token t is the argmax; a rejected argmax has no pair and stays rejected.
+        speculative sampling, and the target token t is the argmax, not the drawn correction (our inference: the paper
+        decodes greedily, where both are one); a rejected argmax has no pair and stays rejected.
         """
 
         def judge(i: int) -> bool:
@@ -78,9 +86,16 @@ class CSD(DraftedMethod):
             rescue = hit and gate and d != t and not self.protected & {d, t}
             if self.settings.online and d != t and (self.settings.count_rescued or not rescue):
                 self.learned[d, t] += 1
+                self.counted.append((i, (d, t)))
             return rescue
 
+        self.counted = []
         return weighed.scan(judge)
+
+    def ended(self, last: Round) -> None:
+        """Take back the pairs of mismatches whose position the end of the text cut off, as calibration does."""
+        self.learned -= Counter(pair for i, pair in self.counted if i >= len(last.tokens))
+        self.counted = []
 
     def count(self, draft_token: int, target_token: int) -> int:
         """How often the pair was rejected, in calibration and in this task so far."""

@@ -5,10 +5,12 @@ would have made. A folder holds a file for each task, and `universal.parquet` fo
 """
 
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +30,16 @@ SHIPPED = SUITES / "methods" / "memory"
 SCHEMA = pa.schema(
     [("document", pa.int32()), ("draft_token", pa.int32()), ("target_token", pa.int32()), ("count", pa.int64())]
 )
+DOC_HASHES = "doc_hashes"  # in a file's metadata: the documents that its counts come from, as in a run's manifest
 COUNTS = pa.schema([SCHEMA.field(name) for name in SCHEMA.names[1:]])
+
+
+class Counts(NamedTuple):
+    """Counts of pairs, and where they come from."""
+
+    pairs: Pairs
+    tokenizer: str  # the hash of the tokenizer whose ids they count
+    doc_hashes: frozenset[str] = frozenset()  # of the documents; empty if they are not known
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,7 @@ class Memory:
     """Frozen counts by task; those under "" serve every task without its own counts."""
 
     by_task: Mapping[str, Pairs]
+    doc_hashes: frozenset[str] = frozenset()  # of the documents that were counted, as far as they are known
 
     def of(self, task: str) -> Pairs:
         return self.by_task.get(task, self.by_task.get("", {}))
@@ -49,34 +61,43 @@ def _digest(counts: Pairs) -> str:
     return hashlib.sha256(repr(sorted(counts.items())).encode()).hexdigest()[:16]
 
 
-def write_memory(path: Path, rejections: Rejections, pair: Pair, source: dict[str, str]) -> None:
+def write_memory(
+    path: Path, rejections: Rejections, pair: Pair, source: dict[str, str], doc_hashes: Collection[str] = ()
+) -> None:
     """Save the rejections of each document; `source` describes how they were collected."""
     rows = [(*key, n) for key, n in sorted(rejections.items())]
-    _write(path, rows, {"tokenizer": pair.tokenizer_hash, "pair": pair.name, **source})
+    _write(path, rows, {"tokenizer": pair.tokenizer_hash, "pair": pair.name, **source}, doc_hashes)
 
 
-def _write(path: Path, rows: Sequence[tuple[int | None, int, int, int]], metadata: dict[str, str]) -> None:
+def _write(
+    path: Path,
+    rows: Sequence[tuple[int | None, int, int, int]],
+    metadata: dict[str, str],
+    doc_hashes: Collection[str],
+) -> None:
+    if doc_hashes:
+        metadata = metadata | {DOC_HASHES: json.dumps(sorted(doc_hashes))}
     columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(SCHEMA.names, ())
     table = pa.table(columns, schema=SCHEMA.with_metadata({**metadata, "schema": str(VERSION)}))
     parquet.write(path, table)
 
 
-def read_memory(path: Path, pair: Pair, documents: int = 0) -> Counter[tuple[int, int]]:
+def read_memory(path: Path, pair: Pair, documents: int = 0) -> Counts:
     """The counts of the first `documents` of a file, or of all (0).
 
     Raises UserError for a file that is damaged, of a later schema, of another tokenizer, or of fewer documents.
     """
-    counts, tokenizer = read_counts(path, documents)
-    if tokenizer != pair.tokenizer_hash:
+    counts = read_counts(path, documents)
+    if counts.tokenizer != pair.tokenizer_hash:
         raise UserError(
-            f"the memory {path} belongs to another tokenizer ({tokenizer or 'unknown'}; the pair {pair.name} has "
-            f"{pair.tokenizer_hash}); calibrate for this pair: specbench calibrate --method csd --pair {pair.name}"
+            f"the memory {path} belongs to another tokenizer ({counts.tokenizer or 'unknown'}; the pair {pair.name} "
+            f"has {pair.tokenizer_hash}); calibrate for this pair: specbench calibrate --method csd --pair {pair.name}"
         )
     return counts
 
 
-def read_counts(path: Path, documents: int = 0) -> tuple[Counter[tuple[int, int]], str]:
-    """The counts of a file, and the hash of the tokenizer whose ids they count. Raises UserError for a damaged file."""
+def read_counts(path: Path, documents: int = 0) -> Counts:
+    """The counts of a file, of the tokenizer of any pair. Raises UserError as `read_memory`."""
     if not is_file(path):
         raise UserError(f"there is no memory file {path}; `specbench calibrate --method csd` writes one")
     try:
@@ -91,6 +112,7 @@ def read_counts(path: Path, documents: int = 0) -> tuple[Counter[tuple[int, int]
             )
         if documents:
             table = table.filter(pc.field("document") < documents)
+        doc_hashes = frozenset(map(str, json.loads(metadata.get(DOC_HASHES, "[]"))))
         columns = [column.to_pylist() for column in table.select(SCHEMA.names[1:]).cast(COUNTS).columns]
     except parquet.ERRORS as error:
         raise UserError(f"{path} is no memory file, or damaged ({brief(error)})") from None
@@ -99,7 +121,7 @@ def read_counts(path: Path, documents: int = 0) -> tuple[Counter[tuple[int, int]
     counts: Counter[tuple[int, int]] = Counter()
     for d, t, n in zip(*columns, strict=True):
         counts[d, t] += n
-    return counts, metadata.get("tokenizer", "")
+    return Counts(counts, metadata.get("tokenizer", ""), doc_hashes)
 
 
 def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) -> Memory | None:
@@ -119,28 +141,32 @@ def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) 
             )
         return None
     if not path.is_dir():
-        return Memory({"": read_memory(path, pair, documents)})
+        counts = read_memory(path, pair, documents)
+        return Memory({"": counts.pairs}, counts.doc_hashes)
     by_task = {file.stem: file for file in sorted(path.glob("*.parquet"))}
     if calibration == UNIVERSAL:
         by_task = {name: file for name, file in by_task.items() if name == UNIVERSAL}
     if not by_task:
         wanted = "universal.parquet" if calibration == UNIVERSAL else "memory files"
         raise UserError(f"{path} has no {wanted}; `specbench calibrate --method csd --out {path}` writes them")
-    return Memory(
-        {"" if name == UNIVERSAL else name: read_memory(file, pair, documents) for name, file in by_task.items()}
-    )
+    read = {"" if name == UNIVERSAL else name: read_memory(file, pair, documents) for name, file in by_task.items()}
+    return Memory({name: counts.pairs for name, counts in read.items()}, _documents(read.values()))
 
 
-def merge(parts: Mapping[str, tuple[Pairs, str]], out: Path) -> Pairs:
-    """Add up counts into a new file. `parts` maps a name for messages to counts and the hash of their tokenizer."""
+def _documents(parts: Iterable[Counts]) -> frozenset[str]:
+    return frozenset().union(*(counts.doc_hashes for counts in parts))
+
+
+def merge(parts: Mapping[str, Counts], out: Path) -> Pairs:
+    """Add up counts into a new file, with the hashes of all their documents. `parts` have names for messages."""
     files.refuse_existing(out)
-    tokenizers = {tokenizer for _, tokenizer in parts.values()}
+    tokenizers = {counts.tokenizer for counts in parts.values()}
     if len(tokenizers) > 1:
-        named = ", ".join(f"{name}: {tokenizer or 'unknown'}" for name, (_, tokenizer) in parts.items())
+        named = ", ".join(f"{name}: {counts.tokenizer or 'unknown'}" for name, counts in parts.items())
         raise UserError(f"these memories belong to different tokenizers ({named}); merge those of one pair only")
     total: Counter[tuple[int, int]] = Counter()
-    for counts, _ in parts.values():
-        total.update(counts)
+    for counts in parts.values():
+        total.update(counts.pairs)
     rows = [(None, d, t, n) for (d, t), n in sorted(total.items())]
-    _write(out, rows, {"tokenizer": tokenizers.pop(), "merged": " ".join(parts)})
+    _write(out, rows, {"tokenizer": tokenizers.pop(), "merged": " ".join(parts)}, _documents(parts.values()))
     return total

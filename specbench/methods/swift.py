@@ -107,7 +107,7 @@ class SelfDrafter:
             return
         skip = self.search.propose(np.random.default_rng([rng.initial_seed(), len(self.search.tried)]))
         session = self.view(skip)
-        if self.search.learn(skip, agreement(session, context[: self.prompt + window + 1], window)):
+        if self.search.learn(skip, agreement(session, context[: self.prompt + window], window)):
             self.session = session
 
     def view(self, skip: Skip) -> Session:

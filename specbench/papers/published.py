@@ -70,6 +70,7 @@ class TableInfo(Settings):
     lost: list[str] = Field(default_factory=list)  # what is missing in the text of the paper
     missing: list[str] = Field(default_factory=list)  # why specbench has no figures of its own for some of its cells
     baseline: str | None = None  # of this table's speedups, if it is not the paper's baseline
+    unranked: dict[str, str] = Field(default_factory=dict)  # methods that orders leave out, with the reason
 
 
 class Claim(Settings):
@@ -81,6 +82,7 @@ class Claim(Settings):
     higher: str
     lower: str
     tasks: list[str] | None = None
+    loss: bool = False  # the claim is that `lower` loses accuracy; its collapse is what is claimed, and voids nothing
 
 
 class Figure(Settings):

@@ -18,7 +18,8 @@ from specbench.base.console import console, say
 from specbench.base.escape import markdown_text
 from specbench.config import MethodSpec, PairSpec, SamplingSpec, UserError, task_info
 from specbench.engine.models.pair import Pair
-from specbench.papers.checks import Check, checks
+from specbench.papers.checks import Check, claims
+from specbench.papers.orders import orders
 from specbench.papers.ours import Ours
 from specbench.papers.published import Paper, papers
 from specbench.papers.side_by_side import written
@@ -58,12 +59,12 @@ def tables(
     ours = Ours(runs, allowed, sorted(MEASURED.glob("*.csv")), _default_pair(runs, pair, chosen))
     out.mkdir(parents=True, exist_ok=True)
     count = sum(_write(paper, ours, out) for paper in chosen)
-    verdicts = checks(chosen, ours)
-    frame = pd.DataFrame(map(vars, verdicts))
+    checked = verdicts(chosen, ours)
+    frame = pd.DataFrame(map(vars, checked))
     title = f"# Which claims of the papers hold on {markdown_text(', '.join(ours.pairs))}"
     files.write_text(out / "checks.md", f"{title}\n\n{markdown(frame)}\n")
     if check:
-        show(_claims(verdicts))
+        show(_claims(checked))
     say(f"{count} tables as Markdown and LaTeX, and checks.md: {out}/")
     return 0
 
@@ -76,10 +77,24 @@ def _default_pair(runs: Sequence[StoredRun], pair: str, chosen: Sequence[Paper])
     return default if default.bundled and pairs.keys() <= {default.name, *stand_ins} else None
 
 
-def _claims(verdicts: Sequence[Check]) -> Finding:
+def verdicts(chosen: Sequence[Paper], ours: Ours) -> list[Check]:
+    """All claims of the papers, then the orders of their tables."""
+    return [*claims(chosen, ours), *orders(chosen, ours)]
+
+
+def _claims(checked: Sequence[Check]) -> Finding:
     rows: list[list[str | Text]] = [
-        [f"{check.paper} {check.table}", Text.assemble(check.claim, "\n", (check.detail, "dim")), check.verdict]
-        for check in verdicts
+        [
+            f"{check.paper} {check.table}",
+            Text.assemble(
+                check.claim,
+                "\n",
+                (f"against {check.baseline}: " if check.baseline != "-" else "", "dim"),
+                (check.detail, "dim"),
+            ),
+            check.verdict,
+        ]
+        for check in checked
     ]
     return Finding("checks", sheets=[Sheet(["paper", "claim", "verdict"], rows, align="lll")])
 

@@ -128,6 +128,8 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compare
             baseline = row.baseline if len(_baselines(summary)) > 1 else "the baseline"
             yield f"{row.task}: {baseline}'s time per token drifted by {row.drift:+.0%} within a run; repeat it"
     for run in runs:
+        for method, count in run.manifest.get("leaks", {}).items():
+            yield f"LEAK: the memory of {method} was made from {count} of the documents that {run.name} tests it on"
         machine = run.manifest["environment"]
         if (machine.get("load") or 0) > (machine.get("cores") or float("inf")):
             yield f"the machine was busy at the start of {run.name} (load {machine['load']:.1f})"

@@ -47,6 +47,7 @@ MEANINGS = {
     "speedup_e2e": "the same with the prefill",
     "peak_memory": "the most memory that a sample took, in MB",
     "documents": "documents that were timed",
+    "cut": "answers that the limit of new tokens cut, in percent",
     "errors": "failed samples, which are left out",
 }
 FIRST = ("accuracy", "accuracy_delta", "accuracy_p", "speedup_decode", "tokens_per_s")  # columns before the others
@@ -165,7 +166,7 @@ def _columns(summary: pd.DataFrame) -> list[str]:
     for name in dict.fromkeys([*FIRST, *tables.COLUMNS]):
         column = tables.COLUMNS[name]
         known = all(raw in summary for raw in column.raw)
-        trivial = {"errors": 0, "repeats": 1}
+        trivial = {"errors": 0, "repeats": 1, "cut": 0}
         if known and not summary[column.raw[0]].dropna().isin([trivial.get(name)]).all():
             columns.append(name)
     return columns

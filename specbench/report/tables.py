@@ -93,10 +93,12 @@ COLUMNS: dict[str, Column] = {
     "repeats": _plain("repeats", "repeats", number(0)),
     "accuracy_spread": _plain("score sd", "accuracy_spread", percent),
     "speedup_spread": _plain("speedup sd", "speedup_spread", number(3)),
+    "cut": _plain("cut", "cut", percent),
     "errors": _plain("failed", "errors", number(0)),
     "limit_share": Column("of limit", lambda row: percent(row.limit_share), ("limit_share", "limit_unknown")),
 }
 ON_REQUEST = ("limit_share",)  # columns that are shown only on request
+CUT = 0.01  # the share of answers cut by the limit of new tokens from which tables show it
 NARROW = ["accuracy", "accuracy_p", "acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s"]
 NARROW += ["arbitrator_share", "speedup_decode"]
 YIELDING = ("accuracy_p", "discard_rate")  # of NARROW, those that make room for added columns
@@ -117,8 +119,8 @@ def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
     silent += ["verification_rate"] * (not wide) if arbitrated else ["arbitrator_share"]
     if summary.speedup_decode.isna().all():  # some imported runs know whole times only
         chosen = ["speedup_e2e" if name == "speedup_decode" else name for name in chosen if name != "speedup_e2e"]
-    chosen = [name for name in chosen if name not in silent and name != "errors"]
-    return [*chosen, *(["errors"] if summary.errors.any() else [])]
+    wrong = {"cut": (summary.cut > CUT).any(), "errors": summary.errors.any()}
+    return [*(name for name in chosen if name not in (*silent, *wrong)), *(name for name in wrong if wrong[name])]
 
 
 def checked_columns(names: Sequence[str]) -> list[str]:

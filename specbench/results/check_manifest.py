@@ -108,6 +108,7 @@ class Manifest(Section):
     prompts_hash: str | None = None
     prefix_tokens: dict[str, Place] = {}
     left_out: dict[str, Place] = {}
+    leaks: dict[str, Place] = {}
     ceilings: Ceilings | None = None
     runtime: Runtime = Runtime()
     imported: dict[str, Any] | None = None

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO
 from specbench.engine.runtimes.types import Runtime, Unsupported
 from specbench.engine.session import Unwatched
-from specbench.engine.types import Method, Sampling, Watch
+from specbench.engine.types import Calibrated, Method, Sampling, Watch
 from specbench.methods import module
 from specbench.plan import Plan
 from specbench.results.stored import StoredRun, runtime_of
@@ -88,6 +88,7 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
     shared = {task: shared_tokens(group) if plan.share_prefix else 0 for task, group in by_task.items()}
 
     facts = manifest(plan, pair, requests, methods, shared, why) | {"left_out": tasks.left_out}
+    facts |= {"leaks": leaks} if (leaks := leaked(methods, requests)) else {}
     if stored:
         check_same(stored, facts, folder)
     else:
@@ -110,6 +111,24 @@ def load_models(plan: Plan, runtime: str | None = None) -> Pair:
 def load_models_of(run: StoredRun) -> Pair:
     """The models of a run, at the runtime that it ran on."""
     return load_models(run.plan, runtime_of(run.manifest))
+
+
+def leaked(methods: Mapping[str, Method], requests: Sequence[Request]) -> dict[str, int]:
+    """By method, the number of a run's documents that its inputs were made from; methods without any are left out.
+
+    Raises:
+        UserError: there are such documents, and the command line does not have --allow-leak.
+    """
+    calibrated = {name: method.doc_hashes for name, method in methods.items() if isinstance(method, Calibrated)}
+    leaks = {name: sum(r.doc_hash in hashes for r in requests) for name, hashes in calibrated.items()}
+    leaks = {name: count for name, count in leaks.items() if count}
+    if leaks and not permissions.leak_allowed():
+        name, count = next(iter(leaks.items()))
+        raise UserError(
+            f"{name} would be tested on {count} documents that its inputs were made from (of {len(requests)}); choose "
+            "other documents, or add --allow-leak: every table will say so"
+        )
+    return leaks
 
 
 def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:

@@ -11,7 +11,7 @@ import torch
 from specbench.base import environment
 from specbench.base.seeds import stable_seed
 from specbench.engine.clock import Lap, Stopwatch, peak_memory
-from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.types import Method, Round, Sampling
@@ -80,7 +80,7 @@ class Decoder:
         ending = ending_of(self.pair, request, WARMUP_TOKENS if warmup else request.max_new_tokens)
         rng = torch.Generator(self.pair.device).manual_seed(seed)
         try:
-            rounds = timed(until_end(method.rounds(prompt, self.sampling, rng), ending), self.stopwatch)
+            rounds = timed(decode_text(method, prompt, self.sampling, rng, ending), self.stopwatch)
             laps = self.stopwatch.laps()
         except Exception as error:
             if warmup and isinstance(error, Unsupported):

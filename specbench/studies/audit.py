@@ -18,7 +18,7 @@ import torch
 from specbench.base import environment, files
 from specbench.base.console import progress, warn
 from specbench.config import UserError
-from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Combination, Method, Sampling
@@ -153,7 +153,7 @@ def _standard(reference: Reference) -> Method:
 def _greedy(method: Method, pair: Pair, prompt: Prompt, length: int) -> list[int]:
     method.reset()
     ending = Ending(Limits(length, pair.eos_ids), pair.detokenizer)
-    for _ in until_end(method.rounds(prompt.ids, Sampling(), torch.Generator(pair.device)), ending):
+    for _ in decode_text(method, prompt.ids, Sampling(), torch.Generator(pair.device), ending):
         pass
     return ending.tokens
 

@@ -18,7 +18,7 @@ import torch
 from specbench.analysis.counterfactual import STATE, State
 from specbench.base.seeds import stable_seed
 from specbench.config import MethodSpec, UserError, task_info
-from specbench.engine.generate import Ending, Limits, until_end, worth
+from specbench.engine.generate import Ending, Limits, decode_text, worth
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Round, Sampling
 from specbench.methods.cospec import Arbiter, Block, CoSpec, Random
@@ -157,7 +157,7 @@ class Player:
         arbiter = method.arbiter
         method.arbiter = Forced(arbiter, [True] * state.earlier + [keep])
         try:
-            return ending, list(until_end(method.rounds([*prompt, *before], self.sampling, rng), ending))
+            return ending, list(decode_text(method, [*prompt, *before], self.sampling, rng, ending))
         finally:
             method.arbiter = arbiter
 

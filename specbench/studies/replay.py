@@ -24,7 +24,10 @@ from specbench.engine.models.pair import load_tokenizer, vocabulary_hash
 from specbench.engine.types import Draft, Sampling
 
 ALL = "all tasks"
-NAMES = {"prompt": ("prompt", "prompt_ids"), "generated": ("generated", "generated_ids")}
+NAMES = {  # the last of each are those of vLLM's responses
+    "prompt": ("prompt", "prompt_ids", "prompt_token_ids"),
+    "generated": ("generated", "generated_ids", "generated_token_ids"),
+}
 GREEDY = Sampling()
 
 

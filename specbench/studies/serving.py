@@ -23,7 +23,7 @@ from specbench.analysis.metrics import interval_columns, timed_samples
 from specbench.base.stats import Interval
 from specbench.config import MethodSpec, UserError
 from specbench.engine.clock import peak_memory
-from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Sampling
@@ -104,7 +104,7 @@ def footprint(run: StoredRun, spec: MethodSpec, longest: Mapping[Any, Any]) -> d
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
     plan = run.plan
-    for _ in until_end(method.rounds(prompt, Sampling(plan.temperature, plan.top_k, plan.top_p), rng), ending):
+    for _ in decode_text(method, prompt, Sampling(plan.temperature, plan.top_k, plan.top_p), rng, ending):
         pass
     peak = float(peak_memory(device)) if device.type == "cuda" else math.nan
     storages, cached = tensor_memory(method)

@@ -18,7 +18,7 @@ from specbench.analysis.metrics import interval_columns
 from specbench.base import environment
 from specbench.base.stats import Paired, speedup
 from specbench.config import UserError
-from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Method, Sampling
@@ -126,7 +126,7 @@ class Bench:
     def _alone(self, method: Method, at: int, advance: Callable[[int], None]) -> list[int]:
         ending = self._ending(self.requests[at])
         rng = torch.Generator(self.pair.device)
-        for _ in until_end(method.rounds(self.prompts[at], self.sampling, rng), ending):
+        for _ in decode_text(method, self.prompts[at], self.sampling, rng, ending):
             pass
         advance(1)
         return ending.tokens

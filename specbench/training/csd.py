@@ -23,7 +23,7 @@ from specbench.engine.speculate import speculate
 from specbench.engine.types import Sampling
 from specbench.methods import csd_memory
 from specbench.methods.csd import Settings
-from specbench.methods.csd_memory import UNIVERSAL, Pairs, Rejections, write_memory
+from specbench.methods.csd_memory import UNIVERSAL, Counts, Rejections, write_memory
 from specbench.plan import Plan, preparing
 from specbench.results.stored import StoredRun
 from specbench.run.prepare import check_lengths, encode, load_tasks
@@ -42,6 +42,7 @@ class Text:
     prompt: list[int]
     until: tuple[str, ...]
     max_new_tokens: int
+    doc_hash: str = ""  # of a document; the same text may be a test document elsewhere
 
 
 def calibrate(
@@ -60,6 +61,7 @@ def calibrate(
 ) -> None:
     """Count (draft token, target token) at the first rejection of every round (CSD, section 4.2).
 
+    The target token is its likeliest one, also where a correction was drawn (T > 0: our inference, as in decoding).
     `out` is a file for the counts of all tasks together, or a folder, in which each task gets a file of its own and
     `universal.parquet` holds their sum. A corpus makes one file. Raises UserError.
     """
@@ -93,12 +95,15 @@ def calibrate(
     }
     metadata = {key: json.dumps(value) for key, value in source.items()}
     counts = _count(loaded, texts, gamma, Sampling(temperature), seed)
-    if path.suffix == ".parquet" or corpus:
-        write_memory(path, sum(counts.values(), Counter()), loaded, metadata)
-    else:
+    doc_hashes: dict[str, set[str]] = {task: set() for task in counts}
+    for text in texts:
+        doc_hashes[text.task] |= {text.doc_hash} - {""}
+    together = path if path.suffix == ".parquet" or corpus else path / f"{UNIVERSAL}.parquet"
+    if together != path:
         for task, of_task in counts.items():
-            write_memory(path / f"{task}.parquet", of_task, loaded, metadata)
-        write_memory(path / f"{UNIVERSAL}.parquet", sum(counts.values(), Counter()), loaded, metadata)
+            write_memory(path / f"{task}.parquet", of_task, loaded, metadata, doc_hashes[task])
+    everything = set().union(*doc_hashes.values())
+    write_memory(together, sum(counts.values(), Counter()), loaded, metadata, everything)
     for task, of_task in counts.items():
         pairs = {(d, t) for _, d, t in of_task}
         note(f"{task}: {sum(of_task.values())} rejections of {len(pairs)} pairs")
@@ -122,7 +127,7 @@ def _documents(plan: Plan, pair: Pair, reach: int) -> Iterator[Text]:
         prompts = [encode(pair, request.prompt) for request in requests]
         check_lengths(requests, prompts, pair, reach)
         for request, prompt in zip(requests, prompts, strict=True):
-            yield Text(line.task, request.doc_id, prompt, request.until, request.max_new_tokens)
+            yield Text(line.task, request.doc_id, prompt, request.until, request.max_new_tokens, request.doc_hash)
 
 
 def _beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterator[Text]:
@@ -169,13 +174,13 @@ def merge(sources: Sequence[Path], method: str | None, out: Path) -> None:
         for path in sources
     }
     total = csd_memory.merge(parts, out)
-    for name, (counts, _) in parts.items():
-        note(f"{name}: {sum(counts.values())} rejections of {len(counts)} pairs")
+    for name, counts in parts.items():
+        note(f"{name}: {sum(counts.pairs.values())} rejections of {len(counts.pairs)} pairs")
     note(f"together: {sum(total.values())} rejections of {len(total)} pairs: {out}")
 
 
-def rejected_pairs(run: StoredRun, method: str | None) -> tuple[Pairs, str]:
-    """The pairs that a method of a run rejected or rescued, with their counts, and the hash of the run's tokenizer.
+def rejected_pairs(run: StoredRun, method: str | None) -> Counts:
+    """The pairs that a method of a run rejected or rescued, with their counts.
 
     Raises UserError if the run has no drafts of the method, or drafts of several and `method` is None.
     """
@@ -190,4 +195,5 @@ def rejected_pairs(run: StoredRun, method: str | None) -> tuple[Pairs, str]:
         rows = decided(run, chosen, decision)
         rows = rows[rows.draft_token != rows.target_token]
         counts.update(zip(rows.draft_token.tolist(), rows.target_token.tolist(), strict=True))
-    return counts, run.manifest.get("tokenizer_hash") or ""
+    doc_hashes = frozenset(doc_hash for *_, doc_hash in run.manifest.get("requests") or () if doc_hash)
+    return Counts(counts, run.manifest.get("tokenizer_hash") or "", doc_hashes)

@@ -380,6 +380,8 @@ def test_runs_that_cannot_be_replayed(tmp_path):
     trees = run_of(tmp_path / "trees", {"swift": [[(3, 1)] * 9]}, extra={"parents": [-1, 0, 0]})
     with pytest.raises(UserError, match="swift drafts trees"):
         simulate(trees, "swift")
+    lines = run_of(tmp_path / "lines", {"sps[gamma=3]": [[(3, 1)] * 9]}, extra={"parents": [-1, 0, 1]})
+    assert simulate(lines, gammas=[3]).table.tau[0] == pytest.approx(2), "a tree in one line is a chain"
     looked_up = run_of(tmp_path / "pld", {"pld": [[(3, 1)] * 9]}, extra={"draft_forwards": 0})
     with pytest.raises(UserError, match="pld drafts without a model"):
         simulate(looked_up, "pld")

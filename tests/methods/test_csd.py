@@ -2,13 +2,16 @@
 
 import json
 import pickle
+from collections import Counter
 
 import numpy as np
 import oracle
 import pytest
-from gates import GREEDY, csd, decode, lively_prompt, pair, sps
+import torch
+from gates import DEVICE, GREEDY, csd, decode, lively_prompt, pair, sps
 from judging import assert_same_rounds, judged
 
+from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.lengths import Lengths
 from specbench.engine.types import Sampling
 from specbench.methods.csd_memory import Memory
@@ -88,6 +91,27 @@ def test_offline_memory_does_not_grow():
     method = csd(*pair("llama"), 1, online=False)
     judged(method, **ONE)
     assert not method.learned
+
+
+@pytest.mark.parametrize("count_threshold", (0, float("inf")), ids=("all rescued", "none rescued"))
+def test_only_what_stays_in_the_text_is_counted(count_threshold):
+    """The memory after texts that a limit or an end token cuts, against the mismatches at positions of the text."""
+    target, draft = pair("llama")
+    prompt, tokens = lively_prompt("llama", 12, 40)
+    taken_back = 0
+    for limits in [*(Limits(n, frozenset()) for n in range(1, 30)), *(Limits(40, frozenset({t})) for t in set(tokens))]:
+        method = csd(target, draft, 6, count_threshold=count_threshold, gate_threshold=0.0)
+        drawn = decode_text(method, prompt, GREEDY, torch.Generator(DEVICE), Ending(limits, str))
+        expected: Counter[tuple[int, int]] = Counter()
+        for step in drawn:
+            if step.verdict is None:
+                continue
+            read = len(step.verdict.drafted) if count_threshold == 0 else step.verdict.accepted + 1
+            pairs = list(zip(step.verdict.drafted, step.verdict.targets, strict=True))[:read]
+            expected.update(pair for pair in pairs[: len(step.tokens)] if pair[0] != pair[1])
+            taken_back += any(d != t for d, t in pairs[len(step.tokens) :])
+        assert method.learned == expected
+    assert taken_back > 5
 
 
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))

@@ -12,7 +12,7 @@ from refusals import one_line_error
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair, vocabulary_hash
 from specbench.engine.types import Round
-from specbench.methods.csd_memory import find_memory, merge, read_counts, read_memory, write_memory
+from specbench.methods.csd_memory import Counts, find_memory, merge, read_counts, read_memory, write_memory
 from specbench.training import csd as training
 
 SEEN = Counter({(0, 3, 4): 1, (1, 3, 4): 1, (1, 4, 3): 9, (2, 1, 2): 2})  # (document, draft token, target token)
@@ -29,7 +29,7 @@ def pair() -> Pair:
 def test_memory_comes_back(tmp_path, pair):
     path = tmp_path / "deep" / "m.parquet"
     write_memory(path, SEEN, pair, {"corpus": "math"})
-    assert read_memory(path, pair) == COUNTS
+    assert read_memory(path, pair).pairs == COUNTS
     found = find_memory(str(path), "task-specific", pair)
     assert found.of("gsm8k") == found.of("") == COUNTS
 
@@ -53,9 +53,9 @@ def test_a_folder_serves_each_task_its_own(tmp_path, pair):
 def test_fewer_documents_of_a_file(tmp_path, pair):
     path = tmp_path / "m.parquet"
     write_memory(path, SEEN, pair, {"documents": "3"})
-    assert read_memory(path, pair, 1) == {(3, 4): 1}
-    assert read_memory(path, pair, 2) == {(3, 4): 2, (4, 3): 9}
-    assert read_memory(path, pair, 3) == read_memory(path, pair) == COUNTS
+    assert read_memory(path, pair, 1).pairs == {(3, 4): 1}
+    assert read_memory(path, pair, 2).pairs == {(3, 4): 2, (4, 3): 9}
+    assert read_memory(path, pair, 3).pairs == read_memory(path, pair).pairs == COUNTS
     assert find_memory(str(path), "universal", pair, 1).of("any") == {(3, 4): 1}
     with pytest.raises(UserError, match=r"does not hold 4 documents.*calibration_size"):
         read_memory(path, pair, 4)
@@ -67,7 +67,7 @@ def test_fewer_documents_of_a_file(tmp_path, pair):
 def test_a_file_of_the_first_version_is_read(tmp_path, pair):
     metadata = {"tokenizer": HASH, "documents": "1000"}
     pq.write_table(table().replace_schema_metadata(metadata), tmp_path / "m.parquet")
-    assert read_memory(tmp_path / "m.parquet", pair) == {(1, 2): 3}
+    assert read_memory(tmp_path / "m.parquet", pair).pairs == {(1, 2): 3}
     with pytest.raises(UserError, match="calibration_size"):
         read_memory(tmp_path / "m.parquet", pair, 10)
 
@@ -129,13 +129,13 @@ def test_merged_counts_add_up(tmp_path, pair):
     write_memory(tmp_path / "monday.parquet", SEEN, pair, {})
     write_memory(tmp_path / "tuesday.parquet", Counter({(0, 3, 4): 5, (7, 8, 9): 1}), pair, {})
     training.merge([tmp_path / "monday.parquet", tmp_path / "tuesday.parquet"], None, tmp_path / "fleet.parquet")
-    assert read_memory(tmp_path / "fleet.parquet", pair) == {(3, 4): 7, (4, 3): 9, (1, 2): 2, (8, 9): 1}
+    assert read_memory(tmp_path / "fleet.parquet", pair).pairs == {(3, 4): 7, (4, 3): 9, (1, 2): 2, (8, 9): 1}
     with pytest.raises(UserError, match="exists"):
         training.merge([tmp_path / "monday.parquet"], None, tmp_path / "fleet.parquet")
 
 
 def test_merging_different_tokenizers_is_refused(tmp_path):
-    parts = {"a": (COUNTS, "0123"), "b": (COUNTS, "4567")}
+    parts = {"a": Counts(COUNTS, "0123"), "b": Counts(COUNTS, "4567")}
     with pytest.raises(UserError, match="a: 0123, b: 4567"):
         merge(parts, tmp_path / "m.parquet")
 
@@ -160,6 +160,6 @@ def test_a_run_gives_what_it_rejected_and_rescued(tmp_path, pair):
     with pytest.raises(UserError, match="no drafts of a method fly"):
         training.merge([tmp_path / "run"], "fly", tmp_path / "m.parquet")
     training.merge([tmp_path / "run"], "csd", tmp_path / "m.parquet")
-    assert read_memory(tmp_path / "m.parquet", pair) == {(5, 6): 3, (7, 8): 1}
+    assert read_memory(tmp_path / "m.parquet", pair).pairs == {(5, 6): 3, (7, 8): 1}
     training.merge([tmp_path / "run", tmp_path / "m.parquet"], "sps", tmp_path / "both.parquet")
     assert read_counts(tmp_path / "both.parquet") == (Counter({(5, 6): 6, (7, 8): 2}), HASH)

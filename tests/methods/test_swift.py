@@ -362,10 +362,10 @@ def test_a_pairs_draft_is_ignored(pocket):
 
 
 def agreeing(target, attention, mlp, prompt, text, window):
-    """The share of a text's 2nd to (window + 1)-th tokens that the reference takes, each from a forward of its own."""
+    """The share of a text's first `window` tokens that the reference takes, each from a forward of its own."""
     reference = silenced(target, attention, mlp).cpu()
-    known = [oracle.best(oracle.next_logits(reference, prompt + text[:i])) for i in range(1, window + 1)]
-    return sum(a == b for a, b in zip(known, text[1:], strict=False)) / window
+    known = [oracle.best(oracle.next_logits(reference, prompt + text[:i])) for i in range(window)]
+    return sum(a == b for a, b in zip(known, text, strict=False)) / window
 
 
 def test_a_try_is_scored_on_the_first_tokens_of_the_text_and_kept_if_better():
@@ -405,7 +405,7 @@ def test_when_a_set_is_tried():
             assert tries[-1] == expected
         assert expected >= 4
         # A try reads the prompt and as many tokens as the window has, the first of the text; it is scored behind them.
-        assert watch.forwards.count(("draft", 15 + window, 0)) == expected
+        assert watch.forwards.count(("draft", 14 + window, 0)) == expected
         assert {role for role, *_ in watch.forwards} == {"target", "draft"}
     assert {1, 2} <= met
 

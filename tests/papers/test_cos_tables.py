@@ -9,12 +9,18 @@ from synthetic import CHAIN, SINGLE, Timed, timed_run
 from specbench import config
 from specbench.base import files
 from specbench.config import SamplingSpec, load_pair
-from specbench.papers import published, reproduce
-from specbench.papers.checks import checks
+from specbench.papers import checks, published, reproduce
 from specbench.papers.ours import Ours
+from specbench.papers.reproduce import verdicts
 from specbench.papers.side_by_side import side_by_side, written
 from specbench.plan import Plan
 from specbench.results.stored import StoredRun
+
+
+@pytest.fixture(autouse=True)
+def _few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "FEWEST_DOCUMENTS", 1)
+
 
 GREEDY, DRAWN = SamplingSpec(), SamplingSpec(temperature=1.0)
 TASKS = ["pocket_humaneval", "pocket_gsm8k", "pocket_mmlu", "pocket_cnndm"]
@@ -145,7 +151,7 @@ def test_every_cos_table_is_written(tmp_path: Path) -> None:
 
 def test_the_claims_of_cos_are_checked_on_their_own_pairs(tmp_path: Path) -> None:
     ours = ours_of(all_runs(tmp_path))
-    found = {(one.table, one.claim): one for one in checks([paper()], ours)}
+    found = {(one.table, one.claim): one for one in verdicts([paper()], ours)}
     beats = found[2, "CoS beats the standard weighted ensemble"]
     assert beats.verdict == "holds" and beats.detail.count("×") == 8
     assert "pocket-duo pocket_gsm8k 1.67 × [1.67, 1.67]" in beats.detail
@@ -157,9 +163,10 @@ def test_the_claims_of_cos_are_checked_on_their_own_pairs(tmp_path: Path) -> Non
     assert found[8, "and the contrast, in all but one cell"].verdict == "holds"
     opt = found[4, "CoS beats contrastive decoding with OPT"]
     assert (opt.verdict, opt.detail) == ("not measured", "none of its pairs is met by one of these runs")
-    assert found[2, "the order of methods by speed"].detail.startswith("Kendall's τ 1.00 [1.00, 1.00] over 8 columns")
+    order = found[2, "the order of methods by speed"]
+    assert order.detail.startswith("Kendall's τ 1.00 [1.00, 1.00]") and order.data_sets == 8
     slow = [made(tmp_path / "slow", "pocket-duo", DUO, 4.0, temperature=1.0)]
-    beats = {one.claim: one for one in checks([paper()], ours_of(slow))}["CoS beats the standard weighted ensemble"]
+    beats = {one.claim: one for one in verdicts([paper()], ours_of(slow))}["CoS beats the standard weighted ensemble"]
     assert beats.verdict == "fails" and beats.detail.count("×") == 4 and "pocket-duo" not in beats.detail
 
 
@@ -172,7 +179,7 @@ def test_both_combinations_on_one_pair_keep_their_own_ensembles(tmp_path: Path) 
     frame, _ = side_by_side(paper(), 8, ours_of(both))
     chosen = frame[(frame.task == "GSM8K") & (frame["T"] == "1") & (frame["our pair"] == "pocket-contrast")]
     assert chosen.ours.tolist() == ["1.43 [1.43, 1.43]", "1.67 [1.67, 1.67]"]
-    found = {(one.table, one.claim): one for one in checks([paper()], ours_of(both))}
+    found = {(one.table, one.claim): one for one in verdicts([paper()], ours_of(both))}
     claim = found[8, "and the contrast, in all but one cell"]
     assert claim.verdict == "holds" and "pocket_gsm8k 1.17 × [1.17, 1.17]" in claim.detail  # 0.875 / 0.75
 
@@ -185,7 +192,7 @@ def test_a_method_is_the_one_of_the_figures_that_the_pair_meets(tmp_path: Path) 
 
 def test_methods_with_other_baselines_are_not_compared_in_speed(tmp_path: Path) -> None:
     run = made(tmp_path / "a", "pocket-duo", DUO, temperature=1.0, baselines={"cos-sd": "ensemble-parallel"})
-    found = {(one.table, one.claim): one for one in checks([paper()], ours_of([run]))}
+    found = {(one.table, one.claim): one for one in verdicts([paper()], ours_of([run]))}
     assert found[2, "CoS beats the standard weighted ensemble"].verdict == "holds"
     assert found[2, "CoS beats plain speculation on the ensemble"].verdict == "not measured"
     assert (2, "the order of methods by speed") not in found

@@ -13,7 +13,7 @@ from specbench import config
 from specbench.base import files, stats
 from specbench.config import SamplingSpec, UserError
 from specbench.papers import published, reproduce
-from specbench.papers.checks import checks
+from specbench.papers.checks import Check, once
 from specbench.papers.ours import MISSING, Ours
 from specbench.papers.side_by_side import side_by_side, written
 from specbench.results.stored import StoredRun
@@ -36,7 +36,7 @@ PAPER = {
     "claims": [
         {"table": 1, "text": "Spec is faster", "metric": "speedup_decode", "higher": "sps", "lower": "vanilla"},
         {"table": 1, "text": "Plain is faster", "metric": "speedup_decode", "higher": "vanilla", "lower": "sps"},
-        {"table": 1, "text": "Calibrated errs", "metric": "accuracy", "higher": "sps", "lower": "csd"},
+        {"table": 1, "text": "Calibrated errs", "metric": "accuracy", "higher": "sps", "lower": "csd", "loss": True},
         {"table": 1, "text": "Calibrated accepts more", "metric": "acceptance_rate", "higher": "csd", "lower": "sps"},
         {"table": 1, "text": "Magic wins", "metric": "speedup_decode", "higher": "telepathy", "lower": "sps"},
         {"table": 1, "text": "in chess", "metric": "accuracy", "higher": "sps", "lower": "csd", "tasks": ["Chess"]},
@@ -82,16 +82,21 @@ def settings_of(name, **changes):
     return config.load_method(name).values | changes
 
 
-def make_run(folder, *, times=(1.0, 0.5, 0.25), tasks=("pocket_gsm8k",), others=None, **plan):
-    """Ten documents of 4 tokens: vanilla 1 s, sps 0.5 s, csd 0.25 s; sps accepts 2 of 6, csd 4 of 8, and errs more."""
+def make_run(folder, *, times=(1.0, 0.5, 0.25), tasks=("pocket_gsm8k",), others=None, right=22, documents=30, **plan):
+    """Thirty documents of 4 tokens: vanilla 1 s, sps 0.5 s, csd 0.25 s; sps accepts 2 of 6, csd 4 of 8.
+
+    csd answers 22 of them, the others all.
+    """
     names, shapes = ("vanilla", "sps[gamma=4]", "csd"), (SINGLE, CHAIN, ((4, 2),) * 2)
     methods = {
-        name: Timed(lambda task, doc, at=at: (others or {}).get(task, times)[at], shapes[at], (10, 10, 2)[at])
+        name: Timed(
+            lambda task, doc, at=at: (others or {}).get(task, times)[at], shapes[at], (documents, documents, right)[at]
+        )
         for at, name in enumerate(names)
     }
     settings = {"sps[gamma=4]": settings_of("sps", gamma=4), "csd": settings_of("csd")}
     plan |= {"pair": config.load_pair("pocket").model_dump(mode="json"), "baseline": "vanilla"}
-    return timed_run(folder, methods, tasks=tasks, documents=10, settings=settings, **plan).folder
+    return timed_run(folder, methods, tasks=tasks, documents=documents, settings=settings, **plan).folder
 
 
 @pytest.fixture
@@ -183,8 +188,8 @@ def test_runs_of_two_pairs_are_refused(tmp_path):
         Ours([StoredRun(run), second])
 
 
-def verdicts(paper, ours):
-    return {one.claim: one for one in checks([paper], ours)}
+def verdicts(paper, ours) -> dict[str, Check]:
+    return {check.claim: check for check in reproduce.verdicts([paper], ours)}
 
 
 def test_claims_by_hand(paper, ours):
@@ -192,12 +197,92 @@ def test_claims_by_hand(paper, ours):
     assert found["Spec is faster"].verdict == "holds"
     assert found["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
     assert found["Plain is faster"].verdict == "fails"
-    assert found["Calibrated errs"].verdict == "holds"  # 8 of 10 documents worse, none better: p = 2 / 2^8
-    assert "+80.0 points (p 0.008)" in found["Calibrated errs"].detail
+    assert found["Calibrated errs"].verdict == "holds"  # 8 of 30 documents worse, none better: p = 2 / 2^8
+    assert "+26.7 points (p 0.008)" in found["Calibrated errs"].detail
     assert found["Calibrated accepts more"].verdict == "holds"
     assert "1.50 ×" in found["Calibrated accepts more"].detail  # (4 / 8) / (2 / 6)
     assert found["Magic wins"].verdict == found["in chess"].verdict == "not measured"
     assert found["Magic wins"].detail == "no telepathy in these runs"
+
+
+def test_what_a_verdict_rests_on(paper, ours):
+    found = verdicts(paper, ours)
+    speed, errs, order = (
+        found[name] for name in ("Spec is faster", "Calibrated errs", "the order of methods by speed")
+    )
+    assert (speed.baseline, speed.data_sets, speed.documents) == ("vanilla", 1, 30)
+    assert (speed.bound, errs.bound) == ("95 % interval of the ratio, without 1", "p < 0.05")
+    assert (order.data_sets, order.documents, order.bound) == (1, 30, "τ ≥ 0.8")
+
+
+def test_too_few_documents_give_no_verdict(paper, tmp_path):
+    few = verdicts(paper, Ours([StoredRun(make_run(tmp_path / "few", documents=19, right=15))]))
+    enough = verdicts(paper, Ours([StoredRun(make_run(tmp_path / "enough", documents=20, right=15))]))
+    for claim in ("Spec is faster", "the order of methods by speed"):
+        assert (few[claim].verdict, enough[claim].verdict) == ("too few documents", "holds")
+
+
+def test_a_comparison_with_what_collapsed_is_void(paper, tmp_path):
+    """Of 30 documents csd answers 20, less than 0.7 of them; that it errs is still a claim that can hold."""
+    found = verdicts(paper, Ours([StoredRun(make_run(tmp_path / "broken", right=20))]))
+    assert found["Calibrated accepts more"].verdict == "void"
+    assert found["Calibrated accepts more"].detail.endswith("where csd collapsed")
+    assert (found["Calibrated errs"].verdict, found["Spec is faster"].verdict) == ("holds", "holds")
+    assert "the order of methods by speed" not in found, "only two methods are left to be ranked"
+
+
+def test_a_data_set_counts_once():
+    """A mixture leaves out what stands alone, under the same sampling; the same place twice is one."""
+    mixture = ("greedy", "Mixed", ("a", "b", "c"))
+    assert once(iter([("greedy", "a", ("a",)), mixture, ("greedy", "a", ("a",)), ("T=1", "b", ("b",))])) == [
+        ("greedy", "a", ("a",)),
+        ("greedy", "Mixed (the average of 2 tasks)", ("b", "c")),
+        ("T=1", "b", ("b",)),
+    ]
+    assert once(iter([mixture, *(("greedy", task, (task,)) for task in "abc")])) == [
+        ("greedy", task, (task,)) for task in "abc"
+    ]
+
+
+def test_columns_that_one_data_set_of_ours_stands_for_are_one(paper, ours):
+    """The same order printed again for other sums, and once turned round: τ is 1 and -1, of one data set."""
+    again = paper.model_copy(update={"tasks": {**paper.tasks, "More sums": "gsm8k"}})
+    with (published.FOLDER / "paper-table1.csv").open("a") as table:
+        for name, value in (("Plain", 3), ("Spec", 2), ("Calibrated", 1)):
+            table.write(f"paper,1,Big/Small,More sums,0,{name},,Spd,{value},x\n")
+    order = verdicts(again, ours)["the order of methods by speed"]
+    assert (order.data_sets, order.verdict) == (1, "fails")
+    assert order.detail.startswith("Kendall's τ 0.00 [0.00, 0.00]")
+
+
+def test_what_does_not_rank_is_left_out_with_its_reason(paper, ours):
+    table = paper.tables[1].model_copy(update={"unranked": {"Spec": "trained for longer"}})
+    unranked = paper.model_copy(update={"tables": {**paper.tables, 1: table}})
+    assert "the order of methods by speed" not in verdicts(unranked, ours), "two methods are no order"
+
+
+def test_one_policy_under_two_names_ranks_once(paper, tmp_path):
+    """A second sps with other settings took the same rounds: without it there are three methods, and τ is theirs."""
+    names = {
+        "vanilla": (1.0, SINGLE),
+        "sps[gamma=4]": (0.5, CHAIN),
+        "sps[gamma=5]": (0.45, CHAIN),
+        "csd": (0.25, ((4, 2),) * 2),
+    }
+    settings = {name: settings_of("sps", gamma=int(name[-2])) for name in names if "gamma" in name}
+    plan = {
+        "pair": POCKET.model_dump(mode="json"),
+        "baseline": "vanilla",
+        "settings": settings | {"csd": settings_of("csd")},
+    }
+    methods = {name: Timed(*times) for name, times in names.items()}
+    ours = Ours([timed_run(tmp_path / "run", methods, tasks=("pocket_gsm8k",), documents=30, **plan)])
+    longer = published.MethodRef(method="sps", settings={"gamma": 5})
+    with (published.FOLDER / "paper-table1.csv").open("a") as table:
+        table.write("paper,1,Big/Small,Sums,0,Longer,,Spd,0.5,x\n")
+    order = verdicts(paper.model_copy(update={"methods": {**paper.methods, "Longer": longer}}), ours)
+    assert "sps[gamma=5]" not in order["the order of methods by speed"].detail
+    assert order["the order of methods by speed"].detail.startswith("Kendall's τ 1.00")
 
 
 def test_a_claim_that_cannot_be_told(paper, tmp_path):
@@ -230,6 +315,7 @@ def test_orders(paper, tmp_path, ours):
     """Published: Plain 1, Spec 2.1, Calibrated 3; ours the same, then turned round."""
     assert verdicts(paper, ours)["the order of methods by speed"].detail.startswith("Kendall's τ 1.00 [1.00, 1.00]")
     turned = verdicts(paper, Ours([StoredRun(make_run(tmp_path / "t", times=(1.0, 2.0, 8.0)))]))
+    assert verdicts(paper, ours)["the order of methods by speed"].verdict == "holds"
     assert turned["the order of methods by speed"].verdict == "fails"
     assert turned["the order of methods by speed"].detail.startswith("Kendall's τ -1.00")
 
@@ -348,4 +434,4 @@ def test_every_shipped_table_can_be_written(tmp_path, monkeypatch):
                 measured = frame[frame["ours" if "ours" in frame else "ours: pocket"] != MISSING]
                 assert set(measured.method) <= {"Vanilla Decoding", "CSD", "Target only", "stand-alone"}
                 assert len(frame) <= len(figures)
-        assert checks([paper], ours)
+        assert reproduce.verdicts([paper], ours)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic import CHAIN, SINGLE, Timed, timed_run
+from synthetic import CHAIN, SINGLE, Rows, Timed, timed_run
 
 from specbench.config import UserError
 from specbench.report import comparison
-from specbench.report.tables import COLUMNS, FORMATS, p_value, render, sort, with_interval
+from specbench.report.tables import COLUMNS, FORMATS, choose, p_value, render, sort, with_interval
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -25,7 +25,8 @@ def run(tmp_path_factory):
         "sps": Timed(0.5, CHAIN, right),
         "fly": Timed(lambda task, doc: 4 / 11 + 0.01 * doc, ((3, 3), (3, 1)), {"one": right, "two": (0, 0, 0, 0)}),
     }
-    return timed_run(tmp_path_factory.mktemp("runs") / "a_b", methods, tasks=("one", "two")).folder
+    folder = tmp_path_factory.mktemp("runs") / "a_b"
+    return timed_run(folder, methods, tasks=("one", "two"), of_samples={"finish": "eos"}).folder
 
 
 @pytest.mark.parametrize("format", [name for name in FORMATS if name != "parquet"])
@@ -38,6 +39,20 @@ def test_golden(run, format, tmp_path, monkeypatch):
 def test_golden_depths(run, tmp_path):
     comparison.compare([run], "md", by="depth", out=tmp_path / "out")
     assert (tmp_path / "out").read_text() == (GOLDEN / "depths.md").read_text()
+
+
+def test_answers_that_a_limit_cut_are_shown_above_one_percent(tmp_path, summary):
+    """Of four texts of a method one ended at the limit; a text whose end is not known says nothing."""
+    assert summary.cut.eq(0).all()
+    for wide in (False, True):
+        assert "cut" not in choose(summary.assign(cut=0.01), wide)
+        assert choose(summary.assign(cut=0.011), wide)[-1] == "cut"
+    ends = ["eos", "stop", "length", "eos", None]
+    made = Rows()
+    for doc, end in enumerate(ends):
+        made.add("plain", doc, shapes=SINGLE, finish=end)
+    cut = comparison.compare([made.run(tmp_path / "run").folder], "md").set_index("task").cut
+    assert cut["one"] == pytest.approx(1 / 4)
 
 
 def test_parquet_holds_what_csv_holds(run, tmp_path):
@@ -139,7 +154,9 @@ def mixed(tmp_path):
     """plain and sps, and a pool of models with share, which is set against it: 1, 0.5, 2 and 1.6 s for 4 tokens."""
     seconds = {"plain": (1.0, SINGLE), "sps": (0.5, CHAIN), "pool": (2.0, SINGLE), "share": (1.6, CHAIN)}
     methods = {name: Timed(*one, 3) for name, one in seconds.items()}
-    return timed_run(tmp_path / "m", methods, baselines={"pool": "pool", "share": "pool"}).folder
+    return timed_run(
+        tmp_path / "m", methods, baselines={"pool": "pool", "share": "pool"}, of_samples={"finish": "eos"}
+    ).folder
 
 
 def test_two_baselines_in_one_table(mixed, tmp_path, monkeypatch):

@@ -149,7 +149,8 @@ def head_config(target: PreTrainedModel, vocabulary: int) -> LlamaConfig:
         "hidden_act": "silu",
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},  # as in the official code, for any target
     }
-    inner = getattr(config, "intermediate_size", None) or config.ffn_dim
+    named = (getattr(config, name, None) for name in ("intermediate_size", "ffn_dim", "n_inner"))
+    inner = next(filter(None, named), 4 * config.hidden_size)  # without a name for it, as GPT-2's is by default
     return config_of(config.hidden_size, inner, vocabulary, stored)
 
 

@@ -44,6 +44,7 @@ class Figures:
     rounds: list[Row] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     totals: list[Row] = field(default_factory=list)
+    ordered: bool = True  # the rounds stand in the order of their texts
 
     def add(self, task: str, doc_id: int, repeat: int, sample: Row, rounds: Sequence[Row]) -> None:
         """Add a sample and its rounds after the prefill.
@@ -161,7 +162,8 @@ def _manifest(kind: str, pair: str, parts: dict[str, Figures], warnings: list[st
         tasks=tuple(TaskLine(task=task) for task in tasks),
     )
     files = [
-        {"method": name, "file": figures.path.name, "sha256": figures.sha256, "totals": figures.totals}
+        {"method": name, "file": figures.path.name, "sha256": figures.sha256}
+        | {"totals": figures.totals, "ordered": figures.ordered}
         for name, figures in parts.items()
     ]
     return {

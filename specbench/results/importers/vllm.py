@@ -56,6 +56,11 @@ class Speculation(Entry):
         of_lengths = (self.acceptance_histogram_by_draft_length or {}).values()
         return max(sum(self.acceptance_histogram or []), sum(map(sum, of_lengths)))
 
+    @property
+    def ordered(self) -> bool:
+        """True if the file lists the steps, one by one."""
+        return None not in (self.per_step_drafted, self.per_step_accepted)
+
     def rounds(self) -> list[tuple[int | None, int]]:
         """What each round drafted (None if unknown) and accepted; in order only if the file lists the steps."""
         if self.per_step_drafted is not None and self.per_step_accepted is not None:
@@ -111,6 +116,7 @@ def read(path: Path) -> Figures:
         sample |= {"prefill_seconds": _seconds(metrics.time_to_first_token_ms)}
         sample |= {"decode_seconds": _seconds(metrics.generation_time_ms)}
         rounds = _rounds(metrics.speculative_decoding, tokens)
+        figures.ordered &= not metrics.speculative_decoding or metrics.speculative_decoding.ordered
         unclear += bool(rounds) and any(row["committed"] is None for row in rounds)
         figures.add("vllm", doc_id, 0, sample, rounds)
     if unclear:
@@ -151,8 +157,7 @@ def _rounds(speculation: Speculation | None, completion: int | None) -> list[Row
     if not rounds or speculation is None:
         return []
     over = None if completion is None else sum(accepted + 1 for _, accepted in rounds) - (completion - 1)
-    ordered = None not in (speculation.per_step_drafted, speculation.per_step_accepted)
-    known = over == 0 or (ordered and over is not None and 0 < over <= rounds[-1][1])
+    known = over == 0 or (speculation.ordered and over is not None and 0 < over <= rounds[-1][1])
     rows: list[Row] = []
     for drafted, accepted in rounds:
         row: Row = {"drafted": drafted, "accepted": accepted, "target_forwards": 1}

@@ -10,7 +10,7 @@ import torch
 from specbench.config import MethodSpec, Setting, UserError, load_method, override
 from specbench.engine.clock import Lap, Stopwatch
 from specbench.engine.drafters import ModelDrafter
-from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.types import Unsupported
@@ -93,7 +93,7 @@ def _engine(pair: Pair, name: str, method: Method, watch: Stopwatch, watched: bo
 
     def generate(prompt: list[int]) -> list[int]:
         ending = Ending(limits, pair.detokenizer)
-        timed(until_end(method.rounds(prompt, Sampling(), rng), ending), watch)
+        timed(decode_text(method, prompt, Sampling(), rng, ending), watch)
         return ending.tokens
 
     return Engine(name, pair.runtime.name, generate, method.reset, watch.laps if watched else None, watched)
