@@ -32,9 +32,7 @@ from specbench.studies.multidraft import MultiDraft, multi_draft, texts_to_read
 
 @dataclass(frozen=True)
 class Kind:
-    figures: Callable[
-        [StoredRun, AnalysisOptions, bool], Any
-    ]  # True: progress goes to stderr, as stdout is for programs
+    figures: Callable[[StoredRun, AnalysisOptions, bool], Any]  # True: progress to stderr, as stdout is for programs
     view: Callable[[Any], Finding | Sequence[Finding]]
     cells: Callable[[StoredRun, Any], list[dict[str, Any]]] | None = None
 
