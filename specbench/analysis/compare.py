@@ -4,6 +4,7 @@ Runs of the same pair, sampling and method are pooled as repeats. Each method is
 document, within the runs that hold both. Methods may have different baselines.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench.analysis import metrics, roofline
+from specbench.analysis import metrics, roofline, totals
 from specbench.analysis.alike import check_alike, method_labels, pair_labels
 from specbench.base import stats
 from specbench.config import UserError
@@ -38,6 +39,7 @@ class Measured:
     methods: list[str]  # in the order of the runs, but each baseline before the methods compared with it
     metric: dict[str, str]  # by task
     baselines: dict[str, str]  # by method; a method without a baseline has no entry
+    totals: dict[tuple[str, ...], list[dict[str, Any]]]  # of servers, by pair, sampling and method
     mismatches: list[str]  # differences that the user allowed, and facts that imported runs lack
 
     @cached_property
@@ -70,6 +72,7 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
     pairs = pair_labels(runs)
     counts, scores, depths, errors = [], [], [], []
     metric: dict[str, str] = {}
+    of_servers: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for number, run in enumerate(runs):
 
         def labelled(rows: pd.DataFrame, number: int = number, sampling: str = run.sampling) -> pd.DataFrame:
@@ -78,6 +81,8 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
 
         scores.append(labelled(metrics.headline_rows(run)))  # first: it refuses a run that is unfinished or damaged
         metric |= run.headline()
+        for name, parts in totals.totals(run).items():
+            of_servers.setdefault((pairs[number], run.sampling, labels[number][name]), []).extend(parts)
         samples, rounds = run.samples([*metrics.TIMED, "prompt_tokens"]), run.rounds()
         run_counts = metrics.per_document(samples, rounds)
         lengths = samples[~samples.warmup].set_index(metrics.SAMPLE).prompt_tokens
@@ -95,6 +100,7 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
         errors=pd.concat(errors, ignore_index=True).groupby(ROW).size(),
         metric=metric,
         baselines=baselines,
+        totals=of_servers,
         mismatches=mismatches,
     )
 
@@ -170,6 +176,8 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     }
     row |= _accuracy(runs.scores, key, baseline)
     row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)
+    if parts := runs.totals.get((*key[:2], key[3])):
+        row |= {name: value for name, value in totals.rates(parts).items() if math.isnan(row[name])}
     times, whole_times = _paired(mine, base), _paired(mine, base, whole=True)
     row |= metrics.interval_columns("speedup_decode", stats.speedup(times) if times else None)
     row |= metrics.interval_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)

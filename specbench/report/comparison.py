@@ -118,6 +118,9 @@ def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
 def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compared.Measured) -> Iterator[str]:
     """What is wrong with the figures, or may be."""
     yield from measured.mismatches
+    if measured.totals:
+        named = ", ".join(dict.fromkeys(method for *_, method in measured.totals))
+        yield f"accept, α and τ of {named} are a server's totals: what came after the end of a text counts too"
     yield from compared.stalled(measured)
     yield from compared.uneven(measured)
     if summary.errors.any():

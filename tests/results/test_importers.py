@@ -9,6 +9,7 @@ import pytest
 from specbench.analysis import compare
 from specbench.analysis.simulate import simulate
 from specbench.config import UserError
+from specbench.report import comparison
 from specbench.results.importers import import_spec_bench, import_vllm
 from specbench.results.stored import StoredRun
 
@@ -321,9 +322,29 @@ def test_vllm_bench(tmp_path):
     folder = import_vllm([mine], plain, out=tmp_path / "run")
     row = rows(folder).loc[("vllm", "mtp")]
     assert row.speedup_decode == pytest.approx(2) and row.speedup_e2e == pytest.approx(1.4 / 0.9)
-    assert (row.errors, row.documents) == (1, 2) and unknown(row, *NOT_TOLD, "tau", "acceptance_rate")
+    assert (row.errors, row.documents) == (1, 2) and unknown(row, *NOT_TOLD, "alpha", "acceptance_rate")
+    assert row.tau == 2.0  # the acceptance length that the server tells
     told = StoredRun(folder).manifest["imported"]
     assert told["files"][1]["totals"] == [sums] and told["warnings"] == []
+
+
+def test_totals_of_vllm_are_rates(tmp_path, capsys):
+    """In 10 rounds of 3 drafts 16 were accepted, and in 4 rounds all; then in 5 rounds of 3, 9 and in 2 all."""
+    first = {"num_drafts": 10, "draft_tokens": 30, "accepted_tokens": 16}
+    first["per_position_acceptance_rates"] = [0.7, 0.5, 0.4]
+    second = {"num_drafts": 5, "draft_tokens": 15, "accepted_tokens": 9}
+    second["per_position_acceptance_rates"] = [0.8, 0.6, 0.4]
+    entries = [MINE | {f"spec_decode_{name}": value for name, value in one.items()} for one in (first, second)]
+    folder = import_vllm([jsonl(tmp_path / "mtp.json", *entries)], out=tmp_path / "run")
+    row = rows(folder).iloc[0]
+    assert row.acceptance_rate == pytest.approx(25 / 45) and row.tau == pytest.approx(1 + 25 / 15)
+    assert row.alpha == pytest.approx(25 / (25 + 15 - 6))
+    comparison.compare([folder], "md")
+    assert "accept, α and τ of mtp are a server's totals" in capsys.readouterr().out
+    # Drafts of several lengths: the last position does not tell how many were accepted as a whole.
+    entries[0]["spec_decode_draft_tokens"] = 29
+    row = rows(import_vllm([jsonl(tmp_path / "odd.json", *entries)], out=tmp_path / "odd")).iloc[0]
+    assert row.acceptance_rate == pytest.approx(25 / 44) and unknown(row, "alpha")
 
 
 def test_vllm_bench_passes_are_repeats(tmp_path):
