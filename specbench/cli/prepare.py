@@ -173,7 +173,9 @@ def import_(
     pair: Annotated[
         str | None, Option(help="the name of the pair of models; default: the tool's. For a head: its pair")
     ] = None,
-    by_category: Annotated[bool, Option("--by-category", help="Spec-Bench: each category is a task")] = False,
+    by_category: Annotated[
+        bool, Option("--by-category", help="Spec-Bench: each category is a task; MT-Bench is one")
+    ] = False,
     out: RunOut = None,
 ) -> None:
     """Turn another tool's figures into a run folder, so that `compare` puts them under the same definitions.

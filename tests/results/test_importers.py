@@ -36,12 +36,12 @@ def answers(tmp_path):
     mine = jsonl(
         tmp_path / "eagle.jsonl",
         answer(81, [6, 4], [1.0, 0.5], [3, 2, 1, 2, 2]),
-        answer(110, [5], [0.75], [4, 1], category="math"),
+        answer(110, [5], [0.75], [4, 1], category="math_reasoning"),
     )
     plain = jsonl(
         tmp_path / "plain.jsonl",
         answer(81, [6, 4], [2.0, 1.25], [1] * 10, model="plain-float16"),
-        answer(110, [10], [1.75], [1] * 10, category="math", model="plain-float16"),
+        answer(110, [10], [1.75], [1] * 10, category="math_reasoning", model="plain-float16"),
     )
     return mine, plain
 
@@ -99,8 +99,8 @@ def test_the_manifest_names_the_files(tmp_path, answers):
 
 def test_categories_as_tasks(tmp_path, answers):
     found = rows(import_spec_bench(answers[:1], answers[1], "eagle", out=tmp_path / "run", by_category=True))
-    assert set(found.index.get_level_values("task")) == {"writing", "math", "average"}
-    writing, math_, mean = (found.loc[(task, "eagle")] for task in ("writing", "math", "average"))
+    assert set(found.index.get_level_values("task")) == {"mt_bench", "math_reasoning", "average"}
+    writing, math_, mean = (found.loc[(task, "eagle")] for task in ("mt_bench", "math_reasoning", "average"))
     assert writing.tau == 2 and writing.speedup_e2e == pytest.approx(3.25 / 1.5)
     assert math_.tau == 2.5 and math_.speedup_e2e == pytest.approx((1.75 / 10) / (0.75 / 5))
     assert mean.speedup_e2e == pytest.approx((3.25 / 1.5 + 0.175 / 0.15) / 2)
@@ -126,7 +126,7 @@ def test_runs_of_one_method_are_pooled(tmp_path, answers):
     slow = jsonl(
         tmp_path / "slow.jsonl",
         answer(81, [6, 4], [2.0, 1.0], [3, 2, 1, 2, 2]),
-        answer(110, [5], [1.5], [4, 1], category="math"),
+        answer(110, [5], [1.5], [4, 1], category="math_reasoning"),
     )
     folders = [import_spec_bench([one], answers[1], "eagle", out=tmp_path / one.stem) for one in (answers[0], slow)]
     row = rows(*folders).loc[("spec-bench", "eagle")]
@@ -134,7 +134,7 @@ def test_runs_of_one_method_are_pooled(tmp_path, answers):
 
 
 def test_a_failed_prompt_is_an_error_and_not_timed(tmp_path, answers):
-    failed = answer(110, [6], [0.5], [2, 2], texts=["ERROR"], category="math")
+    failed = answer(110, [6], [0.5], [2, 2], texts=["ERROR"], category="math_reasoning")
     mine = jsonl(tmp_path / "a.jsonl", answer(81, [6, 4], [1.0, 0.5], [3, 2, 1, 2, 2]), failed)
     row = rows(import_spec_bench([mine], answers[1], "eagle", out=tmp_path / "run")).loc[("spec-bench", "eagle")]
     assert (row.errors, row.documents, row.tau) == (1, 1, 2)
@@ -345,6 +345,23 @@ def test_totals_of_vllm_are_rates(tmp_path, capsys):
     entries[0]["spec_decode_draft_tokens"] = 29
     row = rows(import_vllm([jsonl(tmp_path / "odd.json", *entries)], out=tmp_path / "odd")).iloc[0]
     assert row.acceptance_rate == pytest.approx(25 / 44) and unknown(row, "alpha")
+
+
+def test_a_failed_answer_without_a_time_is_an_error_row(tmp_path):
+    path = jsonl(
+        tmp_path / "eagle.jsonl",
+        answer(81, [6], [1.0], [3, 3], category="stem"),
+        answer(82, [0], [math.nan], [], category="math", texts=["ERROR"]),
+        answer(301, [4], [0.5], [4], category="rag"),
+    )
+    found = rows(import_spec_bench([path], out=tmp_path / "run", by_category=True))
+    assert found.errors.to_dict() == {
+        ("mt_bench", "eagle-float16"): 1,
+        ("rag", "eagle-float16"): 0,
+        ("average", "eagle-float16"): 1,
+    }
+    with pytest.raises(UserError, match="wall_time"):
+        import_spec_bench([jsonl(tmp_path / "a.jsonl", answer(1, [6], [math.nan], [6]))], out=tmp_path / "odd")
 
 
 def test_vllm_bench_passes_are_repeats(tmp_path):

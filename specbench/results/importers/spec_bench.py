@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -10,6 +11,8 @@ from specbench.results.importers.foreign import LARGEST, Count, Entry, Figures, 
 
 MOST_NAMED = 10  # questions named in a warning
 FAILED = "ERROR"  # the text that Spec-Bench gives a prompt that raised
+# The categories of MT-Bench's questions; Spec-Bench's own tables have one column for them.
+MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
 
 
 class Choice(Entry):
@@ -17,6 +20,15 @@ class Choice(Entry):
     new_tokens: list[Count]
     wall_time: list[Seconds]
     accept_lengths: list[Count | list[Count]] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _untimed(cls, data: Any) -> Any:
+        """A prompt that failed may have no time (NaN): it is an error row, and its times do not count."""
+        times = data.get("wall_time") if isinstance(data, dict) else None
+        if isinstance(times, list) and isinstance(data.get("turns"), list) and FAILED in data["turns"]:
+            return data | {"wall_time": [0.0 if seconds != seconds else seconds for seconds in times]}
+        return data
 
     @model_validator(mode="after")
     def _alike(self) -> "Choice":
@@ -35,7 +47,7 @@ class Answer(Entry):
 
 
 def read(path: Path, by_category: bool) -> Figures:
-    """The figures in an answer file; with `by_category`, each category is a task."""
+    """The figures in an answer file; with `by_category`, each category is a task, and MT-Bench's are one."""
     objects, digest = entries(path)
     answers = [(where, validated(Answer, entry, where)) for where, entry in objects]
     names = {answer.model_id for _, answer in answers}
@@ -62,7 +74,8 @@ def read(path: Path, by_category: bool) -> Figures:
             turns = [item if isinstance(item, list) else [item] for item in choice.accept_lengths or []]
             lengths = [length for turn in turns for length in turn]
             rounds = [{"committed": n, "target_forwards": 1} for n in lengths]
-            figures.add((by_category and answer.category) or "spec-bench", answer.question_id, repeat, sample, rounds)
+            category = "mt_bench" if answer.category in MT_BENCH else answer.category
+            figures.add((by_category and category) or "spec-bench", answer.question_id, repeat, sample, rounds)
     for seconds, same in times.items():
         if len(same) > 1:
             named = ", ".join(same[:MOST_NAMED]) + (
