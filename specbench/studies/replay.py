@@ -29,6 +29,7 @@ NAMES = {  # the last of each are those of vLLM's responses
     "generated": ("generated", "generated_ids", "generated_token_ids"),
 }
 GREEDY = Sampling()
+NOTHING = "nothing to replay: no text has a second generated token"
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ def read_traces(path: Path) -> list[Trace]:
     traces = [_trace(line, f"{path}, line {at}", at) for at, line, _ in lines if line.strip()]
     if not traces:
         raise UserError(f'{path} holds no texts; write a line {{"prompt": [ids], "generated": [ids]}} for each')
+    if all(len(trace.generated) < 2 for trace in traces):
+        raise UserError(NOTHING)
     return traces
 
 
@@ -131,7 +134,7 @@ def replay(
         rows += [labels | row | {"committed": committed.get(row["position"])} for row in drafts]
         advance(1)
     if not rows:
-        raise UserError("nothing to replay: no text has a second generated token")
+        raise UserError(NOTHING)
     return Replayed(method, texts, pd.DataFrame(rows).astype({"committed": "Int64"}))
 
 

@@ -162,4 +162,4 @@ def test_a_run_gives_what_it_rejected_and_rescued(tmp_path, pair):
     training.merge([tmp_path / "run"], "csd", tmp_path / "m.parquet")
     assert read_memory(tmp_path / "m.parquet", pair).pairs == {(5, 6): 3, (7, 8): 1}
     training.merge([tmp_path / "run", tmp_path / "m.parquet"], "sps", tmp_path / "both.parquet")
-    assert read_counts(tmp_path / "both.parquet") == (Counter({(5, 6): 6, (7, 8): 2}), HASH)
+    assert read_counts(tmp_path / "both.parquet")[:2] == (Counter({(5, 6): 6, (7, 8): 2}), HASH)
