@@ -9,8 +9,13 @@ from specbench.results.stored import StoredRun
 
 def totals(run: StoredRun) -> dict[str, list[dict[str, Any]]]:
     """The totals of an imported run by method, one for each result of a file; methods without any are left out."""
-    files = (run.manifest.get("imported") or {}).get("files", [])
-    return {file["method"]: kept for file in files if (kept := [one for one in file.get("totals", []) if one])}
+    files = (run.manifest.get("imported") or {}).get("files") or []
+    known = {spec.name for spec in run.plan.methods}
+    kept: dict[str, list[dict[str, Any]]] = {}
+    for file in files if isinstance(files, list) else []:
+        if isinstance(file, dict) and file.get("method") in known and isinstance(parts := file.get("totals"), list):
+            kept[file["method"]] = [part for part in parts if isinstance(part, dict) and part]
+    return {method: parts for method, parts in kept.items() if parts}
 
 
 def rates(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
