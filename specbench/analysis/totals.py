@@ -30,7 +30,8 @@ def rates(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
         accepted = _number(part, "accepted_tokens")
         if math.isnan(accepted):
             accepted = (_number(part, "acceptance_length") - 1) * rounds
-        shares = part.get("spec_decode_per_position_acceptance_rates") or []
+        listed = part.get("spec_decode_per_position_acceptance_rates")
+        shares = [x for x in listed if isinstance(x, int | float)] if isinstance(listed, list) else []
         fixed = shares and drafted == rounds * len(shares)
         sums["drafted"] += drafted
         sums["accepted"] += accepted
