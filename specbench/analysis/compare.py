@@ -154,9 +154,10 @@ def summary(runs: Measured) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the summary, with the times that its average over tasks needs."""
+    """One row of the summary, with the figures by document that its average over tasks needs."""
 
     row: dict[str, Any]
+    tokens: tuple[stats.Floats, stats.Floats]  # committed ones, and target rounds: τ
     times: stats.Paired | None
     whole_times: stats.Paired | None
 
@@ -178,13 +179,20 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)
     if parts := runs.totals.get((*key[:2], key[3])):
         row |= {name: value for name, value in totals.rates(parts).items() if math.isnan(row[name])}
+    sums = mine[["C", "R"]].groupby("doc_id").sum(min_count=1)
+    tokens = sums["C"].to_numpy(float), sums["R"].to_numpy(float)
+    row |= _tau_interval(stats.pooled_rate(*tokens))
     times, whole_times = _paired(mine, base), _paired(mine, base, whole=True)
     row |= metrics.interval_columns("speedup_decode", stats.speedup(times) if times else None)
     row |= metrics.interval_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)
     row["speedup_spread"] = _spread(mine, base) if row["repeats"] > 1 else np.nan
     row["drift"] = max((metrics.drift(counts) for _, counts in base.groupby("run")), key=abs, default=0.0)
     row |= _limit_share(mine)
-    return Cell(row, times, whole_times)
+    return Cell(row, tokens, times, whole_times)
+
+
+def _tau_interval(tau: stats.Interval | None) -> dict[str, float]:
+    return {"tau_low": tau.low if tau else np.nan, "tau_high": tau.high if tau else np.nan}
 
 
 def _paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
@@ -246,6 +254,8 @@ def _average(cells: list[Cell]) -> dict[str, Any]:
     row |= {"peak_memory": table.peak_memory.max(), "drift": max(table.drift, key=abs)}
     row |= {"speedup_spread": np.nan, "accuracy_spread": np.nan}
     row["limit_unknown"] = next((text for text in table.limit_unknown if text), "")
+    if table.tau_low.notna().all():
+        row |= _tau_interval(stats.average_rate([cell.tokens for cell in cells]))
     for name, times in (
         ("speedup_decode", [cell.times for cell in cells]),
         ("speedup_e2e", [cell.whole_times for cell in cells]),

@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 RESAMPLES = 10_000
+FEWEST = 3  # documents of an interval; that of two would be too wide to print
+LARGEST = 50.0  # of a logarithm: beyond, an interval is as good as none, and is kept finite
 DRAWS = 20_000_000  # document weights drawn at once at most; with many documents there are fewer resamples
 
 
 @dataclass(frozen=True)
 class Interval:
     value: float
-    low: float  # the 95 % interval; NaN for a single document
+    low: float  # the 95 % interval; NaN for fewer than FEWEST documents
     high: float
 
 
@@ -41,34 +43,74 @@ class Paired:
 
 
 def speedup(task: Paired) -> Interval | None:
-    """Time per token of the baseline over that of the method, with a paired bootstrap over documents.
+    """Time per token of the baseline over that of the method, document by document in pairs.
 
-    Documents are drawn with replacement, baseline and method together. None if either decoded nothing.
+    None if either decoded nothing.
     """
     return average_speedup([task])
 
 
 def average_speedup(tasks: Sequence[Paired]) -> Interval | None:
-    """The mean over tasks of their speedups; documents are drawn within each task. None as in `speedup`."""
-    values, draws = [], []
-    for task in tasks:
-        totals = np.stack([task.base_seconds, task.base_tokens, task.seconds, task.tokens])  # [4, documents]
-        if not (totals.sum(1) > 0).all():
-            return None
-        values.append(_ratio(totals.sum(1)))
-        draws.append(_resampled(totals) if totals.shape[1] > 1 else np.full(1, math.nan))
-    if not values:
+    """The mean over tasks of their speedups; None as in `speedup`."""
+    parts = [_ratio(np.stack([t.base_seconds, t.tokens]), np.stack([t.base_tokens, t.seconds])) for t in tasks]
+    known = [part for part in parts if part is not None]
+    return _mean(known) if known and len(known) == len(parts) else None
+
+
+def pooled_rate(numerator: Floats, denominator: Floats) -> Interval | None:
+    """Σ numerator / Σ denominator, arrays [documents]; None if either sum is 0."""
+    part = _ratio(numerator[None], denominator[None])
+    return _mean([part]) if part else None
+
+
+def average_rate(tasks: Sequence[tuple[Floats, Floats]]) -> Interval | None:
+    """The mean over tasks of their pooled rates; None if one of them is not known."""
+    parts = [_ratio(numerator[None], denominator[None]) for numerator, denominator in tasks]
+    known = [part for part in parts if part is not None]
+    return _mean(known) if known and len(known) == len(parts) else None
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of sums over documents, and what is known of its error."""
+
+    value: float
+    error: float  # standard error of its logarithm; NaN for fewer than FEWEST documents
+    freedom: float  # degrees of freedom of that error
+
+
+def _ratio(over: Floats, under: Floats) -> Ratio | None:
+    """The product of the sums of `over` by that of `under`, arrays [factors, documents]; None if a sum is 0.
+
+    The error is the jackknife's, of the logarithm: each document is left out once. Long texts weigh more than short
+    ones, so it has fewer degrees of freedom than documents: Kish's effective number (Σx)² / Σx², less one.
+    """
+    totals = np.concatenate([over, under])
+    sums = totals.sum(1, keepdims=True)
+    if not (sums > 0).all():
         return None
-    shortest = min(map(len, draws))
-    drawn = np.mean([draw[:shortest] for draw in draws], axis=0)
-    low, high = np.nanquantile(drawn, [0.025, 0.975]) if not np.isnan(drawn).all() else (math.nan, math.nan)
-    return Interval(float(np.mean(values)), float(low), float(high))
+    signs = np.repeat([1.0, -1.0], [len(over), len(under)])
+    value = float(np.prod(over.sum(1)) / np.prod(under.sum(1)))
+    effective = float((sums[:, 0] ** 2 / (totals**2).sum(1)).min())
+    documents = totals.shape[1]
+    rest = sums - totals
+    if documents < FEWEST or effective <= 1 or not (rest > 0).all():  # or one document decides all
+        return Ratio(value, math.nan, 1.0)
+    change = signs @ np.log(rest)
+    error = math.sqrt((documents - 1) * float(change.var()))
+    return Ratio(value, error, max(1.0, effective - 1))
 
 
-def rate_ratio(mine: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> Interval | None:
-    """The ratio of two methods' pooled rates; a rate is a numerator and a denominator, arrays [documents]."""
-    (numerator, denominator), (other_numerator, other_denominator) = mine, other
-    return speedup(Paired(numerator, denominator, other_numerator, other_denominator))
+def _mean(parts: Sequence[Ratio]) -> Interval:
+    """The mean of ratios, with a t interval on its logarithm; the degrees of freedom are Welch and Satterthwaite's."""
+    mean = sum(part.value for part in parts) / len(parts)
+    variances = [(part.value * part.error / len(parts)) ** 2 for part in parts]
+    total = sum(variances)
+    if not total > 0:  # NaN: no interval; 0: all documents say the same
+        return Interval(mean, mean + total, mean + total)
+    freedom = total**2 / sum(variance**2 / part.freedom for variance, part in zip(variances, parts, strict=True))
+    factor = math.exp(min(float(scipy.special.stdtrit(freedom, 0.975)) * math.sqrt(total) / mean, LARGEST))
+    return Interval(mean, mean / factor, mean * factor)
 
 
 def resampled_rates(numerators: Floats, denominators: Floats) -> Floats:
@@ -85,24 +127,12 @@ def kendall(published: Floats, ours: Floats) -> Floats:
     return agree.mean(0)
 
 
-def _resampled(totals: Floats) -> Floats:
-    """Speedups of bootstrap samples [resamples]; NaN for samples that decoded nothing."""
-    drawn = (_weights(totals.shape[1]) @ totals.T).T  # [4, resamples]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where((drawn > 0).all(0), _ratio(drawn), math.nan)
-
-
 @lru_cache(maxsize=4)
 def _weights(documents: int) -> Floats:
     """How often each document is drawn [resamples, documents]; the same for every method: samples are paired."""
     resamples = max(1000, min(RESAMPLES, DRAWS // documents))
     rng = np.random.default_rng(0)
     return rng.multinomial(documents, np.full(documents, 1 / documents), size=resamples).astype(float)
-
-
-def _ratio(totals: Floats) -> Floats:
-    base_seconds, base_tokens, seconds, tokens = totals
-    return (base_seconds / base_tokens) / (seconds / tokens)
 
 
 def difference(mine: Floats, base: Floats) -> Difference:

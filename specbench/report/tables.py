@@ -67,6 +67,11 @@ def with_interval(row: pd.Series, name: str) -> str:
     return f"{row[name]:.2f} [{low:.2f}, {high:.2f}]{'=' if low <= 1 <= high else ''}"
 
 
+def bounds(row: pd.Series, name: str) -> str:
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return f"[{low:.2f}, {high:.2f}]" if low < high else "-"
+
+
 def p_value(p: float) -> str:
     return "-" if math.isnan(p) else "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
 
@@ -78,6 +83,7 @@ COLUMNS: dict[str, Column] = {
     "acceptance_rate": _plain("accept", "acceptance_rate", percent),
     "alpha": _plain("α", "alpha", percent),
     "tau": _plain("τ", "tau", number(2)),
+    "tau_interval": Column("τ [95 %]", lambda row: bounds(row, "tau"), ("tau_low", "tau_high")),
     "discard_rate": _plain("discard", "discard_rate", number(2)),
     "verification_rate": _plain("verify", "verification_rate", number(2)),
     "rescue_rate": _plain("rescue", "rescue_rate", percent),

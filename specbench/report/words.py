@@ -7,6 +7,7 @@ import pandas as pd
 from specbench.analysis.compare import AVERAGE, SETUP
 from specbench.base.stats import holm
 
+FEWEST = 8  # documents of a task; of fewer nothing is said about speed
 LEVEL = 0.05  # differences in accuracy with a smaller p are called real, after Holm's correction
 
 
@@ -27,7 +28,7 @@ def sentences(summary: pd.DataFrame) -> list[str]:
 def _speed(rows: pd.DataFrame) -> str:
     """The tasks on which the method is faster than its baseline, slower, or neither for sure."""
     name = "speedup_decode" if rows.speedup_decode_low.notna().any() else "speedup_e2e"
-    known = rows[rows[f"{name}_low"].notna()]
+    known = rows[rows[f"{name}_low"].notna() & (rows.documents >= FEWEST)]
     if known.empty:
         return "too few documents to tell its speed" if rows[name].notna().any() else "its speed is not known"
     baseline = rows.baseline.iloc[0] + (" end to end" if name == "speedup_e2e" else "")

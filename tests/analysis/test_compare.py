@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic import CHAIN, SINGLE, Timed, rounds, sample, scores, timed_run, write_run
+from scipy.stats import t
+from synthetic import CHAIN, SINGLE, Rows, Timed, rounds, sample, scores, timed_run, write_run
 
 from specbench.analysis import compare
 from specbench.base import files
@@ -52,6 +53,25 @@ def test_baseline_comes_first_and_tasks_keep_their_order(tmp_path):
     assert found[["task", "method"]].values.tolist() == [
         [task, method] for task in ("zeta", "alpha", "average") for method in ("plain", "sps")
     ]
+
+
+def test_tau_has_an_interval_over_documents(tmp_path):
+    """Twice 4 tokens in two rounds, once 3. Without a text τ is 7 / 4 or 8 / 4; 121 / 41 texts count."""
+    made = Rows()
+    for task in ("one", "two"):
+        for doc, accepted in enumerate((1, 1, 0)):
+            made.add("plain", doc, shapes=SINGLE, task=task)
+            made.add("sps", doc, shapes=[(3, 1), (3, accepted)], task=task)
+    found = table(made.run(tmp_path / "run"))
+    mine = row(found, task="one", method="sps")
+    error = 2 / 3 * math.log(8 / 7)
+    factor = math.exp(t.ppf(0.975, 121 / 41 - 1) * error)
+    assert (mine.tau, mine.tau_low, mine.tau_high) == pytest.approx((11 / 6, 11 / 6 / factor, 11 / 6 * factor))
+    # The mean of two equal tasks: half of the variance, twice the degrees of freedom.
+    factor = math.exp(t.ppf(0.975, 2 * (121 / 41 - 1)) * error / math.sqrt(2))
+    mean = row(found, task="average", method="sps")
+    assert (mine.tau, mean.tau_low, mean.tau_high) == pytest.approx((11 / 6, 11 / 6 / factor, 11 / 6 * factor))
+    assert row(found, task="one", method="plain").tau_low == 1
 
 
 def test_average_over_tasks(tmp_path):
@@ -169,7 +189,7 @@ def test_every_run_with_another_baseline_than_the_first_is_named(tmp_path):
 
 
 def test_what_is_said_names_the_baseline_of_each(tmp_path):
-    found = table(mixed(tmp_path / "a"))
+    found = table(mixed(tmp_path / "a", documents=8))
     first, second = sentences(found)[:2]
     assert first.startswith("sps: faster than plain on one (2.00 ×)")
     assert second.startswith("share: faster than pool on one (1.25 ×)")
@@ -351,7 +371,7 @@ def test_depths(tmp_path):
 
 def verdict(**changes):
     values = {"pair": "p", "sampling": "greedy", "task": "one", "method": "sps", "baseline": "plain"}
-    values |= {"speedup_decode": 1.5, "speedup_decode_low": 1.4, "speedup_decode_high": 1.6}
+    values |= {"documents": 8, "speedup_decode": 1.5, "speedup_decode_low": 1.4, "speedup_decode_high": 1.6}
     values |= {"speedup_e2e": math.nan, "speedup_e2e_low": math.nan, "speedup_e2e_high": math.nan}
     return values | {"accuracy_delta": 0.0, "accuracy_p": 1.0} | changes
 
@@ -367,6 +387,7 @@ def verdict(**changes):
         ({"accuracy_delta": -0.02, "accuracy_p": 0.4}, "may be chance on one (−2.0 points, p = 0.40)"),
         ({"accuracy_delta": math.nan, "accuracy_p": math.nan}, "its accuracy is not compared"),
         ({"speedup_decode_low": math.nan}, "its speed is not known"),
+        ({"documents": 7}, "sps: too few documents to tell its speed; the same accuracy on one."),
         (
             {"speedup_decode_low": math.nan, "speedup_e2e": 1.2, "speedup_e2e_low": 1.1, "speedup_e2e_high": 1.3},
             "sps: faster than plain end to end on one (1.20 ×)",

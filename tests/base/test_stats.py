@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import bootstrap, kendalltau
+from scipy.stats import kendalltau, t
 
 from specbench.base import stats
-from specbench.base.stats import Paired, average_speedup, difference, holm, mcnemar, rate_ratio, speedup
+from specbench.base.stats import Paired, average_rate, average_speedup, difference, holm, mcnemar, pooled_rate, speedup
 
 Floats = NDArray[np.float64]
 TRUTH = 1.7
@@ -34,12 +34,14 @@ def paired(*columns: list[float]) -> Paired:
 
 
 def test_value_by_hand() -> None:
-    found = speedup(paired([2, 4], [10, 5], [1, 1], [8, 8]))
+    found = speedup(paired([2, 2, 4], [5, 5, 5], [1, 1, 1], [8, 8, 8]))
     assert found is not None
-    assert found.value == pytest.approx((6 / 15) / (2 / 16))  # pooled, not a mean of ratios
-    # Only three different draws exist: document 0 twice, 1 twice, or both.
-    assert found.low == pytest.approx((2 / 10) / (1 / 8))
-    assert found.high == pytest.approx((4 / 5) / (1 / 8))
+    assert found.value == pytest.approx((8 / 15) / (3 / 24))  # pooled, not a mean of ratios
+    # Without a document: (6 / 10) / (2 / 16) twice, and (4 / 10) / (2 / 16). Their logarithms are log 1.5 apart: a sum
+    # of squares of 2/3 log² 1.5, and 2/3 of it is the jackknife's variance. Of the baseline's seconds 64 / 24 documents
+    # count.
+    factor = 1.5 ** (t.ppf(0.975, 64 / 24 - 1) * 2 / 3)
+    assert (found.low, found.high) == pytest.approx((found.value / factor, found.value * factor))
 
 
 def test_equal_times_give_a_sure_one() -> None:
@@ -57,22 +59,18 @@ def test_none_when_nothing_was_decoded(empty: int) -> None:
     assert average_speedup([]) is None
 
 
-def test_one_document_has_no_interval() -> None:
-    found = speedup(paired([3], [6], [1], [4]))
+@pytest.mark.parametrize("count", [1, 2])
+def test_so_few_documents_have_no_interval(count: int) -> None:
+    found = speedup(paired([3] * count, [6] * count, [1] * count, [4] * count))
     assert found is not None and found.value == 2
     assert math.isnan(found.low) and math.isnan(found.high)
 
 
 def test_documents_that_end_with_the_prefill_are_no_trouble() -> None:
-    found = speedup(paired([1, 0], [5, 0], [0.5, 0], [5, 0]))
+    found = speedup(paired([1, 0, 2], [5, 0, 10], [0.5, 0, 1], [5, 0, 10]))
     assert found is not None and (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
-
-
-def test_the_same_again() -> None:
-    task = documents(np.random.default_rng(1), 20)
-    first = speedup(task)
-    stats._weights.cache_clear()
-    assert speedup(task) == first
+    alone = speedup(paired([1, 0], [5, 0], [0.5, 0], [5, 0]))
+    assert alone is not None and alone.value == 2 and math.isnan(alone.low) and math.isnan(alone.high)
 
 
 def covered(simulated: list[list[Paired]], truth: float) -> float:
@@ -80,9 +78,21 @@ def covered(simulated: list[list[Paired]], truth: float) -> float:
     return float(np.mean([one is not None and one.low <= truth <= one.high for one in found]))
 
 
-def test_interval_covers_the_truth() -> None:
+@pytest.mark.parametrize("count", [5, 10, 20, 150])
+def test_interval_covers_the_truth(count: int) -> None:
     rng = np.random.default_rng(2)
-    assert 0.93 <= covered([[documents(rng, 80)] for _ in range(3000)], TRUTH) <= 0.97
+    assert 0.93 <= covered([[documents(rng, count)] for _ in range(3000)], TRUTH) <= 0.97
+
+
+@pytest.mark.parametrize("count", [5, 10, 40])
+def test_one_long_text_among_short_ones_does_not_make_it_sure(count: int) -> None:
+    """Lengths that differ by a factor of ten and more; a text's own speed by a quarter."""
+    rng = np.random.default_rng(4)
+    runs = []
+    for _ in range(3000):
+        tokens = rng.lognormal(4, 1, count)
+        runs.append([Paired(tokens * TRUTH * rng.lognormal(-0.03125, 0.25, count), tokens, tokens, tokens)])
+    assert 0.93 <= covered(runs, TRUTH) <= 0.985
 
 
 def test_interval_of_an_average_covers_the_truth() -> None:
@@ -104,21 +114,43 @@ def test_pairing_narrows_the_interval() -> None:
     assert (together.high - together.low) * 5 < shuffled.high - shuffled.low
 
 
-def test_agrees_with_scipy() -> None:
-    task = documents(np.random.default_rng(4), 30, 2.5)
-    columns = (task.base_seconds, task.base_tokens, task.seconds, task.tokens)
+def jackknifed(task: Paired) -> tuple[float, float, float]:
+    """Value, standard error of its logarithm, and degrees of freedom: one document after the other left out."""
+    columns = [column.tolist() for column in (task.base_seconds, task.base_tokens, task.seconds, task.tokens)]
 
-    def ratio(a: Floats, b: Floats, c: Floats, d: Floats, axis: int = -1) -> Floats:
-        return (a.sum(axis) / b.sum(axis)) / (c.sum(axis) / d.sum(axis))
+    def value(without: int | None) -> float:
+        a, b, c, d = (math.fsum(x for i, x in enumerate(column) if i != without) for column in columns)
+        return (a / b) / (c / d)
 
-    options = {"paired": True, "vectorized": True, "method": "percentile", "n_resamples": 10_000}
-    expected = bootstrap(columns, ratio, rng=5, **options).confidence_interval
+    count = len(columns[0])
+    logs = [math.log(value(i)) for i in range(count)]
+    mean = math.fsum(logs) / count
+    error = math.sqrt((count - 1) / count * math.fsum((x - mean) ** 2 for x in logs))
+    effective = min(math.fsum(column) ** 2 / math.fsum(x * x for x in column) for column in columns)
+    return value(None), error, max(1.0, effective - 1)
+
+
+@pytest.mark.parametrize("count", [3, 9, 30])
+def test_interval_is_that_of_documents_left_out(count: int) -> None:
+    task = documents(np.random.default_rng(4), count, 2.5)
+    value, error, freedom = jackknifed(task)
     found = speedup(task)
     assert found is not None
-    width = expected.high - expected.low
-    assert found.low == pytest.approx(expected.low, abs=0.05 * width)
-    assert found.high == pytest.approx(expected.high, abs=0.05 * width)
-    assert found.value == pytest.approx(float(ratio(*columns)))
+    factor = math.exp(t.ppf(0.975, freedom) * error)
+    assert (found.value, found.low, found.high) == pytest.approx((value, value / factor, value * factor))
+
+
+def test_interval_of_an_average_by_hand() -> None:
+    """Errors of the values add up as variances; the degrees of freedom are those of Welch and Satterthwaite."""
+    tasks = [documents(np.random.default_rng(seed), 10 * seed, seed) for seed in (1, 2, 3)]
+    values, logs, freedoms = np.array([jackknifed(task) for task in tasks]).T
+    variances = (values * logs / 3) ** 2
+    freedom = variances.sum() ** 2 / (variances**2 / freedoms).sum()
+    factor = math.exp(t.ppf(0.975, freedom) * math.sqrt(variances.sum()) / values.mean())
+    found = average_speedup(tasks)
+    assert found is not None
+    expected = (values.mean(), values.mean() / factor, values.mean() * factor)
+    assert (found.value, found.low, found.high) == pytest.approx(expected)
 
 
 def test_average_of_one_task_is_its_speedup() -> None:
@@ -127,7 +159,7 @@ def test_average_of_one_task_is_its_speedup() -> None:
 
 
 def test_average_is_the_mean_whatever_the_tasks_sizes() -> None:
-    small, large = paired([4, 4], [1, 1], [1, 1], [1, 1]), paired(*[[10.0] * 50] * 4)
+    small, large = paired([4] * 3, [1] * 3, [1] * 3, [1] * 3), paired(*[[10.0] * 50] * 4)
     found = average_speedup([small, large, large])
     assert found is not None and (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
 
@@ -155,9 +187,30 @@ def test_swapped_roles_turn_the_interval_round() -> None:
     assert (1 / other.high, 1 / other.low) == pytest.approx((one.low, one.high), rel=1e-3)
 
 
-def test_rate_ratio_by_hand() -> None:
-    found = rate_ratio((np.array([1.0, 2.0]), np.array([4.0, 2.0])), (np.array([1.0, 0.0]), np.array([5.0, 3.0])))
-    assert found is not None and found.value == pytest.approx((3 / 6) / (1 / 8))
+def test_rates_are_pooled_and_averages_are_of_tasks() -> None:
+    rounds = np.array([4.0, 2.0, 6.0])
+    one, other = (np.array([8.0, 6.0, 16.0]), rounds), (np.array([4.0, 2.0, 6.0]), rounds)
+    found, mean = pooled_rate(*one), average_rate([one, other])
+    assert found is not None and mean is not None
+    assert found.value == pytest.approx(30 / 12) and mean.value == pytest.approx((30 / 12 + 1) / 2)
+    assert found.low < found.value < found.high
+    # All of the mean's error is the first rate's, and half of it.
+    assert (mean.low, mean.high) == pytest.approx(
+        [mean.value * math.exp(sign * math.log(found.high / found.value) * 2.5 / 2 / mean.value) for sign in (-1, 1)]
+    )
+    assert pooled_rate(np.zeros(3), rounds) is None and average_rate([one, (np.zeros(3), rounds)]) is None
+
+
+def test_resampled_rates_draw_the_same_documents_for_all_methods() -> None:
+    """Of two documents one is drawn twice in a quarter of the cases, each."""
+    numerators, denominators = np.array([[1.0, 6.0], [3.0, 18.0]]), np.array([[2.0, 3.0], [2.0, 3.0]])
+    drawn = stats.resampled_rates(numerators, denominators)
+    assert drawn[1] == pytest.approx(3 * drawn[0])
+    rates, counts = np.unique(drawn[0].round(9), return_counts=True)
+    assert rates == pytest.approx([1 / 2, 7 / 5, 2])
+    assert counts / counts.sum() == pytest.approx([0.25, 0.5, 0.25], abs=0.03)
+    stats._weights.cache_clear()
+    assert (stats.resampled_rates(numerators, denominators) == drawn).all()
 
 
 def test_mcnemar_is_that_of_statsmodels_for_all_small_tables() -> None:
