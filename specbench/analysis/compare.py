@@ -5,7 +5,7 @@ document, within the runs that hold both. Methods may have different baselines.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +53,22 @@ class Measured:
             raise UserError(f"no method {baseline!r} in these runs; there are {', '.join(self.methods)}")
         return replace(self, baselines=dict.fromkeys(self.methods, baseline) if baseline else {})
 
+    def joined(self, method: str, parts: Mapping[str, str]) -> "Measured":
+        """A copy with one more method: on each task of `parts` what the method there measured."""
+        tasks, methods = self.counts.index.get_level_values("task"), self.counts.index.get_level_values("method")
+        counts = self.counts[[parts.get(task) == name for task, name in zip(tasks, methods, strict=True)]]
+        scores = self.scores[[parts.get(row.task) == row.method for row in self.scores.itertuples()]]
+        errors = self.errors[[parts.get(key[2]) == key[3] for key in self.errors.index]]
+        baselines = {self.baselines[part] for part in parts.values() if part in self.baselines}
+        return replace(
+            self,
+            counts=pd.concat([self.counts, _named(counts, method)]).sort_index(),
+            scores=pd.concat([self.scores, scores.assign(method=method)], ignore_index=True),
+            errors=pd.concat([self.errors, _named(errors, method)]),
+            methods=[*self.methods, method],
+            baselines=self.baselines | ({method: baselines.pop()} if len(baselines) == 1 else {}),
+        )
+
     def only(self, tasks: Iterable[str]) -> "Measured":
         """A copy with only these tasks, so that averages are over them."""
         chosen = set(tasks)
@@ -63,6 +79,12 @@ class Measured:
             errors=self.errors[self.errors.index.isin(chosen, level="task")],
             metric={task: metric for task, metric in self.metric.items() if task in chosen},
         )
+
+
+def _named(rows: Any, method: str) -> Any:
+    """Rows with one method in their index."""
+    index = rows.index.to_frame(index=False).assign(method=method)
+    return rows.set_axis(pd.MultiIndex.from_frame(index))
 
 
 def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths: bool = False) -> Measured:

@@ -78,7 +78,7 @@ def _agreement(paper: Paper, column: list[Figure], ours: OnPair) -> tuple[float,
     methods: dict[str, str] = {}  # implementations by label
     for figure in column:
         spec = paper.method_spec(figure, ours.pair)
-        label = ours.label(spec) if spec else None
+        label = ours.label_of(paper, figure)
         if spec is None or label is None or label in documents:
             continue
         counts = [ours.documents(sampling, task, label) for task in tasks]

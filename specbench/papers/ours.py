@@ -117,6 +117,22 @@ class OnPair:
     def label(self, spec: MethodSpec) -> str | None:
         return self.labels.get(spec.identity)
 
+    def label_of(self, paper: Paper, figure: Figure) -> str | None:
+        """Our label of a figure's method; None if it was not run."""
+        choice = paper.choice(figure.method, self.pair)
+        by_task = choice.by_task if choice and not figure.settings else {}
+        specs = {task: paper.method_spec(figure, self.pair, task) for task in by_task or [""]}
+        parts = {task: label for task, spec in specs.items() if spec and (label := self.label(spec))}
+        return self._joined(parts) if by_task and parts else parts.get("")
+
+    def _joined(self, parts: dict[str, str]) -> str:
+        """One label for a method whose settings differ by task: on each task it stands for the label there."""
+        label = ", ".join(f"{part} on {task}" for task, part in parts.items())
+        if label not in self.measured.methods:
+            self.measured = self.measured.joined(label, parts)
+            self._summary = cache(self._summary_against)
+        return label
+
     def figures(self, paper: Paper, table: int) -> list[Figure]:
         """The figures of a table that this pair corresponds to."""
         return [figure for figure in paper.figures(table) if paper.pair_of(figure, self.default) == self.pair]
@@ -124,8 +140,7 @@ class OnPair:
     def method(self, paper: Paper, table: int, name: str) -> str | None:
         """Our label of a method with the settings that a table gives it."""
         figures = [f for f in self.figures(paper, table) if (ref := paper.methods.get(f.method)) and ref.method == name]
-        specs = (paper.method_spec(figure, self.pair) for figure in figures)
-        return next((label for spec in specs if spec and (label := self.label(spec))), None)
+        return next((label for figure in figures if (label := self.label_of(paper, figure))), None)
 
     def tasks(self, paper: Paper, label: str) -> tuple[str, ...]:
         """Our tasks that correspond to a paper's: itself, or the bundled ones that stand in for it, if all were run."""
@@ -174,7 +189,7 @@ class OnPair:
             return Cell(MISSING, reason=f"{figure.method}{why}")
         if not self.measured.baselines and metric in WITH_INTERVAL:
             return Cell(MISSING, reason="the runs have no baseline, so no speedup")
-        label, sampling = self.label(spec), paper.sampling_of(figure).name
+        label, sampling = self.label_of(paper, figure), paper.sampling_of(figure).name
         tasks = self.tasks(paper, figure.task)
         if figure.is_average:
             columns = self._columns(paper, figure.table)

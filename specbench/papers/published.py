@@ -23,10 +23,14 @@ DECODING = "decoding"  # a setting that says how texts were drawn, where the pap
 
 
 class MethodChoice(Settings):
-    """A method of ours by name, with some of its settings."""
+    """A method of ours by name, with some of its settings.
+
+    `by_task` has those that a paper chose for each data set: for a task of ours, on its validation documents.
+    """
 
     method: str
     settings: dict[str, Any] = Field(default_factory=dict)
+    by_task: dict[str, dict[str, Any]] = Field(default_factory=dict)
     file: str | None = None  # the setting that names a file; without that file the choice is not possible
 
     @property
@@ -160,13 +164,13 @@ class Paper(Settings):
         chosen = ref.on(pair) if ref else None
         return chosen if chosen and chosen.possible and chosen.method in config.names("methods") else None
 
-    def method_spec(self, figure: Figure, pair: str) -> MethodSpec | None:
-        """The method of a figure with its settings, on a pair of ours; None if we cannot run it."""
+    def method_spec(self, figure: Figure, pair: str, task: str = "") -> MethodSpec | None:
+        """The method of a figure with its settings, on a pair and a task of ours; None if we cannot run it."""
         chosen = self.choice(figure.method, pair)
         if chosen is None:
             return None
         spec = config.load_method(chosen.method)
-        settings = {**chosen.settings, **self._settings(figure)}
+        settings = {**chosen.settings, **chosen.by_task.get(task, {}), **self._settings(figure)}
         if not settings.keys() <= spec.settings.keys():
             return None
         changed = {key: Setting(value=v, source=self.paper) for key, v in settings.items() if v != spec.values[key]}

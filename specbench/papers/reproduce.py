@@ -188,11 +188,11 @@ def needed(
             for figure in paper.figures(table):
                 if paper.pair_of(figure, default) != pair:
                     continue
-                spec = paper.method_spec(figure, pair)
                 task = paper.tasks.get(figure.task)
-                here = task is not None and bool({task, *task_info(task).counterparts} & {*tasks})
-                if spec and here and (paper.metrics.get(figure.metric) or figure.metric in paper.gains):
-                    methods.setdefault(paper.sampling_of(figure), {})[spec.name] = spec
+                here = {task, *task_info(task).counterparts} & {*tasks} if task else set()
+                for spec in filter(None, (paper.method_spec(figure, pair, ours) for ours in sorted(here))):
+                    if paper.metrics.get(figure.metric) or figure.metric in paper.gains:
+                        methods.setdefault(paper.sampling_of(figure), {})[spec.name] = spec
     return {sampling: list(specs.values()) for sampling, specs in methods.items()}
 
 

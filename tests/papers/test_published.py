@@ -18,6 +18,7 @@ import yaml
 
 from specbench import config
 from specbench.config import load_pair, task_info
+from specbench.papers.published import papers
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "published"
@@ -194,7 +195,7 @@ def test_labels_lead_to_what_specbench_has(paper: str) -> None:
         others = ref.get("by_pair", {})
         assert set(others) <= pairs and ("method" in ref or others)
         for choice in others.values():
-            assert choice.keys() <= {"method", "settings", "file"} and choice["method"] in names | planned
+            assert choice.keys() <= {"method", "settings", "by_task", "file"} and choice["method"] in names | planned
             assert choice["method"] == ref.get("method", choice["method"]) or choice["method"] in planned
     methods = {ref["method"] for ref in refs if "method" in ref}
     assert methods <= names
@@ -497,3 +498,20 @@ def test_specdecpp_gains_on_gemma_follow_from_the_speedups():
         gain = table[task, "SpecDec++", "relative improvement"]
         ratio = str(1 + Decimal(gain) / 100)
         assert is_ratio(ratio, table[task, "SpecDec++", "speedup"], table[task, "SpecDec", "speedup"]), task
+
+
+def test_lengths_and_thresholds_of_a_task_are_the_fastest_on_validation_documents() -> None:
+    """By the tokens per second of the stored run, as the paper chose them for each of its data sets."""
+    with (ROOT / "results" / "reference" / "specdecpp-settings.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["task"] != "average"]
+    (paper,) = papers(["specdecpp"])
+    for label, key, written in (
+        ("SpecDec", "gamma", "sps[stop_at_eos=True][gamma={}]"),
+        ("SpecDec++", "threshold", "specdecpp[threshold={}]"),
+    ):
+        choice = paper.choice(label, "pocket")
+        assert choice is not None and choice.by_task.keys() == {row["task"] for row in rows}
+        for task, settings in choice.by_task.items():
+            family = [r for r in rows if r["task"] == task and r["method"].startswith(written.partition("{")[0])]
+            fastest = max(family, key=lambda row: float(row["tokens_per_s"]))
+            assert fastest["method"] == written.format(settings[key]) and settings.keys() == {key}

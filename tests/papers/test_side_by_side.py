@@ -90,6 +90,42 @@ def text(ours: Ours, paper, **wanted) -> str:
     return frame.iloc[0][f"ours: {ours.pair}"]
 
 
+# Settings chosen for each task
+
+
+def test_what_was_chosen_for_a_task_counts_there(tmp_path):
+    """γ = 2 takes 0.4 s where it was chosen, γ = 4 takes 0.5 s elsewhere; both ran everywhere."""
+    tuned = {"method": "sps", "settings": {"gamma": 4}, "by_task": {task: {} for task in POCKET}}
+    tuned["by_task"]["pocket_gsm8k"] = {"gamma": 2}
+    (published.FOLDER / "paper.yaml").write_text(
+        yaml.safe_dump(
+            PAPER | {"methods": PAPER["methods"] | {"Fixed": {"method": "sps", "by_pair": {"pocket": tuned}}}}
+        )
+    )
+    (paper,) = published.papers()
+    methods = {"vanilla": Timed(1.0, SINGLE), "sps[a]": Timed(0.5), "sps[b]": Timed(0.4), "csd": Timed(0.25)}
+    values = config.load_method("sps").values
+    settings = {"vanilla": {}, "sps[a]": values | {"gamma": 4}, "sps[b]": values | {"gamma": 2}}
+    run = timed_run(
+        tmp_path / "run",
+        methods,
+        tasks=POCKET,
+        documents=10,
+        settings=settings | {"csd": config.load_method("csd-pocket").values},
+        baseline="vanilla",
+        pair=config.load_pair("pocket").model_dump(mode="json"),
+        **DRAWN,
+    )
+    ours = Ours([run])
+    assert text(ours, paper, task="Sums", T="", method="Fixed") == "2.50 [2.50, 2.50]"
+    assert text(ours, paper, task="Mix", method="Fixed") == "2.08 [2.08, 2.08]"  # (2.5 + 5 × 2) / 6
+    (found, _, *_) = verdicts([paper], ours)
+    assert "(the average of 5 tasks) 2.00 ×" in found.detail and "pocket_gsm8k 1.60 ×" in found.detail
+    assert "sps[b] on pocket_gsm8k" in found.baseline and "sps[a] on pocket_ruler" in found.baseline
+    needed = reproduce.needed([paper], config.load_pair("pocket"), "pocket", POCKET)[SamplingSpec(**DRAWN)]
+    assert sorted(spec.values["gamma"] for spec in needed if spec.method == "sps") == [2, 4]
+
+
 # Several tasks of ours for one of the paper's
 
 UNEVEN = dict.fromkeys(POCKET, 0.5) | {"pocket_ruler": 0.2}
