@@ -66,7 +66,8 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
     missing: list[str] = []
     baselines: dict[str, None] = {}
     for pair in ours.of_table(paper, claim.table):
-        higher, lower = (pair.method(paper, claim.table, name) for name in (claim.higher, claim.lower))
+        higher = pair.method(paper, claim.table, claim.higher, claim.higher_setting)
+        lower = pair.method(paper, claim.table, claim.lower, claim.lower_setting)
         if higher is None or lower is None or claim.metric not in RATES:
             missing.append(claim.higher if higher is None else claim.lower if lower is None else claim.metric)
             continue

@@ -137,9 +137,10 @@ class OnPair:
         """The figures of a table that this pair corresponds to."""
         return [figure for figure in paper.figures(table) if paper.pair_of(figure, self.default) == self.pair]
 
-    def method(self, paper: Paper, table: int, name: str) -> str | None:
-        """Our label of a method with the settings that a table gives it."""
+    def method(self, paper: Paper, table: int, name: str, setting: str | None = None) -> str | None:
+        """Our label of a method with the settings that a table gives it; `setting` as printed, for one of its rows."""
         figures = [f for f in self.figures(paper, table) if (ref := paper.methods.get(f.method)) and ref.method == name]
+        figures = [figure for figure in figures if setting in (None, figure.setting)]
         return next((label for figure in figures if (label := self.label_of(paper, figure))), None)
 
     def tasks(self, paper: Paper, label: str) -> tuple[str, ...]:
@@ -226,7 +227,8 @@ class OnPair:
                     if other.unit != figure.unit:
                         raise UserError(f"{path}: {figure.metric} is in {other.unit}; write it in {figure.unit}")
                 mean = sum(float(f.value) for f, _ in ours) / len(ours)
-                return Cell(_number(mean, figure), tuple(dict.fromkeys(path.name for _, path in ours)))
+                projected = " projected" if figure.metric in paper.tables[figure.table].projected else ""
+                return Cell(_number(mean, figure) + projected, tuple(dict.fromkeys(path.name for _, path in ours)))
         return None
 
     def _runs(self, sampling: str, tasks: Sequence[str], *labels: str) -> tuple[str, ...]:

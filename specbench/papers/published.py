@@ -73,18 +73,24 @@ class TableInfo(Settings):
     title: str
     lost: list[str] = Field(default_factory=list)  # what is missing in the text of the paper
     missing: list[str] = Field(default_factory=list)  # why specbench has no figures of its own for some of its cells
+    projected: list[str] = Field(default_factory=list)  # metrics that files have from a projection of recorded rounds
     baseline: str | None = None  # of this table's speedups, if it is not the paper's baseline
     unranked: dict[str, str] = Field(default_factory=dict)  # methods that orders leave out, with the reason
 
 
 class Claim(Settings):
-    """`higher` has a larger `metric` than `lower` in a table, on all of its tasks or on `tasks`."""
+    """`higher` has a larger `metric` than `lower` in a table, on all of its tasks or on `tasks`.
+
+    Two rows of one method differ in their settings, as printed: `higher_setting` and `lower_setting`.
+    """
 
     table: int
     text: str
     metric: str
     higher: str
     lower: str
+    higher_setting: str | None = None
+    lower_setting: str | None = None
     tasks: list[str] | None = None
     loss: bool = False  # the claim is that `lower` loses accuracy; its collapse is what is claimed, and voids nothing
 

@@ -24,7 +24,7 @@ COUNTS = ["documents", "errors"]
 OF_SAMPLES = ["prefill_seconds", "decode_seconds", "peak_memory"]
 OF_ROUNDS = ["drafted", "accepted", "rescued", "committed", "truncated", "target_forwards", "target_seconds"]
 seconds = st.floats(1 / 64, 8)
-many = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+many = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 no_shrinking = settings(many, phases=[Phase.generate])
 
 

@@ -211,12 +211,14 @@ def test_claims_hold_in_their_tables(paper: str) -> None:
     labels = {name: m["method"] for name, m in data["methods"].items() if m and "method" in m}
     assert data["claims"]
     for claim in data["claims"]:
-        assert claim.keys() <= {"table", "text", "metric", "higher", "lower", "tasks", "loss"}
+        settings = {"higher_setting", "lower_setting"}
+        assert claim.keys() <= {"table", "text", "metric", "higher", "lower", "tasks", "loss", *settings}
         metrics = {label for label, column in data["metrics"].items() if column == claim["metric"]}
         found: dict[str, dict[tuple, str]] = {"higher": {}, "lower": {}}
         for r in rows(paper, claim["table"]):
             for side in found:
-                if r["metric"] in metrics and labels.get(r["method"]) == claim[side]:
+                setting = claim.get(f"{side}_setting", r["setting"])
+                if r["metric"] in metrics and labels.get(r["method"]) == claim[side] and r["setting"] == setting:
                     cell = (claim["table"], r["pair"], r["task"], r["temperature"])
                     assert cell not in found[side]
                     found[side][cell] = r["value"]

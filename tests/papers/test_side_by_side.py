@@ -274,13 +274,16 @@ def test_figures_that_come_from_no_run(paper, run, tmp_path):
     assert not [note for note in notes if note.startswith("t:")]
 
 
-def test_settings_of_a_file_are_read_in_any_order(paper, run, tmp_path):
-    path = told(tmp_path, "grid.csv", "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=1,KL,0.41249,nats")
+def test_settings_are_read_in_any_order_and_projections_are_marked(paper, run, tmp_path):
+    line = "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=1,KL,0.41249,nats"
+    path = told(tmp_path, "grid.csv", line)
     assert text(Ours([run], files=[path]), paper, metric="KL") == "0.412"
     path = told(tmp_path, "grid.csv", "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=3,KL,0.41249,nats")
     assert text(Ours([run], files=[path]), paper, metric="KL") == MISSING
+    paper.tables[1].projected.append("KL")
+    assert text(Ours([run], files=[told(tmp_path, "grid.csv", line)]), paper, metric="KL") == "0.412 projected"
     small = told(tmp_path, "grid.csv", "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=1,KL,0.00004567,nats")
-    assert text(Ours([run], files=[small]), paper, metric="KL") == "0.0000457"
+    assert text(Ours([run], files=[small]), paper, metric="KL") == "0.0000457 projected"
 
 
 def test_a_mixture_of_which_a_file_tells_a_part(paper, run, tmp_path):
