@@ -9,6 +9,7 @@ from gates import DEVICE
 from specbench.engine.models.pair import Pair
 
 SIZE = 40  # tokens of a chain
+END = 0
 
 
 class Words:

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 from oracle import tiny
-from typer.testing import CliRunner, Result
+from screens import call
 
-from specbench.base.console import console
-from specbench.cli import app
 from specbench.config import SUITES
 
 BUNDLED = SUITES / "pairs" / "weights" / "target"
@@ -25,12 +23,6 @@ def here(tmp_path, monkeypatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
-
-
-def call(*arguments: str | Path) -> Result:
-    """Run the command as if in a new process, where no error before has turned the console to stderr."""
-    console.stderr = False
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def refused(*arguments: str | Path) -> str:

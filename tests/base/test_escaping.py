@@ -10,6 +10,7 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
+import browsing
 import command_line
 import markdown_it
 import pandas as pd
@@ -17,7 +18,6 @@ import pytest
 from command_line import call
 from made_runs import TOKENIZER, add_sample, drafted, ids, manifest, score, write
 from rich.table import Table
-from test_report import browser, open_page  # noqa: F401
 
 from specbench.base.console import PlainConsole, RunProgress, plain, progress
 from specbench.base.escape import cell, csv_text, latex_text, markdown_text
@@ -25,6 +25,8 @@ from specbench.cli.options import user_errors
 from specbench.config import PACKAGE, UserError
 from specbench.engine.types import Round
 from specbench.report.tables import latex, markdown
+
+browser, open_page = browsing.browser, browsing.open_page
 
 here = command_line.here  # every test works in an empty folder
 PARTS = [
@@ -397,7 +399,7 @@ def test_the_page_has_no_element_of_data(pages):
     assert "window.hacked" in text, "the control: the names are there"
 
 
-def test_nothing_on_the_page_runs_in_a_browser(pages, open_page):  # noqa: F811
+def test_nothing_on_the_page_runs_in_a_browser(pages, open_page):
     view = open_page(pages / "hostile.html")
     assert view.get_attribute("body", "data-ready") == "yes", view.said
     assert view.evaluate("window.hacked") is None

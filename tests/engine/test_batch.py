@@ -11,25 +11,22 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from builders_engine import made as tiny_pair
-from cospec_models import SHIPPED, arbitrator, merged, middling, slow, slow_target
+from batches import GAMMA, alone, made, several, text_of, unbatched
+from cospec_models import arbitrator, merged, middling, slow, slow_target
 from forms import VOCABULARY, model
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from gates import DEVICE, GREEDY
 from made_runs import TOKENIZER
 from watched import Told
 
 from specbench.engine.batch import Batch, until_all_end
-from specbench.engine.drafters import ModelDrafter
-from specbench.engine.generate import Ending, Limits
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
 from specbench.methods import cospec_batch as rollouts
-from specbench.methods.cospec import Always, CoSpec, Learned, Settings
+from specbench.methods.cospec import Always, Learned
 
 CLOSE = {"rtol": 0, "atol": 1e-4}  # norms and softmax are float32 even in a float64 model
 ALPHA = 1e-4  # of a right law being refused; wrong ones must fall below it
-GAMMA = 4
 
 
 class Mirrored:
@@ -198,32 +195,11 @@ def test_until_all_end_drops_rows_now_and_then():
     until_all_end([Counting(2)], lambda row: True, pytest.fail)
 
 
-def made(architecture) -> Pair:
-    return tiny_pair(*pair(architecture))
-
-
-def text_of(prompt, count) -> rollouts.Text:
-    return rollouts.Text(prompt, Ending(Limits(count, frozenset()), lambda ids: ""))
-
-
-@functools.cache
-def several(architecture) -> list[tuple[list[int], int]]:
-    """Prompts and lengths of texts, no two alike; the first says many different things."""
-    rest = oracle.prompts(3, length=21, seed=6)
-    lively = lively_prompt(architecture, 12, 40)[0]
-    return [(lively, 34), (rest[0], 9), (rest[1][:3], 26), (rest[2][:1], 1)]
-
-
 def together(architecture, decide, policy=None, hybrid=True, sampling=GREEDY, gamma=GAMMA):
     found = [text_of(*one) for one in several(architecture)]
     rng = torch.Generator(DEVICE).manual_seed(0)
     rollouts.decode(made(architecture), policy, found, gamma, sampling, rng, decide, hybrid)
     return found
-
-
-@functools.cache
-def alone(architecture) -> list[list[int]]:
-    return [oracle.greedy(slow_target(architecture), prompt, count) for prompt, count in several(architecture)]
 
 
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
@@ -250,13 +226,6 @@ class ByText(Always):
     def keeps(self, block, rng):
         for i in block.mismatches:
             yield by_text([*self.text, *block.drafted[:i]], block.drafted[i], block.targets[i])
-
-
-def unbatched(architecture, arbiter, gamma=GAMMA):
-    target, draft = pair(architecture)
-    settings = Settings(**{**SHIPPED, "gamma": gamma})
-    method = CoSpec(Session(target, "target"), ModelDrafter(Session(draft, "draft")), settings, arbiter, {})
-    return [decode(method, *one) for one in several(architecture)]
 
 
 def assert_same(found, expected):

@@ -6,10 +6,10 @@ import oracle
 import pytest
 import torch
 from builders_engine import made, retold
+from chains import Words
 from made_runs import TOKENIZER
 from refusals import one_line_error
 from safetensors.torch import save_file
-from test_judge_training import Words
 from torch import nn
 from typer.testing import CliRunner
 

@@ -4,6 +4,7 @@ import math
 import re
 import shutil
 
+import browsing
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -21,6 +22,8 @@ from specbench.report.page_traces import _leb128
 from specbench.report.plots import style as plot_style
 from specbench.report.plots.data import read
 from specbench.results.stored import StoredRun
+
+browser, open_page = browsing.browser, browsing.open_page
 
 EOS = TOKENIZER.eos_token_id
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>&amp;"
@@ -104,40 +107,6 @@ def big(tmp_path_factory):
     path = folder.parent / "large.html"
     page.write_page(path, [StoredRun(folder)], pd.DataFrame(rows), [], [], [])
     return path, StoredRun(folder)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
-    if program is None:
-        pytest.skip("no chromium or google-chrome on the path")
-    with api.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
-def open_page(browser):
-    """A function that opens a file and waits for it; errors and requests are kept on the page."""
-    contexts = []
-
-    def opened(path, width=1200, **options):
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        view = context.new_page()
-        view.said, view.asked = [], []
-        view.on("console", lambda message: view.said.append(f"{message.type}: {message.text}"))
-        view.on("pageerror", lambda error: view.said.append(str(error)))
-        view.on("request", lambda request: view.asked.append(request.url))
-        view.goto(path.as_uri())
-        view.wait_for_selector("body[data-ready]", timeout=30_000)
-        return view
-
-    yield opened
-    for context in contexts:
-        context.close()
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,13 @@ import oracle
 import pyarrow.parquet as pq
 import pytest
 import torch
-from chains import Words, chain
+from chains import END, Words, chain
 from gates import decode
 from jobs import document, job_of, plan_of, stopping
 from recalled import RECALLED
 from scipy.special import expit
 from scipy.stats import entropy
 from screens import output, refusal
-from test_judge_training import END
 
 from specbench import config
 from specbench.config import UserError

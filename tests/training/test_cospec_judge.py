@@ -8,7 +8,7 @@ import oracle
 import pytest
 import torch
 from gates import DEVICE
-from test_translate import SIZES, TEXTS, byte_level, pieces, translation
+from two_tokenizers import SIZES, TEXTS, byte_level, pieces, translation
 
 from specbench import config
 from specbench.config import SUITES, UserError

@@ -12,9 +12,9 @@ import oracle
 import pytest
 import torch
 from chains import Words
+from cospec_models import arbitrator, merged, slow
 from gates import DEVICE, GREEDY, pair
 from scipy.stats import binomtest
-from test_cospec import arbitrator, merged, slow
 
 from specbench.engine.generate import Ending, Limits
 from specbench.engine.models.pair import Pair

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from chains import Words
+from command_line import call, folders, here, refused  # noqa: F401  (here: every test works in an empty folder)
+from cospec_models import slow
 from gates import DEVICE, GREEDY, pair
 from jobs import stopping
-from test_cli import call, folders, here, refused  # noqa: F401  (here: every test works in an empty folder)
-from test_cospec import slow
 
 from specbench import config
 from specbench.config import UserError

@@ -7,7 +7,7 @@ import oracle
 import pytest
 import statsmodels.api as sm
 import torch
-from chains import SIZE, Words, chain
+from chains import END, SIZE, Words, chain
 from gates import decode
 from jobs import document, job_of, plan_of, stopping
 from scipy.stats import mannwhitneyu
@@ -25,7 +25,6 @@ from specbench.training.logistic import at_threshold, auroc, balanced, choose_pe
 
 # A target whose next token depends on the last one only, and a draft that differs in five places. Greedy answer to a
 # prompt that ends with 1: 2 3 4 5 6 0, and 0 ends it. An answer is right if it holds a 6.
-END = 0
 TARGET = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6, 6: END, 12: 4, 15: 16, 16: 15, 17: END, 18: END, 31: 30, 30: END}
 DRAFT = {**TARGET, 1: 13, 2: 12, 4: 15, 6: 17, 30: 18}
 # 13 for 2 is the prefill's, never drafted. 12 for 3 goes back to 4: harmless. 15 for 5 never ends and never meets 6.

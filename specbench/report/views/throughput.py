@@ -52,7 +52,7 @@ def notes(figures: Throughput) -> Iterator[str]:
         "tok/s: of a whole batch, from the end of the prefill of all models to the end of its longest text, which a "
         "fixed batch waits for; in all methods rows are dropped once a quarter of them have ended"
     )
-    yield "[ ]: 95 %, bootstrap over batches, in pairs: every method decodes the same batches in one process"
+    yield "[ ]: 95 %, over batches, in pairs: every method decodes the same batches in one process"
     yield "τ: tokens a round of a text"
     yield (
         "texts as alone: greedy ones that are what the method gives when it decodes them one by one; blocks of other "

@@ -1,0 +1,39 @@
+"""A real browser, and pages in it whose errors and requests are kept."""
+
+import shutil
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
+    if program is None:
+        pytest.skip("no chromium or google-chrome on the path")
+    with api.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def open_page(browser):
+    """A function that opens a file and waits for it; errors and requests are kept on the page."""
+    contexts = []
+
+    def opened(path, width=1200, **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        view = context.new_page()
+        view.said, view.asked = [], []
+        view.on("console", lambda message: view.said.append(f"{message.type}: {message.text}"))
+        view.on("pageerror", lambda error: view.said.append(str(error)))
+        view.on("request", lambda request: view.asked.append(request.url))
+        view.goto(path.as_uri())
+        view.wait_for_selector("body[data-ready]", timeout=30_000)
+        return view
+
+    yield opened
+    for context in contexts:
+        context.close()
