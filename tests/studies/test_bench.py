@@ -11,6 +11,7 @@ import pytest
 import torch
 from gates import decode, pair
 from scipy import stats
+from scipy.stats import t
 from screens import call
 from transformers import AutoModelForCausalLM
 
@@ -37,24 +38,26 @@ LEVEL = 1e-3
 
 
 def taken(seconds, tokens, inside=0.0, decode=0.0, rounds=0.0):
-    """Of two documents that took the same."""
-    return EngineTimes(*(np.full(2, float(one)) for one in (seconds, tokens, inside, decode, rounds)))
+    """Of three documents that took the same."""
+    return EngineTimes(*(np.full(3, float(one)) for one in (seconds, tokens, inside, decode, rounds)))
 
 
 # Figures by hand
 
 
 def test_ratios_and_shares_by_hand():
-    one = EngineTimes(*(np.array(x, float) for x in ([2, 4], [11, 31], [1, 2.5], [1.5, 3.5], [10, 10])))
-    assert one.rate == pytest.approx(42 / 6)
-    assert one.tau == pytest.approx((10 + 30) / 20)
+    columns = [2, 2, 4], [11, 11, 31], [1, 1, 2.5], [1.5, 1.5, 3.5], [10, 10, 10]
+    one = EngineTimes(*(np.array(x, float) for x in columns))
+    assert one.rate == pytest.approx(53 / 8)
+    assert one.tau == pytest.approx((10 + 10 + 30) / 30)
     share = one.outside
-    assert share.value == pytest.approx(1 - 3.5 / 5)
-    # A resample of one document twice is the extreme: 1 - 2.5/3.5 and 1 - 1/1.5.
-    assert (share.low, share.high) == (pytest.approx(1 - 2.5 / 3.5), pytest.approx(1 / 3))
-    other = EngineTimes(*(np.array(x, float) for x in ([4, 12], [10, 10], [0, 0], [0, 0], [0, 0])))
-    assert speed_ratio(one, other).value == pytest.approx((42 / 6) / (20 / 16))
-    assert speed_ratio(other, one).value == pytest.approx((20 / 16) / (42 / 6))
+    assert share.value == pytest.approx(1 - 4.5 / 6.5)
+    # Without a document 3.5 / 5 is inside, or 2 / 3; of the seconds inside 4.5² / 8.25 documents count.
+    factor = 1.05 ** (t.ppf(0.975, 4.5**2 / 8.25 - 1) * 2 / 3)
+    assert (share.low, share.high) == (pytest.approx(1 - 4.5 / 6.5 * factor), pytest.approx(1 - 4.5 / 6.5 / factor))
+    other = EngineTimes(*(np.array(x, float) for x in ([4, 4, 12], [10] * 3, [0] * 3, [0] * 3, [0] * 3)))
+    assert speed_ratio(one, other).value == pytest.approx((53 / 8) / (30 / 20))
+    assert speed_ratio(other, one).value == pytest.approx((30 / 20) / (53 / 8))
     assert other.outside is None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from specbench.base.console import progress
-from specbench.base.stats import Floats, Interval, Paired, speedup
+from specbench.base.stats import Floats, Interval, Paired, pooled_rate, speedup
 from specbench.engine.clock import now
 from specbench.studies.bench.engines import Engine
 
@@ -42,9 +42,8 @@ class EngineTimes:
 
     @property
     def outside(self) -> Interval | None:
-        """The share of decode time outside forwards, with a bootstrap over documents; None for unwatched engines."""
-        ones = np.ones_like(self.decode)
-        inside = speedup(Paired(self.inside, ones, self.decode, ones))
+        """The share of decode time outside forwards, with an interval over documents; None for unwatched engines."""
+        inside = pooled_rate(self.inside, self.decode)
         return Interval(1 - inside.value, 1 - inside.high, 1 - inside.low) if inside else None
 
 
