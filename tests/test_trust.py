@@ -16,7 +16,8 @@ from oracle import tiny
 
 from specbench import config, permissions
 from specbench.config import PACKAGE, SUITES, ModelSpec, UserError
-from specbench.engine.models.pair import load_pair, location
+from specbench.engine.models.folders import location
+from specbench.engine.models.pair import load_pair
 from specbench.plan import resolve_plan
 from specbench.run import command as commands
 from specbench.tasks import code, sandbox

@@ -30,7 +30,7 @@ class Tasks:
         seed: seeds the draw of few-shot examples.
         chat: turns messages (`role`, `content`) into a prompt that ends where the assistant's answer begins;
             None leaves prompts as plain text.
-        tokenizer: name or folder, for tasks of lm-eval that generate their documents by length (RULER).
+        tokenizer: gives a tokenizer's folder, for tasks of lm-eval that make documents of some length (RULER).
         room: how many new tokens a prompt leaves; documents that leave none have no request. None: any number.
         run_code: True if tasks that are scored by running what a model wrote may be scored.
 
@@ -52,19 +52,21 @@ class Tasks:
         limit: int | None,
         seed: int,
         chat: Callable[[list[dict[str, str]]], str] | None,
-        tokenizer: str = "",
+        tokenizer: Callable[[], str] = str,
         room: Callable[[str], int] | None = None,
         run_code: bool = False,
     ) -> None:
         self._run_code = run_code
         self._loaded: dict[str, Any] = {}  # task name -> lm_eval Task
         self._instances: dict[str, list[Any]] = {}  # task name -> lm_eval Instances, one a document
-        with quiet(), cached_templates():
-            manager = task_manager([choice.task for choice in choices], task_folder)
+        with cached_templates():
+            with quiet():
+                manager = task_manager([choice.task for choice in choices], task_folder)
             for choice in choices:
                 random.seed(seed)  # tasks that generate their documents draw from the global generator
                 task = load_task(manager, choice, task_folder, data_dir, tokenizer)
-                self._instances[choice.task] = build_instances(task, choice, limit, seed, chat)
+                with quiet():
+                    self._instances[choice.task] = build_instances(task, choice, limit, seed, chat)
                 self._loaded[choice.task] = task
         self._requests = [
             request for choice in choices for request in requests_of(choice, self._instances[choice.task], room)
