@@ -48,11 +48,12 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
         if unknown := [key for key, value in run.conditions().items() if value is None]:
             lines.append(f"{run.name} does not tell its {', '.join(unknown)}: whether it compares is not known")
     pairs = Counter(run.plan.pair.name for run in runs)
-    lines += [
-        f"{run.name} does not tell the {', '.join(unknown)}: whether its models are those of the others is not known"
-        for run in runs
-        if pairs[run.plan.pair.name] > 1 and (unknown := same_models.untold(run.manifest))
-    ]
+    earlier = [run.name for run in runs if pairs[run.plan.pair.name] > 1 and same_models.untold(run.manifest)]
+    if earlier:
+        lines.append(
+            f"{', '.join(earlier)}: recorded before tokenizers and configurations were; whether theirs are those of the "
+            "other runs is not known"
+        )
     return lines
 
 
