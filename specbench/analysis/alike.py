@@ -51,8 +51,8 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
     earlier = [run.name for run in runs if pairs[run.plan.pair.name] > 1 and same_models.untold(run.manifest)]
     if earlier:
         lines.append(
-            f"{', '.join(earlier)}: recorded before tokenizers and configurations were; whether theirs are those of the "
-            "other runs is not known"
+            f"{', '.join(earlier)}: recorded before tokenizers and configurations were; whether theirs are those of "
+            "the other runs is not known"
         )
     return lines
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.config import UserError
+from specbench import permissions
+from specbench.config import SUITES, UserError
 from specbench.tasks.data import DataUnavailable, TaskChoice, cached_templates, load_task, quiet, task_manager
 from specbench.tasks.requests import Request, build_instances, requests_of
 from specbench.tasks.scoring import Score, scores_of
@@ -35,6 +36,7 @@ class Tasks:
         run_code: True if tasks that are scored by running what a model wrote may be scored.
 
     Raises:
+        UserError: the task folder is not specbench's own, and this command does not permit code.
         DataUnavailable: a task's documents, the separate documents its few-shot examples need, or packages that its
             scoring needs are missing.
         ValueError: a task is unknown, does not generate text, has no documents to take few-shot examples from, no
@@ -56,6 +58,7 @@ class Tasks:
         room: Callable[[str], int] | None = None,
         run_code: bool = False,
     ) -> None:
+        _check_own(task_folder)
         self._run_code = run_code
         self._loaded: dict[str, Any] = {}  # task name -> lm_eval Task
         self._instances: dict[str, list[Any]] = {}  # task name -> lm_eval Instances, one a document
@@ -128,6 +131,15 @@ class Tasks:
                 if answers:
                     scores += scores_of(name, task, answers)
         return scores
+
+
+def _check_own(task_folder: Path) -> None:
+    """Raise UserError for task YAML of others: its functions, includes, metrics and templates are all code."""
+    if task_folder.resolve() != (SUITES / "tasks").resolve() and not permissions.code_execution_allowed():
+        raise UserError(
+            f"task files run code of their own, and those in {task_folder} are not specbench's; if you trust them, "
+            "permit it (--allow-code-execution)"
+        )
 
 
 def scorer(tasks: Tasks, task: str, number: int, metric: str) -> Callable[[str], float]:
