@@ -76,7 +76,8 @@ class Player:
         method = prepare.build(spec, self.pair, Unwatched())
         assert isinstance(method, CoSpec)
         self.method = method
-        if not same_inputs(run.manifest["inputs"].get(spec.name, {}), method.inputs()):
+        recorded = run.manifest["inputs"].get(spec.name)
+        if recorded is None or not same_inputs(recorded, method.inputs()):
             raise UserError(f"{run.folder}: {spec.name} was run with another arbitrator or draft output; run it anew")
         self.seed, self.name, self.folder = seed, spec.name, run.folder
         self.tasks = prepare.load_tasks(run.plan, self.pair)
