@@ -10,6 +10,7 @@ SUITE ?= math
 .DEFAULT_GOAL := run
 
 # All packages are locked with their hashes in tools/supply/; build tools first, since some dependencies come as source.
+# pip is not: it is the one that comes with Python, and checks those hashes.
 # torch for CPUs where pip is set up to find it, else the one for GPUs with its libraries: several GB on Linux.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 LOCKED := $(PIP) --require-hashes --no-build-isolation
@@ -68,7 +69,7 @@ gpu-check:  ## gate tests and bench on CUDA, with the machine's own torch and tr
 
 lock:  ## lock what changed in pyproject.toml; UPGRADE='--upgrade' or '--upgrade-package NAME' for more
 	$(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	build/lock/bin/python -m $(subst $(BIN)/python -m ,,$(LOCKED)) -r tools/supply/uv.txt
 	build/lock/bin/python tools/supply/lock.py $(UPGRADE)
 
 licences: $(STAMP)  ## every locked package and its licence

@@ -1,4 +1,4 @@
-"""Permissions to run foreign code or to test on calibration documents. Only the command line grants them.
+"""Permissions to run foreign code, fetch models or test on calibration documents. Only the command line grants them.
 
 A plan in a manifest, or a YAML file, may be somebody else's: it records with which permissions a run began, but grants
 none. Permissions hold within the block of `permitted`, in its thread; outside of it nothing is permitted.
@@ -22,6 +22,7 @@ class Permissions:
     allow_pickle: bool = False
     allow_code_execution: bool = False
     allow_leak: bool = False
+    fetch_models: bool | frozenset[str] = False  # any, or those of these names
     entry_points: frozenset[str] = frozenset()  # as `module:function` or `FILE.py:function`
     printed: set[str] = field(default_factory=set)  # lines that `tell` printed
 
@@ -38,8 +39,12 @@ def permitted(
     entry_points: Iterable[str] | None = None,
     assignments: Iterable[str] | None = None,
     allow_leak: bool = False,
+    fetch_models: bool | Iterable[str] = False,
 ) -> Iterator[None]:
     """Permit what a command line permits, and nothing else, within the block.
+
+    `fetch_models`: models and data sets that are not here may be fetched from the hub, all of them or some by name. A
+    command permits it for names that its user chose, and for those that a run holds with --fetch-models only.
 
     The user's functions are permitted if they are in `entry_points`, or in `assignments`, which are texts of `--set`
     (METHOD.combine=VALUE) and `--param` (combine=VALUE,VALUE) as they were typed.
@@ -49,7 +54,8 @@ def permitted(
         key, _, values = text.partition("=")
         if key.rpartition(".")[2] == ENTRY_POINT:
             typed |= {value.strip().strip("'\"") for value in (values, *values.split(","))}
-    granted = Permissions(trust_remote_code, allow_pickle, allow_code_execution, allow_leak, frozenset(typed))
+    fetch = fetch_models if isinstance(fetch_models, bool) else frozenset(fetch_models)
+    granted = Permissions(trust_remote_code, allow_pickle, allow_code_execution, allow_leak, fetch, frozenset(typed))
     token = _in_force.set(granted)
     try:
         yield
@@ -94,6 +100,12 @@ def check_entry_point(text: str) -> None:
 def code_execution_allowed() -> bool:
     """True if this command line has --allow-code-execution."""
     return _in_force.get().allow_code_execution
+
+
+def may_fetch(name: str) -> bool:
+    """True if this command may fetch a model or a data set of this name from the hub."""
+    granted = _in_force.get().fetch_models
+    return granted if isinstance(granted, bool) else name in granted
 
 
 def leak_allowed() -> bool:

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from specbench import config
 from specbench.config import SUITES
 from specbench.engine.clock import Forward, Lap
-from specbench.engine.models.pair import vocabulary_hash
+from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.types import Round, Verdict
 from specbench.plan import Plan
 from specbench.results import records

@@ -68,7 +68,15 @@ def write_run(
                 "tasks": [{"task": task} for task in tasks],
                 **plan,
             },
-            "models": {"target": {"dtype": "float32", "weights_hash": "aa"}},
+            "models": {
+                "target": {
+                    "dtype": "float32",
+                    "weights_hash": "aa",
+                    "config_hash": "bb",
+                    "generation_hash": "cc",
+                    "tokenizer_state": "dd",
+                }
+            },
             "tokenizer_hash": "bb",
             "inputs": {},
             "requests": [[t, d, prompts.get((t, d), f"{t}/{d}"), ""] for t, d in documents],

@@ -16,7 +16,8 @@ from oracle import tiny
 
 from specbench import config, permissions
 from specbench.config import PACKAGE, SUITES, ModelSpec, UserError
-from specbench.engine.models.pair import load_pair, location
+from specbench.engine.models.folders import location
+from specbench.engine.models.pair import load_pair
 from specbench.plan import resolve_plan
 from specbench.run import command as commands
 from specbench.tasks import code, sandbox
@@ -388,6 +389,125 @@ def test_the_last_door_is_the_scoring_itself(allowed, monkeypatch):
     else:
         with pytest.raises(UserError, match="--allow-code-execution"):
             tasks.score(texts)
+
+
+# Tasks ----------------------------------------------------------------------------------------------------------------
+
+TASK = """
+task: theirs
+dataset_path: json
+dataset_kwargs: {data_files: {test: DATA}}
+output_type: generate_until
+test_split: test
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+"""
+OF_A_TASK = {  # how the YAML of a task names code
+    "function": "process_docs: !function evil.run\n",
+    "class": "class: !function evil.Task\n",
+    "include": "include: ../outside/included.yaml\n",
+    "template": "doc_to_choice: \"{{ cycler.__init__.__globals__.os.system('touch MARK') }}\"\n",
+    "metric": "metric_list: [{metric: ./evil.py, hf_evaluate: true}]\n",
+    "string": "process_docs: HERE/evil.run\n",
+}
+EVIL = "from pathlib import Path\nPath(MARK).touch()\ndef run(docs):\n    return docs\nclass Task: ...\n"
+
+
+@pytest.fixture
+def evil(mark) -> str:
+    """Code that makes a file when it is imported."""
+    return EVIL.replace("MARK", repr(str(mark)))
+
+
+def their_task(folder: Path, kind: str, evil: str, mark: Path) -> Tasks:
+    """A task of somebody else, in a folder of theirs, with documents."""
+    folder.mkdir()
+    (folder.parent / "outside").mkdir()
+    for place in (folder, folder.parent / "outside"):
+        (place / "evil.py").write_text(evil)
+    (folder.parent / "outside" / "included.yaml").write_text(OF_A_TASK["function"])
+    (folder / "theirs.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    text = TASK.replace("DATA", str(folder / "theirs.jsonl"))
+    if kind == "metric":
+        text = text[: text.index("metric_list")]
+    (folder / "theirs.yaml").write_text(text + OF_A_TASK[kind].replace("MARK", str(mark)).replace("HERE", str(folder)))
+    choice = TaskChoice("theirs", 0, 9, None, "", None)
+    return Tasks([choice], task_folder=folder, data_dir=None, limit=1, seed=0, chat=None)
+
+
+@pytest.mark.parametrize("kind", OF_A_TASK)
+def test_a_task_of_others_runs_nothing_without_permission(kind, here, evil, mark):
+    with pytest.raises(UserError, match="task files run code"):
+        their_task(here / "theirs", kind, evil, mark)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("kind", ["function", "include"])
+def test_and_with_permission_it_does(kind, here, evil, mark):
+    with permissions.permitted(allow_code_execution=True):
+        their_task(here / "theirs", kind, evil, mark)
+    assert mark.exists(), "the control"
+
+
+NAMES_OF_TASKS = ["theirs", "./theirs.yaml", "theirs/theirs", "theirs.yaml", "../theirs", "", "pocket_gsm8k/../theirs"]
+TAGS = ["!function evil.run", "!!python/object/apply:os.system ['touch MARK']", "!!python/name:evil.run"]
+
+
+def test_no_file_of_a_user_names_a_task_file_or_a_function(here, evil, mark, benign):
+    (here / "evil.py").write_text(evil)
+    (here / "theirs.yaml").write_text(TASK + OF_A_TASK["function"])
+    pair = ("--pair", f"target={benign}")
+    texts = [f"description: one\ntasks: [{{task: {json.dumps(name)}}}]\n" for name in NAMES_OF_TASKS]
+    texts += [SUITE + f"{key}: theirs.yaml\n" for key in ("include", "task_folder", "include_path")]
+    texts += [SUITE.replace("description: one", f"description: {tag}") for tag in TAGS]
+    texts += [SUITE.replace("pocket_gsm8k", tag) for tag in TAGS]
+    for text in texts:
+        (here / "one.yaml").write_text(text.replace("MARK", str(mark)))
+        refused("run", "--method", "vanilla", "--suite", "one.yaml", *pair, "--out", "it")
+    for tag in TAGS:
+        (here / "own.yaml").write_text(f"description: {tag}\ntarget: {{model: x}}\n".replace("MARK", str(mark)))
+        refused("run", "--method", "vanilla", "--suite", "math", "--pair", "own.yaml", "--out", "it")
+        (here / "own.yaml").write_text(f"method: sps\nsettings: {{gamma: {tag}}}\n".replace("MARK", str(mark)))
+        refused("run", "--method", "own.yaml", "--suite", "math", "--out", "it")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", NAMES_OF_TASKS)
+def test_nor_does_a_run_of_somebody_else(name, honest, here, evil, mark):
+    (here / "evil.py").write_text(evil)
+    (here / "theirs.yaml").write_text(TASK + OF_A_TASK["function"])
+    shutil.copytree(honest / "greedy", "evil")
+    manifest = json.loads(Path("evil/manifest.json").read_text())
+    manifest["plan"]["tasks"][0]["task"] = name
+    Path("evil/manifest.json").write_text(json.dumps(manifest))
+    assert call("run", "--resume", "evil").exit_code == 2
+    assert call("analyze", "counterfactual", "evil", "--method", "cospec").exit_code == 2
+    assert not mark.exists()
+
+
+def test_files_beside_the_user_that_are_called_like_tasks_metrics_and_data(here, evil, mark):
+    """lm-eval and its libraries look for some names in the current folder first."""
+    metrics = ("math_verify", "rougeL", "rouge1", "pass@1", "exact_match", "code_eval", "contains")
+    for name in (*metrics, "gsm8k", "pocket_gsm8k", "json", "utils", "openai/gsm8k"):
+        (here / name).mkdir(parents=True)
+        (here / name / f"{Path(name).name}.py").write_text(evil)
+        (here / f"{Path(name).name}.py").write_text(evil)
+        (here / name / f"{Path(name).name}.yaml").write_text(TASK + OF_A_TASK["function"])
+    tasks = "description: all\ntasks: [TASKS]\n".replace(
+        "TASKS", ", ".join(f"{{task: pocket_{name}, max_new_tokens: 4}}" for name in ("math500", "cnndm", "ruler"))
+    )
+    done = call("run", "--method", "vanilla", "--suite", suite(tasks), "--limit", "1", "--out", "it")
+    assert done.exit_code == 0, done.output
+    (here / "data").mkdir()
+    question = "{{ cycler.__init__.__globals__.os.system('touch " + str(mark) + "') }} {% raise %}"
+    (here / "data" / "gsm8k_test.jsonl").write_text(json.dumps({"question": question, "answer": "#### 2"}) + "\n")
+    (here / "data" / "gsm8k.yaml").write_text(TASK + OF_A_TASK["function"])
+    (here / "data" / "evil.py").write_text(evil)
+    text = SUITE.replace("pocket_gsm8k", "gsm8k")
+    done = call("run", "--method", "vanilla", "--suite", suite(text), "--data-dir", "data", "--out", "real")
+    assert done.exit_code == 0, done.output
+    assert not mark.exists(), "neither a file of such a name, nor a question that looks like a template"
 
 
 # Names and paths ------------------------------------------------------------------------------------------------------

@@ -2,14 +2,15 @@
 
 import itertools
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from specbench.base.environment import MUST_AGREE
 from specbench.config import UserError
-from specbench.results.stored import StoredRun, runtime_of, weights_of
+from specbench.results import same_models
+from specbench.results.stored import StoredRun, runtime_of
 
 HASH = " hash"
 
@@ -29,8 +30,10 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
         if run.manifest.get("started") and run.manifest == other.manifest:
             raise UserError(f"{other.folder} is a copy of {run.folder}; give one of them")
     baselines = _differing_baselines(runs)
+    first_of = {run.plan.pair.name: run for run in reversed(runs)}
     for other in runs[1:]:
-        differing = _differences(first, other)
+        namesake = first_of[other.plan.pair.name]
+        differing = _of_one_pair(namesake, other) | _differences(first, other)
         if other.folder in baselines:
             differing["baseline"] = baselines[other.folder]
         refused = [f"{field} ({text})" for field, text in differing.items() if field not in allowed]
@@ -44,6 +47,13 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
     for run in runs:
         if unknown := [key for key, value in run.conditions().items() if value is None]:
             lines.append(f"{run.name} does not tell its {', '.join(unknown)}: whether it compares is not known")
+    pairs = Counter(run.plan.pair.name for run in runs)
+    earlier = [run.name for run in runs if pairs[run.plan.pair.name] > 1 and same_models.untold(run.manifest)]
+    if earlier:
+        lines.append(
+            f"{', '.join(earlier)}: recorded before tokenizers and configurations were; whether theirs are those of "
+            "the other runs is not known"
+        )
     return lines
 
 
@@ -80,9 +90,20 @@ def _differences(run: StoredRun, other: StoredRun) -> dict[str, str]:
     prompts += [t for t in shared if t not in prompts and settings.get(t) != other_settings.get(t)]
     if prompts:
         differing["prompts"] = f"of {', '.join(prompts)}"
-    models, other_models = weights_of(run.manifest), weights_of(other.manifest)
-    if run.plan.pair.name == other.plan.pair.name and models and other_models and models != other_models:
-        differing["models"] = f"two pairs are called {run.plan.pair.name}"
+    return differing
+
+
+def _of_one_pair(run: StoredRun, other: StoredRun) -> dict[str, str]:
+    """What differs between two runs of pairs of one name, in words, by field, as far as both tell it."""
+    if not (run.manifest["models"] and other.manifest["models"]):
+        return {}
+    differing = {}
+    if models := same_models.differences(run.manifest, other.manifest):
+        what = f"{other.name} has another {' and another '.join(models)} than {run.name}"
+        differing["models"] = f"two pairs are called {run.plan.pair.name}: {what}"
+    mine, theirs = run.token_ids(), other.token_ids()
+    if tasks := [t for t in mine if any(theirs.get(t, {}).get(doc, ids) != ids for doc, ids in mine[t].items())]:
+        differing["prompts"] = f"token ids of {', '.join(tasks)}"
     return differing
 
 

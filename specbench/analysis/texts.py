@@ -6,8 +6,11 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from specbench import permissions
+from specbench.base import environment
 from specbench.config import UserError
-from specbench.engine.models.pair import load_tokenizer, vocabulary_hash
+from specbench.engine.models.identity import tokenizer_hash, vocabulary_hash
+from specbench.engine.models.pair import load_tokenizer
+from specbench.results import same_models
 from specbench.results.stored import StoredRun
 
 Decode = Callable[[list[int]], str]
@@ -25,10 +28,12 @@ def load_decode(run: StoredRun) -> Decode:
     permissions.check_loading(run.plan, weights=False)
     spec = run.plan.pair.target
     tokenizer = load_tokenizer(spec, run.plan.trust_remote_code)
-    if vocabulary_hash(tokenizer) != recorded_hash:
+    same = vocabulary_hash(tokenizer) == recorded_hash
+    if not (same and same_models.same_tokenizer(run.manifest, tokenizer_hash(tokenizer), environment.versions())):
+        what = "rules or added tokens differ" if same else "vocabulary differs"
         raise UserError(
-            f"the tokenizer of {spec.model} is not the one that {run.folder} was made with (its vocabulary differs); "
-            "put the old one back, or run anew"
+            f"the tokenizer of {spec.model} is not the one that {run.folder} was made with (its {what}); put the old "
+            "one back, or run anew"
         )
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 

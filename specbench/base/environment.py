@@ -45,13 +45,18 @@ def describe(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in LIBRARIES},
+        "versions": versions(),
         "git": git_state(),
         "load": load(),
         "clock_mhz": clock_mhz(),
         "temperature_c": temperature_c(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
+
+
+def versions() -> dict[str, str]:
+    """The versions of the libraries that figures depend on; empty for one that is not installed."""
+    return {name: _version(name) for name in LIBRARIES}
 
 
 def load() -> float:

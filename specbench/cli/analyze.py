@@ -10,6 +10,7 @@ from specbench.cli.options import (
     AllowCodeExecution,
     AllowPickle,
     AnalysisOptions,
+    FetchModels,
     TrustRemoteCode,
     check_out,
     user_errors,
@@ -55,6 +56,7 @@ def analyze(
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
     allow_code_execution: AllowCodeExecution = False,
+    fetch_models: FetchModels = False,
 ) -> None:
     """What a run rejected and rescued, how good its predictions were, which curve is better, what an arbiter is worth.
 
@@ -86,7 +88,7 @@ def analyze(
 
     `specbench analyze counterfactual runs/one --states 200`
     """
-    with user_errors(), permitted(trust_remote_code, allow_pickle, allow_code_execution):
+    with user_errors(), permitted(trust_remote_code, allow_pickle, allow_code_execution, fetch_models=fetch_models):
         _check(what, format, options, out)
         from specbench.cli.analyses import KINDS
         from specbench.papers.cells import write_cells

@@ -53,7 +53,7 @@ def bench(
 
     `specbench bench --shapes 160m-1b --force-acceptance 0.8`
     """
-    with user_errors():
+    with user_errors(), permitted(fetch_models=True):
         if shapes is None and force_acceptance is not None:
             raise UserError(
                 "--force-acceptance is for --shapes: the acceptance rate of a real pair is measured, not chosen"
@@ -101,7 +101,7 @@ def audit(
     from specbench.report.views.audit import view
     from specbench.studies import audit as audit_study
 
-    with user_errors(), permitted(entry_points=allow_entry_point, assignments=prompts.set_):
+    with user_errors(), permitted(entry_points=allow_entry_point, assignments=prompts.set_, fetch_models=True):
         wanted = prompts.of_plan() | machine.of_plan()
         plan = resolve_plan(method or config.names("methods"), baseline=None, limit=documents, **wanted)
         check_out(out)
@@ -128,5 +128,5 @@ def doctor(
     """
     from specbench.studies import doctor as module
 
-    with user_errors():
+    with user_errors(), permitted(fetch_models=True):
         raise typer.Exit(module.main(pair, suite, place.device, place.dtype, place.data_dir, json))

@@ -6,6 +6,7 @@ from typing import Annotated
 from typer import Option
 
 from specbench.cli.options import DataDir, folder, known, user_errors
+from specbench.permissions import permitted
 
 
 def build_datastore(
@@ -35,5 +36,5 @@ def build_datastore(
     """
     from specbench.training import rest
 
-    with user_errors():
+    with user_errors(), permitted(fetch_models=True):
         rest.build_datastore(corpus, pair, tokenizer, out, folder(data_dir), documents)

@@ -24,6 +24,7 @@ from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.types import Sampling
+from specbench.permissions import permitted
 from specbench.run.prepare import build, encode, try_method, warn
 
 # The settings of a sampled request that are supported; a greedy text depends on no others.
@@ -100,7 +101,8 @@ def text_generator(
 
     What a method learns is kept from text to text, until the task changes.
     """
-    loaded = load_pair(config.load_pair(pair), device, dtype)
+    with permitted(fetch_models=True):
+        loaded = load_pair(config.load_pair(pair), device, dtype)
     spec = config.load_method(method)
     if runtime == AUTO:
 

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from specbench.cli.options import Allowed, Decoding, Machine, RunOut, Suite, known, user_errors, with_groups
+from specbench.cli.options import (
+    Allowed,
+    Decoding,
+    FetchModels,
+    Machine,
+    RunOut,
+    Suite,
+    known,
+    user_errors,
+    with_groups,
+)
 from specbench.config import UserError
 from specbench.plan import resolve_plan
 
@@ -35,6 +45,7 @@ def run(
     resume: Annotated[Path | None, Option(help="go on with an unfinished run")] = None,
     apply_chat_template: Annotated[bool, Option(help="wrap prompts in the tokenizer's chat template")] = False,
     allowed: Allowed,
+    fetch_models: FetchModels = False,
     share_prefix: Annotated[
         bool, Option(help="read the common beginning of a task's prompts, such as few-shot examples, only once")
     ] = True,
@@ -54,14 +65,16 @@ def run(
     `specbench run --resume runs/20260101-120000-math-csd`
 
     Permissions to run other code (of models, in pickles, generated programs, your own functions) are never taken from a
-    run or a file: give them again when you resume a run.
+    run or a file: give them again when you resume a run. Models and data sets of the hub that you name are fetched, if
+    they are not here; those that a run names, only with --fetch-models.
     """
     from specbench.report import comparison
     from specbench.run import command
 
-    with user_errors(), allowed.permitted(decoding.set_ or []):
+    with user_errors(), allowed.permitted(decoding.set_ or [], fetch_models or suite is not None):
         plan = None
-        if resume and not suite and (typed := _typed(context) - {"resume", *(field.name for field in fields(Allowed))}):
+        permissions = {"fetch_models", *(field.name for field in fields(Allowed))}
+        if resume and not suite and (typed := _typed(context) - {"resume"} - permissions):
             raise UserError(f"--resume takes its settings from the run; leave out --{typed.pop().replace('_', '-')}")
         if suite:
             plan = resolve_plan(
@@ -100,7 +113,7 @@ def sweep(
     from specbench.report import comparison
     from specbench.run import command
 
-    with user_errors(), allowed.permitted([*(decoding.set_ or []), *param]):
+    with user_errors(), allowed.permitted([*(decoding.set_ or []), *param], fetch_models=True):
         plan = resolve_plan(
             [method], suite, params=param, **decoding.of_plan(), **machine.of_plan(), **allowed.of_plan()
         )

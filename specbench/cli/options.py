@@ -97,6 +97,10 @@ AllowLeak = Annotated[
     bool,
     typer.Option("--allow-leak", help="test a method on documents that its memory was made from; tables say so"),
 ]
+FetchModels = Annotated[
+    bool,
+    Option("--fetch-models", help="fetch models and data sets that the run names, and that are not here, from the hub"),
+]
 AllowEntryPoint = Annotated[
     list[str] | None,
     Option(
@@ -224,7 +228,7 @@ class Allowed:
         """As arguments of `resolve_plan`."""
         return {"trust_remote_code": self.trust_remote_code, "allow_pickle": self.allow_pickle}
 
-    def permitted(self, assignments: Sequence[str]) -> AbstractContextManager[None]:
+    def permitted(self, assignments: Sequence[str], fetch_models: bool) -> AbstractContextManager[None]:
         """The permissions in force within a command; see `permissions.permitted`."""
         return permitted(
             self.trust_remote_code,
@@ -233,6 +237,7 @@ class Allowed:
             self.allow_entry_point,
             assignments,
             self.allow_leak,
+            fetch_models,
         )
 
 

@@ -65,7 +65,7 @@ def calibrate(*, options: Calibration, set_: Set = None, place: Place) -> None:
     """
     from specbench.training import csd
 
-    with user_errors():
+    with user_errors(), permitted(fetch_models=True):
         csd.calibrate(assignments=set_ or [], **vars(options), **place.of_plan())
 
 
@@ -126,7 +126,7 @@ def train(
     """
     from specbench.training import train as module
 
-    with user_errors(), permitted(allow_code_execution=allow_code_execution):
+    with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True):
         module.train(
             method=method,
             pair=pair,
@@ -194,7 +194,7 @@ def import_(
     from specbench.training.eagle3 import released as eagle_head
     from specbench.training.specdecpp import released as acceptance_head
 
-    with user_errors():
+    with user_errors(), permitted(fetch_models=True):
         if by_category and tool is not Tool.spec_bench:
             raise UserError(f"--by-category is for spec-bench; {tool.value} has no categories")
         if tool in (Tool.specdecpp_head, Tool.eagle3_head):

@@ -13,6 +13,7 @@ from specbench.cli.options import (
     AllowEntryPoint,
     AllowPickle,
     Draws,
+    FetchModels,
     Place,
     Plain,
     TrustRemoteCode,
@@ -71,7 +72,8 @@ def profile(
     from specbench.studies import profile_pair
     from specbench.studies.ceilings import measure_ceilings
 
-    with user_errors(), permitted(False, False, allow_code_execution, allow_entry_point, prompts.set_):
+    allowed = permitted(False, False, allow_code_execution, allow_entry_point, prompts.set_, fetch_models=run is None)
+    with user_errors(), allowed:
         if ceilings:
             if run:
                 raise UserError("--ceilings measures this machine, not a run; leave out the run folder")
@@ -122,6 +124,7 @@ def simulate(
     format: Annotated[Plain, Option(help="how to print; csv and json have each task")] = Plain.table,
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
+    fetch_models: FetchModels = False,
 ) -> None:
     """What other draft lengths would have given, from one run's records, and on other hardware; without a model.
 
@@ -141,7 +144,7 @@ def simulate(
     from specbench.report.views.simulate import heads_view, view
     from specbench.results.stored import StoredRun
 
-    with user_errors(), permitted(trust_remote_code, allow_pickle):
+    with user_errors(), permitted(trust_remote_code, allow_pickle, fetch_models=fetch_models):
         if not heads:
             if out:
                 raise UserError("--out goes with --heads; write `--format csv > FILE` for a simulation")

@@ -16,6 +16,7 @@ from specbench.cli.options import (
     AllowCodeExecution,
     AllowMismatch,
     By,
+    FetchModels,
     Format,
     FormatOption,
     Limit,
@@ -126,7 +127,7 @@ def tables(
     """
     from specbench.papers import reproduce
 
-    with user_errors(), permitted(allow_code_execution=allow_code_execution):
+    with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True):
         options = {"repeats": repeats, "seed": seed} | place.of_plan()
         allowed = allow_mismatch or []
         raise typer.Exit(reproduce.tables(runs or [], paper, pair, suite, limit, check, out, allowed, **options))
@@ -155,6 +156,7 @@ def report(
     out: Annotated[Path, Option(help="the page to write")] = Path("report.html"),
     allow_mismatch: AllowMismatch = None,
     trust_remote_code: TrustRemoteCode = False,
+    fetch_models: FetchModels = False,
 ) -> None:
     """Write one page that opens without a network: warnings, table, plots, settings, and every text by its tokens.
 
@@ -162,7 +164,7 @@ def report(
     """
     from specbench.report import comparison
 
-    with user_errors(), permitted(trust_remote_code):
+    with user_errors(), permitted(trust_remote_code, fetch_models=fetch_models):
         comparison.report(runs, out, allow_mismatch or [])
 
 
@@ -175,6 +177,7 @@ def trace(
     ] = None,
     color: Annotated[bool, Option(help="colours, or marks instead of them")] = True,
     trust_remote_code: TrustRemoteCode = False,
+    fetch_models: FetchModels = False,
 ) -> None:
     """Print one text with the origin of each token (accepted, rescued, correction, bonus) and what was rejected.
 
@@ -184,7 +187,7 @@ def trace(
     """
     from specbench.report import comparison
 
-    with user_errors(), permitted(trust_remote_code):
+    with user_errors(), permitted(trust_remote_code, fetch_models=fetch_models):
         console.no_color = console.no_color or not color
         comparison.trace(run, task, doc, method or [])
 

@@ -8,6 +8,7 @@ from typer import Option
 from specbench.base.console import progress, say
 from specbench.cli.options import Plain, Set, known, user_errors
 from specbench.config import UserError
+from specbench.permissions import permitted
 
 
 def replay(
@@ -41,7 +42,7 @@ def replay(
     from specbench.results import records
     from specbench.studies import replay as study
 
-    with user_errors():
+    with user_errors(), permitted(fetch_models=True):
         if out and (out.suffix != ".parquet" or not out.parent.is_dir()):
             raise UserError(f"--out {out}: name a .parquet file in a folder that exists")
         name, drafter, gamma = study.find_drafter(method, set_ or [], pair)

@@ -6,6 +6,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from specbench.cli.options import Device, Dtype, user_errors
+from specbench.permissions import permitted
 
 
 def score(
@@ -25,5 +26,5 @@ def score(
     from specbench.report.views.grades import view
     from specbench.studies import mt_judge
 
-    with user_errors():
+    with user_errors(), permitted(fetch_models=[judge]):
         show(view(mt_judge.score(run, judge, task or [], device, dtype)))

@@ -13,6 +13,7 @@ from specbench.cli.options import (
     AllowPickle,
     CellsOut,
     Draws,
+    FetchModels,
     Place,
     TrustRemoteCode,
     check_out,
@@ -55,7 +56,7 @@ def throughput(
     from specbench.run import prepare
     from specbench.studies.throughput import Bench
 
-    with user_errors():
+    with user_errors(), permitted(fetch_models=True):
         sizes = list(dict.fromkeys(whole_numbers("--batch", batch)))
         if min(sizes) < 1:
             raise UserError(f"--batch {batch}: batches have at least one text, such as 1,2,4,8")
@@ -79,6 +80,7 @@ def serving(
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
     allow_entry_point: AllowEntryPoint = None,
+    fetch_models: FetchModels = False,
 ) -> None:
     """What the methods of a run cost to serve: memory by part, and how much later the first token comes.
 
@@ -92,7 +94,8 @@ def serving(
     from specbench.results.stored import StoredRun
     from specbench.studies import serving as study
 
-    with user_errors(), permitted(trust_remote_code, allow_pickle, entry_points=allow_entry_point):
+    allowed = permitted(trust_remote_code, allow_pickle, entry_points=allow_entry_point, fetch_models=fetch_models)
+    with user_errors(), allowed:
         check_out(out)
         stored = StoredRun(run)
         with progress("serving", len(stored.plan.methods), aside=format is not Printed.table) as advance:

@@ -23,7 +23,7 @@ from specbench.engine.sampling import pick, probabilities
 from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Utility, Verdict, Watch
-from specbench.methods.cospec_arbitrator import ROLE, find_arbitrator, with_backbone
+from specbench.methods.cospec_arbitrator import ROLE, backbone_hash, find_arbitrator, with_backbone
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
 Candidates = Literal["coupled", "independent"]
@@ -243,9 +243,11 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
 def build_arbiter(settings: Settings, pair: Pair, watch: Watch) -> tuple[Arbiter, dict[str, str]]:
     """The arbiter of the settings, and hashes of its files."""
     if settings.arbiter == "trained":
-        model, head = find_arbitrator(settings.arbitrator, with_backbone(pair, settings.backbone))
+        joined = with_backbone(pair, settings.backbone)
+        model, head = find_arbitrator(settings.arbitrator, joined)
         session = Session(model, ROLE, watch, 1, derived_runtime(pair.runtime, model))
-        return Learned(session, settings.threshold, settings.mask == "hybrid"), head.hashes()
+        hashes = head.hashes() | backbone_hash(settings.backbone, joined)
+        return Learned(session, settings.threshold, settings.mask == "hybrid"), hashes
     chance = probability(settings.arbiter)
     if chance is not None:
         return Random(chance), {}

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from specbench.config import Settings, UserError
 from specbench.engine.models.heads import Head, Reads, find_head, hidden_size, write_head
+from specbench.engine.models.identity import configuration_hash
 from specbench.engine.models.pair import Pair, load_member
 
 KIND = "cospec"
@@ -120,6 +121,14 @@ def with_backbone(pair: Pair, backbone: str) -> Pair:
             "reads as many"
         )
     return joined
+
+
+def backbone_hash(backbone: str, joined: Pair) -> dict[str, str]:
+    """A hash of a named backbone's configuration, under the name `backbone`; its weights are told by the head.
+
+    Empty for the draft model, which the manifest tells of by itself.
+    """
+    return {} if backbone == DRAFT else {"backbone": configuration_hash(joined.models[ROLE].config)}
 
 
 def write_arbitrator(path: Path, arbitrator: PreTrainedModel, pair: Pair, trained: Mapping[str, Any]) -> None:

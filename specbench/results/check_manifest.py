@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Size: TypeAlias = Annotated[int, Field(ge=0, lt=2**62)]
 Place: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
@@ -34,6 +34,9 @@ class Model(Section):
     dtype: str | None = None
     model: str | None = None
     weights_hash: str | None = None
+    config_hash: str | None = None
+    generation_hash: str | None = None
+    tokenizer_state: str | None = None
     shared_tokens: Size | None = None
     forward: Forward | Annotated[dict[str, Any], Field(max_length=0)] | None = None
 
@@ -106,9 +109,17 @@ class Manifest(Section):
     started: str | None = None
     tokenizer_hash: str | None = None
     prompts_hash: str | None = None
+    prompt_ids: list[str] | None = None
     prefix_tokens: dict[str, Place] = {}
     left_out: dict[str, Place] = {}
     leaks: dict[str, Place] = {}
     ceilings: Ceilings | None = None
     runtime: Runtime = Runtime()
     imported: dict[str, Any] | None = None
+
+    @field_validator("prompt_ids")
+    @classmethod
+    def _one_for_each_request(cls, hashes: list[str] | None, info: ValidationInfo) -> list[str] | None:
+        if hashes is not None and len(hashes) != len(info.data.get("requests", hashes)):
+            raise ValueError("they are not as many as the requests")
+        return hashes

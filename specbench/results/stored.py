@@ -1,7 +1,7 @@
 """A run folder read back and checked: manifest, plan and tables, and the conditions that comparable runs share."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,6 @@ def runtime_text(manifest: Mapping[str, Any]) -> str:
     """A run's runtime in words, with the versions and settings that its numbers depend on."""
     facts = {k: v for k, v in manifest.get("runtime", {}).items() if k not in ("name", "asked", "why")}
     return " ".join([runtime_of(manifest), *([json.dumps(facts, sort_keys=True)] if facts else [])])
-
-
-def weights_of(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The models of a run, without the cost of their forwards, which earlier runs do not record."""
-    models = manifest["models"] or {}
-    return {role: {key: model[key] for key in model if key != "forward"} for role, model in models.items()}
 
 
 class StoredRun:
@@ -167,7 +161,15 @@ class StoredRun:
 
     def documents(self) -> dict[str, dict[int, str]]:
         """The hashes of the prompts, by task and document."""
-        hashes: dict[str, dict[int, str]] = {}
-        for task, doc_id, prompt_hash, _ in self.manifest["requests"]:
-            hashes.setdefault(task, {})[doc_id] = prompt_hash
-        return hashes
+        return self._by_document([prompt_hash for _, _, prompt_hash, _ in self.manifest["requests"]])
+
+    def token_ids(self) -> dict[str, dict[int, str]]:
+        """The hashes of the prompts' token ids, by task and document; empty for runs that do not tell them."""
+        return self._by_document(self.manifest.get("prompt_ids") or [])
+
+    def _by_document(self, values: Sequence[str]) -> dict[str, dict[int, str]]:
+        """Values in the order of the requests, by task and document."""
+        by_task: dict[str, dict[int, str]] = {}
+        for (task, doc_id, *_), value in zip(self.manifest["requests"], values, strict=False):
+            by_task.setdefault(task, {})[doc_id] = value
+        return by_task

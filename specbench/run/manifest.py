@@ -8,21 +8,32 @@ from pathlib import Path
 from typing import Any
 
 from specbench.base import environment
+from specbench.base.console import warn
 from specbench.config import UserError, task_info
 from specbench.engine.models.cost import facts
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
 from specbench.plan import Plan
-from specbench.results import ceilings, records
-from specbench.results.stored import runtime_text, weights_of
+from specbench.results import ceilings, records, same_models
+from specbench.results.stored import StoredRun, runtime_text
 from specbench.tasks import code
 from specbench.tasks.harness import Request
+
+# What must be the same when a run goes on, by its key in the manifest, in words.
+SAME = {
+    "schema": "schema",
+    "tokenizer_hash": "vocabulary",
+    "prompts_hash": "prompts",
+    "prompt_ids": "token ids of the prompts",
+    "generation": "stops or limits of texts",
+}
 
 
 def manifest(
     plan: Plan,
     pair: Pair,
     requests: Sequence[Request],
+    prompts: Sequence[Sequence[int]],
     methods: Mapping[str, Method],
     prefixes: Mapping[str, int],
     why: str = "",
@@ -30,6 +41,7 @@ def manifest(
     """The manifest of a run that begins now.
 
     Args:
+        prompts: the requests' token ids.
         prefixes: by task, the number of tokens that its prompts share and models read once.
         why: the reason for the choice of an automatic runtime.
 
@@ -50,6 +62,7 @@ def manifest(
         "tokenizer_hash": pair.tokenizer_hash,
         "inputs": {name: method.inputs() for name, method in methods.items()},
         "prompts_hash": digest([request.prompt_hash for request in requests]),
+        "prompt_ids": [digest(list(prompt)) for prompt in prompts],
         "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
         "generation": generation,
         "prefix_tokens": {task: count for task, count in prefixes.items() if count},
@@ -62,18 +75,37 @@ def manifest(
 
 
 def check_same(stored: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    """Raise UserError if a run would go on with another machine, other weights or other documents."""
-    keys = ["schema", "tokenizer_hash", "inputs", "prompts_hash"]
-    differing = [key for key in keys if stored[key] != now[key]]
-    if weights_of(stored) != weights_of(now):
-        differing.append("models")
+    """Check that a run may go on: with the same models, documents, inputs, machine and runtime.
+
+    What a run of an earlier version does not tell cannot be checked; a line says so.
+
+    Raises:
+        UserError: something differs; the line names all that does.
+    """
+    now = json.loads(json.dumps(now))  # tuples become lists, as in what was stored
+    differing = same_models.differences(stored, now)
+    differing += [name for key, name in SAME.items() if key in stored and stored[key] != now[key]]
     differing += [key for key in environment.MUST_AGREE if stored["environment"][key] != now["environment"][key]]
+    if not all(same_models.same_inputs(stored["inputs"].get(name, {}), own) for name, own in now["inputs"].items()):
+        differing.append("inputs")
     if runtime_text(stored) != runtime_text(now):
         differing.append("runtime")
     if stored.get("prefix_tokens", {}) != now["prefix_tokens"]:
         differing.append("shared prefixes")
     if differing:
         raise UserError(f"{folder} began with other {', '.join(differing)}; start a new run instead of --resume")
+    if untold := same_models.untold(stored) + ["token ids of the prompts"] * ("prompt_ids" not in stored):
+        warn(f"{folder} is of an earlier version: whether it began with the same {', '.join(untold)} cannot be checked")
+
+
+def check_models(run: StoredRun, pair: Pair) -> None:
+    """Raise UserError if the models of a pair are not those that a run was decoded with."""
+    now = {"models": pair.describe(), "environment": {"versions": environment.versions()}}
+    if differing := same_models.differences(run.manifest, now):
+        raise UserError(
+            f"{run.folder} was decoded with other models than {pair.name} has now ({', '.join(differing)} differ); put "
+            "the old ones back, or run anew"
+        )
 
 
 def digest(data: Any) -> str:

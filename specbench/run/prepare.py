@@ -15,7 +15,8 @@ from specbench.base.console import console, warn
 from specbench.base.untrusted import read_json
 from specbench.config import SUITES, MethodSpec, UserError, task_info, validated
 from specbench.engine.clock import Stopwatch
-from specbench.engine.models.pair import Pair, load_pair, location
+from specbench.engine.models.folders import model_folder
+from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.prefix import shared_tokens
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO
@@ -25,7 +26,7 @@ from specbench.engine.types import Calibrated, Method, Sampling, Watch
 from specbench.methods import module
 from specbench.plan import Plan
 from specbench.results.stored import StoredRun, runtime_of
-from specbench.run.manifest import check_same, manifest
+from specbench.run.manifest import check_models, check_same, manifest
 from specbench.tasks import code
 from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
 
@@ -87,7 +88,7 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
         by_task[request.task].append(prompt)
     shared = {task: shared_tokens(group) if plan.share_prefix else 0 for task, group in by_task.items()}
 
-    facts = manifest(plan, pair, requests, methods, shared, why) | {"left_out": tasks.left_out}
+    facts = manifest(plan, pair, requests, prompts, methods, shared, why) | {"left_out": tasks.left_out}
     facts |= {"leaks": leaks} if (leaks := leaked(methods, requests)) else {}
     if stored:
         check_same(stored, facts, folder)
@@ -108,9 +109,15 @@ def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     return pair if name == AUTO else replace(pair, runtime=choose.runtime(name, pair))
 
 
-def load_models_of(run: StoredRun) -> Pair:
-    """The models of a run, at the runtime that it ran on."""
-    return load_models(run.plan, runtime_of(run.manifest))
+def load_models_of(run: StoredRun, runtime: str | None = None) -> Pair:
+    """The models of a run, at `runtime`, by default the one that it ran on.
+
+    Raises:
+        UserError: they cannot be loaded, or have changed since the run.
+    """
+    pair = load_models(run.plan, runtime or runtime_of(run.manifest))
+    check_models(run, pair)
+    return pair
 
 
 def leaked(methods: Mapping[str, Method], requests: Sequence[Request]) -> dict[str, int]:
@@ -242,7 +249,7 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Tasks:
             limit=plan.limit,
             seed=plan.seed,
             chat=chat,
-            tokenizer=location(plan.pair.target.model),
+            tokenizer=lambda: str(model_folder(plan.pair.target, weights=False)),
             room=_room(plan, pair),
             run_code=code.may_run_code(plan),
         )

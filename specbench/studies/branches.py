@@ -23,10 +23,10 @@ from specbench.engine.session import Unwatched
 from specbench.engine.types import Round, Sampling
 from specbench.methods.cospec import Arbiter, Block, CoSpec, Random
 from specbench.results.records import KEY
+from specbench.results.same_models import same_inputs
 from specbench.results.stored import StoredRun
 from specbench.run import prepare
 from specbench.run.prepare import load_models_of
-from specbench.studies.multidraft import same_models
 from specbench.tasks import code
 from specbench.tasks.harness import Request, scorer
 
@@ -72,11 +72,12 @@ class Player:
         """Raises UserError if the models, the prompts or the arbitrator have changed since the run."""
         code.check_code(run.plan)
         self.pair = load_models_of(run)
-        same_models(run, self.pair)
+        self.pair.need_one_tokenizer("it cannot read the texts token by token")
         method = prepare.build(spec, self.pair, Unwatched())
         assert isinstance(method, CoSpec)
         self.method = method
-        if method.inputs() != run.manifest["inputs"].get(spec.name):
+        recorded = run.manifest["inputs"].get(spec.name)
+        if recorded is None or not same_inputs(recorded, method.inputs()):
             raise UserError(f"{run.folder}: {spec.name} was run with another arbitrator or draft output; run it anew")
         self.seed, self.name, self.folder = seed, spec.name, run.folder
         self.tasks = prepare.load_tasks(run.plan, self.pair)

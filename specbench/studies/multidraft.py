@@ -19,7 +19,6 @@ from specbench.analysis.metrics import timed_samples
 from specbench.analysis.simulate import recorded_rounds
 from specbench.base.stats import Floats, Interval
 from specbench.config import MethodSpec, UserError
-from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
@@ -107,7 +106,7 @@ def multi_draft(
     if not drafts or not all(2 <= k <= transport.MOST for k in drafts):
         raise UserError(f"--drafts: give some of 2 to {transport.MOST}, such as 2,3")
     pair = load_models_of(run)
-    same_models(run, pair)
+    pair.need_one_tokenizer("it cannot read the texts token by token")
     names = {row["method"] for row in texts}
     specs = [spec for spec in run.plan.methods if spec.name in names]
     kind_of = {spec.name: first_level_kind(spec) for spec in specs}
@@ -142,16 +141,6 @@ def multi_draft(
         count_disordered(values, kinds),
         measured_table(tests, specs, kind_of),
     )
-
-
-def same_models(run: StoredRun, pair: Pair) -> None:
-    """Raise UserError unless a pair has the models of a run, and both of them read the same tokens."""
-    if pair.translations:
-        raise UserError(f"the draft of {pair.name} has another tokenizer, so it cannot read the texts token by token")
-    now = pair.describe()
-    for role in ("target", "draft"):
-        if (run.manifest["models"].get(role) or {}).get("weights_hash") != now[role]["weights_hash"]:
-            raise UserError(f"{run.folder} was decoded with another {role} model than {pair.name} has now")
 
 
 def kinds_of(drafts: Sequence[int]) -> list[Kind]:

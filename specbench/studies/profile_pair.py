@@ -80,7 +80,9 @@ def carry_out(pair: Pair, whole: Plan, alone: Plan | None, folder: Path) -> tupl
     jobs = [("pair", whole, pair)]
     if alone:
         pair.need_one_tokenizer("its own times are taken by letting it decode the target's prompts")
-        draft = Pair(alone.pair.name, {"target": pair.models["draft"]}, pair.tokenizer, {"target": alone.pair.target})
+        hashes = {"target": pair.hashes.get("draft", {})}
+        specs = {"target": alone.pair.target}
+        draft = Pair(alone.pair.name, {"target": pair.models["draft"]}, pair.tokenizer, specs, hashes=hashes)
         jobs.append(("draft", alone, draft))
     runs = []
     for name, plan, models in jobs:

@@ -30,7 +30,6 @@ from specbench.engine.types import Sampling
 from specbench.methods.cospec_arbitrator import find_arbitrator, with_backbone
 from specbench.results.stored import StoredRun
 from specbench.run import prepare
-from specbench.studies.multidraft import same_models
 
 DOCUMENT = ["task", "doc_id"]
 COLUMNS = [*DOCUMENT, "repeat", "method", "warmup", "finish", "prefill_seconds", "prompt_tokens", "tokens", "seed"]
@@ -83,8 +82,8 @@ def footprint(run: StoredRun, spec: MethodSpec, longest: Mapping[Any, Any]) -> d
 
     The models are loaded anew, and those that the method does not use are freed.
     """
-    pair = prepare.load_models(run.plan, "eager")  # other runtimes hold memory that torch does not see
-    same_models(run, pair)
+    pair = prepare.load_models_of(run, "eager")  # other runtimes hold memory that torch does not see
+    pair.need_one_tokenizer("it cannot read the texts token by token")
     facts = training(spec, pair)
     weights = {role: set(tensor_memory(pair.models[role])[0]) for role in ("target", "draft") if role in pair.models}
     requests = prepare.load_tasks(run.plan, pair).requests()

@@ -7,13 +7,14 @@ import contextlib
 import functools
 import io
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench.base.errors import did_you_mean
-from specbench.base.hub import offline_if_unreachable
+from specbench import permissions
+from specbench.base.errors import UserError, did_you_mean
+from specbench.base.hub import offline, online
 
 NLTK_DATA = {"ifeval": "tokenizers/punkt_tab"}  # what scoring a task reads; without it, only the scoring would fail
 GENERATED_LENGTH = 4096  # tokens of documents that lm-eval generates itself
@@ -85,7 +86,9 @@ def evaluated_split(task: str, task_folder: Path) -> str:
     return _evaluated(config)
 
 
-def load_task(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | None, tokenizer: str) -> Any:
+def load_task(
+    manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Path | None, tokenizer: Callable[[], str]
+) -> Any:
     """The lm-eval task of a choice with its documents; few-shot examples never come from those to be scored.
 
     Raises DataUnavailable and ValueError as `Tasks` does.
@@ -107,7 +110,7 @@ def load_task(manager: Any, choice: TaskChoice, task_folder: Path, data_dir: Pat
     generated = "custom_dataset" in config and not config.get("dataset_path")
     local = generated or config.get("dataset_path") in LOCAL_FORMATS
     if "custom_dataset" in config and not ours:
-        overrides["dataset_kwargs"] = {"tokenizer": tokenizer, "max_seq_lengths": [GENERATED_LENGTH]}
+        overrides["dataset_kwargs"] = {"tokenizer": tokenizer(), "max_seq_lengths": [GENERATED_LENGTH]}
     if data_dir is not None and choice.data is not None:
         overrides |= _replacement(choice, config, data_dir, needs_train)
         local = True
@@ -132,12 +135,19 @@ def _check_allowed(choice: TaskChoice, config: Mapping[str, Any], ours: bool, ta
 
 
 def _load(manager: Any, choice: TaskChoice, config: Mapping[str, Any], overrides: dict[str, Any], local: bool) -> Any:
+    # A group of one is lm-eval's way to load a task with parts of its configuration replaced.
+    group = [{"group": "specbench", "task": [overrides]}]
     try:
         if choice.task in NLTK_DATA:
             _check_nltk(NLTK_DATA[choice.task])
-        with contextlib.nullcontext() if local else offline_if_unreachable():
-            # A group of one is lm-eval's way to load a task with parts of its configuration replaced.
-            return manager.load([{"group": "specbench", "task": [overrides]}])["tasks"][choice.task]
+        try:
+            with offline(), quiet():
+                return manager.load(group)["tasks"][choice.task]
+        except Exception as error:
+            if local or not _from_hub(error) or not permissions.may_fetch(choice.hub):
+                raise
+        with online(f"the data set {choice.hub}"), quiet():
+            return manager.load(group)["tasks"][choice.task]
     except ImportError as error:
         missing = " ".join((error.name or str(error)).split())[:80]
         stand_in = f", or {choice.stand_in}" if choice.stand_in else ""
@@ -168,7 +178,7 @@ def _check_nltk(data: str) -> None:
 def _from_hub(error: Exception) -> bool:
     """True if loading failed because a hub data set is unreachable, does not exist or is not in the cache."""
     not_cached = isinstance(error, ValueError) and "cache" in str(error)
-    return isinstance(error, OSError) or not_cached or type(error).__module__.startswith("httpx")
+    return isinstance(error, OSError | UserError) or not_cached or type(error).__module__.startswith("httpx")
 
 
 def _evaluated(config: Mapping[str, Any]) -> str:
@@ -207,6 +217,7 @@ def _unavailable(
     name = f"{choice.data}_{split or _evaluated(config)}.jsonl"
     advice = [f"put {name} in a folder and name it with --data-dir"] if choice.data else []
     advice += [choice.stand_in] if choice.stand_in else []
+    advice += [] if split or permissions.may_fetch(choice.hub) else ["add --fetch-models"]
     return DataUnavailable("; ".join([f"{choice.task}: the hub data set {choice.hub} {problem}", ", or ".join(advice)]))
 
 

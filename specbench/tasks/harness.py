@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.config import UserError
+from specbench import permissions
+from specbench.config import SUITES, UserError
 from specbench.tasks.data import DataUnavailable, TaskChoice, cached_templates, load_task, quiet, task_manager
 from specbench.tasks.requests import Request, build_instances, requests_of
 from specbench.tasks.scoring import Score, scores_of
@@ -30,11 +31,12 @@ class Tasks:
         seed: seeds the draw of few-shot examples.
         chat: turns messages (`role`, `content`) into a prompt that ends where the assistant's answer begins;
             None leaves prompts as plain text.
-        tokenizer: name or folder, for tasks of lm-eval that generate their documents by length (RULER).
+        tokenizer: gives a tokenizer's folder, for tasks of lm-eval that make documents of some length (RULER).
         room: how many new tokens a prompt leaves; documents that leave none have no request. None: any number.
         run_code: True if tasks that are scored by running what a model wrote may be scored.
 
     Raises:
+        UserError: the task folder is not specbench's own, and this command does not permit code.
         DataUnavailable: a task's documents, the separate documents its few-shot examples need, or packages that its
             scoring needs are missing.
         ValueError: a task is unknown, does not generate text, has no documents to take few-shot examples from, no
@@ -52,19 +54,22 @@ class Tasks:
         limit: int | None,
         seed: int,
         chat: Callable[[list[dict[str, str]]], str] | None,
-        tokenizer: str = "",
+        tokenizer: Callable[[], str] = str,
         room: Callable[[str], int] | None = None,
         run_code: bool = False,
     ) -> None:
+        _check_own(task_folder)
         self._run_code = run_code
         self._loaded: dict[str, Any] = {}  # task name -> lm_eval Task
         self._instances: dict[str, list[Any]] = {}  # task name -> lm_eval Instances, one a document
-        with quiet(), cached_templates():
-            manager = task_manager([choice.task for choice in choices], task_folder)
+        with cached_templates():
+            with quiet():
+                manager = task_manager([choice.task for choice in choices], task_folder)
             for choice in choices:
                 random.seed(seed)  # tasks that generate their documents draw from the global generator
                 task = load_task(manager, choice, task_folder, data_dir, tokenizer)
-                self._instances[choice.task] = build_instances(task, choice, limit, seed, chat)
+                with quiet():
+                    self._instances[choice.task] = build_instances(task, choice, limit, seed, chat)
                 self._loaded[choice.task] = task
         self._requests = [
             request for choice in choices for request in requests_of(choice, self._instances[choice.task], room)
@@ -126,6 +131,15 @@ class Tasks:
                 if answers:
                     scores += scores_of(name, task, answers)
         return scores
+
+
+def _check_own(task_folder: Path) -> None:
+    """Raise UserError for task YAML of others: its functions, includes, metrics and templates are all code."""
+    if task_folder.resolve() != (SUITES / "tasks").resolve() and not permissions.code_execution_allowed():
+        raise UserError(
+            f"task files run code of their own, and those in {task_folder} are not specbench's; if you trust them, "
+            "permit it (--allow-code-execution)"
+        )
 
 
 def scorer(tasks: Tasks, task: str, number: int, metric: str) -> Callable[[str], float]:

@@ -21,7 +21,8 @@ from specbench.base import files
 from specbench.base.console import note, progress, say
 from specbench.base.untrusted import is_file, read_lines, regular, text_of
 from specbench.config import OWN_PAIR, ModelSpec, PairSpec, UserError
-from specbench.engine.models.pair import load_tokenizer, vocabulary_hash
+from specbench.engine.models.identity import vocabulary_hash
+from specbench.engine.models.pair import load_tokenizer
 from specbench.methods.rest_datastore import (
     ARRAYS,
     BUCKETS,

@@ -280,7 +280,10 @@ def test_settings_that_cannot_be(options, said):
 
 
 def unreached(here: Path, *arguments: str) -> str:
-    """The one line of `specbench run` in a process whose hub is a closed port; it must not try again for long."""
+    """The error of `specbench run` in a process whose hub is a closed port; it must not try again for long.
+
+    One line before says whom it asks.
+    """
     unset = {"HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"}
     hub = {"PYTHONPATH": str(PACKAGE.parent), "HF_HOME": str(here.parent / "hub"), "HF_ENDPOINT": "http://127.0.0.1:9"}
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -294,9 +297,9 @@ def unreached(here: Path, *arguments: str) -> str:
     worked = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert time.monotonic() - began < 10 + 4 * worked, "it waited, which a busy machine does not explain"
     lines = done.stderr.strip().splitlines()
-    assert done.returncode == 2 and len(lines) == 1, done.stderr
+    assert done.returncode == 2 and len(lines) == 2 and lines[0].endswith(" from 127.0.0.1"), done.stderr
     assert listing(here) == []
-    return lines[0]
+    return lines[1]
 
 
 def test_data_that_cannot_be_reached(folders, here):

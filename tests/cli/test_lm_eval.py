@@ -9,7 +9,7 @@ import pytest
 
 from specbench.config import SUITES, task_info
 from specbench.engine.generate import Ending, Limits, until_end
-from specbench.engine.models.pair import BUNDLED
+from specbench.engine.models.folders import BUNDLED
 from specbench.engine.types import Sampling
 from specbench.methods.vanilla import Vanilla
 from specbench.permissions import permitted

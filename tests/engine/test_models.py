@@ -13,7 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from specbench.config import ModelSpec, PairSpec, UserError
-from specbench.engine.models.pair import check_rollback, load_pair, vocabulary_hash
+from specbench.engine.models.identity import vocabulary_hash
+from specbench.engine.models.pair import check_rollback, load_pair
 from specbench.engine.session import Session
 
 WORDS = 90  # of the tests' tokenizers; the models have a few embedding rows more

@@ -36,6 +36,7 @@ from specbench.methods.cospec_arbitrator import (
     write_arbitrator,
 )
 from specbench.results import records
+from specbench.results.same_models import same_inputs
 from specbench.run import loop, prepare
 
 here = command_line.here  # every test works in an empty folder
@@ -394,5 +395,14 @@ def test_another_backbone_is_read(place):
     watch = Counted()
     method = build(settings, prepare.load_models(planned(place)), watch)
     some(method, oracle.prompts(1, length=PROMPT, vocab=len(TOKENIZER))[0], 12)
-    assert method.inputs().keys() == {"head"} and len(watch.arbitrator()) > 1
+    assert method.inputs().keys() == {"head", "backbone"} and len(watch.arbitrator()) > 1
     assert {model for model, _, _ in watch.forwards} == {"target", "draft", "arbitrator"}
+
+    shutil.copytree(place / "target", place / "edited")
+    told = json.loads((place / "edited" / "config.json").read_text())
+    (place / "edited" / "config.json").write_text(json.dumps(told | {"rms_norm_eps": 0.01}))
+    edited = build(settings.model_copy(update={"backbone": str(place / "edited")}), both, watch).inputs()
+    assert edited["head"] == method.inputs()["head"] and edited["backbone"] != method.inputs()["backbone"]
+    assert not same_inputs(method.inputs(), edited)
+    assert same_inputs({"head": edited["head"]}, edited), "runs of earlier versions do not tell it"
+    assert not same_inputs(edited, {"head": edited["head"]}) and not same_inputs({}, edited)

@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench.analysis import compare
 from specbench.config import ModelSpec, PairSpec, UserError
-from specbench.engine.models.pair import load_pair, location
+from specbench.engine.models.folders import location
+from specbench.engine.models.pair import load_pair
 from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun
 from specbench.run import loop

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from refusals import one_line_error
 
+from specbench import permissions
 from specbench.tasks.harness import DataUnavailable, TaskChoice, Tasks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +68,13 @@ def folder(tmp_path: Path) -> Path:
         lines = [json.dumps({"question": q, "answer": a}) for q, a in pairs]
         (tmp_path / "data" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def permitted() -> Iterator[None]:
+    """The tasks of these tests are not specbench's own."""
+    with permissions.permitted(allow_code_execution=True):
+        yield
 
 
 def choice(task: str = "sums", fewshot: int | None = None, most: int = 100, data: str | None = "") -> TaskChoice:
@@ -161,7 +170,10 @@ def _no_network(*_: object, **__: object) -> None:
 def test_hub_offline_variable(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from specbench.tasks.harness import *\n"
-        "try: Tasks([TaskChoice('sums', None, 9, 'sums', 'nobody/x', None)], task_folder=Path(sys.argv[1]),"
+        "from specbench.permissions import permitted\n"
+        "try:\n"
+        "  with permitted(allow_code_execution=True):\n"
+        "    Tasks([TaskChoice('sums', None, 9, 'sums', 'nobody/x', None)], task_folder=Path(sys.argv[1]),"
         " data_dir=None, limit=None, seed=0, chat=None)\n"
         "except DataUnavailable: print('unavailable')"
     )

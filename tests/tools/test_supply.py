@@ -72,9 +72,13 @@ def test_a_lock_file_holds_nothing_but_pinned_and_hashed_packages(file):
 
 
 def test_the_lock_files_are_those_that_are_installed():
-    assert {file.stem for file in FILES} == {"build", "torch-cpu", "torch-gpu", "tested", "peers"}
+    assert {file.stem for file in FILES} == {"build", "torch-cpu", "torch-gpu", "tested", "peers", "uv"}
     done = subprocess.run(
-        ["make", "-B", "-n", ".venv/.installed", "bench-peers"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "-B", "-n", ".venv/.installed", "bench-peers", "lock"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     commands = [one for line in done.stdout.splitlines() for one in line.split("||") if "pip install" in one]
     assert all("--no-deps" in one and "--no-build-isolation" in one for one in commands)

@@ -1,10 +1,13 @@
-"""`make lock`: every package that is installed here, with the hashes of all its files, in five files beside this one.
+"""`make lock`: every package that is installed here, with the hashes of all its files, in six files beside this one.
 
 build.txt      what builds this project and the dependencies that come as source
 torch-cpu.txt  torch's build for CPUs, which is taken where pip is set up to find one
 torch-gpu.txt  torch and, on Linux, the libraries of NVIDIA that this build needs: what is taken elsewhere
 tested.txt     all else that `make run` and `make test` use
 peers.txt      engines of others that `make bench-peers` installs
+uv.txt         what `make lock` itself runs
+
+pip is in none of them: it is the one that comes with Python, which checks the hashes of all others.
 
 Run by a Python that has uv beside it. Versions that are locked already stay; what is given on the command line goes to
 uv, so `--upgrade` and `--upgrade-package NAME` move them. The files serve Python 3.10 and newer on all systems.
@@ -15,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -41,18 +45,19 @@ def main(*options: str) -> None:
     parts["peers"] = names(whole) - needed
     for part in PARTS:
         write(part, [text for entry, text in whole.items() if name_of(entry) in parts[part]])
+    write("uv", [*resolved("".join(entries(FOLDER / "uv.txt").values()), *options, wanted=("uv",)).values()])
     write("torch-cpu", [for_cpus(next(entry for entry in whole if name_of(entry) == "torch"))])
 
 
-def resolved(before: str, *what: str | Path) -> dict[str, str]:
-    """What uv settles on for `what` and BUILD, as `entries`; versions in the text `before` stay if none is moved."""
+def resolved(before: str, *what: str | Path, wanted: Sequence[str] = BUILD) -> dict[str, str]:
+    """What uv settles on for `what` and `wanted`, as `entries`; versions in the text `before` stay if none is moved."""
     with tempfile.TemporaryDirectory() as folder:
-        wanted, out = Path(folder, "build.in"), Path(folder, "locked.txt")
-        wanted.write_text("\n".join(BUILD))
+        listed, out = Path(folder, "wanted.in"), Path(folder, "locked.txt")
+        listed.write_text("\n".join(wanted))
         out.write_text(before)
         uv = Path(sys.executable).with_name("uv")
         how = ("--quiet", "--universal", "--python-version=3.10", "--generate-hashes", "--no-header", "--no-annotate")
-        subprocess.run([uv, "pip", "compile", *how, "-o", out, wanted, *what], check=True)
+        subprocess.run([uv, "pip", "compile", *how, "-o", out, listed, *what], check=True)
         return entries(out)
 
 

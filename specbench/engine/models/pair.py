@@ -1,14 +1,9 @@
 """The models of a pair and their tokenizer: load them, and check that they fit together and can roll back."""
 
-import hashlib
-import json
 import logging
 import pickle
-import re
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
@@ -22,10 +17,11 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from specbench.base.hub import offline_if_unreachable
-from specbench.config import BUNDLED as BUNDLED_PREFIX
-from specbench.config import SUITES, ModelSpec, PairSpec, UserError
+from specbench.base.hub import offline
+from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.generate import Detokenizer
+from specbench.engine.models.folders import NEEDED, model_folder
+from specbench.engine.models.identity import loaded_hashes, vocabulary_hash, weights_hash
 from specbench.engine.prefix import Prefixes
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import Runtime
@@ -34,8 +30,6 @@ from specbench.engine.translate import Translation
 from specbench.engine.translated import Translated
 from specbench.engine.types import NotFinite, Watch
 
-BUNDLED = SUITES / "pairs" / "weights"
-REVISION = re.compile(r"(?!.*\.\.)[\w.][\w./+-]*")  # a branch, tag or commit; the hub's client builds a path from it
 LEAST_SHARED = 0.01  # the least share of the target's tokens that a draft with another tokenizer must have
 
 
@@ -55,6 +49,7 @@ class Pair:
     translations: dict[str, Translation] = field(default_factory=dict)  # by role, of a draft with another tokenizer
     runtime: Runtime = EAGER  # computes the forwards
     prefixes: Prefixes = field(default_factory=Prefixes)  # caches of the prefix that all prompts of a task share
+    hashes: dict[str, dict[str, str | None]] = field(default_factory=dict)  # by role, of what was loaded beside weights
 
     def session(self, role: str, watch: Watch | None = None, model: PreTrainedModel | None = None) -> Session:
         """A new sequence, in the target's tokens, for the model of a role, or for `model` in its place."""
@@ -132,23 +127,16 @@ class Pair:
 
     def describe(self) -> dict[str, dict[str, object]]:
         """The description of each model that a manifest keeps."""
-        described = {role: _describe(model, self.specs.get(role)) for role, model in self.models.items()}
+        described = {
+            role: _describe(model, self.specs.get(role)) | self.hashes.get(role, {})
+            for role, model in self.models.items()
+        }
         for role, translation in self.translations.items():
             described[role] |= {
                 "tokenizer_hash": vocabulary_hash(translation.draft),
                 "shared_tokens": len(translation.shared),
             }
         return described
-
-
-def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of a tokenizer's tokens and ids, as 16 hexadecimal digits.
-
-    Added tokens are left out: within a family, reserved ids have different names (in Llama 3 and 3.2, for example).
-    """
-    added = tokenizer.get_added_vocab()
-    pairs = sorted((token, i) for token, i in tokenizer.get_vocab().items() if token not in added)
-    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]
 
 
 def load_pair(
@@ -170,10 +158,10 @@ def load_pair(
     specs = spec.models
     models, tokenizers = {}, {}
     for role, model_spec in specs.items():
-        with _without_retries(model_spec):
-            spread = device == "spread" and role == "target"
-            models[role] = _load_model(model_spec, where, dtype, trust_remote_code, allow_pickle, spread)
-            tokenizers[role] = _load_tokenizer(model_spec, trust_remote_code)
+        spread = device == "spread" and role == "target"
+        models[role] = _load_model(model_spec, where, dtype, trust_remote_code, allow_pickle, spread)
+        tokenizers[role] = load_tokenizer(model_spec, trust_remote_code)
+    hashes = {role: loaded_hashes(models[role], tokenizers[role]) for role in models}
     translations = {}
     for role, model_spec in specs.items():
         if vocabulary_hash(tokenizers["target"]) == vocabulary_hash(tokenizers[role]):
@@ -185,7 +173,8 @@ def load_pair(
             )
         translations[role] = _translation(spec, models, tokenizers)
     gammas = tuple(member.gamma for member in spec.members)
-    pair = Pair(spec.name, models, tokenizers["target"], specs, tuple(spec.collaboration), gammas, translations)
+    members = tuple(spec.collaboration)
+    pair = Pair(spec.name, models, tokenizers["target"], specs, members, gammas, translations, hashes=hashes)
     for role in models:
         check_rollback(Session(models[role], role))
     return pair
@@ -197,11 +186,9 @@ def load_member(name: str, pair: Pair, why: str) -> PreTrainedModel:
     Raises UserError if it cannot be loaded, or if its tokenizer is not the target's; `why` is the reason for that.
     """
     spec = ModelSpec(model=name)
-    with _without_retries(spec):
-        model = _load_model(
-            spec, pair.device, str(pair.models["target"].dtype).removeprefix("torch."), False, False, False
-        )
-        tokenizer = _load_tokenizer(spec, False)
+    dtype = str(pair.models["target"].dtype).removeprefix("torch.")
+    model = _load_model(spec, pair.device, dtype, False, False, False)
+    tokenizer = load_tokenizer(spec, False)
     if vocabulary_hash(tokenizer) != pair.tokenizer_hash:
         raise UserError(
             f"{name} has another tokenizer than {pair.name}, and {why}; choose a model of the target's family"
@@ -256,21 +243,20 @@ def check_rollback(session: Session) -> None:
 def _load_model(
     spec: ModelSpec, device: torch.device, dtype: str, trust_remote_code: bool, allow_pickle: bool, spread: bool
 ) -> PreTrainedModel:
-    where = location(spec.model)
-    _check_revision(spec)
+    where = model_folder(spec, pickles=allow_pickle)
     chosen = dtype if dtype != "auto" else "float32" if device.type == "cpu" else spec.dtype
     try:
-        settings = AutoConfig.from_pretrained(where, revision=spec.revision, trust_remote_code=trust_remote_code)
-        if not trust_remote_code:
-            _refuse_kernels(settings, spec.model)
-        model = AutoModelForCausalLM.from_pretrained(
-            where,
-            revision=spec.revision,
-            dtype=chosen if chosen == "auto" else getattr(torch, chosen),
-            device_map="auto" if spread else None,
-            use_safetensors=None if allow_pickle else True,
-            trust_remote_code=trust_remote_code,
-        )
+        with offline():
+            settings = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
+            if not trust_remote_code:
+                _refuse_kernels(settings, spec.model)
+            model = AutoModelForCausalLM.from_pretrained(
+                where,
+                dtype=chosen if chosen == "auto" else getattr(torch, chosen),
+                device_map="auto" if spread else None,
+                use_safetensors=None if allow_pickle else True,
+                trust_remote_code=trust_remote_code,
+            )
     except UserError:
         raise
     except pickle.UnpicklingError:
@@ -282,23 +268,15 @@ def _load_model(
         reason = " ".join(str(error).split())[:200]
         if "trust_remote_code" in str(error):
             raise UserError(f"{spec.model} brings code of its own; to let it run, add --trust-remote-code") from None
-        if not allow_pickle and any(Path(where).glob("pytorch_model*.bin")):
+        if not allow_pickle and any(where.glob("pytorch_model*.bin")):
             raise UserError(
                 f"{spec.model} has no safetensors, and pickled weights may run code; "
                 "if you trust them, add --allow-pickle"
             ) from None
-        raise UserError(
-            f"cannot load {spec.model}: {reason} -- give a folder with config.json and safetensors weights, "
-            "or a hub name on a machine that reaches the hub"
-        ) from None
+        raise UserError(f"cannot load {spec.model}: {reason} -- {NEEDED}") from None
     if not hasattr(model, "hf_device_map"):
         model = model.to(device)
     return model.eval()
-
-
-def _check_revision(spec: ModelSpec) -> None:
-    if not REVISION.fullmatch(spec.revision):
-        raise UserError(f"{spec.model}: {spec.revision!r} is no revision; give a branch, a tag or a commit")
 
 
 def _refuse_kernels(settings: PreTrainedConfig, name: str) -> None:
@@ -311,21 +289,10 @@ def _refuse_kernels(settings: PreTrainedConfig, name: str) -> None:
 
 def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """A model's tokenizer without the model. Raises UserError if it cannot be loaded."""
-    with _without_retries(spec):
-        return _load_tokenizer(spec, trust_remote_code)
-
-
-def _without_retries(spec: ModelSpec) -> AbstractContextManager[None]:
-    """A context for a load from the hub, which avoids minutes of retries if the hub cannot be reached."""
-    return nullcontext() if Path(location(spec.model)).exists() else offline_if_unreachable()
-
-
-def _load_tokenizer(spec: ModelSpec, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    _check_revision(spec)
+    folder = model_folder(spec, weights=False)
     try:
-        return AutoTokenizer.from_pretrained(
-            location(spec.model), revision=spec.revision, trust_remote_code=trust_remote_code
-        )
+        with offline():
+            return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         if "trust_remote_code" in str(error):
@@ -349,21 +316,7 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def location(name: str) -> str:
-    """The folder of a model, or its name on the hub. Raises UserError for an unknown bundled model."""
-    if name.startswith(BUNDLED_PREFIX):
-        folder = name.removeprefix(BUNDLED_PREFIX)
-        if folder not in (bundled := sorted(path.name for path in BUNDLED.iterdir() if path.is_dir())):
-            raise UserError(f"there is no model {name}; bundled are {', '.join(bundled)}")
-        return str(BUNDLED / folder)
-    return str(Path(name).expanduser()) if Path(name).expanduser().exists() else name
-
-
 def _describe(model: PreTrainedModel, spec: ModelSpec | None) -> dict[str, object]:
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return {
         "model": spec.model if spec else type(model).__name__,
         "revision": spec.revision if spec else "",
@@ -371,5 +324,5 @@ def _describe(model: PreTrainedModel, spec: ModelSpec | None) -> dict[str, objec
         "parameters": model.num_parameters(),
         "dtype": str(model.dtype).removeprefix("torch."),
         "attention": model.config._attn_implementation,
-        "weights_hash": digest.hexdigest()[:16],
+        "weights_hash": weights_hash(model),
     }

@@ -8,7 +8,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specbench.config import UserError
-from specbench.engine.models.pair import Pair, location
+from specbench.engine.models.folders import model_folder
+from specbench.engine.models.pair import Pair
 from specbench.studies.bench import genai as openvino_genai
 from specbench.studies.bench.engines import NEW_TOKENS, Engine, Generate
 
@@ -66,7 +67,7 @@ def _vllm(pair: Pair, gamma: int) -> dict[str, Generate]:
         raise UserError("vllm is not installed")
     if set(pair.specs) < {"target", "draft"}:
         raise UserError("vLLM reads models from folders, and this pair has none")
-    folders = {role: location(pair.specs[role].model) for role in ("target", "draft")}
+    folders = {role: str(model_folder(pair.specs[role])) for role in ("target", "draft")}
     drafting = {"method": "draft_model", "model": folders["draft"], "num_speculative_tokens": gamma}
     try:
         from vllm import LLM, SamplingParams
@@ -78,7 +79,6 @@ def _vllm(pair: Pair, gamma: int) -> dict[str, Generate]:
         def start(**more: Any) -> Generate:
             engine = LLM(
                 model=folders["target"],
-                revision=pair.specs["target"].revision,
                 dtype=str(pair.models["target"].dtype).removeprefix("torch."),
                 max_model_len=min(pair.context, 4096),
                 max_num_seqs=1,

@@ -1,0 +1,143 @@
+"""The folder of a model's files: where it lies or comes from, and what may be in it."""
+
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+from typing import Any
+
+from specbench import permissions
+from specbench.base import hub
+from specbench.base.untrusted import BRIEF, brief, is_file, read_object
+from specbench.config import BUNDLED as BUNDLED_PREFIX
+from specbench.config import SUITES, ModelSpec, UserError
+
+BUNDLED = SUITES / "pairs" / "weights"
+REVISION = re.compile(r"(?!.*\.\.)[\w.][\w./+-]*")  # a branch, tag or commit; the hub's client builds a path from it
+NEEDED = "give a folder with config.json and safetensors weights, or a hub name on a machine that reaches the hub"
+SINGLE, INDEX = "model.safetensors", ".safetensors.index.json"
+PICKLED = ("pytorch_model*.bin", "pytorch_model*.bin.index.json")
+# Keys of a model's files that name other files, and how those must end.
+NAMING = (
+    ("config.json", "transformers_weights", (".safetensors", INDEX)),
+    ("config.json", "configuration_files", (".json",)),
+    ("tokenizer_config.json", "fast_tokenizer_files", (".json",)),
+)
+# What is fetched beside the weights: configuration, tokenizer, chat templates, and code, which runs only if permitted.
+SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py")
+
+
+def location(name: str) -> str:
+    """The folder of a model, or its name on the hub. Raises UserError for an unknown bundled model."""
+    if name.startswith(BUNDLED_PREFIX):
+        folder = name.removeprefix(BUNDLED_PREFIX)
+        if folder not in (bundled := sorted(path.name for path in BUNDLED.iterdir() if path.is_dir())):
+            raise UserError(f"there is no model {name}; bundled are {', '.join(bundled)}")
+        return str(BUNDLED / folder)
+    return str(Path(name).expanduser()) if Path(name).expanduser().exists() else name
+
+
+def model_folder(spec: ModelSpec, weights: bool = True, pickles: bool = False) -> Path:
+    """The folder of a model, checked: its own, a bundled one, or that of the hub's local cache.
+
+    What the cache lacks is fetched, if this command line permits it; of the weights nothing if `weights` is False, and
+    pickled ones only if `pickles` is True and there are no others.
+
+    Raises:
+        UserError: there is no such model, it must not be fetched, or its folder holds what is never read.
+    """
+    if not REVISION.fullmatch(spec.revision):
+        raise UserError(f"{spec.model}: {spec.revision!r} is no revision; give a branch, a tag or a commit")
+    folder = Path(location(spec.model))
+    if not folder.exists():
+        folder = _of_hub(spec, weights, pickles)
+    elif not folder.is_dir():
+        raise UserError(f"cannot load {spec.model}: it is no folder -- {NEEDED}")
+    check_folder(folder, spec.model)
+    return folder
+
+
+def _of_hub(spec: ModelSpec, weights: bool, pickles: bool) -> Path:
+    name, revision = spec.model, spec.revision
+    folder = hub.cached(name, revision)
+    if folder and _complete(folder, weights, pickles):
+        return folder
+    if not permissions.may_fetch(name):
+        raise UserError(
+            f"cannot load {name}: there is no such folder, and the local cache of the hub has no such model; to fetch "
+            f"it from the hub, add --fetch-models, or {NEEDED}"
+        )
+    try:
+        with hub.online(name):
+            folder = hub.fetch(name, revision, SMALL)
+            check_folder(folder, name)
+            if weights:
+                hub.fetch(name, folder.name, _weight_files(folder))
+                if pickles and not _complete(folder, weights, pickles=False):
+                    hub.fetch(name, folder.name, PICKLED)
+    except UserError as error:
+        raise UserError(f"cannot load {error} -- {NEEDED}") from None
+    return folder
+
+
+def _complete(folder: Path, weights: bool, pickles: bool) -> bool:
+    """True if a folder of the local cache has a tokenizer and, if they are wanted, weights."""
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    pickled = any(PurePath(name).match(PICKLED[0]) for name in names)
+    has_weights = names >= set(_weight_files(folder)) or (pickles and pickled)
+    return any(re.match("tokenizer|vocab|.*\\.model$", name) for name in names) and (has_weights or not weights)
+
+
+def _weight_files(folder: Path) -> list[str]:
+    """The safetensors files that hold a model's weights, by its index if there is one."""
+    index = folder / f"model{INDEX}"
+    return sorted(set(_weight_map(index).values())) if is_file(index) else [SINGLE]
+
+
+def check_folder(folder: Path, name: str) -> None:
+    """Check what a model's folder refers to, before anything in it is read.
+
+    Raises:
+        UserError: a file is a link out of the folder (a snapshot of the hub's cache may link to the blobs beside it),
+            a pipe or a device; a file names weights that are no safetensors of this folder, or other files elsewhere;
+            or adapters lie beside the weights, which may be pickled and name another model.
+    """
+    home = folder.resolve()
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    for path in sorted(folder.iterdir()):
+        end = path.resolve()
+        if path.is_symlink() and not (end.is_relative_to(home) or end.parent == blobs):
+            raise UserError(f"{name}: {path.name} is a link out of the model's folder; put the file itself there")
+        try:
+            kind = end.stat().st_mode
+        except OSError as error:
+            raise UserError(f"{name}: {path.name} cannot be read ({brief(error.strerror)})") from None
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+            raise UserError(f"{name}: {path.name} is no regular file (a pipe or a device)")
+    if (folder / "adapter_config.json").exists():
+        raise UserError(f"{name} has adapters beside its weights (adapter_config.json); merge them into the model")
+    for ending in (".safetensors", ".bin"):
+        for index in sorted(folder.glob(f"*{ending}.index.json")):
+            _check_named(name, index.name, _weight_map(index).values(), (ending,))
+    for file, key, endings in NAMING:
+        if is_file(folder / file):
+            named = read_object(folder / file).get(key) or []
+            _check_named(name, file, named if isinstance(named, list) else [named], endings)
+
+
+def _check_named(model: str, file: str, named: Iterable[Any], endings: tuple[str, ...]) -> None:
+    """Raise UserError unless a file of a model's folder names files of these kinds in the same folder only."""
+    for text in named:
+        if not (isinstance(text, str) and PurePath(text).name == text and text.endswith(endings)):
+            raise UserError(
+                f"{model}: {file} names {str(text)[:BRIEF]!r}, and only files of its folder that end in "
+                f"{' or '.join(endings)} are read"
+            )
+
+
+def _weight_map(index: Path) -> dict[str, Any]:
+    """The file of each tensor, by an index. Raises UserError if it is damaged."""
+    files = read_object(index).get("weight_map")
+    if not isinstance(files, dict) or not files:
+        raise UserError(f"{index} is damaged (no weight_map)")
+    return files
