@@ -33,6 +33,7 @@ MEANINGS = {
     "accuracy_delta": "score less the baseline's, in points",
     "accuracy_p": "probability of such a difference from the baseline if there were none",
     "acceptance_rate": "accepted drafts / drafts, in percent",
+    "acceptance_rate_in_text": "the same without drafts after the end of the text, in percent",
     "alpha": "of the drafts that were tested, the percentage that passed",
     "limit_share": "least time that memory allows the forwards / measured decode time, in percent",
     "tau": "committed tokens per target round",

@@ -76,6 +76,7 @@ COLUMNS: dict[str, Column] = {
     "accuracy_delta": _plain("Δ", "accuracy_delta", number(1, 100)),
     "accuracy_p": Column("p", lambda row: p_value(row.accuracy_p), ("accuracy_p", "accuracy_test")),
     "acceptance_rate": _plain("accept", "acceptance_rate", percent),
+    "acceptance_rate_in_text": _plain("accept in text", "acceptance_rate_in_text", percent),
     "alpha": _plain("α", "alpha", percent),
     "tau": _plain("τ", "tau", number(2)),
     "discard_rate": _plain("discard", "discard_rate", number(2)),
@@ -97,7 +98,7 @@ COLUMNS: dict[str, Column] = {
     "errors": _plain("failed", "errors", number(0)),
     "limit_share": Column("of limit", lambda row: percent(row.limit_share), ("limit_share", "limit_unknown")),
 }
-ON_REQUEST = ("limit_share",)  # columns that are shown only on request
+ON_REQUEST = ("acceptance_rate_in_text", "limit_share")  # columns that are shown only on request
 CUT = 0.01  # the share of answers cut by the limit of new tokens from which tables show it
 NARROW = ["accuracy", "accuracy_p", "acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s"]
 NARROW += ["arbitrator_share", "speedup_decode"]
