@@ -98,10 +98,11 @@ def notes(figures: Simulation, rows: pd.DataFrame, given: bool) -> Iterator[str]
         + ("; whole: the speedup with it" if rows.speedup_e2e.notna().any() else "")
     )
     yield from assumptions(figures, rows)
-    yield (
-        f"theory: the speedup if tokens were independent (Leviathan et al., Theorem 3.8), α = {figures.alpha:.3f}, "
-        f"c = {figures.times.cost_ratio:.3f}"
-    )
+    if rows.theory_speedup.notna().any():
+        yield (
+            f"theory: the speedup if tokens were independent (Leviathan et al., Theorem 3.8), α = {figures.alpha:.3f}, "
+            f"c = {figures.times.cost_ratio:.3f}"
+        )
     if rows.measured_tokens_per_s.notna().any():
         yield "measured: tok/s of that setting in this run; off: the median error of a document's time"
     source = "given" if given else f"of this run's rounds of {figures.method}"
