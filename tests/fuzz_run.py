@@ -20,7 +20,7 @@ from specbench.analysis.complementarity import complementarity
 from specbench.analysis.counterfactual import draw_states, estimated_seconds, reached_states
 from specbench.analysis.frontier import frontier
 from specbench.analysis.rejections import rejections, rescues
-from specbench.analysis.simulate import simulate
+from specbench.analysis.simulate import Options, simulate
 from specbench.config import MethodSpec, Setting
 from specbench.papers.ours import Ours
 from specbench.plan import Plan
@@ -42,6 +42,7 @@ matplotlib.use("Agg")
 TASKS = ("pocket_gsm8k", "pocket_math500")
 DOCUMENTS = 2
 GAMMA = 3
+ORACLES = Options(by_context=True, oracle=True, second="sps")
 FORWARD = {
     **{"weight_bytes": 1000, "lookup_bytes": 10, "matrix_weights": 500, "output_weights": 100, "logit_bytes": 40},
     **{"kv_bytes_per_token": 64, "layers": 2, "attention_width": 16, "window": None, "window_layers": 0},
@@ -187,6 +188,7 @@ ANALYSES: dict[str, Callable[[StoredRun], object]] = {
     "frontier": lambda run: show(frontier_view(frontier(run, "specdecpp", "sps", None)), "json"),
     "complementarity": lambda run: complementarity(run, None, None, ()),
     "simulate": lambda run: show(simulate_view(simulate(run, "sps", None, [1, 2], [], None), False), "json"),
+    "simulate oracles": lambda run: simulate(run, "sps", None, [1, 2], [], None, options=ORACLES),
     "simulate lengths": lambda run: simulate(run, "specdecpp", "t_draft=0.1,t_target=1", [], [0.5], 1),
     "profile": lambda run: show(profile_view(profile.read(run.folder))),
     "roofline": lambda run: (roofline.of_manifest(run), roofline.recorded(run)),

@@ -283,8 +283,12 @@ def read_answers(folder: Path, rng: random.Random) -> object:
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     by_category = rng.random() < 0.5
-    write_run("spec-bench", lambda path: spec_bench.read(path, by_category), [folder / "a.jsonl"], None, None, "x", out)
+    files = [folder / "a.jsonl"]
+    write_run("spec-bench", lambda path: [spec_bench.read(path, by_category)], files, None, None, "x", out)
     return fuzz_run.StoredRun(out).samples(), fuzz_run.StoredRun(out).rounds()
+
+
+FROM_VLLM = ("responses", "bench", "served", "lists", "scrape")
 
 
 def make_responses(folder: Path) -> dict[str, str]:
@@ -299,12 +303,22 @@ def make_responses(folder: Path) -> dict[str, str]:
     bench = {"request_throughput": 1.0, "input_lens": [3, 4], "output_lens": [2, 2], "ttfts": [0.1, 0.1]}
     bench |= {"itls": [[0.1], [0.1]], "generated_texts": ["a", "b"], "errors": ["", "x"], "max_concurrency": 1}
     (folder / "bench.json").write_text(json.dumps(bench))
-    return {"responses.json": "json", "bench.json": "json"}
+    served = {"request_throughput": 1.0, "mean_ttft_ms": 5.0, "spec_decode_num_drafts": 3}
+    (folder / "served.json").write_text(json.dumps(served))
+    lists = {"prompt_token_ids": [1, 2], "generated_token_ids": [3, 4, 5], "acc_eagle": {"acc_len": [1, 2, 2]}}
+    (folder / "lists.json").write_text(json.dumps([lists | {"acc_ngram": [1, 2]}] * 2))
+    counters = {"drafts": 4, "draft_tokens": 8, "accepted_tokens": 5}
+    lines = [f'vllm:spec_decode_num_{name}_total{{engine="0",model_name="m"}} {n}' for name, n in counters.items()]
+    lines += [
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{model_name="m",position="{k}"}} {4 - k}' for k in range(2)
+    ]
+    (folder / "scrape.json").write_text("\n".join(["# TYPE x counter", *lines]))
+    return dict.fromkeys((f"{name}.json" for name in FROM_VLLM), "json") | {"scrape.json": "bytes"}
 
 
 def read_responses(folder: Path, rng: random.Random) -> object:
     found = []
-    for name in ("responses", "bench"):
+    for name in FROM_VLLM:
         out = folder / f"out-{name}"
         shutil.rmtree(out, ignore_errors=True)
         write_run("vllm", vllm.read, [folder / f"{name}.json"], None, None, "x", out)

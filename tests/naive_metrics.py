@@ -18,6 +18,7 @@ MEANS = [
     "accuracy",
     "accuracy_delta",
     "acceptance_rate",
+    "acceptance_rate_in_text",
     "alpha",
     "tau",
     "discard_rate",
@@ -79,6 +80,15 @@ def rejected(one: Row) -> float:
     return math.nan if None in (drafted, accepted, truncated) else 1
 
 
+def in_text(one: Row) -> float | None:
+    """The drafts of a round that do not stand behind the end of the text, which cuts a round after its tokens."""
+    if one["truncated"] == 0 or None in (one["truncated"], one["drafted"], one["committed"]):
+        return one["drafted"] if one["truncated"] == 0 else None
+    if one.get("decisions"):
+        return one["drafted"] - one["decisions"].count(4)
+    return min(one["drafted"], one["committed"])
+
+
 def rates(texts: list[tuple[Row, list[Row]]]) -> Row:
     """Pooled rates and counts of some samples and their rounds."""
     later = [one for _, every in texts for one in every if one["round"] > 0]
@@ -101,6 +111,7 @@ def rates(texts: list[tuple[Row, list[Row]]]) -> Row:
     return {
         "documents": len({sample["doc_id"] for sample, _ in texts}),
         "acceptance_rate": divide(accepted, drafted),
+        "acceptance_rate_in_text": divide(accepted, total(in_text(one) for one in later)),
         "alpha": divide(accepted, accepted + total(rejected(one) for one in later)),
         "tau": divide(committed, len(later)),
         "discard_rate": divide(drafted - accepted, committed),

@@ -93,3 +93,47 @@ def simulate(rows: list[Row], ended: bool, eos: set[int], rule: Row, chance: flo
             total["accepted"] += weight * accepted
             at += accepted + 1
     return total
+
+
+def outcomes_of(texts: list[list[Row]], chances: list[float]) -> Any:
+    """What each text's open places may be, all together: weight, and whether the draft agrees at each place."""
+    places = [(t, i) for t, text in enumerate(texts) for i, one in enumerate(text) if one["agrees"] is None]
+    for outcome in itertools.product([True, False], repeat=len(places)):
+        weight = math.prod(chances[t] if hit else 1 - chances[t] for (t, _), hit in zip(places, outcome, strict=True))
+        decided = dict(zip(places, outcome, strict=True))
+        known = [[one["agrees"] for one in text] for text in texts]
+        for (t, i), hit in decided.items():
+            known[t][i] = hit
+        yield weight, known
+
+
+def hits(agrees: list[bool], at: int) -> int:
+    """How many drafted tokens in a row are accepted from a place on."""
+    return next((n for n, hit in enumerate(agrees[at:]) if not hit), len(agrees) - at)
+
+
+def fewest_seconds(rows: list[Row], chance: float, empty: float, token: float) -> float:
+    """Seconds of a text under the best of all lengths, tried one by one; a round takes `empty`, each draft `token`."""
+    text, seconds = positions(rows), 0.0
+    for weight, (agrees,) in outcomes_of([text], [chance]):
+        best = [0.0] * (len(text) + 1)
+        for at in reversed(range(len(text))):
+            lengths = range(len(text) - at + 1)
+            best[at] = min(empty + token * n + best[min(at + min(n, hits(agrees, at)) + 1, len(text))] for n in lengths)
+        seconds += weight * best[0]
+    return seconds
+
+
+def better_of_two(all_rows: list[list[Row]], chances: list[float], gamma: int, second_is_cheaper: bool) -> list[Row]:
+    """Rounds and accepted tokens that each of two drafters gets, of which the one drafts that is accepted further."""
+    texts = [positions(rows) for rows in all_rows]
+    total = [{"rounds": 0.0, "accepted": 0.0}, {"rounds": 0.0, "accepted": 0.0}]
+    for weight, agrees in outcomes_of(texts, chances):
+        at = 0
+        while at < len(texts[0]):
+            first, second = (min(hits(one, at), gamma) for one in agrees)
+            who = int(second > first or (second == first and second_is_cheaper))
+            total[who]["rounds"] += weight
+            total[who]["accepted"] += weight * max(first, second)
+            at += max(first, second) + 1
+    return total

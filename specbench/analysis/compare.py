@@ -39,7 +39,7 @@ class Measured:
     methods: list[str]  # in the order of the runs, but each baseline before the methods compared with it
     metric: dict[str, str]  # by task
     baselines: dict[str, str]  # by method; a method without a baseline has no entry
-    totals: dict[tuple[str, ...], list[dict[str, Any]]]  # of servers, by pair, sampling and method
+    totals: dict[tuple[str, ...], list[dict[str, Any]]]  # of servers, by ROW
     mismatches: list[str]  # differences that the user allowed, and facts that imported runs lack
 
     @cached_property
@@ -78,6 +78,7 @@ class Measured:
             scores=self.scores[self.scores.task.isin(chosen)],
             errors=self.errors[self.errors.index.isin(chosen, level="task")],
             metric={task: metric for task, metric in self.metric.items() if task in chosen},
+            totals={row: parts for row, parts in self.totals.items() if row[2] in chosen},
         )
 
 
@@ -104,7 +105,8 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
         scores.append(labelled(metrics.headline_rows(run)))  # first: it refuses a run that is unfinished or damaged
         metric |= run.headline()
         for name, parts in totals.totals(run).items():
-            of_servers.setdefault((pairs[number], run.sampling, labels[number][name]), []).extend(parts)
+            row = pairs[number], run.sampling, next(iter(run.headline())), labels[number][name]
+            of_servers.setdefault(row, []).extend(parts)
         samples, rounds = run.samples([*metrics.TIMED, "prompt_tokens"]), run.rounds()
         run_counts = metrics.per_document(samples, rounds)
         lengths = samples[~samples.warmup].set_index(metrics.SAMPLE).prompt_tokens
@@ -150,9 +152,10 @@ def _in_order(methods: list[str], baselines: dict[str, str]) -> list[str]:
 
 def summary(runs: Measured) -> pd.DataFrame:
     """One row per pair, sampling, task and method, in the order of the runs, then the averages over tasks."""
-    # Imported runs have no scores, so rows also come from the counts.
+    # Imported runs have no scores, so rows also come from the counts, and a server's totals have no counts.
     timed = runs.counts.index.droplevel([*ONCE, "doc_id"]).unique().to_frame(index=False)
-    present = pd.concat([runs.scores[ROW], timed, runs.errors.reset_index()[ROW]]).drop_duplicates()
+    of_servers = pd.DataFrame(list(runs.totals), columns=ROW)
+    present = pd.concat([runs.scores[ROW], timed, runs.errors.reset_index()[ROW], of_servers]).drop_duplicates()
     rates = metrics.rates(runs.counts, ROW)
     tables = []
     for _, setup in present.groupby(SETUP, sort=False):
@@ -199,7 +202,9 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     }
     row |= _accuracy(runs.scores, key, baseline)
     row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)
-    if parts := runs.totals.get((*key[:2], key[3])):
+    parts = runs.totals.get(key, [])
+    row |= totals.served(parts)
+    if parts:
         row |= {name: value for name, value in totals.rates(parts).items() if math.isnan(row[name])}
     sums = mine[["C", "R"]].groupby("doc_id").sum(min_count=1)
     tokens = sums["C"].to_numpy(float), sums["R"].to_numpy(float)
@@ -322,10 +327,17 @@ def depth_table(runs: Measured) -> pd.DataFrame:
     parts = []
     groups = dict(iter(runs.depths.groupby(ROW, sort=False)))  # in the order of the records, in which methods alternate
     tasks = list(dict.fromkeys(key[:3] for key in groups))
+    told = {key for key, counts in groups.items() if counts["D"].notna().any()}
     for key in sorted(groups, key=lambda key: (tasks.index(key[:3]), runs.methods.index(key[3]))):
         table = metrics.acceptance_by_depth(groups[key])
-        parts.append(table.assign(**dict(zip(ROW, key, strict=True)))[[*ROW, *table.columns]])
+        parts.append(_labelled(table, key))
+    counted = [(key, totals.depths(of_server)) for key, of_server in runs.totals.items() if key not in told]
+    parts += [_labelled(table, key) for key, table in counted if len(table)]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*ROW, *metrics.DEPTH])
+
+
+def _labelled(table: pd.DataFrame, key: tuple[str, ...]) -> pd.DataFrame:
+    return table.assign(**dict(zip(ROW, key, strict=True)))[[*ROW, *table.columns]]
 
 
 def write_summary(folder: Path) -> pd.DataFrame:

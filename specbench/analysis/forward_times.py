@@ -4,10 +4,13 @@ A round that drafts K tokens is assumed to take
 
     t_target + width_slope · K  +  t_draft · K + draft_start  +  overhead + draft_overhead · K
 
-seconds: the target's forward over K + 1 tokens, the draft's K forwards, and the time outside of forwards.
+seconds: the target's forward over K + 1 tokens, the draft's K forwards, and the time outside of forwards. Two further
+costs are counted where they are known: of the context, context_slope for each token that the target has in its cache
+and draft_context_slope for each of the draft's; and of a batch, the further tokens that its other texts add to a
+forward. The time outside of forwards is taken to be the same in a batch.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,15 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from specbench.analysis.replay import Replayed
 from specbench.base.stats import Floats
 from specbench.base.untrusted import BRIEF, is_file, read_json
 from specbench.config import UserError
 
 LONGEST = 1e6  # seconds of a forward
 FEWEST = 20  # rounds with one draft length that it takes to use their medians
-SAMPLED = 1000  # prefills that a slope is fitted to
+SAMPLED = 1000  # prefills or rounds that a slope is fitted to
+LEAST = 0.01  # of a time that does not come from the context
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,37 @@ class Times:
     overhead: float = 0.0  # of a round, outside of forwards
     draft_overhead: float = 0.0  # of a drafted token, outside of forwards
     vanilla: float = 0.0  # 0 stands for t_target + overhead
+    # None: not known.
+    draft_width_slope: float | None = None  # for each further token that a draft forward reads, as in a batch
+    context_slope: float | None = None  # of the target, for each token in its cache; then t_target is that without any
+    draft_context_slope: float | None = None  # of each draft forward
+    prefill: float | None = None  # of the target, for each token of the prompt
+    draft_prefill: float | None = None
+    widest: float | None = None  # tokens of the widest measured forward
 
-    def round(self, drafted: float) -> float:
-        """Seconds of a round that drafts so many tokens; with 0 there is no draft forward."""
-        each = self.t_draft + self.width_slope + self.draft_overhead
-        return self.t_target + self.overhead + drafted * each + (self.draft_start if drafted else 0.0)
+    def round(self, drafted: float, batch: int = 1) -> float:
+        """Seconds of a round that drafts so many tokens for each text of a batch, the context left aside."""
+        beside = batch - 1  # other texts
+        each = self.t_draft + (self.draft_width_slope or 0.0) * beside + self.draft_overhead
+        target = self.t_target + self.width_slope * (batch * (drafted + 1) - 1)
+        return target + self.overhead + drafted * each + (self.draft_start if drafted else 0.0)
+
+    def text(self, laid: Replayed, prompt: float, batch: int = 1) -> float:
+        """Seconds of a text's rounds after `prompt` tokens, in a batch of such texts."""
+        seconds = sum(count * self.round(drafted, batch) for drafted, count in laid.lengths.items())
+        if self.context_slope or self.draft_context_slope:
+            target = laid.rounds * prompt + laid.starts
+            within = sum(count * drafted * (drafted - 1) / 2 for drafted, count in laid.lengths.items())
+            draft = laid.drafted * prompt + laid.drafted_starts + within
+            seconds += batch * ((self.context_slope or 0.0) * target + (self.draft_context_slope or 0.0) * draft)
+        return seconds
+
+    def vanilla_text(self, tokens: int, prompt: float, batch: int = 1) -> float:
+        """Seconds of the same text by vanilla decoding."""
+        seconds = tokens * (self.token + self.width_slope * (batch - 1))
+        if self.context_slope:
+            seconds += batch * self.context_slope * (tokens * prompt + tokens * (tokens - 1) / 2)
+        return seconds
 
     @property
     def token(self) -> float:
@@ -122,14 +153,76 @@ def _first_forward(prefills: pd.DataFrame, mean: float, whole: float) -> float:
     return float(np.clip(intercept + slope, mean, whole))
 
 
-def from_option(text: str, models: dict[str, Any] | None) -> Times:
+def with_context(times: Times, rounds: pd.DataFrame, vanilla: pd.DataFrame) -> Times:
+    """The times with slopes by context, from the same rounds; both tables also have `context`, the tokens in the cache.
+
+    A slope is the median of slopes through rounds with the most common draft length (Siegel's), and not below 0. At
+    the middle of their contexts the times stay as they were. Raises UserError if the contexts are not known.
+    """
+    alike = rounds[rounds.drafted == rounds.drafted.mode()[0]].dropna(subset=["context"]).iloc[:SAMPLED]
+    if alike.context.nunique() < 2:
+        raise UserError("these records do not tell several contexts; give --forward-times a profile's FILE.json")
+    context = alike.context.to_numpy(float)
+    middle = float(np.median(context))
+    target = _slope(context, alike.target_seconds.to_numpy(float), times.t_target)
+    each = alike.draft_seconds.to_numpy(float) / np.maximum(alike.draft_forwards.to_numpy(float), 1)
+    draft = _slope(context, each, times.t_draft)
+    token = 0.0
+    if times.vanilla:
+        seconds = times.vanilla - target * float(vanilla.context.median())
+        token = max(seconds, times.vanilla * LEAST)
+    return replace(
+        times,
+        t_target=times.t_target - target * middle,
+        t_draft=times.t_draft - draft * middle,
+        vanilla=token,
+        context_slope=target,
+        draft_context_slope=draft,
+    )
+
+
+def _slope(context: Floats, seconds: Floats, whole: float) -> float:
+    """Seconds for each token of context; what is left of `whole` without any context is above 0."""
+    slope = float(scipy.stats.siegelslopes(seconds, context).slope)
+    return min(max(slope, 0.0), (1 - LEAST) * whole / max(float(np.median(context)), 1.0))
+
+
+def with_forwards(times: Times, forwards: Any, where: str) -> Times:
+    """The times with those of a profile's `forwards` by width and context: a plane through the medians of each model.
+
+    Raises UserError if the forwards are damaged, or of fewer than two widths or contexts.
+    """
+    rows = forwards if isinstance(forwards, list) else []
+    names = ("width", "context", "median")
+    if not rows or not all(isinstance(row, dict) and all(_number(row.get(name)) for name in names) for row in rows):
+        raise UserError(f"{where} has no forwards by width and context; make it anew by `specbench profile`")
+    table = pd.DataFrame(rows)
+    if "runtime" in table:  # the first is the pair's own
+        table = table[table.runtime == table.runtime.iloc[0]]
+    planes = {}
+    for role in ("target", "draft"):
+        mine = table[table.model == role]
+        if mine.width.nunique() < 2 or mine.context.nunique() < 2:
+            raise UserError(f"{where} has forwards of the {role} at one width or context only; make it anew")
+        unit = np.column_stack([np.ones(len(mine)), mine.width - 1, mine.context]).astype(float)
+        planes[role] = [float(x) for x in scipy.optimize.nnls(unit, mine["median"].to_numpy(float))[0]]
+    (target, width, context), (draft, draft_width, draft_context) = planes["target"], planes["draft"]
+    measured = {"t_target": target, "width_slope": width, "context_slope": context, "vanilla": 0.0}
+    measured |= {"t_draft": draft, "draft_width_slope": draft_width, "draft_context_slope": draft_context}
+    return replace(times, **measured, widest=float(table.width.max()))
+
+
+def from_option(text: str, models: dict[str, Any] | None, by_context: bool = False) -> Times:
     """The times in `--forward-times`: KEY=SECONDS,… or the JSON file of a profile of the same pair.
 
-    `models` are those of the run's manifest. Raises UserError for values that cannot be times, and for a profile of
-    other models.
+    `models` are those of the run's manifest. `by_context`: what a profile has measured by width and context. Raises
+    UserError for values that cannot be times, and for a profile of other models.
     """
     if "=" in text and not is_file(Path(text)):
-        return _checked(_parsed(text), "--forward-times")
+        times = _checked(_parsed(text), "--forward-times")
+        if by_context and times.context_slope is None:
+            raise UserError("--forward-times: context_slope is missing, in seconds for each token of context")
+        return times
     path = Path(text)
     if not is_file(path):
         raise UserError(f"there is no file {text}; write a profile's FILE.json, or t_draft=SECONDS,t_target=SECONDS")
@@ -146,7 +239,8 @@ def from_option(text: str, models: dict[str, Any] | None) -> Times:
                 f"{path} is a profile of another pair: its {role} is {other.get('model')}, the run's "
                 f"{mine.get('model')}, with other weights"
             )
-    return _checked(profile["times"], str(path))
+    times = _checked({key: value for key, value in profile["times"].items() if value is not None}, str(path))
+    return with_forwards(times, profile.get("forwards"), str(path)) if by_context else times
 
 
 def _parsed(text: str) -> dict[str, float]:
@@ -167,8 +261,11 @@ def _checked(values: dict[str, Any], where: str) -> Times:
     if missing := [key for key in ("t_draft", "t_target") if key not in values]:
         raise UserError(f"{where}: {missing[0]} is missing; both t_draft and t_target are needed, in seconds")
     for key, value in values.items():
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0 <= value <= LONGEST or (value == 0 and key in ("t_draft", "t_target")):
+        if not _number(value) or not 0 <= value <= LONGEST or (value == 0 and key in ("t_draft", "t_target")):
             least = "above 0" if key in ("t_draft", "t_target") else "0 or more"
             raise UserError(f"{where}: {key} must be {least} seconds, not {str(value)[:BRIEF]}")
     return Times(**{key: float(value) for key, value in values.items()})
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LONGEST

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from specbench.base.stats import Interval
+from specbench.results import records
 from specbench.results.stored import StoredRun
 
 SAMPLE = ["repeat", "task", "doc_id", "method"]
@@ -37,7 +38,9 @@ COUNTS = {
     "arbitrator": pc.coalesce(_field("arbitrator_seconds"), pc.scalar(0.0)),  # version 6 on
     "models": pc.coalesce(_field("model_seconds"), _field("target_seconds") + _field("draft_seconds")),  # version 5 on
 }
+SUMMED = [*COUNTS, "E", "prefill", "decode", "decoded"]
 DEPTH = ["depth", "cond_accept", "joint_accept", "tested"]
+CUT = records.DECISIONS.index("cut")
 DRIFT_BOUND = 0.10  # a baseline is flagged if its time per token moved by more than this between the halves of a run
 
 
@@ -81,13 +84,15 @@ def by_task(rows: pd.DataFrame, tasks: Sequence[str], together: str) -> Iterator
 def per_document(samples: pd.DataFrame, rounds: ds.Dataset) -> pd.DataFrame:
     """Counts and times of every timed sample, indexed by repeat, task, document and method.
 
-    Counts: D drafted, A accepted, J rejections, S rescued, C committed, F target forwards, G draft forwards, R rounds.
+    Counts: D drafted, A accepted, J rejections, S rescued, C committed, F target forwards, G draft forwards, R rounds;
+    E drafted after the end of the text.
     Seconds: `prefill`, `decode`, `target`, `draft` and `arbitrator` (in their forwards), `models` (in all forwards).
     `decoded` tokens took `decode` seconds; `whole_tokens`, which include the prefill's, took `whole` seconds. `memory`
     is in bytes, and `cut` is 1 if the limit of new tokens ended the text.
     """
     index = timed_samples(samples).set_index(SAMPLE)
     counts = _sums(rounds, SAMPLE, COUNTS).set_index(SAMPLE)
+    counts = counts.assign(E=_after_the_end(rounds).reindex(counts.index, fill_value=0))
     counts = counts.reindex(index.index, fill_value=0).astype(float)
     imported = index.reindex(columns=["new_tokens", "wall_seconds"]).astype(float)  # only imported runs have these
     decoded = counts.C.fillna(imported.new_tokens - 1)
@@ -100,6 +105,20 @@ def per_document(samples: pd.DataFrame, rounds: ds.Dataset) -> pd.DataFrame:
         whole=imported.wall_seconds.fillna(index.prefill_seconds + index.decode_seconds),
         whole_tokens=imported.new_tokens.fillna(decoded + 1),
     )
+
+
+def _after_the_end(rounds: ds.Dataset) -> "pd.Series[float]":
+    """How many drafted tokens stand after the end of each text that the end cut, by SAMPLE; NaN: not recorded.
+
+    A recorded decision is `cut` there. Chains without decisions have drafted one token for each that they could commit.
+    """
+    cut = ~_field("warmup") & (_field("round") > 0) & ((_field("truncated") > 0) | _field("truncated").is_null())
+    columns = [*SAMPLE, "drafted", "committed", "truncated", "decisions"]
+    rows = rounds.to_table(columns=columns, filter=cut).to_pandas()
+    after = (rows.drafted.astype(float) - rows.committed.astype(float)).where(rows.truncated.notna())
+    told = rows.decisions.notna()
+    after[told] = [float((decisions == CUT).sum()) for decisions in rows.decisions[told]]
+    return rows.assign(E=after).groupby(SAMPLE).E.agg(lambda counts: counts.sum(skipna=False))
 
 
 def depths(rounds: ds.Dataset) -> pd.DataFrame:
@@ -159,12 +178,12 @@ def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         "whole_speed": counts.whole_tokens / counts.whole.replace(0, np.nan),
     }
     grouped = counts.assign(**speeds).groupby(list(by), sort=False)
-    summed = [*COUNTS, "prefill", "decode", "decoded"]
     unknown = counts.isna().groupby(list(by), sort=False).any()
-    total = grouped[summed].sum().mask(unknown[summed])
+    total = grouped[SUMMED].sum().mask(unknown[SUMMED])
     return pd.DataFrame(
         {
             "acceptance_rate": total.A / total.D.replace(0, np.nan),
+            "acceptance_rate_in_text": total.A / (total.D - total.E).replace(0, np.nan),
             "alpha": total.A / (total.A + total.J).replace(0, np.nan),
             "tau": total.C / total.R.replace(0, np.nan),
             "discard_rate": (total.D - total.A) / total.C.replace(0, np.nan),

@@ -19,15 +19,16 @@ This holds for lossless methods that draft chains with a draft model that reads 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 NAN = math.nan
 ACCEPTED, REJECTED, UNREAD = "accepted", "rejected", "unread"
+Outcome: TypeAlias = tuple[float, int, int, bool]  # probability, drafted, accepted, and whether a signal was guessed
 FEWEST = 50  # tested drafts that it takes to trust their acceptance
 
 
@@ -71,7 +72,20 @@ class Replayed:
     drafted: float = 0.0
     accepted: float = 0.0
     guessed: float = 0.0  # rounds that needed a signal that was not recorded
+    starts: float = 0.0  # tokens before each round, summed over rounds
+    drafted_starts: float = 0.0  # the same, summed over drafted tokens
     lengths: dict[int, float] = field(default_factory=dict)  # rounds by their draft length
+
+    def count(self, start: int, weight: float, outcome: "Outcome") -> None:
+        """Add a round from `start` with this outcome; both together have the probability `weight`."""
+        _, drafted, accepted, guessed = outcome
+        self.rounds += weight
+        self.drafted += weight * drafted
+        self.accepted += weight * accepted
+        self.guessed += weight * guessed
+        self.starts += weight * start
+        self.drafted_starts += weight * drafted * start
+        self.lengths[drafted] = self.lengths.get(drafted, 0.0) + weight
 
 
 @dataclass(frozen=True)
@@ -157,25 +171,26 @@ def _median(ordered: Sequence[float]) -> float:
 
 def replay(text: Text, rule: Rule, missing: Unknown) -> Replayed:
     """The expected rounds of a text if its drafts end by `rule`."""
-    size = len(text.agree)
-    counts = Replayed(tokens=size)
+    counts = Replayed(tokens=len(text.agree))
+    for start, weight, outcome in lay_out(len(text.agree), lambda start: outcomes(text, start, rule, missing)):
+        counts.count(start, weight, outcome)
+    return counts
+
+
+def lay_out(size: int, rounds: Callable[[int], Iterable[Outcome]]) -> Iterator[tuple[int, float, Outcome]]:
+    """The rounds of a text of `size` tokens, from what may happen at each start: start, probability, and outcome."""
     begins = [0.0] * (size + 1)  # the probability that a round begins at each position
     begins[0] = 1.0
     for start in range(size):
         if begins[start]:
-            for chance, drafted, accepted, guessed in _rounds(text, start, rule, missing):
-                weight = begins[start] * chance
-                begins[min(start + accepted + 1, size)] += weight
-                counts.rounds += weight
-                counts.drafted += weight * drafted
-                counts.accepted += weight * accepted
-                counts.guessed += weight * guessed
-                counts.lengths[drafted] = counts.lengths.get(drafted, 0.0) + weight
-    return counts
+            for outcome in rounds(start):
+                weight = begins[start] * outcome[0]
+                begins[min(start + outcome[2] + 1, size)] += weight
+                yield start, weight, outcome
 
 
-def _rounds(text: Text, start: int, rule: Rule, missing: Unknown) -> Iterator[tuple[float, int, int, bool]]:
-    """The possible rounds from `start`: probability, drafted, accepted, and whether a signal was guessed."""
+def outcomes(text: Text, start: int, rule: Rule, missing: Unknown) -> Iterator[Outcome]:
+    """The possible rounds from `start`."""
     size = len(text.agree)
     draft = Drafting(rule, missing)
     chance = 1.0

@@ -5,39 +5,34 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from specbench import config
-from specbench.analysis import forward_times
+from specbench.analysis import forward_times, oracles
+from specbench.analysis.drafts import TEXT, decoding, drafting_method, recorded_times, replayable
 from specbench.analysis.forward_times import Times
-from specbench.analysis.metrics import of_method, timed_samples
-from specbench.analysis.replay import Replayed, Rule, Text, Unknown, replay, texts_of, unknown
+from specbench.analysis.lengths_to_try import ORACLE, Setting, settings
+from specbench.analysis.metrics import timed_samples
+from specbench.analysis.replay import Replayed, Rule, Text, Unknown, replay, unknown
 from specbench.config import MethodSpec, UserError
-from specbench.config import Setting as Value
-from specbench.methods import settings_of
 from specbench.results.stored import StoredRun
 
-ORACLE = "oracle"
-BY_THRESHOLD = ("specdecpp", "confidence", "cumulative", "entropy")  # length methods that stop at a threshold
-GAMMAS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
-THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
-NATS = (0.5, 1.0, 1.5, 2.0, 3.0)
-TEXT = ["repeat", "task", "doc_id"]
-TIMED = ["round", "drafted", "draft_forwards", "target_seconds", "draft_seconds", "seconds"]
 ALL = "all tasks"
+SAMPLED = [*TEXT, "method", "warmup", "finish", "tokens", "prompt_tokens", "prefill_seconds", "decode_seconds"]
+SIMULATED, PROJECTED = "simulated", "projected"
+OF_BATCHES = ("draft_width_slope", "context_slope", "draft_context_slope")  # times that a batch needs
+HIDDEN, UNTOLD = "hidden states", "not told"  # what drafts depend on beside the text
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A draft length or a threshold to try."""
+class Options:
+    """What is simulated beside other lengths."""
 
-    name: str  # gamma=4, threshold=0.7
-    rule: Rule
-    measured: str | None  # the method of the run that has exactly this setting
+    batch: int = 1  # texts decoded together
+    by_context: bool = False  # forward times grow with the context
+    oracle: bool = False  # the best lengths in hindsight
+    second: str | None = None  # a second drafter: the method
+    second_run: StoredRun | None = None  # and its run; None: the same
 
 
 @dataclass(frozen=True)
@@ -53,6 +48,20 @@ class Simulation:
     rescued: int
     texts: int
     table: pd.DataFrame
+    source: str = SIMULATED  # SIMULATED from the run's own times, or PROJECTED by others
+    reads: str = ""  # what else than the text the drafts depend on, if the draft is known to
+    batch: int = 1
+    second: str = ""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a simulation needs of a method's texts."""
+
+    texts: list[Text]
+    prompts: "pd.Series[float]"  # tokens, by text
+    prefills: pd.DataFrame  # seconds of the method's and of vanilla's, by text; NaN: not known
+    measured: pd.DataFrame  # of _measured; empty if times are of another machine
 
 
 def simulate(
@@ -63,198 +72,108 @@ def simulate(
     thresholds: Sequence[float] = (),
     shortest: int | None = None,
     advance: Callable[[int], None] = lambda count: None,
+    options: Options = Options(),
 ) -> Simulation:
     """Replay one method of a run under other draft lengths.
 
     Without `gammas` and `thresholds`, the default ones that the records allow are used. `given` names forward times as
     `forward_times.from_option` reads them; without it they come from the records. `advance` is called after each
-    setting. Raises UserError for records that cannot be replayed and for settings that make no sense.
+    setting. Raises UserError for records that cannot be replayed, for settings that make no sense, and for options that
+    need times which are not known.
     """
     spec = drafting_method(run, method)
     chosen = settings(run, spec, gammas, thresholds, shortest)
-    columns = [*TEXT, "method", "warmup", "finish", "tokens", "prompt_tokens", "decode_seconds"]
-    samples = timed_samples(run.samples(columns))
-    finish, eos = endings(samples, spec.name)
-    check_order(run, spec.name)
-    texts = [text for text in texts_of(recorded_rounds(run, spec.name), finish, eos) if text.agree]
+    samples = timed_samples(run.samples(SAMPLED))
+    texts = replayable(run, spec.name, samples)
     tested = [x for text in texts for x in text.agree if x == x]
     if not tested:
         raise UserError(f"{spec.name} has no tested drafts in {run.folder}; choose another --method")
     missing = unknown(texts)
-    times = forward_times.from_option(given, run.manifest["models"]) if given else recorded_times(run, [spec.name])
+    times = times_of(run, spec.name, given, options)
+    if options.batch > 1:
+        chosen = in_batch(chosen, options, times, asked=bool(gammas or thresholds))
     alpha = sum(tested) / len(tested)
-    measured = pd.DataFrame() if given else _measured(samples)  # times of another machine compare with nothing
-    rows: list[dict[str, Any]] = []
+    measured = pd.DataFrame() if given or options.batch > 1 else _measured(samples)
+    known = Recorded(texts, *_prompts_and_prefills(samples, spec.name, times, bool(given)), measured)
+    frames = {}
     for setting in chosen:
         replays = [replay(text, setting.rule, missing) for text in texts]
-        rows += _table(setting, texts, replays, times, measured)
+        frames[setting] = _frame(setting, known, replays, times, options.batch)
         advance(1)
+    rows = [row for setting, frame in frames.items() for row in _table(setting, frame, times, options.batch)]
+    if options.oracle:
+        rows += _oracles(frames, known, missing, times)
+    if options.second:
+        fixed = [setting for setting in chosen if setting.rule.kind == "fixed"]
+        rows += _either(run, spec, options, fixed, known, missing, times, bool(given))
     positions = sum(len(text.agree) for text in texts)
-    rescued = pc.sum(_decoding(run, spec.name, ["rescued"]).column("rescued")).as_py()
-    untested = 1 - len(tested) / positions
-    table = mark_best(pd.DataFrame(rows))
-    return Simulation(spec.name, run.sampling, times, alpha, untested, missing, int(rescued or 0), len(texts), table)
+    rescued = pc.sum(decoding(run, spec.name, ["rescued"]).column("rescued")).as_py()
+    source = PROJECTED if given or options.batch > 1 else SIMULATED
+    return Simulation(
+        method=spec.name,
+        sampling=run.sampling,
+        times=times,
+        alpha=alpha,
+        untested=1 - len(tested) / positions,
+        missing=missing,
+        rescued=int(rescued or 0),
+        texts=len(texts),
+        table=mark_best(pd.DataFrame(rows)).assign(source=source),
+        source=source,
+        reads=HIDDEN if spec.method.startswith("eagle") else UNTOLD if spec.method == "imported" else "",
+        batch=options.batch,
+        second=options.second or "",
+    )
 
 
-def endings(samples: pd.DataFrame, method: str) -> tuple[dict[tuple[int, str, int], str], set[int]]:
-    """How each text of a method ended, by repeat, task and document; and the end tokens of all `samples`."""
-    mine = samples[samples.method == method]
-    finish = {(row.repeat, row.task, row.doc_id): row.finish for row in mine.itertuples()}
-    ended = samples.tokens[samples.finish == "eos"].dropna()  # other tools may not tell their tokens
-    return finish, {int(tokens[-1]) for tokens in ended if len(tokens)}
-
-
-def drafting_method(run: StoredRun, name: str | None) -> MethodSpec:
-    """The method called `name`, or the run's first that drafted chains. Raises UserError if it cannot be replayed."""
-    by_name = {spec.name: spec for spec in run.plan.methods}
-    if name is not None and name not in by_name:
-        raise UserError(f"{run.folder} has no method {name!r}; it has {', '.join(by_name)}")
-    ensembles = [spec.name for spec in by_name.values() if spec.baseline == "ensemble"]
-    if name in ensembles or len(ensembles) == len(by_name):
+def times_of(run: StoredRun, method: str, given: str | None, options: Options) -> Times:
+    """Forward times from the option or from the records, with what `options` need."""
+    if given:
+        return forward_times.from_option(given, run.manifest["models"], options.by_context or options.batch > 1)
+    if options.batch > 1:
         raise UserError(
-            f"{run.folder}: {name or ensembles[0]} decodes with several models at once and cannot be replayed; "
-            "`specbench analyze collaboration` predicts its speed"
+            f"--batch {options.batch}: this run decoded one text at a time, and its records do not tell what a forward "
+            f"over several takes; give --forward-times a profile's FILE.json, or {', '.join(OF_BATCHES)}"
         )
-    by_name = {key: spec for key, spec in by_name.items() if key not in ensembles}
-    trees, modelled, drafting = set(), set(), set()
-    columns = ["method", "parents", "draft_forwards"]
-    for batch in run.rounds().to_batches(columns=columns, filter=pc.field("drafted") > 0):
-        names = batch.column("method").to_numpy(zero_copy_only=False)
-        # Other tools' records do not count draft forwards; that there are drafts is all that they tell.
-        by_model = pc.greater(batch.column("draft_forwards"), 0).fill_null(True)
-        drafting |= {*names}
-        trees |= {*names[branches(batch.column("parents"))]}
-        modelled |= {*names[by_model.to_numpy(zero_copy_only=False)]}
-    model_drafts = modelled - trees
-    candidates = [name] if name else [spec for spec in by_name if spec in model_drafts]
-    for candidate in candidates:
-        if candidate in model_drafts:
-            return by_name[candidate]
-        if candidate in trees:
-            raise UserError(f"{candidate} drafts trees, which cannot be replayed; choose another --method")
-        if candidate in drafting:
-            raise UserError(f"{candidate} drafts without a model, from what it has read; choose another --method")
-        raise UserError(f"{candidate} drafted nothing in {run.folder}; choose another --method")
-    raise UserError(f"{run.folder} has no drafts of one chain to replay; `specbench run --method sps` makes some")
+    return recorded_times(run, [method], options.by_context)
 
 
-def check_order(run: StoredRun, method: str) -> None:
-    """Raise UserError if the rounds of a method are not whole, in their order: only other tools' records are such."""
-    files = (run.manifest.get("imported") or {}).get("files", [])
-    lacking = [name for name in ("drafted", "accepted", "committed") if _decoding(run, method, [name])[name].null_count]
-    if lacking or any(file["method"] == method and not file.get("ordered", True) for file in files):
-        raise UserError(
-            f"{method}: the imported file does not tell each round's {lacking[0] if lacking else 'place in its text'}; "
-            "have the server record every step (vLLM: --per-request-spec-decode-metrics detailed), and import that"
-        )
+def in_batch(chosen: Sequence[Setting], options: Options, times: Times, asked: bool) -> list[Setting]:
+    """The settings that the times of a batch are known for; of those that were `asked` for, all must be.
 
-
-def branches(parents: pa.ListArray) -> NDArray[np.bool_]:
-    """Which drafts are trees with branches [rounds]; a draft without parents is a chain, and so is a line of them."""
-    lengths = pc.list_value_length(parents).fill_null(0).to_numpy()
-    position = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    branching = parents.flatten().to_numpy() != position - 1
-    rows = np.repeat(np.arange(len(lengths)), lengths)[branching]
-    return np.isin(np.arange(len(lengths)), rows)
-
-
-def policy(run: StoredRun, spec: MethodSpec) -> MethodSpec | None:
-    """The length method that made a method's drafts, if it stops at a threshold; else None.
-
-    Raises UserError for the oracle, whose drafts end where the next token would be rejected.
+    Raises UserError for thresholds, for oracles, and for forwards that are wider than any that was measured.
     """
-    length = run.length_policy(spec)
-    if length is not None and length.method == ORACLE:
-        raise UserError(f"{spec.name} never tested a token that would be rejected; choose another --method")
-    if length is None or length.method not in BY_THRESHOLD:
-        return None
-    if length is spec:
-        return spec
-    values = settings_of(spec, run.folder)
-    bounds = {"longest": values["gamma"], "stop_at_eos": values["stop_at_eos"] or length.values["stop_at_eos"]}
-    return config.override(length, {key: Value(value=value, source=spec.name) for key, value in bounds.items()})
+    name = f"--batch {options.batch}"
+    if options.oracle or options.second:
+        raise UserError(f"{name}: an oracle is of one text, and a batch drafts equally long for all; leave out --batch")
+    if lacking := [key for key in OF_BATCHES if getattr(times, key) is None]:
+        raise UserError(f"{name}: these forward times lack {', '.join(lacking)}; a profile's FILE.json has them")
+    fixed = [setting for setting in chosen if setting.rule.kind == "fixed"]
+    if asked and len(fixed) < len(chosen):
+        raise UserError(f"{name}: at a threshold the texts of a batch draft different lengths; give --gamma alone")
+    widest = math.inf if times.widest is None else times.widest
+    fitting = [setting for setting in fixed if options.batch * (setting.rule.longest + 1) <= widest]
+    if not fitting or (asked and len(fitting) < len(fixed)):
+        least = options.batch * (max(setting.rule.longest for setting in fixed) + 1 if asked else 2)
+        raise UserError(f"{name}: a forward would read {least} tokens, and the widest measured one has {widest:.0f}")
+    return fitting
 
 
-def settings(
-    run: StoredRun, spec: MethodSpec, gammas: Sequence[int], thresholds: Sequence[float], shortest: int | None
-) -> list[Setting]:
-    """The settings to try. Raises UserError for impossible values, and for thresholds without recorded predictions."""
-    length = policy(run, spec)
-    if bad := [gamma for gamma in gammas if gamma < 1]:
-        raise UserError(f"--gamma {bad[0]}: a draft has at least 1 token")
-    entropy = length is not None and length.method == "entropy"
-    if bad_threshold := [t for t in thresholds if not (t > 0 and (t < 1 or entropy))]:
-        bounds = "above 0 nats" if entropy else "between 0 and 1"
-        raise UserError(f"--threshold {bad_threshold[0]:g}: a threshold lies {bounds}")
-    predicted = length is not None and _predicted(run, spec.name)
-    if thresholds and not predicted:
-        raise UserError(
-            f"the drafts of {spec.name} have no predictions; a run with them: specbench run --method specdecpp "
-            "--set specdecpp.shortest=20 --set specdecpp.longest=20"
-        )
-    if not gammas and not thresholds:
-        gammas = GAMMAS
-        thresholds = (NATS if entropy else THRESHOLDS) if predicted else ()
-    chosen = [_gamma_setting(run, spec, gamma) for gamma in gammas]
-    if length is not None:
-        chosen += [_threshold_setting(run, length, threshold, shortest) for threshold in thresholds]
-    return chosen
-
-
-def _gamma_setting(run: StoredRun, spec: MethodSpec, gamma: int) -> Setting:
-    base = spec if "gamma" in spec.values else config.load_method("sps")
-    values = {**base.values, "gamma": gamma} | ({"length": "fixed"} if "length" in base.values else {})
-    rule = Rule("fixed", gamma, stop_at_eos=bool(values.get("stop_at_eos", False)))
-    return Setting(f"gamma={gamma}", rule, _counterpart(run, base.method, values))
-
-
-def _threshold_setting(run: StoredRun, length: MethodSpec, threshold: float, shortest: int | None) -> Setting:
-    values = settings_of(length, run.folder)
-    # A run at a fixed length was recorded to be replayed.
-    if shortest is None and values["shortest"] == values["longest"]:
-        shortest = config.load_method(length.method).values["shortest"]
-    values |= {"threshold": threshold, "shortest": shortest or values["shortest"]}
-    if values["shortest"] > values["longest"]:
-        raise UserError(f"--shortest {values['shortest']}: these drafts have at most {values['longest']} tokens")
-    rule = Rule(length.method, values["longest"], values["shortest"], threshold, bool(values["stop_at_eos"]))
-    return Setting(f"threshold={threshold:g}", rule, _counterpart(run, length.method, values))
-
-
-def _counterpart(run: StoredRun, method: str, values: dict[str, Any]) -> str | None:
-    """The method of the run with exactly these settings; settings that its version did not have count as equal."""
-    for spec in run.plan.methods:
-        if spec.method == method and all(spec.values.get(key, value) == value for key, value in values.items()):
-            return spec.name
-    return None
-
-
-def _decoding(run: StoredRun, method: str, columns: list[str]) -> Any:
-    return run.rounds().to_table(columns=columns, filter=of_method(method) & (pc.field("round") > 0))
-
-
-def recorded_rounds(run: StoredRun, method: str) -> Iterator[dict[str, Any]]:
-    """A method's rounds, text by text, including prefills."""
-    columns = [*TEXT, "round", "drafted", "accepted", "committed", "truncated"]
-    columns += ["draft_tokens", "predictions", "confidences"]
-    for batch in run.rounds().to_batches(columns=columns, filter=of_method(method)):
-        yield from batch.to_pylist()
-
-
-def _predicted(run: StoredRun, method: str) -> bool:
-    predictions = _decoding(run, method, ["predictions"]).column("predictions")
-    return bool(predictions.null_count < len(predictions))
-
-
-def recorded_times(run: StoredRun, methods: Sequence[str]) -> Times:
-    """What the rounds of some methods cost, from their records and those of vanilla decoding in the same run."""
-    plain = [spec.name for spec in run.plan.methods if spec.method == "vanilla"]
-    wanted = pc.field("method").isin([*methods, *plain]) & ~pc.field("warmup")
-    rounds = run.rounds().to_table(columns=[*TEXT, "method", *TIMED], filter=wanted).to_pandas()
-    samples = run.samples([*TEXT, "method", "warmup", "prompt_tokens"])
-    widths = samples[~samples.warmup].rename(columns={"prompt_tokens": "width"}).drop(columns="warmup")
-    mine, decoding = rounds.method.isin(methods), rounds["round"] > 0
-    prefills = rounds[mine & ~decoding].merge(widths, on=[*TEXT, "method"]).dropna(subset=["width"])
-    return forward_times.from_records(rounds[mine & decoding], prefills, rounds[rounds.method.isin(plain) & decoding])
+def _prompts_and_prefills(
+    samples: pd.DataFrame, method: str, times: Times, given: bool
+) -> tuple["pd.Series[float]", pd.DataFrame]:
+    """By text: tokens of the prompt, and seconds of the method's prefill and of vanilla's."""
+    indexed = samples.set_index(TEXT)
+    mine = indexed[indexed.method == method]
+    prompts = mine.prompt_tokens.astype(float)
+    if given:
+        target = prompts * (math.nan if times.prefill is None else times.prefill)
+        draft = prompts * (math.nan if times.draft_prefill is None else times.draft_prefill)
+        return prompts, pd.DataFrame({"prefill": target + draft, "vanilla_prefill": target})
+    vanilla = indexed[indexed.method == "vanilla"].prefill_seconds.astype(float)
+    return prompts, pd.DataFrame({"prefill": mine.prefill_seconds.astype(float)}).assign(
+        vanilla_prefill=vanilla.reindex(mine.index)
+    )
 
 
 def _measured(samples: pd.DataFrame) -> pd.DataFrame:
@@ -263,40 +182,105 @@ def _measured(samples: pd.DataFrame) -> pd.DataFrame:
     return timed.set_index(["method", *TEXT])[["decode_seconds", "size"]]
 
 
-def _table(
-    setting: Setting,
-    texts: Sequence[Text],
-    replays: Sequence[Replayed],
-    times: Times,
-    measured: pd.DataFrame,
-) -> Iterator[dict[str, Any]]:
-    """A row for all tasks together, then one for each task if there are several."""
+def _frame(setting: Setting, known: Recorded, replays: Sequence[Replayed], times: Times, batch: int) -> pd.DataFrame:
+    """A row for each text: its counts under a setting, and its seconds and vanilla's."""
+    prompts = [float(known.prompts.get(text.key, math.nan)) for text in known.texts]
+    seconds = [times.text(laid, prompt, batch) for laid, prompt in zip(replays, prompts, strict=True)]
+    return _counted(setting, known, replays, seconds, times, batch)
+
+
+def _counted(
+    setting: Setting, known: Recorded, replays: Sequence[Replayed], seconds: Sequence[float], times: Times, batch: int
+) -> pd.DataFrame:
     frame = pd.DataFrame([vars(replayed) for replayed in replays]).drop(columns="lengths")
-    frame[TEXT] = [text.key for text in texts]
-    frame[["stood", "tested"]] = [(text.agree.count(1.0), sum(x == x for x in text.agree)) for text in texts]
-    frame["seconds"] = [sum(n * times.round(k) for k, n in replayed.lengths.items()) for replayed in replays]
-    if setting.measured and len(measured):
-        times_of_method = measured.loc[[setting.measured]].droplevel("method")
+    frame[TEXT] = [text.key for text in known.texts]
+    frame[["stood", "tested"]] = [(text.agree.count(1.0), sum(x == x for x in text.agree)) for text in known.texts]
+    frame["seconds"] = seconds
+    prompts = [float(known.prompts.get(text.key, math.nan)) for text in known.texts]
+    frame["vanilla"] = [times.vanilla_text(n, prompt, batch) for n, prompt in zip(frame.tokens, prompts, strict=True)]
+    frame = frame.join(known.prefills, on=TEXT)
+    if setting.measured and len(known.measured):
+        times_of_method = known.measured.loc[[setting.measured]].droplevel("method")
         frame = frame.join(times_of_method, on=TEXT)
+    return frame
+
+
+def _table(setting: Setting, frame: pd.DataFrame, times: Times, batch: int = 1) -> Iterator[dict[str, Any]]:
+    """A row for all tasks together, then one for each task if there are several."""
     tasks = list(dict.fromkeys(frame.task))
     blocks = [(task, frame[frame.task == task]) for task in tasks]
     for task, block in [(ALL, frame), *(blocks if len(tasks) > 1 else [])]:
-        yield {"task": task, "setting": setting.name} | _row(setting, block, times)
+        yield {"task": task, "setting": setting.name} | _row(setting, block, times, batch)
 
 
-def _row(setting: Setting, block: pd.DataFrame, times: Times) -> dict[str, Any]:
-    total = block[["tokens", "rounds", "drafted", "accepted", "guessed", "seconds"]].sum()
+def _oracles(
+    frames: dict[Setting, pd.DataFrame], known: Recorded, missing: Unknown, times: Times
+) -> Iterator[dict[str, Any]]:
+    """Rows of the best fixed length of each text, among those that were tried, and of the best of each round."""
+    fixed = [frame for setting, frame in frames.items() if setting.rule.kind == "fixed"]
+    if fixed:
+        every = pd.concat(fixed, ignore_index=True)
+        best = every.loc[every.groupby(TEXT, sort=False).seconds.idxmin()].reset_index(drop=True)
+        yield from _table(Setting(f"{ORACLE} text", Rule(ORACLE, 0), None), best, times)
+    a_round = Setting(f"{ORACLE} round", Rule(ORACLE, 0), None)
+    replays = [oracles.longest(text, missing) for text in known.texts]
+    yield from _table(a_round, _frame(a_round, known, replays, times, 1), times)
+
+
+def _either(
+    run: StoredRun,
+    spec: MethodSpec,
+    options: Options,
+    fixed: Sequence[Setting],
+    known: Recorded,
+    missing: Unknown,
+    times: Times,
+    given: bool,
+) -> Iterator[dict[str, Any]]:
+    """Rows of the better of two drafters at each position, for each fixed length."""
+    other_run = options.second_run or run
+    other = drafting_method(other_run, options.second)
+    both = oracles.same_texts((run, other_run), (spec.name, other.name))
+    samples = timed_samples(other_run.samples(SAMPLED))
+    second = {text.key: text for text in replayable(other_run, other.name, samples)}
+    other_times = times if given else recorded_times(other_run, [other.name], options.by_context)
+    pairs = [(text, second[text.key]) for text in known.texts if text.key in both and text.key in second]
+    missing_of = missing, unknown(list(second.values()))
+    shared = Recorded([text for text, _ in pairs], known.prompts, known.prefills, pd.DataFrame())
+    for setting in fixed:
+        gamma = setting.rule.longest
+        cheaper = other_times.round(gamma) < times.round(gamma)
+        parts = [oracles.either(pair, gamma, missing_of, cheaper) for pair in pairs]
+        prompts = [float(known.prompts.get(text.key, math.nan)) for text in shared.texts]
+        seconds = [
+            times.text(mine, prompt) + other_times.text(its, prompt)
+            for (mine, its), prompt in zip(parts, prompts, strict=True)
+        ]
+        together = [oracles.together(mine, its) for mine, its in parts]
+        one = Setting(f"{setting.name} of two", Rule(ORACLE, 0), None)
+        for row in _table(one, _counted(one, shared, together, seconds, times, 1), times):
+            yield row | {"second_share": sum(its.rounds for _, its in parts) / sum(laid.rounds for laid in together)}
+
+
+def _row(setting: Setting, block: pd.DataFrame, times: Times, batch: int) -> dict[str, Any]:
+    sums = ["tokens", "rounds", "drafted", "accepted", "guessed", "seconds", "vanilla"]
+    total = block[sums].sum(skipna=False)
     alpha = block.stood.sum() / block.tested.sum() if block.tested.sum() else math.nan
     rule = setting.rule
-    theory = iid_speedup(alpha, rule.longest, times.cost_ratio) if rule.kind == "fixed" else None
+    simple = rule.kind == "fixed" and batch == 1 and not times.context_slope
+    theory = iid_speedup(alpha, rule.longest, times.cost_ratio) if simple else None
+    prefill, vanilla_prefill = block.prefill.sum(skipna=False), block.vanilla_prefill.sum(skipna=False)
+    whole = (vanilla_prefill + total.vanilla) / (prefill + total.seconds) if batch == 1 else math.nan
     row = {
         "tau": total.tokens / total.rounds,
-        "acceptance_rate": total.accepted / total.drafted,
+        "acceptance_rate": total.accepted / total.drafted if total.drafted else math.nan,
         "discard_rate": (total.drafted - total.accepted) / total.tokens,
         "verification_rate": total.rounds / total.tokens,
-        "tokens_per_s": total.tokens / total.seconds,
-        "speedup": times.token * total.tokens / total.seconds,
+        "tokens_per_s": batch * total.tokens / total.seconds,
+        "speedup": total.vanilla / total.seconds,
+        "speedup_e2e": whole,
         "theory_speedup": theory,
+        "fixed": rule.kind == "fixed",
         "guessed": total.guessed / total.rounds,
         "measured": setting.measured,
         "measured_tokens_per_s": None,
@@ -320,9 +304,9 @@ def iid_speedup(alpha: float, gamma: int, c: float) -> float:
 
 def mark_best(table: pd.DataFrame) -> pd.DataFrame:
     """The table with columns `best` and `theory_best`, which mark the fastest fixed length of each task."""
-    fixed = table.theory_speedup.notna()
+    fixed = table.fixed
     best = {}
     for name, column in (("best", "speedup"), ("theory_best", "theory_speedup")):
         values = table[column].where(fixed).astype(float)
         best[name] = fixed & (values == values.groupby(table.task).transform("max"))
-    return table.assign(**best)
+    return table.drop(columns="fixed").assign(**best)

@@ -1,9 +1,16 @@
-"""Rates from a server's totals, for imported runs whose files have no rounds: vLLM's `spec_decode_*` counters."""
+"""What a server counted and timed of all its requests together: vLLM's `spec_decode_*` counters, and its latencies.
+
+Imported runs keep it in their manifest; `compare` shows it where a file has no rounds.
+"""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
+
+from specbench.analysis.metrics import DEPTH
+from specbench.results.importers.vllm_bench import SERVED
 from specbench.results.stored import StoredRun
 
 
@@ -18,6 +25,17 @@ def totals(run: StoredRun) -> dict[str, list[dict[str, Any]]]:
     return {method: parts for method, parts in kept.items() if parts}
 
 
+def counted(parts: Sequence[dict[str, Any]]) -> bool:
+    """True if the server drafted: some of its results have spec_decode counters."""
+    return any(key.startswith("spec_decode_") for part in parts for key in part)
+
+
+def served(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Throughput and latencies; NaN for what is not told, and for several results: medians cannot be pooled."""
+    known = parts[0] if len(parts) == 1 else {}
+    return {name: float(known[name]) if isinstance(known.get(name), int | float) else math.nan for name in SERVED}
+
+
 def rates(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Acceptance rate, α and τ of the results together; NaN for what they do not tell.
 
@@ -26,23 +44,52 @@ def rates(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
     """
     sums = dict.fromkeys(("drafted", "accepted", "rounds", "whole"), 0.0)
     for part in parts:
-        rounds, drafted = _number(part, "num_drafts"), _number(part, "draft_tokens")
-        accepted = _number(part, "accepted_tokens")
-        if math.isnan(accepted):
-            accepted = (_number(part, "acceptance_length") - 1) * rounds
-        listed = part.get("spec_decode_per_position_acceptance_rates")
-        shares = [x for x in listed if isinstance(x, int | float)] if isinstance(listed, list) else []
-        fixed = shares and drafted == rounds * len(shares)
+        rounds, drafted, accepted = _counts(part)
+        shares = _shares(part)
         sums["drafted"] += drafted
         sums["accepted"] += accepted
         sums["rounds"] += rounds
-        sums["whole"] += float(shares[-1]) * rounds if fixed else math.nan
+        sums["whole"] += shares[-1] * rounds if shares and drafted == rounds * len(shares) else math.nan
     drafted, accepted, rounds, whole = sums.values()
     return {
         "acceptance_rate": _ratio(accepted, drafted),
         "alpha": _ratio(accepted, accepted + rounds - whole),
         "tau": 1 + _ratio(accepted, rounds),
     }
+
+
+def depths(parts: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Acceptance at each position of a draft, as `metrics.acceptance_by_depth`; empty if it is not told.
+
+    What was tested at a position is known if all drafts are of one length: those that reached it.
+    """
+    each = [(_counts(part), _shares(part)) for part in parts]
+    longest = {len(shares) for _, shares in each}
+    rounds = sum(counts[0] for counts, _ in each)
+    if len(longest) != 1 or not rounds > 0:
+        return pd.DataFrame(columns=DEPTH)
+    fixed = all(counts[1] == counts[0] * len(shares) for counts, shares in each)
+    reached, rows = rounds, []
+    for depth in range(1, longest.pop() + 1):
+        passed = sum(counts[0] * shares[depth - 1] for counts, shares in each)
+        tested = reached if fixed else math.nan
+        rows.append([depth, _ratio(passed, tested), passed / rounds, tested])
+        reached = passed
+    return pd.DataFrame(rows, columns=DEPTH)
+
+
+def _counts(part: dict[str, Any]) -> tuple[float, float, float]:
+    """Rounds, drafted and accepted tokens."""
+    rounds, drafted, accepted = (_number(part, name) for name in ("num_drafts", "draft_tokens", "accepted_tokens"))
+    if math.isnan(accepted):
+        accepted = (_number(part, "acceptance_length") - 1) * rounds
+    return rounds, drafted, accepted
+
+
+def _shares(part: dict[str, Any]) -> list[float]:
+    """The share of rounds that accepted each position of their draft."""
+    listed = part.get("spec_decode_per_position_acceptance_rates")
+    return [float(x) for x in listed if isinstance(x, int | float)] if isinstance(listed, list) else []
 
 
 def _number(part: dict[str, Any], name: str) -> float:

@@ -176,6 +176,9 @@ def import_(
     by_category: Annotated[
         bool, Option("--by-category", help="Spec-Bench: each category is a task; MT-Bench is one")
     ] = False,
+    before: Annotated[
+        Path | None, Option(help="vLLM: a scrape of /metrics before the one in FILES; what was counted since is read")
+    ] = None,
     out: RunOut = None,
 ) -> None:
     """Turn another tool's figures into a run folder, so that `compare` puts them under the same definitions.
@@ -185,6 +188,8 @@ def import_(
     `specbench import spec-bench answers-eagle.jsonl --baseline answers-vanilla.jsonl --by-category`
 
     `specbench import vllm result.json --method eagle3`
+
+    `specbench import vllm metrics-after.txt --before metrics-before.txt --method eagle3`
 
     `specbench import specdecpp-head acchead-llama2-chat-7bx70b --pair llama-2-chat-70b-7b --out head.safetensors`
 
@@ -197,6 +202,8 @@ def import_(
     with user_errors(), permitted(fetch_models=True):
         if by_category and tool is not Tool.spec_bench:
             raise UserError(f"--by-category is for spec-bench; {tool.value} has no categories")
+        if before and tool is not Tool.vllm:
+            raise UserError(f"--before is for vllm; {tool.value} has no scrapes")
         if tool in (Tool.specdecpp_head, Tool.eagle3_head):
             if len(files) != 1 or pair is None or baseline or method:
                 raise UserError(f"{tool.value} takes one folder, --pair and --out; nothing else")
@@ -209,6 +216,6 @@ def import_(
         if tool is Tool.spec_bench:
             made = importers.import_spec_bench(files, baseline, method, pair or tool.value, out, by_category)
         else:
-            made = importers.import_vllm(files, baseline, method, pair or tool.value, out)
+            made = importers.import_vllm(files, baseline, method, pair or tool.value, out, before)
         say(f"records: {made}/")
         say(f"next:    specbench show {made}")

@@ -118,6 +118,17 @@ def simulate(
     heads: Annotated[
         Path | None, Option(help="a folder of acceptance heads: the best threshold and speed of each")
     ] = None,
+    by_context: Annotated[
+        bool, Option("--by-context", help="let forward times grow with the context, as in the records or the profile")
+    ] = False,
+    batch: Annotated[int, Option(min=1, help="texts decoded together; needs a profile's --forward-times")] = 1,
+    oracle: Annotated[
+        bool, Option("--oracle", help="add the best length in hindsight, of each text and of each round")
+    ] = False,
+    second: Annotated[
+        str | None, Option(help="add the better of two drafters at each position: the other method")
+    ] = None,
+    second_run: Annotated[Path | None, Option(help="its run folder; default: the same")] = None,
     out: Annotated[
         Path | None, Option(help="with --heads: CSV file to write, in the form of results/published")
     ] = None,
@@ -131,15 +142,23 @@ def simulate(
     With --heads the draft model reads a run's drafts once more, which must be of a fixed length, for heads to score.
 
     Further forward times are width_slope (seconds for each further token that the target reads), draft_start (of a
-    round's first draft forward), overhead (of a round), draft_overhead (of a drafted token) and vanilla (of a token).
+    round's first draft forward), overhead (of a round), draft_overhead (of a drafted token) and vanilla (of a token);
+    context_slope and draft_context_slope (for each token in the cache), draft_width_slope (for each further token that
+    a draft forward reads, as in a batch), and prefill and draft_prefill (for each token of the prompt).
 
     `specbench simulate runs/one --method sps --gamma 1,2,4,8`
 
     `specbench simulate runs/one --forward-times t_draft=0.0234,t_target=0.112,vanilla=0.108`
 
+    `specbench simulate runs/one --gamma 2,4 --oracle --by-context`
+
+    `specbench simulate runs/one --forward-times pocket.json --batch 4 --gamma 2,4`
+
+    `specbench simulate runs/one --method sps --second eagle3-chain --second-run runs/other`
+
     `specbench simulate runs/long --method specdecpp --heads heads --out table3.csv`
     """
-    from specbench.analysis.simulate import simulate
+    from specbench.analysis.simulate import Options, simulate
     from specbench.report.finding import show
     from specbench.report.views.simulate import heads_view, view
     from specbench.results.stored import StoredRun
@@ -148,13 +167,17 @@ def simulate(
         if not heads:
             if out:
                 raise UserError("--out goes with --heads; write `--format csv > FILE` for a simulation")
+            if second_run and not second:
+                raise UserError("--second-run goes with --second METHOD, the second drafter")
             gammas, tried = whole_numbers("--gamma", gamma), numbers("--threshold", threshold)
             stored = StoredRun(run)
             with console.status("replaying the rounds") if format is Plain.table else nullcontext():
-                figures = simulate(stored, method, forward_times, gammas, tried, shortest)
+                other = StoredRun(second_run) if second_run else None
+                options = Options(batch, by_context, oracle, second, other)
+                figures = simulate(stored, method, forward_times, gammas, tried, shortest, options=options)
             show(view(figures, bool(forward_times)), format.value)
             return
-        if gamma or shortest or format is not Plain.table:
+        if gamma or shortest or format is not Plain.table or by_context or batch > 1 or oracle or second:
             raise UserError("--heads goes with --method, --forward-times, --threshold and --out only")
         from specbench.studies import heads as study
 

@@ -79,11 +79,13 @@ def compare(
     """Put runs side by side, per task and on average, and say which differences are significant.
 
     Runs of the same pair and method are pooled as repeats. Runs that differ in hardware, dtype, versions, documents or
-    prompts are refused.
+    prompts are refused. The column acceptance_rate_in_text leaves out drafts after the end of a text.
 
     `specbench compare runs/one runs/other --sort speedup_decode`
 
     `specbench compare runs/one --by depth`
+
+    `specbench compare runs/one --columns +acceptance_rate_in_text`
 
     `specbench compare runs/one --limit-share`
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.analysis import compare as compared
-from specbench.analysis import metrics
+from specbench.analysis import metrics, totals
 from specbench.analysis.texts import load_decode
 from specbench.analysis.trace import trace as trace_of
 from specbench.base import files
@@ -118,8 +118,8 @@ def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
 def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compared.Measured) -> Iterator[str]:
     """What is wrong with the figures, or may be."""
     yield from measured.mismatches
-    if measured.totals:
-        named = ", ".join(dict.fromkeys(method for *_, method in measured.totals))
+    named = ", ".join(dict.fromkeys(row[-1] for row, parts in measured.totals.items() if totals.counted(parts)))
+    if named:
         yield f"accept, α and τ of {named} are a server's totals: what came after the end of a text counts too"
     yield from compared.stalled(measured)
     yield from compared.uneven(measured)
@@ -164,7 +164,7 @@ def condition(first: StoredRun, summary: pd.DataFrame) -> str:
 def legend(summary: pd.DataFrame) -> Iterator[str]:
     """What the columns of the table mean, and which methods each baseline is of."""
     baselines = _baselines(summary)
-    if baselines:
+    if baselines and summary.documents.any():
         baseline = next(iter(baselines)) if len(baselines) == 1 else "the baseline"
         yield "score (± standard error), accept and α in %; p: of no difference from the baseline's score"
         yield (

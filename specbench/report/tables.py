@@ -50,6 +50,15 @@ def _interval(heading: str, name: str) -> Column:
     return Column(heading, lambda row: with_interval(row, name), (name, f"{name}_low", f"{name}_high"))
 
 
+def _latency(heading: str, name: str) -> Column:
+    raw = tuple(f"{kind}_{name}_ms" for kind in ("mean", "median", "p99"))
+
+    def text(row: pd.Series) -> str:
+        return " / ".join("-" if math.isnan(row[column]) else f"{row[column]:.3g}" for column in raw)
+
+    return Column(f"{heading} ms", text, raw)
+
+
 def with_error(row: pd.Series) -> str:
     """Accuracy in percent with its standard error."""
     return f"{percent(row.accuracy)} ±{percent(row.accuracy_stderr)}"
@@ -81,6 +90,7 @@ COLUMNS: dict[str, Column] = {
     "accuracy_delta": _plain("Δ", "accuracy_delta", number(1, 100)),
     "accuracy_p": Column("p", lambda row: p_value(row.accuracy_p), ("accuracy_p", "accuracy_test")),
     "acceptance_rate": _plain("accept", "acceptance_rate", percent),
+    "acceptance_rate_in_text": _plain("accept in text", "acceptance_rate_in_text", percent),
     "alpha": _plain("α", "alpha", percent),
     "tau": _plain("τ", "tau", number(2)),
     "tau_interval": Column("τ [95 %]", lambda row: bounds(row, "tau"), ("tau_low", "tau_high")),
@@ -94,6 +104,12 @@ COLUMNS: dict[str, Column] = {
     "tokens_per_s_mean": _plain("tok/s mean", "tokens_per_s_mean", number(0)),
     "speedup_decode": _interval("speedup [95 %]", "speedup_decode"),
     "speedup_e2e": _interval("end to end [95 %]", "speedup_e2e"),
+    "request_throughput": _plain("req/s", "request_throughput", number(2)),
+    "output_throughput": _plain("served tok/s", "output_throughput", number(0)),
+    "ttft": _latency("TTFT", "ttft"),
+    "tpot": _latency("TPOT", "tpot"),
+    "itl": _latency("ITL", "itl"),
+    "e2el": _latency("E2EL", "e2el"),
     "peak_memory": _plain("memory MB", "peak_memory", number(0, 1e-6)),
     "documents": _plain("docs", "documents", number(0)),
     "repeats": _plain("repeats", "repeats", number(0)),
@@ -103,7 +119,9 @@ COLUMNS: dict[str, Column] = {
     "errors": _plain("failed", "errors", number(0)),
     "limit_share": Column("of limit", lambda row: percent(row.limit_share), ("limit_share", "limit_unknown")),
 }
-ON_REQUEST = ("limit_share",)  # columns that are shown only on request
+ON_REQUEST = ("acceptance_rate_in_text", "limit_share")  # columns that are shown only on request
+SERVED = ("request_throughput", "output_throughput", "ttft", "tpot", "itl", "e2el")  # hidden unless a server told them
+COUNTED = ("acceptance_rate", "alpha", "tau")  # what a server's counters tell
 CUT = 0.01  # the share of answers cut by the limit of new tokens from which tables show it
 NARROW = ["accuracy", "accuracy_p", "acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s"]
 NARROW += ["arbitrator_share", "speedup_decode"]
@@ -118,8 +136,11 @@ DEPTH_COLUMNS: dict[str, Column] = {
 
 def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
     """The columns that are printed by default: those that fit and hold more than one trivial value."""
+    if not summary.documents.any():  # of servers alone
+        return [name for name in (*COUNTED, *SERVED) if _known(summary, name)] or list(COUNTED)
     chosen = [name for name in COLUMNS if name not in ON_REQUEST] if wide else list(NARROW)
-    silent = [name for name in ("accuracy_spread", "speedup_spread") if summary[name].isna().all()]
+    silent = [name for name in SERVED if not _known(summary, name)]
+    silent += [name for name in ("accuracy_spread", "speedup_spread") if summary[name].isna().all()]
     silent += ["repeats"] if (summary.repeats <= 1).all() else []
     arbitrated = (summary.arbitrator_share > 0).any()
     silent += ["verification_rate"] * (not wide) if arbitrated else ["arbitrator_share"]
@@ -127,6 +148,11 @@ def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
         chosen = ["speedup_e2e" if name == "speedup_decode" else name for name in chosen if name != "speedup_e2e"]
     wrong = {"cut": (summary.cut > CUT).any(), "errors": summary.errors.any()}
     return [*(name for name in chosen if name not in (*silent, *wrong)), *(name for name in wrong if wrong[name])]
+
+
+def _known(summary: pd.DataFrame, name: str) -> bool:
+    """True if a row has a figure in a column."""
+    return bool(summary[list(COLUMNS[name].raw)].notna().any(axis=None))
 
 
 def checked_columns(names: Sequence[str]) -> list[str]:
@@ -199,7 +225,8 @@ def raw_columns(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """The summary for programs: all of it, or what the chosen columns are made from."""
     chosen, added = _requested(columns)
     if not chosen:
-        silent = [name for column in ON_REQUEST if column not in added for name in COLUMNS[column].raw]
+        hidden = [*ON_REQUEST, *(name for name in SERVED if not _known(summary, name))]
+        silent = [name for column in hidden if column not in added for name in COLUMNS[column].raw]
         return summary.drop(columns=silent)
     raw = dict.fromkeys(name for column in [*chosen, *added] for name in COLUMNS[column].raw)
     return summary[[*IDENTITY, *raw]]

@@ -15,17 +15,10 @@ import torch
 from torch import Tensor
 
 from specbench.analysis import forward_times
+from specbench.analysis.drafts import TEXT, drafting_method, endings, recorded_rounds, recorded_times
+from specbench.analysis.lengths_to_try import THRESHOLDS, policy
 from specbench.analysis.metrics import timed_samples
 from specbench.analysis.replay import Rule, replay, texts_of, unknown
-from specbench.analysis.simulate import (
-    TEXT,
-    THRESHOLDS,
-    drafting_method,
-    endings,
-    policy,
-    recorded_rounds,
-    recorded_times,
-)
 from specbench.config import UserError, load_method, task_info
 from specbench.engine.models.heads import Head, hidden_size, read_head
 from specbench.engine.models.pair import Pair

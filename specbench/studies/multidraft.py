@@ -15,8 +15,8 @@ from torch import Tensor
 
 from specbench.analysis import transport
 from specbench.analysis.complementarity import pooled
+from specbench.analysis.drafts import recorded_rounds
 from specbench.analysis.metrics import timed_samples
-from specbench.analysis.simulate import recorded_rounds
 from specbench.base.stats import Floats, Interval
 from specbench.config import MethodSpec, UserError
 from specbench.engine.sampling import probabilities

@@ -10,6 +10,8 @@ import pytest
 import synthetic
 
 from specbench.analysis import metrics
+from specbench.report import comparison
+from specbench.results import records
 
 
 def sample(method, doc_id, decode, *, memory=10, **others):
@@ -38,14 +40,7 @@ PREFILL = round_(0, 0, 0, 1, seconds=(50.0, 50.0), forwards=7)  # would spoil ev
 
 def dataset(rounds):
     """Rounds as they are scanned from files, in several batches."""
-    return ds.dataset(
-        pa.Table.from_pandas(
-            pd.DataFrame(rounds)
-            .assign(model_seconds=pd.array([one.get("model_seconds") for one in rounds], "Float64"))
-            .assign(arbitrator_seconds=pd.array([one.get("arbitrator_seconds") for one in rounds], "Float64"))
-            .astype({"levels": "Int32", "drafted": "Int32"})
-        ).to_batches(max_chunksize=3)
-    )
+    return ds.dataset(pa.Table.from_pylist(rounds, schema=records.ROUNDS).to_batches(max_chunksize=3))
 
 
 def counts_of(samples, rounds):
@@ -107,6 +102,7 @@ def test_counts_of_a_document(tables):
     ("column", "expected"),
     [
         ("acceptance_rate", 10 / 20),
+        ("acceptance_rate_in_text", 10 / 17),  # of the cut round of 4, only the first draft stands in the text
         ("alpha", 10 / 13),
         ("tau", 14 / 5),
         ("discard_rate", 10 / 14),
@@ -127,6 +123,31 @@ def test_tasks_are_kept_apart(rates):
     assert two[["acceptance_rate", "alpha", "tau", "discard_rate"]].tolist() == [1, 1, 3, 0]
     assert two.verification_rate == pytest.approx(1 / 3)
     assert two.tokens_per_s == pytest.approx(6)
+
+
+def test_drafts_after_the_end_of_a_text_by_hand(tmp_path):
+    """A chain of 20 of which 9 fit, all accepted; and a tree of 5, cut after one level, of which 2 stood there.
+
+    So 9 of 20 + 10 drafts were accepted with those after the end, 9 of 9 + 10 without; and 1 of 5, or of 2.
+    """
+    names = ("accepted", "unread", "cut", "cut", "cut")
+    tree = round_(1, 5, 1, 1, truncated=1, levels=2)
+    tree |= {"parents": [-1, -1, 0, 0, 1], "decisions": [records.DECISIONS.index(name) for name in names]}
+    found = synthetic.Rows()
+    for method, own in (
+        ("chain", [round_(1, 10, 0, 1), round_(2, 20, 9, 9, truncated=12)]),
+        ("tree", [tree]),
+        ("whole", [round_(1, 3, 2, 2, truncated=1)]),  # ends with its last accepted draft: the rejected one is after it
+        ("unknown", [round_(1, 5, 1, 2) | {"truncated": None}]),
+    ):
+        found.add(method, 0, shapes=lambda sample, method=method, own=own: rows(method, 0, PREFILL, *own))
+    folder = found.run(tmp_path / "run", baseline=None).folder
+    summary = comparison.compare([folder], "md", columns=["+acceptance_rate_in_text"])
+    both = summary.set_index("method")[["acceptance_rate", "acceptance_rate_in_text"]]
+    assert both.loc["chain"].tolist() == pytest.approx([9 / 30, 9 / 19])
+    assert both.loc["tree"].tolist() == pytest.approx([1 / 5, 1 / 2])
+    assert both.loc["whole"].tolist() == pytest.approx([2 / 3, 1])
+    assert both.loc["unknown"].isna().tolist() == [False, True]
 
 
 def test_without_drafts_rates_are_undefined_not_zero(rates):

@@ -162,7 +162,13 @@ def test_naive_by_hand(tmp_path: Path) -> None:
     """The judge is judged: 4 tokens in 2 rounds with D, A = 6, 2; the prefill takes 0.25 s for 1 token."""
     row = naive_metrics.summary(one_document(tmp_path / "a", score=0.0))["one", "sps"]
     expected = {"documents": 1, "acceptance_rate": 2 / 6, "alpha": 2 / 4, "tau": 2, "discard_rate": 4 / 4}
-    expected |= {"verification_rate": 2 / 4, "rescue_rate": 0, "tokens_per_s": 8, "tokens_per_s_mean": 8}
+    expected |= {
+        "acceptance_rate_in_text": 2 / 6,
+        "verification_rate": 2 / 4,
+        "rescue_rate": 0,
+        "tokens_per_s": 8,
+        "tokens_per_s_mean": 8,
+    }
     expected |= {"tokens_per_s_e2e_mean": 5 / 0.75}
     expected |= {"arbitrator_share": 0.0, "overhead": (0.5 - 0.2 - 0.1) / 0.5, "peak_memory": 10, "errors": 0}
     expected |= {"speedup_decode": 2, "speedup_e2e": (1.25 / 5) / (0.75 / 5)}

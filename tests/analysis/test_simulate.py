@@ -6,16 +6,16 @@ import math
 import naive_simulate
 import pytest
 import torch
+from drafted import KEY, NAN, SURE, made, run_of, text_of
 from gates import GREEDY, decode, lively_prompt, pair, random_head, sps
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from screens import call
-from synthetic import Rows
 
 from specbench.analysis import forward_times
 from specbench.analysis.forward_times import Times
-from specbench.analysis.replay import Rule, Unknown, replay, texts_of, unknown
+from specbench.analysis.replay import Rule, Unknown, replay, unknown
 from specbench.analysis.simulate import ALL, iid_speedup, simulate
 from specbench.config import UserError
 from specbench.engine.clock import Lap
@@ -27,31 +27,10 @@ from specbench.methods.entropy import Entropy
 from specbench.methods.specdecpp import Predicted
 from specbench.run.sample import round_row
 
-KEY = {"repeat": 0, "task": "one", "doc_id": 0}
-NAN = math.nan
-SURE = Unknown(0.5, {"accepted": 0.5, "rejected": 0.5, "unread": 0.5})
-
 
 def rows_of(rounds, doc_id=0):
     """Rounds of decoding as the main loop records them."""
     return [KEY | {"doc_id": doc_id} | round_row(i, one, Lap(1.0, [])) for i, one in enumerate(rounds)]
-
-
-def made(*rounds, cut=0):
-    """Rows of drafted and accepted tokens; the last round commits `cut` tokens less than it verified."""
-    rows = [KEY | {"round": 0, "drafted": 0, "accepted": 0, "committed": 1, "truncated": 0}]
-    for number, (drafted, accepted) in enumerate(rounds, 1):
-        less = cut if number == len(rounds) else 0
-        kept = accepted + 1 - less
-        row = KEY | {"round": number, "drafted": drafted, "accepted": min(accepted, kept), "committed": kept}
-        tokens = list(range(10, 10 + drafted))
-        rows.append(row | {"truncated": less, "draft_tokens": tokens, "predictions": None})
-    return rows
-
-
-def text_of(rows, finish="length", eos=()):
-    (text,) = texts_of(rows, {(0, "one", row["doc_id"]): finish for row in rows}, set(eos))
-    return text
 
 
 def fixed(gamma, **changes):
@@ -260,30 +239,6 @@ def test_sampled_rounds_are_those_of_real_decoding_on_average():
 
 
 # The command, on made runs.
-
-SPS = {"length": "fixed", "stop_at_eos": False}
-
-
-def run_of(folder, methods, **options):
-    """A run with these rounds by method: lists of (drafted, accepted) for each document; forwards take round figures.
-
-    A round with K drafted takes 10 + 0.5 (K + 1) seconds in the target, 1 a draft forward, and 2 besides.
-    """
-    found = Rows()
-    for method, documents in methods.items():
-        for doc_id, shapes in enumerate(documents):
-            seconds = [10 + 0.5 * (k + 1) + k + 2 for k, _ in shapes]
-            told = {"tokens": [*range(sum(a + 1 for _, a in shapes) + 1)], "prompt_tokens": 30 + doc_id}
-            task = options.get("tasks", ["one"] * 9)[doc_id]
-            prefill, *own = found.add(method, doc_id, sum(seconds), shapes, task=task, **told)
-            prefill |= {"target_seconds": 10 + 0.5 * (30 + doc_id), "draft_seconds": 1.0, "seconds": 50.0}
-            prefill |= {"draft_forwards": 1, "target_forwards": 1}
-            for row, whole in zip(own, seconds, strict=True):
-                k = row["drafted"]
-                row |= {"target_seconds": 10 + 0.5 * (k + 1), "draft_seconds": float(k), "seconds": whole}
-                row |= {"draft_tokens": [7] * k} | options.get("extra", {})
-    values = {name: SPS | {"gamma": int(name[10:-1])} for name in methods if name.startswith("sps[gamma=")}
-    return found.run(folder, settings=values | options.get("settings", {}), baseline=None)
 
 
 def test_a_whole_simulation_by_hand(tmp_path):

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specbench.analysis.simulate import recorded_rounds, simulate
+from specbench.analysis.drafts import recorded_rounds
+from specbench.analysis.simulate import simulate
 from specbench.config import SUITES, UserError
 from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun

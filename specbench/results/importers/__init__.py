@@ -15,11 +15,15 @@ accept_lengths.
 - A failed prompt has the text ERROR and the figures of the prompt before it: it becomes an error row. If only an equal
   wall_time suggests a failure, there is a warning.
 
-vLLM: one of two forms. A document is a request, by its place in the file.
-- Results of `vllm bench serve --save-result --save-detailed` (keys of late 2025 up to 0.32), of one pass or, with
-  --append-result, of several: input_lens, output_lens, ttfts, itls, generated_texts, errors, and latencies if nothing
-  was streamed. The seconds are the client's: those of the prefill include the server's queue. There are no rounds per
-  request; the spec_decode_* sums are kept in the manifest.
+vLLM: one of four forms. A document is a request, by its place in the file.
+- Results of `vllm bench serve --save-result` (keys of late 2025 up to 0.32), of one pass or, with --append-result, of
+  several. Request throughput, latencies (mean, median, p99) and the spec_decode_* sums are kept in the manifest. With
+  --save-detailed also input_lens, output_lens, ttfts, itls, generated_texts, errors, and latencies if nothing was
+  streamed. The seconds are the client's: those of the prefill include the server's queue. There are no rounds per
+  request, and without --save-detailed no documents.
+- A scrape of `/metrics` (Prometheus' text): the vllm:spec_decode_* counters, total and by position; with a scrape
+  before it, what they grew by. Engines are added up, and each model is a method. There are no documents.
+- Accepted lengths by position or by round, with the ids of prompts and texts: see acceptance.py.
 - Saved API responses (JSON Lines, a list, or the last chunks of streams) with usage and the experimental `metrics` of
   0.27 up to 0.32: times with --enable-per-request-metrics, metrics.speculative_decoding with
   --per-request-spec-decode-metrics. `detailed` lists every round that drafted, in order; `summary` only counts them.
@@ -30,6 +34,7 @@ vLLM: one of two forms. A document is a request, by its place in the file.
 from collections.abc import Sequence
 from pathlib import Path
 
+from specbench.config import UserError
 from specbench.results.importers import spec_bench, vllm
 from specbench.results.importers.foreign import write
 
@@ -55,7 +60,7 @@ def import_spec_bench(
     Raises:
         UserError: a file is damaged or of another kind; the message names file and line.
     """
-    return write("spec-bench", lambda path: spec_bench.read(path, by_category), files, baseline, method, pair, out)
+    return write("spec-bench", lambda path: [spec_bench.read(path, by_category)], files, baseline, method, pair, out)
 
 
 def import_vllm(
@@ -64,6 +69,12 @@ def import_vllm(
     method: str | None = None,
     pair: str = "vllm",
     out: Path | None = None,
+    before: Path | None = None,
 ) -> Path:
-    """The same for vLLM's bench results or saved responses; by default a method is named after its file."""
-    return write("vllm", vllm.read, files, baseline, method, pair, out)
+    """The same for vLLM's files; by default a method is named after its file, or as the file names it.
+
+    `before` is a scrape of /metrics before the one in `files`; the totals are what the counters grew by between them.
+    """
+    if before and len(files) != 1:
+        raise UserError("--before is the scrape before one other; import several one by one")
+    return write("vllm", lambda path: vllm.read(path, before), files, baseline, method, pair, out)

@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -59,10 +60,14 @@ class Figures:
         self.rounds += [key | {"round": number} | row for number, row in enumerate(rounds or unknown, 1)]
 
 
-def entries(path: Path) -> tuple[list[tuple[str, Row]], str]:
-    """The objects in a JSON or JSON Lines file, each with its place for messages, and the file's SHA-256."""
+def text_of(path: Path) -> tuple[str, str]:
+    """The text of a file, and its SHA-256."""
     raw = read_bytes(path, MOST_BYTES)
-    text = decoded(raw, str(path))
+    return decoded(raw, str(path)), hashlib.sha256(raw).hexdigest()
+
+
+def entries(path: Path, text: str) -> list[tuple[str, Row]]:
+    """The objects in the text of a JSON or JSON Lines file, each with its place for messages."""
     try:
         whole = parse_json(text, str(path), values=MOST_VALUES)
         objects = whole if isinstance(whole, list) else [whole]
@@ -74,7 +79,7 @@ def entries(path: Path) -> tuple[list[tuple[str, Row]], str]:
     for where, entry in located:
         if not isinstance(entry, dict):
             raise UserError(f"{where}: not an object with keys; is this another kind of file?")
-    return located, hashlib.sha256(raw).hexdigest()
+    return located
 
 
 def _line(path: Path, number: int, text: str) -> Any:
@@ -83,7 +88,7 @@ def _line(path: Path, number: int, text: str) -> Any:
 
 def write(
     kind: str,
-    read: Callable[[Path], Figures],
+    read: Callable[[Path], Sequence[Figures]],
     files: Sequence[Path],
     baseline: Path | None,
     method: str | None,
@@ -95,8 +100,11 @@ def write(
         raise UserError("no file to import")
     if method and len(files) > 1:
         raise UserError("--method names the method of one file; import several without it, or one by one")
-    parts = {BASELINE: read(baseline)} if baseline else {}
-    for figures in map(read, files):
+    of_files = list(chain.from_iterable(map(read, files)))
+    if method and len(of_files) > 1:
+        raise UserError(f"{files[0]} holds {', '.join(figures.name for figures in of_files)}; leave out --method")
+    parts = {BASELINE: _single(baseline, read(baseline))} if baseline else {}
+    for figures in of_files:
         name = method or figures.name
         if name in parts:
             raise UserError(
@@ -129,6 +137,13 @@ def write(
     return folder
 
 
+def _single(path: Path, of_file: Sequence[Figures]) -> Figures:
+    """The figures of a baseline's file. Raises UserError if it holds several methods."""
+    if len(of_file) > 1:
+        raise UserError(f"{path} holds {', '.join(figures.name for figures in of_file)}; a baseline is one method")
+    return of_file[0]
+
+
 def _unpaired(name: str, figures: Figures, base: Figures) -> str | None:
     """A warning if the baseline lacks samples of a method. Raises UserError if the prompts are not the same."""
     lengths = {(s["task"], s["doc_id"], s["repeat"]): s for s in base.samples}
@@ -149,7 +164,7 @@ def _unpaired(name: str, figures: Figures, base: Figures) -> str | None:
 
 def _manifest(kind: str, pair: str, parts: dict[str, Figures], warnings: list[str]) -> dict[str, Any]:
     requests = dict.fromkeys((s["task"], s["doc_id"]) for figures in parts.values() for s in figures.samples)
-    tasks = list(dict.fromkeys(task for task, _ in requests))
+    tasks = list(dict.fromkeys(task for task, _ in requests)) or [kind]  # a server's totals are of no requests
     unknown = ModelSpec(model="not told", revision="", dtype="")
     plan = Plan(
         pair=PairSpec(name=pair, description=f"imported from {kind}", target=unknown),

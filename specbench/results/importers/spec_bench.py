@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from specbench.config import UserError, validated
-from specbench.results.importers.foreign import LARGEST, Count, Entry, Figures, Row, Seconds, entries
+from specbench.results.importers.foreign import LARGEST, Count, Entry, Figures, Row, Seconds, entries, text_of
 
 MOST_NAMED = 10  # questions named in a warning
 FAILED = "ERROR"  # the text that Spec-Bench gives a prompt that raised
@@ -48,8 +48,8 @@ class Answer(Entry):
 
 def read(path: Path, by_category: bool) -> Figures:
     """The figures in an answer file; with `by_category`, each category is a task, and MT-Bench's are one."""
-    objects, digest = entries(path)
-    answers = [(where, validated(Answer, entry, where)) for where, entry in objects]
+    text, digest = text_of(path)
+    answers = [(where, validated(Answer, entry, where)) for where, entry in entries(path, text)]
     names = {answer.model_id for _, answer in answers}
     if len(names) > 1:
         raise UserError(f"{path} mixes answers of {', '.join(sorted(names))}; give each method a file of its own")

@@ -1,4 +1,4 @@
-"""vLLM's bench results and saved API responses."""
+"""vLLM's saved API responses; and what kind of file one of vLLM's is."""
 
 import json
 from pathlib import Path
@@ -7,28 +7,10 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from specbench.config import UserError, validated
-from specbench.results.importers.foreign import Count, Entry, Figures, Row, Seconds, entries
+from specbench.results.importers import acceptance, prometheus, vllm_bench
+from specbench.results.importers.foreign import Count, Entry, Figures, Row, Seconds, entries, text_of
 
 MOST_ROUNDS = 10**6  # of a response
-
-
-class Bench(Entry):
-    input_lens: list[Count]
-    output_lens: list[Count]
-    ttfts: list[Seconds]
-    itls: list[list[Seconds]]
-    generated_texts: list[str] | None = None
-    errors: list[str] | None = None
-    latencies: list[Seconds] | None = None
-    max_concurrency: int | None = None
-
-    @model_validator(mode="after")
-    def _alike(self) -> "Bench":
-        always = (self.input_lens, self.output_lens, self.ttfts, self.itls)
-        may_be = (self.generated_texts, self.errors, self.latencies)
-        if len({len(entries) for entries in (*always, *may_be) if entries is not None}) != 1:
-            raise ValueError("the lists that have an entry per request differ in length")
-        return self
 
 
 class Speculation(Entry):
@@ -91,19 +73,31 @@ class Response(Entry):
     error: Any = None
 
 
-def read(path: Path) -> Figures:
-    """The figures in a file of either form."""
-    objects, digest = entries(path)
-    figures = Figures(path, digest, path.stem)
+def read(path: Path, before: Path | None = None) -> list[Figures]:
+    """The figures in a file of any form, by method; `before` is a scrape of the same server before the one in `path`.
+
+    Raises UserError for a file of another kind, and if `before` comes with a file that is no scrape.
+    """
+    text, digest = text_of(path)
+    if prometheus.is_scrape(text):
+        return prometheus.read(path, text, digest, before)
+    if before:
+        raise UserError(f"{path} is no scrape of /metrics; --before goes with one")
+    objects = entries(path, text)
+    if acceptance.holds(objects[0][1]):
+        return acceptance.read(path, objects, digest)
     if "request_throughput" in objects[0][1]:
-        for repeat, (where, entry) in enumerate(objects):
-            _bench(figures, where, entry, repeat)
-        return figures
+        return [vllm_bench.read(path, objects, digest)]
+    return [_responses(path, objects, digest)]
+
+
+def _responses(path: Path, objects: list[tuple[str, Row]], digest: str) -> Figures:
+    figures = Figures(path, digest, path.stem)
     responses = [(where, validated(Response, entry, where)) for where, entry in objects]
     if not any(response.metrics for _, response in responses):
         raise UserError(
             f"{path}: no response has `metrics`; start vLLM with --enable-per-request-metrics "
-            "--per-request-spec-decode-metrics detailed, or give a result of `vllm bench serve --save-detailed`"
+            "--per-request-spec-decode-metrics detailed, or give a result of `vllm bench serve` or a scrape of /metrics"
         )
     unclear = 0
     for doc_id, (where, response) in enumerate(responses):
@@ -125,30 +119,6 @@ def read(path: Path) -> Figures:
             "(some had no draft, or the text was cut): their tokens per round are not known, and tau is not"
         )
     return figures
-
-
-def _bench(figures: Figures, where: str, entry: Row, repeat: int) -> None:
-    """Add one result of `vllm bench serve`."""
-    if "itls" not in entry:
-        raise UserError(f"{where}: no figures per request; run `vllm bench serve` with --save-detailed")
-    bench = validated(Bench, entry, where)
-    figures.totals.append({key: value for key, value in entry.items() if key.startswith("spec_decode_")})
-    if bench.max_concurrency != 1:
-        figures.warnings.append(
-            f"{where}: requests ran together (max_concurrency {bench.max_concurrency}): each one's seconds depend on "
-            "the others; use --max-concurrency 1 for the speed of a single text"
-        )
-    for doc_id, (tokens, itls) in enumerate(zip(bench.output_lens, bench.itls, strict=True)):
-        sample: Row = {"prompt_tokens": bench.input_lens[doc_id]}
-        if bench.errors and bench.errors[doc_id]:
-            sample |= {"finish": "error", "error": bench.errors[doc_id]}
-        else:
-            sample |= {"text": bench.generated_texts[doc_id] if bench.generated_texts else None, "new_tokens": tokens}
-            if itls or tokens == 1:
-                sample |= {"prefill_seconds": bench.ttfts[doc_id], "decode_seconds": sum(itls)}
-            elif bench.latencies:  # not streamed
-                sample |= {"wall_seconds": bench.latencies[doc_id]}
-        figures.add("vllm", doc_id, repeat, sample, [])
 
 
 def _rounds(speculation: Speculation | None, completion: int | None) -> list[Row]:

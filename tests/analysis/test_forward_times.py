@@ -1,0 +1,166 @@
+"""What rounds cost beside their drafts: the context, a batch, and the prefill; by hand, and of made records."""
+
+import json
+
+import pytest
+from drafted import made, run_of, text_of
+from screens import call
+
+from specbench.analysis import forward_times
+from specbench.analysis.forward_times import Times
+from specbench.analysis.replay import Rule, Unknown, replay
+from specbench.analysis.simulate import ALL, Options, simulate
+from specbench.config import UserError
+from specbench.results import records
+
+SURE = Unknown(0.5, {"accepted": 0.5, "rejected": 0.5, "unread": 0.5})
+
+
+def row(found, name="gamma=2"):
+    return found.table[(found.table.setting == name) & (found.table.task == ALL)].iloc[0]
+
+
+def test_a_round_of_a_batch():
+    """3 texts that draft 2 tokens: the target reads 9 tokens, 8 more than one; each draft forward 3, 2 more."""
+    times = Times(1.0, 10.0, 0.5, 0.25, 2.0, 0.125, draft_width_slope=0.0625)
+    assert times.round(2, 3) == 10 + 0.5 * 8 + 2 + 2 * (1 + 0.0625 * 2 + 0.125) + 0.25
+    assert times.round(2, 1) == times.round(2) == 10 + 0.5 * 2 + 2 + 2 * 1.125 + 0.25
+    assert times.vanilla_text(7, 100, 3) == 7 * (12 + 0.5 * 2)
+
+
+def test_seconds_grow_with_the_context():
+    """Rounds of 2 drafts from 0, 3 and 6 tokens after the prefill's, behind a prompt of 100; each text in a batch of 2.
+
+    The target's cache has 100 + 103 + 106 tokens, the drafts' 100 + 101, 103 + 104 and 106 + 107.
+    """
+    text = text_of(made((2, 2), (2, 2), (2, 2)))
+    laid = replay(text, Rule("fixed", 2), Unknown(0.0, SURE.signals))
+    assert laid.lengths == {2: 3} and laid.starts == 0 + 3 + 6
+    times = Times(1.0, 10.0, context_slope=0.5, draft_context_slope=0.25)
+    context = 0.5 * (100 + 103 + 106) + 0.25 * (201 + 207 + 213)
+    assert times.text(laid, 100) == pytest.approx(3 * 12 + context)
+    assert times.text(laid, 100, 2) == pytest.approx(3 * 12 + 2 * context)
+    assert times.vanilla_text(9, 100) == pytest.approx(9 * 10 + 0.5 * sum(range(100, 109)))
+
+
+def growing(folder):
+    """A round with 3 drafts takes 20 s and 0.01 s a token of context in the target, 3 s and 0.006 s in the draft."""
+    run = run_of(folder, {"vanilla": [[(0, 0)] * 80], "sps[gamma=3]": [[(3, 1)] * 40]})
+    path = run.folder / "rounds.parquet"
+    rows = records.read_rows(run.folder, "rounds").to_pylist()
+    before = {"vanilla": 30, "sps[gamma=3]": 30}
+    for one in rows:
+        if one["round"]:
+            context = before[one["method"]]
+            drafts = one["drafted"]
+            one["target_seconds"] = 20 + 0.01 * context if drafts else 8 + 0.01 * context
+            one["draft_seconds"] = drafts * (1 + 0.002 * context)
+            one["seconds"] = one["target_seconds"] + one["draft_seconds"]
+            before[one["method"]] += one["committed"]
+    records.write_table(path, rows, records.ROUNDS)
+    return run
+
+
+def test_slopes_of_the_records_by_context(tmp_path):
+    found = simulate(growing(tmp_path / "run"), gammas=[3], options=Options(by_context=True))
+    assert found.times.context_slope == pytest.approx(0.01) and found.times.draft_context_slope == pytest.approx(0.002)
+    context = sum(range(30, 110, 2))  # of 40 rounds
+    drafts = 3 * context + 40 * 3  # of three forwards a round: 0, 1 and 2 tokens further
+    seconds = 40 * (20 + 3) + 0.01 * context + 0.002 * drafts
+    assert row(found, "gamma=3").tokens_per_s == pytest.approx(80 / seconds, rel=2e-3)
+    vanilla = 80 * 8 + 0.01 * sum(range(30, 110))
+    assert row(found, "gamma=3").speedup == pytest.approx(vanilla / seconds, rel=2e-3)
+    assert row(found, "gamma=3").theory_speedup is None or row(found, "gamma=3").isna().theory_speedup
+    fixed = simulate(growing(tmp_path / "other"), gammas=[3])
+    assert fixed.times.context_slope is None and row(fixed, "gamma=3").theory_speedup > 0
+
+
+def profile(path, widths=(1, 2, 16), contexts=(0, 100), times=None):
+    """A profile whose forwards lie on planes: 10 + 0.5 (width - 1) + 0.01 context, or 1, 0.25 and 0.002."""
+    planes = {"target": (10, 0.5, 0.01), "draft": (1, 0.25, 0.002)}
+    cells = [(width, context) for width in widths for context in contexts]
+    forwards = []
+    for model, (a, b, c) in planes.items():
+        rows = [{"context": context, "width": w, "median": a + b * (w - 1) + c * context} for w, context in cells]
+        forwards += [{"model": model, "runtime": "eager"} | one for one in rows]
+    forwards += [one | {"runtime": "graph", "median": 99.0} for one in forwards]
+    path.write_text(json.dumps({"times": times or {"t_draft": 2.0, "t_target": 11.0}, "forwards": forwards}))
+    return path
+
+
+def test_a_profile_by_width_and_context(tmp_path):
+    path = str(profile(tmp_path / "p.json"))
+    assert forward_times.from_option(path, None) == Times(2.0, 11.0)
+    found = forward_times.from_option(path, None, by_context=True)
+    expected = Times(1, 10, 0.5, draft_width_slope=0.25, context_slope=0.01, draft_context_slope=0.002, widest=16)
+    assert {k: v for k, v in vars(found).items() if v is not None} == pytest.approx(
+        {k: v for k, v in vars(expected).items() if v is not None}
+    )
+    for one in (profile(tmp_path / "q.json", widths=(1,)), profile(tmp_path / "r.json", contexts=(0,))):
+        with pytest.raises(UserError, match="at one width or context only"):
+            forward_times.from_option(str(one), None, by_context=True)
+    (tmp_path / "s.json").write_text(json.dumps({"times": {"t_draft": 1, "t_target": 2}, "forwards": [{"width": "x"}]}))
+    with pytest.raises(UserError, match="has no forwards by width and context"):
+        forward_times.from_option(str(tmp_path / "s.json"), None, by_context=True)
+
+
+def test_a_batch_by_a_profile(tmp_path):
+    """Every second place agrees; γ = 2 in a batch of 4 reads 12 tokens at once, and its drafts 4."""
+    run = run_of(tmp_path / "run", {"sps[gamma=3]": [[(3, 1)] * 20]})
+    found = simulate(run, given=str(profile(tmp_path / "p.json")), gammas=[2], options=Options(batch=4))
+    starts = sum(range(30, 70, 2))
+    seconds = 20 * (10 + 0.5 * 11 + 2 * (1 + 0.25 * 3)) + 4 * (0.01 * starts + 0.002 * (2 * starts + 20))
+    assert row(found).tokens_per_s == pytest.approx(4 * 40 / seconds) and row(found).source == "projected"
+    vanilla = 40 * (10 + 0.5 * 3) + 4 * 0.01 * sum(range(30, 70))
+    assert row(found).speedup == pytest.approx(vanilla / seconds) and row(found).isna().speedup_e2e
+    default = simulate(run, given=str(profile(tmp_path / "p.json")), options=Options(batch=4))
+    assert default.table.setting.tolist() == ["gamma=1", "gamma=2", "gamma=3"]  # 4 · 5 tokens were not measured
+    shown = call("simulate", run.folder, "--forward-times", tmp_path / "p.json", "--batch", "4").output
+    assert "projected: sps[gamma=3]" in shown and "batch 4: as many texts at all times" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        ({}, Options(batch=2), "decoded one text at a time, .* give --forward-times a profile's FILE.json"),
+        (
+            {"given": "t_draft=1,t_target=9,context_slope=0"},
+            Options(batch=2),
+            "lack draft_width_slope, draft_context_s",
+        ),
+        ({"given": "t_draft=1,t_target=9"}, Options(by_context=True), "context_slope is missing"),
+        ({"given": "PROFILE", "gammas": [1, 4]}, Options(batch=4), "would read 20 tokens, .* measured one has 16"),
+        ({"given": "PROFILE"}, Options(batch=9), "would read 18 tokens, .* measured one has 16"),
+        ({"given": "PROFILE"}, Options(batch=4, oracle=True), "an oracle is of one text"),
+    ],
+)
+def test_what_is_not_known_is_refused(tmp_path, arguments, options, words):
+    run = run_of(tmp_path / "run", {"sps[gamma=3]": [[(3, 1)] * 20]})
+    if arguments.get("given") == "PROFILE":
+        arguments = arguments | {"given": str(profile(tmp_path / "p.json"))}
+    with pytest.raises(UserError, match=words) as error:
+        simulate(run, **arguments, options=options)
+    assert "\n" not in str(error.value)
+
+
+def test_thresholds_are_not_of_a_batch(tmp_path):
+    values = {"threshold": 0.7, "shortest": 4, "longest": 4, "stop_at_eos": True, "head": "auto"}
+    options = {"settings": {"specdecpp": values}, "extra": {"predictions": [0.5, 0.5, 0.5, 0.5]}}
+    run = run_of(tmp_path / "run", {"specdecpp": [[(4, 2)] * 30]}, **options)
+    given = str(profile(tmp_path / "p.json"))
+    with pytest.raises(UserError, match="at a threshold the texts of a batch draft different lengths"):
+        simulate(run, given=given, thresholds=[0.5], options=Options(batch=2))
+    assert simulate(run, given=given, options=Options(batch=2)).table.setting.str.startswith("gamma").all()
+
+
+def test_the_prefill_inside_the_speedup(tmp_path):
+    """Both prefills take 0.25 s in these records; 20 rounds of γ = 3 take 17 s each, 40 tokens of vanilla 12.5 s."""
+    run = run_of(tmp_path / "run", {"vanilla": [[(0, 0)] * 40], "sps[gamma=3]": [[(3, 1)] * 20]})
+    found = row(simulate(run, gammas=[3]), "gamma=3")
+    assert found.speedup == pytest.approx(500 / 340) and found.speedup_e2e == pytest.approx(500.25 / 340.25)
+    alone = run_of(tmp_path / "alone", {"sps[gamma=3]": [[(3, 1)] * 20]})
+    assert row(simulate(alone, gammas=[3]), "gamma=3").isna().speedup_e2e
+    given = "t_draft=1,t_target=10,prefill=0.5,draft_prefill=0.25"  # for a prompt of 30 tokens
+    found = row(simulate(run, given=given, gammas=[3]), "gamma=3")
+    assert found.speedup_e2e == pytest.approx((400 + 15) / (20 * 13 + 22.5)) and found.source == "projected"
+    assert row(simulate(run, given="t_draft=1,t_target=10", gammas=[3]), "gamma=3").isna().speedup_e2e

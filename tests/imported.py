@@ -1,0 +1,22 @@
+"""Other tools' files as tests write them, and what a comparison reads from the runs that are made of them."""
+
+import json
+import math
+
+from specbench.analysis import compare
+from specbench.results.stored import StoredRun
+
+
+def jsonl(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def rows(*folders):
+    """The summary of runs by task and method."""
+    found = compare.summary(compare.measured([StoredRun(folder) for folder in folders]))
+    return found.set_index(["task", "method"])
+
+
+def unknown(row, *names):
+    return [name for name in names if not math.isnan(row[name])] == []
