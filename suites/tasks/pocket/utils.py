@@ -9,6 +9,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from specbench.tasks.pocket.documents import generated
 from specbench.tasks.sandbox import passes
+from specbench.tasks.sandbox.unit_tests import of_prompt
 
 
 class Splits(dict[str, datasets.Dataset]):
@@ -63,5 +64,5 @@ def score_summary(doc: dict[str, str], results: list[str]) -> dict[str, float]:
 
 def score_code(doc: dict[str, str], results: list[str]) -> dict[str, float]:
     """`pass@1`: 1.0 if the completed function passes its tests in the sandbox, otherwise 0.0."""
-    program = f"{doc['prompt']}{results[0]}\n\n{doc['test']}\ncheck({doc['entry_point']})"
-    return {"pass@1": float(passes(program).passed)}
+    tests = of_prompt(doc["prompt"], doc["test"], doc["entry_point"])
+    return {"pass@1": float(passes(doc["prompt"] + results[0], tests).passed)}
