@@ -1,11 +1,18 @@
 """How tests run a program: under each isolation that this machine has, and under ones that were weakened on purpose."""
 
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from specbench.tasks import sandbox
 from specbench.tasks.sandbox import Outcome, launch
+from specbench.tasks.sandbox.unit_tests import UnitTests
 
 PACKAGE = Path(sandbox.__file__).parent
 PROBLEMS = {name: sandbox.problem_of(name) for name in sandbox.COMPLETE}
@@ -21,13 +28,13 @@ each_kind = pytest.mark.parametrize(
 )
 
 
-def run(kind: str, program: str, seconds: float = 8.0) -> Outcome:
-    return sandbox.run_in(kind, program, seconds=seconds, memory_mb=512)
+def run(kind: str, program: str, tests: UnitTests = launch.NO_TESTS, seconds: float = 8.0) -> Outcome:
+    return sandbox.run_in(kind, program, tests, seconds=seconds, memory_mb=512)
 
 
 def weakened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, tuple[str, str]]) -> None:
     """Run with modules whose text is changed: {module: (old, new)}."""
-    for module in ("syscalls", "jail", "supervise"):
+    for module in launch.MODULES:
         text = (PACKAGE / f"{module}.py").read_text()
         if module in changes:
             assert text.count(changes[module][0]) == 1
@@ -35,3 +42,54 @@ def weakened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str,
         (tmp_path / f"{module}.py").write_text(text)
     monkeypatch.setattr(launch, "__file__", str(tmp_path / "launch.py"))
     monkeypatch.setattr(launch, "_modules", launch._modules.__wrapped__)
+
+
+@contextmanager
+def targets(home: Path, outside: Path) -> Iterator[dict[str, object]]:
+    """What hostile programs want: a secret in a file, in the environment and in an open file, a server, a process."""
+    (home / "secret").write_text("planted")
+    unique = f"specbench-{os.urandom(8).hex()}"
+    environment = {"SPECBENCH_SECRET": "planted", "HOME": str(home)}
+    os.environ["SPECBENCH_SECRET"] = "planted"
+    opened = os.open(home / "secret", os.O_RDONLY)
+    os.set_inheritable(opened, True)
+    named = socket.socket(socket.AF_UNIX)
+    named.bind("\0" + unique)
+    named.listen()
+    victim = subprocess.Popen(["/bin/sleep", "1000"], env=environment, start_new_session=True)
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(0.05)
+            yield {
+                "secret": str(home / "secret"),
+                "outside": str(outside),
+                "own": __file__,
+                "unique": unique,
+                "victim": victim.pid,
+                "port": server.getsockname()[1],
+                "server": server,
+            }
+    finally:
+        victim.kill()
+        victim.wait()
+        named.close()
+        os.close(opened)
+        del os.environ["SPECBENCH_SECRET"]
+
+
+def fill(program: str, target: dict[str, object]) -> str:
+    """A program with the targets' names in it."""
+    return re.sub(
+        r"\{(secret|outside|own|unique|victim|port)(!r)?\}",
+        lambda found: repr(target[found[1]]) if found[2] else str(target[found[1]]),
+        program,
+    )
+
+
+def arrived(server: socket.socket) -> bool:
+    """True if somebody connected."""
+    try:
+        server.accept()[0].close()
+    except TimeoutError:
+        return False
+    return True

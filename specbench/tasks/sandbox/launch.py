@@ -89,8 +89,9 @@ def run_in(kind: str, program: str, tests: UnitTests = NO_TESTS, *, seconds: flo
     command = [_interpreter(), "-I", "-S", "-c", BOOT]
     if kind == "bubblewrap":
         command = [*_bubblewrap(), *command]
-    messages = [(_modules(), work), {"setup": _bytes(tests.setup), "names": list(tests.names), "text": _bytes(tests.text)}]
-    data = b"".join(len(part).to_bytes(4, "big") + part for part in map(marshal.dumps, messages))
+    tried = {"setup": _bytes(tests.setup), "names": list(tests.names), "text": _bytes(tests.text)}
+    messages = (marshal.dumps((_modules(), work)), marshal.dumps(tried))
+    data = b"".join(len(part).to_bytes(4, "big") + part for part in messages)
     with _working_folder(kind) as folder, _closed_to_others(kind):
         verdict, detail = _ask(command, data, folder, seconds)
     return _judge(verdict, detail)

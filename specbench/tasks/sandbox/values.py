@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 MOST_BYTES = 16 << 20  # of one message
-SEQUENCES = ((list, b"l"), (tuple, b"t"), (set, b"u"), (frozenset, b"z"))
+SEQUENCES: tuple[tuple[Any, bytes], ...] = ((list, b"l"), (tuple, b"t"), (set, b"u"), (frozenset, b"z"))
 MAKERS = {letter: kind for kind, letter in SEQUENCES}
 
 
@@ -68,8 +68,9 @@ def encode(value: Any, refer: Callable[[Any], int]) -> bytes:
         if isinstance(value, kind):
             items = [encode(item, refer) for item in kind.__iter__(value)]
             return b"%s%x;%s" % (letter, len(items), b"".join(items))
-    if isinstance(value, type) and getattr(builtins, value.__name__, None) is value:
-        return b"k" + encode(value.__name__, refer)
+    name = value.__name__ if isinstance(value, type) else ""
+    if name and vars(builtins).get(name) is value:
+        return b"k" + encode(name, refer)
     return b"o%x;" % refer(value)
 
 
