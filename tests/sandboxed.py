@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from specbench.tasks import sandbox
 from specbench.tasks.sandbox import Outcome, launch
 from specbench.tasks.sandbox.unit_tests import UnitTests
 
+ROOT = Path(__file__).parents[1]
 PACKAGE = Path(sandbox.__file__).parent
 PROBLEMS = {name: sandbox.problem_of(name) for name in sandbox.COMPLETE}
 each_kind = pytest.mark.parametrize(
@@ -93,3 +95,38 @@ def arrived(server: socket.socket) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+# Becomes a user without rights, to whom the interpreter and the tests are shown where their folders are shut to others.
+AS_NOBODY = """
+import os, sys
+from specbench.tasks.sandbox import jail
+paths = {shown!r}
+jail.call("unshare", jail.NEWNS)
+jail.mount("none", "/", None, jail.MS_REC | jail.MS_PRIVATE)
+opened = {{path: os.open(path, os.O_PATH) for path in paths}}
+for path in paths:
+    above = path.split("/")
+    for length in range(2, len(above) + 1):
+        folder = "/".join(above[:length])
+        if os.path.isdir(folder) and not os.stat(folder).st_mode & 1:
+            jail.mount("tmpfs", folder, "tmpfs", 0, "mode=755")
+    if not os.path.exists(path):
+        os.makedirs(path)
+        jail.mount(f"/proc/self/fd/{{opened[path]}}", path, None, jail.MS_BIND | jail.MS_REC)
+for number in opened.values():
+    os.close(number)
+os.setgroups([])
+os.setresgid(jail.NOBODY, jail.NOBODY, jail.NOBODY)
+os.setresuid(jail.NOBODY, jail.NOBODY, jail.NOBODY)
+os.chdir({folder!r})
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def as_nobody(arguments: list[str], folder: str) -> subprocess.CompletedProcess[str]:
+    """Run Python as another user, in a folder that is theirs. Needs the rights of root."""
+    program = AS_NOBODY.format(shown=sorted({sys.base_prefix, sys.prefix, str(ROOT)}), folder=folder)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

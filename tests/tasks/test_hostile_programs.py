@@ -16,12 +16,10 @@ from pathlib import Path
 import pytest
 from forging import FORGING, TESTS
 from hostile import ENDLESS, NEEDS_ROOT, PROGRAMS
-from sandboxed import arrived, each_kind, fill, run, targets, weakened
+from sandboxed import ROOT, arrived, as_nobody, each_kind, fill, run, targets, weakened
 
 from specbench.tasks import sandbox
 from specbench.tasks.sandbox import Outcome, jail, launch
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -177,48 +175,14 @@ def test_installed_packages_are_not_there(kind: str) -> None:
     assert run(kind, program).passed == (kind != "limits" or not any(map(os.listdir, launch._hidden())))
 
 
-# Becomes a user without rights, to whom the interpreter and the tests are shown where their folders are shut to others.
-AS_NOBODY = """
-import os, sys
-from specbench.tasks.sandbox import jail
-paths = {shown!r}
-jail.call("unshare", jail.NEWNS)
-jail.mount("none", "/", None, jail.MS_REC | jail.MS_PRIVATE)
-opened = {{path: os.open(path, os.O_PATH) for path in paths}}
-for path in paths:
-    above = path.split("/")
-    for length in range(2, len(above) + 1):
-        folder = "/".join(above[:length])
-        if os.path.isdir(folder) and not os.stat(folder).st_mode & 1:
-            jail.mount("tmpfs", folder, "tmpfs", 0, "mode=755")
-    if not os.path.exists(path):
-        os.makedirs(path)
-        jail.mount(f"/proc/self/fd/{{opened[path]}}", path, None, jail.MS_BIND | jail.MS_REC)
-for number in opened.values():
-    os.close(number)
-os.setgroups([])
-os.setresgid(jail.NOBODY, jail.NOBODY, jail.NOBODY)
-os.setresuid(jail.NOBODY, jail.NOBODY, jail.NOBODY)
-os.chdir({folder!r})
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="this user is without rights already")
 def test_all_of_this_as_another_user(tmp_path: Path) -> None:
-    shown = sorted({sys.base_prefix, sys.prefix, str(ROOT)})
     folder = tempfile.mkdtemp(prefix="specbench-nobody-")
     os.chown(folder, jail.NOBODY, jail.NOBODY)
     options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(ROOT / "pyproject.toml")]
     options += [f"--basetemp={folder}/pytest", "-k", "not plainly", __file__]
     options.append(str(Path(__file__).with_name("test_hostile_leftovers.py")))
-    done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY.format(shown=shown, folder=folder), "-m", "pytest", *options],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = as_nobody(["-m", "pytest", *options], folder)
     shutil.rmtree(folder)
     if "unshare: Operation not permitted" in done.stderr:
         pytest.skip("root of a container without the rights of root")
