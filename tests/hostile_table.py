@@ -1,4 +1,4 @@
-"""What hostile programs got, by class and isolation: python tests/hostile_table.py. Exit code 1 if it is not as documented.
+"""What hostile programs got, by class and isolation: python tests/hostile_table.py. Exit code 1 if it is too much.
 
 Forged: wrong programs that were scored as correct. Escaped: programs that reached what they wanted, of which `limits`
 leaves some open (tests/hostile.py names them). As root, everything is tried as another user as well.
@@ -31,19 +31,22 @@ def counted() -> Counts:
     """Every program once under each isolation that works here, as this user."""
     kinds = [*(name for name, problem in PROBLEMS.items() if problem is None), "limits"]
     found: Counts = {}
-    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as outside:
-        with targets(Path(home), Path(outside)) as target:
-            for kind in kinds:
-                sums: Counter[tuple[str, int]] = Counter()
-                for name, program in FORGING.items():
-                    row = f"forged {name.partition(':')[0]}"
-                    sums.update({(row, 0): run(kind, program, TESTS).passed, (row, 1): 0, (row, 2): 1})
-                for name, (program, open_to) in PROGRAMS.items():
-                    row = f"escaped {name.partition(':')[0]}"
-                    got = run(kind, fill(program, target)).passed
-                    sums.update({(row, 0): got, (row, 1): got and kind in open_to, (row, 2): 1})
-                rows = dict.fromkeys(row for row, _ in sums)
-                found[kind] = {row: [int(sums[row, place]) for place in range(3)] for row in rows}
+    with (
+        tempfile.TemporaryDirectory() as home,
+        tempfile.TemporaryDirectory() as outside,
+        targets(Path(home), Path(outside)) as target,
+    ):
+        for kind in kinds:
+            sums: Counter[tuple[str, int]] = Counter()
+            for name, program in FORGING.items():
+                row = f"forged {name.partition(':')[0]}"
+                sums.update({(row, 0): run(kind, program, TESTS).passed, (row, 1): 0, (row, 2): 1})
+            for name, (program, open_to) in PROGRAMS.items():
+                row = f"escaped {name.partition(':')[0]}"
+                got = run(kind, fill(program, target)).passed
+                sums.update({(row, 0): got, (row, 1): got and kind in open_to, (row, 2): 1})
+            rows = dict.fromkeys(row for row, _ in sums)
+            found[kind] = {row: [int(sums[row, place]) for place in range(3)] for row in rows}
     return found
 
 
