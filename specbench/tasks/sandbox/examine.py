@@ -77,7 +77,12 @@ def examine(tests: dict[str, Any], requests: BinaryIO, answers: BinaryIO, report
             send(requests, message)
         except OSError:
             leave(GONE)
-        return answer()
+        try:
+            return answer()
+        except StopIteration as error:
+            if number == NEXT:
+                raise
+            raise RuntimeError(f"the solution raised StopIteration {error}") from None  # it would end a `map` of calls
 
     module = sys.modules["__main__"] = type(sys)("__main__")
     try:
