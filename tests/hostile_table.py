@@ -85,7 +85,8 @@ def main() -> int:
             tried += number
     print(f"{tried} tries: forged {forged}, escaped {escaped}, and {left_open} by ways that limits leave open")
     if given.out:
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+        rows = ",\n".join(f"{json.dumps(kind)}: {json.dumps(counts)}" for kind, counts in found.items())
+        given.out.write_text("{\n" + rows + "\n}\n")
     return int(forged + escaped > 0)
 
 
