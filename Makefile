@@ -51,8 +51,9 @@ reproduce-tables: $(STAMP)  ## the papers' tables beside ours, into results/tabl
 	$(BIN)/specbench tables --check $(if $(PAIR),--pair $(PAIR)) $(if $(LIMIT),--limit $(LIMIT)) \
 	  $(if $(filter command line environment,$(origin SUITE)),--suite $(SUITE))
 
-fault-test: $(STAMP)  ## faults and recovery from them (20 minutes)
+fault-test: $(STAMP)  ## faults and recovery from them (20 minutes), and what hostile programs get (2 minutes)
 	$(BIN)/python tests/faults/main.py
+	$(BIN)/python tests/hostile_table.py
 
 fuzz: $(STAMP)  ## 20,000 hostile files
 	$(BIN)/python tests/fuzz.py --inputs 20000

@@ -9,6 +9,7 @@ A page names a part in an HTML comment on a line of its own, which the build rep
     <!-- lost: csd -->                 what the text of a paper has lost, by table
     <!-- lines: methods | pairs | suites | tasks -->   everything of a kind with a line each
     <!-- faults -->                    the counts of `make fault-test`
+    <!-- hostile -->                   what hostile programs got in it
     <!-- part: README.md table -->     what stands between the markers of a file
     <!-- file: PATH -->                a whole Markdown file, its headings one level down
     <!-- source: PATH NAME -->         the source of a module, or of what it defines by a name
@@ -247,6 +248,15 @@ def faults() -> str:
     return table(["fault", "times tried", "runs recovered", "rows lost"], rows)
 
 
+def hostile() -> str:
+    counted = json.loads((RESULTS / "reference" / "hostile-programs.json").read_text())
+    rows = [
+        [row, *(f"{kind[row][0]} of {kind[row][2]}" for kind in counted.values())]
+        for row in next(iter(counted.values()))
+    ]
+    return table(["class", *counted], rows)
+
+
 def part(text: str) -> str:
     """What a file has between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; its links become those of the site."""
     file, name = text.split()
@@ -364,5 +374,6 @@ def default_of(default: Any) -> str:
 
 
 PARTS: dict[str, Callable[..., str]] = {
-    one.__name__: one for one in (settings, recipe, suites, lines, claims, lost, faults, part, file, source, modules)
+    one.__name__: one
+    for one in (settings, recipe, suites, lines, claims, lost, faults, hostile, part, file, source, modules)
 }

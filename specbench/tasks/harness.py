@@ -111,8 +111,9 @@ class Tasks:
         """Score generated texts, keyed by (task, doc_id), with lm-eval's filters, metrics and aggregation.
 
         Documents without a text are left out, and so is a task without any. Per task: first the scores of the
-        documents, then the aggregates. Values that are not single numbers appear in the aggregate only. A call keeps
-        nothing for the next one. Call it from the main thread: some lm-eval metrics use alarm signals.
+        documents, then the aggregates. Values that are not single numbers appear in the aggregate only. An answer that
+        cannot be scored in time counts as wrong, and a warning names it. A call keeps nothing for the next one. Call it
+        from the main thread: some lm-eval metrics use alarm signals.
 
         Raises:
             UserError: a task with a text runs code, which was not permitted.
@@ -121,6 +122,7 @@ class Tasks:
             if self._loaded[name].config.unsafe_code and not self._run_code:
                 raise UserError(f"{name} is scored by running what models wrote; add --allow-code-execution")
         scores: list[Score] = []
+        unscored: list[str] = []
         with quiet(), cached_templates():
             for name, task in self._loaded.items():
                 answers = [
@@ -129,7 +131,11 @@ class Tasks:
                     if (name, instance.doc_id) in texts
                 ]
                 if answers:
-                    scores += scores_of(name, task, answers)
+                    found, problems = scores_of(name, task, answers)
+                    scores += found
+                    unscored += problems
+        for line in unscored:
+            permissions.tell(f"WARNING: {line}", "bold yellow")
         return scores
 
 

@@ -21,6 +21,7 @@ from specbench.tasks.pocket.corpus import ALGEBRA, ALONE, FAMILIES, LATE, SHARES
 from specbench.tasks.pocket.documents import as_jsonl, draw, generated, write
 from specbench.tasks.pocket.problems import SPLITS, problems
 from specbench.tasks.sandbox import passes
+from specbench.tasks.sandbox.unit_tests import of_prompt
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "suites" / "tasks"
@@ -145,10 +146,10 @@ def test_the_longest_answer_fits_the_limit(family: str, manager: TaskManager) ->
 @pytest.mark.parametrize("split", ["test", "train"])
 def test_every_canonical_solution_passes_and_none_does_not(split: str) -> None:
     for row in _rows("humaneval", split):
-        tests = f"\n\n{row['test']}\ncheck({row['entry_point']})"
-        assert passes(row["prompt"] + row["canonical_solution"] + tests).passed, row["prompt"]
+        tests = of_prompt(row["prompt"], row["test"], row["entry_point"])
+        assert passes(row["prompt"] + row["canonical_solution"], tests).passed, row["prompt"]
         if split == "test":
-            assert passes(row["prompt"] + "    return None" + tests).reason == "failed", row["prompt"]
+            assert passes(row["prompt"] + "    return None", tests).reason == "failed", row["prompt"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -9,23 +9,27 @@ import time
 from pathlib import Path
 
 import pytest
-from hostile import FOOLING, WRONG
+from forging import FORGING, TESTS
 
 from specbench.base.errors import UserError
 from specbench.tasks import sandbox
-from specbench.tasks.sandbox import STDERR_TAIL, Isolation, Outcome, launch, passes
+from specbench.tasks.sandbox import STDERR_TAIL, Isolation, Outcome, launch
 from specbench.tasks.sandbox.syscalls import filter_code
+from specbench.tasks.sandbox.unit_tests import UnitTests
 
 GOOD = "def add(a, b):\n    return a + b\n"
-CHECK = "\ndef check(f):\n    assert f(2, 3) == 5\ncheck(add)\n"
+
+
+def passes(program: str, tests: UnitTests = launch.NO_TESTS, **limits: float) -> Outcome:
+    return sandbox.passes(program, tests, **limits)
 
 
 def test_a_right_solution_passes() -> None:
-    assert passes(GOOD + CHECK) == Outcome(True, "passed", "")
+    assert passes(GOOD, TESTS) == Outcome(True, "passed", "")
 
 
-def test_a_wrong_solution_fails_with_the_last_line_of_its_error() -> None:
-    assert passes(GOOD.replace("+", "-") + CHECK) == Outcome(False, "failed", "AssertionError")
+def test_a_wrong_solution_fails_with_its_error() -> None:
+    assert passes(GOOD.replace("+", "-"), TESTS) == Outcome(False, "failed", "AssertionError")
 
 
 @pytest.mark.parametrize(
@@ -58,24 +62,23 @@ def test_memory_is_limited() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("leave", "failed"),
-        ("leave by exception", "failed"),
-        ("leave at once", "exited"),
-        ("leave later", "failed"),
-        ("die by a signal", "killed"),
-        ("say so", "failed"),
-        ("write to what is open", "exited"),
+        ("the end of life: leave with status 0", "exited"),
+        ("the end of life: leave by exception", "failed"),
+        ("the end of life: leave when asked", "exited"),
+        ("signals: death", "killed"),
+        ("descriptors: closed", "exited"),
+        ("answers out of turn: garbage", "exited"),
     ],
 )
-def test_success_cannot_be_claimed_before_the_check(name: str, reason: str) -> None:
-    outcome = passes(FOOLING[name] + WRONG)
+def test_how_a_program_ended(name: str, reason: str) -> None:
+    outcome = passes(FORGING[name], TESTS)
     assert (outcome.passed, outcome.reason) == (False, reason)
 
 
-def test_the_nonce_is_nowhere_in_the_names_of_the_program() -> None:
-    assert passes(
-        "import sys\nassert sys.argv == ['-c'] and 'nonce' not in globals()\nassert not sys.stdin.read()"
-    ).passed
+def test_tests_that_do_not_end_time_out() -> None:
+    assert passes("", UnitTests("while True: pass"), seconds=0.5).reason == "timeout"
+    assert passes("", UnitTests("import os, signal\nos.kill(os.getpid(), signal.SIGXCPU)")).reason == "timeout"
+    assert passes("", UnitTests("import os\nos._exit(0)")).reason == "exited"
 
 
 def test_a_flood_of_output_is_dropped() -> None:
@@ -351,10 +354,10 @@ def test_no_process_is_signalled_by_way_of_a_file(kind: str) -> None:
 def test_a_program_that_ends_its_watcher_has_failed_and_the_next_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     own = sandbox.run_in
 
-    def run_in(kind: str, program: str, **given: float) -> Outcome:
+    def run_in(kind: str, program: str, *tests: UnitTests, **given: float) -> Outcome:
         if program == "murder":
             raise UserError("the sandbox for generated programs did not start: it ended without a word")
-        return own(kind, program, **given)
+        return own(kind, program, *tests, **given)
 
     monkeypatch.setattr(sandbox, "run_in", run_in)
     assert passes("murder").reason == "killed" and passes("x = 1").passed

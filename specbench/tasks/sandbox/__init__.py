@@ -1,4 +1,4 @@
-"""The sandbox: runs one generated Python program with its unit tests in isolation, and reports whether it passed.
+"""The sandbox: runs one generated Python program and its unit tests in isolation, and reports whether it passed.
 
 There are three kinds of isolation; the best one that works on this machine is found by trying, once (`isolation`):
 
@@ -9,19 +9,20 @@ There are three kinds of isolation; the best one that works on this machine is f
 In the first two the program sees a file system of the interpreter's own files, read-only and without installed
 packages, and one empty folder of 64 MiB that it may write to. It sees no other process, no network and no device but
 null, zero and urandom; it has the rights of nobody and cannot gain any. In all three it has an empty environment, no
-open file but its standard error (of which the last 4 KiB are kept), limits on wall and CPU time, memory, the size of a
-file and the number of open ones, and a list of system calls that it is refused (`syscalls`): it can start no process
-and no thread, open no socket, and signal nobody. When it ends, everything it left running is killed.
+open file but two pipes to its tests and its standard error (of which the last 4 KiB are kept), limits on wall and CPU
+time, memory, the size of a file and the number of open ones, and a list of system calls that it is refused
+(`syscalls`): it can start no process and no thread, open no socket, and signal nobody. When it ends, everything it left
+running is killed.
 
-The program does not decide whether it passed: a second process watches it, and accepts a claim only from the frame
-that called the program, which the program returns to when it has run to its end (`supervise`). So a program does not
-pass by leaving early, changing what the checker uses, writing to open files, walking frames and objects, or setting a
-trace function. Where the kernel does not show stack pointers (/proc/PID/syscall), the claim is taken on trust.
+The program does not decide whether it passed. The tests run in a process of their own, confined alike, which never
+executes program code: they call the solution through a pipe, and what comes back are bytes that become new objects of
+built-in types (`values`, `examine`). The program's process never holds the tests, what they expect, or a way to the
+verdict. So whatever a program does to its own interpreter, it is judged by the values that it answers with.
 
-Tests and solution share an interpreter, as in lm-eval and the papers. So the sandbox does not stop a solution whose
-answers equal everything (`__eq__`), that changes the library that the tests use or the tests themselves while they run
-(from a timer's signal, say), or that rewrites the interpreter's memory with ctypes. Nor does it protect from a fault of
-the kernel or of the processor. Under `limits` a program can read and write whatever the user can.
+Tests and solution do not share objects. So tests see other things than in one interpreter where a solution changes its
+arguments in place, returns an argument itself, or answers with objects of classes of its own, which equal nothing but
+themselves. Nor does the sandbox protect from a fault of the kernel or of the processor. Under `limits` a program can
+read and write whatever the user can, the tests' source among them.
 """
 
 import functools
@@ -34,6 +35,7 @@ from specbench.tasks.sandbox import jail
 from specbench.tasks.sandbox.launch import STDERR_TAIL as STDERR_TAIL
 from specbench.tasks.sandbox.launch import Outcome as Outcome
 from specbench.tasks.sandbox.launch import readable, run_in
+from specbench.tasks.sandbox.unit_tests import UnitTests
 
 COMPLETE = ("bubblewrap", "namespaces")
 PROBE_SECONDS = 20.0
@@ -105,16 +107,16 @@ def problem_of(kind: str) -> str | None:
     return None if outcome.passed else outcome.detail or outcome.reason
 
 
-def passes(program: str, *, seconds: float = 3.0, memory_mb: int = 512) -> Outcome:
-    """Run `program` (a solution, its tests and the call of them) to its end, isolated as well as this machine can.
+def passes(program: str, tests: UnitTests, *, seconds: float = 3.0, memory_mb: int = 512) -> Outcome:
+    """Run `program` to its end and `tests` on what it defines, isolated as well as this machine can.
 
-    `seconds` limits the wall time of the program itself, `memory_mb` its address space, in MiB. It sees the standard
-    library only, an empty environment, a temporary working folder, and no input. A program that cannot run for any
-    reason gives an Outcome, never an exception. Raises UserError if the isolation that worked before fails now.
+    `seconds` limits the wall time of both together, `memory_mb` the address space of each, in MiB. Both see the
+    standard library only, an empty environment, a temporary working folder, and no input. A program that cannot run
+    for any reason gives an Outcome, never an exception. Raises UserError if the isolation that worked before fails now.
     """
     kind = isolation().name
     try:
-        return run_in(kind, program, seconds=seconds, memory_mb=memory_mb)
+        return run_in(kind, program, tests, seconds=seconds, memory_mb=memory_mb)
     except UserError:
         if run_in(kind, "", seconds=PROBE_SECONDS, memory_mb=PROBE_MB).passed:  # the isolation works: blame the program
             return Outcome(False, "killed", "it ended the process that watches it")

@@ -25,11 +25,11 @@ NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
     *(0x00020000, 0x02000000, 0x04000000, 0x08000000),
     *(0x10000000, 0x20000000, 0x40000000),
 )
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 0x1000, 0x4000, 0x40000
+MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 0x1000, 0x4000, 0x40000
 MNT_DETACH = 2
 READ_ONLY = 1 | 2 | 4  # MOUNT_ATTR_RDONLY, _NOSUID, _NODEV
 SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE = 442, -100, 0x8000
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_CHILD_SUBREAPER = 1, 4, 38, 36
+PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_CHILD_SUBREAPER = 1, 3, 4, 38, 36
 SIGKILL = 9
 CAPABILITY_VERSION = 0x20080522
 
@@ -44,8 +44,8 @@ def call(name: str, *arguments: bytes | int | ctypes.Array[Any] | None) -> int:
     return result
 
 
-def control(option: int, value: int) -> None:
-    call("prctl", option, value, 0, 0, 0)
+def control(option: int, value: int) -> int:
+    return call("prctl", option, value, 0, 0, 0)
 
 
 def die_with_parent() -> None:
@@ -82,11 +82,8 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
         raise OSError(error.errno, f"{error.strerror} ({target})") from None
 
 
-def build_root(readable: list[str], hidden: list[str]) -> int | None:
-    """Give this process a new root that holds `readable` and nothing else, read-only, with `hidden` folders empty.
-
-    Returns an open folder with the processes of this namespace, which has no path inside; None if there is none.
-    """
+def build_root(readable: list[str], hidden: list[str]) -> None:
+    """Give this process a new root that holds `readable` and nothing else, read-only, with `hidden` folders empty."""
     mount("none", "/", None, MS_REC | MS_PRIVATE)
     mount("tmpfs", ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=1000,mode=755")
     for name in (WORK, "/dev", "/proc"):
@@ -101,12 +98,10 @@ def build_root(readable: list[str], hidden: list[str]) -> int | None:
     call("syscall", SYS_MOUNT_SETATTR, AT_FDCWD, ROOT.encode(), AT_RECURSIVE, attributes, ctypes.sizeof(attributes))
     for name in DEVICES:
         mount(f"/dev/{name}", f"{ROOT}/dev/{name}", None, MS_BIND)
-    processes = _processes(f"{ROOT}/proc")
     os.chdir(ROOT)
     call("syscall", _pivot_root(), b".", b".")
     call("umount2", b".", MNT_DETACH)
     os.chdir("/")
-    return processes
 
 
 def _bind(path: str) -> None:
@@ -123,21 +118,6 @@ def _bind(path: str) -> None:
 
 def _pivot_root() -> int:
     return 155 if os.uname().machine == "x86_64" else 41
-
-
-def _processes(folder: str) -> int | None:
-    try:
-        mount("proc", folder, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    except OSError:
-        return None
-    return detached(folder)
-
-
-def detached(folder: str) -> int:
-    """Open a `folder` that is a mount point and unmount it, so that only the returned descriptor leads to it."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    call("umount2", folder.encode(), MNT_DETACH)
-    return opened
 
 
 def make_work(size: int) -> None:

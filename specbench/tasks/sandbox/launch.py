@@ -1,6 +1,5 @@
-"""Starts the watcher and the program's process in a new interpreter, and reads the watcher's verdict."""
+"""Starts the watcher, the program's process and the tests' in a new interpreter, and reads the watcher's verdict."""
 
-import ast
 import functools
 import marshal
 import os
@@ -12,43 +11,53 @@ import sys
 import sysconfig
 import tempfile
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
 from specbench.base.errors import UserError
 from specbench.tasks.sandbox import jail, supervise
+from specbench.tasks.sandbox.unit_tests import UnitTests
 
 STDERR_TAIL = 4096  # bytes of stderr kept
 DETAIL_CHARS = 300
 WRITABLE_MB = 64  # all files of the program together
 OPEN_FILES = 64
 PROCESSES = 0  # that the program may start; threads count too
+NO_TESTS = UnitTests()
 SPARE_SECONDS = 5.0  # the watcher may be this late before it is killed itself
 SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/nix/store", "/usr/share/zoneinfo")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime")
-# Runs in the new interpreter, which cannot import our modules: their code comes with the work.
+MODULES = ("syscalls", "jail", "values", "solution", "examine", "supervise")  # each after those it needs
+# Runs in the new interpreter, which cannot import our modules: their code comes with the work, in a message; the tests
+# follow in a second one. A read takes what belongs to its message and no more.
 BOOT = """
-import marshal, sys
+import marshal, os, sys
+def message():
+    parts, left = [], int.from_bytes(os.read(0, 4), "big")
+    while left:
+        parts.append(os.read(0, left))
+        left -= len(parts[-1]) or sys.exit(1)
+    return marshal.loads(b"".join(parts))
 package = type(sys)("specbench.tasks.sandbox")
 for name in ("specbench", "specbench.tasks", "specbench.tasks.sandbox"):
     sys.modules[name] = package
-modules, work = marshal.load(sys.stdin.buffer)
+modules, work = message()
 for name, code in modules:
-    module = type(sys)(name)
+    module = sys.modules["specbench.tasks.sandbox." + name] = type(sys)(name)
     setattr(package, name, module)
     exec(code, module.__dict__)
-module.supervise(work)
-module.run(work["program"])
+module.supervise(work, message)
 """
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`reason`: passed, failed (an exception), exited (early), timeout or killed; `detail`: stderr's last line.
+    """`reason`: passed, failed (an exception), exited (early), timeout or killed; `detail`: the error, one line.
 
-    `detail` is the program's own text: show it with `specbench.base.console.plain`.
+    `detail` may be the program's own text: show it with `specbench.base.console.plain`.
     """
 
     passed: bool
@@ -56,14 +65,14 @@ class Outcome:
     detail: str
 
 
-def run_in(kind: str, program: str, *, seconds: float, memory_mb: int) -> Outcome:
-    """Run `program` to its end in the isolation `kind`: bubblewrap, namespaces or limits.
+def run_in(kind: str, program: str, tests: UnitTests = NO_TESTS, *, seconds: float, memory_mb: int) -> Outcome:
+    """Run `program` to its end, then `tests` on it, in the isolation `kind`: bubblewrap, namespaces or limits.
 
     Raises UserError if the isolation does not work here.
     """
     work = {
         "kind": kind,
-        "program": program.encode("utf-8", "surrogatepass"),
+        "program": _bytes(program),
         "seconds": float(seconds),
         "size": WRITABLE_MB << 20,
         "readable": readable(),
@@ -80,9 +89,16 @@ def run_in(kind: str, program: str, *, seconds: float, memory_mb: int) -> Outcom
     command = [_interpreter(), "-I", "-S", "-c", BOOT]
     if kind == "bubblewrap":
         command = [*_bubblewrap(), *command]
-    with _working_folder(kind) as folder:
-        verdict, detail = _ask(command, marshal.dumps((_modules(), work)), folder, seconds)
+    tried = {"setup": _bytes(tests.setup), "names": list(tests.names), "text": _bytes(tests.text)}
+    messages = (marshal.dumps((_modules(), work)), marshal.dumps(tried))
+    data = b"".join(len(part).to_bytes(4, "big") + part for part in messages)
+    with _working_folder(kind) as folder, _closed_to_others(kind):
+        verdict, detail = _ask(command, data, folder, seconds)
     return _judge(verdict, detail)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _working_folder(kind: str) -> AbstractContextManager[str]:
@@ -90,6 +106,19 @@ def _working_folder(kind: str) -> AbstractContextManager[str]:
     if kind == "limits":
         return tempfile.TemporaryDirectory(prefix="specbench-", ignore_cleanup_errors=True)
     return nullcontext("/")
+
+
+@contextmanager
+def _closed_to_others(kind: str) -> Iterator[None]:
+    """Nobody may read this process's memory or write to its files through /proc, where the program sees /proc."""
+    before = jail.control(jail.PR_GET_DUMPABLE, 0)
+    if kind == "limits":
+        jail.control(jail.PR_SET_DUMPABLE, 0)
+    try:
+        yield
+    finally:
+        if kind == "limits":
+            jail.control(jail.PR_SET_DUMPABLE, before)
 
 
 def _ask(command: list[str], message: bytes, folder: str, seconds: float) -> tuple[str, str]:
@@ -149,13 +178,15 @@ def _judge(verdict: str, detail: str) -> Outcome:
     word, _, rest = verdict.partition(" ")
     if word == "passed":
         return Outcome(True, "passed", detail)
-    if word == "timeout" or (word == "status" and int(rest) == -signal.SIGXCPU):
+    if word == "failed":
+        return Outcome(False, "failed", rest[:DETAIL_CHARS])
+    if word == "garbled":
+        return Outcome(False, "exited", "it answered a call with what is no value")
+    if word == "timeout" or (word in ("status", "tests") and int(rest) == -signal.SIGXCPU):
         return Outcome(False, "timeout", detail)
-    if word == "forged":
-        return Outcome(False, "exited", "claimed its end before it was reached")
-    if word == "status" and int(rest) < 0:
+    if word in ("status", "tests") and int(rest) < 0:
         return Outcome(False, "killed", detail or signal.Signals(-int(rest)).name)
-    if word == "status":
+    if word in ("status", "tests"):
         return Outcome(False, "failed" if rest == "1" and detail else "exited", detail)
     reasons = ": ".join(part for part in (rest, detail) if part) or "it ended without a word"
     raise UserError(f"the sandbox for generated programs did not start: {reasons}")
@@ -163,15 +194,11 @@ def _judge(verdict: str, detail: str) -> Outcome:
 
 @functools.cache
 def _modules() -> list[tuple[str, CodeType]]:
-    """The code of the modules that run inside, each after those it needs; all of it on line 1 (see `supervise`)."""
+    """The code of the modules that run inside, each after those it needs."""
     modules = []
-    for module in ("syscalls", "jail", "supervise"):
-        tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text("utf-8"))
-        for node in ast.walk(tree):
-            for name, value in (("lineno", 1), ("end_lineno", 1), ("col_offset", 0), ("end_col_offset", 0)):
-                if hasattr(node, name):
-                    setattr(node, name, value)
-        modules.append((module, compile(tree, f"{module}.py", "exec", dont_inherit=True, optimize=2)))
+    for module in MODULES:
+        text = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
+        modules.append((module, compile(text, f"{module}.py", "exec", dont_inherit=True, optimize=2)))
     return modules
 
 
@@ -212,7 +239,7 @@ def _bubblewrap() -> list[str]:
     command = [program, *(f"--unshare-{kind}" for kind in kinds), "--die-with-parent", "--new-session"]
     command += ["--uid", str(jail.NOBODY), "--gid", str(jail.NOBODY)]
     command += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]  # for the watcher's mounts; the program has none
-    command += ["--proc", "/proc", "--dir", jail.WORK]
+    command += ["--dir", "/proc", "--dir", jail.WORK]
     for path in readable():
         command += ["--ro-bind", path, path]
     for path in _hidden():

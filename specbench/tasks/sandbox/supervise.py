@@ -1,13 +1,10 @@
-"""Two processes inside the sandbox: one runs the program, the other watches it and alone reports how it ended.
+"""Three processes inside the sandbox: one runs the program, one runs its tests, one watches both and has the verdict.
 
-The program shares an interpreter with `run`, as its tests do, so the program could report whatever `run` reports at the
-end. What it cannot fake is where a report comes from: when `run` knocks, the watcher reads the stack pointer of the
-waiting process, which the kernel shows, and accepts only a knock from the same height of the stack as the one before
-the program began. The program runs far below, under `DEPTH` nested C calls that nothing in Python can leave. So the
-check needs no secret that the program could find.
+The process of the program (`solution`) never holds the tests or a way to the verdict: the tests are read after it was
+forked, it keeps two pipes to the tests' process and nothing else, and nobody may look into the other two. The process
+of the tests (`examine`) gets nothing of the program but bytes. Both are confined alike.
 
-This module runs in the interpreter that becomes the program's, so it imports nothing but the standard library. It is
-compiled to one line, so that a trace function of the program has no other line of `run` to jump to.
+This module runs in the interpreter that becomes the program's, so it imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -19,81 +16,47 @@ import time
 from fcntl import F_DUPFD, fcntl
 
 from specbench.tasks.sandbox import jail
+from specbench.tasks.sandbox.examine import GONE, examine
+from specbench.tasks.sandbox.solution import serve
 
 TYPE_CHECKING = False  # typing would only slow down the start
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
-DOOR, ANSWER = 3, 4  # descriptors of the program's process: it knocks on one and waits on the other
-BEGUN, DONE = b"b", b"d"
-DEPTH = 64  # calls of C between `run` and the program
-SLACK = 2048  # bytes of stack by which two knocks of `run` may differ (they differ by 80); the program is 9,000 below
+KEPT = 3  # the first of the descriptors that a confined process keeps, beside the standard three
 START_SECONDS = 60.0
-QUICK_LOOKS, LOOK_SECONDS = 100, 0.001
+LONGEST_VERDICT = 1 << 14  # bytes
+LOOK_SECONDS = 0.002
 
 
-def run(source: bytes) -> None:
-    """Run `source` to its end in the program's process, knock, and exit; with status 1 if `source` fails.
+def supervise(work: dict[str, Any], message: Callable[[], Any]) -> NoReturn:
+    """Isolate this process, run the program and the tests in two others, and write a line to the standard output.
 
-    No local name can be trusted once the program has begun, since it can walk to this frame and, from Python 3.13 on,
-    set them. So only the branch without an exception leads to the second knock.
-    """
-    read, write, leave, text = os.read, os.write, os._exit, str
-    module = sys.modules["__main__"] = type(sys)("__main__")
-    write(DOOR, BEGUN)
-    read(ANSWER, 1)
-    try:
-        steps: Any = map(exec, (compile(source, "program.py", "exec", dont_inherit=True),), (module.__dict__,))
-        for _ in range(DEPTH):
-            steps = map(id, steps)
-        next(steps)
-    except BaseException as error:
-        try:
-            message = text(error)
-        except BaseException:
-            message = ""
-        line = type(error).__name__ + (": " + message if message else "")
-        write(2, ("\n" + line[:1000].replace("\n", " ") + "\n").encode("utf-8", "replace"))
-        leave(1)
-    else:
-        write(DOOR, DONE)
-        read(ANSWER, 1)
-    leave(0)
-
-
-def supervise(work: dict[str, Any]) -> None:
-    """Isolate this process, fork, and return in the child, which must call `run`; the parent never returns.
-
-    `work`: kind, seconds, limits, size (bytes that may be written), readable, hidden. The parent writes one line to the
-    standard output: `passed`, `forged`, `timeout`, `status N` (as subprocess has it), or `unable REASON`.
+    `work`: kind, program, seconds, limits, size (bytes that may be written), readable, hidden. `message` reads the
+    tests from the standard input. The line is `unable REASON`, or what `_watch` returns.
     """
     try:
-        processes = _shut_in(work)
-        knocks, door = os.pipe()
-        waiting, answers = os.pipe()
-        child = os.fork()
-        if not child:
-            _confine(work, door, waiting)
-            return
-        os.close(door)
-        jail.control(jail.PR_SET_DUMPABLE, 0)  # the program's process may not look in here
-        verdict = _watch(child, knocks, answers, work["seconds"], processes)
+        _shut_in(work)
+        jail.control(jail.PR_SET_DUMPABLE, 0)  # nobody may look into this process and its children
+        children, begun, verdict = _begin(work, message)
+        line = _watch(children, begun, verdict, work["seconds"])
         if work["kind"] == "limits":  # otherwise they end with their namespace
             _kill_orphans()
     except OSError as error:
-        verdict = f"unable {error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
+        line = f"unable {error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
     except BaseException as error:
-        verdict = f"unable {type(error).__name__}: {error}"
-    os.write(1, verdict.replace("\n", " ").encode("utf-8", "replace") + b"\n")
+        line = f"unable {type(error).__name__}: {error}"
+    os.write(1, line.replace("\n", " ").encode("utf-8", "replace") + b"\n")
     os._exit(0)
 
 
-def _shut_in(work: dict[str, Any]) -> int | None:
-    """Isolate this process; returns an open folder of processes that lists its child by the id that fork returns."""
+def _shut_in(work: dict[str, Any]) -> None:
+    """Isolate this process and those that it will fork."""
     jail.die_with_parent()
     if work["kind"] == "limits":
         jail.control(jail.PR_SET_CHILD_SUBREAPER, 1)
-        return os.open("/proc", os.O_RDONLY | os.O_DIRECTORY) if os.path.isdir("/proc/self") else None
+        return
     if work["kind"] == "namespaces":
         jail.unshare()
         first = os.fork()
@@ -103,103 +66,96 @@ def _shut_in(work: dict[str, Any]) -> int | None:
             os.waitpid(first, 0)
             os._exit(0)
         jail.die_with_parent()
-        processes = jail.build_root(work["readable"], work["hidden"])
-    else:
-        processes = jail.detached("/proc")
+        jail.build_root(work["readable"], work["hidden"])
     jail.make_work(work["size"])
-    return processes
 
 
-def _confine(work: dict[str, Any], door: int, waiting: int) -> None:
-    """In the child: close all files but the door and the standard three, inherit nothing, give up all rights."""
+def _begin(work: dict[str, Any], message: Callable[[], Any]) -> tuple[tuple[int, int], int, int]:
+    """Fork the solution's process and the tests'.
+
+    Returns their ids, a pipe that holds a byte for each that is confined, and the pipe of the verdict.
+    """
+    (asked, asking), (answered, answering), (begun, confined), (verdict, reported) = (os.pipe() for _ in range(4))
+    solution = os.fork()
+    if not solution:
+        _confine(work, 2, asked, answering, confined)
+        serve(work["program"], os.fdopen(KEPT, "rb"), os.fdopen(KEPT + 1, "wb"))
+    tests = os.fork()
+    if not tests:
+        text = message()
+        _confine(work, None, answered, asking, confined, reported)
+        report = os.fdopen(KEPT + 2, "wb", 0)
+        examine(text, os.fdopen(KEPT + 1, "wb"), os.fdopen(KEPT, "rb"), lambda line: report.write(line.encode()))
+    for descriptor in (asked, asking, answered, answering, confined, reported):
+        os.close(descriptor)
+    return (solution, tests), begun, verdict
+
+
+def _confine(work: dict[str, Any], errors: int | None, read: int, write: int, begun: int, *others: int) -> None:
+    """In a child: keep no files but `errors`, `read`, `write` and `others`, inherit nothing, give up all rights.
+
+    The kept ones become the standard error and KEPT, KEPT + 1, and so on. A byte to `begun` tells that it is done.
+    """
     try:
         os.setsid()
-        _close_all_but(door, waiting)
+        null = os.open(os.devnull, os.O_RDWR)
+        kept = [null, null, null if errors is None else errors, read, write, *others, begun]
+        high = [fcntl(descriptor, F_DUPFD, 1 << 6) for descriptor in kept]
+        for target, descriptor in enumerate(high):
+            os.dup2(descriptor, target)
+        os.closerange(len(kept), 1 << 16)
         for name in set(os.environ) - {"LC_CTYPE"}:
             del os.environ[name]
         jail.give_up_rights(work["limits"], become_nobody=work["kind"] == "namespaces" and os.getuid() == 0)
         for name in [name for name in sys.modules if name.startswith("specbench")]:
             del sys.modules[name]
+        os.write(len(kept) - 1, b"b")
+        os.close(len(kept) - 1)
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode("utf-8", "replace"))
         os._exit(1)
 
 
-def _close_all_but(door: int, waiting: int) -> None:
-    high = [fcntl(descriptor, F_DUPFD, 10) for descriptor in (os.open("/dev/null", os.O_RDWR), door, waiting)]
-    for descriptor, target in zip((high[0], *high), (0, 1, DOOR, ANSWER), strict=True):
-        os.dup2(descriptor, target)
-    os.closerange(ANSWER + 1, 1 << 16)
+def _watch(children: tuple[int, int], begun: int, verdict: int, seconds: float) -> str:
+    """Wait for the tests' verdict until the deadline, then kill the `children`, the solution's process and the tests'.
 
-
-def _watch(child: int, knocks: int, answers: int, seconds: float, processes: int | None) -> str:
-    """Let the child begin, wait for its end, its claim or the deadline, and kill it; returns the verdict."""
+    Returns the verdict (`passed`, `failed ERROR`, `garbled`), `timeout`, or `status N` or `tests N` if the solution's
+    process or the tests' ended before there was one; N as subprocess has it.
+    """
+    solution, tests = children
     try:
         deadline = time.monotonic() + START_SECONDS
-        if not _readable(knocks, deadline) or os.read(knocks, 1) != BEGUN:
-            return "unable the program's process did not start"
-        begin = _place(child, processes, deadline)
-        os.write(answers, BEGUN)
+        for _ in children:
+            if not _readable(begun, deadline) or not os.read(begun, 1):
+                return "unable the program's process did not start"
         deadline = time.monotonic() + seconds
-        if not _readable(knocks, deadline):
+        if not _readable(verdict, deadline):
             return "timeout"
-        knock = os.read(knocks, 1)
-        if knock:
-            if knock != DONE:
-                return "forged"
-            if begin is None:  # the kernel does not show it
-                return "passed"
-            place = _place(child, processes, deadline)
-            if place is not None:
-                return "passed" if place[0] == begin[0] and abs(place[1] - begin[1]) <= SLACK else "forged"
-        while time.monotonic() < deadline:  # the door is closed: the program is about to end, or closed it itself
-            if end := _ended(child):
-                return f"status {end.si_status if end.si_code == os.CLD_EXITED else -end.si_status}"
-            _readable(None, time.monotonic() + 0.002)
+        line = os.read(verdict, LONGEST_VERDICT).decode("utf-8", "replace")
+        if line and line != GONE:
+            return line
+        ending, word = (solution, "status") if line else (tests, "tests")
+        while time.monotonic() < deadline:  # it is about to end, or closed its pipes itself
+            if end := os.waitid(os.P_PID, ending, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                return f"{word} {end.si_status if end.si_code == os.CLD_EXITED else -end.si_status}"
+            _readable(None, time.monotonic() + LOOK_SECONDS)
         return "timeout"
     finally:
-        os.kill(child, jail.SIGKILL)
-        os.waitpid(child, 0)
+        for child in children:
+            os.kill(child, jail.SIGKILL)
+            os.waitpid(child, 0)
 
 
-def _ended(child: int) -> os.waitid_result | None:
-    """How `child` ended, without reaping it; None while it runs."""
-    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-
-
-def _readable(knocks: int | None, deadline: float) -> bool:
-    """Wait until `knocks` (if any) can be read; False at the deadline. Raises EOFError if nobody awaits the result."""
+def _readable(source: int | None, deadline: float) -> bool:
+    """Wait until `source` (if any) can be read; False at the deadline. Raises EOFError if nobody awaits the result."""
     poll = select.poll()
     poll.register(0, 0)  # the other end of stdin closes when those who started us are gone
-    if knocks is not None:
-        poll.register(knocks, select.POLLIN)
+    if source is not None:
+        poll.register(source, select.POLLIN)
     events = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
     if any(descriptor == 0 for descriptor, _ in events):
         raise EOFError("nobody waits for the result")
     return bool(events)
-
-
-def _place(child: int, processes: int | None, deadline: float) -> tuple[int, int] | None:
-    """The system call number and the stack pointer of `child` while it waits for an answer.
-
-    None if the kernel does not show them, or if `child` does not wait there before the deadline.
-    """
-    looks = 0
-    while processes is not None and time.monotonic() < deadline and not _ended(child):
-        looks += 1
-        try:
-            shown = os.open(f"{child}/syscall", os.O_RDONLY, dir_fd=processes)
-            try:
-                fields = os.read(shown, 300).split()
-            finally:
-                os.close(shown)
-        except OSError:
-            return None
-        if len(fields) == 9 and int(fields[1], 16) == ANSWER:  # otherwise it runs, or waits elsewhere
-            return int(fields[0]), int(fields[7], 16)
-        if looks > QUICK_LOOKS:
-            _readable(None, time.monotonic() + LOOK_SECONDS)
-    return None
 
 
 def _kill_orphans() -> None:

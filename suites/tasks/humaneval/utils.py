@@ -1,18 +1,14 @@
 """Scoring of HumanEval in the sandbox, for lm-eval's `!function`."""
 
 from specbench.tasks.sandbox import passes
+from specbench.tasks.sandbox.unit_tests import of_prompt
 
 
-def pass_at_1(references: list[str], predictions: list[list[str]]) -> dict[str, float]:
-    """`pass@1`: the share of each document's programs that pass, averaged over documents.
-
-    `references` holds the tests with their call, one text a document; `predictions` one or more programs for each.
-    """
-    shares = []
-    for tests, programs in zip(references, predictions, strict=True):
-        passed = [passes(f"{program}\n\n{tests}", seconds=5.0).passed for program in programs]
-        shares.append(sum(passed) / len(passed))
-    return {"pass@1": sum(shares) / len(shares)}
+def score(doc: dict[str, str], results: list[list[str]]) -> dict[str, float]:
+    """`pass@1`: the share of the document's programs that pass its tests in the sandbox."""
+    tests = of_prompt(doc["prompt"], doc["test"], doc["entry_point"])
+    passed = [passes(program, tests, seconds=5.0).passed for program in results[0]]
+    return {"pass@1": sum(passed) / len(passed)}
 
 
 def build_programs(resps: list[list[str]], docs: list[dict[str, str]]) -> list[list[str]]:

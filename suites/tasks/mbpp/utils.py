@@ -5,6 +5,7 @@ from typing import Any
 import datasets
 
 from specbench.tasks.sandbox import passes
+from specbench.tasks.sandbox.unit_tests import of_reference
 
 
 def without_the_first(documents: datasets.Dataset) -> datasets.Dataset:
@@ -14,5 +15,5 @@ def without_the_first(documents: datasets.Dataset) -> datasets.Dataset:
 
 def score(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     """`pass@1`: 1.0 if the program passes the document's tests in the sandbox, otherwise 0.0."""
-    program = "\n".join([results[0], "", *doc["test_list"]])
-    return {"pass@1": float(passes(program, seconds=5.0).passed)}
+    tests = of_reference(doc["code"], doc["test_list"])
+    return {"pass@1": float(passes(results[0], tests, seconds=5.0).passed)}

@@ -9,6 +9,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from specbench.tasks.pocket.documents import generated
 from specbench.tasks.sandbox import passes
+from specbench.tasks.sandbox.unit_tests import of_prompt
 
 
 class Splits(dict[str, datasets.Dataset]):
@@ -34,22 +35,6 @@ def load(family: str, **_: object) -> Splits:
     return Splits(family)
 
 
-def score_math(doc: dict[str, str], results: list[str]) -> dict[str, int]:
-    """`exact_match`: the last box equals the answer, by lm-eval's MATH rules; `math_verify`: as in minerva_math."""
-    from lm_eval.tasks.minerva_math import utils as minerva
-    from math_verify import parse, verify
-
-    try:
-        boxed = minerva.remove_boxed(minerva.last_boxed_only_string(results[0]) or "")
-    except AssertionError:  # no box, or a broken one
-        boxed = "[invalidanswer]"
-    gold = minerva.normalize_final_answer(doc["answer"])
-    return {
-        "exact_match": int(minerva.is_equiv(minerva.normalize_final_answer(boxed), gold)),
-        "math_verify": int(verify(gold=parse(doc["solution"]), target=parse(results[0]))),
-    }
-
-
 @functools.cache
 def _rouge() -> RougeScorer:
     return RougeScorer(["rouge1", "rougeL"], use_stemmer=True)
@@ -63,5 +48,5 @@ def score_summary(doc: dict[str, str], results: list[str]) -> dict[str, float]:
 
 def score_code(doc: dict[str, str], results: list[str]) -> dict[str, float]:
     """`pass@1`: 1.0 if the completed function passes its tests in the sandbox, otherwise 0.0."""
-    program = f"{doc['prompt']}{results[0]}\n\n{doc['test']}\ncheck({doc['entry_point']})"
-    return {"pass@1": float(passes(program).passed)}
+    tests = of_prompt(doc["prompt"], doc["test"], doc["entry_point"])
+    return {"pass@1": float(passes(doc["prompt"] + results[0], tests).passed)}
