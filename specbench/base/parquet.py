@@ -112,10 +112,10 @@ def put(target: Source, table: pa.Table, options: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def writer(target: Member, schema: pa.Schema, options: Mapping[str, Any]) -> Iterator[pq.ParquetWriter]:
+def whole(target: Member, schema: pa.Schema, options: Mapping[str, Any]) -> Iterator[pq.ParquetWriter]:
     """A writer of a file that is there completely after the block, or not at all."""
-    with target.folder.whole(target.name) as new, pq.ParquetWriter(new, schema, **options) as opened_writer:
-        yield opened_writer
+    with target.folder.whole(target.name) as new, pq.ParquetWriter(new, schema, **options) as writer:
+        yield writer
 
 
 @contextmanager

@@ -178,7 +178,7 @@ def write_frame(target: Source, frame: pd.DataFrame) -> None:
 def stream(target: Member, rows: parquet.Rows) -> None:
     """Write a table that may not fit into memory."""
     schema = _marked(rows.schema)
-    with parquet.writer(target, schema, WRITING) as writer:
+    with parquet.whole(target, schema, WRITING) as writer:
         groups: list[pa.RecordBatch] = []
         for batch in rows.to_batches():
             groups.append(batch)
