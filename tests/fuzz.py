@@ -81,6 +81,8 @@ class Watch:
         if event in PROGRAMS:
             self.seen.append(f"{event} {args!r:.200}")
         elif event == "open" and isinstance(args[0], str) and isinstance(args[2], int) and args[2] & WRITES:
+            if args[2] & os.O_NOFOLLOW and "/" not in args[0]:
+                return  # a name in an open folder (base/folder.py), which leads nowhere else
             self._opened(os.path.realpath(args[0]))
 
     def _opened(self, path: str) -> None:

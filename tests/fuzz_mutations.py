@@ -63,6 +63,13 @@ def of_bytes(rng: random.Random, data: bytes) -> bytes:
     return bytes(found)
 
 
+def of_footer(rng: random.Random, data: bytes) -> bytes:
+    """A Parquet file with a damaged footer, whose length is still right."""
+    length = int.from_bytes(data[-8:-4], "little")
+    footer = of_bytes(rng, data[-8 - length : -8])
+    return data[: -8 - length] + footer + len(footer).to_bytes(4, "little") + data[-4:]
+
+
 def of_value(rng: random.Random, value: Any) -> Any:
     """A JSON-like value with some of its parts replaced, deleted, doubled, renamed, nested or swapped."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
@@ -140,7 +147,9 @@ def of_yaml(rng: random.Random, data: bytes) -> bytes:
 
 
 def of_parquet(rng: random.Random, data: bytes) -> bytes:
-    """Other columns, types, nulls, values, rows and metadata."""
+    """Other columns, types, nulls, values, rows and metadata, or another footer."""
+    if rng.random() < 0.3:
+        return of_footer(rng, data)
     table = pq.read_table(pa.BufferReader(data))
     for _ in range(rng.choice((1, 1, 2))):
         table = _table(rng, table)

@@ -33,6 +33,7 @@ from specbench.report.views.frontier import view as frontier_view
 from specbench.report.views.profile import view as profile_view
 from specbench.report.views.rejections import view as rejections_view
 from specbench.report.views.simulate import view as simulate_view
+from specbench.results.recorder import Recorder
 from specbench.results.stored import StoredRun
 from specbench.studies import profile
 from specbench.studies.multidraft import first_levels, texts_to_read
@@ -236,6 +237,16 @@ def make_parts(folder: Path) -> dict[str, str]:
     (run / "scores.parquet").unlink()
     tables = ("samples", "rounds")
     return {"run/manifest.json": "json"} | {f"run/parts/000000.{name}.parquet": "parquet" for name in tables}
+
+
+def resume_parts(folder: Path, rng: random.Random) -> object:
+    """What `--resume` does with the folder before it decodes; then a document, and the end."""
+    recorder = Recorder(folder / "run")
+    done = recorder.done() if not recorder.merged else 0
+    if not recorder.merged:
+        recorder.write(done, [], [], {})
+        recorder.finish()
+    return done
 
 
 def read_parts(folder: Path, rng: random.Random) -> object:

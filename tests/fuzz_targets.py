@@ -466,4 +466,5 @@ TARGETS = [
     Target("run: plots and page", made(fuzz_run.few), fuzz_run.reader(fuzz_run.SLOW), 0.5),
     Target("run: two", fuzz_run.make_two, fuzz_run.compare_two, 0.5),
     Target("run: unfinished", fuzz_run.make_parts, fuzz_run.read_parts, 1.5),
+    Target("run: resumed", fuzz_run.make_parts, fuzz_run.resume_parts, 3),
 ]

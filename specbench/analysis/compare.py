@@ -17,6 +17,7 @@ import pandas as pd
 from specbench.analysis import metrics, roofline, totals
 from specbench.analysis.alike import check_alike, method_labels, pair_labels
 from specbench.base import stats
+from specbench.base.folder import member
 from specbench.config import UserError
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -343,5 +344,5 @@ def _labelled(table: pd.DataFrame, key: tuple[str, ...]) -> pd.DataFrame:
 def write_summary(folder: Path) -> pd.DataFrame:
     """Write `summary.parquet` of a finished run and return its rows."""
     rows = summary(measured([StoredRun(folder)]))
-    records.write_frame(folder / "summary.parquet", rows)
+    records.write_frame(member(folder, "summary.parquet"), rows)
     return rows

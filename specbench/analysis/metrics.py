@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
+from specbench.base.parquet import Rows
 from specbench.base.stats import Interval
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -81,7 +81,7 @@ def by_task(rows: pd.DataFrame, tasks: Sequence[str], together: str) -> Iterator
         yield together, rows
 
 
-def per_document(samples: pd.DataFrame, rounds: ds.Dataset) -> pd.DataFrame:
+def per_document(samples: pd.DataFrame, rounds: Rows) -> pd.DataFrame:
     """Counts and times of every timed sample, indexed by repeat, task, document and method.
 
     Counts: D drafted, A accepted, J rejections, S rescued, C committed, F target forwards, G draft forwards, R rounds;
@@ -107,7 +107,7 @@ def per_document(samples: pd.DataFrame, rounds: ds.Dataset) -> pd.DataFrame:
     )
 
 
-def _after_the_end(rounds: ds.Dataset) -> "pd.Series[float]":
+def _after_the_end(rounds: Rows) -> "pd.Series[float]":
     """How many drafted tokens stand after the end of each text that the end cut, by SAMPLE; NaN: not recorded.
 
     A recorded decision is `cut` there. Chains without decisions have drafted one token for each that they could commit.
@@ -121,7 +121,7 @@ def _after_the_end(rounds: ds.Dataset) -> "pd.Series[float]":
     return rows.assign(E=after).groupby(SAMPLE).E.agg(lambda counts: counts.sum(skipna=False))
 
 
-def depths(rounds: ds.Dataset) -> pd.DataFrame:
+def depths(rounds: Rows) -> pd.DataFrame:
     """How many rounds (R) had a draft of D levels and accepted A of them, by task and method.
 
     `cut` marks rounds that ended the text. For a tree, D counts the levels that the verified path met.
@@ -149,7 +149,7 @@ def acceptance_by_depth(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sums(
-    rounds: ds.Dataset,
+    rounds: Rows,
     keys: Sequence[str],
     values: Mapping[str, pc.Expression],
     computed_keys: Mapping[str, pc.Expression] = MappingProxyType({}),
@@ -164,7 +164,7 @@ def _sums(
         return table.group_by(keys, use_threads=False).aggregate(sums).select([*keys, *(f"{n}_sum" for n in values)])
 
     decoding = ~_field("warmup") & (_field("round") > 0)
-    batches = rounds.to_batches(columns=columns, filter=decoding, batch_readahead=4, fragment_readahead=2)
+    batches = rounds.to_batches(columns=columns, filter=decoding)
     parts = [grouped(pa.Table.from_batches([b])).rename_columns(renamed) for b in batches if b.num_rows]
     if not parts:
         return pd.DataFrame(columns=renamed)

@@ -164,7 +164,7 @@ def decided(run: StoredRun, method: str, decision: int) -> pd.DataFrame:
     chosen = of_method(method) & some
     columns = [*DOCUMENT, "round", *LISTS]
     nothing = pa.RecordBatch.from_pylist([], pa.schema([records.ROUNDS.field(name) for name in columns]))
-    batches = run.rounds().to_batches(columns=columns, filter=chosen, batch_readahead=4, fragment_readahead=2)
+    batches = run.rounds().to_batches(columns=columns, filter=chosen)
     parts = [_flattened(run, batch, decision) for batch in (nothing, *batches)]
     return pa.concat_tables(parts).to_pandas()
 

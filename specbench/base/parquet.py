@@ -1,30 +1,73 @@
 """Parquet files from anywhere: read only if they are whole, of the right form, and not far larger in memory.
 
-A column of equal values takes a few bytes in a file, however many rows it has. So before a file is read, its size in
-memory is computed from its footer, or from its dictionaries if the footer does not tell how long its texts are.
+This is the only module that opens one. A column of equal values takes a few bytes in a file, however many rows it has,
+and so does a list of a billion equal numbers. So before a file is read, what its footer says is checked against its
+pages, and its size in memory is computed, from its dictionaries if the footer does not tell how long its texts are.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from specbench.base import files
 from specbench.base.errors import UserError
-from specbench.base.parquet_footer import Column
+from specbench.base.folder import Member
+from specbench.base.parquet_footer import Column, check_pages
 from specbench.base.parquet_footer import columns as footer_columns
-from specbench.base.untrusted import brief, regular
+from specbench.base.untrusted import Source, brief, opened
 
-LEAST = 2**28  # bytes that any file may take in memory
+LEAST = 2**27  # bytes that any file, or any row group that is read for itself, may take in memory
 TIMES = 64  # bytes in memory granted for each byte of the file; real files need up to 26
+LARGE = 2**31  # bytes that a file may take that is read a row group at a time
 # For example: a page of another size than the footer says, an index outside its dictionary, text that is not UTF-8.
 ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, NotImplementedError)
+VERIFY = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+Columns: TypeAlias = list[str] | Mapping[str, pc.Expression] | None  # names, or what is computed; None: all
+_Identity = tuple[int, ...]  # of a file as it is now
+
+
+class Rows:
+    """The rows of Parquet files, of which one row group at a time is in memory; each reading opens the files anew."""
+
+    def __init__(self, sources: Sequence[Source], schema: pa.Schema) -> None:
+        """`schema`: the columns; those that a file lacks are null, and others are not read."""
+        self.sources, self.schema = sources, schema
+        self._checked: set[_Identity] = set()
+
+    def to_batches(self, columns: Columns = None, filter: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows for which `filter` is true. Raises UserError for a file that is damaged or too large in memory."""
+        for source in self.sources:
+            with _errors(source), opened(source) as file:
+                fragment = ds.ParquetFileFormat().make_fragment(pa.PythonFile(file, "r"))
+                for group in range(self._groups(file, source)):
+                    yield from fragment.subset(row_group_ids=[group]).to_batches(
+                        self.schema, columns=columns, filter=filter, fragment_scan_options=VERIFY
+                    )
+
+    def to_table(self, columns: Columns = None, filter: pc.Expression | None = None) -> pa.Table:
+        schema = ds.dataset(self.schema.empty_table()).to_table(columns=columns).schema
+        return pa.Table.from_batches(self.to_batches(columns, filter), schema)
+
+    def _groups(self, file: BinaryIO, source: Source) -> int:
+        """The number of row groups of a file, which is checked when it is met for the first time."""
+        status = os.fstat(file.fileno())
+        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        groups = footer_columns(file)
+        if identity not in self._checked:
+            _check_sizes(file, source, groups, LARGE)
+            self._checked.add(identity)
+        return len(groups)
 
 
 def check(
-    path: Path, schema: pa.Schema | None = None, needed: Sequence[str] = (), remedy: str = "", least: int = LEAST
+    source: Source, schema: pa.Schema | None = None, needed: Sequence[str] = (), remedy: str = "", least: int = LEAST
 ) -> pa.Schema:
     """The schema of a file, after checks.
 
@@ -37,53 +80,85 @@ def check(
     Raises:
         UserError: the file is damaged, of another form, or would be far larger in memory than on the disk.
     """
-    end = f"; {remedy}" if remedy else ""
-    size = regular(path, remedy=remedy)
-    try:
-        groups, most = footer_columns(path), least + TIMES * size
-        with pq.ParquetFile(path) as file:
-            stored = file.schema_arrow
-            if sum(map(_upper_bound, groups)) > most and _measured(path, groups, most) > most:
-                raise UserError(f"{path} would take more than {most // 2**20} MiB of memory, and has {size} bytes{end}")
-    except ERRORS as error:
-        raise UserError(f"{path} is damaged ({brief(error)}){end}") from None
-    names = stored.names
-    for name in needed:
-        if name not in names:
-            raise UserError(f"{path} is another kind of file: it has no column {name!r}{end}")
-    for name in names if schema is not None else ():
-        assert schema is not None
-        if names.count(name) > 1:
-            raise UserError(f"{path} is damaged (two columns {name!r}){end}")
-        if name in schema.names and not _fits(stored.field(name).type, schema.field(name).type):
-            is_type, wanted = stored.field(name).type, schema.field(name).type
-            raise UserError(f"{path} is another kind of file: its column {name!r} is {is_type}, not {wanted}{end}")
-    return stored
+    with _errors(source, remedy), opened(source, remedy=remedy) as file:
+        return _checked(file, source, schema, needed, remedy, least)
 
 
 def read(
-    path: Path,
+    source: Source,
     schema: pa.Schema | None = None,
     needed: Sequence[str] = (),
     columns: list[str] | None = None,
     remedy: str = "",
 ) -> pa.Table:
     """A file as a table, after `check`; pages are verified by their checksums if they have any."""
-    check(path, schema, needed, remedy)
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            table = file.read(columns)
+    with _errors(source, remedy), opened(source, remedy=remedy) as file:
+        _checked(file, source, schema, needed, remedy, LEAST)
+        table = pq.ParquetFile(file, page_checksum_verification=True).read(columns)
         table.validate(full=True)
-    except ERRORS as error:
-        raise UserError(f"{path} is damaged ({brief(error)})" + f"; {remedy}" * bool(remedy)) from None
     return table
 
 
 def write(path: Path, table: pa.Table) -> None:
     """Write a table completely or not at all, and its folder if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.whole(path) as new:
-        pq.write_table(table, new, compression="zstd")
+    put(path, table, {"compression": "zstd"})
+
+
+def put(target: Source, table: pa.Table, options: Mapping[str, Any]) -> None:
+    """Write a table completely or not at all. `options` are those of pyarrow's `write_table`."""
+    with target.folder.whole(target.name) if isinstance(target, Member) else files.whole(target) as new:
+        pq.write_table(table, new, **options)
+
+
+@contextmanager
+def whole(target: Member, schema: pa.Schema, options: Mapping[str, Any]) -> Iterator[pq.ParquetWriter]:
+    """A writer of a file that is there completely after the block, or not at all."""
+    with target.folder.whole(target.name) as new, pq.ParquetWriter(new, schema, **options) as writer:
+        yield writer
+
+
+@contextmanager
+def _errors(source: Source, remedy: str = "") -> Iterator[None]:
+    try:
+        yield
+    except ERRORS as error:
+        raise UserError(f"{source} is damaged ({brief(error)})" + f"; {remedy}" * bool(remedy)) from None
+
+
+def _checked(
+    file: BinaryIO, source: Source, schema: pa.Schema | None, needed: Sequence[str], remedy: str, least: int
+) -> pa.Schema:
+    end = f"; {remedy}" if remedy else ""
+    _check_sizes(file, source, footer_columns(file), least, end)
+    stored = pq.ParquetFile(file).schema_arrow
+    names = stored.names
+    for name in needed:
+        if name not in names:
+            raise UserError(f"{source} is another kind of file: it has no column {name!r}{end}")
+    for name in names if schema is not None else ():
+        assert schema is not None
+        if names.count(name) > 1:
+            raise UserError(f"{source} is damaged (two columns {name!r}){end}")
+        if name in schema.names and not _fits(stored.field(name).type, schema.field(name).type):
+            is_type, wanted = stored.field(name).type, schema.field(name).type
+            raise UserError(f"{source} is another kind of file: its column {name!r} is {is_type}, not {wanted}{end}")
+    return stored
+
+
+def _check_sizes(file: BinaryIO, source: Source, groups: list[list[Column]], least: int, end: str = "") -> None:
+    """Refuse a file that would take more memory than `least`, or more than LEAST in one row group, for its size."""
+    size = os.fstat(file.fileno()).st_size
+    check_pages(file, groups)
+    numbers = range(len(groups))
+    stretches = [(numbers, least + TIMES * size)]
+    for number in numbers if least > LEAST else ():
+        packed = sum(column.size for column in groups[number])
+        stretches.append((range(number, number + 1), LEAST + TIMES * min(size, packed)))
+    for some, most in stretches:
+        bound = sum(_upper_bound(groups[number]) for number in some)
+        if bound > most and _measured(file, {number: groups[number] for number in some}, most) > most:
+            raise UserError(f"{source} would take more than {most // 2**20} MiB of memory, and has {size} bytes{end}")
 
 
 def _fits(stored: pa.DataType, wanted: pa.DataType) -> bool:
@@ -106,18 +181,21 @@ def _size(column: Column, width: int) -> int:
     return max(column.stored, column.values * width) + 4 * column.values
 
 
-def _measured(path: Path, groups: Sequence[Sequence[Column]], most: int) -> int:
-    """Bytes in memory, counted until they exceed `most`; only texts are read, as dictionaries."""
-    total = sum(_size(column, column.width or 0) for group in groups for column in group)
-    texts = [sorted({column.path for column in group if column.width is None}) for group in groups]
-    if total > most or not any(texts):
+def _measured(file: BinaryIO, groups: Mapping[int, Sequence[Column]], most: int) -> int:
+    """Bytes that row groups (by number) take in memory, counted until they exceed `most`.
+
+    Only texts are read, as dictionaries.
+    """
+    total = sum(_size(column, column.width or 0) for group in groups.values() for column in group)
+    texts = {number: [c.path for c in group if c.width is None] for number, group in groups.items()}
+    if total > most or not any(texts.values()):
         return total
-    with pq.ParquetFile(path, read_dictionary=sorted({name for group in texts for name in group})) as file:
-        for number, names in enumerate(texts):
-            for name in names:
-                total += sum(map(_length, file.read_row_group(number, columns=[name]).columns))
-                if total > most:
-                    return total
+    reader = pq.ParquetFile(file, read_dictionary=sorted({name for names in texts.values() for name in names}))
+    for number, names in texts.items():
+        for name in names:
+            total += sum(map(_length, reader.read_row_group(number, columns=[name]).columns))
+            if total > most:
+                return total
     return total
 
 

@@ -5,16 +5,18 @@ become gigabytes. So every reader of the package begins here.
 """
 
 import json
+import os
 import re
 import stat
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeAlias
 
 import yaml
 
 from specbench.base.errors import UserError
+from specbench.base.folder import READ, Member
 
 MIB = 2**20
 MOST_JSON = 64 * MIB  # bytes; a manifest of 100,000 documents has 10 MiB
@@ -25,6 +27,7 @@ MOST_NODES = 50_000  # values of YAML, aliases counted as often as they are writ
 LONG_TEXT = 20  # characters of YAML that count as one more value: aliases repeat a long text, too
 DEEPEST = 40
 BRIEF = 80  # characters of an error of another library
+Source: TypeAlias = Path | Member
 _SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
 
@@ -41,8 +44,8 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def regular(path: Path, most: int | None = None, remedy: str = "") -> int:
-    """The size of a regular file. `remedy`, which says what to do, ends the error messages.
+def opened(source: Source, most: int | None = None, remedy: str = "") -> BinaryIO:
+    """A regular file, open for reading. `remedy`, which says what to do, ends the error messages.
 
     Raises:
         UserError: there is no file, or it is a pipe or a device (reading it might never end), or it has more than
@@ -50,24 +53,35 @@ def regular(path: Path, most: int | None = None, remedy: str = "") -> int:
     """
     end = f"; {remedy}" if remedy else ""
     try:
-        status = path.stat()
+        descriptor = source.folder.open(source.name) if isinstance(source, Member) else os.open(source, READ)
+    except PermissionError as error:
+        raise UserError(f"{source} cannot be read ({error.strerror}){end}") from None
     except (OSError, ValueError) as error:
         why = "" if isinstance(error, FileNotFoundError | NotADirectoryError) else f" that can be read ({brief(error)})"
-        raise UserError(f"there is no file {path}{why}{end}") from None
+        raise UserError(f"there is no file {source}{why}{end}") from None
+    status = os.fstat(descriptor)
     if stat.S_ISDIR(status.st_mode):
-        raise UserError(f"{path} is a folder, not a file{end}")
-    if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"{path} is no regular file (a pipe or a device){end}")
-    if most is not None and status.st_size > most:
-        raise UserError(f"{path} has {status.st_size} bytes, and such a file at most {most}; is it another one?{end}")
-    return status.st_size
+        wrong = "is a folder, not a file"
+    elif not stat.S_ISREG(status.st_mode):
+        wrong = "is no regular file (a pipe or a device)"
+    elif most is not None and status.st_size > most:
+        wrong = f"has {status.st_size} bytes, and such a file at most {most}; is it another one?"
+    else:
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    raise UserError(f"{source} {wrong}{end}")
 
 
-def read_bytes(path: Path, most: int, remedy: str = "") -> bytes:
-    """A file of at most `most` bytes. Raises UserError as `regular`."""
-    regular(path, most, remedy)
+def regular(path: Path, most: int | None = None, remedy: str = "") -> int:
+    """The size of a regular file. Raises UserError as `opened`."""
+    with opened(path, most, remedy) as file:
+        return os.fstat(file.fileno()).st_size
+
+
+def read_bytes(path: Source, most: int, remedy: str = "") -> bytes:
+    """A file of at most `most` bytes. Raises UserError as `opened`."""
     try:
-        with open(path, "rb") as file:
+        with opened(path, most, remedy) as file:
             content = file.read(most + 1)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({brief(error.strerror)})" + f"; {remedy}" * bool(remedy)) from None
@@ -76,7 +90,7 @@ def read_bytes(path: Path, most: int, remedy: str = "") -> bytes:
     return content
 
 
-def read_text(path: Path, most: int, remedy: str = "") -> str:
+def read_text(path: Source, most: int, remedy: str = "") -> str:
     """A text file in UTF-8, with or without a byte order mark."""
     return decoded(read_bytes(path, most, remedy), str(path), remedy)
 
@@ -92,9 +106,8 @@ def decoded(raw: bytes, where: str, remedy: str = "") -> str:
 
 def read_lines(path: Path, most: int = MOST_LINE, remedy: str = "") -> Iterator[tuple[int, str, int]]:
     """The lines of a text file, as (number from 1, text, bytes). Raises UserError for one of over `most` bytes."""
-    regular(path, remedy=remedy)
     try:
-        with open(path, "rb") as file:
+        with opened(path, remedy=remedy) as file:
             number = 0
             while raw := file.readline(most + 1):
                 number += 1
@@ -105,12 +118,12 @@ def read_lines(path: Path, most: int = MOST_LINE, remedy: str = "") -> Iterator[
         raise UserError(f"{path} cannot be read ({brief(error.strerror)})") from None
 
 
-def read_json(path: Path, most: int = MOST_JSON, remedy: str = "", values: int = MOST_VALUES) -> Any:
+def read_json(path: Source, most: int = MOST_JSON, remedy: str = "", values: int = MOST_VALUES) -> Any:
     """A JSON file of at most `most` bytes and `values` values. Raises UserError."""
     return parse_json(read_text(path, most, remedy), str(path), remedy, values)
 
 
-def read_object(path: Path, most: int = MOST_JSON, remedy: str = "") -> dict[str, Any]:
+def read_object(path: Source, most: int = MOST_JSON, remedy: str = "") -> dict[str, Any]:
     """A JSON file that holds an object. Raises UserError."""
     value = read_json(path, most, remedy)
     if not isinstance(value, dict):

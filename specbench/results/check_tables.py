@@ -1,16 +1,15 @@
 """Checks of a run's tables, once, in batches, before anything is computed from them: could a run have written them?"""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from specbench.base import parquet
 from specbench.base.errors import UserError
-from specbench.base.untrusted import brief
+from specbench.base.parquet import Rows
+from specbench.base.untrusted import Source
 from specbench.results import records
 
 SCHEMAS = {"samples": records.SAMPLES, "rounds": records.ROUNDS, "scores": records.SCORES}
@@ -22,7 +21,6 @@ KEYS = {
 }
 # Columns that may be below 0 or infinite; `accepted` is checked in rounds whose draft is recorded.
 SIGNED = ("accepted", "seed", "temperature_c", "divergence_gap", "value", "stderr")
-LARGE = 2**31  # bytes in memory granted to a table: it may have millions of rows and is read in batches
 LARGEST = {"drafted": 2**15, "levels": 2**15, "decisions": len(records.DECISIONS) - 1}
 FINISHES = ("eos", "stop", "length", "error")
 # Lists with an entry for each drafted token.
@@ -33,8 +31,8 @@ DRAFTED = (
 MAY_LACK = ("ratios", "predictions", "confidences", "overlaps")  # lists in which a value may be unknown (NaN or null)
 
 
-def check(paths: Sequence[Path], name: str, methods: Sequence[str], tasks: Sequence[str]) -> pa.Table:
-    """Check the table `name` in the files `paths` of a run.
+def check(rows: Rows, name: str, methods: Sequence[str], tasks: Sequence[str]) -> pa.Table:
+    """Check the rows of the table `name` of a run.
 
     Returns:
         The keys (TEXT) of the texts that it has rows of, each once; of `scores`, the keys of its rows.
@@ -44,25 +42,23 @@ def check(paths: Sequence[Path], name: str, methods: Sequence[str], tasks: Seque
             task of the run, negative or infinite counts and times, lists whose length is not that of the round's
             draft, or a row twice.
     """
-    for path in paths:
-        schema = parquet.check(path, SCHEMAS[name], KEYS[name], least=LARGE)
+    for source in rows.sources:
+        schema = parquet.check(source, SCHEMAS[name], KEYS[name], least=parquet.LARGE)
         if _version(schema) > records.VERSION:
-            raise UserError(f"{path} was written by a later version of specbench; read it with that one")
+            raise UserError(f"{source} was written by a later version of specbench; read it with that one")
     keys = TEXT if name != "scores" else [*KEYS[name], "doc_id"]
-    if not paths:
+    if not rows.sources:
         return SCHEMAS[name].empty_table().select(keys)
-    damaged = f"{paths[0] if len(paths) == 1 else f'a file of {paths[0].parent}'} is damaged"
+    first = rows.sources[0]
+    damaged = f"{first if len(rows.sources) == 1 else f'{first}, or one beside it,'} is damaged"
     tables: list[pa.Table] = []
-    try:
-        for batch in ds.dataset(list(paths), SCHEMAS[name]).to_batches(batch_readahead=2, fragment_readahead=1):
-            if wrong := _wrong(batch, name, methods, tasks):
-                raise UserError(f"{damaged} ({wrong}); this run cannot be used")
-            counted = "round" if name == "rounds" else "method"
-            sums = [(counted, "count"), (counted, "count_distinct")] if name == "rounds" else [(counted, "count")]
-            table = pa.Table.from_batches([batch]).select([*keys, *({"round"} if name == "rounds" else ())])
-            tables.append(table.group_by(keys, use_threads=False).aggregate(sums))
-    except parquet.ERRORS as error:
-        raise UserError(f"{damaged} ({brief(error)}); this run cannot be used") from None
+    for batch in rows.to_batches():
+        if wrong := _wrong(batch, name, methods, tasks):
+            raise UserError(f"{damaged} ({wrong}); this run cannot be used")
+        counted = "round" if name == "rounds" else "method"
+        sums = [(counted, "count"), (counted, "count_distinct")] if name == "rounds" else [(counted, "count")]
+        table = pa.Table.from_batches([batch]).select([*keys, *({"round"} if name == "rounds" else ())])
+        tables.append(table.group_by(keys, use_threads=False).aggregate(sums))
     if not tables:
         return SCHEMAS[name].empty_table().select(keys)
     texts = pa.concat_tables(tables)
@@ -71,7 +67,7 @@ def check(paths: Sequence[Path], name: str, methods: Sequence[str], tasks: Seque
     return texts.select(keys).group_by(keys, use_threads=False).aggregate([])
 
 
-def check_texts(rounds: pa.Table, samples: pa.Table, where: Path) -> None:
+def check_texts(rounds: pa.Table, samples: pa.Table, where: Source) -> None:
     """Raise UserError if there are rounds of a text without a sample; warm-ups, which nobody reads, do not count."""
     orphans = rounds.filter(pc.invert(rounds["warmup"])).join(samples, TEXT, join_type="left anti")
     if len(orphans):

@@ -5,83 +5,101 @@ import json
 import os
 import shlex
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from specbench.base import files
-from specbench.config import UserError
+from specbench.base.errors import UserError
+from specbench.base.folder import Folder, Member, is_leftover
+from specbench.base.untrusted import read_object
 
 LOCK = ".lock"
+LONGEST = 2**16  # bytes of what it says
 
 
-def unused(folder: Path) -> bool:
+def unused(path: Path) -> bool:
     """True if the folder is missing or holds only leftovers of a killed run."""
-    return not folder.exists() or (folder.is_dir() and all(_left(path) for path in folder.iterdir()))
-
-
-def _left(path: Path) -> bool:
-    return path.name == LOCK or files.is_left(path)
+    try:
+        with Folder.at(path) as folder:
+            left = {name for name in folder.names() if name == LOCK or is_leftover(name)}
+            return left == {*os.listdir(folder.fileno())}
+    except FileNotFoundError:
+        return not path.is_symlink()
+    except NotADirectoryError:
+        return False
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def claimed(path: Path) -> Iterator[None]:
     """Lock a folder, which is made if it is missing, for this process.
 
     The system removes the lock when the process ends, however that happens. Folders that were made here are removed if
     they are empty in the end.
 
     Raises:
-        UserError: another process, which the message names, writes the folder.
+        UserError: another process, which the message names, writes the folder; or there is a link in it.
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for new in made:
-        files.sync(new.parent)  # the name, too, must survive a power cut
-    lock_path = folder / LOCK
-    with _locked(lock_path) as lock:
-        for path in filter(files.is_left, folder.iterdir()):
-            path.unlink()
-        lock.truncate(0)
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        json.dump(owner | {"command": shlex.join(sys.argv)}, lock)
-        lock.flush()
+    made = [new for new in (path, *path.parents) if not new.exists()]
+    with _locked(path) as folder, _owned(folder):
+        for new in made:
+            files.sync(new.parent)  # the name, too, must survive a power cut
+        folder.remove_leftovers()
         try:
             yield
         finally:
             with suppress(OSError):  # the folder may be gone, or not empty
-                lock_path.unlink()
+                folder.unlink(LOCK)
                 for new in made:
                     new.rmdir()
 
 
-def _locked(path: Path) -> IO[str]:
-    """The lock file, open and locked. If its last owner has just removed it, it is made again."""
+def _locked(path: Path) -> Folder:
+    """The folder, open and locked by its descriptor: no name in it that somebody removes is needed for that."""
     while True:
-        # A link is not followed, as it may lead anywhere.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
-        lock = open(descriptor, "a+", encoding="utf-8")  # noqa: SIM115 (the caller closes it)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with lock:
-                lock.seek(0)
-                owner = _owner(lock.read())
-            raise UserError(f"{path.parent} is being written by {owner}; wait for it, or stop it") from None
-        except OSError:  # a file system without locks
-            return lock
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
-                return lock
-        lock.close()
+        path.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # its last owner has just removed it
+            folder = Folder.at(path)
+            folder.refuse_links()
+            _lock(folder.fileno(), folder)
+            if os.path.samestat(os.fstat(folder.fileno()), os.stat(path)):
+                return folder
 
 
-def _owner(text: str) -> str:
+@contextmanager
+def _owned(folder: Folder) -> Iterator[None]:
+    """A file in the folder that says who writes it. It is locked too: some network file systems lock only files."""
+    descriptor = folder.open(LOCK, os.O_RDWR | os.O_CREAT)
+    with open(descriptor, "r+", encoding="utf-8") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:  # another name of it may be anywhere
+            raise UserError(f"{folder.path / LOCK} is no file of specbench's; remove it")
+        _lock(descriptor, folder)
+        if not folder.holds(LOCK, status):  # its last owner has just removed it
+            raise UserError(f"{folder.path} was being written by another process just now; try again")
+        file.truncate(0)
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        json.dump(owner | {"command": shlex.join(sys.argv)}, file)
+        file.flush()
+        yield
+
+
+def _lock(descriptor: int, folder: Folder) -> None:
+    """Lock what is open. Raises UserError if another process has done so; a file system without locks is none."""
     try:
-        owner = json.loads(text)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"{folder.path} is being written by {_owner(folder)}; wait for it, or stop it") from None
+    except OSError:
+        pass
+
+
+def _owner(folder: Folder) -> str:
+    try:
+        owner = read_object(Member(folder, LOCK), most=LONGEST)
         return f"process {owner['pid']:d} on {owner['host']!r} since {owner['since']!r}"
-    except (ValueError, KeyError, TypeError):
+    except (UserError, ValueError, KeyError, TypeError):
         return "another process"

@@ -5,18 +5,16 @@ end. A part is on the disk before its document counts as done. Every `BLOCK` par
 many files. When all documents are done, the parts become `samples.parquet` and `rounds.parquet`.
 """
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
-from specbench.base import files, untrusted
+from specbench.base import untrusted
 from specbench.base.errors import UserError
+from specbench.base.folder import Folder, LinkRefused, Member
+from specbench.base.parquet import Rows
 from specbench.results import records
 from specbench.results.records import ROUNDS, SAMPLES, Part
 
@@ -31,6 +29,8 @@ class Recorder:
     `warn`. The documents after a damaged one are moved too and decoded again: the run goes on from a document before
     which everything that methods had learned is known. That is the first document of a task, for which `begins` is
     true, or one whose predecessor's states are stored.
+
+    Raises LinkRefused, before anything is written, if there is a link in the folder, in `parts/` or in `damaged/`.
     """
 
     def __init__(
@@ -40,14 +40,16 @@ class Recorder:
         begins: Callable[[int], bool] = lambda index: index == 0,
     ) -> None:
         self.folder = folder
-        self.parts = folder / "parts"
+        self._run = Folder.at(folder)  # which must be there: it holds the manifest
+        self._run.refuse_links()
+        for name in filter(self._run.has, ("parts", "damaged")):
+            self._run.folder(name).refuse_links()
         self.merged = self._is_merged(warn)
         self._single: list[Part] = []  # parts that are in no block yet
         if not self.merged:
-            self.parts.mkdir(exist_ok=True)  # the folder itself must be there: it holds the manifest
-            files.sync(folder)
-            for path in filter(files.is_left, self.parts.iterdir()):
-                path.unlink()
+            self._parts = self._run.folder("parts", make=True)
+            self._run.sync()
+            self._parts.remove_leftovers()
             self._done = self._recover(warn, begins)
 
     def done(self) -> int:
@@ -60,110 +62,115 @@ class Recorder:
         `states` is what each method has learned by the end of the document. A resumed run restores it.
         """
         part = Part(index, index)
-        files.write_json(self.parts / part.name("states"), states, indent=None)
-        records.write_table(self.parts / part.name("rounds"), rounds, ROUNDS)
-        records.write_table(self.parts / part.name("samples"), samples, SAMPLES)
+        self._parts.write_json(part.name("states"), states, indent=None)
+        records.write_table(self._file(part, "rounds"), rounds, ROUNDS)
+        records.write_table(self._file(part, "samples"), samples, SAMPLES)
         self._done = index + 1
         self._single.append(part)
         if len(self._single) > STATES_KEPT:  # the states at the end of a block stay
-            (self.parts / self._single[-1 - STATES_KEPT].name("states")).unlink(missing_ok=True)
+            self._parts.unlink(self._single[-1 - STATES_KEPT].name("states"))
         if len(self._single) >= BLOCK:
             self._join()
 
     def states(self, index: int) -> dict[str, Any]:
         """What the methods had learned by the end of a document: the last one, or the last one of a block."""
-        return untrusted.read_json(self.parts / Part(index, index).name("states"))
+        return untrusted.read_json(self._file(Part(index, index), "states"))
 
     def finish(self) -> None:
         """Merge the parts into the two tables, samples last, and remove the parts. A second call does nothing."""
         if not self.merged:
-            for name, schema in (("rounds", ROUNDS), ("samples", SAMPLES)):
-                records.stream(self.folder / f"{name}.parquet", records.scan(self.folder, name), schema)
+            for name in ("rounds", "samples"):
+                records.stream(Member(self._run, f"{name}.parquet"), records.scan(self._run, name))
             self.merged = True
-        shutil.rmtree(self.parts, ignore_errors=True)
+        self._run.remove_folder("parts")
+
+    def _file(self, part: Part, name: str) -> Member:
+        return Member(self._parts, part.name(name))
 
     def _join(self) -> None:
         """Join the single parts to a block. They count until the samples of the block are in place."""
         block = Part(self._single[0].first, self._single[-1].last)
         for name, schema in (("rounds", ROUNDS), ("samples", SAMPLES)):
-            paths = [self.parts / part.name(name) for part in self._single]
-            records.stream(self.parts / block.name(name), ds.dataset(paths, schema), schema)
+            records.stream(self._file(block, name), Rows([self._file(part, name) for part in self._single], schema))
         self._single = []
         self._drop_covered()
 
     def _drop_covered(self) -> None:
         """Remove the single parts that are in a block, except the states at its end."""
-        blocks = [part for part in records.parts(self.folder) if part.last > part.first]
+        blocks = [part for part in records.parts(self._run) if part.last > part.first]
         covered = {number for block in blocks for number in range(block.first, block.last + 1)}
         ends = {Part(block.last, block.last).name("states") for block in blocks}
-        for path in self.parts.glob("*.*"):
-            part = Part.of(path.name)
-            if part and part.first == part.last and part.first in covered and path.name not in ends:
-                path.unlink()
+        for name in self._parts.names():
+            part = Part.of(name)
+            if part and part.first == part.last and part.first in covered and name not in ends:
+                self._parts.unlink(name)
 
     def _is_merged(self, warn: Callable[[str], None]) -> bool:
         """True if both tables are there. Leftovers of an unfinished or damaged merge are removed or set aside."""
-        paths = [self.folder / f"{name}.parquet" for name in ("rounds", "samples")]
-        for path in paths:
-            if path.exists() and not _is_whole(path):
-                warn(f"{path} is damaged; set aside in {self.folder}/damaged")
-                self._set_aside(path)
-        if all(path.exists() for path in paths):
+        tables = {"rounds.parquet": ROUNDS, "samples.parquet": SAMPLES}
+        for name, schema in tables.items():
+            if self._run.has(name) and not _is_whole(Member(self._run, name), schema):
+                warn(f"{self.folder / name} is damaged; set aside in {self.folder}/damaged")
+                self._set_aside(self._run, name)
+        if all(map(self._run.has, tables)):
             return True
-        for path in filter(Path.exists, paths):
-            if self.parts.exists():  # it was merged from them, and will be again
-                path.unlink()
+        for name in filter(self._run.has, tables):
+            if self._run.has("parts"):  # it was merged from them, and will be again
+                self._run.unlink(name)
             else:
-                warn(f"{path} is of no use without the other table; set aside in {self.folder}/damaged")
-                self._set_aside(path)
+                warn(f"{self.folder / name} is of no use without the other table; set aside in {self.folder}/damaged")
+                self._set_aside(self._run, name)
         return False
 
     def _recover(self, warn: Callable[[str], None], begins: Callable[[int], bool]) -> int:
         """The first document to decode; damaged parts and those after them are set aside."""
         damaged: list[str] = []
         done, starts = 0, [0]  # documents from which the run could go on
-        for part in records.parts(self.folder):
-            paths = [self.parts / part.name(name) for name in ("rounds", "samples")]
-            damaged += [path.name for path in paths if not _is_whole(path)]
+        for part in records.parts(self._run):
+            tables = ((self._file(part, "rounds"), ROUNDS), (self._file(part, "samples"), SAMPLES))
+            damaged += [file.name for file, schema in tables if not _is_whole(file, schema)]
             if damaged:
                 break
             done = part.last + 1
             if begins(done) or self._has_states(part.last):
                 starts.append(done)
         start = starts[-1]
-        named = [(Part.of(path.name), path) for path in self.parts.glob("*.*")]
-        aside = [path for part, path in named if part and part.last >= start]
+        named = [(Part.of(name), name) for name in self._parts.names()]
+        aside = [name for part, name in named if part and part.last >= start]
+        parts = self.folder / "parts"
         if damaged:
             names = " and ".join(damaged)
-            warn(f"{self.parts}: {names} damaged, as after a power cut; set aside in {self.folder}/damaged")
+            warn(f"{parts}: {names} damaged, as after a power cut; set aside in {self.folder}/damaged")
         if start < done:
-            warn(f"{self.parts}: what methods had learned by document {done} is gone; going on from {start + 1}")
+            warn(f"{parts}: what methods had learned by document {done} is gone; going on from {start + 1}")
         if damaged or start < done:
-            for path in aside:
-                self._set_aside(path)
+            for name in aside:
+                self._set_aside(self._parts, name)
         self._drop_covered()
-        self._single = [part for part in records.parts(self.folder) if part.first == part.last]
+        self._single = [part for part in records.parts(self._run) if part.first == part.last]
         return start
 
     def _has_states(self, index: int) -> bool:
         try:
             return isinstance(self.states(index), dict)
+        except LinkRefused:
+            raise
         except (OSError, UserError):
             return False
 
-    def _set_aside(self, path: Path) -> None:
-        folder = self.folder / "damaged"
-        folder.mkdir(exist_ok=True)
-        free = next(n for n in range(10**6) if not (folder / f"{n}-{path.name}").exists())
-        os.replace(path, folder / f"{free}-{path.name}")
+    def _set_aside(self, place: Folder, name: str) -> None:
+        damaged = self._run.folder("damaged", make=True)
+        free = next(n for n in range(10**6) if not damaged.has(f"{n}-{name}"))
+        place.move(name, damaged, f"{free}-{name}")
 
 
-def _is_whole(path: Path) -> bool:
-    """True if every page of a table can be read and has its checksum."""
+def _is_whole(file: Member, schema: pa.Schema) -> bool:
+    """True if every page of a table can be read, has its checksum, and is not far larger in memory."""
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for _ in file.iter_batches(columns=None):
-                pass
+        for _ in Rows([file], schema).to_batches():
+            pass
         return True
-    except (OSError, pa.ArrowException):
+    except LinkRefused:
+        raise
+    except (OSError, UserError):
         return False

@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from specbench.base import files
+from specbench.base import parquet
 from specbench.base.errors import UserError
+from specbench.base.folder import Folder, Member
+from specbench.base.untrusted import Source
 
 VERSION = 6
 # 1: first version.
@@ -112,17 +112,22 @@ DECISIONS = ("rejected", "accepted", "rescued", "unread", "cut")  # unread: afte
 
 def read_rows(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table:
     """The `samples` or `rounds` of a finished or unfinished run."""
-    return scan(folder, name).to_table(columns=columns)
+    with Folder.at(folder) as opened:
+        return scan(opened, name).to_table(columns)
 
 
-def scan(folder: Path, name: str, known: "list[Part] | None" = None) -> ds.Dataset:
-    """The same as a dataset, of which nothing is read yet. `known`: the parts of an unfinished run, if listed."""
-    merged = folder / f"{name}.parquet"
-    schema = SAMPLES if name == "samples" else ROUNDS
-    if merged.exists():
-        return ds.dataset(merged, schema)  # columns that an older version lacks are null
-    paths = [folder / "parts" / part.name(name) for part in (parts(folder) if known is None else known)]
-    return ds.dataset(paths, schema) if paths else ds.dataset(schema.empty_table())
+def scan(folder: Folder, name: str, known: "list[Part] | None" = None) -> parquet.Rows:
+    """The same, of which nothing is read yet. `known`: the parts of an unfinished run, if listed."""
+    schema = SAMPLES if name == "samples" else ROUNDS  # columns that an older version lacks are null
+    return parquet.Rows(files_of(folder, name, known), schema)
+
+
+def files_of(folder: Folder, name: str, known: "list[Part] | None" = None) -> list[Member]:
+    """The files of a table: the table of a finished run, or its parts."""
+    if folder.has(f"{name}.parquet") or not folder.has("parts"):
+        return [Member(folder, f"{name}.parquet")] if folder.has(f"{name}.parquet") else []
+    inner = folder.folder("parts")
+    return [Member(inner, part.name(name)) for part in (parts(folder) if known is None else known)]
 
 
 @dataclass(frozen=True, order=True)
@@ -144,13 +149,14 @@ class Part:
         return f"{numbers}.{table}.{'json' if table == 'states' else 'parquet'}"
 
 
-def parts(folder: Path) -> list[Part]:
+def parts(folder: Folder) -> list[Part]:
     """The parts of an unfinished run that count, in order: from document 0 on without a gap, each document once.
 
     A part counts if its samples, which are written last, are there. A block replaces the single parts that it was made
     of.
     """
-    existing = [part for path in (folder / "parts").glob("*.samples.parquet") if (part := Part.of(path.name))]
+    names = folder.folder("parts").names() if folder.has("parts") else []
+    existing = [part for name in names if name.endswith(".samples.parquet") and (part := Part.of(name))]
     counting: list[Part] = []
     next_document = 0
     for part in sorted(existing, key=lambda part: (part.first, -part.last)):
@@ -160,41 +166,37 @@ def parts(folder: Path) -> list[Part]:
     return counting
 
 
-def write_table(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> None:
-    _put(path, pa.Table.from_pylist(list(rows), schema=_marked(schema)))
+def write_table(target: Source, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> None:
+    parquet.put(target, pa.Table.from_pylist(list(rows), schema=_marked(schema)), WRITING)
 
 
-def write_frame(path: Path, frame: pd.DataFrame) -> None:
+def write_frame(target: Source, frame: pd.DataFrame) -> None:
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    _put(path, table.replace_schema_metadata({"specbench_schema": str(VERSION)}))
+    parquet.put(target, table.replace_schema_metadata({"specbench_schema": str(VERSION)}), WRITING)
 
 
-def stream(path: Path, rows: ds.Dataset, schema: pa.Schema) -> None:
+def stream(target: Member, rows: parquet.Rows) -> None:
     """Write a table that may not fit into memory."""
-    with files.whole(path) as new, pq.ParquetWriter(new, _marked(schema), **WRITING) as writer:
+    schema = _marked(rows.schema)
+    with parquet.whole(target, schema, WRITING) as writer:
         groups: list[pa.RecordBatch] = []
-        for batch in rows.to_batches(batch_readahead=1, fragment_readahead=1, use_threads=False):
+        for batch in rows.to_batches():
             groups.append(batch)
             if sum(group.num_rows for group in groups) >= GROUP:
-                writer.write_table(pa.Table.from_batches(groups).cast(_marked(schema)))
+                writer.write_table(pa.Table.from_batches(groups).cast(schema))
                 groups.clear()
         if groups:
-            writer.write_table(pa.Table.from_batches(groups).cast(_marked(schema)))
+            writer.write_table(pa.Table.from_batches(groups).cast(schema))
 
 
 def read_frame(path: Path) -> pd.DataFrame:
     """One of the tables of a run as a data frame, which is a copy."""
-    return pq.read_table(path).to_pandas()
+    return parquet.read(path).to_pandas()
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a data frame, with None for missing values."""
     return frame.astype(object).where(frame.notna(), None).to_dict("records")
-
-
-def _put(path: Path, table: pa.Table) -> None:
-    with files.whole(path) as new:
-        pq.write_table(table, new, **WRITING)
 
 
 def _marked(schema: pa.Schema) -> pa.Schema:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from specbench.base.environment import MUST_AGREE
-from specbench.base.untrusted import is_file, read_json
+from specbench.base.folder import Folder, Member
+from specbench.base.parquet import Rows
+from specbench.base.untrusted import brief, read_json
 from specbench.config import MethodSpec, UserError, load_method, validated
 from specbench.plan import Plan
 from specbench.results import check_tables, records
@@ -41,12 +42,22 @@ class StoredRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._checked: dict[str, pa.Table] = {}  # by table: the keys of its texts, after its check
+        self._checked: dict[str, tuple[Rows, pa.Table]] = {}  # by table: its rows, and the keys of its texts
+
+    @cached_property
+    def _open(self) -> Folder:
+        try:
+            return Folder.at(self.folder)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.folder} is no run folder ({brief(getattr(error, 'strerror', error))})") from None
+
+    def _file(self, name: str) -> Member:
+        return Member(self._open, name)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        path = self.folder / "manifest.json"
-        if not is_file(path):
+        path = self._file("manifest.json")
+        if not path.folder.has(path.name):
             raise UserError(f"{self.folder} is no run folder (it has no manifest.json)")
         manifest = read_json(path, remedy="this run cannot be used")
         if not isinstance(manifest, dict) or not manifest.keys() >= NEEDED:
@@ -91,7 +102,7 @@ class StoredRun:
 
     @property
     def finished(self) -> bool:
-        return all((self.folder / f"{name}.parquet").exists() for name in TABLES)
+        return all(map(self._open.has, (f"{name}.parquet" for name in TABLES)))
 
     @property
     def sampling(self) -> str:
@@ -101,21 +112,19 @@ class StoredRun:
     @cached_property
     def _parts(self) -> list[records.Part]:
         """The parts of an unfinished run. It may go on meanwhile, but all tables are read as of the same moment."""
-        return records.parts(self.folder)
+        return records.parts(self._open)
 
     def samples(self, columns: list[str] | None = None) -> pd.DataFrame:
         """Rows of `records.SAMPLES`, with warm-ups and failed samples. Raises UserError if the table is damaged."""
         return self.scan_samples().to_table(columns=columns).to_pandas()
 
-    def scan_samples(self) -> ds.Dataset:
-        """The same as a dataset, of which nothing is read yet."""
-        self._check("samples")
-        return records.scan(self.folder, "samples", self._parts)
+    def scan_samples(self) -> Rows:
+        """The same, of which nothing is read yet."""
+        return self._checked_rows("samples")
 
-    def rounds(self) -> ds.Dataset:
-        """Rows of `records.ROUNDS` as a dataset: there may be millions. Raises UserError if the table is damaged."""
-        self._check("rounds")
-        return records.scan(self.folder, "rounds", self._parts)
+    def rounds(self) -> Rows:
+        """Rows of `records.ROUNDS`, read in batches: there may be millions. Raises UserError if they are damaged."""
+        return self._checked_rows("rounds")
 
     def scores(self) -> pd.DataFrame:
         """Rows of `records.SCORES`. Raises UserError if the run is unfinished or damaged."""
@@ -123,22 +132,19 @@ class StoredRun:
             raise UserError(
                 f"{self.folder} has no scores: it is no finished run; `specbench run --resume {self.folder}` goes on"
             )
-        for name in TABLES:
-            self._check(name)
-        return ds.dataset(self.folder / "scores.parquet", records.SCORES).to_table().to_pandas()
+        return [self._checked_rows(name) for name in TABLES][-1].to_table().to_pandas()
 
-    def _check(self, name: str) -> None:
-        if name in self._checked:
-            return
-        merged = self.folder / f"{name}.parquet"
-        parts = [self.folder / "parts" / part.name(name) for part in self._parts]
-        paths = [merged] if merged.exists() or name == "scores" else parts
-        methods, tasks = [spec.name for spec in self.plan.methods], [line.task for line in self.plan.tasks]
-        texts = check_tables.check(paths, name, methods, tasks)
-        if name == "rounds" and len(texts):
-            self._check("samples")
-            check_tables.check_texts(texts, self._checked["samples"], paths[0])
-        self._checked[name] = texts
+    def _checked_rows(self, name: str) -> Rows:
+        """A table, after its check, which is done once."""
+        if name not in self._checked:
+            methods, tasks = [spec.name for spec in self.plan.methods], [line.task for line in self.plan.tasks]
+            rows = Rows(records.files_of(self._open, name, self._parts), check_tables.SCHEMAS[name])
+            texts = check_tables.check(rows, name, methods, tasks)
+            if name == "rounds" and len(texts):
+                self._checked_rows("samples")
+                check_tables.check_texts(texts, self._checked["samples"][1], rows.sources[0])
+            self._checked[name] = rows, texts
+        return self._checked[name][0]
 
     def headline(self) -> dict[str, str]:
         """The metric that counts as a task's accuracy, as lm-eval's `name,filter`, by task."""

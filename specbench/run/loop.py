@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.base.console import warn
+from specbench.base.folder import member
 from specbench.config import task_info
 from specbench.engine.generate import worth
 from specbench.engine.models.pair import Pair
@@ -174,4 +175,4 @@ def score(folder: Path, tasks: Tasks) -> None:
         keys = zip(group.task, group.doc_id, strict=True)
         scores = tasks.score(dict(zip(keys, group.text, strict=True)))
         rows += [{"repeat": repeat, "method": method, **vars(row)} for row in scores]
-    records.write_table(folder / "scores.parquet", rows, records.SCORES)
+    records.write_table(member(folder, "scores.parquet"), rows, records.SCORES)

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from specbench import permissions
-from specbench.base import files
 from specbench.base.console import console, warn
+from specbench.base.folder import Folder, member
 from specbench.base.untrusted import read_json
 from specbench.config import SUITES, MethodSpec, UserError, task_info, validated
 from specbench.engine.clock import Stopwatch
@@ -71,7 +71,8 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
     tasks = load_tasks(plan, pair)
     requests = tasks.requests()
     prompts = encode_all(pair, [request.prompt for request in requests])
-    stored = StoredRun(folder).manifest if (folder / "manifest.json").exists() else None
+    with Folder.at(folder) as place:
+        stored = StoredRun(folder).manifest if place.has("manifest.json") else None
     longest = max(len(p) + r.max_new_tokens for r, p in zip(requests, prompts, strict=True))
     pair, why = at_runtime(plan, pair, prompts[0], longest, runtime_of(stored) if stored else plan.runtime)
     stopwatch = Stopwatch(pair.device)
@@ -93,7 +94,8 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
     if stored:
         check_same(stored, facts, folder)
     else:
-        files.write_json(folder / "manifest.json", facts)
+        with Folder.at(folder) as place:
+            place.write_json("manifest.json", facts)
     return Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling)
 
 
@@ -194,16 +196,16 @@ def setup_seconds(pair: Pair) -> dict[str, float]:
 
 def add_setup_seconds(folder: Path, pair: Pair, before: dict[str, float]) -> None:
     """Add the seconds that were spent since `before` to the run's `apart.json`."""
-    path = folder / "apart.json"
+    path = member(folder, "apart.json")
     try:
-        stored = read_json(path) if path.exists() else {}
+        stored = read_json(path) if path.folder.has(path.name) else {}
     except UserError:  # a damaged file is worth no more than the seconds in it
         stored = {}
     items = stored.items() if isinstance(stored, dict) else ()
     earlier = {what: seconds for what, seconds in items if isinstance(seconds, float)}
     now = setup_seconds(pair)
     total = {what: earlier.get(what, 0.0) + seconds - before.get(what, 0.0) for what, seconds in now.items()}
-    files.write_json(path, earlier | total)
+    path.folder.write_json(path.name, earlier | total)
 
 
 def load_tasks(plan: Plan, pair: Pair | None) -> Tasks:

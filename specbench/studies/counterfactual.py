@@ -1,5 +1,6 @@
 """`specbench analyze counterfactual`: play branches of a run's mismatches, and keep them in a folder as they come."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from specbench.analysis.counterfactual import (
 )
 from specbench.base import files, parquet
 from specbench.base.console import PlainConsole, console, progress
+from specbench.base.folder import Folder, Member
 from specbench.base.untrusted import read_object
 from specbench.config import MethodSpec, UserError
 from specbench.results import records
@@ -38,7 +40,7 @@ def carry_out(
     states = reached_states(run, spec.name)
     player = Player(run, spec, seed)
     checkable = player.checkable(states)
-    store = Store(folder or run.folder / f"counterfactual-{files.safe_name(spec.name)}", facts_of(run, spec, seed))
+    store = Store(_place(run, spec) if folder is None else folder, facts_of(run, spec, seed))
     chosen = draw_states(run, spec.name, states[states.task.isin(checkable)], number, seed)
     played = store.keys()
     left = [state for state in chosen if state.key not in played]
@@ -54,6 +56,12 @@ def carry_out(
     return counterfactual(run, spec, seed, Played(rows, len(states), unchecked, player.repeatable))
 
 
+def _place(run: StoredRun, spec: MethodSpec) -> Folder:
+    """The folder for branches within that of a run."""
+    with Folder.at(run.folder) as place:
+        return place.folder(f"counterfactual-{files.safe_name(spec.name)}", make=True)
+
+
 def cost(reached: int, chosen: int, left: int, seconds: float, folder: Path) -> str:
     """A line with the cost of playing the states that are left."""
     done = f", {chosen - left} of them played already" if left < chosen else ""
@@ -64,20 +72,25 @@ def cost(reached: int, chosen: int, left: int, seconds: float, folder: Path) -> 
 class Store:
     """A folder of played branches: Parquet files of many states each, written whole or not at all."""
 
-    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+    def __init__(self, folder: Folder | Path, facts: dict[str, Any]) -> None:
         """Create the folder or continue with it. Raises UserError if it holds something else."""
-        path = folder / "facts.json"
-        if path.exists() and read_object(path, remedy="choose another --folder") != facts:
-            raise UserError(f"{folder} holds branches of another run, method or seed; choose another --folder")
-        if not path.exists():
-            if folder.exists() and any(folder.iterdir()):
-                raise UserError(f"{folder} is no folder of branches, and is not empty; choose another --folder")
+        if isinstance(folder, Path):
             folder.mkdir(parents=True, exist_ok=True)
-            files.write_json(path, facts)
-        self.folder = folder
+            folder = Folder.at(folder)
+        path = Member(folder, "facts.json")
+        if folder.has(path.name) and read_object(path, remedy="choose another --folder") != facts:
+            raise UserError(f"{folder.path} holds branches of another run, method or seed; choose another --folder")
+        if not folder.has(path.name):
+            if os.listdir(folder.fileno()):
+                raise UserError(f"{folder.path} is no folder of branches, and is not empty; choose another --folder")
+            folder.write_json(path.name, facts)
+        self._open, self.folder = folder, folder.path
+
+    def _names(self) -> list[str]:
+        return sorted(name for name in self._open.names() if name.endswith(".parquet"))
 
     def rows(self) -> list[dict[str, Any]]:
-        paths = sorted(self.folder.glob("*.parquet"))
+        paths = [Member(self._open, name) for name in self._names()]
         remedy = "delete it to play its states again"
         tables = [parquet.read(path, BRANCHES, BRANCHES.names, remedy=remedy) for path in paths]
         for path, table in zip(paths, tables, strict=True):
@@ -90,8 +103,7 @@ class Store:
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
         if rows:
-            number = len(list(self.folder.glob("*.parquet")))
-            records.write_table(self.folder / f"{number:06d}.parquet", rows, BRANCHES)
+            records.write_table(Member(self._open, f"{len(self._names()):06d}.parquet"), rows, BRANCHES)
 
 
 def key_of(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -14,8 +14,8 @@ import torch
 
 from specbench.analysis import compare
 from specbench.analysis.metrics import timed_samples
-from specbench.base import files
 from specbench.base.console import progress
+from specbench.base.folder import member
 from specbench.base.untrusted import read_object
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.models.pair import Pair, load_pair
@@ -124,7 +124,7 @@ def score(
     samples["grade"] = [grades[key] for key in samples[["task", "doc_id", "text"]].itertuples(index=False, name=None)]
     kept = scores[~(scores.task.isin(chosen) & (scores.metric == METRIC) & (scores["filter"] == FILTER))]
     rows = [*_rows(kept), *_graded(samples)]
-    records.write_table(folder / "scores.parquet", rows, records.SCORES)
+    records.write_table(member(folder, "scores.parquet"), rows, records.SCORES)
     compare.write_summary(folder)
     _remember(folder, chosen, loaded)
     return {key: part.tolist() for key, part in samples.groupby(["task", "method"], sort=False).grade}
@@ -186,7 +186,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
 
 def _remember(folder: Path, tasks: Sequence[str], judge: Pair) -> None:
     """Note in judge.json, by task, the model that graded and the prompt."""
-    path = folder / "judge.json"
-    known = read_object(path, remedy="delete it to grade anew") if path.exists() else {}
+    path = member(folder, "judge.json")
+    known = read_object(path, remedy="delete it to grade anew") if path.folder.has(path.name) else {}
     facts = judge.describe()["target"] | {"tokenizer_hash": judge.tokenizer_hash, "request": REQUEST + BEGINNING}
-    files.write_json(path, known | dict.fromkeys(tasks, facts))
+    path.folder.write_json(path.name, known | dict.fromkeys(tasks, facts))

@@ -13,7 +13,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import pandas as pd
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 import torch
 from scipy.stats import quantile_test
 from torch import Tensor
@@ -186,7 +186,7 @@ def first_token(samples: pd.DataFrame, base: str, name: str) -> tuple[Interval, 
 def forwards_a_round(run: StoredRun) -> dict[str, float]:
     """Forwards of the arbitrator per round after the prefill, by method; no entry for methods without one."""
     rows = run.rounds().to_table(
-        columns=["method", "arbitrator_forwards"], filter=~ds.field("warmup") & (ds.field("round") > 0)
+        columns=["method", "arbitrator_forwards"], filter=~pc.field("warmup") & (pc.field("round") > 0)
     )
     means = rows.to_pandas().groupby("method").arbitrator_forwards.mean()
     return {str(name): float(mean) for name, mean in means.items() if mean > 0}

@@ -26,7 +26,8 @@ SAVE = {"save", "save_file"}  # of torch, numpy, safetensors
 # What writes otherwise, and why it may. A writer that is added here needs a reason as good.
 APART = {
     ("base/files.py", "write_text"): "it is `whole` itself",
-    ("results/lock.py", "_locked"): "a lock is made in place",
+    ("base/folder.py", "whole"): "it is `whole` itself, in an open folder",
+    ("results/lock.py", "_owned"): "a lock is made in place",
     ("training/rest.py", "__init__"): "into a folder beside, which is renamed",
     ("cli/__init__.py", "main"): "in the place of outputs that were closed, to nowhere",
     ("training/checkpoint.py", "save_checkpoint"): "into memory; the file is whole",

@@ -4,6 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from specbench.base import files
+from specbench.base.folder import Folder
 from specbench.results import recorder as recorder_module
 from specbench.results import records
 from specbench.results.recorder import BLOCK, Recorder
@@ -44,7 +45,10 @@ def test_parts_are_readable_at_any_moment(recorder):
         assert texts(recorder.folder) == [f"text {i}" for i in range(index + 1) for _ in "ab"]
         assert read_rows(recorder.folder, "rounds").num_rows == 3 * (index + 1)
         assert recorder.states(index) == {"sps": [[index, 1, 2]], "plain": None}
-    assert [n for n in names(recorder.parts) if "states" in n] == ["000001.states.json", "000002.states.json"]
+    assert [n for n in names(recorder.folder / "parts") if "states" in n] == [
+        "000001.states.json",
+        "000002.states.json",
+    ]
 
 
 def test_values_survive(recorder):
@@ -55,7 +59,7 @@ def test_values_survive(recorder):
 
 def test_schema_version_is_in_every_file(recorder):
     write(recorder, 0)
-    paths = list(recorder.parts.glob("*.parquet"))
+    paths = list((recorder.folder / "parts").glob("*.parquet"))
     recorder_version = str(records.VERSION).encode()
     assert len(paths) == 2
     for path in paths:
@@ -67,9 +71,9 @@ def test_schema_version_is_in_every_file(recorder):
 
 def test_torn_files_are_ignored(recorder):
     write(recorder, 0)
-    whole = (recorder.parts / "000000.samples.parquet").read_bytes()
+    whole = (recorder.folder / "parts" / "000000.samples.parquet").read_bytes()
     for name in ("000001.samples.parquet.new", "000001.rounds.parquet.new", "000001.states.json.new"):
-        (recorder.parts / name).write_bytes(whole[: len(whole) // 2])
+        (recorder.folder / "parts" / name).write_bytes(whole[: len(whole) // 2])
     again = Recorder(recorder.folder)
     assert again.done() == 1
     assert texts(recorder.folder) == ["text 0"] * 2
@@ -81,7 +85,7 @@ def test_torn_files_are_ignored(recorder):
 def test_rounds_without_samples_are_not_done_and_are_overwritten(recorder):
     write(recorder, 0)
     write(recorder, 1, "lost")
-    (recorder.parts / "000001.samples.parquet").unlink()
+    (recorder.folder / "parts" / "000001.samples.parquet").unlink()
     again = Recorder(recorder.folder)
     assert again.done() == 1
     assert read_rows(recorder.folder, "rounds").num_rows == 3
@@ -95,10 +99,10 @@ def test_the_former_state_stays_until_the_document_is_done(recorder, monkeypatch
     """Killed inside `write` of document 1: the state after document 0 must still be there."""
     write(recorder, 0)
 
-    def killed_at_samples(path, rows, schema, put=records.write_table):
-        if not path.name.endswith(f"{files[-1]}") and (len(files) == 1 or path.name.endswith("samples.parquet")):
+    def killed_at_samples(target, rows, schema, put=records.write_table):
+        if not target.name.endswith(f"{files[-1]}") and (len(files) == 1 or target.name.endswith("samples.parquet")):
             raise KeyboardInterrupt
-        put(path, rows, schema)
+        put(target, rows, schema)
 
     monkeypatch.setattr(records, "write_table", killed_at_samples)
     with pytest.raises(KeyboardInterrupt):
@@ -130,19 +134,19 @@ def test_killed_inside_finish(recorder, monkeypatch, step):
     for index in range(3):
         write(recorder, index)
 
-    def stream(path, rows, schema, original=records.stream):
-        if path.name == "rounds.parquet" and step == "samples":
+    def stream(target, rows, original=records.stream):
+        if target.name == "rounds.parquet" and step == "samples":
             raise KeyboardInterrupt
-        original(path, rows, schema)
+        original(target, rows)
 
-    def remove(folder, ignore_errors=False):
+    def remove(folder, name):
         if step == "removal":
-            (folder / "000000.samples.parquet").unlink()
-            (folder / "000002.states.json").unlink()
+            (folder.path / name / "000000.samples.parquet").unlink()
+            (folder.path / name / "000002.states.json").unlink()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(records, "stream", stream)
-    monkeypatch.setattr(recorder_module.shutil, "rmtree", remove)
+    monkeypatch.setattr(Folder, "remove_folder", remove)
     with pytest.raises(KeyboardInterrupt):
         recorder.finish()
     monkeypatch.undo()
@@ -180,13 +184,15 @@ def test_parts_are_joined_and_read_as_before(recorder, small_blocks):
         write(recorder, index)
         assert texts(recorder.folder) == expected_texts(index + 1)
         assert read_rows(recorder.folder, "rounds").num_rows == 3 * (index + 1)
-    blocks = [n for n in names(recorder.parts) if "-" in n]
+    blocks = [n for n in names(recorder.folder / "parts") if "-" in n]
     assert blocks == [f"{b}.{t}.parquet" for b in ("000000-000003", "000004-000007") for t in ("rounds", "samples")]
-    assert [n for n in names(recorder.parts) if "states" in n] == [f"{i:06d}.states.json" for i in (3, 7, 9, 10)]
+    assert [n for n in names(recorder.folder / "parts") if "states" in n] == [
+        f"{i:06d}.states.json" for i in (3, 7, 9, 10)
+    ]
     again = Recorder(recorder.folder)
     assert again.done() == 11 and again.states(10)["sps"] == [[10, 1, 2]]
     write(again, 11)  # the fourth single one since the last block
-    assert "000008-000011.samples.parquet" in names(recorder.parts)
+    assert "000008-000011.samples.parquet" in names(recorder.folder / "parts")
     again.finish()
     assert names(recorder.folder) == ["rounds.parquet", "samples.parquet"]
     assert texts(recorder.folder) == expected_texts(12)
@@ -208,7 +214,7 @@ def test_killed_while_parts_are_joined(recorder, small_blocks, monkeypatch, left
     for index in range(3):
         write(recorder, index)
     monkeypatch.setattr(recorder_module.records, "stream", counted(records.stream))
-    monkeypatch.setattr(type(recorder.parts), "unlink", counted(type(recorder.parts).unlink))
+    monkeypatch.setattr(Folder, "unlink", counted(Folder.unlink))
     with pytest.raises(KeyboardInterrupt):
         write(recorder, 3)
     monkeypatch.undo()
@@ -242,7 +248,7 @@ def tear(path, how):
 def test_a_torn_part_is_set_aside_and_named(recorder, how, table):
     for index in range(4):
         write(recorder, index)
-    tear(recorder.parts / f"000003.{table}.parquet", how)
+    tear(recorder.folder / "parts" / f"000003.{table}.parquet", how)
     said = []
     again = Recorder(recorder.folder, said.append)
     assert again.done() == 3 and again.states(2)["sps"] == [[2, 1, 2]]
@@ -251,7 +257,7 @@ def test_a_torn_part_is_set_aside_and_named(recorder, how, table):
     assert texts(recorder.folder) == expected_texts(3)
     write(again, 3)
     assert texts(recorder.folder) == expected_texts(4)
-    tear(recorder.parts / f"000003.{table}.parquet", how)
+    tear(recorder.folder / "parts" / f"000003.{table}.parquet", how)
     Recorder(recorder.folder)  # a second one of the same name does not replace the first
     assert {f"{n}-000003.{table}.parquet" for n in (0, 1)} <= set(names(recorder.folder / "damaged"))
 
@@ -259,7 +265,7 @@ def test_a_torn_part_is_set_aside_and_named(recorder, how, table):
 def test_values_that_a_disk_changed_are_noticed(recorder):
     """Bytes whose change no reader of tables complains of, though other values come out."""
     write(recorder, 0)
-    path = recorder.parts / "000000.samples.parquet"
+    path = recorder.folder / "parts" / "000000.samples.parquet"
     whole, rows = path.read_bytes(), read_rows(recorder.folder, "samples").to_pylist()
     silent = 0
     for at in range(4, len(whole) // 2, 3):
@@ -279,7 +285,7 @@ def test_values_that_a_disk_changed_are_noticed(recorder):
 def test_documents_behind_a_lost_one_do_not_count(recorder):
     for index in range(4):
         write(recorder, index)
-    (recorder.parts / "000002.samples.parquet").unlink()
+    (recorder.folder / "parts" / "000002.samples.parquet").unlink()
     assert texts(recorder.folder) == expected_texts(2)
 
 
@@ -290,7 +296,7 @@ def test_without_what_was_learned_the_run_goes_back_to_where_it_is_known(recorde
     for index in range(12):
         write(recorder, index)
     named = {9: "000008-000011", 6: "000004-000007", 1: "000000-000003"}[torn]
-    tear(recorder.parts / f"{named}.rounds.parquet", "half")
+    tear(recorder.folder / "parts" / f"{named}.rounds.parquet", "half")
     again = Recorder(recorder.folder)
     assert again.done() == start
     assert start == 0 or again.states(start - 1)["sps"] == [[start - 1, 1, 2]]
@@ -304,7 +310,7 @@ def test_without_what_was_learned_the_run_goes_back_to_where_it_is_known(recorde
 def test_lost_states_cost_a_document_not_the_run(recorder, how):
     for index in range(4):
         write(recorder, index)
-    path = recorder.parts / "000003.states.json"
+    path = recorder.folder / "parts" / "000003.states.json"
     path.unlink() if how == "gone" else tear(path, how)
     said = []
     again = Recorder(recorder.folder, said.append)

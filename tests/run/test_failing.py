@@ -183,9 +183,22 @@ def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path):
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to("../victim")
-    with pytest.raises(OSError, match="lock"), claimed(tmp_path / "run"):
+    with pytest.raises(UserError, match="lock is a link"), claimed(tmp_path / "run"):
+        pass
+    (tmp_path / "run" / ".lock").unlink()
+    (tmp_path / "run" / ".lock").hardlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match="lock is no file of specbench's"), claimed(tmp_path / "run"):
         pass
     assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_a_lock_that_somebody_removes_still_holds(tmp_path):
+    """It is the folder that is locked, not a name in it."""
+    with claimed(tmp_path):
+        (tmp_path / ".lock").unlink()
+        with pytest.raises(UserError, match="is being written by another process"), claimed(tmp_path):
+            pass
+        assert not (tmp_path / ".lock").exists()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": "x", "host": 1}'])

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -19,6 +18,7 @@ from specbench.analysis.alike import pair_labels
 from specbench.analysis.compare import ROW
 from specbench.analysis.frontier import Family, families
 from specbench.base.console import plain
+from specbench.base.parquet import Rows
 from specbench.config import UserError
 from specbench.report.plots.data import PlotData, drafted, panels
 from specbench.report.plots.style import BLACK, GREY, POINTS, WIDTH, Style, few_ticks, grid, head, label_axes
@@ -282,7 +282,7 @@ def _target_forwards(data: PlotData) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _forwards_of(rounds: ds.Dataset, method: str, samples: pd.DataFrame) -> pd.DataFrame:
+def _forwards_of(rounds: Rows, method: str, samples: pd.DataFrame) -> pd.DataFrame:
     """Width, context and `ms` of one method's rounds with one target forward; tasks are read as numbers."""
     key = ["repeat", "task", "doc_id"]
     tasks = pa.array(samples.task.unique(), pa.string())
