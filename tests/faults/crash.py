@@ -69,12 +69,12 @@ def watched(root: Path) -> Iterator[Log]:
     def hook(event: str, words: tuple[Any, ...]) -> None:
         if not on or event not in ("os.rename", "os.remove", "os.rmdir", "os.mkdir"):
             return
-        path = place_of(words[0], words[-1] if event != "os.rename" else -1)
+        path = place_of(words[0], words[2] if event == "os.rename" else words[-1])
         if not path.startswith(log.root):
             return
         folder = os.path.dirname(path)
         if event == "os.rename":
-            to = os.fspath(words[1])
+            to = place_of(words[1], words[3])
             inode = log.see(path)
             log.written[inode or 0] = Path(path).read_bytes()
             log.known.discard(path)

@@ -71,7 +71,9 @@ def at_events(given: dict[str, Any]) -> None:
             return
         if event == "open" and not (isinstance(words[2], int) and words[2] & WRITING) and not folder_of(words[0]):
             return
-        if folder not in str(words[0]) and not (event in ("os.remove", "os.rmdir") and words[-1] != -1):
+        # A bare name is one in an open folder (base/folder.py).
+        bare = words[2] & os.O_NOFOLLOW and "/" not in str(words[0]) if event == "open" else words[-1] != -1
+        if folder not in str(words[0]) and not bare:
             return
         count += 1
         if out is not None:
