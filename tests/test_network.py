@@ -33,7 +33,7 @@ run --method sps --method specdecpp --set specdecpp.shortest=20 --set specdecpp.
 run --method sps --method cospec --suite one.yaml --out b
 run --method vanilla --suite real.yaml --data-dir data --out d
 run --method member --baseline none --suite one.yaml --out e
-run --method vanilla --suite one.yaml --runtime openvino --out o
+run --method vanilla --suite others.yaml --runtime openvino --out o
 run --method sps --suite one.yaml --pair PAIR --temperature 1 --out t
 run --resume a
 sweep --method sps --param gamma=2,3 --suite one.yaml --pair PAIR --out s
@@ -116,6 +116,8 @@ def place(tmp_path_factory) -> Path:
     save_pair(folder, 8)
     (folder / "one.yaml").write_text(SUITE.replace("TASK", "pocket_gsm8k"))
     (folder / "real.yaml").write_text(SUITE.replace("TASK", "gsm8k"))
+    others = [f"{{task: pocket_{name}, max_new_tokens: 4}}" for name in ("math500", "cnndm", "ifeval", "ruler", "mmlu")]
+    (folder / "others.yaml").write_text(f"description: others\nlimit: 1\ntasks: [{', '.join(others)}]\n")
     (folder / "data").mkdir()
     jsonl(folder / "data" / "gsm8k_test.jsonl", {"question": "What is 1+1?", "answer": "#### 2"})
     jsonl(folder / "texts.jsonl", *({"text": f"text {i} " * 70} for i in range(3)))
