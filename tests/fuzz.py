@@ -168,6 +168,7 @@ class Fuzzed:
         self.valid = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         tried = [judged(lambda seed=seed: target.read(folder, random.Random(seed)), folder) for seed in range(3)]
         assert any(outcome == "valid" for outcome, _ in tried), f"{target.name}: its valid file is not: {tried}"
+        self.mend()
 
     def case(self, seed: str) -> tuple[str, str]:
         """Make one input of a seed, and read it."""

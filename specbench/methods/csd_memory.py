@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from specbench.base import files, parquet
-from specbench.base.untrusted import brief, is_file
+from specbench.base.untrusted import brief, is_file, parse_json
 from specbench.config import SUITES, UserError
 from specbench.engine.models.pair import Pair
 
@@ -112,7 +112,7 @@ def read_counts(path: Path, documents: int = 0) -> Counts:
             )
         if documents:
             table = table.filter(pc.field("document") < documents)
-        doc_hashes = frozenset(map(str, json.loads(metadata.get(DOC_HASHES, "[]"))))
+        doc_hashes = frozenset(map(str, parse_json(metadata.get(DOC_HASHES, "[]"), str(path))))
         columns = [column.to_pylist() for column in table.select(SCHEMA.names[1:]).cast(COUNTS).columns]
     except parquet.ERRORS as error:
         raise UserError(f"{path} is no memory file, or damaged ({brief(error)})") from None
