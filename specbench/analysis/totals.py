@@ -13,6 +13,8 @@ from specbench.analysis.metrics import DEPTH
 from specbench.results.importers.vllm_bench import SERVED
 from specbench.results.stored import StoredRun
 
+MOST = 2**53  # a count of more is no exact number
+
 
 def totals(run: StoredRun) -> dict[str, list[dict[str, Any]]]:
     """The totals of an imported run by method, one for each result of a file; methods without any are left out."""
@@ -33,7 +35,7 @@ def counted(parts: Sequence[dict[str, Any]]) -> bool:
 def served(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Throughput and latencies; NaN for what is not told, and for several results: medians cannot be pooled."""
     known = parts[0] if len(parts) == 1 else {}
-    return {name: float(known[name]) if isinstance(known.get(name), int | float) else math.nan for name in SERVED}
+    return {name: _figure(known.get(name)) for name in SERVED}
 
 
 def rates(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -87,14 +89,19 @@ def _counts(part: dict[str, Any]) -> tuple[float, float, float]:
 
 
 def _shares(part: dict[str, Any]) -> list[float]:
-    """The share of rounds that accepted each position of their draft."""
+    """The share of rounds that accepted each position of their draft; empty if it is not told of all."""
     listed = part.get("spec_decode_per_position_acceptance_rates")
-    return [float(x) for x in listed if isinstance(x, int | float)] if isinstance(listed, list) else []
+    shares = [_figure(x) for x in listed] if isinstance(listed, list) else []
+    return shares if all(share <= 1 for share in shares) else []
 
 
 def _number(part: dict[str, Any], name: str) -> float:
-    value = part.get(f"spec_decode_{name}")
-    return float(value) if isinstance(value, int | float) else math.nan
+    return _figure(part.get(f"spec_decode_{name}"))
+
+
+def _figure(value: Any) -> float:
+    """A count, a rate or seconds; NaN for what is none."""
+    return float(value) if isinstance(value, int | float) and 0 <= value <= MOST else math.nan
 
 
 def _ratio(over: float, under: float) -> float:

@@ -170,6 +170,14 @@ def test_medians_of_several_results_are_not_pooled(tmp_path):
     assert row.tau == pytest.approx(1 + 72 / 40) and unknown(row, "request_throughput", "median_ttft_ms")
 
 
+def test_totals_that_are_no_figures(tmp_path):
+    """They are in no table, and end no command: too large, below 0, and no numbers."""
+    odd = {"request_throughput": 1.0, "spec_decode_draft_tokens": 60, "spec_decode_num_drafts": 10**400}
+    odd |= {"spec_decode_accepted_tokens": -3, "spec_decode_per_position_acceptance_rates": ["a", 10**400, 7]}
+    folder = import_vllm([jsonl(tmp_path / "a.json", odd)], out=tmp_path / "run")
+    assert unknown(rows(folder).iloc[0], "tau", "alpha", "acceptance_rate") and depths(folder).empty
+
+
 def test_results_with_and_without_requests_are_not_mixed(tmp_path):
     lists = {"input_lens": [3], "output_lens": [2], "ttfts": [0.1], "itls": [[0.1]]}
     path = jsonl(tmp_path / "a.json", SERVED, SERVED | lists)
