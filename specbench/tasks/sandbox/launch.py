@@ -111,14 +111,14 @@ def _working_folder(kind: str) -> AbstractContextManager[str]:
 @contextmanager
 def _closed_to_others(kind: str) -> Iterator[None]:
     """Nobody may read this process's memory or write to its files through /proc, where the program sees /proc."""
-    before = jail.control(jail.PR_GET_DUMPABLE, 0)
-    if kind == "limits":
-        jail.control(jail.PR_SET_DUMPABLE, 0)
+    if kind != "limits" or jail.control(jail.PR_GET_DUMPABLE, 0) != 1:
+        yield
+        return
+    jail.control(jail.PR_SET_DUMPABLE, 0)
     try:
         yield
     finally:
-        if kind == "limits":
-            jail.control(jail.PR_SET_DUMPABLE, before)
+        jail.control(jail.PR_SET_DUMPABLE, 1)
 
 
 def _ask(command: list[str], message: bytes, folder: str, seconds: float) -> tuple[str, str]:
