@@ -250,10 +250,11 @@ def _examples(run: StoredRun, method: str, rescued: pd.DataFrame, decode: Decode
         document = example.repeat, example.task, example.doc_id
         rounds_of_text = by_document.loc[[document]]
         at = int(rounds_of_text.committed[rounds_of_text["round"] < example.round].sum()) + example.position
-        if tokens[document][at : at + 1].tolist() != [example.draft_token]:
+        text = tokens[document]  # None if it is not on record
+        if text is None or text[at : at + 1].tolist() != [example.draft_token]:
             raise UserError(
                 f"{example.task}, document {example.doc_id}, {method}: its rounds are not its text; damaged records"
             )
-        before.append(decode(tokens[document][max(0, at - CONTEXT) : at].tolist()))
-    examples = examples.assign(before=[text.lstrip("\ufffd") for text in before])
+        before.append(decode(text[max(0, at - CONTEXT) : at].tolist()))
+    examples = examples.assign(before=[words.lstrip("\ufffd") for words in before])
     return examples[["kind", "before", "draft", "target", "ratio", "count", *DOCUMENT, "round"]]

@@ -258,7 +258,8 @@ def test_footers_are_read_as_pyarrow_reads_them(tmp_path):
     path = tmp_path / "x.parquet"
     table = pa.table({"a": range(10), "b": ["x"] * 10, "c": [[1.5, 2.5]] * 10, "d": [{"e": True}] * 10})
     pq.write_table(table, path, row_group_size=4)
-    found, theirs = parquet_footer.columns(path), pq.read_metadata(path)
+    with open(path, "rb") as file:
+        found, theirs = parquet_footer.columns(file), pq.read_metadata(path)
     assert len(found) == theirs.num_row_groups == 3
     for group, row in enumerate(found):
         for at, mine in enumerate(row):
