@@ -48,6 +48,8 @@ class StoredRun:
     def _open(self) -> Folder:
         try:
             return Folder.at(self.folder)
+        except FileNotFoundError:
+            raise UserError(f"{self.folder} is no run folder (it has no manifest.json)") from None
         except (OSError, ValueError) as error:
             raise UserError(f"{self.folder} is no run folder ({brief(getattr(error, 'strerror', error))})") from None
 

@@ -485,6 +485,7 @@ def test_vllm_is_asked_for_the_same_as_the_others(monkeypatch):
     package = ModuleType("vllm")
     package.LLM, package.SamplingParams = LLM, lambda **given: given
     monkeypatch.setitem(sys.modules, "vllm", package)
+    monkeypatch.setattr(peers, "model_folder", lambda spec: spec.model)
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: package)
     made = peers._vllm(on_cuda(), 3)
     assert made["sps"]([7, 8]) == [4, 5]
