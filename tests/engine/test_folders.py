@@ -11,7 +11,10 @@ from oracle import tiny
 from refusals import one_line_error
 from test_models import pair_of, tokenizer
 
-from specbench.config import ModelSpec
+from specbench import permissions
+from specbench.base import hub
+from specbench.config import ModelSpec, UserError
+from specbench.engine.models.folders import model_folder
 from specbench.engine.models.pair import load_pair, load_tokenizer
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -205,3 +208,11 @@ def test_and_to_nothing_else(snapshot):
         link(first, to)
         with one_line_error("is a link out of", first.name):
             weights(snapshot)
+
+
+@pytest.mark.parametrize("name", ["/nowhere/model", "../model", "~/model", "./model", "one/two/three", ".model"])
+def test_a_path_that_leads_nowhere_is_not_told_to_the_hub(name, monkeypatch):
+    monkeypatch.setattr(hub, "online", lambda what: pytest.fail(f"the hub was asked for {what}"))
+    monkeypatch.setattr(permissions, "may_fetch", lambda name: True)
+    with pytest.raises(UserError, match="there is no such folder"):
+        model_folder(ModelSpec(model=name))

@@ -300,7 +300,7 @@ def test_a_tasks_usual_examples_are_left_out(tmp_path, tokenizer, real_data):
         (["--corpus", "{}/latin.txt"], "latin.txt, line 1 is damaged (no text in UTF-8: byte 3); a .txt file is UTF-8"),
         (["--corpus", "{}/empty.txt"], "empty.txt has no text; leave it out"),
         (["--corpus", "{}/good.txt", "--pair", "pocket", "--tokenizer", "x"], "--pair or --tokenizer, not both"),
-        (["--corpus", "{}/good.txt", "--tokenizer", "{}/nowhere"], "cannot load the tokenizer"),
+        (["--corpus", "{}/good.txt", "--tokenizer", "{}/nowhere"], "nowhere: there is no such folder"),
         (["--corpus", "{}/good.txt", "--out", "{}"], "exists; choose another --out"),
     ],
 )

@@ -14,6 +14,7 @@ from specbench.config import SUITES, ModelSpec, UserError
 
 BUNDLED = SUITES / "pairs" / "weights"
 REVISION = re.compile(r"(?!.*\.\.)[\w.][\w./+-]*")  # a branch, tag or commit; the hub's client builds a path from it
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 NEEDED = "give a folder with config.json and safetensors weights, or a hub name on a machine that reaches the hub"
 SINGLE, INDEX = "model.safetensors", ".safetensors.index.json"
 PICKLED = ("pytorch_model*.bin", "pytorch_model*.bin.index.json")
@@ -59,6 +60,8 @@ def model_folder(spec: ModelSpec, weights: bool = True, pickles: bool = False) -
 
 def _of_hub(spec: ModelSpec, weights: bool, pickles: bool) -> Path:
     name, revision = spec.model, spec.revision
+    if not HUB_NAME.fullmatch(name):  # a path tells more of this machine than a hub should know
+        raise UserError(f"cannot load {name}: there is no such folder -- {NEEDED}")
     folder = hub.cached(name, revision)
     if folder and _complete(folder, weights, pickles):
         return folder
@@ -76,7 +79,7 @@ def _of_hub(spec: ModelSpec, weights: bool, pickles: bool) -> Path:
                 if pickles and not _complete(folder, weights, pickles=False):
                     hub.fetch(name, folder.name, PICKLED)
     except UserError as error:
-        raise UserError(f"cannot load {error} -- {NEEDED}") from None
+        raise UserError(f"cannot load {name}: {error} -- {NEEDED}") from None
     return folder
 
 
