@@ -282,5 +282,11 @@ def main() -> int:
     return int(any(one.failures for one in found.values()))
 
 
+def assert_refused(read, folder: Path, words: str) -> None:
+    """Reading ends in a line that says why."""
+    outcome, said = judged(read, folder)
+    assert outcome == "refused" and words in said, said
+
+
 if __name__ == "__main__":
     sys.exit(main())

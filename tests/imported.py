@@ -20,3 +20,12 @@ def rows(*folders):
 
 def unknown(row, *names):
     return [name for name in names if not math.isnan(row[name])] == []
+
+
+def answer(question, tokens, seconds, lengths, *, category="writing", model="eagle-float16", texts=None):
+    """A line of a Spec-Bench answer file; `tokens` and `seconds` have an entry per turn."""
+    turns = texts or ["words"] * len(tokens)
+    choice = {"index": 0, "turns": turns, "decoding_steps": [len(lengths)], "new_tokens": tokens}
+    choice |= {"wall_time": seconds, "accept_lengths": lengths}
+    row = {"question_id": question, "category": category, "answer_id": "Xy", "model_id": model, "tstamp": 1.7e9}
+    return row | {"choices": [choice]}

@@ -15,9 +15,9 @@ import pytest
 import torch
 from command_line import call, refused
 from huggingface_hub import constants
+from imported import answer, jsonl
 from made_runs import TOKENIZER
 from oracle import tiny
-from test_importers import answer, jsonl
 from tiny_runs import save_pair
 from transformers import LlamaForCausalLM
 

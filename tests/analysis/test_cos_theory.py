@@ -192,16 +192,16 @@ def only(table, **values):
 
 def test_figures_by_hand(tmp_path):
     """c = 0.025/0.1. α of the draft's tokens 3/4, of the target's 1/2, of all 11/16; 4 tokens in 2 s and in 1 s."""
-    found = collaboration(made(tmp_path / "run", {"cos": ROUNDS}))
+    found = collaboration(made(tmp_path / "run", {"cos": ROUNDS}, documents=3))
     assert not found.greedy
     of_all, of_draft, of_target = (only(found.acceptance, proposer=one) for one in ("all", "draft", "target"))
-    assert [one["tokens"] for one in (of_all, of_draft, of_target)] == [8, 6, 2]
+    assert [one["tokens"] for one in (of_all, of_draft, of_target)] == [12, 9, 3]
     assert [one["alpha"] for one in (of_all, of_draft, of_target)] == pytest.approx([11 / 16, 3 / 4, 1 / 2])
     assert [one["accepted"] for one in (of_all, of_draft, of_target)] == pytest.approx([3 / 4, 1, 0])
-    assert [one["positions"] for one in (of_all, of_draft, of_target)] == [10, 8, 2]
+    assert [one["positions"] for one in (of_all, of_draft, of_target)] == [15, 12, 3]
     assert [one["lowest"] for one in (of_all, of_draft, of_target)] == [0.25, 0.25, 0.5]
     assert [one["bound"] for one in (of_all, of_draft, of_target)] == [0.5] * 3
-    assert [one["below"] for one in (of_all, of_draft, of_target)] == [2, 2, 0]
+    assert [one["below"] for one in (of_all, of_draft, of_target)] == [3, 3, 0]
     row = only(found.speed, method="cos")
     assert (row["proposer"], row["gamma"], row["theorem"], row["c_of"]) == ("draft", "1,1", "3.6", "ensemble")
     assert row["c"] == pytest.approx(0.25)
@@ -210,7 +210,7 @@ def test_figures_by_hand(tmp_path):
     assert row["chain"] == pytest.approx(chain)
     assert (row["speedup"], row["baseline"], row["corollary"]) == (pytest.approx(2), "ensemble", "holds")
     assert row["over_chain"] == pytest.approx(2 / chain)
-    assert "FAILS at 2 of 10 positions" in next(sentences(found))
+    assert "FAILS at 3 of 15 positions" in next(sentences(found))
 
 
 def test_rounding_is_no_violation(tmp_path):
@@ -302,7 +302,9 @@ def test_without_a_standard_collaboration(tmp_path):
 
 def test_printed_table_fits_80_columns(tmp_path):
     long = "cos[weights=0.3,proposer=draft]"
-    found = collaboration(made(tmp_path / "run", {long: ROUNDS, "cos-naive": ROUNDS}, {"cos-naive": {"gamma": 2}}))
+    found = collaboration(
+        made(tmp_path / "run", {long: ROUNDS, "cos-naive": ROUNDS}, {"cos-naive": {"gamma": 2}}, documents=3)
+    )
     lines = rendered(view(found)).splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("cos-naive") and "2.00 [2.00, 2.00]" in line for line in lines)
@@ -310,7 +312,7 @@ def test_printed_table_fits_80_columns(tmp_path):
 
 
 def test_command(tmp_path):
-    run = made(tmp_path / "run", {"cos": ROUNDS})
+    run = made(tmp_path / "run", {"cos": ROUNDS}, documents=3)
     facts = json.loads(call("analyze", "collaboration", run.folder, "--format", "json").stdout)
     assert facts["speed"][0]["corollary"] == "holds" and facts["acceptance"][0]["alpha"] == pytest.approx(11 / 16)
     assert 'collaboration,speed,0,gamma,"1,1"' in call("analyze", "collaboration", run.folder, "--format", "csv").stdout

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fuzz import assert_refused
 from fuzz_targets import TARGETS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -42,12 +43,6 @@ def folder(tmp_path) -> Path:
     folder = tmp_path / "x"
     folder.mkdir()
     return folder
-
-
-def assert_refused(read, folder: Path, words: str) -> None:
-    """Reading ends in a line that says why."""
-    outcome, said = fuzz.judged(read, folder)
-    assert outcome == "refused" and words in said, said
 
 
 @pytest.mark.parametrize("half", range(2))

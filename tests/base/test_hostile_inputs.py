@@ -10,8 +10,8 @@ import fuzz_targets
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fuzz import assert_refused
 from safetensors.torch import load_file, save_file
-from test_hostile_files import assert_refused
 
 from specbench.engine.models.heads import KEY
 from specbench.methods.csd_memory import DOC_HASHES

@@ -9,7 +9,7 @@ import pytest
 import torch
 from oracle import tiny
 from refusals import one_line_error
-from test_models import pair_of, tokenizer
+from word_models import pair_of, tokenizer
 
 from specbench import permissions
 from specbench.base import hub

@@ -9,36 +9,21 @@ import torch
 import transformers
 from oracle import ARCHITECTURES, tiny
 from refusals import one_line_error
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from word_models import WORDS, pair_of, tokenizer
 
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.models.pair import check_rollback, load_pair
 from specbench.engine.session import Session
 
-WORDS = 90  # of the tests' tokenizers; the models have a few embedding rows more
 PROMPT = [5, 9, 17, 3, 44, 8]
-
-
-def tokenizer(last: str = "last", extra: tuple[str, ...] = ()) -> PreTrainedTokenizerFast:
-    """A word tokenizer of `WORDS` tokens and `extra` special ones added behind; its end token has id 1."""
-    vocabulary = {"<unknown>": 0, "<end>": 1} | {f"w{i}": i for i in range(2, WORDS - 1)} | {last: WORDS - 1}
-    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", unk_token="<unknown>")
-    made.add_special_tokens({"additional_special_tokens": list(extra)})
-    return made
 
 
 def save(folder: Path, model, words: PreTrainedTokenizerFast | None = None) -> ModelSpec:
     model.save_pretrained(folder)
     (words or tokenizer()).save_pretrained(folder)
     return ModelSpec(model=str(folder), dtype="float64")
-
-
-def pair_of(target: ModelSpec, draft: ModelSpec | None = None) -> PairSpec:
-    return PairSpec(name="tiny", description="", target=target, draft=draft)
 
 
 def refused(spec: PairSpec, *options, **more) -> str:

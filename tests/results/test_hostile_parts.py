@@ -8,8 +8,8 @@ import fuzz_run
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from recorded import expected_texts, texts, write
 from screens import call
-from test_records import expected_texts, texts, write
 
 from specbench.base import parquet
 from specbench.base.folder import LinkRefused, Member

@@ -5,7 +5,7 @@ import math
 
 import pyarrow.parquet as pq
 import pytest
-from imported import jsonl, rows, unknown
+from imported import answer, jsonl, rows, unknown
 
 from specbench.analysis import compare
 from specbench.analysis.simulate import simulate
@@ -15,15 +15,6 @@ from specbench.results.importers import import_spec_bench, import_vllm
 from specbench.results.stored import StoredRun
 
 NOT_TOLD = ["accuracy", "rescue_rate", "overhead", "peak_memory"]
-
-
-def answer(question, tokens, seconds, lengths, *, category="writing", model="eagle-float16", texts=None):
-    """A line of a Spec-Bench answer file; `tokens` and `seconds` have an entry per turn."""
-    turns = texts or ["words"] * len(tokens)
-    choice = {"index": 0, "turns": turns, "decoding_steps": [len(lengths)], "new_tokens": tokens}
-    choice |= {"wall_time": seconds, "accept_lengths": lengths}
-    row = {"question_id": question, "category": category, "answer_id": "Xy", "model_id": model, "tstamp": 1.7e9}
-    return row | {"choices": [choice]}
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import pyarrow.parquet as pq
 import pytest
+from recorded import expected_texts, texts, write
 
 from specbench.base import files
 from specbench.base.folder import Folder
@@ -11,24 +12,10 @@ from specbench.results.recorder import BLOCK, Recorder
 from specbench.results.records import read_rows
 
 
-def key(index, method="sps"):
-    return {"repeat": 0, "task": "one", "doc_id": index, "method": method, "warmup": False}
-
-
-def write(recorder, index, text="text"):
-    samples = [key(index, m) | {"text": f"{text} {index}", "tokens": [1, 2], "finish": "eos"} for m in ("sps", "plain")]
-    rounds = [key(index) | {"round": i, "drafted": 4, "decisions": [1, 0, 3, 3]} for i in range(3)]
-    recorder.write(index, samples, rounds, {"sps": [[index, 1, 2]], "plain": None})
-
-
 @pytest.fixture
 def recorder(tmp_path):
     (tmp_path / "run").mkdir()
     return Recorder(tmp_path / "run")
-
-
-def texts(folder):
-    return [row["text"] for row in read_rows(folder, "samples").to_pylist()]
 
 
 def names(folder):
@@ -172,10 +159,6 @@ def test_json_is_put_in_place_whole(tmp_path):
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(recorder_module, "BLOCK", 4)
-
-
-def expected_texts(count):
-    return [f"text {i}" for i in range(count) for _ in "ab"]
 
 
 def test_parts_are_joined_and_read_as_before(recorder, small_blocks):
