@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import yaml
 
+from specbench.config import UserError
 from specbench.results import records
 
 TASKS = {"pocket_gsm8k": 12, "pocket_mmlu": 10}  # new tokens
@@ -19,6 +20,7 @@ SETTINGS = (
 )
 TIMES = ("seconds", "load", "clock_mhz", "temperature_c", "peak_memory")  # in names of columns that may differ
 KEY = ["repeat", "task", "doc_id", "method", "warmup"]
+TRIES = 20  # to read a run that another process writes
 
 
 def make(folder: Path) -> Path:
@@ -96,11 +98,15 @@ def lost(folder: Path, wanted: dict[str, list[tuple[Any, ...]]]) -> int:
 
 def kept(folder: Path) -> dict[tuple[Any, ...], float]:
     """Seconds of the samples that a run has on the disk, by their key; empty where nothing can be read."""
-    try:
-        rows = records.read_rows(folder, "samples", [*KEY, "decode_seconds"]).to_pylist()
-    except (OSError, ValueError):
-        return {}
-    return {tuple(row[name] for name in KEY): row["decode_seconds"] for row in rows}
+    for _ in range(TRIES):
+        try:
+            rows = records.read_rows(folder, "samples", [*KEY, "decode_seconds"]).to_pylist()
+        except UserError:  # a run under way may just have joined the parts that were listed
+            continue
+        except (OSError, ValueError):
+            break
+        return {tuple(row[name] for name in KEY): row["decode_seconds"] for row in rows}
+    return {}
 
 
 def plain_end(folder: Path) -> bool:
