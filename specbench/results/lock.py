@@ -60,13 +60,27 @@ def claimed(path: Path) -> Iterator[None]:
 def _locked(path: Path) -> Folder:
     """The folder, open and locked by its descriptor: no name in it that somebody removes is needed for that."""
     while True:
-        path.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # its last owner has just removed it
+            _make(path)
             folder = Folder.at(path)
             folder.refuse_links()
             _lock(folder.fileno(), folder)
             if os.path.samestat(os.fstat(folder.fileno()), os.stat(path)):
                 return folder
+
+
+def _make(path: Path) -> None:
+    """Make the folder if it is missing.
+
+    Raises:
+        FileExistsError: something else is in its place.
+        FileNotFoundError: it was there and is gone.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # also if it went between being found there and being looked at
+        if not (path.is_dir() if path.is_symlink() else stat.S_ISDIR(path.lstat().st_mode)):
+            raise
 
 
 @contextmanager
