@@ -52,22 +52,17 @@ def speedup(task: Paired) -> Interval | None:
 
 def average_speedup(tasks: Sequence[Paired]) -> Interval | None:
     """The mean over tasks of their speedups; None as in `speedup`."""
-    parts = [_ratio(np.stack([t.base_seconds, t.tokens]), np.stack([t.base_tokens, t.seconds])) for t in tasks]
-    known = [part for part in parts if part is not None]
-    return _mean(known) if known and len(known) == len(parts) else None
+    return _mean([_ratio(np.stack([t.base_seconds, t.tokens]), np.stack([t.base_tokens, t.seconds])) for t in tasks])
 
 
 def pooled_rate(numerator: Floats, denominator: Floats) -> Interval | None:
     """Σ numerator / Σ denominator, arrays [documents]; None if either sum is 0."""
-    part = _ratio(numerator[None], denominator[None])
-    return _mean([part]) if part else None
+    return average_rate([(numerator, denominator)])
 
 
 def average_rate(tasks: Sequence[tuple[Floats, Floats]]) -> Interval | None:
     """The mean over tasks of their pooled rates; None if one of them is not known."""
-    parts = [_ratio(numerator[None], denominator[None]) for numerator, denominator in tasks]
-    known = [part for part in parts if part is not None]
-    return _mean(known) if known and len(known) == len(parts) else None
+    return _mean([_ratio(numerator[None], denominator[None]) for numerator, denominator in tasks])
 
 
 @dataclass(frozen=True)
@@ -101,8 +96,14 @@ def _ratio(over: Floats, under: Floats) -> Ratio | None:
     return Ratio(value, error, max(1.0, effective - 1))
 
 
-def _mean(parts: Sequence[Ratio]) -> Interval:
-    """The mean of ratios, with a t interval on its logarithm; the degrees of freedom are Welch and Satterthwaite's."""
+def _mean(ratios: Sequence[Ratio | None]) -> Interval | None:
+    """The mean of ratios, with a t interval on its logarithm; the degrees of freedom are Welch and Satterthwaite's.
+
+    None if there are none, or one of them is not known.
+    """
+    parts = [ratio for ratio in ratios if ratio is not None]
+    if not parts or len(parts) < len(ratios):
+        return None
     mean = sum(part.value for part in parts) / len(parts)
     variances = [(part.value * part.error / len(parts)) ** 2 for part in parts]
     total = sum(variances)

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,8 +12,6 @@ from specbench.analysis import compare
 from specbench.config import UserError
 from specbench.results.importers import import_vllm
 from specbench.results.stored import StoredRun
-
-REAL = Path("/work/shared/data/vllm")
 
 # 20 rounds of 3 drafts in two engines: 15, 10 and 5 accepted at the three positions.
 FIRST = {"drafts": 12, "draft_tokens": 36, "accepted_tokens": 18, "by_position": [9, 6, 3]}
@@ -251,16 +248,16 @@ def test_lists_of_other_drafters_in_one_file(tmp_path):
         import_vllm([path], out=tmp_path / "run")
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs results of a real server in /work/shared/data/vllm")
-def test_the_totals_of_a_real_server_agree_with_its_rounds(tmp_path):
+def test_the_totals_of_a_real_server_agree_with_its_rounds(real_data, tmp_path):
     """The same result without its requests; and responses, whose rounds are those that the counters count."""
-    result = json.loads((REAL / "bench.json").read_text())
+    path = real_data / "vllm" / "bench.json"
+    result = json.loads(path.read_text())
     totals = {key: value for key, value in result.items() if not isinstance(value, list)}
     totals["spec_decode_per_position_acceptance_rates"] = result["spec_decode_per_position_acceptance_rates"]
     row = rows(import_vllm([jsonl(tmp_path / "a.json", totals)], out=tmp_path / "run")).iloc[0]
     assert row.tau == pytest.approx(result["spec_decode_acceptance_length"])
     assert 100 * row.acceptance_rate == pytest.approx(result["spec_decode_acceptance_rate"])
     assert row.mean_e2el_ms == result["mean_e2el_ms"] and row.documents == 0
-    whole = rows(import_vllm([REAL / "bench.json"], out=tmp_path / "whole")).iloc[0]
+    whole = rows(import_vllm([path], out=tmp_path / "whole")).iloc[0]
     same = ["tau", "acceptance_rate", "alpha", "request_throughput", "p99_ttft_ms", "median_itl_ms"]
     assert whole[same].tolist() == row[same].tolist() and whole.documents == 12
