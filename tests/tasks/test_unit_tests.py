@@ -30,7 +30,7 @@ def back(value: object) -> object:
 
 VALUES = [
     *(None, True, False, 0, -5, 1.5, -0.0, math.inf, 1e-320, 2 - 3.5j, "", "é\ud800\0", b"\xff;", bytearray(b"a")),
-    *([], [1, [2.0, (None,)]], (), {1, "a"}, frozenset({(1, 2)}), {"a": {1: []}, (1,): b""}, range(1, 9, 3), int, list),
+    *([], [1, [2.0, (None,)]], (), {1, 2}, frozenset({(1, 2)}), {"a": {1: []}, (1,): b""}, range(1, 9, 3), int, list),
 ]
 
 
