@@ -4,105 +4,65 @@ The Python API. Nothing heavy is imported before it is used.
 
     import specbench
 
-    plan = specbench.resolve_plan(["sps", "csd"], suite="pocket", limit=5)
-    run = specbench.run_plan(plan, "runs/first")
-    run.samples()[["method", "tokens", "decode_seconds"]]
+    run = specbench.run(["sps", "csd"], suite="math", limit=20)
+    run.summary[["task", "method", "accuracy", "speedup_decode"]]
+    run.samples, run.rounds, run.scores, run.manifest
 
-    table = specbench.compare(["runs/first", "runs/second"])
-    table[["task", "method", "accuracy", "speedup_decode"]]
+    specbench.compare(["runs/first", "runs/second"])
+    specbench.plots.draw("depth", run, out="depth.svg")
+    specbench.decode("Tom has 3 apples and buys 4 more.", method="csd").text
 
 What is wrong with an input is a `UserError` of one line. Models and tasks that bring their own code run only within
 `with specbench.permitted(trust_remote_code=True): ...`.
 """
 
-from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import pandas as pd
-
+    from specbench import plots as plots
+    from specbench.api import Run as Run
+    from specbench.api import compare as compare
+    from specbench.api import decode as decode
+    from specbench.api import import_run as import_run
+    from specbench.api import load_pair as load_pair
+    from specbench.api import load_run as load_run
+    from specbench.api import run as run
+    from specbench.api import run_plan as run_plan
     from specbench.base.errors import UserError as UserError
     from specbench.permissions import permitted as permitted
     from specbench.plan import Plan as Plan
     from specbench.plan import resolve_plan as resolve_plan
-    from specbench.results.stored import StoredRun as StoredRun
+
+    __version__: str
 
 _HOMES = {
-    "Plan": "specbench.plan",
-    "StoredRun": "specbench.results.stored",
+    **dict.fromkeys(
+        ("Run", "compare", "decode", "import_run", "load_pair", "load_run", "run", "run_plan"), "specbench.api"
+    ),
+    **dict.fromkeys(("Plan", "resolve_plan"), "specbench.plan"),
     "UserError": "specbench.base.errors",
     "permitted": "specbench.permissions",
-    "resolve_plan": "specbench.plan",
 }
+
+__all__ = ["__version__", "plots", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    """A name of the API, imported when it is first used (PEP 562)."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("specbench-harness")
+    elif name == "plots":
+        return import_module("specbench.plots")
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
         raise AttributeError(f"module 'specbench' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
 
 
-def load_run(folder: str | Path) -> "StoredRun":
-    """A run folder, finished or not; its tables are read when they are asked for.
-
-        run = specbench.load_run("runs/first")
-        run.plan.methods, run.finished
-        run.samples(), run.rounds().to_table(), run.scores()
-
-    Raises:
-        UserError: there is no run in the folder, or it is damaged.
-    """
-    from specbench.results.stored import StoredRun
-
-    run = StoredRun(Path(folder))
-    run.plan  # noqa: B018 (a folder without a run is refused here)
-    return run
-
-
-def compare(
-    folders: Sequence[str | Path], against: str | None = None, allow_mismatch: Sequence[str] = ()
-) -> "pd.DataFrame":
-    """The table that `specbench compare` prints, as a pandas DataFrame.
-
-    It has a row for each pair, sampling, task and method, with averages over the tasks. Runs of the same pair and
-    method are pooled as repeats.
-
-        table = specbench.compare(["runs/first"], against="vanilla")
-        table.loc[table.task == "average", ["method", "speedup_decode", "tau"]]
-
-    Args:
-        folders: finished runs.
-        against: the baseline of all methods; default: the one that each was run with.
-        allow_mismatch: conditions, such as `cpu`, in which the runs may differ.
-
-    Raises:
-        UserError: a run is unfinished or damaged, the runs must not be compared, or no method is called `against`.
-    """
-    from specbench.analysis import compare as compared
-
-    measured = compared.measured([load_run(folder) for folder in folders], allow_mismatch)
-    return compared.summary(measured if against is None else measured.against(against))
-
-
-def run_plan(plan: "Plan", folder: str | Path) -> "StoredRun":
-    """Carry out a plan in a folder and return the run, with its `summary.parquet` if it finished.
-
-    A folder that holds an unfinished run of the same plan is continued. After Ctrl-C the run that is returned is not
-    `finished`.
-
-        plan = specbench.resolve_plan(["sps"], suite="math", assignments=["sps.gamma=6"], temperature=1.0)
-        run = specbench.run_plan(plan, "runs/sps-6")
-
-    Raises:
-        UserError: settings are wrong, or the folder cannot be used or belongs to another plan.
-    """
-    from specbench.analysis import compare as compared
-    from specbench.run import command
-
-    folder = Path(folder)
-    begun = (folder / "manifest.json").exists()
-    if command.run(plan, None if begun else folder, folder if begun else None):
-        compared.write_summary(folder)
-    return load_run(folder)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,8 +6,11 @@ Nothing heavy is imported outside a command, so that help and lists answer at on
 import gc
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
+from typer import Option
 
 from specbench.cli import analyze, check, datastore, measure, prepare, project, read, replay, score, serving
 
@@ -36,6 +39,22 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     help="Measure speculative decoding: every method on one engine, accuracy and speed from the same generations.",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"specbench {version('specbench-harness')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
 for panel, commands in PANELS.items():
     for command in commands:
         app.command(command.__name__.rstrip("_").replace("_", "-"), rich_help_panel=panel)(command)

@@ -41,13 +41,18 @@ def plot(kind: str, folders: Sequence[Path], out: Path | None = None, allowed: S
     Without `out` it is `KIND.svg` in the current folder. Raises UserError as `draw`, and for a wrong `out`.
     """
     _kind(kind)
-    path = out or Path(f"{kind}.svg")
+    path = writable(out or Path(f"{kind}.svg"))
+    runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
+    save(draw(kind, runs, allowed), path)
+    return path
+
+
+def writable(path: Path) -> Path:
+    """The same path. Raises UserError if no plot can be written to it, by its suffix or its folder."""
     if path.suffix[1:].lower() not in DATES:
         raise UserError(f"{path} has no suffix that a plot can be written to; use .svg, .png or .pdf")
     if not path.absolute().parent.is_dir():
-        raise UserError(f"there is no folder {path.parent}; make it, or choose another --out")
-    runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
-    save(draw(kind, runs, allowed), path)
+        raise UserError(f"there is no folder {path.parent}; make it, or choose another file")
     return path
 
 
