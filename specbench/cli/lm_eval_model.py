@@ -4,6 +4,7 @@ lm-eval finds models of other packages only if they are registered in the same p
 with the model `specbench` registered; everything else is lm-eval's.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -154,7 +155,11 @@ def _refuse() -> NoReturn:
 
 
 def main() -> None:
-    """The lm_eval command, with the model `specbench` added."""
+    """The lm_eval command, with the model `specbench` and its tasks added."""
     from lm_eval.__main__ import cli_evaluate
 
+    if any(word.partition("=")[0] in ("--tasks", "-t") for word in sys.argv) and not any(
+        word.partition("=")[0] == "--include_path" for word in sys.argv
+    ):
+        sys.argv += ["--include_path", str(config.SUITES / "tasks")]
     cli_evaluate()
