@@ -1,19 +1,15 @@
-"""What is installed is what is locked; the wheel brings all it needs and runs where nothing else of the project is."""
+"""What is installed is what is locked, and what is imported is declared."""
 
 import ast
-import os
 import platform
 import re
 import subprocess
 import sys
-import tarfile
-import zipfile
-from importlib.metadata import PathDistribution, distributions, packages_distributions
+from importlib.metadata import distributions, packages_distributions
 from pathlib import Path
 
 import licences
 import lock
-import pandas as pd
 import pytest
 from packaging.markers import Marker, default_environment
 from packaging.requirements import Requirement
@@ -202,97 +198,3 @@ def test_licences_says_what_is_unknown_or_not_here(tmp_path, monkeypatch, capsys
         "pandas,1.0,LGPL-3.0-only,LGPL,run",
         "scipy,1.0,unknown,,run",
     ]
-
-
-# --- the wheel
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Path:
-    """A folder with the source distribution, and the wheel that is built from nothing else, without a network."""
-    folder = tmp_path_factory.mktemp("built")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, cwd=ROOT)
-    (packed,) = folder.glob("*.tar.gz")
-    with tarfile.open(packed) as archive:
-        archive.extractall(folder, filter="data")
-    source = folder / packed.name.removesuffix(".tar.gz")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=source)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def installed(built, tmp_path_factory) -> Path:
-    """The programs of an environment that holds the wheel alone; dependencies are read from the one that runs this."""
-    environment = tmp_path_factory.mktemp("environment")
-    (wheel,) = built.glob("*.whl")
-    run(sys.executable, "-m", "venv", "--without-pip", environment)
-    programs = environment / ("Scripts" if sys.platform == "win32" else "bin")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", programs / "python")
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
-    (packages,) = environment.rglob("site-packages")
-    others = {str(Path(str(one.locate_file("")))) for one in distributions() if isinstance(one, PathDistribution)}
-    (packages / "others.pth").write_text("\n".join(sorted(others - {str(ROOT)})))
-    return programs
-
-
-def run(*command: object, cwd: Path | None = None) -> str:
-    """What the command printed; nothing of the checkout is on its path. Fails with all of it if it did not end well."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")} | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=clean, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    """The files below a folder of the checkout, compiled ones aside."""
-    return {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in folder.rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
-    }
-
-
-def test_the_wheel_holds_all_that_is_used_and_nothing_else(built):
-    wanted = {f"specbench/{name}": content for name, content in tree(ROOT / "specbench").items()}
-    wanted |= {f"specbench/suites/{name}": content for name, content in tree(ROOT / "suites").items()}
-    published = tree(ROOT / "results" / "published")
-    wanted |= {f"specbench/published_figures/{name}": content for name, content in published.items()}
-    kinds = {Path(name).suffix for name in wanted}
-    assert kinds >= {".py", ".yaml", ".safetensors", ".json", ".jsonl", ".css", ".js"}, (
-        "the walk missed a part of the tree"
-    )
-    (wheel,) = built.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        held = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
-    assert sorted(held) == sorted(wanted)
-    assert [name for name in held if held[name] != wanted[name]] == []
-
-
-def test_the_source_distribution_holds_the_tests_and_locks_and_no_runs(built):
-    (packed,) = built.glob("*.tar.gz")
-    with tarfile.open(packed) as archive:
-        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    assert names >= {"Makefile", "README.md", "pyproject.toml", *(f"tools/supply/{file.name}" for file in FILES)}
-    assert names >= {f"tests/{name}" for name in tree(ROOT / "tests") if name.endswith(".py")}
-    assert not [name for name in names if re.match(r"runs/|pocket-work/|\.venv/|build/|dist/|\.git/", name)]
-
-
-def test_the_installed_wheel_runs_from_anywhere(installed, tmp_path):
-    where = run(installed / "python", "-c", "import specbench; print(specbench.__file__)", cwd=tmp_path)
-    assert Path(where.strip()).is_relative_to(installed.parent.resolve())
-    assert "Usage: specbench" in run(installed / "specbench", "--help", cwd=tmp_path)
-    pairs = run(installed / "specbench", "list", "pairs", cwd=tmp_path)
-    assert all(file.stem in pairs for file in (ROOT / "suites" / "pairs").glob("*.yaml"))
-
-
-def test_the_installed_wheel_decodes_and_scores_the_bundled_suite(installed, tmp_path):
-    options = ("--method", "sps", "--suite", "pocket", "--limit", "1", "--out", tmp_path / "run")
-    run(installed / "specbench", "run", *options, "--allow-code-execution", cwd=tmp_path)
-    summary = pd.read_parquet(tmp_path / "run" / "summary.parquet")
-    tasks = summary[summary["task"] != "average"]
-    assert sorted(tasks["task"].unique()) == ["pocket_cnndm", "pocket_gsm8k", "pocket_humaneval", "pocket_math500"]
-    assert sorted(tasks["method"].unique()) == ["sps", "vanilla"]
-    assert tasks["accuracy"].between(0, 1).all()
-    assert tasks["accuracy"].mean() > 0.5  # the trained pair solves most of them; random weights none
