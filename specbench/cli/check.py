@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from specbench import config
 from specbench.cli.options import (
     AllowEntryPoint,
     Device,
@@ -96,15 +97,15 @@ def audit(
 
     `specbench audit --runtime static`
     """
-    from specbench import config
-    from specbench.report.finding import show
-    from specbench.report.views.audit import view
-    from specbench.studies import audit as audit_study
-
     with user_errors(), permitted(entry_points=allow_entry_point, assignments=prompts.set_, fetch_models=True):
         wanted = prompts.of_plan() | machine.of_plan()
         plan = resolve_plan(method or config.names("methods"), baseline=None, limit=documents, **wanted)
         check_out(out)
+
+        from specbench.report.finding import show  # after the names are checked, for these imports take seconds
+        from specbench.report.views.audit import view
+        from specbench.studies import audit as audit_study
+
         findings, audited = audit_study.carry_out(plan, length, draws, named=bool(method))
         show(view(findings))
         if out:

@@ -19,7 +19,7 @@ from specbench.cli.options import (
     with_groups,
 )
 from specbench.config import UserError
-from specbench.plan import resolve_plan
+from specbench.plan import Plan, resolve_plan
 
 STOPPED = 130  # the exit code of a run that the user stopped
 
@@ -68,9 +68,6 @@ def run(
     run or a file: give them again when you resume a run. Models and data sets of the hub that you name are fetched, if
     they are not here; those that a run names, only with --fetch-models.
     """
-    from specbench.report import comparison
-    from specbench.run import command
-
     with user_errors(), allowed.permitted(decoding.set_ or [], fetch_models or suite is not None):
         plan = None
         permissions = {"fetch_models", *(field.name for field in fields(Allowed))}
@@ -89,8 +86,7 @@ def run(
             )
         elif not resume:
             raise UserError("run needs --suite (and --method): specbench run --method csd --suite math")
-        finished = command.run(plan, out, resume)
-        raise typer.Exit(comparison.finish(finished) if finished else STOPPED)
+        raise typer.Exit(_carry_out(plan, out, resume))
 
 
 @with_groups
@@ -110,15 +106,20 @@ def sweep(
 
     `specbench sweep --method csd --param gamma=4,8 --param gate_threshold=0.01,0.1 --suite math --limit 50`
     """
-    from specbench.report import comparison
-    from specbench.run import command
-
     with user_errors(), allowed.permitted([*(decoding.set_ or []), *param], fetch_models=True):
         plan = resolve_plan(
             [method], suite, params=param, **decoding.of_plan(), **machine.of_plan(), **allowed.of_plan()
         )
-        finished = command.run(plan, out, None)
-        raise typer.Exit(comparison.finish(finished) if finished else STOPPED)
+        raise typer.Exit(_carry_out(plan, out))
+
+
+def _carry_out(plan: Plan | None, out: Path | None, resume: Path | None = None) -> int:
+    """Run a plan and print its table; returns the exit code. Imports take seconds, so they come here, after names."""
+    from specbench.report import comparison
+    from specbench.run import command
+
+    finished = command.run(plan, out, resume)
+    return comparison.finish(finished) if finished else STOPPED
 
 
 def _typed(context: typer.Context) -> set[str]:
