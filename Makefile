@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 METHOD ?= csd
 SUITE ?= math
 
-.PHONY: run test docs bench bench-peers reproduce-tables fault-test fuzz determinism mutants gpu-check lock licences \
+.PHONY: run test test-long docs bench bench-peers reproduce-tables fault-test fuzz determinism mutants gpu-check lock licences \
   format clean
 .DEFAULT_GOAL := run
 
@@ -29,12 +29,15 @@ $(STAMP): pyproject.toml $(LOCKS)
 run: $(STAMP)  ## decode a suite and print a table: METHOD=, SUITE=
 	$(BIN)/specbench run --method $(METHOD) --suite $(SUITE)
 
-test: $(STAMP)  ## lint, types, floors of imports, documentation, all tests
+test: $(STAMP)  ## lint, types, floors of imports, and all tests but the long ones
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not long'
+
+test-long: $(STAMP)  ## laws by many draws, walks, audits, every command of the documentation
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m long
 
 docs: $(STAMP)  ## the documentation site, into build/docs/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/mkdocs.yml

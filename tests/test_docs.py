@@ -89,6 +89,7 @@ def test_the_pages_have_commands():
     assert len(lines("specbench ", False)) >= 80
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", lines("specbench ", False))
 def test_command(command, folder, monkeypatch):
     """In the order of the pages, since later commands read the runs of earlier ones."""
@@ -99,6 +100,7 @@ def test_command(command, folder, monkeypatch):
     assert result.output.strip()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", lines("specbench-lm-eval ", False))
 def test_lm_eval_command(command, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)

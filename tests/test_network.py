@@ -25,6 +25,8 @@ from specbench.base.hub import PROXIES
 from specbench.cli import app
 from specbench.config import SUITES
 
+pytestmark = pytest.mark.long
+
 TESTS = Path(__file__).parent
 ALONE = ("unshare", "-rn")  # a network namespace in which no host can be reached
 SWITCHES = {"HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "CI"}

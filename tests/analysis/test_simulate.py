@@ -220,6 +220,7 @@ def test_thresholds_are_those_of_real_decoding(kind, thresholds):
     assert len(lengths) > 3  # else nothing was adapted
 
 
+@pytest.mark.long
 def test_sampled_rounds_are_those_of_real_decoding_on_average():
     """Rounds per token at γ = 2, predicted from texts recorded at γ = 12, and of texts decoded at γ = 2."""
     prompt, _ = lively_prompt("llama", 8, 40)

@@ -45,6 +45,7 @@ def folder(tmp_path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("half", range(2))
 def test_hostile_files_give_a_value_or_one_line(tmp_path, half):
     share = sum(target.share for target in HALVES[half]) / sum(target.share for target in TARGETS)

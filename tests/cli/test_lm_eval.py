@@ -19,6 +19,7 @@ from specbench.tasks.harness import TaskChoice, Tasks
 LIMIT = 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "fewshot"),
     [("pocket_gsm8k", 0), ("pocket_gsm8k", 3), ("pocket_math500", 0), ("pocket_humaneval", 0), ("pocket_cnndm", 0)],

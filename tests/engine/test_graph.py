@@ -166,6 +166,7 @@ def test_an_eagle_head(architecture, little_room, capturing):
     assert replayed and all(graphs(session))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", ("llama", "gemma2"))
 def test_every_lossless_method_is_greedy_exact(architecture, little_room, capturing):
     """Text after text, so that first nothing, then some, then all steps are captured."""

@@ -270,6 +270,7 @@ def test_going_on_with_another_runtime_is_refused(pocket):
 # Every method
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", config.names("methods"))
 def test_every_method_says_the_same_at_static(name, pocket):
     """24 tokens of a bundled document; at static with a shared beginning, read in the first rounds or never."""

@@ -455,6 +455,7 @@ def drawn(sampling: Sampling) -> float:
     return two_tokens(SpS(Session(target, "target", runtime=STATIC), drafter, 2), target, sampling, 1500)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.8, top_k=5, top_p=0.7)), ids=str)
 def test_sampled_texts_follow_the_target(sampling):
     assert drawn(sampling) > ALPHA

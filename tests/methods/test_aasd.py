@@ -286,6 +286,7 @@ def drawn(sampling: Sampling, strict: bool = False, draws: int = 600, count: int
     return oracle.chi_square(drawn.counts, law(count, sampling, strict))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(DEVICE != "cpu", reason="the reference is slow")
 @pytest.mark.parametrize(
     ("sampling", "strict"), [(Sampling(0.7, top_p=0.9), False), (HOT, False), (HOT, True)], ids=str

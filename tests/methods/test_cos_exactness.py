@@ -63,6 +63,7 @@ def test_all_pairs_of_proposal_lengths(architecture, combination):
         assert_same_text(group, "cos", gamma=list(gammas), proposer=ROLES[sum(gammas) % 2], **settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_three_models_say_what_the_ensemble_says(architecture):
     group, settings = trio(architecture), THREE[0]
@@ -144,6 +145,7 @@ def likelihood(method: Method, models, combine: naive.Combine, sampling: Samplin
     return WORDS * min(oracle.chi_square(*one) for one in zip(counts, exact, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "settings", "combine", "count", "sampling"),
     SAMPLED,
@@ -154,6 +156,7 @@ def test_long_texts_follow_the_combined_distribution(name, settings, combine, co
     assert likelihood(method, tables(count), combine, sampling) > ALPHA
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "combine", "count"),
     [

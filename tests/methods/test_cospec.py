@@ -44,6 +44,7 @@ PLAIN = Sampling(1.0)
 # The trained policy, greedily
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hybrid", (True, False), ids=("hybrid", "causal"))
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
 def test_trained_is_the_decoder_without_cache(architecture, hybrid):

@@ -288,6 +288,7 @@ def drawn(sampling, draws=450):
     return fit(Eagle3(recalled(target, "target"), drafter, {}), target, [1, 3, 2], 3, sampling, draws)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.7, top_p=0.9)), ids=str)
 def test_samples_from_the_target(sampling):
     p, stood, fell = drawn(sampling)

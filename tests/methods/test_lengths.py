@@ -176,6 +176,7 @@ def test_confidences_are_q_of_the_drawn_tokens():
     assert decode(sps("llama", 3, Lengths()), prompt, 9)[1][1].verdict.confidences is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in policies("llama") if name != "oracle"])
 def test_sampled_texts_follow_the_target_whatever_the_policy(name):
     """A stop may depend on the drafted token itself; the text must not."""

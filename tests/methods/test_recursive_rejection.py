@@ -185,6 +185,7 @@ def p_value(sampling, replacement, change=None, widths=(3, 3, 3)) -> float:
     return oracle.chi_square(counts, expected)
 
 
+@pytest.mark.long
 @KINDS
 @pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.8, top_k=3, top_p=0.9)), ids=str)
 def test_trees_follow_the_target(sampling, replacement):

@@ -45,6 +45,7 @@ def sampled(name: str, sampling: Sampling, draws: int = 700) -> float:
     return p_of_texts(lambda target, draft: tree_method(DRAFTERS[name](draft), target, 3), sampling, draws)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), ids=str)
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_samples_from_the_target(name, sampling):

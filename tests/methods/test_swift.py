@@ -290,6 +290,7 @@ def test_one_number_a_step_comes_to_the_host():
 # Texts.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length", (1, 3, 15, 17, 50))
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
 def test_greedy_texts_are_vanillas_while_the_skipped_sublayers_change(monkeypatch, architecture, length):
@@ -330,6 +331,7 @@ def test_what_is_drafted_is_what_the_view_says():
         known += one.tokens
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.8, top_k=5, top_p=0.7)), ids=str)
 def test_sampled_texts_follow_the_target(sampling):
     target = oracle.tiny("llama", vocab=8, num_hidden_layers=3).to(DEVICE)

@@ -105,6 +105,7 @@ def test_ablations_are_asked_for_where_their_files_are(tmp_path: Path, monkeypat
     assert not any("arbitrator" in name for name in needed(["humaneval"], "qwen3-32b-4b")[GREEDY])
 
 
+@pytest.mark.long
 def test_the_halves_of_table_1_are_greedy_and_sampled(tmp_path: Path) -> None:
     greedy = run(tmp_path / "greedy", {"sps[gamma=25]": Made(0.5, changes=SPS), "cospec": Made(0.25, 8)})
     drawn = run(tmp_path / "drawn", {"sps[gamma=25]": Made(0.8, changes=SPS), "cospec": Made(0.4, 6)}, temperature=1.0)

@@ -423,6 +423,7 @@ def test_the_command(paper, engine, tmp_path, capsys):
         reproduce.tables([], ["papyrus"], **options)
 
 
+@pytest.mark.long
 def test_every_shipped_table_can_be_written(tmp_path, monkeypatch):
     """And no cell of ours is filled from the paper: methods that were not run stay `not measured`."""
     monkeypatch.undo()

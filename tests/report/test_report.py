@@ -331,6 +331,7 @@ def test_dark_and_printed(open_page, made, tmp_path):
     assert len(re.findall(rb"/Type /Page\b", (tmp_path / "page.pdf").read_bytes())) >= 2
 
 
+@pytest.mark.long
 def test_a_large_page_is_small_and_opens(big, open_page):
     path, run = big
     assert path.stat().st_size < 5_000_000

@@ -32,6 +32,8 @@ from specbench.plan import Plan
 from specbench.run import loop, prepare, sample
 from specbench.run.manifest import digest
 
+pytestmark = pytest.mark.long
+
 SAME_KIND = ("csd-pocket", "sps")  # as csd and bandit: they learn in the same way
 GREEDY, SAMPLED = TEMPERATURES
 GROUPS = 11  # of four methods

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 MAIN = Path(__file__).parents[1] / "faults" / "main.py"
 KINDS = ("kill", "power", "space", "stop", "failing", "logits", "folders")
 FAULTS = (

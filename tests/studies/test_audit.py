@@ -136,6 +136,7 @@ def found(pair, prompts, method, draws=DRAWS):
     return finding
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["draft sampled greedily", "residual missing", "top-p on p only"])
 def test_defects_of_sampling_are_found(pair, prompts, name):
     finding = found(pair, prompts, defective(pair, name))
@@ -163,6 +164,7 @@ class Late(Stateless):
         yield from self.method.rounds([*prompt, *text], sampling, rng)
 
 
+@pytest.mark.long
 def test_a_defect_behind_a_few_rounds_without_a_draft_is_found(pair, prompts):
     late = Late(Vanilla(pair.session("target")), defective(pair, "draft sampled greedily"))
     assert found(pair, prompts, late).verdict == "defect"
@@ -183,6 +185,7 @@ def test_a_short_cache_is_found_by_sampling_too(pair, prompts):
     assert not all(one.passed for one in finding.sampled)
 
 
+@pytest.mark.long
 def test_shipped_methods_pass(pair, prompts):
     methods = {
         "vanilla": Vanilla(pair.session("target")),

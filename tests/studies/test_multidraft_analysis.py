@@ -42,6 +42,7 @@ def found(run):
     return multi_draft(run, texts_to_read(run, None), [2, 3])
 
 
+@pytest.mark.long
 def test_figures_are_means_over_the_positions_of_plain_forwards(run, pocket):
     """Of one method: by a forward without cache of each context, the oracle's warping, and sums by hand."""
     found = multi_draft(run, texts_to_read(run, "mdsd"), [3, 2, 2])

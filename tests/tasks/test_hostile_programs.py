@@ -175,6 +175,7 @@ def test_installed_packages_are_not_there(kind: str) -> None:
     assert run(kind, program).passed == (kind != "limits" or not any(map(os.listdir, launch._hidden())))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="this user is without rights already")
 def test_all_of_this_as_another_user(tmp_path: Path) -> None:
     folder = tempfile.mkdtemp(prefix="specbench-nobody-")

@@ -81,6 +81,7 @@ def _scores(task: ConfigurableTask, answers: list[str]) -> dict[str, list[float]
     return scores
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_splits_share_no_problem_and_no_prompt(family: str) -> None:
     drawn = {s: list(itertools.islice(problems(family, FAMILIES[family], s, 11), DRAWN)) for s in SPLITS}
@@ -143,6 +144,7 @@ def test_the_longest_answer_fits_the_limit(family: str, manager: TaskManager) ->
     assert 1.1 * longest < limit < 2 * longest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("split", ["test", "train"])
 def test_every_canonical_solution_passes_and_none_does_not(split: str) -> None:
     for row in _rows("humaneval", split):

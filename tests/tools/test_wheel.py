@@ -111,6 +111,7 @@ def test_the_installed_wheel_runs_from_anywhere(installed, tmp_path):
     assert all(file.stem in pairs for file in (ROOT / "suites" / "pairs").glob("*.yaml"))
 
 
+@pytest.mark.long
 def test_the_installed_wheel_decodes_and_scores_the_bundled_suite(installed, tmp_path):
     options = ("--method", "sps", "--suite", "pocket", "--limit", "1", "--out", tmp_path / "run")
     run(installed / "specbench", "run", *options, "--allow-code-execution", cwd=tmp_path)
@@ -140,6 +141,7 @@ def test_a_walk_from_python(installed, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"walk.py", "runs", "depth.svg"}
 
 
+@pytest.mark.long
 def test_the_readmes_tour(installed, tmp_path):
     """Each line as it stands, in an empty folder, but on two documents a task."""
     tour = (ROOT / "README.md").read_text().split("## Tour")[1].split("```sh\n")[1].split("```")[0]

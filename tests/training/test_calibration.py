@@ -157,6 +157,7 @@ def test_humaneval_is_calibrated_on_mbpp_and_math500_on_math(tmp_path):
     assert "no file for the documents; put math_train.jsonl" in refusal(*words, "--out", str(tmp_path / "other"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_generated_documents_of_two_kinds_share_no_content_with_each_other_or_the_test(family):
     def contents(rows):

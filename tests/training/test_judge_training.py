@@ -168,6 +168,7 @@ def test_nothing_to_learn_is_one_line(job, monkeypatch, score, what):
 # The documents
 
 
+@pytest.mark.long
 def test_pocket_documents_are_of_the_calibration_split_and_are_scored_by_their_task(pocket):
     found = training_documents(plan_of("pocket", 3), pocket, 7)
     assert [d.name for d in found[:4]] == [*(f"pocket_gsm8k-{i:05d}" for i in range(3)), "pocket_math500-00000"]
