@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from specbench.base.console import say
 from specbench.cli import analyze, check, datastore, measure, prepare, project, read, replay, score, serving
 
 PANELS = {
@@ -43,7 +44,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"specbench {version('specbench-harness')}")
+        say(f"specbench {version('specbench-harness')}")
         raise typer.Exit
 
 
