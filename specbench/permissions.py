@@ -10,10 +10,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from specbench.base.console import PlainConsole
-from specbench.config import UserError
+from specbench.config import UserError, names, own_methods
 from specbench.plan import Plan
 
 ENTRY_POINT = "combine"  # the setting that may name a function of the user
+METHODS = ("length", "output")  # the settings that may name an own method
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def permitted(
     assignments: Iterable[str] | None = None,
     allow_leak: bool = False,
     fetch_models: bool | Iterable[str] = False,
+    methods: Iterable[str] | None = None,
 ) -> Iterator[None]:
     """Permit what a command line permits, and nothing else, within the block.
 
@@ -47,13 +49,20 @@ def permitted(
     command permits it for names that its user chose, and for those that a run holds with --fetch-models only.
 
     The user's functions are permitted if they are in `entry_points`, or in `assignments`, which are texts of `--set`
-    (METHOD.combine=VALUE) and `--param` (combine=VALUE,VALUE) as they were typed.
+    (METHOD.combine=VALUE) and `--param` (combine=VALUE,VALUE) as they were typed. Own methods are permitted if they are
+    in `methods`, in `assignments` (length=VALUE, output=VALUE) or in `entry_points`.
     """
-    typed = set(entry_points or ())
+    typed = {own_methods.implementation(text) or text for text in entry_points or ()}
+    shipped = names("methods")
+    named = [text for text in methods or () if text not in shipped]
+    typed |= {own for text in named if (own := own_methods.implementation(text))}
     for text in assignments or ():
         key, _, values = text.partition("=")
         if key.rpartition(".")[2] == ENTRY_POINT:
             typed |= {value.strip().strip("'\"") for value in (values, *values.split(","))}
+        if key.rpartition(".")[2] in METHODS:
+            named = [value.strip() for value in values.split(",") if value.strip() not in shipped]
+            typed |= {own for text in named if (own := own_methods.implementation(text))}
     fetch = fetch_models if isinstance(fetch_models, bool) else frozenset(fetch_models)
     granted = Permissions(trust_remote_code, allow_pickle, allow_code_execution, allow_leak, fetch, frozenset(typed))
     token = _in_force.set(granted)
@@ -88,11 +97,11 @@ def check_loading(plan: Plan, weights: bool = True) -> None:
         )
 
 
-def check_entry_point(text: str) -> None:
-    """Check a user's function before it is imported. Raises UserError if the command line does not name it."""
+def check_entry_point(text: str, what: str) -> None:
+    """Check code of the user before it is imported. Raises UserError if the command line does not name it."""
     if text not in _in_force.get().entry_points:
         raise UserError(
-            f"{ENTRY_POINT}={text} runs code of that name, and a file asks for it, not this command line; "
+            f"{what} runs code that specbench did not bring, and a file or a run asks for it, not this command line; "
             f"if you trust it, add --allow-entry-point {text}"
         )
 

@@ -269,7 +269,7 @@ def test_what_a_command_line_allows():
     def allowed(text: str, *assignments: str) -> bool:
         with permissions.permitted(assignments=assignments):
             try:
-                permissions.check_entry_point(text)
+                permissions.check_entry_point(text, "it")
             except UserError:
                 return False
         return True

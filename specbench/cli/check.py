@@ -97,7 +97,10 @@ def audit(
 
     `specbench audit --runtime static`
     """
-    with user_errors(), permitted(entry_points=allow_entry_point, assignments=prompts.set_, fetch_models=True):
+    with (
+        user_errors(),
+        permitted(entry_points=allow_entry_point, assignments=prompts.set_, fetch_models=True, methods=method),
+    ):
         wanted = prompts.of_plan() | machine.of_plan()
         plan = resolve_plan(method or config.names("methods"), baseline=None, limit=documents, **wanted)
         check_out(out)

@@ -31,7 +31,7 @@ def run(
     method: Annotated[
         list[str] | None,
         Option(
-            help="a method by name, or a YAML file; may be repeated; default: those of the suite",
+            help="a method by name, a YAML file, or a FILE.py of your own; may be repeated; default: the suite's",
             autocompletion=known("methods"),
         ),
     ] = None,
@@ -68,7 +68,7 @@ def run(
     run or a file: give them again when you resume a run. Models and data sets of the hub that you name are fetched, if
     they are not here; those that a run names, only with --fetch-models.
     """
-    with user_errors(), allowed.permitted(decoding.set_ or [], fetch_models or suite is not None):
+    with user_errors(), allowed.permitted(decoding.set_ or [], fetch_models or suite is not None, method or []):
         plan = None
         permissions = {"fetch_models", *(field.name for field in fields(Allowed))}
         if resume and not suite and (typed := _typed(context) - {"resume"} - permissions):
@@ -92,7 +92,9 @@ def run(
 @with_groups
 def sweep(
     *,
-    method: Annotated[str, Option(help="a method by name, or a YAML file", autocompletion=known("methods"))],
+    method: Annotated[
+        str, Option(help="a method by name, a YAML file, or a FILE.py of your own", autocompletion=known("methods"))
+    ],
     param: Annotated[list[str], Option(metavar="KEY=V1,V2,…", help="a setting and its values; may be repeated")],
     suite: Suite,
     decoding: Decoding,
@@ -106,7 +108,7 @@ def sweep(
 
     `specbench sweep --method csd --param gamma=4,8 --param gate_threshold=0.01,0.1 --suite math --limit 50`
     """
-    with user_errors(), allowed.permitted([*(decoding.set_ or []), *param], fetch_models=True):
+    with user_errors(), allowed.permitted([*(decoding.set_ or []), *param], True, [method]):
         plan = resolve_plan(
             [method], suite, params=param, **decoding.of_plan(), **machine.of_plan(), **allowed.of_plan()
         )

@@ -105,7 +105,8 @@ AllowEntryPoint = Annotated[
     list[str] | None,
     Option(
         metavar="MODULE:FUNCTION",
-        help="allow this function (or FILE.py:FUNCTION), which a YAML file or a run names; --set allows its own",
+        help="allow this function (or FILE.py:FUNCTION), or this own method (FILE.py), which a YAML file or a run "
+        "names; --set and --method allow their own",
     ),
 ]
 RunOut = Annotated[Path | None, Option(help="run folder to make; default: a new one in runs/")]
@@ -228,7 +229,9 @@ class Allowed:
         """As arguments of `resolve_plan`."""
         return {"trust_remote_code": self.trust_remote_code, "allow_pickle": self.allow_pickle}
 
-    def permitted(self, assignments: Sequence[str], fetch_models: bool) -> AbstractContextManager[None]:
+    def permitted(
+        self, assignments: Sequence[str], fetch_models: bool, methods: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
         """The permissions in force within a command; see `permissions.permitted`."""
         return permitted(
             self.trust_remote_code,
@@ -238,6 +241,7 @@ class Allowed:
             assignments,
             self.allow_leak,
             fetch_models,
+            methods,
         )
 
 

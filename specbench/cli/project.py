@@ -72,7 +72,15 @@ def profile(
     from specbench.studies import profile_pair
     from specbench.studies.ceilings import measure_ceilings
 
-    allowed = permitted(False, False, allow_code_execution, allow_entry_point, prompts.set_, fetch_models=run is None)
+    allowed = permitted(
+        False,
+        False,
+        allow_code_execution,
+        allow_entry_point,
+        prompts.set_,
+        fetch_models=run is None,
+        methods=method,
+    )
     with user_errors(), allowed:
         if ceilings:
             if run:

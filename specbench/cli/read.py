@@ -30,6 +30,7 @@ from specbench.cli.options import (
     user_errors,
     with_groups,
 )
+from specbench.config import own_methods
 from specbench.permissions import permitted
 
 Kind = Enum("Kind", {"pairs": "pairs", "methods": "methods", "suites": "suites", "tasks": "tasks"}, type=str)
@@ -218,3 +219,6 @@ def _catalogue(kind: Kind) -> Iterator[tuple[str, str, str]]:
     for name in config.names(kind.value):
         spec = load(name)
         yield name, spec.description, spec.paper
+    if kind is Kind.methods:
+        for name in own_methods.entries():
+            yield name, config.load_method(f"{own_methods.ENTRY}{name}").description, ""

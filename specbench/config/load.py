@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from specbench.base.errors import UserError, did_you_mean
 from specbench.base.untrusted import is_file, read_mapping
+from specbench.config import own_methods
 from specbench.config.specs import (
     MemberSpec,
     MethodLine,
@@ -54,17 +55,25 @@ def load_suite(text: str) -> SuiteSpec:
 
 
 def load_method(text: str) -> MethodSpec:
-    """A method by name or YAML file. A variant names a `method` and changes some of its settings."""
-    raw, name = _read("methods", text)
+    """A method by name, YAML file or FILE.py. A variant names a `method` and changes some of its settings."""
+    shipped = names("methods")
+    own = text not in shipped and own_methods.implementation(text)
+    if own:
+        raw = own_methods.read(text, shipped)
+        name = raw["name"]
+    else:
+        raw, name = _read("methods", text)
+    base = str(raw.get("method"))
+    if not own and text.endswith((".yaml", ".yml")) and base.endswith(".py"):
+        base = raw["method"] = str((Path(text).parent / base).resolve())  # beside the YAML that names it
     values = raw.pop("settings", None) or {}
     if not isinstance(values, dict):
         raise UserError(f"{text}: settings must be a mapping of names to values")
-    if text.endswith((".yaml", ".yml")) and raw.get("method") not in names("methods"):
-        hint = did_you_mean(str(raw.get("method")), names("methods"))
-        raise UserError(f"{text}: no method {raw.get('method')!r}{hint}; `specbench list methods` shows all")
+    if text.endswith((".yaml", ".yml")) and base not in shipped and not own_methods.implementation(base):
+        raise UserError(f"{text}: no method {base!r}{did_you_mean(base, shipped)}; `specbench list methods` shows all")
     settings = {k: v if isinstance(v, dict) and "value" in v else {"value": v} for k, v in values.items()}
     spec = validated(MethodSpec, {**raw, "name": name, "settings": settings}, text)
-    if text == spec.method:
+    if own or text == spec.method:
         return spec
     return override(load_method(spec.method), spec.settings).model_copy(
         update={key: getattr(spec, key) for key in ("name", "description", "paper", *({"baseline"} & raw.keys()))}
@@ -74,7 +83,7 @@ def load_method(text: str) -> MethodSpec:
 def override(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
     """The same method with some settings replaced. Raises UserError for a setting that it does not have."""
     for key in settings:
-        if key not in spec.settings:
+        if key not in spec.settings and not own_methods.is_own(spec.method):  # its Settings know its keys
             hint = did_you_mean(key, spec.settings) or f"; it has {', '.join(spec.settings)}"
             raise UserError(f"{spec.name} has no setting {key!r}{hint}")
     return spec.model_copy(update={"settings": {**spec.settings, **settings}})

@@ -12,7 +12,10 @@ from typing import Any
 
 from specbench import config
 from specbench.base.errors import UserError
-from specbench.config import MethodSpec, load_method, validated
+from specbench.config import MethodSpec, Setting, load_method, validated
+from specbench.config.own_methods import is_own
+from specbench.methods import own
+from specbench.plan import Plan
 
 FOLDER = Path(__file__).parent
 
@@ -27,9 +30,17 @@ def names_with(function: str) -> list[str]:
     return [name for name in names() if hasattr(module(name), function)]
 
 
-@cache
 def module(name: str) -> ModuleType:
-    """The module of a method, such as `cos-sd` in cos/cos_sd.py. Raises UserError for an unknown name."""
+    """The module of a method, such as `cos-sd` in cos/cos_sd.py, or one that specbench did not bring.
+
+    Raises:
+        UserError: no method has the name, or it is an own one that must not or cannot be imported.
+    """
+    return own.module(name) if is_own(name) else _shipped(name)
+
+
+@cache
+def _shipped(name: str) -> ModuleType:
     stem = name.replace("-", "_")
     if re.fullmatch("[a-z][a-z0-9_]*", stem):
         for path in (FOLDER / f"{stem}.py", *FOLDER.glob(f"*/{stem}.py")):
@@ -46,6 +57,25 @@ def settings_of(spec: MethodSpec, folder: Path) -> dict[str, Any]:
 
     Raises UserError for values that the method could not have run with.
     """
+    if is_own(spec.method):  # its code is not needed to read a run, which has all its settings
+        return spec.values
     values = {**load_method(spec.method).values, **spec.values}
     settings = validated(module(spec.method).Settings, values, f"{folder}/manifest.json: {spec.name}")
     return values | settings.model_dump()
+
+
+def with_defaults(plan: Plan) -> Plan:
+    """The plan with all settings of own methods: those that it does not have get the defaults of their `Settings`.
+
+    Raises:
+        UserError: an own method must not or cannot be imported, or has no such setting or value.
+    """
+    return plan.model_copy(update={"methods": tuple(map(_with_defaults, plan.methods))})
+
+
+def _with_defaults(spec: MethodSpec) -> MethodSpec:
+    if not is_own(spec.method):
+        return spec
+    values = validated(own.module(spec.method).Settings, spec.values, spec.name).model_dump(mode="json")
+    added = {key: Setting(value=value, source="default") for key, value in values.items() if key not in spec.settings}
+    return spec.model_copy(update={"settings": {**spec.settings, **added}})

@@ -14,7 +14,7 @@ from specbench.engine.models.draft_output import Output
 from specbench.engine.models.pair import Pair
 from specbench.engine.speculate import Speculative
 from specbench.engine.types import Combination, Sampling, Watch
-from specbench.methods import module, names_with
+from specbench.methods import module, names_with, own
 
 FIXED = "fixed"
 FULL = "full"
@@ -111,7 +111,7 @@ def model_drafter(settings: DraftSettings, pair: Pair, watch: Watch) -> ModelDra
         if isinstance(policy, StopSettings) and policy.shortest > settings.gamma:
             raise UserError(f"length={settings.length} drafts at least {policy.shortest} tokens; gamma must be as many")
         lengths, stop_at_eos = method.lengths(policy, pair), stop_at_eos or policy.stop_at_eos
-        lengths.chosen_by = {"length": spec.digest}
+        lengths.chosen_by = {"length": spec.digest, **_code("length", spec)}
     eos_ids = pair.eos_ids if stop_at_eos else frozenset()
     if settings.output == FULL:
         return ModelDrafter(pair.session("draft", watch), lengths, eos_ids)
@@ -126,7 +126,12 @@ def load_output(name: str, pair: Pair) -> Output:
         choices = ", ".join(names_with("output"))
         raise UserError(f"output={name}: {spec.method} is no output layer; these are: {choices}")
     output: Output = method.output(config.validated(method.Settings, spec.values, spec.name), pair)
-    return output._replace(hashes={"output": spec.digest, **output.hashes})
+    return output._replace(hashes={"output": spec.digest, **_code("output", spec), **output.hashes})
+
+
+def _code(setting: str, spec: config.MethodSpec) -> dict[str, str]:
+    """The hash of an own method's file that a setting names, by a name of its own."""
+    return {f"{setting} {name}": value for name, value in own.code_hashes(spec).items()}
 
 
 def lighter_drafter(

@@ -14,7 +14,7 @@ from specbench.base import files
 from specbench.base.console import RunProgress, console, say, warn
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
-from specbench.methods import module
+from specbench.methods import module, with_defaults
 from specbench.plan import Plan
 from specbench.results.lock import unused
 from specbench.results.stored import StoredRun
@@ -40,11 +40,12 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None) -> Path | None
     """
     if resume:
         folder, stored = resume, StoredRun(resume).plan
-        if plan and plan != stored:
+        if plan and with_defaults(plan) != stored:
             raise UserError(f"{resume} belongs to other settings ({_difference(stored, plan)}); give it --resume alone")
         plan = stored
     else:
         assert plan is not None
+        plan = with_defaults(plan)
         if out and not unused(out):
             resumable = f"go on with it by --resume {out}, or " if (out / "manifest.json").exists() else ""
             raise UserError(f"{out} exists; {resumable}choose another --out")

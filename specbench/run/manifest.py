@@ -13,6 +13,7 @@ from specbench.config import UserError, task_info
 from specbench.engine.models.cost import facts
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
+from specbench.methods.own import code_hashes
 from specbench.plan import Plan
 from specbench.results import ceilings, records, same_models
 from specbench.results.stored import StoredRun, runtime_text
@@ -60,7 +61,7 @@ def manifest(
         "plan": plan.model_dump(mode="json"),
         "models": {role: model | {"forward": facts(pair.models[role])} for role, model in pair.describe().items()},
         "tokenizer_hash": pair.tokenizer_hash,
-        "inputs": {name: method.inputs() for name, method in methods.items()},
+        "inputs": {spec.name: code_hashes(spec) | methods[spec.name].inputs() for spec in plan.methods},
         "prompts_hash": digest([request.prompt_hash for request in requests]),
         "prompt_ids": [digest(list(prompt)) for prompt in prompts],
         "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],

@@ -144,7 +144,10 @@ def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
     """A method on loaded models. Raises UserError for settings that it does not have or cannot use."""
     implementation = module(spec.method)
     settings = validated(implementation.Settings, spec.values, spec.name)
-    return implementation.build(settings, pair, watch)
+    built = implementation.build(settings, pair, watch)
+    if not hasattr(built, "rounds"):
+        raise UserError(f"{spec.name}: build returned {type(built).__name__}, which is no method: it has no `rounds`")
+    return built
 
 
 def at_runtime(plan: Plan, pair: Pair, prompt: list[int], length: int, name: str) -> tuple[Pair, str]:

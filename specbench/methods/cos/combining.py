@@ -1,15 +1,10 @@
 """What the methods of collaborative decoding share: the settings for the combination and for the first proposer."""
 
 import hashlib
-import importlib
-import importlib.util
 import inspect
 import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -23,6 +18,7 @@ from specbench.config import UserError
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Combination, Stateless, Watch
+from specbench.methods import own
 from specbench.methods.cos.combine import Function, contrastive, custom, realigned, weighted
 
 SMALLEST = "smallest"
@@ -137,9 +133,9 @@ def _load_function(text: str) -> tuple[Function, str]:
     place, colon, name = text.rpartition(":")
     if not (place and colon and name):
         raise UserError(f"combine={text}: there are {', '.join(KINDS)}, or write module:function or FILE.py:function")
-    permissions.check_entry_point(text)
+    permissions.check_entry_point(text, f"combine={text}")
     try:
-        function: Callable[..., Any] = getattr(_module(place), name)
+        function: Callable[..., Any] = getattr(own.import_module(place), name)
     except Exception as error:  # a module may fail in any way
         hint = f"; for the file here write combine={place}.py:{name}" if Path(f"{place}.py").is_file() else ""
         raise UserError(f"combine={text}: cannot be imported ({' '.join(str(error).split())}){hint}") from None
@@ -153,31 +149,6 @@ def _load_function(text: str) -> tuple[Function, str]:
         source = text.encode()
     permissions.tell(f"combine: {text} from {file or 'no file'}")
     return function, hashlib.sha256(source).hexdigest()[:16]
-
-
-def _module(place: str) -> ModuleType:
-    """Import a module by its name, or a file under a name that no other module has."""
-    if not place.endswith(".py"):
-        with _without_current_folder():
-            return importlib.import_module(place)
-    path = Path(place).resolve()
-    spec = importlib.util.spec_from_file_location(f"specbench_own_{path.stem}", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its own classes and functions look it up there
-    spec.loader.exec_module(module)
-    return module
-
-
-@contextmanager
-def _without_current_folder() -> Iterator[None]:
-    """Remove the current folder from `sys.path`: `python -m` puts it first, and an empty entry means it too."""
-    before, here = list(sys.path), Path.cwd()
-    sys.path[:] = [entry for entry in before if entry and Path(entry).resolve() != here]
-    try:
-        yield
-    finally:
-        sys.path[:] = before
 
 
 def _check_function(function: Function, settings: Combining, count: int, vocabulary: int) -> None:
