@@ -21,6 +21,7 @@ class Interval:
     value: float
     low: float  # the 95 % interval; NaN for fewer than FEWEST documents
     high: float
+    p: float = math.nan  # two-sided, for a ratio of 1; of ratios alone
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,12 @@ def _mean(ratios: Sequence[Ratio | None]) -> Interval | None:
     variances = [(part.value * part.error / len(parts)) ** 2 for part in parts]
     total = sum(variances)
     if not total > 0:  # NaN: no interval; 0: all documents say the same
-        return Interval(mean, mean + total, mean + total)
+        return Interval(mean, mean + total, mean + total, total + math.isclose(mean, 1))
     freedom = total**2 / sum(variance**2 / part.freedom for variance, part in zip(variances, parts, strict=True))
-    factor = math.exp(min(float(scipy.special.stdtrit(freedom, 0.975)) * math.sqrt(total) / mean, LARGEST))
-    return Interval(mean, mean / factor, mean * factor)
+    error = math.sqrt(total) / mean  # of the logarithm
+    factor = math.exp(min(float(scipy.special.stdtrit(freedom, 0.975)) * error, LARGEST))
+    p = 2 * float(scipy.special.stdtr(freedom, -abs(math.log(mean)) / error))
+    return Interval(mean, mean / factor, mean * factor, p)
 
 
 def resampled_rates(numerators: Floats, denominators: Floats) -> Floats:
@@ -162,7 +165,7 @@ def difference(mine: Floats, base: Floats) -> Difference:
 
 def mcnemar(better: int, worse: int) -> float:
     """The exact two-sided p of McNemar's test; `better` and `worse` count documents that only one method solved."""
-    return float(scipy.stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+    return min(1.0, 2 * float(scipy.special.bdtr(min(better, worse), better + worse, 0.5)))
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -130,12 +130,28 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compare
         if row.task != compared.AVERAGE:
             baseline = row.baseline if len(_baselines(summary)) > 1 else "the baseline"
             yield f"{row.task}: {baseline}'s time per token drifted by {row.drift:+.0%} within a run; repeat it"
+    for row in beyond_tau(summary, runs).itertuples():
+        yield (
+            f"{row.task}, {row.method}: a speedup of {row.speedup_decode:.2f} is more than τ = {row.tau:.2f} tokens a "
+            "target round can give; something else slowed the baseline or sped the method up: measure again"
+        )
     for run in runs:
         for method, count in run.manifest.get("leaks", {}).items():
             yield f"LEAK: the memory of {method} was made from {count} of the documents that {run.name} tests it on"
         machine = run.manifest["environment"]
         if (machine.get("load") or 0) > (machine.get("cores") or float("inf")):
             yield f"the machine was busy at the start of {run.name} (load {machine['load']:.1f})"
+
+
+def beyond_tau(summary: pd.DataFrame, runs: Sequence[StoredRun]) -> pd.DataFrame:
+    """Rows that are faster than their tokens per target round allow, if no round is faster than one token of vanilla.
+
+    Other baselines, which decode with several models at a time, have no such bound, nor have methods without a target.
+    """
+    vanilla = {spec.name for run in runs for spec in run.plan.methods if spec.method == "vanilla"}
+    bounded = (summary.task != compared.AVERAGE) & (summary.verification_rate > 0)
+    bounded &= (summary.method != summary.baseline) & summary.baseline.isin(vanilla)
+    return summary[bounded & (summary.speedup_decode > summary.tau * (1 + 1e-9))]
 
 
 def unsure(summary: pd.DataFrame) -> Iterator[str]:
@@ -164,9 +180,11 @@ def condition(first: StoredRun, summary: pd.DataFrame) -> str:
 def legend(summary: pd.DataFrame) -> Iterator[str]:
     """What the columns of the table mean, and which methods each baseline is of."""
     baselines = _baselines(summary)
-    if baselines and summary.documents.any():
+    if summary.documents.any():
+        p = "; p: of no difference from the baseline's score" * bool(summary.accuracy_p.notna().any())
+        yield f"score (with its 95 % interval), accept and α in %{p}"
+    if any(baselines.values()) and summary.documents.any():
         baseline = next(iter(baselines)) if len(baselines) == 1 else "the baseline"
-        yield "score (± standard error), accept and α in %; p: of no difference from the baseline's score"
         yield (
             f"speedup: decode time per token of {baseline} over the method's, on the same documents, with its 95 % "
             "interval; = marks one that holds 1"
