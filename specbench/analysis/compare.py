@@ -214,7 +214,7 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     sums = mine[["C", "R"]].groupby("doc_id").sum(min_count=1)
     tokens = sums["C"].to_numpy(float), sums["R"].to_numpy(float)
     row |= _tau_interval(stats.pooled_rate(*tokens))
-    times, whole_times = _paired(mine, base), _paired(mine, base, whole=True)
+    times, whole_times = paired(mine, base), paired(mine, base, whole=True)
     row |= _speedup_columns("speedup_decode", stats.speedup(times) if times else None)
     row |= _speedup_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)
     row["speedup_spread"] = _spread(mine, base) if row["repeats"] > 1 else np.nan
@@ -231,7 +231,7 @@ def _tau_interval(tau: stats.Interval | None) -> dict[str, float]:
     return {"tau_low": tau.low if tau else np.nan, "tau_high": tau.high if tau else np.nan}
 
 
-def _paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
+def paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
     """Times per document, added up over the passes in which both methods decoded it; `whole` includes the prefill."""
     columns = ["whole", "whole_tokens"] if whole else ["decode", "decoded"]  # seconds, tokens
     both = mine[columns].merge(base[columns], left_index=True, right_index=True, suffixes=("", "_base"))
@@ -251,7 +251,7 @@ def _limit_share(mine: pd.DataFrame) -> dict[str, Any]:
 
 def _spread(mine: pd.DataFrame, base: pd.DataFrame) -> float:
     """The standard deviation of the decode speedup between passes."""
-    pairs = [_paired(counts, base) for _, counts in mine.groupby(ONCE)]
+    pairs = [paired(counts, base) for _, counts in mine.groupby(ONCE)]
     speedups = [speedup.value for pair in pairs if pair and (speedup := stats.speedup(pair))]
     return float(np.std(speedups, ddof=1)) if len(speedups) > 1 else np.nan
 
@@ -309,7 +309,7 @@ def _average(cells: list[Cell]) -> dict[str, Any]:
         ("speedup_decode", [cell.times for cell in cells]),
         ("speedup_e2e", [cell.whole_times for cell in cells]),
     ):
-        known = [paired for paired in times if paired]
+        known = [of_task for of_task in times if of_task]
         row |= _speedup_columns(name, stats.average_speedup(known) if len(known) == len(cells) else None)
     return row
 

@@ -6,15 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 import scipy  # its submodules are loaded on first use
 
-from specbench.base.stats import FEWEST, Floats, Interval, pooled_rate
+from specbench.base.stats import FEWEST, Floats, Interval, pooled_rate, right_or_wrong
 
 Z = 1.959964  # 95 % of a normal distribution lie within ± this many standard deviations
 Z_POWER = 0.841621  # 80 % lie below
-
-
-def right_or_wrong(*scores: Floats) -> bool:
-    """True if all scores are 0 or 1."""
-    return all(np.isin(values, (0, 1)).all() for values in scores)
 
 
 def wilson(value: float, documents: int) -> Interval:

@@ -51,6 +51,18 @@ def speedup(task: Paired) -> Interval | None:
     return average_speedup([task])
 
 
+def speed_noise(task: Paired) -> tuple[float, float] | None:
+    """The standard error of the speedup's logarithm times √documents, and the effective share of the documents.
+
+    None if it is not known. Both stay about the same with more documents of the same kind.
+    """
+    ratio = _ratio(np.stack([task.base_seconds, task.tokens]), np.stack([task.base_tokens, task.seconds]))
+    if ratio is None or math.isnan(ratio.error):
+        return None
+    documents = len(task.seconds)
+    return ratio.error * math.sqrt(documents), min(1.0, (ratio.freedom + 1) / documents)
+
+
 def average_speedup(tasks: Sequence[Paired]) -> Interval | None:
     """The mean over tasks of their speedups; None as in `speedup`."""
     return _mean([_ratio(np.stack([t.base_seconds, t.tokens]), np.stack([t.base_tokens, t.seconds])) for t in tasks])
@@ -139,6 +151,11 @@ def _weights(documents: int) -> Floats:
     return rng.multinomial(documents, np.full(documents, 1 / documents), size=resamples).astype(float)
 
 
+def right_or_wrong(scores: Floats) -> bool:
+    """True if all scores are 0 or 1."""
+    return bool(np.isin(scores, (0, 1)).all())
+
+
 def difference(mine: Floats, base: Floats) -> Difference:
     """Compare scores on the same documents, each array [documents].
 
@@ -146,7 +163,7 @@ def difference(mine: Floats, base: Floats) -> Difference:
     """
     change = mine - base
     value = float(change.mean()) if len(change) else math.nan
-    if np.isin(mine, (0, 1)).all() and np.isin(base, (0, 1)).all():
+    if right_or_wrong(mine) and right_or_wrong(base):
         return Difference(value, mcnemar(int((change > 0).sum()), int((change < 0).sum())), "mcnemar")
     if len(change) < 2 or not change.any():
         return Difference(value, 1.0, "permutation")

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from specbench.cli import analyze, check, datastore, measure, prepare, project, read, replay, score, serving
+from specbench.cli import analyze, check, datastore, measure, needed, prepare, project, read, replay, score, serving
 
 PANELS = {
     "Measure": (measure.run, measure.sweep, score.score, serving.throughput),
@@ -24,7 +24,7 @@ PANELS = {
         serving.serving,
         read.list_,
     ),
-    "Project": (project.profile, project.simulate, replay.replay),
+    "Project": (project.profile, project.simulate, replay.replay, needed.plan),
     "Prepare": (prepare.calibrate, prepare.train, datastore.build_datastore, prepare.merge, prepare.import_),
     "Check": (check.doctor, check.audit, check.bench),
 }
