@@ -129,7 +129,7 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
         baselines=baselines,
         totals=of_servers,
         mismatches=mismatches,
-        imported=frozenset(number for number, run in enumerate(runs) if "imported" in run.manifest),
+        imported=frozenset(number for number, run in enumerate(runs) if run.manifest.get("imported") is not None),
     )
 
 

@@ -18,6 +18,7 @@ from specbench.report.finding import print_lines
 from specbench.report.page import write_page
 from specbench.report.views.trace import print_trace
 from specbench.report.words import sentences
+from specbench.results.importers import origin
 from specbench.results.records import write_frame
 from specbench.results.stored import StoredRun, runtime_of
 
@@ -78,7 +79,7 @@ def compare(
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
     notes = [*warnings(runs, summary, measured), condition(runs[0], summary)]
-    notes += [] if by == "depth" else legend(summary)
+    notes += [] if by == "depth" else [*origins(runs), *legend(summary)]
     lines = [] if by == "depth" else sentences(summary)
     if format == "parquet":
         assert out
@@ -98,7 +99,7 @@ def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> N
     measured = compared.measured(runs, allowed)
     summary = compared.summary(measured)
     wrong = [*warnings(runs, summary, measured), *unsure(summary)]
-    caption = [condition(runs[0], summary), *legend(summary)]
+    caption = [condition(runs[0], summary), *origins(runs), *legend(summary)]
     with console.status("writing the page"):
         write_page(out, runs, summary, wrong, sentences(summary), caption)
     say(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)")
@@ -175,6 +176,16 @@ def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     runtime = runtime_of(first.manifest)
     dtype += f", {runtime} runtime" if runtime != "eager" else ""
     return f"{', '.join(setups)}; {dtype}, {where or 'machine not known'}, up to {documents:.0f} {which} a task"
+
+
+def origins(runs: Sequence[StoredRun]) -> Iterator[str]:
+    """Where and when other tools took the figures of imported runs."""
+    for run in runs:
+        imported = run.manifest.get("imported")
+        files = imported.get("files") if isinstance(imported, dict) else []
+        for file in files if isinstance(files, list) else []:
+            if isinstance(file, dict):
+                yield f"{file.get('method')} ({file.get('file')}): {origin.told(file)}"
 
 
 def legend(summary: pd.DataFrame) -> Iterator[str]:
