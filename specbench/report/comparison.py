@@ -191,13 +191,16 @@ def origins(runs: Sequence[StoredRun]) -> Iterator[str]:
 def legend(summary: pd.DataFrame) -> Iterator[str]:
     """What the columns of the table mean, and which methods each baseline is of."""
     baselines = _baselines(summary)
-    if summary.documents.any():
+    timed = summary.documents.any()
+    if timed and summary.accuracy.notna().any():
         p = "; p: of no difference from the baseline's score" * bool(summary.accuracy_p.notna().any())
         yield f"score (with its 95 % interval), accept and α in %{p}"
-    if any(baselines.values()) and summary.documents.any():
+    if timed and any(baselines.values()):
         baseline = next(iter(baselines)) if len(baselines) == 1 else "the baseline"
+        decoding = summary.speedup_decode.notna().any()
+        what = "speedup: decode time" if decoding else "end to end: time, with the prefill,"
         yield (
-            f"speedup: decode time per token of {baseline} over the method's, on the same documents, with its 95 % "
+            f"{what} per token of {baseline} over the method's, on the same documents, with its 95 % "
             "interval; = marks one that holds 1"
         )
     if len(baselines) > FEW:
