@@ -3,7 +3,11 @@
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
+
+from specbench.base.scores import wilson
+from specbench.report.tables import score
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -14,11 +18,19 @@ def test_it_is_short():
 
 
 def test_the_table_is_a_real_one():
-    """The table at the top has the methods, the scores with their errors and the intervals of one run."""
+    """The table at the top has the methods, and the scores and speedups of one run with their intervals.
+
+    Scores are of 150 documents a task, so the table's own counts of right ones give the intervals.
+    """
     table = README.split("<!-- table:begin -->")[1].split("<!-- table:end -->")[0]
     assert "vanilla" in table and "csd" in table
     assert re.search(r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]", table)
-    assert "±" in table
+    of_tasks = re.findall(r"\| pocket_\w+ \| \w+ \| ([\d.]+ \[\d+, \d+\]) \|", table)
+    assert len(of_tasks) == 4
+    for cell in of_tasks:
+        found = wilson(round(float(cell.split()[0]) * 1.5) / 150, 150)
+        values = {"accuracy": found.value, "accuracy_low": found.low, "accuracy_high": found.high}
+        assert score(pd.Series(values)) == cell
 
 
 def test_the_tour_has_ten_lines():

@@ -16,6 +16,7 @@ import pandas as pd
 
 from specbench.analysis import metrics, roofline, totals
 from specbench.analysis.alike import check_alike, method_labels, pair_labels
+from specbench.base import scores as of_scores
 from specbench.base import stats
 from specbench.base.folder import member
 from specbench.config import UserError
@@ -42,6 +43,7 @@ class Measured:
     baselines: dict[str, str]  # by method; a method without a baseline has no entry
     totals: dict[tuple[str, ...], list[dict[str, Any]]]  # of servers, by ROW
     mismatches: list[str]  # differences that the user allowed, and facts that imported runs lack
+    imported: frozenset[int]  # runs, by their number, whose methods did not take turns on one machine for all we know
 
     @cached_property
     def by_row(self) -> dict[tuple[str, ...], pd.DataFrame]:
@@ -127,6 +129,7 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
         baselines=baselines,
         totals=of_servers,
         mismatches=mismatches,
+        imported=frozenset(number for number, run in enumerate(runs) if run.manifest.get("imported") is not None),
     )
 
 
@@ -200,6 +203,7 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
         "repeats": len(mine.index.droplevel("doc_id").unique()),
         "errors": int(runs.errors.get(key, 0)),
         "cut": mine.cut.mean(),
+        "imported": not runs.imported.isdisjoint(mine.index.get_level_values("run")),
     }
     row |= _accuracy(runs.scores, key, baseline)
     row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)
@@ -210,20 +214,24 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     sums = mine[["C", "R"]].groupby("doc_id").sum(min_count=1)
     tokens = sums["C"].to_numpy(float), sums["R"].to_numpy(float)
     row |= _tau_interval(stats.pooled_rate(*tokens))
-    times, whole_times = _paired(mine, base), _paired(mine, base, whole=True)
-    row |= metrics.interval_columns("speedup_decode", stats.speedup(times) if times else None)
-    row |= metrics.interval_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)
+    times, whole_times = paired(mine, base), paired(mine, base, whole=True)
+    row |= _speedup_columns("speedup_decode", stats.speedup(times) if times else None)
+    row |= _speedup_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)
     row["speedup_spread"] = _spread(mine, base) if row["repeats"] > 1 else np.nan
     row["drift"] = max((metrics.drift(counts) for _, counts in base.groupby("run")), key=abs, default=0.0)
     row |= _limit_share(mine)
     return Cell(row, tokens, times, whole_times)
 
 
+def _speedup_columns(name: str, speedup: stats.Interval | None) -> dict[str, float]:
+    return metrics.interval_columns(name, speedup) | {f"{name}_p": speedup.p if speedup else np.nan}
+
+
 def _tau_interval(tau: stats.Interval | None) -> dict[str, float]:
     return {"tau_low": tau.low if tau else np.nan, "tau_high": tau.high if tau else np.nan}
 
 
-def _paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
+def paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
     """Times per document, added up over the passes in which both methods decoded it; `whole` includes the prefill."""
     columns = ["whole", "whole_tokens"] if whole else ["decode", "decoded"]  # seconds, tokens
     both = mine[columns].merge(base[columns], left_index=True, right_index=True, suffixes=("", "_base"))
@@ -243,7 +251,7 @@ def _limit_share(mine: pd.DataFrame) -> dict[str, Any]:
 
 def _spread(mine: pd.DataFrame, base: pd.DataFrame) -> float:
     """The standard deviation of the decode speedup between passes."""
-    pairs = [_paired(counts, base) for _, counts in mine.groupby(ONCE)]
+    pairs = [paired(counts, base) for _, counts in mine.groupby(ONCE)]
     speedups = [speedup.value for pair in pairs if pair and (speedup := stats.speedup(pair))]
     return float(np.std(speedups, ddof=1)) if len(speedups) > 1 else np.nan
 
@@ -258,15 +266,24 @@ def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str) -> dict
     if len(whole) > 1:
         stderr = per_document.std(ddof=1) / np.sqrt(len(per_document)) if len(per_document) > 1 else np.nan
     value = whole.value.mean() if len(whole) == 1 else per_document.mean()
-    row = {"accuracy": value, "accuracy_stderr": stderr}
+    row = metrics.interval_columns("accuracy", _score(value, stderr, per_document)) | {"accuracy_stderr": stderr}
     row["accuracy_spread"] = whole.value.std(ddof=1) if len(whole) > 1 else np.nan
     base = here[(here.method == baseline) & here.doc_id.notna()]
     both = documents.merge(base, on=[*ONCE, "doc_id"], suffixes=("", "_base"))
     if both.empty or key[3] == baseline:
-        return row | {"accuracy_delta": np.nan, "accuracy_p": np.nan, "accuracy_test": ""}
+        return row | metrics.interval_columns("accuracy_delta", None) | {"accuracy_p": np.nan, "accuracy_test": ""}
     means = both.groupby("doc_id")[["value", "value_base"]].mean().to_numpy(float).T
+    row |= metrics.interval_columns("accuracy_delta", of_scores.change_interval(means[0] - means[1]))
     difference = stats.difference(*means)
-    return row | {"accuracy_delta": difference.value, "accuracy_p": difference.p, "accuracy_test": difference.test}
+    return row | {"accuracy_p": difference.p, "accuracy_test": difference.test}
+
+
+def _score(value: float, stderr: float, per_document: "pd.Series[float]") -> stats.Interval:
+    """A task's score with its interval: from its documents, or from lm-eval's error if it is not their mean."""
+    found = of_scores.mean_score(per_document.to_numpy(float))
+    if math.isclose(found.value, value, abs_tol=1e-9):
+        return stats.Interval(value, found.low, found.high)
+    return stats.Interval(value, value - of_scores.Z * stderr, value + of_scores.Z * stderr)
 
 
 def _average(cells: list[Cell]) -> dict[str, Any]:
@@ -279,8 +296,12 @@ def _average(cells: list[Cell]) -> dict[str, Any]:
     row |= {"task": AVERAGE, "metric": f"mean of {len(cells)} tasks", "accuracy_test": "", "accuracy_p": np.nan}
     row |= {"documents": int(table.documents.sum()), "errors": int(table.errors.sum())}
     row["accuracy_stderr"] = float(np.sqrt((table.accuracy_stderr**2).sum(skipna=False)) / len(cells))
+    scores = [stats.Interval(row.accuracy, row.accuracy_low, row.accuracy_high) for row in table.itertuples()]
+    row |= metrics.interval_columns("accuracy", of_scores.average_score(scores))
+    row |= {"accuracy_delta_low": np.nan, "accuracy_delta_high": np.nan}  # no verdict is of an average
     row |= {"peak_memory": table.peak_memory.max(), "drift": max(table.drift, key=abs)}
     row |= {"speedup_spread": np.nan, "accuracy_spread": np.nan}
+    row["imported"] = bool(table.imported.any())
     row["limit_unknown"] = next((text for text in table.limit_unknown if text), "")
     if table.tau_low.notna().all():
         row |= _tau_interval(stats.average_rate([cell.tokens for cell in cells]))
@@ -288,8 +309,8 @@ def _average(cells: list[Cell]) -> dict[str, Any]:
         ("speedup_decode", [cell.times for cell in cells]),
         ("speedup_e2e", [cell.whole_times for cell in cells]),
     ):
-        known = [paired for paired in times if paired]
-        row |= metrics.interval_columns(name, stats.average_speedup(known) if len(known) == len(cells) else None)
+        known = [of_task for of_task in times if of_task]
+        row |= _speedup_columns(name, stats.average_speedup(known) if len(known) == len(cells) else None)
     return row
 
 

@@ -38,7 +38,7 @@ COUNTS = {
     "arbitrator": pc.coalesce(_field("arbitrator_seconds"), pc.scalar(0.0)),  # version 6 on
     "models": pc.coalesce(_field("model_seconds"), _field("target_seconds") + _field("draft_seconds")),  # version 5 on
 }
-SUMMED = [*COUNTS, "E", "prefill", "decode", "decoded"]
+SUMMED = [*COUNTS, "E", "prefill", "decode", "decoded", "whole", "whole_tokens"]
 DEPTH = ["depth", "cond_accept", "joint_accept", "tested"]
 CUT = records.DECISIONS.index("cut")
 DRIFT_BOUND = 0.10  # a baseline is flagged if its time per token moved by more than this between the halves of a run
@@ -191,6 +191,7 @@ def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
             "rescue_rate": total.S / total.D.replace(0, np.nan),
             "tokens_per_s": total.decoded / total.decode.replace(0, np.nan),
             "tokens_per_s_mean": grouped.speed.mean().mask(unknown.decoded | unknown.decode),
+            "tokens_per_s_e2e": total.whole_tokens / total.whole.replace(0, np.nan),
             "tokens_per_s_e2e_mean": grouped.whole_speed.mean().mask(unknown.whole | unknown.whole_tokens),
             "arbitrator_share": total.arbitrator / total.decode.replace(0, np.nan),
             "overhead": 1 - total.models / total.decode.replace(0, np.nan),

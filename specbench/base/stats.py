@@ -21,6 +21,7 @@ class Interval:
     value: float
     low: float  # the 95 % interval; NaN for fewer than FEWEST documents
     high: float
+    p: float = math.nan  # two-sided, for a ratio of 1; of ratios alone
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,18 @@ def speedup(task: Paired) -> Interval | None:
     None if either decoded nothing.
     """
     return average_speedup([task])
+
+
+def speed_noise(task: Paired) -> tuple[float, float] | None:
+    """The standard error of the speedup's logarithm times √documents, and the effective share of the documents.
+
+    None if it is not known. Both stay about the same with more documents of the same kind.
+    """
+    ratio = _ratio(np.stack([task.base_seconds, task.tokens]), np.stack([task.base_tokens, task.seconds]))
+    if ratio is None or math.isnan(ratio.error):
+        return None
+    documents = len(task.seconds)
+    return ratio.error * math.sqrt(documents), min(1.0, (ratio.freedom + 1) / documents)
 
 
 def average_speedup(tasks: Sequence[Paired]) -> Interval | None:
@@ -108,10 +121,12 @@ def _mean(ratios: Sequence[Ratio | None]) -> Interval | None:
     variances = [(part.value * part.error / len(parts)) ** 2 for part in parts]
     total = sum(variances)
     if not total > 0:  # NaN: no interval; 0: all documents say the same
-        return Interval(mean, mean + total, mean + total)
+        return Interval(mean, mean + total, mean + total, total + math.isclose(mean, 1))
     freedom = total**2 / sum(variance**2 / part.freedom for variance, part in zip(variances, parts, strict=True))
-    factor = math.exp(min(float(scipy.special.stdtrit(freedom, 0.975)) * math.sqrt(total) / mean, LARGEST))
-    return Interval(mean, mean / factor, mean * factor)
+    error = math.sqrt(total) / mean  # of the logarithm
+    factor = math.exp(min(float(scipy.special.stdtrit(freedom, 0.975)) * error, LARGEST))
+    p = 2 * float(scipy.special.stdtr(freedom, -abs(math.log(mean)) / error))
+    return Interval(mean, mean / factor, mean * factor, p)
 
 
 def resampled_rates(numerators: Floats, denominators: Floats) -> Floats:
@@ -136,6 +151,11 @@ def _weights(documents: int) -> Floats:
     return rng.multinomial(documents, np.full(documents, 1 / documents), size=resamples).astype(float)
 
 
+def right_or_wrong(scores: Floats) -> bool:
+    """True if all scores are 0 or 1."""
+    return bool(np.isin(scores, (0, 1)).all())
+
+
 def difference(mine: Floats, base: Floats) -> Difference:
     """Compare scores on the same documents, each array [documents].
 
@@ -143,7 +163,7 @@ def difference(mine: Floats, base: Floats) -> Difference:
     """
     change = mine - base
     value = float(change.mean()) if len(change) else math.nan
-    if np.isin(mine, (0, 1)).all() and np.isin(base, (0, 1)).all():
+    if right_or_wrong(mine) and right_or_wrong(base):
         return Difference(value, mcnemar(int((change > 0).sum()), int((change < 0).sum())), "mcnemar")
     if len(change) < 2 or not change.any():
         return Difference(value, 1.0, "permutation")
@@ -162,7 +182,7 @@ def difference(mine: Floats, base: Floats) -> Difference:
 
 def mcnemar(better: int, worse: int) -> float:
     """The exact two-sided p of McNemar's test; `better` and `worse` count documents that only one method solved."""
-    return float(scipy.stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+    return min(1.0, 2 * float(scipy.special.bdtr(min(better, worse), better + worse, 0.5)))
 
 
 def holm(ps: Sequence[float]) -> list[float]:

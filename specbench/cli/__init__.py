@@ -13,7 +13,20 @@ import typer
 from typer import Option
 
 from specbench.base.console import say
-from specbench.cli import analyze, check, datastore, measure, new, prepare, project, read, replay, score, serving
+from specbench.cli import (
+    analyze,
+    check,
+    datastore,
+    measure,
+    needed,
+    new,
+    prepare,
+    project,
+    read,
+    replay,
+    score,
+    serving,
+)
 
 PANELS = {
     "Measure": (measure.run, measure.sweep, score.score, serving.throughput),
@@ -28,7 +41,7 @@ PANELS = {
         serving.serving,
         read.list_,
     ),
-    "Project": (project.profile, project.simulate, replay.replay),
+    "Project": (project.profile, project.simulate, replay.replay, needed.plan),
     "Prepare": (new.new, prepare.calibrate, prepare.train, datastore.build_datastore, prepare.merge, prepare.import_),
     "Check": (check.doctor, check.audit, check.bench),
 }

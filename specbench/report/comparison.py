@@ -18,6 +18,7 @@ from specbench.report.finding import print_lines
 from specbench.report.page import write_page
 from specbench.report.views.trace import print_trace
 from specbench.report.words import sentences
+from specbench.results.importers import origin
 from specbench.results.records import write_frame
 from specbench.results.stored import StoredRun, runtime_of
 
@@ -78,7 +79,7 @@ def compare(
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
     notes = [*warnings(runs, summary, measured), condition(runs[0], summary)]
-    notes += [] if by == "depth" else legend(summary)
+    notes += [] if by == "depth" else [*origins(runs), *legend(summary)]
     lines = [] if by == "depth" else sentences(summary)
     if format == "parquet":
         assert out
@@ -98,7 +99,7 @@ def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> N
     measured = compared.measured(runs, allowed)
     summary = compared.summary(measured)
     wrong = [*warnings(runs, summary, measured), *unsure(summary)]
-    caption = [condition(runs[0], summary), *legend(summary)]
+    caption = [condition(runs[0], summary), *origins(runs), *legend(summary)]
     with console.status("writing the page"):
         write_page(out, runs, summary, wrong, sentences(summary), caption)
     say(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)")
@@ -130,12 +131,28 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compare
         if row.task != compared.AVERAGE:
             baseline = row.baseline if len(_baselines(summary)) > 1 else "the baseline"
             yield f"{row.task}: {baseline}'s time per token drifted by {row.drift:+.0%} within a run; repeat it"
+    for row in beyond_tau(summary, runs).itertuples():
+        yield (
+            f"{row.task}, {row.method}: a speedup of {row.speedup_decode:.2f} is more than τ = {row.tau:.2f} tokens a "
+            "target round can give; something else slowed the baseline or sped the method up: measure again"
+        )
     for run in runs:
         for method, count in run.manifest.get("leaks", {}).items():
             yield f"LEAK: the memory of {method} was made from {count} of the documents that {run.name} tests it on"
         machine = run.manifest["environment"]
         if (machine.get("load") or 0) > (machine.get("cores") or float("inf")):
             yield f"the machine was busy at the start of {run.name} (load {machine['load']:.1f})"
+
+
+def beyond_tau(summary: pd.DataFrame, runs: Sequence[StoredRun]) -> pd.DataFrame:
+    """Rows that are faster than their tokens per target round allow, if no round is faster than one token of vanilla.
+
+    Other baselines, which decode with several models at a time, have no such bound, nor have methods without a target.
+    """
+    vanilla = {spec.name for run in runs for spec in run.plan.methods if spec.method == "vanilla"}
+    bounded = (summary.task != compared.AVERAGE) & (summary.verification_rate > 0)
+    bounded &= (summary.method != summary.baseline) & summary.baseline.isin(vanilla)
+    return summary[bounded & (summary.speedup_decode > summary.tau * (1 + 1e-9))]
 
 
 def unsure(summary: pd.DataFrame) -> Iterator[str]:
@@ -161,14 +178,29 @@ def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     return f"{', '.join(setups)}; {dtype}, {where or 'machine not known'}, up to {documents:.0f} {which} a task"
 
 
+def origins(runs: Sequence[StoredRun]) -> Iterator[str]:
+    """Where and when other tools took the figures of imported runs."""
+    for run in runs:
+        imported = run.manifest.get("imported")
+        files = imported.get("files") if isinstance(imported, dict) else []
+        for file in files if isinstance(files, list) else []:
+            if isinstance(file, dict):
+                yield f"{file.get('method')} ({file.get('file')}): {origin.told(file)}"
+
+
 def legend(summary: pd.DataFrame) -> Iterator[str]:
     """What the columns of the table mean, and which methods each baseline is of."""
     baselines = _baselines(summary)
-    if baselines and summary.documents.any():
+    timed = summary.documents.any()
+    if timed and summary.accuracy.notna().any():
+        p = "; p: of no difference from the baseline's score" * bool(summary.accuracy_p.notna().any())
+        yield f"score (with its 95 % interval), accept and α in %{p}"
+    if timed and any(baselines.values()):
         baseline = next(iter(baselines)) if len(baselines) == 1 else "the baseline"
-        yield "score (± standard error), accept and α in %; p: of no difference from the baseline's score"
+        decoding = summary.speedup_decode.notna().any()
+        what = "speedup: decode time" if decoding else "end to end: time, with the prefill,"
         yield (
-            f"speedup: decode time per token of {baseline} over the method's, on the same documents, with its 95 % "
+            f"{what} per token of {baseline} over the method's, on the same documents, with its 95 % "
             "interval; = marks one that holds 1"
         )
     if len(baselines) > FEW:

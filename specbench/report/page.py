@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 DOCUMENTS = 200  # of each task in the drill-down
 TRACES = 2_200_000  # bytes of compressed traces, so that a page stays below 5 MB
 MEANINGS = {
-    "accuracy": "the task's own metric in percent, with its standard error",
+    "accuracy": "the task's own metric in percent, with its 95 % interval",
     "accuracy_delta": "score less the baseline's, in points",
     "accuracy_p": "probability of such a difference from the baseline if there were none",
     "acceptance_rate": "accepted drafts / drafts, in percent",
@@ -43,6 +43,7 @@ MEANINGS = {
     "arbitrator_share": "share of decode time in forwards of an arbitrator, in percent",
     "overhead": "share of decode time outside of the models, in percent",
     "tokens_per_s": "committed tokens / decode seconds, of all documents together",
+    "tokens_per_s_e2e": "the same with the prefill and its token",
     "tokens_per_s_mean": "the mean of the documents' own rates",
     "speedup_decode": "decode time per token of the baseline over the method's; = marks an interval that holds 1",
     "speedup_e2e": "the same with the prefill",

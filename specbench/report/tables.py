@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from specbench.config import UserError
 from specbench.report.finding import Sheet
 
 FORMATS = ("table", "csv", "md", "latex", "json", "parquet")
+NEAR = 1e-6  # percent: what floating point leaves of a whole one
 IDENTITY = ("pair", "sampling", "task", "method")
 
 
@@ -59,9 +61,10 @@ def _latency(heading: str, name: str) -> Column:
     return Column(f"{heading} ms", text, raw)
 
 
-def with_error(row: pd.Series) -> str:
-    """Accuracy in percent with its standard error."""
-    return f"{percent(row.accuracy)} ±{percent(row.accuracy_stderr)}"
+def score(row: pd.Series) -> str:
+    """A score in percent with its 95 % interval, in whole percents that hold it."""
+    low, high = 100 * row.accuracy_low + NEAR, 100 * row.accuracy_high - NEAR
+    return percent(row.accuracy) + ("" if math.isnan(low) else f" [{math.floor(low)}, {math.ceil(high)}]")
 
 
 def with_interval(row: pd.Series, name: str) -> str:
@@ -86,7 +89,7 @@ def p_value(p: float) -> str:
 
 
 COLUMNS: dict[str, Column] = {
-    "accuracy": Column("score", with_error, ("accuracy", "accuracy_stderr")),
+    "accuracy": Column("score [95 %]", score, ("accuracy", "accuracy_low", "accuracy_high", "accuracy_stderr")),
     "accuracy_delta": _plain("Δ", "accuracy_delta", number(1, 100)),
     "accuracy_p": Column("p", lambda row: p_value(row.accuracy_p), ("accuracy_p", "accuracy_test")),
     "acceptance_rate": _plain("accept", "acceptance_rate", percent),
@@ -101,6 +104,7 @@ COLUMNS: dict[str, Column] = {
     "arbitrator_share": _plain("arbiter", "arbitrator_share", lambda share: percent(share or math.nan)),
     "overhead": _plain("overhead", "overhead", percent),
     "tokens_per_s": _plain("tok/s", "tokens_per_s", number(0)),
+    "tokens_per_s_e2e": _plain("tok/s end to end", "tokens_per_s_e2e", number(0)),
     "tokens_per_s_mean": _plain("tok/s mean", "tokens_per_s_mean", number(0)),
     "speedup_decode": _interval("speedup [95 %]", "speedup_decode"),
     "speedup_e2e": _interval("end to end [95 %]", "speedup_e2e"),
@@ -125,7 +129,11 @@ COUNTED = ("acceptance_rate", "alpha", "tau")  # what a server's counters tell
 CUT = 0.01  # the share of answers cut by the limit of new tokens from which tables show it
 NARROW = ["accuracy", "accuracy_p", "acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s"]
 NARROW += ["arbitrator_share", "speedup_decode"]
-YIELDING = ("accuracy_p", "discard_rate")  # of NARROW, those that make room for added columns
+# Those that make room for added columns and long names, the first ones first.
+YIELDING = ("discard_rate", "accuracy_p", "verification_rate", "acceptance_rate", "tokens_per_s", "tokens_per_s_e2e")
+ADDED = 2  # of YIELDING: left out as soon as a column is added
+NOTHING = ("-", "1 (base)")  # cells that tell nothing if all of a column are such
+BREAKS = re.compile(r"[^\[,@ ]*[\[,@ ]?")  # the parts of a name, which is broken between them
 DEPTH_COLUMNS: dict[str, Column] = {
     "depth": _plain("depth", "depth", number(0)),
     "cond_accept": _plain("accepted if tested %", "cond_accept", percent),
@@ -144,10 +152,24 @@ def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
     silent += ["repeats"] if (summary.repeats <= 1).all() else []
     arbitrated = (summary.arbitrator_share > 0).any()
     silent += ["verification_rate"] * (not wide) if arbitrated else ["arbitrator_share"]
-    if summary.speedup_decode.isna().all():  # some imported runs know whole times only
-        chosen = ["speedup_e2e" if name == "speedup_decode" else name for name in chosen if name != "speedup_e2e"]
+    chosen = [column for name in chosen for column in _by_what_is_known(summary, name)]
+    silent += [name for name in chosen if all(COLUMNS[name].text(row) in NOTHING for _, row in summary.iterrows())]
     wrong = {"cut": (summary.cut > CUT).any(), "errors": summary.errors.any()}
     return [*(name for name in chosen if name not in (*silent, *wrong)), *(name for name in wrong if wrong[name])]
+
+
+WHOLE = {"speedup_decode": "speedup_e2e", "tokens_per_s": "tokens_per_s_e2e"}  # what is told with the prefill
+
+
+def _by_what_is_known(summary: pd.DataFrame, name: str) -> list[str]:
+    """The columns for a figure of decoding: some imported runs know whole times only, which have their own column."""
+    if name in WHOLE.values():
+        return [name] if name == "speedup_e2e" and summary.speedup_decode.notna().all() else []  # else it is beside
+    whole = WHOLE.get(name)
+    if whole is None:
+        return [name]
+    lacking = summary[name].isna() & summary[whole].notna()
+    return [name] * bool(summary[name].notna().any()) + [whole] * bool(lacking.any())
 
 
 def _known(summary: pd.DataFrame, name: str) -> bool:
@@ -181,12 +203,18 @@ def render(summary: pd.DataFrame, format: str, width: int = 80, columns: Sequenc
         raw = raw_columns(summary, columns)
         return csv_text(raw) if format == "csv" else raw.to_json(orient="records", indent=1)
     chosen, added = _requested(columns)
+    yielding: list[str] = []
     if not chosen:
         wide = format != "table" or width >= 150
-        chosen = [name for name in choose(summary, wide) if wide or not added or name not in YIELDING]
+        chosen = [name for name in choose(summary, wide) if wide or not added or name not in YIELDING[:ADDED]]
+        yielding = [name for name in YIELDING if name in chosen and name not in added]
     chosen += [name for name in added if name not in chosen]
-    text = _formatted(summary, {name: COLUMNS[name] for name in chosen}, format, width, by)
-    notes = [note(line, format) for line in (limit_notes(summary) if "limit_share" in chosen else [])]
+    shown = {name: COLUMNS[name] for name in chosen}
+    left_out = _left_out(summary, shown, yielding, width, by) if format == "table" else []
+    text = _formatted(summary, {name: shown[name] for name in shown if name not in left_out}, format, width, by)
+    missing = ", ".join(COLUMNS[name].heading for name in left_out)
+    notes = [f"no room for {missing}: widen the terminal, or take --format md"] if left_out else []
+    notes += [note(line, format) for line in (limit_notes(summary) if "limit_share" in chosen else [])]
     if format == "table":
         notes = [textwrap.fill(line, width) for line in notes]
     before = {"latex": "% ", "md": "- "}.get(format, "")
@@ -238,13 +266,38 @@ def _requested(columns: Sequence[str]) -> tuple[list[str], list[str]]:
     return checked_columns([name for name in columns if not name.startswith("+")]), checked_columns(added)
 
 
+def _cells(rows: pd.DataFrame, columns: dict[str, Column], without: str = "") -> pd.DataFrame:
+    """The identity columns that vary, but for the one `without`, then `columns`, as texts."""
+    varying = [name for name in ("pair", "sampling") if rows[name].nunique() > 1]
+    cells = rows[[name for name in (*varying, "task", "method") if name != without]].astype(str)
+    return cells.assign(
+        **{column.heading: [column.text(row) for _, row in rows.iterrows()] for column in columns.values()}
+    )
+
+
+def _left_out(rows: pd.DataFrame, columns: dict[str, Column], yielding: list[str], width: int, by: str) -> list[str]:
+    """The columns to leave out, of those `yielding`, so that no name is broken within a part of it."""
+    cells = _cells(rows, columns, by)
+    left_out: list[str] = []
+    for name in yielding:
+        if sum(_least(cells[heading]) + 1 for heading in cells) - 1 <= width:
+            break
+        left_out.append(name)
+        cells = cells.drop(columns=columns[name].heading)
+    return left_out
+
+
+def _least(column: "pd.Series[str]") -> int:
+    """The characters that a column needs: a name's longest part, or a figure as a whole."""
+    texts = [str(column.name), *column]
+    return max(
+        map(len, [part for text in texts for part in BREAKS.findall(text)] if column.name in IDENTITY else texts)
+    )
+
+
 def _formatted(rows: pd.DataFrame, columns: dict[str, Column], format: str, width: int, by: str) -> str:
     """Identity columns that vary, then `columns`, as a Markdown or LaTeX table or as blocks for the terminal."""
-    varying = [name for name in ("pair", "sampling") if rows[name].nunique() > 1]
-    shown = [name for name in (*varying, "task", "method") if format != "table" or name != by]
-    cells = rows[shown].copy()
-    for column in columns.values():
-        cells[column.heading] = [column.text(row) for _, row in rows.iterrows()]
+    cells = _cells(rows, columns, by if format == "table" else "")
     if format == "md":
         return markdown(cells)
     if format == "latex":
@@ -269,12 +322,30 @@ def latex(cells: pd.DataFrame) -> str:
 
 
 def _block(title: str, cells: pd.DataFrame, width: int) -> str:
-    """One block of rows for the terminal."""
-    table = Table(title=Text(title, "italic"), title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    """One block of rows for the terminal, below its title."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    room = width - sum(_least(cells[heading]) + 1 for heading in cells) + 1
     for heading in cells.columns:
         table.add_column(heading, justify="left" if heading in IDENTITY else "right", overflow="fold")
-    for values in cells.astype(str).values.tolist():
+        if heading in IDENTITY:
+            least = _least(cells[heading])
+            longest = max(map(len, cells[heading]))
+            given = least + max(0, min(room, longest - least))
+            room -= given - least
+            cells = cells.assign(**{heading: [_broken(text, given) for text in cells[heading]]})
+    for values in cells.values.tolist():
         table.add_row(*map(Text, values))
     canvas = PlainConsole(file=io.StringIO(), width=width)
+    canvas.print(Text(title, "italic"))
     canvas.print(table)
     return canvas.file.getvalue().rstrip() + "\n"  # type: ignore[attr-defined]
+
+
+def _broken(name: str, width: int) -> str:
+    """A name on lines of at most `width` characters, broken between its parts."""
+    lines = [""]
+    for part in BREAKS.findall(name):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)

@@ -8,54 +8,84 @@ from specbench.analysis.compare import AVERAGE, SETUP
 from specbench.base.stats import holm
 
 FEWEST = 8  # documents of a task; of fewer nothing is said about speed
-LEVEL = 0.05  # differences in accuracy with a smaller p are called real, after Holm's correction
+LEVEL = 0.05  # differences with a smaller p are called real, after Holm's correction
+HIDDEN = 0.1  # a score is called the same only if a difference of 10 points would have shown
+OF_METHOD = [*SETUP, "method"]
 
 
 def sentences(summary: pd.DataFrame) -> list[str]:
     """A line for each pair, sampling and method other than the baseline; p values are corrected for their number."""
     rows = summary[(summary.task != AVERAGE) & (summary.method != summary.baseline) & (summary.baseline != "")]
-    rows = rows.assign(p=holm(rows.accuracy_p.tolist()))
+    if rows.empty:
+        return []
+    rows = _with_speeds(rows).assign(p=holm(rows.accuracy_p.tolist()))
     lines = []
     setups = rows[SETUP].drop_duplicates()
-    for (pair, sampling, method), of_method in rows.groupby([*SETUP, "method"], sort=False):
+    for (pair, sampling, method), of_method in rows.groupby(OF_METHOD, sort=False):
         where = f" ({pair}, {sampling})" if len(setups) > 1 else ""
         lines.append(f"{method}{where}: {_speed(of_method)}; {_accuracy(of_method)}.")
-    if len(rows.p.dropna()) > 1 and lines:
-        lines.append(f"p values are Holm's, for {len(rows.p.dropna())} comparisons of accuracy.")
+    speeds, scores = rows.speed_p.count(), rows.p.count()
+    if max(speeds, scores) > 1:
+        compared = [f"{count} of {what}" for count, what in ((speeds, "speed"), (scores, "accuracy")) if count]
+        lines.append(f"Verdicts and p values are Holm's, for comparisons: {' and '.join(compared)}.")
     return lines
+
+
+def _with_speeds(rows: pd.DataFrame) -> pd.DataFrame:
+    """Each method's `speed`, while decoding or, where that is not known, `end_to_end`, and its corrected `speed_p`.
+
+    There is no p of too few documents, nor of figures that other tools took one method after the other.
+    """
+    decode = rows.speedup_decode_low.notna().groupby([rows[name] for name in OF_METHOD]).transform("any")
+    p = rows.speedup_decode_p.where(decode, rows.speedup_e2e_p).where((rows.documents >= FEWEST) & ~rows.imported)
+    speed = rows.speedup_decode.where(decode, rows.speedup_e2e)
+    return rows.assign(end_to_end=~decode, speed=speed, speed_p=holm(p.tolist()))
 
 
 def _speed(rows: pd.DataFrame) -> str:
     """The tasks on which the method is faster than its baseline, slower, or neither for sure."""
-    name = "speedup_decode" if rows.speedup_decode_low.notna().any() else "speedup_e2e"
-    known = rows[rows[f"{name}_low"].notna() & (rows.documents >= FEWEST)]
+    known = rows[rows.speed_p.notna()]
+    end_to_end = " end to end" * bool(rows.end_to_end.iloc[0])
+    baseline = f"{rows.baseline.iloc[0]}{end_to_end}"
+    if rows.speed.isna().all():
+        return "its speed is not known"
+    if rows.imported.any():
+        return (
+            f"{_range(rows.speed.dropna())} times the speed of {baseline}, if the machine was the same and as idle for "
+            "both; their files cannot tell, so neither is called faster"
+        )
     if known.empty:
-        return "too few documents to tell its speed" if rows[name].notna().any() else "its speed is not known"
-    baseline = rows.baseline.iloc[0] + (" end to end" if name == "speedup_e2e" else "")
-    faster, slower = known[known[f"{name}_low"] > 1], known[known[f"{name}_high"] < 1]
-    unsure = known.drop([*faster.index, *slower.index])
+        return "too few documents to tell its speed"
+    real = known.speed_p < LEVEL
     parts = [
-        f"{word} {baseline} on {_tasks(tasks, known)} ({_range(tasks[name])} ×)"
-        for word, tasks in (("faster than", faster), ("slower than", slower), ("not told apart in speed from", unsure))
+        f"{word} {baseline} on {_tasks(tasks, known)} ({_range(tasks.speed)} ×)"
+        for word, tasks in (
+            ("faster than", known[real & (known.speed > 1)]),
+            ("slower than", known[real & (known.speed < 1)]),
+            ("not told apart in speed from", known[~real]),
+        )
         if len(tasks)
     ]
     return ", ".join(parts)
 
 
 def _accuracy(rows: pd.DataFrame) -> str:
-    """The tasks on which the method's accuracy differs from the baseline's, may differ, or is the same."""
+    """The tasks on which the method's score differs from the baseline's, may differ, is the same, or is not known."""
     known = rows[rows.p.notna()]
+    word = "score" if (known.accuracy_test == "permutation").any() else "accuracy"
     if known.empty:
-        return "its accuracy is not compared"
+        return f"its {word} is not compared"
     real, same = known[known.p < LEVEL], known[known.accuracy_delta == 0]
     chance = known.drop([*real.index, *same.index])
+    shown = (same.accuracy_delta_low >= -HIDDEN) & (same.accuracy_delta_high <= HIDDEN)
     parts = [
         f"{words} {_tasks(tasks, known)}" + (f" ({_changes(tasks)})" if changed else "")
         for words, tasks, changed in (
-            ("accuracy lower on", real[real.accuracy_delta < 0], True),
-            ("accuracy higher on", real[real.accuracy_delta > 0], True),
-            ("a difference in accuracy that may be chance on", chance, True),
-            ("the same accuracy on", same, False),
+            (f"{word} lower on", real[real.accuracy_delta < 0], True),
+            (f"{word} higher on", real[real.accuracy_delta > 0], True),
+            (f"a difference in {word} that may be chance on", chance, True),
+            (f"the same {word} on", same[shown], False),
+            (f"too few to tell its {word} on", same[~shown], False),
         )
         if len(tasks)
     ]

@@ -18,6 +18,7 @@ from specbench.engine.clock import Stopwatch
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.results import ceilings
 from specbench.results.ceilings import SCHEMA, dtype_name, machine_facts
+from specbench.run import machine
 
 # Bytes, 1 MiB to 1 GiB. Small models lie in a cache, and the steps are smaller where caches end.
 SIZES = tuple(sorted([*(2**k for k in range(20, 31)), *(3 * 2**k for k in range(21, 26))]))
@@ -31,25 +32,39 @@ Work = Callable[[], object]
 
 
 def measure_ceilings(pair: str, device: str, dtype: str) -> dict[str, Any]:
-    """Measure and keep the ceilings of the machine, in the type of a pair's target."""
+    """Measure the ceilings of the machine, in the type of a pair's target, and keep them unless it is busy."""
     loaded = load_pair(read_pair(pair), device, dtype)
-    if (busy := environment.load()) > 1:
-        warn(f"warning: {busy:.1f} processes ran at a time in the last minute; ceilings of a busy machine are too low")
-    return machine_ceilings(loaded, anew=True)
+    others = machine.busy()
+    measured = _measured(loaded)
+    if others.remedy:
+        warn(f"not kept, as ceilings of a busy machine are too low ({others.message}): {others.remedy}")
+    else:
+        _keep(measured)
+    return measured
 
 
-def machine_ceilings(pair: Pair, anew: bool) -> dict[str, Any]:
-    """The ceilings of the machine for a pair, measured now if they are not known yet or `anew` is True."""
-    device, dtype = pair.device, pair.models["target"].dtype
-    if not anew and (known := ceilings.load(device, dtype)):
+def machine_ceilings(pair: Pair) -> dict[str, Any] | None:
+    """The ceilings of the machine for a pair, measured now if they are not known; None on a busy machine."""
+    if known := ceilings.load(pair.device, pair.models["target"].dtype):
         return known
+    if (others := machine.busy()).remedy:
+        warn(f"ceilings are not measured on a busy machine ({others.message}), so limits are not known")
+        return None
+    measured = _measured(pair)
+    _keep(measured)
+    return measured
+
+
+def _measured(pair: Pair) -> dict[str, Any]:
     with progress("ceilings", STEPS) as advance, torch.inference_mode():
-        measured = measure(device, dtype, advance=advance)
+        return measure(pair.device, pair.models["target"].dtype, advance=advance)
+
+
+def _keep(measured: Mapping[str, Any]) -> None:
     try:
         say(f"written: {ceilings.save(measured)}")
     except OSError as error:
         warn(f"the ceilings of this machine cannot be kept ({error}); set SPECBENCH_CACHE to a folder of yours")
-    return measured
 
 
 def measure(

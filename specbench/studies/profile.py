@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+
 from specbench.analysis import roofline
 from specbench.base.console import progress, warn
 from specbench.config import UserError
@@ -14,6 +16,7 @@ from specbench.plan import Plan
 from specbench.results import ceilings
 from specbench.results.stored import StoredRun
 from specbench.run import prepare
+from specbench.run.machine import quick_lines
 from specbench.studies import profile_pair
 from specbench.studies.ceilings import machine_ceilings
 from specbench.studies.profile_pair import Profile
@@ -38,9 +41,11 @@ def carry_out(plan: Plan, gammas: Sequence[int], runtimes: Sequence[str], named:
     cannot be built are left out. Raises UserError as the functions it calls.
     """
     code.check_code(plan)
+    for line in quick_lines(folder, plan.device):
+        warn(line)
     pair = prepare.load_models(plan)
     further = [choose.runtime(name, pair) for name in dict.fromkeys(runtimes) if name != pair.runtime.name]
-    known = machine_ceilings(pair, anew=False)
+    known = machine_ceilings(pair)
     whole, alone = profile_pair.plans(plan, gammas, profile_pair.available(pair, named, warn))
     runs = profile_pair.carry_out(pair, whole, alone, folder)
     if runs is None:
@@ -48,7 +53,7 @@ def carry_out(plan: Plan, gammas: Sequence[int], runtimes: Sequence[str], named:
     with progress("forwards", profile_pair.FORWARDS + profile_pair.WARM) as advance:
         forwards = profile_pair.measure_forwards(pair, repeats=profile_pair.FORWARDS, advance=advance, further=further)
     facts = {role: cost.facts(model) for role, model in pair.models.items()}
-    limits = roofline.table(forwards, facts, ceilings.read(known))
+    limits = roofline.table(forwards, facts, ceilings.read(known)) if known else pd.DataFrame()
     return replace(profile_pair.describe(*runs, forwards), ceilings=known, limits=limits)
 
 

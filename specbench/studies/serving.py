@@ -32,7 +32,9 @@ from specbench.results.stored import StoredRun
 from specbench.run import prepare
 
 DOCUMENT = ["task", "doc_id"]
-COLUMNS = [*DOCUMENT, "repeat", "method", "warmup", "finish", "prefill_seconds", "prompt_tokens", "tokens", "seed"]
+COLUMNS = [*DOCUMENT, "repeat", "method", "warmup", "finish", "prefill_seconds", "decode_seconds", "prompt_tokens"]
+COLUMNS += ["tokens", "seed"]
+PERCENTILES = {50: 6, 99: 100}  # and the documents that each needs: of fewer, the 99th would be the largest
 LEAVES = (str, bytes, int, float, complex, type, ModuleType, torch.Generator, PreTrainedTokenizerBase, Pair)
 
 
@@ -54,8 +56,9 @@ def serving(run: StoredRun, advance: Callable[[int], None]) -> Serving:
 
     Columns: method; bytes as target, draft, own (adapters, heads and whatever else the method holds), cache, total and,
     on a GPU, peak (of the allocator, while decoding); first_token, the ratio of its prefill time to vanilla's (_low,
-    _high: 95 %), and the number of documents it is from; arbitrator_forwards per round; rollouts (per prompt) and
-    prompts (per update) of the reinforcement learning of its arbitrator.
+    _high: 95 %), and the number of documents it is from; ttft_p50, ttft_p99, tpot_p50 and tpot_p99, see `latencies`;
+    arbitrator_forwards per round; rollouts (per prompt) and prompts (per update) of the reinforcement learning of its
+    arbitrator.
     """
     samples = timed_samples(run.samples(COLUMNS))
     base = next((spec.name for spec in run.plan.methods if spec.method == "vanilla"), None)
@@ -69,6 +72,7 @@ def serving(run: StoredRun, advance: Callable[[int], None]) -> Serving:
         row: dict[str, Any] = {"method": spec.name} | footprint(run, spec, longest)
         ratio, documents = first_token(samples, base, spec.name)
         row |= interval_columns("first_token", ratio)
+        row |= latencies(samples[samples.method == spec.name])
         rows.append(row | {"documents": documents, "arbitrator_forwards": forwards.get(spec.name, math.nan)})
         advance(1)
     plan, device = run.plan, run.manifest["environment"]["device"]
@@ -181,6 +185,22 @@ def first_token(samples: pd.DataFrame, base: str, name: str) -> tuple[Interval, 
         return Interval(1.0, math.nan, math.nan), len(ratios)
     bounds = quantile_test(ratios.to_numpy(), q=float(ratios.median()), p=0.5).confidence_interval(0.95)
     return Interval(float(ratios.median()), float(bounds.low), float(bounds.high)), len(ratios)
+
+
+def latencies(samples: pd.DataFrame) -> dict[str, float]:
+    """Percentiles over a method's texts: seconds to the first token (ttft), and for each one after it (tpot).
+
+    Each text was decoded alone, without a queue. NaN for too few documents, and where the times are not known.
+    """
+    after = (samples.tokens.str.len() - 1).astype(float)
+    times = {"ttft": samples.prefill_seconds, "tpot": samples.decode_seconds / after.where(after > 0)}
+    row = {}
+    for name, seconds in times.items():
+        known = seconds.dropna()
+        documents = len(samples.loc[known.index, DOCUMENT].drop_duplicates())
+        for percent, least in PERCENTILES.items():
+            row[f"{name}_p{percent}"] = float(known.quantile(percent / 100)) if documents >= least else math.nan
+    return row
 
 
 def forwards_a_round(run: StoredRun) -> dict[str, float]:

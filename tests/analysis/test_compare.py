@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import t
+from scipy.stats import binomtest, t
 from synthetic import CHAIN, SINGLE, Rows, Timed, rounds, sample, scores, timed_run, write_run
 
 from specbench.analysis import compare
@@ -46,6 +46,39 @@ def test_one_run(tmp_path):
     # plain: 1.25 s for 5 tokens; sps: 0.75 s for 5 tokens
     assert mine.speedup_e2e == pytest.approx(1.25 / 0.75)
     assert math.isnan(mine.speedup_spread) and math.isnan(row(found, method="plain").accuracy_p)
+
+
+def test_scores_have_intervals(tmp_path):
+    """Wilson's for 3 of 4 right; without one right more, and one less, Bonett and Price's for a difference of 0."""
+    found = table(simple(tmp_path / "a", tasks=("one", "two")))
+    mine, mean = row(found, task="one", method="sps"), row(found, task="average", method="sps")
+    low, high = binomtest(3, 4).proportion_ci(method="wilson")
+    assert (mine.accuracy_low, mine.accuracy_high) == pytest.approx((low, high), abs=1e-6)
+    reach = 1.96 * math.sqrt((2 + 2) / 6 / 6)
+    assert (mine.accuracy_delta_low, mine.accuracy_delta_high) == pytest.approx((-reach, reach), abs=1e-4)
+    # The mean of two equal tasks: half of the variance.
+    expected = 0.75 - (0.75 - low) / math.sqrt(2), 0.75 + (high - 0.75) / math.sqrt(2)
+    assert (mean.accuracy_low, mean.accuracy_high) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_score_that_is_no_mean_of_its_documents_keeps_the_tasks_own_error(tmp_path):
+    run = simple(tmp_path / "a")
+    kept = pd.read_parquet(run.folder / "scores.parquet")
+    kept.loc[kept.doc_id.isna(), "value"] = 0.5
+    kept.to_parquet(run.folder / "scores.parquet")
+    mine = row(table(StoredRun(run.folder)), method="sps")
+    assert (mine.accuracy_low, mine.accuracy_high) == pytest.approx((0.5 - 1.96 * 0.125, 0.5 + 1.96 * 0.125), abs=1e-4)
+
+
+def test_a_speedup_beyond_its_tokens_a_round_is_named(tmp_path):
+    """sps commits 2 tokens a round and is 2.5 times as fast; against a baseline of several models it may be."""
+    methods = {"vanilla": Timed(1.0, SINGLE), "sps": Timed(0.4, CHAIN), "fly": Timed(0.5, CHAIN)}
+    run = timed_run(tmp_path / "a", methods, baseline="vanilla")
+    found = compare.measured([run])
+    (line,) = (one for one in comparison.warnings([run], compare.summary(found), found) if "τ" in one)
+    assert line.startswith("one, sps: a speedup of 2.50 is more than τ = 2.00 tokens a target round can give")
+    other = timed_run(tmp_path / "b", {"plain": Timed(1.0, SINGLE), "sps": Timed(0.4, CHAIN)})
+    assert comparison.beyond_tau(table(other), [other]).empty
 
 
 def test_baseline_comes_first_and_tasks_keep_their_order(tmp_path):
@@ -372,26 +405,32 @@ def test_depths(tmp_path):
 def verdict(**changes):
     values = {"pair": "p", "sampling": "greedy", "task": "one", "method": "sps", "baseline": "plain"}
     values |= {"documents": 8, "speedup_decode": 1.5, "speedup_decode_low": 1.4, "speedup_decode_high": 1.6}
-    values |= {"speedup_e2e": math.nan, "speedup_e2e_low": math.nan, "speedup_e2e_high": math.nan}
-    return values | {"accuracy_delta": 0.0, "accuracy_p": 1.0} | changes
+    values |= {"speedup_decode_p": 0.001, "imported": False, "accuracy_test": "mcnemar"}
+    values |= dict.fromkeys(("speedup_e2e", "speedup_e2e_low", "speedup_e2e_high", "speedup_e2e_p"), math.nan)
+    values |= {"accuracy_delta": 0.0, "accuracy_delta_low": -0.05, "accuracy_delta_high": 0.05, "accuracy_p": 1.0}
+    return values | changes
+
+
+ENDS = {"speedup_e2e": 1.2, "speedup_e2e_low": 1.1, "speedup_e2e_high": 1.3, "speedup_e2e_p": 0.01}
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, "sps: faster than plain on one (1.50 ×); the same accuracy on one."),
-        ({"speedup_decode_low": 0.9}, "sps: not told apart in speed from plain on one (1.50 ×); the same accuracy"),
-        ({"speedup_decode_high": 0.9, "speedup_decode": 0.8, "speedup_decode_low": 0.7}, "sps: slower than plain on"),
+        ({"speedup_decode_p": 0.06}, "sps: not told apart in speed from plain on one (1.50 ×); the same accuracy"),
+        ({"speedup_decode": 0.8}, "sps: slower than plain on"),
+        ({"accuracy_delta_low": -0.11}, "too few to tell its accuracy on one."),
+        ({"accuracy_delta_high": 0.11}, "too few to tell its accuracy on one."),
+        ({"accuracy_test": "permutation"}, "the same score on one."),
+        ({"imported": True}, "1.50 times the speed of plain, if the machine was the same and as idle for both;"),
         ({"accuracy_delta": -0.1, "accuracy_p": 0.004}, "accuracy lower on one (−10.0 points, p = 0.004)"),
         ({"accuracy_delta": 0.1, "accuracy_p": 0.00004}, "accuracy higher on one (+10.0 points, p < 0.001)"),
         ({"accuracy_delta": -0.02, "accuracy_p": 0.4}, "may be chance on one (−2.0 points, p = 0.40)"),
         ({"accuracy_delta": math.nan, "accuracy_p": math.nan}, "its accuracy is not compared"),
         ({"speedup_decode_low": math.nan}, "its speed is not known"),
         ({"documents": 7}, "sps: too few documents to tell its speed; the same accuracy on one."),
-        (
-            {"speedup_decode_low": math.nan, "speedup_e2e": 1.2, "speedup_e2e_low": 1.1, "speedup_e2e_high": 1.3},
-            "sps: faster than plain end to end on one (1.20 ×)",
-        ),
+        ({"speedup_decode_low": math.nan} | ENDS, "sps: faster than plain end to end on one (1.20 ×)"),
     ],
 )
 def test_sentences(changes, expected):
@@ -404,7 +443,16 @@ def test_sentences_correct_p_for_the_number_of_comparisons():
     alone = sentences(pd.DataFrame(rows[:1]))
     assert "accuracy lower" in alone[0]
     lines = sentences(pd.DataFrame(rows))
-    assert "accuracy lower" not in lines[0] and "p = 0.090" in lines[0] and "3 comparisons" in lines[1]
+    assert "accuracy lower" not in lines[0] and "p = 0.090" in lines[0]
+    assert lines[1] == "Verdicts and p values are Holm's, for comparisons: 3 of speed and 3 of accuracy."
+
+
+def test_speeds_are_corrected_for_the_number_of_comparisons():
+    """As above; a task with too few documents is no comparison."""
+    rows = [verdict(task=t, speedup_decode_p=p) for t, p in (("a", 0.03), ("b", 0.9), ("c", 0.8))]
+    few = [verdict(task="d", speedup_decode_p=0.01, documents=7)]
+    assert sentences(pd.DataFrame(rows[:1] + few))[0].startswith("sps: faster than plain on a (1.50 ×);")
+    assert sentences(pd.DataFrame(rows + few))[0].startswith("sps: not told apart in speed from plain on all 3 tasks")
 
 
 def test_stored_summary_equals_the_recomputed_one(tmp_path):

@@ -28,6 +28,7 @@ from specbench.report.views.roofline import limits as limits_sheet
 from specbench.results import ceilings
 from specbench.results.ceilings import Ceilings
 from specbench.results.stored import StoredRun, runtime_of
+from specbench.run import machine
 from specbench.studies import ceilings as measuring
 from specbench.studies import profile_pair
 
@@ -437,14 +438,35 @@ def test_the_table_of_a_profile():
     assert "abacus, 1 thread, float32" in text
 
 
+BUSY = machine.Finding("load", "warning", "2.0 processes ran at a time", "stop other work")
+IDLE = machine.Finding("load", "ok", "0.1 on 2 CPUs")
+
+
+def test_ceilings_of_a_busy_machine_are_not_kept(cache, pocket, monkeypatch, capsys):
+    """Known ones are used all the same; asked for, they are measured and shown."""
+    measured = SLOW | {"machine": ceilings.machine_facts(CPU)}
+    monkeypatch.setattr(measuring, "measure", lambda device, dtype, advance: measured)
+    monkeypatch.setattr(machine, "busy", lambda: BUSY)
+    assert measuring.machine_ceilings(pocket) is None
+    assert measuring.measure_ceilings("pocket", "cpu", "float32") == measured
+    assert ceilings.load(CPU, torch.float32) is None
+    out = " ".join(capsys.readouterr().out.split())
+    assert "limits are not known" in out and "not kept" in out and "stop other work" in out
+    monkeypatch.setattr(machine, "busy", lambda: IDLE)
+    assert measuring.machine_ceilings(pocket) == measured == ceilings.load(CPU, torch.float32)
+    monkeypatch.setattr(machine, "busy", lambda: BUSY)
+    assert measuring.machine_ceilings(pocket) == measured
+
+
 def test_the_profile_command(tmp_path, cache, pocket, monkeypatch):
     """Ceilings are measured once, and then kept; the file has them and the limits."""
+    monkeypatch.setattr(machine, "busy", lambda: IDLE)
+    monkeypatch.setattr("specbench.studies.profile.quick_lines", lambda folder, device: [])
     calls = []
 
     def quick(device, dtype, advance):
         calls.append(str(dtype))
-        machine = ceilings.machine_facts(device)
-        return SLOW | {"machine": machine}
+        return SLOW | {"machine": ceilings.machine_facts(device)}
 
     monkeypatch.setattr(measuring, "measure", quick)
     monkeypatch.setattr(profile_pair, "FORWARDS", 2)
@@ -466,7 +488,7 @@ def test_the_profile_command(tmp_path, cache, pocket, monkeypatch):
     wanted = {"model", "runtime", "context", "width", "bytes", "operations", "limit", "binds", "median", "low", "high"}
     assert {frozenset(row) for row in told["limits"]} == {frozenset(wanted)}
     assert ceilings.load(CPU, torch.float32) == told["ceilings"]
-    assert measuring.machine_ceilings(pocket, anew=False) == told["ceilings"] and len(calls) == 1
+    assert measuring.machine_ceilings(pocket) == told["ceilings"] and len(calls) == 1
     alone = call("profile", "--ceilings")
     assert alone.exit_code == 0 and len(calls) == 2 and "matrix product" in alone.output
     auto = call("profile", "--runtime", "auto")

@@ -255,6 +255,8 @@ VIEWS = [
     ("simulate", "--method", METHOD),
     ("simulate", "--method", METHOD, "--format", "csv"),
     ("simulate", "--method", METHOD, "--format", "json"),
+    ("plan",),
+    ("plan", "--format", "md"),
     ("serving",),
     ("profile",),
     ("score", "--judge", "bundled:none"),

@@ -37,6 +37,7 @@ LARGE_METHODS = ["vanilla", "sps", "csd", "swift", "eagle", "fly", "judge", "cos
 def row(task, method, accuracy, speed, **more):
     speed_columns = dict(zip(("", "_low", "_high"), speed, strict=True))
     given = {"task": task, "method": method, "baseline": "vanilla", "metric": METRIC, "accuracy": accuracy}
+    given |= {"accuracy_low": accuracy - 0.1, "accuracy_high": accuracy + 0.1}
     given |= {"accuracy_stderr": 0.05, "documents": 2, "errors": 0, "tau": math.nan, "some_other": 1}
     return given | {f"speedup_decode{end}": value for end, value in speed_columns.items()} | more
 

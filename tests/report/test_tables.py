@@ -11,7 +11,7 @@ from synthetic import CHAIN, SINGLE, Rows, Timed, timed_run
 
 from specbench.config import UserError
 from specbench.report import comparison
-from specbench.report.tables import COLUMNS, FORMATS, choose, p_value, render, sort, with_interval
+from specbench.report.tables import COLUMNS, FORMATS, choose, p_value, render, score, sort, with_interval
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -103,7 +103,7 @@ def test_sort(summary):
 
 
 def test_columns(summary):
-    assert render(summary, "md", columns=["tau", "accuracy"]).splitlines()[0] == "| task | method | τ | score |"
+    assert render(summary, "md", columns=["tau", "accuracy"]).splitlines()[0] == "| task | method | τ | score [95 %] |"
     header = render(summary, "csv", columns=["speedup_e2e"]).splitlines()[0]
     assert header == "pair,sampling,task,method,speedup_e2e,speedup_e2e_low,speedup_e2e_high"
     with pytest.raises(UserError, match="did you mean 'tau'"):
@@ -128,6 +128,20 @@ def test_speedup_cells():
     assert "base" in with_interval(interval_row(1, 1, "plain"), "s")
 
 
+@pytest.mark.parametrize(
+    ("values", "cell"),
+    [
+        ((1.0, 0.566, 1.0), "100.0 [56, 100]"),
+        ((0.5, 0.49, 0.51), "50.0 [49, 51]"),  # 100 · 0.49 is a little more than 49, or less
+        ((0.813, math.nan, math.nan), "81.3"),
+        ((math.nan, math.nan, math.nan), "-"),
+    ],
+)
+def test_score_cells(values, cell):
+    """Whole percents hold the interval."""
+    assert score(pd.Series(dict(zip(("accuracy", "accuracy_low", "accuracy_high"), values, strict=True)))) == cell
+
+
 def test_p_cells():
     assert [p_value(p) for p in (0.00002, 0.0123, 0.5, 1.0, math.nan)] == ["<.001", ".012", ".500", "1.000", "-"]
 
@@ -143,6 +157,42 @@ def test_table_fits_80_columns(summary, errors, pairs):
     assert max(map(len, lines)) <= 80
     assert any("2.34 [0.98, 3.45]=" in line for line in lines) or pairs or errors
     assert any("speculate-12" in line for line in lines) or pairs
+
+
+LONG = ("sps@gamma=4,draft=pocket-draft", "cospec[arbiter=trained,backbone=draft,gamma=8]", "cos[mu=0.1,gamma=1]")
+
+
+def test_long_names_are_broken_between_their_parts_and_figures_are_whole(summary):
+    """Columns make room; a line tells which, and that of a name's other lines hold nothing else."""
+    rows = summary[summary.task == "one"].assign(method=LONG, baseline="plain", speedup_decode_low=1.0)
+    text = render(rows, "table", 80)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    for part in ("sps@gamma=4,", "draft=pocket-draft", "arbiter=trained,", "backbone=draft,", "gamma=8]"):
+        assert any(line.startswith(part) and line[len(part) :][:1] in ("", " ") for line in lines), part
+    assert len([line for line in lines if "[1.00, " in line]) == 3
+    assert "no room for discard, p: widen the terminal, or take --format md" in text
+    assert "no room" not in render(rows, "table", 100) + render(rows, "md", 80)
+    assert "discard" in render(rows, "table", 80, columns=["tau", "discard_rate"])  # what was asked for
+
+
+def test_columns_that_tell_nothing_vanish(summary):
+    """A method alone has no p, no speedup and no drafts; with others it has."""
+    alone = choose(summary[summary.method == "plain"], wide=False)
+    assert alone == ["accuracy", "tau", "discard_rate", "verification_rate", "tokens_per_s"]
+    assert {"accuracy_p", "acceptance_rate", "speedup_decode"} <= set(choose(summary, wide=False))
+
+
+def test_whole_times_stand_beside_decode_times(summary):
+    """Some imported runs tell no more; others in the table do."""
+    own = summary.assign(tokens_per_s_e2e=3.0)
+    imported = own.assign(speedup_decode=math.nan, tokens_per_s=math.nan)
+    both = choose(pd.concat([own, imported]), wide=False)
+    assert {"speedup_decode", "speedup_e2e", "tokens_per_s", "tokens_per_s_e2e"} <= set(both)
+    whole = choose(imported, wide=False)
+    assert {"speedup_e2e", "tokens_per_s_e2e"} <= set(whole) and "speedup_decode" not in whole
+    assert "speedup_e2e" not in choose(own, wide=False) and "tokens_per_s_e2e" not in choose(own, wide=True)
+    assert len(set(choose(own, wide=True))) == len(choose(own, wide=True))
 
 
 def test_json_has_no_nan(summary):

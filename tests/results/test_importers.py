@@ -11,7 +11,7 @@ from specbench.analysis import compare
 from specbench.analysis.simulate import simulate
 from specbench.config import UserError
 from specbench.report import comparison
-from specbench.results.importers import import_spec_bench, import_vllm
+from specbench.results.importers import import_spec_bench, import_vllm, origin
 from specbench.results.stored import StoredRun
 
 NOT_TOLD = ["accuracy", "rescue_rate", "overhead", "peak_memory"]
@@ -43,6 +43,7 @@ def test_spec_bench_against_its_baseline(tmp_path, answers):
     assert eagle.tau == pytest.approx(15 / 7) and vanilla.tau == 1
     assert eagle.verification_rate == pytest.approx(7 / 15)
     assert eagle.speedup_e2e == pytest.approx((5 / 20) / (2.25 / 15))
+    assert (eagle.tokens_per_s_e2e, vanilla.tokens_per_s_e2e) == pytest.approx((15 / 2.25, 20 / 5))
     for row in (eagle, vanilla):
         assert unknown(row, *NOT_TOLD, "acceptance_rate", "alpha", "discard_rate", "tokens_per_s", "speedup_decode")
     assert "greedy" not in eagle.sampling
@@ -72,6 +73,34 @@ def test_the_manifest_names_the_files(tmp_path, answers):
     assert all(len(one["sha256"]) == 64 for one in told["files"])
     assert run.finished and run.plan.baseline == "vanilla" and run.documents() == {"spec-bench": {81: "", 110: ""}}
     assert {key: value for key, value in run.conditions().items() if value is not None} == {}
+
+
+def test_an_import_is_not_called_faster(tmp_path, monkeypatch):
+    """Ten questions of 1 s against 2 s, both written at some second of 2023; which machine, nobody knows."""
+    mine, plain = (
+        jsonl(
+            tmp_path / f"{name}.jsonl", *(answer(n, [10], [seconds + n / 100], [2] * 5, model=name) for n in range(10))
+        )
+        for name, seconds in (("eagle", 1.0), ("plain", 2.0))
+    )
+    folder = import_spec_bench([mine], plain, out=tmp_path / "run")
+    monkeypatch.setattr(comparison.console, "width", 80)
+    comparison.compare([folder], "table", out=tmp_path / "out")
+    text = (tmp_path / "out").read_text()
+    assert "eagle: 1.96 times the speed of vanilla end to end, if the machine was the same and as idle for both" in text
+    assert "faster than" not in text
+    assert "eagle (eagle.jsonl): 2023-11-14 22:13 UTC, host not told" in text
+    head = text.splitlines()[1]
+    assert "tok/s end to end" in head and "end to end [95 %]" in head
+    assert not {"score", "p", "accept", "discard", "speedup"} & set(head.replace("end to end [95 %]", "").split())
+
+
+@pytest.mark.parametrize("stamp", ["soon", -1.0, 1e300, None, [1], float("nan")])
+def test_a_time_that_is_none_is_not_told(tmp_path, stamp):
+    row = answer(81, [6], [1.0], [3, 3]) | {"tstamp": stamp}
+    manifest = StoredRun(import_spec_bench([jsonl(tmp_path / "a.jsonl", row)], out=tmp_path / "run")).manifest
+    assert not {"began", "ended", "host"} & set(manifest["imported"]["files"][0])
+    assert origin.told(manifest["imported"]["files"][0]) == origin.told({"host": 3}) == "time not told, host not told"
 
 
 def test_categories_as_tasks(tmp_path, answers):
@@ -303,6 +332,18 @@ def test_vllm_bench(tmp_path):
     assert row.tau == 2.0  # the acceptance length that the server tells
     told = StoredRun(folder).manifest["imported"]
     assert told["files"][1]["totals"] == [sums | {"request_throughput": 1.0}] and told["warnings"] == []
+
+
+def test_host_and_time_of_vllm(tmp_path):
+    """A benchmark's date is of its own clock, and its host is metadata; responses tell when they were made."""
+    served = jsonl(tmp_path / "served.json", bench([5], [0.1], [[0.2] * 4], [""], [7], host="h" * 99))
+    saved = jsonl(tmp_path / "saved.jsonl", *(response(3, 100.0, 100.0) | {"created": n * 3600} for n in (1, 2)))
+    for path, words in (
+        (served, f"2026-01-01 00:00 (its clock), {'h' * 60}"),
+        (saved, "1970-01-01 01:00 UTC to 1970-01-01 02:00 UTC, host not told"),
+    ):
+        manifest = StoredRun(import_vllm([path], out=tmp_path / f"run-{path.stem}")).manifest
+        assert origin.told(manifest["imported"]["files"][0]) == words
 
 
 def test_totals_of_vllm_are_rates(tmp_path, capsys):

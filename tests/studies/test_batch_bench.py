@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -36,7 +37,7 @@ from specbench.results.stored import StoredRun
 from specbench.run import loop
 from specbench.studies import fixed_batch, throughput
 from specbench.studies.fixed_batch import Speculation, decode, speculation
-from specbench.studies.serving import first_token, forwards_a_round, tensor_memory
+from specbench.studies.serving import first_token, forwards_a_round, latencies, tensor_memory
 from specbench.studies.throughput import Bench
 
 THRESHOLD = 0.5
@@ -312,6 +313,7 @@ def test_memory_is_that_of_weights_and_caches(run, pocket, trained, tmp_path):
     assert extra == {("SpS", "Time to first token overhead")}
     told = call("serving", run.folder)
     assert told.exit_code == 0 and "first token [95 %]" in told.output and "0 (base)" in told.output
+    assert "TTFT p50" in told.output and "TPOT p99" in told.output and "too few" in told.output
 
 
 def test_forwards_a_round_are_counted(run):
@@ -341,6 +343,25 @@ def test_each_tensor_counts_once_however_it_is_reached():
     found, of_cache = tensor_memory(root)
     assert sum(found.values()) == 4 * (10 + (6 + 2) + 7 + 5 + 24)
     assert sum(found[key] for key in of_cache) == 4 * 24
+
+
+@pytest.mark.parametrize(("documents", "known"), [(5, []), (6, [50]), (99, [50]), (100, [50, 99])])
+def test_latencies_are_percentiles_where_there_are_documents_enough(documents, known):
+    """Prefills of 1, 2, 3 … ms, decoded twice; 2 ms for each of 4 tokens after the first, and a text of one token."""
+    rows = [
+        {"task": "a", "doc_id": n, "prefill_seconds": (n + 1) / 1000, "decode_seconds": 0.008, "tokens": [7] * 5}
+        for n in range(documents)
+    ]
+    found = latencies(pd.DataFrame([*rows, *rows]))
+    for percent in (50, 99):
+        ttft, tpot = found[f"ttft_p{percent}"], found[f"tpot_p{percent}"]
+        if percent in known:
+            expected = np.percentile(np.repeat(np.arange(documents) + 1, 2), percent) / 1000
+            assert (ttft, tpot) == pytest.approx((expected, 0.002))
+        else:
+            assert math.isnan(ttft) and math.isnan(tpot)
+    single = pd.DataFrame([row | {"tokens": [7], "decode_seconds": 0.0} for row in rows])
+    assert math.isnan(latencies(single)["tpot_p50"])
 
 
 def test_the_first_token_is_late_by_the_median_of_ratios():

@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,8 +21,9 @@ from specbench.config import UserError
 from specbench.engine.session import Session
 from specbench.papers.published import FOLDER
 from specbench.report.finding import show
-from specbench.report.views.profile import view
+from specbench.report.views.profile import notes, view
 from specbench.results.stored import StoredRun
+from specbench.run.machine import Finding
 from specbench.studies import profile_pair
 from specbench.studies.profile_pair import describe, measure_forwards, tidy, write
 
@@ -231,11 +233,14 @@ def test_the_medians_are_of_the_right_forwards(monkeypatch):
 def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
     monkeypatch.setattr(profile_pair, "FORWARDS", 2)
     monkeypatch.setattr("specbench.report.finding.console", Console(width=80))
+    monkeypatch.setattr("specbench.studies.profile.quick_lines", lambda folder, device: ["warning: load: others run"])
+    monkeypatch.setattr("specbench.run.machine.busy", lambda: Finding("load", "ok", "0.1 on 2 CPUs"))
     out = str(tmp_path / "pocket.json")
     command = ["profile", "--suite", "math", "--documents", "3", "--repeats", "1", "--method", "sps", "--gamma", "1,3"]
     result = call(*command, "--out", out)
     assert result.exit_code == 0, result.output
     assert max(len(line) for line in result.output.splitlines() if "written: " not in line) <= 80
+    assert "warning: load: others run" in result.output
     assert "stand-alone" in result.output and "SpecDec" in result.output and "pocket_math500" in result.output
     assert "forward, ms (median) by context and width" in result.output
     run = StoredRun(tmp_path / "pocket" / "pair")
@@ -248,6 +253,14 @@ def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
     assert simulated.exit_code == 0, simulated.output
     again = call(*command, "--out", out, "--seed", "1")
     assert again.exit_code == 2 and "other settings; remove" in " ".join(again.output.split())
+
+
+def test_a_fit_that_is_worse_than_the_mean_is_told_in_words(tmp_path):
+    profile = describe(run_of(tmp_path / "run", PLAIN | TWO), None)
+    assert not any("below 0" in line for line in notes(profile))
+    bad = profile.fits.assign(r2=[-0.3] + [0.9] * (len(profile.fits) - 1))
+    (line,) = (line for line in notes(replace(profile, fits=bad)) if "below 0" in line)
+    assert f"{bad.method.iloc[0]} on {bad.task.iloc[0]}: " in line and "worse" in line
 
 
 @pytest.mark.parametrize(

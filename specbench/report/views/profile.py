@@ -54,6 +54,13 @@ def _fits(figures: Profile) -> Sheet:
 
 def notes(figures: Profile) -> Iterator[str]:
     yield f"{figures.pair}, {figures.sampling}; decoding without prefill; R² about the mean, of a fit without intercept"
+    below = figures.fits[(figures.fits[["r2", "r2_draft", "r2_target"]] < 0).any(axis=1)]
+    if len(below):
+        named = ", ".join(dict.fromkeys(f"{row.method} on {row.task}" for row in below.itertuples()))
+        yield (
+            f"R² below 0: {named}: the fit predicts these documents' times worse than their mean does; its times tell "
+            "nothing (too few documents, or a busy machine)"
+        )
     least = figures.fits.r2_about_zero.min()
     if not math.isnan(least):
         yield f"about 0, as fits without intercept often tell it, R² is {least:.4f} or more in every line"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from specbench.report.finding import Finding, Sheet, bounds, number
-from specbench.studies.serving import Serving
+from specbench.studies.serving import PERCENTILES, Serving
 
 LEAST = 1000  # bytes: a part with fewer is not shown
 COUNTS = {"arbitrator_forwards": ".3f", "rollouts": ".0f", "prompts": ".0f"}
@@ -13,7 +13,13 @@ COUNTS = {"arbitrator_forwards": ".3f", "rollouts": ".0f", "prompts": ".0f"}
 
 def view(figures: Serving) -> Finding:
     title = f"SERVING ({figures.pair}, {figures.sampling}), memory on a text of {figures.tokens} tokens"
-    return Finding("serving", title, [_memory(figures), _times(figures)], notes=[*notes()], facts=vars(figures))
+    return Finding(
+        "serving",
+        title,
+        [_memory(figures), _latencies(figures), _times(figures)],
+        notes=[*notes()],
+        facts=vars(figures),
+    )
 
 
 def _memory(figures: Serving) -> Sheet:
@@ -25,6 +31,17 @@ def _memory(figures: Serving) -> Sheet:
         for row in figures.table.to_dict("records")
     ]
     return Sheet(["MB", *parts], rows)
+
+
+def _latencies(figures: Serving) -> Sheet:
+    """The time to the first token and the time per token after it, in ms."""
+    names = [f"{name}_p{percent}" for name in ("ttft", "tpot") for percent in PERCENTILES]
+    rows = [[row["method"], *(_milliseconds(row[name]) for name in names)] for row in figures.table.to_dict("records")]
+    return Sheet(["ms", *(f"{name[:4].upper()} {name[5:]}" for name in names)], rows)
+
+
+def _milliseconds(seconds: float) -> str:
+    return "too few" if seconds != seconds else f"{1000 * seconds:.3g}"
 
 
 def _times(figures: Serving) -> Sheet:
@@ -56,6 +73,11 @@ def notes() -> Iterator[str]:
     yield (
         "memory: tensors that the method holds at the end of the run's longest text, each once; an arbitrator shares "
         "the draft's weights; own: adapters, heads and what else it keeps; peak: of the GPU's allocator, all in all"
+    )
+    needed = ", ".join(f"p{percent} of {least}" for percent, least in PERCENTILES.items())
+    yield (
+        "TTFT: time to the first token; TPOT: for each token after it; percentiles over texts, each decoded alone, "
+        f"without a queue (documents needed: {needed})"
     )
     yield (
         "first token: the method's prefill against vanilla's on the same document, the median over documents with the "

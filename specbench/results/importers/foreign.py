@@ -45,6 +45,7 @@ class Figures:
     rounds: list[Row] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     totals: list[Row] = field(default_factory=list)
+    origin: dict[str, str] = field(default_factory=dict)  # `host`, `began` and `ended`, as far as they are told
     ordered: bool = True  # the rounds stand in the order of their texts
 
     def add(self, task: str, doc_id: int, repeat: int, sample: Row, rounds: Sequence[Row]) -> None:
@@ -178,7 +179,7 @@ def _manifest(kind: str, pair: str, parts: dict[str, Figures], warnings: list[st
     )
     files = [
         {"method": name, "file": figures.path.name, "sha256": figures.sha256}
-        | {"totals": figures.totals, "ordered": figures.ordered}
+        | {"totals": figures.totals, "ordered": figures.ordered, **figures.origin}
         for name, figures in parts.items()
     ]
     return {

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from specbench.config import UserError, validated
+from specbench.results.importers import origin
 from specbench.results.importers.foreign import LARGEST, Count, Entry, Figures, Row, Seconds, entries, text_of
 
 MOST_NAMED = 10  # questions named in a warning
@@ -44,6 +45,7 @@ class Answer(Entry):
     category: str = ""
     model_id: str = ""
     choices: list[Choice] = Field(min_length=1)
+    tstamp: Any = None  # when it was written
 
 
 def read(path: Path, by_category: bool) -> Figures:
@@ -54,6 +56,7 @@ def read(path: Path, by_category: bool) -> Figures:
     if len(names) > 1:
         raise UserError(f"{path} mixes answers of {', '.join(sorted(names))}; give each method a file of its own")
     figures = Figures(path, digest, names.pop() or path.stem)
+    figures.origin = origin.span(answer.tstamp for _, answer in answers)
     seen: dict[int, str] = {}
     times = defaultdict(list)
     for where, answer in answers:

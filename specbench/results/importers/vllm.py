@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from specbench.config import UserError, validated
-from specbench.results.importers import acceptance, prometheus, vllm_bench
+from specbench.results.importers import acceptance, origin, prometheus, vllm_bench
 from specbench.results.importers.foreign import Count, Entry, Figures, Row, Seconds, entries, text_of
 
 MOST_ROUNDS = 10**6  # of a response
@@ -93,6 +93,7 @@ def read(path: Path, before: Path | None = None) -> list[Figures]:
 
 def _responses(path: Path, objects: list[tuple[str, Row]], digest: str) -> Figures:
     figures = Figures(path, digest, path.stem)
+    figures.origin = origin.span(entry.get("created") for _, entry in objects)
     responses = [(where, validated(Response, entry, where)) for where, entry in objects]
     if not any(response.metrics for _, response in responses):
         raise UserError(
