@@ -8,8 +8,6 @@ from typing import Any
 from specbench import permissions
 from specbench.base import environment
 from specbench.config import UserError
-from specbench.engine.models.identity import tokenizer_hash, vocabulary_hash
-from specbench.engine.models.pair import load_tokenizer
 from specbench.results import same_models
 from specbench.results.stored import StoredRun
 
@@ -22,6 +20,10 @@ def load_decode(run: StoredRun) -> Decode:
 
     Raises UserError if the tokenizer is not available, or has changed since the run.
     """
+    # Here, as torch and transformers take seconds, and most readers of a run show no texts.
+    from specbench.engine.models.identity import tokenizer_hash, vocabulary_hash
+    from specbench.engine.models.pair import load_tokenizer
+
     recorded_hash = run.manifest.get("tokenizer_hash")
     if not run.manifest.get("models") or not recorded_hash:
         raise UserError(f"{run.folder} does not tell its tokenizer, so its tokens cannot be read as text")

@@ -6,9 +6,10 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 LIBRARIES = (
     "specbench-harness",
@@ -33,8 +34,10 @@ def cache_folder() -> Path:
     return (Path(common) if common else Path.home() / ".cache") / "specbench"
 
 
-def describe(device: torch.device) -> dict[str, Any]:
+def describe(device: "torch.device") -> dict[str, Any]:
     """This machine and its software, as a manifest records them."""
+    import torch  # here, as what reads runs needs only the other functions, and no torch
+
     cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",

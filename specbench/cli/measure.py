@@ -68,9 +68,6 @@ def run(
     run or a file: give them again when you resume a run. Models and data sets of the hub that you name are fetched, if
     they are not here; those that a run names, only with --fetch-models.
     """
-    from specbench.report import comparison
-    from specbench.run import command
-
     with user_errors(), allowed.permitted(decoding.set_ or [], fetch_models or suite is not None):
         plan = None
         permissions = {"fetch_models", *(field.name for field in fields(Allowed))}
@@ -89,6 +86,9 @@ def run(
             )
         elif not resume:
             raise UserError("run needs --suite (and --method): specbench run --method csd --suite math")
+        from specbench.report import comparison  # after the plan: a misspelt name is refused at once
+        from specbench.run import command
+
         finished = command.run(plan, out, resume)
         raise typer.Exit(comparison.finish(finished) if finished else STOPPED)
 
@@ -110,13 +110,13 @@ def sweep(
 
     `specbench sweep --method csd --param gamma=4,8 --param gate_threshold=0.01,0.1 --suite math --limit 50`
     """
-    from specbench.report import comparison
-    from specbench.run import command
-
     with user_errors(), allowed.permitted([*(decoding.set_ or []), *param], fetch_models=True):
         plan = resolve_plan(
             [method], suite, params=param, **decoding.of_plan(), **machine.of_plan(), **allowed.of_plan()
         )
+        from specbench.report import comparison
+        from specbench.run import command
+
         finished = command.run(plan, out, None)
         raise typer.Exit(comparison.finish(finished) if finished else STOPPED)
 

@@ -15,7 +15,6 @@ from specbench.base.console import console, plain, say, warn
 from specbench.config import UserError
 from specbench.report import tables
 from specbench.report.finding import print_lines
-from specbench.report.page import write_page
 from specbench.report.views.trace import print_trace
 from specbench.report.words import sentences
 from specbench.results.records import write_frame
@@ -94,6 +93,8 @@ def compare(
 
 def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> None:
     """Write one page with everything about some runs. Raises UserError as `compare`."""
+    from specbench.report.page import write_page  # with plotly and jinja2, which no other reader needs
+
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     measured = compared.measured(runs, allowed)
     summary = compared.summary(measured)

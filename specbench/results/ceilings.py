@@ -9,10 +9,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from specbench.base import environment
 from specbench.base.errors import UserError
@@ -20,6 +19,9 @@ from specbench.base.files import write_json
 from specbench.base.stats import Floats
 from specbench.base.untrusted import read_object
 from specbench.results.check_manifest import Ceilings as Measured
+
+if TYPE_CHECKING:  # what reads runs needs no torch
+    import torch
 
 SCHEMA = 1
 MACHINE = ("device", "cpu", "cores", "threads", "driver")  # of the environment
@@ -53,7 +55,7 @@ def read(measured: Mapping[str, Any]) -> Ceilings:
     return Ceilings(sizes, np.maximum.accumulate(speeds[::-1])[::-1], best)
 
 
-def load(device: torch.device, dtype: torch.dtype) -> dict[str, Any] | None:
+def load(device: "torch.device", dtype: "torch.dtype") -> dict[str, Any] | None:
     """What was measured on this machine with the same number of threads; None if nothing was.
 
     A damaged file counts as nothing, so that the machine is measured again.
@@ -76,16 +78,16 @@ def save(measured: Mapping[str, Any]) -> Path:
     return path
 
 
-def machine_facts(device: torch.device) -> dict[str, Any]:
+def machine_facts(device: "torch.device") -> dict[str, Any]:
     """What the ceilings depend on: the processor, the number of threads, the version of torch."""
     facts = environment.describe(device)
     return {name: facts[name] for name in MACHINE} | {"torch": facts["versions"]["torch"]}
 
 
-def _path(machine: Mapping[str, Any], dtype: torch.dtype | str) -> Path:
+def _path(machine: Mapping[str, Any], dtype: "torch.dtype | str") -> Path:
     digest = hashlib.sha256(json.dumps([dict(machine), dtype_name(dtype)], sort_keys=True).encode()).hexdigest()[:16]
     return environment.cache_folder() / f"ceilings-{digest}.json"
 
 
-def dtype_name(dtype: torch.dtype | str) -> str:
+def dtype_name(dtype: "torch.dtype | str") -> str:
     return str(dtype).removeprefix("torch.")
