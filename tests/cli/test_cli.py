@@ -1,5 +1,6 @@
 """The command as a user meets it: quick help, names that complete, and one line for everything that is wrong."""
 
+import inspect
 import json
 import os
 import resource
@@ -16,7 +17,9 @@ import pytest
 import yaml
 from command_line import call, listing, refused
 
+from specbench.base.environment import MISMATCHES
 from specbench.cli import measure
+from specbench.cli.analyze import ANALYSES
 from specbench.config import PACKAGE
 
 SUITES = Path(__file__).parents[2] / "suites"
@@ -94,10 +97,15 @@ def test_help_is_quick_and_in_panels():
         assert f"│ {command} " in text
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *(f"analyze {one.__name__}".replace("_", "-") for one in ANALYSES)])
 def test_help_of_every_command_has_an_example(command):
-    text = quick(command, "--help") if command == "run" else call(command, "--help").stdout
+    text = quick(command, "--help") if command == "run" else call(*command.split(), "--help").stdout
     assert f"specbench {command} " in text.split("Options")[0].split("Usage:")[1].split("\n", 1)[1]
+
+
+def test_help_names_the_fields_in_which_runs_may_differ():
+    words = call("compare", "--help").stdout.replace(",", " ").split()
+    assert set(MISMATCHES) <= set(words)
 
 
 def test_lists_are_quick_and_complete():
@@ -391,11 +399,13 @@ def test_a_sweep_is_one_run_with_a_method_for_each_point(tmp_path):
     assert set(samples.method) == {"vanilla", "sps[gamma=2]", "sps[gamma=3]"}
 
 
-def test_plots_of_the_command_line_are_those_there_are():
-    from specbench.cli.read import Plot
+def test_plots_of_the_command_line_are_those_there_are_and_its_help_explains_each():
+    from specbench.cli.read import Plot, plot
     from specbench.report.plots.kinds import KINDS
 
-    assert [plot.value for plot in Plot] == list(KINDS)
+    assert [kind.value for kind in Plot] == list(KINDS)
+    explained = [text.partition(":")[0].strip() for text in inspect.getdoc(plot).split("\n\n")]
+    assert set(KINDS) <= set(explained), "the help has a sentence on each"
 
 
 def test_a_suite_that_brings_its_methods_needs_none(here):
