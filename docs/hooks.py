@@ -47,6 +47,7 @@ EXIT_CODES = """## Exit codes
 | 2 | the request cannot be carried out as it stands; one line says why |
 | 3 | some documents of a run failed; the others are recorded |
 | 130 | the run was stopped; `specbench run --resume` goes on |
+| 141 | nobody reads the output any more, as after `\\| head -1` |
 """
 MARK = re.compile(r"^<!-- (\w+)(?:: (.+?))? -->$", re.M)
 

@@ -9,6 +9,7 @@ import sys
 
 import typer
 
+from specbench.base.console import flush, leave_closed_pipe, stdout_file
 from specbench.cli import analyze, check, datastore, measure, prepare, project, read, replay, score, serving
 
 PANELS = {
@@ -52,4 +53,14 @@ def main() -> None:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it was closed, as by >&-)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     gc.disable()  # until the imports of a command are done (`user_errors` enables it): they take a quarter less time
-    sys.exit(app())
+    stdout = sys.stdout, stdout_file()
+    try:
+        app()
+    except SystemExit as end:
+        if (
+            end.code == 1 and (sys.stdout, stdout_file()) != stdout
+        ):  # Typer or rich met a closed pipe, and say so by a 1
+            leave_closed_pipe()
+        raise
+    finally:
+        flush()  # where a closed pipe is met at the latest

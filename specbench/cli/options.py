@@ -15,7 +15,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from specbench import config
-from specbench.base.console import PlainConsole, plain
+from specbench.base.console import PlainConsole, leave_closed_pipe, plain, reader_has_gone
 from specbench.base.environment import MISMATCHES as FIELDS
 from specbench.config import UserError
 from specbench.permissions import permitted
@@ -46,6 +46,8 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except (UserError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and reader_has_gone():
+            leave_closed_pipe()
         errors = PlainConsole(stderr=True, soft_wrap=True, highlight=False)
         errors.print(Text.assemble(("error:", "red"), f" {plain(str(error))}"))
         raise typer.Exit(2) from None

@@ -42,8 +42,8 @@ def finish(folder: Path) -> int:
 
 
 def show(folder: Path, format: str) -> pd.DataFrame:
-    """Print the table of one run; returns its summary."""
-    return compare([folder], format)
+    """Print the table of one run, or of what there is of it if it was stopped; returns its summary."""
+    return compare([folder], format, unfinished=True)
 
 
 def compare(
@@ -55,18 +55,21 @@ def compare(
     allowed: Sequence[str] = (),
     out: Path | None = None,
     against: str | None = None,
+    unfinished: bool = False,
 ) -> pd.DataFrame:
     """Print the rows of several runs in one table, or write them to `out`; returns the summary, whatever was printed.
 
-    Each method is compared with its baseline, or all of them with the method `against`. Raises UserError if the runs
-    cannot be compared, or for an unknown column or method.
+    Each method is compared with its baseline, or all of them with the method `against`. With `unfinished`, runs that
+    were stopped are shown as far as they came. Raises UserError if the runs cannot be compared, or for an unknown
+    column or method.
     """
     if by == "depth" and columns:
         raise UserError("--by depth has columns of its own; leave out --columns")
     if format == "parquet" and not out:
         raise UserError("--format parquet is not text; give a file for it: --out FILE.parquet")
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
-    measured = compared.measured(runs, allowed, with_depths=by == "depth")
+    stopped = [how_much(run) for run in runs if unfinished and not run.finished]
+    measured = compared.measured(runs, allowed, by == "depth", unfinished)
     summary = compared.summary(measured if against is None else measured.against(against))
     if sort:
         summary = tables.sort(summary, sort)
@@ -76,7 +79,7 @@ def compare(
     else:
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
-    notes = [*warnings(runs, summary, measured), condition(runs[0], summary)]
+    notes = [*stopped, *warnings(runs, summary, measured), condition(runs[0], summary)]
     notes += [] if by == "depth" else legend(summary)
     lines = [] if by == "depth" else sentences(summary)
     if format == "parquet":
@@ -137,6 +140,15 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compare
         machine = run.manifest["environment"]
         if (machine.get("load") or 0) > (machine.get("cores") or float("inf")):
             yield f"the machine was busy at the start of {run.name} (load {machine['load']:.1f})"
+
+
+def how_much(run: StoredRun) -> str:
+    """How much there is of an unfinished run, and how to go on. Raises UserError if there is nothing."""
+    done, total = run.progress
+    remedy = f"`specbench run --resume {run.folder}` goes on"
+    if not done:
+        raise UserError(f"{run.folder} was stopped before the first of its {total} documents was done; {remedy}")
+    return f"UNFINISHED: {done} of {total} documents are decoded, and none is scored; {remedy}"
 
 
 def unsure(summary: pd.DataFrame) -> Iterator[str]:
@@ -201,7 +213,7 @@ def _print(text: str, lines: Sequence[str], notes: Sequence[str], format: str) -
         return
     sys.stdout.write(_with_notes(text, [*lines, *notes], format))
     for line in notes if format in ("csv", "json") else []:
-        if line.startswith("MISMATCH"):
+        if line.startswith(("MISMATCH", "UNFINISHED")):
             print(plain(line), file=sys.stderr)
 
 

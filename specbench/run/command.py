@@ -6,6 +6,7 @@ What a user can have got wrong is checked before torch, transformers and lm-eval
 import gc
 import itertools
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -47,6 +48,7 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None) -> Path | None
         folder, stored = resume, StoredRun(resume).plan
         if plan and plan != stored:
             raise UserError(f"{resume} belongs to other settings ({_difference(stored, plan)}); give it --resume alone")
+        permissions.check_loading(stored)
         if _is_whole(resume):
             say(f"{resume} is finished: nothing is left to decode", "dim")
             return resume
@@ -90,7 +92,7 @@ def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None) -> bool:
     permissions.check_loading(plan)
     code.check_code(plan)
     for spec in plan.methods:
-        config.validated(module(spec.method).Settings, spec.values, spec.name)
+        config.check_settings(module(spec.method).Settings, spec)
     with stop_requests() as stopping, RunProgress() as bar:
 
         def started() -> None:
@@ -108,7 +110,7 @@ def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None) -> bool:
         except KeyboardInterrupt:
             finished = False
     if not finished:
-        console.print(f"stopped; {_how_to_go_on(folder)}", soft_wrap=True)
+        console.print(f"stopped{_how_far(folder)}; {_how_to_go_on(folder)}", soft_wrap=True, highlight=False)
     return finished
 
 
@@ -135,7 +137,7 @@ def _is_whole(folder: Path) -> bool:
 
 @dataclass
 class Stopping:
-    """The state of Ctrl-C."""
+    """The state of Ctrl-C, SIGTERM and SIGHUP."""
 
     requested: bool = False  # the user pressed it once
     waits: bool = False  # the first one lets the document be finished
@@ -143,16 +145,25 @@ class Stopping:
 
 @contextmanager
 def stop_requests() -> Iterator[Stopping]:
-    """Turn Ctrl-C and SIGTERM into a request to stop; a second one, or one while nothing waits, stops at once."""
+    """Turn Ctrl-C, SIGTERM and SIGHUP into a request to stop; a second one, or one while nothing waits, stops at once.
+
+    SIGHUP comes when a terminal is closed: what is printed then goes nowhere. Where it is ignored (nohup) it stays so.
+    """
     stopping = Stopping()
+    terminals = [number for number in (1, 2) if os.isatty(number)]
 
     def request(number: int, frame: object) -> None:
+        if number == signal.SIGHUP:
+            for terminal in terminals:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
         if stopping.requested or not stopping.waits:
             raise KeyboardInterrupt
         stopping.requested = True
         console.print("finishing this document; once more to stop at once", style="yellow")
 
-    handlers = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    numbers += [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) != signal.SIG_IGN)
+    handlers = {number: signal.signal(number, request) for number in numbers}
     try:
         yield stopping
     finally:
@@ -173,6 +184,15 @@ def default_folder(plan: Plan) -> Path:
             folder.mkdir(parents=True)
             break
     return folder
+
+
+def _how_far(folder: Path) -> str:
+    """How many documents of a run are done, in words; empty if there is no run yet."""
+    try:
+        done, total = StoredRun(folder).progress
+    except (UserError, OSError):
+        return ""
+    return f": {done} of {total} documents are done"
 
 
 def _how_to_go_on(folder: Path) -> str:

@@ -389,6 +389,46 @@ def test_show_and_compare_of_what_is_no_run(finished):
     assert "gone" in refused("compare", finished.folder, "gone")
 
 
+@pytest.mark.parametrize("words", ["list", "run --help", "show RUN --format json"])
+def test_a_closed_pipe_ends_quietly(finished, words):
+    """As `specbench … | head -1`: the shell's exit code for it, and not a word."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "specbench.cli", *words.replace("RUN", str(finished.folder)).split()]
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_stopped_run_without_a_document(finished, here):
+    (here / "begun").mkdir()
+    shutil.copy(finished.folder / "manifest.json", here / "begun")
+    assert "before the first of its 1 documents was done; `specbench run --resume" in refused("show", "begun")
+
+
+def test_what_is_wrong_is_told_with_its_file_its_key_its_value_and_what_to_do(finished, here):
+    write("own.yaml", "description: d\ntasks: gsm8k")
+    run = ("run", "--method", "csd", "--suite")
+    assert "own.yaml: tasks: input should be a list, not gsm8k" in refused(*run, "own.yaml")
+    write("own.yaml", "description: d\ntasks: [{task: gsm8k, fewshot: many}]")
+    assert "own.yaml: tasks.0.fewshot: " in (text := refused(*run, "own.yaml")) and text.endswith(", not many")
+    assert "--temperature -1.0: input should be" in refused(*run, "smoke", "--temperature", "-1")
+    text = refused(*run, "smoke", "--set", "csd.gamma=four")
+    assert "method csd: gamma: " in text and "not four; it is from --set csd.gamma=…" in text
+    text = refused("sweep", "--method", "csd", "--param", "gamma=2,four", "--suite", "smoke")
+    assert "not four; it is from --param gamma=…" in text
+    shutil.copytree(finished.folder, here / "done")
+    (here / "done" / "rounds.parquet").write_text("x")
+    text = refused("show", "done")
+    assert "rounds.parquet is damaged" in text and text.endswith("/done` decodes what is lost")
+    manifest = json.loads((here / "done" / "manifest.json").read_text())
+    manifest["plan"]["temperature"] = "hot"
+    (here / "done" / "manifest.json").write_text(json.dumps(manifest))
+    text = refused("show", "done")
+    assert "done/manifest.json: plan: temperature: " in text and text.endswith(", not hot; this run cannot be used")
+
+
 def test_a_sweep_is_one_run_with_a_method_for_each_point(tmp_path):
     out = tmp_path / "sweep"
     options = ("--method", "sps", "--param", "gamma=2,3", "--suite", "smoke", "--limit", "1")
