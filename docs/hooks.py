@@ -47,6 +47,7 @@ EXIT_CODES = """## Exit codes
 | 2 | the request cannot be carried out as it stands; one line says why |
 | 3 | some documents of a run failed; the others are recorded |
 | 130 | the run was stopped; `specbench run --resume` goes on |
+| 141 | nobody reads the output any more, as after `\\| head -1` |
 """
 MARK = re.compile(r"^<!-- (\w+)(?:: (.+?))? -->$", re.M)
 
@@ -313,9 +314,10 @@ def first_sentence(path: Path) -> str:
 def cli_pages() -> dict[str, str]:
     """A page for each panel of `specbench --help`, and one that lists all commands."""
     from specbench.cli import PANELS, app
+    from specbench.cli.analyze import ANALYSES
 
     pages, overview = {}, [f"# The command line\n\n{app.info.help}\n"]
-    for panel, commands in PANELS.items():
+    for panel, commands in (PANELS | {"Analyze": ANALYSES}).items():
         page = f"cli-{panel.lower()}"
         rows = [[f"[`{name_of(one)}`]({page}.md#{name_of(one)})", cell(paragraphs(one)[0])] for one in commands]
         overview.append(f"## {panel}\n\n{table(['command', 'what it does'], rows)}\n")

@@ -19,6 +19,7 @@ from specbench.config import (
     load_suite,
     task_info,
 )
+from specbench.config.messages import OPTIONS
 
 EACH = "each"  # the baseline of every method is its own
 
@@ -123,7 +124,7 @@ def resolve_plan(
         "max_length": suite_spec.max_length,
         "data_dir": data_dir,
     }
-    return config.validated(Plan, fields | sampling | options, "run")
+    return config.validated(Plan, fields | sampling | options, OPTIONS)
 
 
 def _by_name(methods: Sequence[MethodSpec]) -> Specs:

@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from specbench import config
 from specbench.cli import PANELS, app, lm_eval_model
+from specbench.cli.analyze import ANALYSES
 from specbench.report.tables import COLUMNS, DEPTH_COLUMNS
 from specbench.studies import ceilings, profile_pair
 from specbench.studies.bench import engines
@@ -42,7 +43,12 @@ def lines(start: str, parsed: bool) -> list[str]:
 
 def examples() -> list[str]:
     """The command lines that the help of each command shows."""
-    paragraphs = [part for one in PANELS.values() for command in one for part in inspect.getdoc(command).split("\n\n")]
+    paragraphs = [
+        part
+        for one in (*PANELS.values(), ANALYSES)
+        for command in one
+        for part in inspect.getdoc(command).split("\n\n")
+    ]
     return [" ".join(part.split()).strip("`") for part in paragraphs if part.startswith("`specbench")]
 
 
@@ -113,7 +119,10 @@ def test_lm_eval_command(command, folder, monkeypatch, capsys):
 def test_command_that_needs_more_than_is_here(command):
     """Of a hub, of others' files, or of an example's run: its options and their values exist."""
     _, name, *arguments = shlex.split(command)
-    get_command(app).commands[name].make_context(name, arguments)
+    group = get_command(app)
+    if name == "analyze":
+        group, name, *arguments = group.commands[name], *arguments
+    group.commands[name].make_context(name, arguments)
 
 
 @pytest.mark.parametrize("target", sorted({name for text in TEXTS.values() for name in MAKE.findall(text)}))

@@ -71,7 +71,7 @@ audit --method sps --suite one.yaml --pair PAIR --documents 1 --draws 4 --length
 bench --shapes tiny --force-acceptance 0.5 --runtime static --documents 2
 """
 FOREIGN = """
-run --resume foreign
+run --resume stopped
 trace foreign --task pocket_gsm8k --doc 0
 report foreign
 analyze rejections foreign --method sps
@@ -141,6 +141,8 @@ def foreign(honest, place) -> dict:
     """The same for a run of somebody else, whose manifest names models of a hub."""
     somebodys(place / "b", place / "foreign")
     somebodys(place / "t", place / "sampled")
+    somebodys(place / "b", place / "stopped")
+    (place / "stopped" / "scores.parquet").unlink()  # else nothing is left to do
     return counted(place, lines(FOREIGN, ""))
 
 
@@ -154,7 +156,7 @@ def somebodys(run: Path, folder: Path, name: str = "somebody/model") -> None:
 
 
 def test_every_command_is_among_them():
-    known = {command.name for command in app.registered_commands}
+    known = {entry.name for entry in (*app.registered_commands, *app.registered_groups)}
     assert {words[0] for words in lines(HONEST, "")} == known
 
 
@@ -295,6 +297,7 @@ def test_a_model_that_a_run_names_is_fetched_with_the_flag(hub, tmp_path):
     assert done.exit_code == 0 and "fetching some/model from 127.0.0.1" in done.stderr, done.output
     assert not any("-of-" in asked for asked in ASKED), "a tokenizer is enough"
     ASKED.clear()
+    Path("it/scores.parquet").unlink()  # a finished run needs no models any more
     done = call("run", "--resume", "it")
     assert done.exit_code == 2 and "--fetch-models" in done.stderr and ASKED == [], "the weights are not here"
     assert call("run", "--resume", "it", "--fetch-models").exit_code == 0 and ASKED

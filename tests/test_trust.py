@@ -176,6 +176,8 @@ def honest(tmp_path_factory) -> Path:
 def evil_run(honest: Path, target: Path, command: tuple[str, ...] = (), **told: bool) -> None:
     """A run that serves a command in the folder `evil`, by somebody whose plan names a model of theirs, and flags."""
     shutil.copytree(honest / ("sampled" if "sps" in command else "greedy"), "evil")
+    if "--resume" in command:  # which loads nothing for a run that is finished
+        Path("evil/scores.parquet").unlink()
     facts = json.loads(Path("evil/manifest.json").read_text())
     model = ModelSpec(model=str(target)).model_dump()
     facts["plan"]["pair"] |= {"target": model, "draft": model}
@@ -253,6 +255,7 @@ def test_a_function_that_a_file_names_is_named_again_on_the_command_line(functio
     assert f"combine: {function} from {Path('mine.py').resolve()}" in done.stderr.replace("\n", "")
     assert mark.exists() and plan_of(Path("it"))["methods"][0]["settings"]["combine"]["value"] == function
     mark.unlink()
+    Path("it/scores.parquet").unlink()  # a finished run needs no function any more
     assert told in refused("run", "--resume", "it") and told in refused("audit", "--method", "own.yaml")
     assert not mark.exists()
     assert call("run", "--resume", "it", "--allow-entry-point", function).exit_code == 0 and mark.exists()
@@ -481,6 +484,7 @@ def test_nor_does_a_run_of_somebody_else(name, honest, here, evil, mark):
     manifest = json.loads(Path("evil/manifest.json").read_text())
     manifest["plan"]["tasks"][0]["task"] = name
     Path("evil/manifest.json").write_text(json.dumps(manifest))
+    Path("evil/scores.parquet").unlink()  # else nothing is left to do
     assert call("run", "--resume", "evil").exit_code == 2
     assert call("analyze", "counterfactual", "evil", "--method", "cospec").exit_code == 2
     assert not mark.exists()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.base.environment import MUST_AGREE
+from specbench.base.environment import MISMATCHES
 from specbench.config import UserError
 from specbench.results import same_models
 from specbench.results.stored import StoredRun, runtime_of
@@ -22,10 +22,9 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
     """
     lines = []
     first = runs[0]
-    fields = (*MUST_AGREE, "dtype", "runtime", "prefix", "baseline", "documents", "prompts", "models")
     for field in allowed:
-        if field not in fields:
-            raise UserError(f"--allow-mismatch {field}: no such field; there are {', '.join(fields)}")
+        if field not in MISMATCHES:
+            raise UserError(f"--allow-mismatch {field}: no such field; there are {', '.join(MISMATCHES)}")
     for run, other in itertools.combinations(runs, 2):
         if run.manifest.get("started") and run.manifest == other.manifest:
             raise UserError(f"{other.folder} is a copy of {run.folder}; give one of them")

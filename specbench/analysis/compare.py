@@ -91,8 +91,13 @@ def _named(rows: Any, method: str) -> Any:
     return rows.set_axis(pd.MultiIndex.from_frame(index))
 
 
-def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths: bool = False) -> Measured:
-    """Read runs for a comparison. Raises UserError if they differ in what must agree and is not in `allowed`."""
+def measured(
+    runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths: bool = False, unfinished: bool = False
+) -> Measured:
+    """Read runs for a comparison, with `unfinished` also those that have no scores yet.
+
+    Raises UserError if they differ in what must agree and is not in `allowed`.
+    """
     mismatches = check_alike(runs, allowed)
     labels = method_labels(runs)
     pairs = pair_labels(runs)
@@ -105,7 +110,9 @@ def measured(runs: Sequence[StoredRun], allowed: Sequence[str] = (), with_depths
             facts = {"pair": pairs[number], "sampling": sampling, "run": number}
             return rows.assign(**facts, method=rows.method.map(labels[number]))
 
-        scores.append(labelled(metrics.headline_rows(run)))  # first: it refuses a run that is unfinished or damaged
+        scores.append(
+            labelled(metrics.headline_rows(run, unfinished))
+        )  # first: it refuses a run that is unfinished or damaged
         metric |= run.headline()
         for name, parts in totals.totals(run).items():
             row = pairs[number], run.sampling, next(iter(run.headline())), labels[number][name]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
+import scipy
 
 from specbench.analysis.metrics import headline_scores, interval_columns
 from specbench.base.stats import Floats, Interval, difference, resampled_rates
@@ -198,7 +198,7 @@ def per_document(values: pd.Series) -> Floats:
 def share(values: pd.Series, graded: bool) -> Interval:
     """A mean over texts with its 95 % interval: Wilson's if each document has a single score of 0 or 1."""
     if not (graded or values.index.get_level_values("doc_id").has_duplicates):
-        wilson = binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
+        wilson = scipy.stats.binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
         return Interval(float(values.mean()), float(wilson.low), float(wilson.high))
     means = per_document(values)
     return pooled(means, np.ones_like(means))

@@ -54,9 +54,9 @@ def of_method(method: str) -> pc.Expression:
     return ~_field("warmup") & (_field("method") == method)
 
 
-def headline_rows(run: StoredRun) -> pd.DataFrame:
-    """The scores by each task's headline metric. Raises UserError for an unfinished run."""
-    scores = run.scores()
+def headline_rows(run: StoredRun, unfinished: bool = False) -> pd.DataFrame:
+    """The scores by each task's headline metric; an unfinished run has none if it is allowed, else raises UserError."""
+    scores = records.SCORES.empty_table().to_pandas() if unfinished and not run.finished else run.scores()
     return scores[scores.task.map(run.headline()) == scores.metric + "," + scores["filter"]]
 
 

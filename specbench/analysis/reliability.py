@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import scipy  # its submodules are loaded on first use
 from numpy.typing import NDArray
-from scipy import sparse
 
 from specbench.base import stats
 from specbench.base.stats import Floats, Interval
@@ -118,12 +118,12 @@ def wins(score: Floats, lost: NDArray[np.bool_], document: NDArray[np.int64]) ->
     """
     documents = int(document.max()) + 1
     levels, level = np.unique(score[lost], return_inverse=True)
-    gone = sparse.coo_array((np.ones(len(level)), (level, document[lost])), (len(levels) + 1, documents)).tocsr()
+    gone = scipy.sparse.coo_array((np.ones(len(level)), (level, document[lost])), (len(levels) + 1, documents)).tocsr()
     # An accepted token is below all levels from this one on; a tie with a level counts as half below it.
     first = [np.searchsorted(levels, score[~lost], side) for side in ("left", "right")]
     half = np.full(2 * len(first[0]), 0.5)
     where = np.concatenate(first), np.tile(document[~lost], 2)
-    kept = sparse.coo_array((half, where), (len(levels) + 1, documents)).tocsr()
+    kept = scipy.sparse.coo_array((half, where), (len(levels) + 1, documents)).tocsr()
     pairs, below = np.zeros((documents, documents)), np.zeros(documents)
     for start in range(0, len(levels), STEP):
         reached = below + kept[start : start + STEP].toarray().cumsum(0)

@@ -4,17 +4,21 @@ Texts of models and data, and names from files, may hold control characters that
 them visible in everything it prints; code that writes to stdout by itself must call `plain`.
 """
 
+import os
 import re
+import select
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 
 QUIET_SECONDS = 10  # between lines of progress if there is no terminal to draw a bar on
+CLOSED_PIPE = 141  # the exit code of a command whose reader went away, as of a program that SIGPIPE ended
 # C0 and C1 controls, line and paragraph separators, marks that change the direction of writing, tag characters, and
 # surrogates, which cannot be sent to a terminal.
 ACTING = re.compile(
@@ -49,6 +53,11 @@ class PlainConsole(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, **options})
 
+    def on_broken_pipe(self) -> None:
+        """End the command without a word: nobody reads what it prints."""
+        self.quiet = True
+        leave_closed_pipe()
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Rich's segments, with every text passed through `plain`."""
         for text, style, control in super().render(renderable, options):
@@ -56,6 +65,36 @@ class PlainConsole(Console):
 
 
 console = PlainConsole()
+
+
+def leave_closed_pipe() -> NoReturn:
+    """Exit as a program does whose output nobody reads any more; what is still to be written goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    raise SystemExit(CLOSED_PIPE)
+
+
+def stdout_file() -> tuple[int, int] | None:
+    """What identifies the file that stdout writes to; None if it is closed."""
+    try:
+        status = os.fstat(1)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def reader_has_gone() -> bool:
+    """True if stdout is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def flush() -> None:
+    """Write what waits to be written to stdout. Exits quietly if its reader has gone."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        leave_closed_pipe()
 
 
 def say(line: str, style: str = "") -> None:

@@ -24,6 +24,8 @@ LIBRARIES = (
 )
 # Runs may be compared only if these agree.
 MUST_AGREE = ("device", "cpu", "cores", "threads", "driver", "versions")
+# What --allow-mismatch may name.
+MISMATCHES = (*MUST_AGREE, "dtype", "runtime", "prefix", "baseline", "documents", "prompts", "models")
 
 
 def cache_folder() -> Path:
@@ -36,7 +38,7 @@ def cache_folder() -> Path:
 
 def describe(device: "torch.device") -> dict[str, Any]:
     """This machine and its software, as a manifest records them."""
-    import torch  # not above: what reads a run needs no torch
+    import torch  # here, as what reads runs needs only the other functions, and no torch
 
     cuda = device.type == "cuda"
     return {

@@ -36,15 +36,20 @@ _Identity = tuple[int, ...]  # of a file as it is now
 class Rows:
     """The rows of Parquet files, of which one row group at a time is in memory; each reading opens the files anew."""
 
-    def __init__(self, sources: Sequence[Source], schema: pa.Schema) -> None:
-        """`schema`: the columns; those that a file lacks are null, and others are not read."""
-        self.sources, self.schema = sources, schema
+    def __init__(self, sources: Sequence[Source], schema: pa.Schema, remedy: str = "") -> None:
+        """Rows of files that may be damaged.
+
+        Args:
+            schema: the columns; those that a file lacks are null, and others are not read.
+            remedy: what the user can do about a damaged file; it ends the error message.
+        """
+        self.sources, self.schema, self.remedy = sources, schema, remedy
         self._checked: set[_Identity] = set()
 
     def to_batches(self, columns: Columns = None, filter: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
         """The rows for which `filter` is true. Raises UserError for a file that is damaged or too large in memory."""
         for source in self.sources:
-            with _errors(source), opened(source) as file:
+            with _errors(source, self.remedy), opened(source, remedy=self.remedy) as file:
                 fragment = ds.ParquetFileFormat().make_fragment(pa.PythonFile(file, "r"))
                 for group in range(self._groups(file, source)):
                     yield from fragment.subset(row_group_ids=[group]).to_batches(
@@ -61,7 +66,7 @@ class Rows:
         identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         groups = footer_columns(file)
         if identity not in self._checked:
-            _check_sizes(file, source, groups, LARGE)
+            _check_sizes(file, source, groups, LARGE, f"; {self.remedy}" * bool(self.remedy))
             self._checked.add(identity)
         return len(groups)
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from specbench.base.console import say
+from specbench.base.console import flush, leave_closed_pipe, say, stdout_file
 from specbench.cli import (
     analyze,
     check,
@@ -37,7 +37,6 @@ PANELS = {
         read.plot,
         read.report,
         read.trace,
-        analyze.analyze,
         serving.serving,
         read.list_,
     ),
@@ -73,6 +72,11 @@ for panel, commands in PANELS.items():
     for command in commands:
         app.command(command.__name__.rstrip("_").replace("_", "-"), rich_help_panel=panel)(command)
 
+group = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help=analyze.HELP)
+for command in analyze.ANALYSES:
+    group.command(command.__name__.replace("_", "-"))(command)
+app.add_typer(group, name="analyze", rich_help_panel="Read")
+
 
 def main() -> None:
     """The `specbench` command."""
@@ -81,4 +85,14 @@ def main() -> None:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it was closed, as by >&-)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     gc.disable()  # until the imports of a command are done (`user_errors` enables it): they take a quarter less time
-    sys.exit(app())
+    stdout = sys.stdout, stdout_file()
+    try:
+        app()
+    except SystemExit as end:
+        if (
+            end.code == 1 and (sys.stdout, stdout_file()) != stdout
+        ):  # Typer or rich met a closed pipe, and say so by a 1
+            leave_closed_pipe()
+        raise
+    finally:
+        flush()  # where a closed pipe is met at the latest

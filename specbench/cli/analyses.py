@@ -1,74 +1,73 @@
-"""The kinds of `specbench analyze`: from a run to figures, from figures to a finding, and to cells of a paper's table.
+"""The kinds of `specbench analyze`: from a run to figures, from figures to findings, and to cells of a paper's table.
 
-Imported by the command only once it runs, for it imports every analysis.
+Imported by a command only once it runs, for it imports every analysis.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from specbench.analysis.acceptance import acceptance
-from specbench.analysis.collaboration import collaboration
-from specbench.analysis.complementarity import Complementarity, complementarity
-from specbench.analysis.counterfactual import Counterfactual
-from specbench.analysis.frontier import Frontier, frontier
-from specbench.analysis.rejections import Rejections, Rescues, rejections, rescues
+from specbench.analysis import acceptance as acceptance_analysis
+from specbench.analysis import collaboration as collaboration_analysis
+from specbench.analysis import complementarity as complementarity_analysis
+from specbench.analysis import frontier as frontier_analysis
+from specbench.analysis import rejections as rejections_analysis
 from specbench.analysis.texts import load_decode
 from specbench.base.console import progress
-from specbench.cli.options import BATCH, SEED, STATES, AnalysisOptions, whole_numbers
 from specbench.papers import cells
 from specbench.report.finding import Finding
-from specbench.report.views.acceptance import view as acceptance_view
-from specbench.report.views.collaboration import view as collaboration_view
-from specbench.report.views.complementarity import view as complementarity_view
-from specbench.report.views.counterfactual import view as counterfactual_view
-from specbench.report.views.frontier import view as frontier_view
-from specbench.report.views.multidraft import view as multidraft_view
-from specbench.report.views.rejections import view as rejections_view
+from specbench.report.views import acceptance as acceptance_view
+from specbench.report.views import collaboration as collaboration_view
+from specbench.report.views import complementarity as complementarity_view
+from specbench.report.views import counterfactual as counterfactual_view
+from specbench.report.views import frontier as frontier_view
+from specbench.report.views import multidraft as multidraft_view
+from specbench.report.views import rejections as rejections_view
 from specbench.results.stored import StoredRun
-from specbench.studies import counterfactual
-from specbench.studies.multidraft import MultiDraft, multi_draft, texts_to_read
+from specbench.studies import counterfactual as counterfactual_study
+from specbench.studies import multidraft
+
+Findings: TypeAlias = Finding | Sequence[Finding]
+Analyzed: TypeAlias = tuple[Findings, Callable[[], list[dict[str, Any]]]]  # and what makes the cells, often none
 
 
-@dataclass(frozen=True)
-class Kind:
-    figures: Callable[[StoredRun, AnalysisOptions, bool], Any]  # True: progress to stderr, as stdout is for programs
-    view: Callable[[Any], Finding | Sequence[Finding]]
-    cells: Callable[[StoredRun, Any], list[dict[str, Any]]] | None = None
+def rejections(run: Path, method: str | None) -> Analyzed:
+    stored = StoredRun(run)
+    decode = load_decode(stored)
+    rejected = rejections_analysis.rejections(stored, method, decode)
+    return rejections_view.view(rejected, rejections_analysis.rescues(stored, method, decode)), list
 
 
-def _rejections(run: StoredRun, options: AnalysisOptions, aside: bool) -> tuple[Rejections, Rescues]:
-    decode = load_decode(run)
-    return rejections(run, options.method, decode), rescues(run, options.method, decode)
+def acceptance(run: Path, method: str | None) -> Analyzed:
+    return acceptance_view.view(acceptance_analysis.acceptance(StoredRun(run), method)), list
 
 
-def _frontier(run: StoredRun, options: AnalysisOptions, aside: bool) -> Frontier:
-    return frontier(run, options.method or "specdecpp", options.against, options.best)
+def frontier(run: Path, method: str, against: str | None, best: str | None) -> Analyzed:
+    return frontier_view.view(frontier_analysis.frontier(StoredRun(run), method, against, best)), list
 
 
-def _multi_draft(run: StoredRun, options: AnalysisOptions, aside: bool) -> MultiDraft:
-    drafts = whole_numbers("--drafts", options.drafts or "2,3")
-    texts = texts_to_read(run, options.method)
+def collaboration(run: Path) -> Analyzed:
+    return collaboration_view.view(collaboration_analysis.collaboration(StoredRun(run))), list
+
+
+def multi_draft(run: Path, method: str | None, drafts: Sequence[int], aside: bool) -> Analyzed:
+    stored = StoredRun(run)
+    texts = multidraft.texts_to_read(stored, method)
     with progress("reading texts", len(texts), aside) as advance:
-        return multi_draft(run, texts, drafts, advance)
+        return multidraft_view.view(multidraft.multi_draft(stored, texts, drafts, advance)), list
 
 
-def _complementarity(run: StoredRun, options: AnalysisOptions, aside: bool) -> Complementarity:
-    draft = StoredRun(options.draft) if options.draft else None
-    return complementarity(run, options.method, draft, options.allow_mismatch or [])
+def complementarity(run: Path, method: str | None, draft: Path | None, allowed: Sequence[str]) -> Analyzed:
+    stored, alone = StoredRun(run), StoredRun(draft) if draft else None
+    figures = complementarity_analysis.complementarity(stored, method, alone, allowed)
+    return complementarity_view.view(figures), partial(cells.complementarity, stored, figures)
 
 
-def _counterfactual(run: StoredRun, options: AnalysisOptions, aside: bool) -> Counterfactual:
-    amounts = options.states or STATES, options.seed or SEED, options.batch or BATCH
-    return counterfactual.carry_out(run, options.method, *amounts, options.folder, aside)
-
-
-KINDS = {
-    "rejections": Kind(_rejections, lambda figures: rejections_view(*figures)),
-    "acceptance": Kind(lambda run, options, aside: acceptance(run, options.method), acceptance_view),
-    "frontier": Kind(_frontier, frontier_view),
-    "collaboration": Kind(lambda run, options, aside: collaboration(run), collaboration_view),
-    "multi-draft": Kind(_multi_draft, multidraft_view),
-    "complementarity": Kind(_complementarity, complementarity_view, cells.complementarity),
-    "counterfactual": Kind(_counterfactual, counterfactual_view, cells.counterfactual),
-}
+def counterfactual(
+    run: Path, method: str | None, amounts: tuple[int, int, int], folder: Path | None, aside: bool
+) -> Analyzed:
+    """`amounts`: states, seed, batch. `aside`: progress is printed on stderr, as stdout is for programs."""
+    stored = StoredRun(run)
+    figures = counterfactual_study.carry_out(stored, method, *amounts, folder, aside)
+    return counterfactual_view.view(figures), partial(cells.counterfactual, stored, figures)

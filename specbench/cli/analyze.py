@@ -1,116 +1,185 @@
-"""The command that analyses one run."""
+"""The group `specbench analyze`: a command for each analysis of one run, with only its own options."""
 
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from specbench.cli.options import (
     AllowCodeExecution,
+    AllowMismatch,
     AllowPickle,
-    AnalysisOptions,
+    CellsOut,
     FetchModels,
+    Plain,
     TrustRemoteCode,
     check_out,
     user_errors,
-    with_groups,
+    whole_numbers,
 )
-from specbench.config import UserError
 from specbench.permissions import permitted
 
-
-class Analysis(str, Enum):
-    rejections = "rejections"
-    acceptance = "acceptance"
-    frontier = "frontier"
-    collaboration = "collaboration"
-    multi_draft = "multi-draft"
-    complementarity = "complementarity"
-    counterfactual = "counterfactual"
-
+if TYPE_CHECKING:
+    from specbench.report.finding import Finding
 
 Printed = Enum("Printed", {"table": "table", "md": "md", "csv": "csv", "json": "json"}, type=str)
-# The options that belong to some analyses only.
-OWNED = {
-    Analysis.frontier: ("against", "best"),
-    Analysis.multi_draft: ("drafts",),
-    Analysis.complementarity: ("draft", "allow_mismatch", "out"),
-    Analysis.counterfactual: ("states", "seed", "batch", "folder", "out"),
-}
-TABLES = [analysis for analysis, names in OWNED.items() if "out" in names]  # their figures are a table of a paper
+HELP = (
+    "What a run rejected and rescued, how good its predictions were, which curve is better, what an arbiter is worth."
+)
+Run = Annotated[Path, Argument(help="a run folder")]
+Method = Annotated[str | None, Option(help="a method of the run; default: the first that has what the analysis needs")]
+PlainFormat = Annotated[Plain, Option(help="how to print it")]
+PrintedFormat = Annotated[Printed, Option(help="how to print it")]
 
 
-@with_groups
-def analyze(
-    what: Annotated[Analysis, Argument(help="the analysis")],
-    run: Annotated[Path, Argument(help="a run folder")],
-    *,
-    options: AnalysisOptions,
-    out: Annotated[
-        Path | None, Option(help="complementarity, counterfactual: a CSV file for `specbench tables`")
+def rejections(
+    run: Run,
+    method: Method = None,
+    format: PlainFormat = Plain.table,
+    trust_remote_code: TrustRemoteCode = False,
+    fetch_models: FetchModels = False,
+) -> None:
+    """How few pairs make up most rejections, of what kinds rescued tokens are, and which of them hurt.
+
+    `specbench analyze rejections runs/one --method csd`
+
+    `specbench analyze rejections runs/one --format csv`
+    """
+    with user_errors(), permitted(trust_remote_code, fetch_models=fetch_models):
+        from specbench.cli import analyses
+
+        _show(*analyses.rejections(run, method), format)
+
+
+def acceptance(run: Run, method: Method = None, format: PlainFormat = Plain.table) -> None:
+    """How reliable a length policy's predictions are, and whether they tell more than the draft's confidence.
+
+    `specbench analyze acceptance runs/one --method specdecpp`
+    """
+    with user_errors():
+        from specbench.cli import analyses
+
+        _show(*analyses.acceptance(run, method), format)
+
+
+def frontier(
+    run: Run,
+    method: Annotated[str, Option(help="the method whose variants are one curve")] = "specdecpp",
+    against: Annotated[
+        str | None, Option(help="the method whose variants are the other curve; default: the one with variants by γ")
     ] = None,
-    format: Annotated[
-        Printed, Option(help="how to print it; md: complementarity and counterfactual only")
-    ] = Printed.table,
+    best: Annotated[str | None, Option(help="the method that gains are counted from, such as sps-eos[gamma=4]")] = None,
+    format: PlainFormat = Plain.table,
+) -> None:
+    """Whether variants of a method discard less than those of another at the same verification rate.
+
+    `specbench analyze frontier runs/one --method specdecpp --against sps-eos`
+
+    `specbench analyze frontier runs/one --best sps-eos[gamma=4]`
+    """
+    with user_errors():
+        from specbench.cli import analyses
+
+        _show(*analyses.frontier(run, method, against, best), format)
+
+
+def collaboration(run: Run, format: PlainFormat = Plain.table) -> None:
+    """Whether acceptance and speed of cos, cos-naive and cos-sd are what the paper's theorems say.
+
+    `specbench analyze collaboration runs/one --format json`
+    """
+    with user_errors():
+        from specbench.cli import analyses
+
+        _show(*analyses.collaboration(run), format)
+
+
+def multi_draft(
+    run: Run,
+    method: Method = None,
+    drafts: Annotated[str, Option(help="numbers of drafts of a token")] = "2,3",
+    format: PlainFormat = Plain.table,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    fetch_models: FetchModels = False,
+) -> None:
+    """What several drafts of a token are worth, up to the bound of optimal transport; reads the texts again.
+
+    `specbench analyze multi-draft runs/sampled --drafts 2,3`
+    """
+    with user_errors(), permitted(trust_remote_code, allow_pickle, fetch_models=fetch_models):
+        counts = whole_numbers("--drafts", drafts)
+        from specbench.cli import analyses
+
+        _show(*analyses.multi_draft(run, method, counts, aside=format is not Plain.table), format)
+
+
+def complementarity(
+    run: Run,
+    method: Method = None,
+    draft: Annotated[Path | None, Option(help="a run in which the draft decodes alone; default: this one")] = None,
+    allow_mismatch: AllowMismatch = None,
+    out: CellsOut = None,
+    format: PrintedFormat = Printed.table,
+) -> None:
+    """What target, draft or either of them solves, and how much of it lossy methods recover.
+
+    `specbench analyze complementarity runs/one --draft runs/draft-alone`
+
+    `specbench analyze complementarity runs/one --out cells.csv`
+    """
+    with user_errors():
+        check_out(out)
+        from specbench.cli import analyses
+
+        _show(*analyses.complementarity(run, method, draft, allow_mismatch or []), format, out)
+
+
+def counterfactual(
+    run: Run,
+    method: Method = None,
+    states: Annotated[int, Option(min=1, help="how many mismatches to play")] = 200,
+    seed: Annotated[int, Option(help="seed by which they are drawn")] = 0,
+    batch: Annotated[int, Option(min=1, help="mismatches between two saves")] = 10,
+    folder: Annotated[
+        Path | None, Option(help="folder of what was played; default: counterfactual-METHOD in RUN")
+    ] = None,
+    out: CellsOut = None,
+    format: PrintedFormat = Printed.table,
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
     allow_code_execution: AllowCodeExecution = False,
     fetch_models: FetchModels = False,
 ) -> None:
-    """What a run rejected and rescued, how good its predictions were, which curve is better, what an arbiter is worth.
-
-    rejections: how few pairs make up most rejections, of what kinds rescued tokens are, and which of them hurt.
-
-    acceptance: how reliable a length policy's predictions are, and whether they tell more than the draft's confidence.
-
-    frontier: whether variants of a method discard less than those of another at the same verification rate.
-
-    collaboration: whether acceptance and speed of cos, cos-naive and cos-sd are what the paper's theorems say.
-
-    multi-draft: what several drafts of a token are worth, up to the bound of optimal transport; reads the texts again.
-
-    complementarity: what target, draft or either of them solves, and how much of it lossy methods recover.
-
-    counterfactual: whether cospec's arbiter kept the better token; decodes on from both, and can be resumed.
-
-    `specbench analyze rejections runs/one --method csd`
-
-    `specbench analyze acceptance runs/one --method specdecpp`
-
-    `specbench analyze frontier runs/one --method specdecpp --against sps-eos`
-
-    `specbench analyze collaboration runs/one --format json`
-
-    `specbench analyze multi-draft runs/sampled --drafts 2,3`
-
-    `specbench analyze complementarity runs/one --draft runs/draft-alone`
+    """Whether cospec's arbiter kept the better token; decodes on from both, and can be resumed.
 
     `specbench analyze counterfactual runs/one --states 200`
+
+    `specbench analyze counterfactual runs/one --states 400 --out cells.csv`
     """
     with user_errors(), permitted(trust_remote_code, allow_pickle, allow_code_execution, fetch_models=fetch_models):
-        _check(what, format, options, out)
-        from specbench.cli.analyses import KINDS
-        from specbench.papers.cells import write_cells
-        from specbench.report.finding import show
-        from specbench.results.stored import StoredRun
-
         check_out(out)
-        stored, kind = StoredRun(run), KINDS[what.value]
-        figures = kind.figures(stored, options, format is not Printed.table)
-        show(kind.view(figures), format.value)
-        if out and kind.cells:
-            write_cells(out, kind.cells(stored, figures))
+        from specbench.cli import analyses
+
+        amounts = states, seed, batch
+        _show(*analyses.counterfactual(run, method, amounts, folder, aside=format is not Printed.table), format, out)
 
 
-def _check(what: Analysis, format: Printed, options: AnalysisOptions, out: Path | None) -> None:
-    """Raise UserError for an option that the analysis does not have."""
-    for name, value in (vars(options) | {"out": out}).items():
-        owners = [analysis for analysis, names in OWNED.items() if name in names]
-        if value not in (None, []) and owners and what not in owners:
-            named = " and ".join(f"`analyze {owner.value}`" for owner in owners)
-            raise UserError(f"--{name.replace('_', '-')} belongs to {named}; leave it out of `analyze {what.value}`")
-    if what is Analysis.collaboration and options.method is not None:
-        raise UserError("`analyze collaboration` is of all methods of the family; leave out --method")
-    if format is Printed.md and what not in TABLES:
-        raise UserError(f"`analyze {what.value}` prints table, csv or json; choose one of them")
+ANALYSES = (rejections, acceptance, frontier, collaboration, multi_draft, complementarity, counterfactual)
+
+
+def _show(
+    findings: "Finding | Sequence[Finding]",
+    cells: Callable[[], list[dict[str, Any]]],
+    format: Enum,
+    out: Path | None = None,
+) -> None:
+    """Print the findings, and write the cells of a paper's table if there is a file for them."""
+    from specbench.papers.cells import write_cells
+    from specbench.report.finding import show
+
+    show(findings, format.value)
+    if out:
+        write_cells(out, cells())

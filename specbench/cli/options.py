@@ -15,12 +15,12 @@ from rich.text import Text
 from typer import Argument, Option
 
 from specbench import config
-from specbench.base.console import PlainConsole, plain
+from specbench.base.console import PlainConsole, leave_closed_pipe, plain, reader_has_gone
+from specbench.base.environment import MISMATCHES as FIELDS
 from specbench.config import UserError
 from specbench.permissions import permitted
 
 Number = TypeVar("Number", int, float)
-STATES, SEED, BATCH = 200, 0, 10  # of a counterfactual
 Format = Enum(
     "Format",
     {"table": "table", "csv": "csv", "md": "md", "latex": "latex", "json": "json", "parquet": "parquet"},
@@ -46,6 +46,8 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except (UserError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and reader_has_gone():
+            leave_closed_pipe()
         errors = PlainConsole(stderr=True, soft_wrap=True, highlight=False)
         errors.print(Text.assemble(("error:", "red"), f" {plain(str(error))}"))
         raise typer.Exit(2) from None
@@ -71,7 +73,8 @@ Runtime = Annotated[
 DataDir = Annotated[Path | None, Option(help="folder of DATA_SPLIT.jsonl files that replace the hub's data sets")]
 Runs = Annotated[list[Path], Argument(help="run folders", show_default=False)]
 AllowMismatch = Annotated[
-    list[str] | None, Option(metavar="FIELD", help="compare runs that differ in this; the caption says so")
+    list[str] | None,
+    Option(metavar="FIELD", help=f"compare runs that differ in this; the caption says so. FIELD: {', '.join(FIELDS)}"),
 ]
 FormatOption = Annotated[Format, Option(help="how to print the table")]
 Limit = Annotated[int | None, Option(min=1, help="documents of each task; default: all")]
@@ -243,38 +246,6 @@ class Allowed:
             fetch_models,
             methods,
         )
-
-
-@dataclass(frozen=True)
-class AnalysisOptions:
-    """What the user asked of an analysis; each kind reads the options that belong to it, and None is the default."""
-
-    method: Annotated[
-        str | None,
-        Option(help="a method of the run; default: one that has what the analysis needs (frontier: specdecpp)"),
-    ] = None
-    against: Annotated[
-        str | None,
-        Option(help="frontier: the method whose variants are the other curve; default: the one with variants by γ"),
-    ] = None
-    best: Annotated[
-        str | None, Option(help="frontier: the method that gains are counted from, such as sps-eos[gamma=4]")
-    ] = None
-    drafts: Annotated[str | None, Option(help="multi-draft: numbers of drafts of a token; default: 2,3")] = None
-    draft: Annotated[
-        Path | None, Option(help="complementarity: a run in which the draft decodes alone; default: this one")
-    ] = None
-    allow_mismatch: AllowMismatch = None
-    states: Annotated[
-        int | None, Option(min=1, help=f"counterfactual: how many mismatches to play; default: {STATES}")
-    ] = None
-    seed: Annotated[int | None, Option(help=f"counterfactual: seed by which they are drawn; default: {SEED}")] = None
-    batch: Annotated[
-        int | None, Option(min=1, help=f"counterfactual: mismatches between two saves; default: {BATCH}")
-    ] = None
-    folder: Annotated[
-        Path | None, Option(help="counterfactual: folder of what was played; default: counterfactual-METHOD in RUN")
-    ] = None
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -144,6 +144,22 @@ def plot(
 ) -> None:
     """Draw runs: speed against accuracy, acceptance by depth, where time goes, and more.
 
+    speed-accuracy: accuracy against decode speedup, with intervals, a panel for each task and one for their average.
+
+    discard-verification: verification rate against discard rate, with lines of equal speed by the measured forwards.
+
+    depth: how often a draft token was accepted, of those that were tested, by its position in the draft.
+
+    lengths: shares of the rounds by how many of their draft tokens were accepted.
+
+    sweep: speedup and accuracy by the setting that a sweep changed.
+
+    time: milliseconds of decoding per token, in the forwards of each model and outside of them.
+
+    forwards: milliseconds of a target forward by the width of its block and by its context.
+
+    reliability: predicted chance of draft tokens against the share that was accepted.
+
     `specbench plot speed-accuracy runs/one runs/other --out plot.pdf`
 
     `specbench plot sweep runs/20260101-120000-math-csd`

@@ -2,6 +2,7 @@
 
 from specbench.base.errors import UserError as UserError
 from specbench.config.change import baseline_of as baseline_of
+from specbench.config.change import check_settings as check_settings
 from specbench.config.change import grid as grid
 from specbench.config.change import parse_assignments as parse_assignments
 from specbench.config.change import parse_params as parse_params

@@ -6,9 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from specbench.base.errors import UserError
 from specbench.base.untrusted import parse_value
 from specbench.config.load import load_method, override
+from specbench.config.messages import wrong_value
 from specbench.config.specs import MOST_VARIANTS, MethodSpec, Setting, SuiteSpec
 
 
@@ -61,6 +64,22 @@ def suite_methods(suite: SuiteSpec) -> list[MethodSpec]:
         if len(methods) > MOST_VARIANTS:
             raise UserError(f"the suite {suite.name} brings over {MOST_VARIANTS} methods; split it into several suites")
     return methods
+
+
+def check_settings(model: type[BaseModel], spec: MethodSpec) -> None:
+    """Check the settings of a method. Raises UserError with the option or the file that a wrong one is from."""
+    try:
+        model.model_validate(spec.values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        source = spec.settings[key].source if key in spec.settings else "user"
+        options = {
+            "user": f"--set {spec.name}.{key or 'KEY'}=… or the YAML file of {spec.name}",
+            "swept": f"--param {key}=…",
+        }
+        line = wrong_value(first, f"method {spec.name}", model.model_fields)
+        raise UserError(f"{line}; it is from {options.get(source, source)}") from None
 
 
 def parse_params(params: Iterable[str]) -> dict[str, list[Any]]:

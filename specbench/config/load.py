@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from specbench.base.errors import UserError, did_you_mean
 from specbench.base.untrusted import is_file, read_mapping
 from specbench.config import own_methods
+from specbench.config.messages import wrong_value
 from specbench.config.specs import (
     MemberSpec,
     MethodLine,
@@ -106,16 +107,21 @@ def task_info(name: str) -> TaskInfo:
     return known[name]
 
 
-def validated(model: type[Spec], values: dict[str, Any], where: str) -> Spec:
-    """The values as a `model`. Raises UserError, which begins with `where`, for the first value that does not fit."""
+def validated(model: type[Spec], values: dict[str, Any], where: str, remedy: str = "") -> Spec:
+    """The values as a `model`.
+
+    Args:
+        where: the file that they are from, or OPTIONS.
+        remedy: what the user can do; it ends the error message.
+
+    Raises:
+        UserError: a value does not fit; the line has the file or the option, the key, the value and what it should be.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            raise UserError(f"{where}: unknown key {key!r}{did_you_mean(key, _known_keys(model))}") from None
-        raise UserError(f"{where}: {key}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        line = wrong_value(error.errors()[0], where, _known_keys(model))
+        raise UserError(line + f"; {remedy}" * bool(remedy)) from None
 
 
 def _folder(kind: str) -> Path:

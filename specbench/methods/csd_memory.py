@@ -117,7 +117,7 @@ def read_counts(path: Path, documents: int = 0) -> Counts:
     except parquet.ERRORS as error:
         raise UserError(f"{path} is no memory file, or damaged ({brief(error)})") from None
     if any(None in column or min(column, default=0) < 0 for column in columns):
-        raise UserError(f"{path} is damaged: it has rows without a token, or tokens or counts below 0")
+        raise UserError(f"{path} is damaged: it has rows without a token, or tokens or counts below 0; calibrate anew")
     counts: Counter[tuple[int, int]] = Counter()
     for d, t, n in zip(*columns, strict=True):
         counts[d, t] += n

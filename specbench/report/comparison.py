@@ -15,7 +15,6 @@ from specbench.base.console import console, plain, say, warn
 from specbench.config import UserError
 from specbench.report import tables
 from specbench.report.finding import print_lines
-from specbench.report.page import write_page
 from specbench.report.views.trace import print_trace
 from specbench.report.words import sentences
 from specbench.results.importers import origin
@@ -44,8 +43,8 @@ def finish(folder: Path) -> int:
 
 
 def show(folder: Path, format: str) -> pd.DataFrame:
-    """Print the table of one run; returns its summary."""
-    return compare([folder], format)
+    """Print the table of one run, or of what there is of it if it was stopped; returns its summary."""
+    return compare([folder], format, unfinished=True)
 
 
 def compare(
@@ -57,18 +56,21 @@ def compare(
     allowed: Sequence[str] = (),
     out: Path | None = None,
     against: str | None = None,
+    unfinished: bool = False,
 ) -> pd.DataFrame:
     """Print the rows of several runs in one table, or write them to `out`; returns the summary, whatever was printed.
 
-    Each method is compared with its baseline, or all of them with the method `against`. Raises UserError if the runs
-    cannot be compared, or for an unknown column or method.
+    Each method is compared with its baseline, or all of them with the method `against`. With `unfinished`, runs that
+    were stopped are shown as far as they came. Raises UserError if the runs cannot be compared, or for an unknown
+    column or method.
     """
     if by == "depth" and columns:
         raise UserError("--by depth has columns of its own; leave out --columns")
     if format == "parquet" and not out:
         raise UserError("--format parquet is not text; give a file for it: --out FILE.parquet")
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
-    measured = compared.measured(runs, allowed, with_depths=by == "depth")
+    stopped = [how_much(run) for run in runs if unfinished and not run.finished]
+    measured = compared.measured(runs, allowed, by == "depth", unfinished)
     summary = compared.summary(measured if against is None else measured.against(against))
     if sort:
         summary = tables.sort(summary, sort)
@@ -78,7 +80,7 @@ def compare(
     else:
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
-    notes = [*warnings(runs, summary, measured), condition(runs[0], summary)]
+    notes = [*stopped, *warnings(runs, summary, measured), condition(runs[0], summary)]
     notes += [] if by == "depth" else [*origins(runs), *legend(summary)]
     lines = [] if by == "depth" else sentences(summary)
     if format == "parquet":
@@ -95,6 +97,8 @@ def compare(
 
 def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> None:
     """Write one page with everything about some runs. Raises UserError as `compare`."""
+    from specbench.report.page import write_page  # with plotly and jinja2, which no other reader needs
+
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     measured = compared.measured(runs, allowed)
     summary = compared.summary(measured)
@@ -153,6 +157,15 @@ def beyond_tau(summary: pd.DataFrame, runs: Sequence[StoredRun]) -> pd.DataFrame
     bounded = (summary.task != compared.AVERAGE) & (summary.verification_rate > 0)
     bounded &= (summary.method != summary.baseline) & summary.baseline.isin(vanilla)
     return summary[bounded & (summary.speedup_decode > summary.tau * (1 + 1e-9))]
+
+
+def how_much(run: StoredRun) -> str:
+    """How much there is of an unfinished run, and how to go on. Raises UserError if there is nothing."""
+    done, total = run.progress
+    remedy = f"`specbench run --resume {run.folder}` goes on"
+    if not done:
+        raise UserError(f"{run.folder} was stopped before the first of its {total} documents was done; {remedy}")
+    return f"UNFINISHED: {done} of {total} documents are decoded, and none is scored; {remedy}"
 
 
 def unsure(summary: pd.DataFrame) -> Iterator[str]:
@@ -232,7 +245,7 @@ def _print(text: str, lines: Sequence[str], notes: Sequence[str], format: str) -
         return
     sys.stdout.write(_with_notes(text, [*lines, *notes], format))
     for line in notes if format in ("csv", "json") else []:
-        if line.startswith("MISMATCH"):
+        if line.startswith(("MISMATCH", "UNFINISHED")):
             print(plain(line), file=sys.stderr)
 
 

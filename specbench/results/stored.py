@@ -66,12 +66,12 @@ class StoredRun:
             raise UserError(f"{path} is no manifest of a run of this version; run it again")
         if type(manifest["schema"]) is int and manifest["schema"] > records.VERSION:
             raise UserError(f"{self.folder} was written by a later version of specbench; read it with that one")
-        validated(Manifest, manifest, str(path))
+        validated(Manifest, manifest, str(path), "this run cannot be used")
         return manifest
 
     @cached_property
     def plan(self) -> Plan:
-        plan = validated(Plan, self.manifest["plan"], f"{self.folder}/manifest.json")
+        plan = validated(Plan, self.manifest["plan"], f"{self.folder}/manifest.json: plan", "this run cannot be used")
         names = [spec.name for spec in plan.methods]
         for name in (plan.baseline, *plan.baselines, *plan.baselines.values()):
             if name is not None and name not in names:
@@ -107,6 +107,14 @@ class StoredRun:
         return all(map(self._open.has, (f"{name}.parquet" for name in TABLES)))
 
     @property
+    def progress(self) -> tuple[int, int]:
+        """The documents that are decoded, and how many there are to decode, over all repeats."""
+        total = self.plan.repeats * len(self.manifest["requests"])
+        if self._open.has("samples.parquet"):
+            return total, total
+        return (self._parts[-1].last + 1 if self._parts else 0), total
+
+    @property
     def sampling(self) -> str:
         """`greedy`, or the temperature with those of top-k and top-p that are on."""
         return "sampling not told" if "imported" in self.manifest else self.plan.sampling.name
@@ -140,7 +148,8 @@ class StoredRun:
         """A table, after its check, which is done once."""
         if name not in self._checked:
             methods, tasks = [spec.name for spec in self.plan.methods], [line.task for line in self.plan.tasks]
-            rows = Rows(records.files_of(self._open, name, self._parts), check_tables.SCHEMAS[name])
+            remedy = f"put a sound copy in its place, or `specbench run --resume {self.folder}` decodes what is lost"
+            rows = Rows(records.files_of(self._open, name, self._parts), check_tables.SCHEMAS[name], remedy)
             texts = check_tables.check(rows, name, methods, tasks)
             if name == "rounds" and len(texts):
                 self._checked_rows("samples")

@@ -402,8 +402,6 @@ def test_the_command(spoilt):
     table = call(*words, "--format", "csv").stdout
     assert table.startswith("analysis,table,row,column,value\nrejections,,0,method,csd\n")
     assert "REJECTIONS OF csd" in call(*words, "--method", "csd").stdout
-    refused = call(*words, "--format", "md")
-    assert refused.exit_code == 2 and "`analyze rejections` prints table, csv or json" in refused.stderr
 
 
 def test_texts_are_the_runs_own(spoilt):

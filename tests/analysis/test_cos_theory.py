@@ -328,7 +328,6 @@ def refused(*arguments):
 
 def test_errors_are_one_line(tmp_path):
     run = made(tmp_path / "run", {"cos": ROUNDS})
-    assert "leave out --method" in refused(run.folder, "--method", "cos")
     plain = Rows()
     plain.add("plain", 0, 1.0, [(0, 0)])
     folder = plain.run(tmp_path / "plain").folder

@@ -1,5 +1,6 @@
 """The command as a user meets it: quick help, names that complete, and one line for everything that is wrong."""
 
+import inspect
 import json
 import os
 import resource
@@ -16,7 +17,9 @@ import pytest
 import yaml
 from command_line import call, listing, refused
 
+from specbench.base.environment import MISMATCHES
 from specbench.cli import measure
+from specbench.cli.analyze import ANALYSES
 from specbench.config import PACKAGE
 
 SUITES = Path(__file__).parents[2] / "suites"
@@ -94,10 +97,15 @@ def test_help_is_quick_and_in_panels():
         assert f"│ {command} " in text
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *(f"analyze {one.__name__}".replace("_", "-") for one in ANALYSES)])
 def test_help_of_every_command_has_an_example(command):
-    text = quick(command, "--help") if command == "run" else call(command, "--help").stdout
+    text = quick(command, "--help") if command == "run" else call(*command.split(), "--help").stdout
     assert f"specbench {command} " in text.split("Options")[0].split("Usage:")[1].split("\n", 1)[1]
+
+
+def test_help_names_the_fields_in_which_runs_may_differ():
+    words = call("compare", "--help").stdout.replace(",", " ").split()
+    assert set(MISMATCHES) <= set(words)
 
 
 def test_lists_are_quick_and_complete():
@@ -381,6 +389,46 @@ def test_show_and_compare_of_what_is_no_run(finished):
     assert "gone" in refused("compare", finished.folder, "gone")
 
 
+@pytest.mark.parametrize("words", ["list", "run --help", "show RUN --format json"])
+def test_a_closed_pipe_ends_quietly(finished, words):
+    """As `specbench … | head -1`: the shell's exit code for it, and not a word."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "specbench.cli", *words.replace("RUN", str(finished.folder)).split()]
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_stopped_run_without_a_document(finished, here):
+    (here / "begun").mkdir()
+    shutil.copy(finished.folder / "manifest.json", here / "begun")
+    assert "before the first of its 1 documents was done; `specbench run --resume" in refused("show", "begun")
+
+
+def test_what_is_wrong_is_told_with_its_file_its_key_its_value_and_what_to_do(finished, here):
+    write("own.yaml", "description: d\ntasks: gsm8k")
+    run = ("run", "--method", "csd", "--suite")
+    assert "own.yaml: tasks: input should be a list, not gsm8k" in refused(*run, "own.yaml")
+    write("own.yaml", "description: d\ntasks: [{task: gsm8k, fewshot: many}]")
+    assert "own.yaml: tasks.0.fewshot: " in (text := refused(*run, "own.yaml")) and text.endswith(", not many")
+    assert "--temperature -1.0: input should be" in refused(*run, "smoke", "--temperature", "-1")
+    text = refused(*run, "smoke", "--set", "csd.gamma=four")
+    assert "method csd: gamma: " in text and "not four; it is from --set csd.gamma=…" in text
+    text = refused("sweep", "--method", "csd", "--param", "gamma=2,four", "--suite", "smoke")
+    assert "not four; it is from --param gamma=…" in text
+    shutil.copytree(finished.folder, here / "done")
+    (here / "done" / "rounds.parquet").write_text("x")
+    text = refused("show", "done")
+    assert "rounds.parquet is damaged" in text and text.endswith("/done` decodes what is lost")
+    manifest = json.loads((here / "done" / "manifest.json").read_text())
+    manifest["plan"]["temperature"] = "hot"
+    (here / "done" / "manifest.json").write_text(json.dumps(manifest))
+    text = refused("show", "done")
+    assert "done/manifest.json: plan: temperature: " in text and text.endswith(", not hot; this run cannot be used")
+
+
 def test_a_sweep_is_one_run_with_a_method_for_each_point(tmp_path):
     out = tmp_path / "sweep"
     options = ("--method", "sps", "--param", "gamma=2,3", "--suite", "smoke", "--limit", "1")
@@ -391,11 +439,13 @@ def test_a_sweep_is_one_run_with_a_method_for_each_point(tmp_path):
     assert set(samples.method) == {"vanilla", "sps[gamma=2]", "sps[gamma=3]"}
 
 
-def test_plots_of_the_command_line_are_those_there_are():
-    from specbench.cli.read import Plot
+def test_plots_of_the_command_line_are_those_there_are_and_its_help_explains_each():
+    from specbench.cli.read import Plot, plot
     from specbench.report.plots.kinds import KINDS
 
-    assert [plot.value for plot in Plot] == list(KINDS)
+    assert [kind.value for kind in Plot] == list(KINDS)
+    explained = [text.partition(":")[0].strip() for text in inspect.getdoc(plot).split("\n\n")]
+    assert set(KINDS) <= set(explained), "the help has a sentence on each"
 
 
 def test_a_suite_that_brings_its_methods_needs_none(here):

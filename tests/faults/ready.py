@@ -10,6 +10,7 @@ import transformers.models.llama.modeling_llama
 
 import specbench.report.page
 import specbench.run.command
+import specbench.run.loop
 import specbench.studies.bench.main
 
 torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 """Whole runs on tiny models: what is recorded, and that a run stopped anywhere goes on as if nothing had happened."""
 
 import io
+import json
 import shutil
 import signal
 import time
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from faults.child import Command
+from screens import call
 from tiny_runs import SETTINGS, TASKS, always, facts, rounds_of, samples_of
 from transformers import AutoTokenizer
 
@@ -191,7 +193,8 @@ def test_killed_while_the_tables_are_merged(whole, make_plan, tmp_path, step):
     assert not (folder / "parts").exists() and (folder / "scores.parquet").exists()
 
 
-def test_first_interrupt_finishes_the_document(whole, place, make_plan, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "SIGHUP"])
+def test_first_interrupt_finishes_the_document(number, whole, place, make_plan, tmp_path, monkeypatch):
     """What a run is interrupted or killed by otherwise: tests/faults."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as the process that goes on
     folder = tmp_path / "run"
@@ -206,11 +209,18 @@ def test_first_interrupt_finishes_the_document(whole, place, make_plan, tmp_path
     command = Command(words, tmp_path / "said", {"slow": 0.3}, fresh=True)
     command.until(lambda: done() >= 2)
     time.sleep(0.05)
-    command.send(signal.SIGINT)
+    command.send(number)
     assert command.end() == 130
     said = " ".join(command.said().split())
     assert "finishing this document" in said and "specbench run --resume" in said
     assert done() == 3, "the one under way was finished"
+    count = 2 * len(json.loads((folder / "manifest.json").read_text())["requests"])
+    assert f"stopped: 3 of {count} documents are done" in said
+    shown = call("show", folder)
+    assert shown.exit_code == 0 and {"sps", "csd"} <= set(shown.stdout.split())
+    told = f"UNFINISHED: 3 of {count} documents are decoded, and none is scored; `specbench run --resume"
+    assert told in " ".join(shown.stdout.split()) and told in call("show", folder, "--format", "csv").stderr
+    assert "has no scores" in call("compare", folder).stderr
     assert loop.execute(make_plan(repeats=2), folder, always)
     assert facts(folder) == facts(whole)
 

@@ -142,5 +142,5 @@ def _weight_map(index: Path) -> dict[str, Any]:
     """The file of each tensor, by an index. Raises UserError if it is damaged."""
     files = read_object(index).get("weight_map")
     if not isinstance(files, dict) or not files:
-        raise UserError(f"{index} is damaged (no weight_map)")
+        raise UserError(f"{index} is damaged (no weight_map); fetch the model again")
     return files

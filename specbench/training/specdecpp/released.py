@@ -108,7 +108,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     try:
         stored = load_file(path) if path == safe else read_pickle(path)
     except (SafetensorError, RuntimeError, AttributeError, ValueError, LookupError, OSError) as error:
-        raise UserError(f"{path} is damaged ({brief(error)})") from None
+        raise UserError(f"{path} is damaged ({brief(error)}); download the released head again") from None
     tensors = {name: tensor for name, tensor in stored.items() if isinstance(tensor, Tensor)}
     if any(tensor.dtype not in STORED for tensor in tensors.values()):
         raise UserError(f"{path} holds tensors of types that heads do not have")

@@ -1,11 +1,9 @@
 """Data and scoring of the pocket tasks, for lm-eval's `!function`."""
 
-import functools
 import json
 from pathlib import Path
 
 import datasets
-from rouge_score.rouge_scorer import RougeScorer
 
 from specbench.tasks.pocket.documents import generated
 from specbench.tasks.sandbox import passes
@@ -33,17 +31,6 @@ class Splits(dict[str, datasets.Dataset]):
 
 def load(family: str, **_: object) -> Splits:
     return Splits(family)
-
-
-@functools.cache
-def _rouge() -> RougeScorer:
-    return RougeScorer(["rouge1", "rougeL"], use_stemmer=True)
-
-
-def score_summary(doc: dict[str, str], results: list[str]) -> dict[str, float]:
-    """F-measures of ROUGE-1 and ROUGE-L with stemming, from 0 to 1."""
-    scores = _rouge().score(doc["highlights"], results[0])
-    return {name: score.fmeasure for name, score in scores.items()}
 
 
 def score_code(doc: dict[str, str], results: list[str]) -> dict[str, float]:

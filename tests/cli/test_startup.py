@@ -1,0 +1,76 @@
+"""What each command imports: reading a run needs no model, and a misspelt name is refused before one is imported."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_runs import large
+
+from specbench.config import PACKAGE
+
+# What takes long to import. Each list is of those that a command may import besides the commands before it.
+HEAVY = ("torch", "transformers", "lm_eval", "datasets", "scipy.stats", "matplotlib", "plotly", "jinja2")
+PROGRAM = """
+import json, sys
+from typer.testing import CliRunner
+import specbench
+assert not {"torch", "pandas", "pydantic", "yaml"} & set(sys.modules), "specbench itself is heavy"
+from specbench.cli import app
+for line in sys.stdin:
+    words = json.loads(line)
+    code = CliRunner().invoke(app, words).exit_code
+    print(json.dumps([code, [name for name in %r if name in sys.modules]]))
+"""
+COMMANDS = {
+    "--help": (0, []),
+    "run --help": (0, []),
+    "list": (0, []),
+    "shw RUN": (2, []),
+    "run --method cds --suite math": (2, []),
+    "run --method csd --suite mth": (2, []),
+    "run --method csd --suite math --pair pockt": (2, []),
+    "run --method csd --suite math --set csd.gama=3": (2, []),
+    "run --method csd --suite math --out RUN": (2, []),
+    "sweep --method csd --param gama=3 --suite math": (2, []),
+    "show RUN": (0, []),
+    "compare RUN --by depth": (0, []),
+    "run --resume RUN": (0, []),
+    "plot speed-accuracy RUN": (0, ["matplotlib"]),
+}
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory) -> dict[str, tuple[int, list[str]]]:
+    """By command: its exit code, and what was imported by then, of all commands in one process."""
+    here = tmp_path_factory.mktemp("startup")
+    large(here / "run", ["pocket_gsm8k"], ["vanilla", "csd"], documents=3)
+    lines = [json.dumps(command.replace("RUN", "run").split()) for command in COMMANDS]
+    program = [sys.executable, "-c", PROGRAM % (HEAVY,)]
+    done = subprocess.run(
+        program,
+        input="\n".join(lines),
+        cwd=here,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(PACKAGE.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+    return {command: tuple(json.loads(line)) for command, line in zip(COMMANDS, done.stdout.splitlines(), strict=True)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_imports_only_what_it_needs(imported, command):
+    assert imported[command] == COMMANDS[command]
+
+
+def test_a_finished_run_that_is_damaged_is_decoded_again(tmp_path: Path):
+    """Only whole tables spare the models: otherwise the run goes on where it can."""
+    from specbench.results.stored import StoredRun
+    from specbench.run import command
+
+    large(tmp_path / "run", ["pocket_gsm8k"], ["vanilla", "csd"], documents=3)
+    assert command._is_whole(tmp_path / "run") and StoredRun(tmp_path / "run").finished
+    (tmp_path / "run" / "rounds.parquet").write_bytes(b"PAR1")
+    assert not command._is_whole(tmp_path / "run")
