@@ -73,7 +73,7 @@ function drawPlots(plots) {
       const view = plot.views[name], place = $("plot-" + plot.name);
       $("of-" + plot.name).textContent = "· " + name;
       if (view.data.length) Plotly.react(place, view.data, view.layout, config);
-      else { Plotly.purge(place); place.replaceChildren(make("p", "note", "The records do not tell this.")); }
+      else { Plotly.purge(place); place.replaceChildren(make("p", "note", plot.lacks)); }
     }
   };
   chosen?.addEventListener("change", draw);

@@ -15,11 +15,14 @@ from plotly.offline import get_plotlyjs
 from specbench.analysis import metrics
 from specbench.analysis.alike import method_labels, pair_labels
 from specbench.analysis.compare import AVERAGE, SETUP
+from specbench.analysis.oracles import is_bound
 from specbench.base import files
 from specbench.base.console import plain
 from specbench.config import UserError
 from specbench.report import page_documents, page_plots, page_settings, tables
+from specbench.report.drawing import mixed_models
 from specbench.report.page_documents import Source
+from specbench.report.page_style import Look, looks
 from specbench.results.stored import StoredRun
 
 HERE = Path(__file__).parent
@@ -74,11 +77,12 @@ def write_page(
     sources = [
         _source(
             run,
+            labels,
             {name: _label({"pair": pair, "sampling": run.sampling}, label, varying) for name, label in labels.items()},
         )
         for run, labels, pair in zip(runs, method_labels(runs), pair_labels(runs), strict=True)
     ]
-    figures = _figures(summary, sources)
+    figures = _figures(summary, sources, warnings)
     plots = page_plots.plots(figures)
     documents, notes = page_documents.packed(sources, _metrics(summary))
     data = {
@@ -130,24 +134,28 @@ def _label(row: dict[str, Any], method: str, varying: list[str]) -> str:
     return " · ".join([method, *(str(row[name]) for name in varying)])
 
 
-def _source(run: StoredRun, labels: dict[str, str]) -> Source:
+def _source(run: StoredRun, methods: dict[str, str], labels: dict[str, str]) -> Source:
     columns = [*metrics.SAMPLE, "warmup", "finish", "error", "prefill_seconds", "decode_seconds", "peak_memory"]
     samples = run.samples(columns)
-    return Source(run, labels, samples[~samples.warmup], metrics.per_document(samples, run.rounds()))
+    return Source(run, methods, labels, samples[~samples.warmup], metrics.per_document(samples, run.rounds()))
 
 
-def _figures(summary: pd.DataFrame, sources: Sequence[Source]) -> page_plots.Figures:
-    depths = [metrics.depths(source.run.rounds()) for source in sources]
+def _figures(summary: pd.DataFrame, sources: Sequence[Source], warnings: Sequence[str] = ()) -> page_plots.Figures:
+    depths = [metrics.depths(source.run.rounds(), by_document=True) for source in sources]
     depths = [rows.assign(label=rows.method.map(s.labels)) for rows, s in zip(depths, sources, strict=True)]
-    counts = [s.counts.reset_index() for s in sources]
+    counts = [s.counts.reset_index().assign(run=s.run.name) for s in sources]
     counts = [rows.assign(label=rows.method.map(s.labels)) for rows, s in zip(counts, sources, strict=True)]
-    labels = list(dict.fromkeys([*summary.label, *(label for s in sources for label in s.labels.values())]))
+    methods = dict(zip(summary.label, summary.method, strict=True))
+    methods |= {s.labels[name]: label for s in sources for name, label in s.methods.items()}
     baselines = summary[summary.method == summary["baseline"]] if "baseline" in summary else summary.iloc[:0]
+    bounds = {s.labels[spec.name] for s in sources for spec in s.run.plan.methods if is_bound(spec)}
     return page_plots.Figures(
         summary=summary,
         depths=pd.concat(depths, ignore_index=True).dropna(subset=["D", "A", "cut"]),
         counts=pd.concat(counts, ignore_index=True),
-        looks=page_plots.looks(labels, list(baselines.label)),
+        looks=looks(methods, list(baselines.label)),
+        bounds=frozenset(bounds),
+        mixed=mixed_models(warnings),
     )
 
 
@@ -163,7 +171,7 @@ def _columns(summary: pd.DataFrame) -> list[str]:
     return columns
 
 
-def _row(row: pd.Series, columns: list[str], varying: list[str], looks: dict[str, page_plots.Look]) -> dict[str, Any]:
+def _row(row: pd.Series, columns: list[str], varying: list[str], looks: dict[str, Look]) -> dict[str, Any]:
     """A row of the table; `value` is what a column is sorted by."""
     cells = []
     for name in columns:

@@ -10,7 +10,7 @@ from specbench.analysis import metrics
 from specbench.analysis.trace import document_scores, last_line, load_decode, traces
 from specbench.base.console import plain
 from specbench.config import UserError
-from specbench.report.page_plots import clean
+from specbench.report.page_style import clean
 from specbench.report.page_traces import Encoder, milliseconds
 from specbench.results.documents import Document
 from specbench.results.stored import StoredRun
@@ -23,10 +23,11 @@ RATES = ("acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_
 
 @dataclass(frozen=True)
 class Source:
-    """A run and what the page takes from it; `labels` name its methods."""
+    """A run and what the page takes from it."""
 
     run: StoredRun
-    labels: dict[str, str]
+    methods: dict[str, str]  # by name in the run: the name in a comparison
+    labels: dict[str, str]  # by name in the run: the name on the page, with pair and sampling where there are several
     samples: pd.DataFrame
     counts: pd.DataFrame  # of metrics.per_document
 

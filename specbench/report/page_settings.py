@@ -65,4 +65,6 @@ def _flat(value: Any) -> str:
     """A setting in a line of text."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {_flat(part)}" for key, part in value.items())
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | bool) else str(value)
+    if isinstance(value, list | bool):
+        return json.dumps(value, ensure_ascii=False)
+    return "none" if value is None else str(value)
