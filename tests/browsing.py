@@ -10,7 +10,7 @@ def browser():
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
     if program is None:
-        pytest.skip("no chromium or google-chrome on the path")
+        pytest.skip("no chromium or google-chrome on the path; `apt-get install chromium` brings one")
     with api.sync_playwright() as started:
         opened = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield opened

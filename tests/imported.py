@@ -2,8 +2,11 @@
 
 import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 from specbench.analysis import compare
+from specbench.results.importers import import_spec_bench, import_vllm
 from specbench.results.stored import StoredRun
 
 
@@ -29,3 +32,50 @@ def answer(question, tokens, seconds, lengths, *, category="writing", model="eag
     choice |= {"wall_time": seconds, "accept_lengths": lengths}
     row = {"question_id": question, "category": category, "answer_id": "Xy", "model_id": model, "tstamp": 1.7e9}
     return row | {"choices": [choice]}
+
+
+def _spec_bench(folder: Path) -> Path:
+    files = [
+        jsonl(folder / f"{name}.jsonl", *(answer(i, [9], [s], [3, 3, 3]) for i in (81, 82, 83)))
+        for name, s in (("eagle", 0.5), ("plain", 1.0))
+    ]
+    return import_spec_bench(files[:1], files[1], out=folder / "run")
+
+
+def _vllm(folder: Path) -> Path:
+    """Responses without drafts on record, one of which failed."""
+    row = {"id": "a", "object": "chat.completion", "model": "m", "usage": {"prompt_tokens": 7, "completion_tokens": 9}}
+    row["choices"] = [{"index": 0, "message": {"content": "words"}, "finish_reason": "length", "stop_reason": None}]
+    row["metrics"] = {"time_to_first_token_ms": 9.0, "generation_time_ms": 90.0}
+    return import_vllm([jsonl(folder / "mtp.jsonl", row, {"error": {"message": "no"}})], out=folder / "run")
+
+
+def _bench(folder: Path) -> Path:
+    row = {"date": "20260101-000000", "backend": "vllm", "model_id": "m", "max_concurrency": 1, "completed": 2}
+    row |= {"request_throughput": 1.0}
+    row |= {"input_lens": [7, 8], "output_lens": [3, 1], "ttfts": [0.1, 0.1], "itls": [[0.1, 0.2], []]}
+    return import_vllm(
+        [jsonl(folder / "mtp.json", row | {"generated_texts": ["a", "b"], "errors": ["", ""]})], out=folder / "run"
+    )
+
+
+def _scrape(folder: Path) -> Path:
+    names = {"num_drafts": 4, "num_draft_tokens": 12, "num_accepted_tokens": 6}
+    lines = [f'vllm:spec_decode_{name}_total{{engine="0",model_name="m"}} {value}.0' for name, value in names.items()]
+    (folder / "eagle.txt").write_text("\n".join(lines) + "\n")
+    return import_vllm([folder / "eagle.txt"], out=folder / "run")
+
+
+def _lengths(folder: Path) -> Path:
+    row = {"prompt_token_ids": [1, 2], "generated_token_ids": [3, 4, 5, 6], "acc_mtp": [1, 3]}
+    return import_vllm([jsonl(folder / "a.jsonl", row, row)], out=folder / "run")
+
+
+# A run of each kind of file that other tools write, made in a folder.
+KINDS: dict[str, Callable[[Path], Path]] = {
+    "spec-bench": _spec_bench,
+    "vllm responses": _vllm,
+    "vllm bench": _bench,
+    "vllm metrics": _scrape,
+    "accepted lengths": _lengths,
+}

@@ -121,13 +121,21 @@ def _after_the_end(rounds: Rows) -> "pd.Series[float]":
     return rows.assign(E=after).groupby(SAMPLE).E.agg(lambda counts: counts.sum(skipna=False))
 
 
-def depths(rounds: Rows) -> pd.DataFrame:
-    """How many rounds (R) had a draft of D levels and accepted A of them, by task and method.
+def depths(rounds: Rows, by_document: bool = False) -> pd.DataFrame:
+    """How many rounds (R) had a draft of D levels and accepted A of them, by task and method, or also by document.
 
     `cut` marks rounds that ended the text. For a tree, D counts the levels that the verified path met.
     """
     by = {"D": _levels, "A": _field("accepted"), "cut": pc.coalesce(_field("truncated"), pc.scalar(0)) > 0}
-    return _sums(rounds, ["task", "method", *by], {"R": _ones}, by)
+    keys = ["task", "doc_id", "method"] if by_document else ["task", "method"]
+    return _sums(rounds, [*keys, *by], {"R": _ones}, by)
+
+
+def at_depth(counts: pd.DataFrame, depth: int) -> "tuple[pd.Series[bool], pd.Series[bool]]":
+    """Which rows of `depths` accepted the draft at a depth, and which tested it."""
+    passed = counts["A"] >= depth
+    rejected = (counts["A"] == depth - 1) & ~counts["cut"]
+    return passed, (counts["D"] >= depth) & (passed | rejected)
 
 
 def acceptance_by_depth(counts: pd.DataFrame) -> pd.DataFrame:
@@ -137,12 +145,11 @@ def acceptance_by_depth(counts: pd.DataFrame) -> pd.DataFrame:
     Rounds without a recorded draft length are left out.
     """
     counts = counts.dropna(subset=["D", "A"])
-    drafted, accepted, rounds = counts["D"], counts["A"], counts["R"]
+    rounds = counts["R"]
     rows = []
-    for k in range(1, int(drafted.max() if len(counts) else 0) + 1):
-        passed = accepted >= k
-        rejected = (accepted == k - 1) & ~counts["cut"]
-        joint, tested = rounds[passed].sum(), rounds[(drafted >= k) & (passed | rejected)].sum()
+    for k in range(1, int(counts["D"].max() if len(counts) else 0) + 1):
+        passed, reached = at_depth(counts, k)
+        joint, tested = rounds[passed].sum(), rounds[reached].sum()
         cond = joint / tested if tested else np.nan
         rows.append({"depth": k, "cond_accept": cond, "joint_accept": joint / rounds.sum(), "tested": tested})
     return pd.DataFrame(rows, columns=DEPTH)

@@ -7,8 +7,13 @@ from collections.abc import Iterator
 
 from specbench.analysis.drafts import TEXT
 from specbench.analysis.replay import Outcome, Replayed, Rule, Text, Unknown, lay_out, outcomes
-from specbench.config import UserError
+from specbench.config import MethodSpec, UserError
 from specbench.results.stored import StoredRun
+
+
+def is_bound(spec: MethodSpec) -> bool:
+    """True if a method decodes with what only an oracle knows: its figures are bounds that no method reaches."""
+    return spec.method == "oracle" or "oracle" in (spec.values.get("length"), spec.values.get("arbiter"))
 
 
 def longest(text: Text, missing: Unknown) -> Replayed:

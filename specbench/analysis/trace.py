@@ -126,6 +126,23 @@ def first_divergence(first: Trace, second: Trace) -> int | None:
     return shared_start(first.tokens, second.tokens)
 
 
+def document_scores(run: StoredRun, headline: Mapping[str, str]) -> dict[tuple[str, int, str], float]:
+    """Each document's headline score in the first pass, by task, document and method; `headline` is by task.
+
+    Empty for runs that are unfinished.
+    """
+    if not run.finished:
+        return {}
+    scores = run.scores()
+    wanted = scores.task.map(headline) == scores.metric + "," + scores["filter"]
+    scores = scores[wanted & (scores.repeat == 0) & scores.doc_id.notna()]
+    return {
+        (row.task, int(row.doc_id), row.method): round(float(row.value), 4)
+        for row in scores.itertuples()
+        if math.isfinite(row.value)
+    }
+
+
 def last_line(error: object) -> str:
     """The last line of a traceback that is not empty."""
     lines = error.split("\n") if isinstance(error, str) else []

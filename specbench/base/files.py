@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -52,9 +53,24 @@ def write_text(path: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8")
 
 
+def json_text(value: Any, **options: Any) -> str:
+    """A value as JSON, in which there is no NaN or infinity: they become null. `options` are those of json.dumps."""
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
-    with whole(path) as new, open(new, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=indent)
+    write_text(path, json_text(value, indent=indent))
 
 
 def safe_name(text: str) -> str:

@@ -5,7 +5,6 @@ difference when the link was put there: nothing is looked at first and used late
 the user typed, may lead through links. Linux and macOS have these calls; specbench runs nowhere else.
 """
 
-import json
 import os
 import re
 import secrets
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
 from specbench.base.errors import UserError
+from specbench.base.files import json_text
 
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody writes to is opened at once
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -145,7 +145,7 @@ class Folder:
 
     def write_json(self, name: str, value: Any, indent: int | None = 1) -> None:
         with self.whole(name) as file:
-            file.write(json.dumps(value, indent=indent).encode())
+            file.write(json_text(value, indent=indent).encode())
 
     @contextmanager
     def _errors(self, *names: str) -> Iterator[None]:

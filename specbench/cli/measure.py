@@ -12,6 +12,7 @@ from specbench.cli.options import (
     Decoding,
     FetchModels,
     Machine,
+    NoPrompts,
     RunOut,
     Suite,
     known,
@@ -49,6 +50,7 @@ def run(
     share_prefix: Annotated[
         bool, Option(help="read the common beginning of a task's prompts, such as few-shot examples, only once")
     ] = True,
+    no_prompts: NoPrompts = False,
 ) -> None:
     """Decode a suite with one or more methods, time every forward, score the texts, and print a table.
 
@@ -80,6 +82,7 @@ def run(
                 baseline=None if baseline == "none" else baseline,
                 chat_template=apply_chat_template,
                 share_prefix=share_prefix,
+                keep_prompts=not no_prompts,
                 **decoding.of_plan(),
                 **machine.of_plan(),
                 **allowed.of_plan(),
@@ -101,6 +104,7 @@ def sweep(
     machine: Machine,
     out: RunOut = None,
     allowed: Allowed,
+    no_prompts: NoPrompts = False,
 ) -> None:
     """Run a method under every combination of some settings, as one run that can be resumed.
 
@@ -110,7 +114,13 @@ def sweep(
     """
     with user_errors(), allowed.permitted([*(decoding.set_ or []), *param], True, [method]):
         plan = resolve_plan(
-            [method], suite, params=param, **decoding.of_plan(), **machine.of_plan(), **allowed.of_plan()
+            [method],
+            suite,
+            params=param,
+            keep_prompts=not no_prompts,
+            **decoding.of_plan(),
+            **machine.of_plan(),
+            **allowed.of_plan(),
         )
         raise typer.Exit(_carry_out(plan, out))
 

@@ -9,6 +9,7 @@ import pandas as pd
 from specbench.analysis import compare as compared
 from specbench.analysis import metrics, totals
 from specbench.analysis.texts import load_decode
+from specbench.analysis.trace import document_scores
 from specbench.analysis.trace import trace as trace_of
 from specbench.base import files
 from specbench.base.console import console, plain, say, warn
@@ -117,7 +118,9 @@ def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
     if len(chosen) > 2:
         raise UserError("two methods at most fit side by side; give --method once or twice")
     decode = load_decode(run)
-    print_trace(console, [trace_of(run, task, doc_id, method, decode=decode) for method in chosen])
+    texts = [trace_of(run, task, doc_id, method, decode=decode) for method in chosen]
+    about = run.kept({task: [doc_id]}).get((task, doc_id))
+    print_trace(console, texts, about, document_scores(run, run.headline()))
 
 
 def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compared.Measured) -> Iterator[str]:

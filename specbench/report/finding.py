@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from specbench.base import files
 from specbench.base.console import console
 from specbench.base.escape import csv_text, markdown_text
 
@@ -74,7 +75,7 @@ def show(found: Finding | Sequence[Finding], format: str = "table", screen: Cons
         sys.stdout.write(csv_text(pd.concat(map(as_rows, findings))))
     elif format == "json":
         facts = {finding.name: as_json(finding) for finding in findings}
-        sys.stdout.write(json.dumps(facts if len(findings) > 1 else facts[findings[0].name], indent=1) + "\n")
+        sys.stdout.write(files.json_text(facts if len(findings) > 1 else facts[findings[0].name], indent=1) + "\n")
     elif format == "md":
         screen.out("\n\n".join(map(markdown, findings)), highlight=False)
     else:
@@ -104,7 +105,9 @@ def as_rows(finding: Finding) -> pd.DataFrame:
             rows += [(name, i, column, cell) for i, row in enumerate(value) for column, cell in row.items()]
         else:
             rows.append(("", 0, name, value))
-    cells = [(finding.name, *row[:-1], json.dumps(row[-1]) if isinstance(row[-1], dict) else row[-1]) for row in rows]
+    cells = [
+        (finding.name, *row[:-1], files.json_text(row[-1]) if isinstance(row[-1], dict) else row[-1]) for row in rows
+    ]
     return pd.DataFrame(cells, columns=COLUMNS, dtype=object)
 
 

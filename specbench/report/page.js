@@ -73,7 +73,7 @@ function drawPlots(plots) {
       const view = plot.views[name], place = $("plot-" + plot.name);
       $("of-" + plot.name).textContent = "· " + name;
       if (view.data.length) Plotly.react(place, view.data, view.layout, config);
-      else { Plotly.purge(place); place.replaceChildren(make("p", "note", "The records do not tell this.")); }
+      else { Plotly.purge(place); place.replaceChildren(make("p", "note", plot.lacks)); }
     }
   };
   chosen?.addEventListener("change", draw);
@@ -146,8 +146,11 @@ const code = (char) => `<U+${char.codePointAt(0).toString(16).toUpperCase().padS
 const sign = (char) => char === "\n" ? "⏎\n" : char === "\t" ? "⇥\t"
   : char < " " ? String.fromCharCode(0x2400 + char.charCodeAt(0)) : code(char);
 const seen = (text) => text.replace(acting, sign);
+const shownAs = (text) => text.replace(acting, (char) => (char === "\n" || char === "\t" ? char : sign(char)));
 const inLine = (text) => seen(text).replaceAll("\n", "");
 const percent = (value) => (100 * value).toFixed(0) + " %";
+
+const ENDS = { eos: "ended by EOS", stop: "ended by a stop string", length: "ended by the length limit" };
 
 function sampleOf(told, [task, doc, label, trace, score, rates, time, finish, error], scored) {
   const [accept, tau, discard, verify, speed] = rates;
@@ -160,7 +163,7 @@ function sampleOf(told, [task, doc, label, trace, score, rates, time, finish, er
   if (speed != null) facts.push(`${speed.toFixed(0)} tok/s`);
   if (time) facts.push(`${time} ms after the prefill`);
   if (finish === "error") facts.push(`failed: ${error}`);
-  else facts.push({ eos: "ended by EOS", stop: "ended by a stop string", length: "ended by the length limit" }[finish]);
+  else if (finish in ENDS) facts.push(ENDS[finish]);
   const steps = trace < 0 ? [] : told.trace(trace);
   const pieces = steps.flatMap((step) => step.pieces);
   if (steps.length) facts.unshift(`${pieces.length} tokens in ${steps.length - 1} round${steps.length === 2 ? "" : "s"}`);
@@ -257,7 +260,25 @@ function drawDocuments(told) {
     draw();
   }
 
+  const abouts = new Map(told.about.map(([t, d, ...rest]) => [`${t} ${d}`, rest]));
+
+  function drawAbout() {
+    const about = abouts.get(`${task.value} ${doc.value}`);
+    $("about").hidden = !about;
+    $("about-none").hidden = Boolean(about);
+    if (!about) return;
+    const [prompt, leftOut, reference, category] = about;
+    const facts = [];
+    if (category) facts.push(inLine(category));
+    if (leftOut) facts.push(`its end; ${leftOut} characters before it are in the run's documents.parquet`);
+    $("about-prompt").textContent = facts.length ? "· " + facts.join(" · ") : "";
+    $("prompt").textContent = shownAs(prompt);
+    $("about-reference").hidden = reference === null;
+    $("reference").textContent = shownAs(reference ?? "");
+  }
+
   function draw() {
+    drawAbout();
     const here = of(Number(task.value), Number(doc.value)), scored = told.tasks[Number(task.value)][1];
     const pick = (select) => here.find((sample) => select.value !== "" && sample[2] === Number(select.value));
     const shown = [pick(one), pick(two)].filter(Boolean).map((sample) => sampleOf(told, sample, scored));

@@ -3,10 +3,8 @@
 import base64
 import gzip
 import hashlib
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +15,17 @@ from plotly.offline import get_plotlyjs
 from specbench.analysis import metrics
 from specbench.analysis.alike import method_labels, pair_labels
 from specbench.analysis.compare import AVERAGE, SETUP
-from specbench.analysis.trace import last_line, load_decode, traces
+from specbench.analysis.oracles import is_bound
 from specbench.base import files
 from specbench.base.console import plain
 from specbench.config import UserError
-from specbench.report import page_plots, tables
-from specbench.report.page_traces import Encoder, milliseconds
+from specbench.report import page_documents, page_plots, page_settings, tables
+from specbench.report.drawing import mixed_models
+from specbench.report.page_documents import Source
+from specbench.report.page_style import Look, looks
 from specbench.results.stored import StoredRun
 
 HERE = Path(__file__).parent
-DOCUMENTS = 200  # of each task in the drill-down
-TRACES = 2_200_000  # bytes of compressed traces, so that a page stays below 5 MB
 MEANINGS = {
     "accuracy": "the task's own metric in percent, with its 95 % interval",
     "accuracy_delta": "score less the baseline's, in points",
@@ -59,17 +57,6 @@ MEANINGS = {
     "errors": "failed samples, which are left out",
 }
 FIRST = ("accuracy", "accuracy_delta", "accuracy_p", "speedup_decode", "tokens_per_s")  # columns before the others
-RATES = ("acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A run and what the page takes from it; `labels` name its methods."""
-
-    run: StoredRun
-    labels: dict[str, str]
-    samples: pd.DataFrame
-    counts: pd.DataFrame  # of metrics.per_document
 
 
 def write_page(
@@ -91,16 +78,17 @@ def write_page(
     sources = [
         _source(
             run,
+            labels,
             {name: _label({"pair": pair, "sampling": run.sampling}, label, varying) for name, label in labels.items()},
         )
         for run, labels, pair in zip(runs, method_labels(runs), pair_labels(runs), strict=True)
     ]
-    figures = _figures(summary, sources)
+    figures = _figures(summary, sources, warnings)
     plots = page_plots.plots(figures)
-    documents, notes = _documents(sources, _metrics(summary))
+    documents, notes = page_documents.packed(sources, _metrics(summary))
     data = {
         "plotly": gzip.compress(get_plotlyjs().encode(), 9, mtime=0),
-        "plots": gzip.compress(json.dumps(plots).encode(), 9, mtime=0),
+        "plots": gzip.compress(files.json_text(plots).encode(), 9, mtime=0),
         "traces": documents,
     }
     columns = _columns(summary)
@@ -129,7 +117,7 @@ def write_page(
         plots=plots,
         plot_tasks=list(dict.fromkeys(name for plot in plots for name in plot["views"])),
         notes=notes,
-        runs=[_settings(source) for source in sources],
+        runs=[page_settings.of_run(source) for source in sources],
     )
     try:
         files.write_text(path, text)
@@ -147,24 +135,28 @@ def _label(row: dict[str, Any], method: str, varying: list[str]) -> str:
     return " · ".join([method, *(str(row[name]) for name in varying)])
 
 
-def _source(run: StoredRun, labels: dict[str, str]) -> Source:
+def _source(run: StoredRun, methods: dict[str, str], labels: dict[str, str]) -> Source:
     columns = [*metrics.SAMPLE, "warmup", "finish", "error", "prefill_seconds", "decode_seconds", "peak_memory"]
     samples = run.samples(columns)
-    return Source(run, labels, samples[~samples.warmup], metrics.per_document(samples, run.rounds()))
+    return Source(run, methods, labels, samples[~samples.warmup], metrics.per_document(samples, run.rounds()))
 
 
-def _figures(summary: pd.DataFrame, sources: Sequence[Source]) -> page_plots.Figures:
-    depths = [metrics.depths(source.run.rounds()) for source in sources]
+def _figures(summary: pd.DataFrame, sources: Sequence[Source], warnings: Sequence[str] = ()) -> page_plots.Figures:
+    depths = [metrics.depths(source.run.rounds(), by_document=True) for source in sources]
     depths = [rows.assign(label=rows.method.map(s.labels)) for rows, s in zip(depths, sources, strict=True)]
-    counts = [s.counts.reset_index() for s in sources]
+    counts = [s.counts.reset_index().assign(run=s.run.name) for s in sources]
     counts = [rows.assign(label=rows.method.map(s.labels)) for rows, s in zip(counts, sources, strict=True)]
-    labels = list(dict.fromkeys([*summary.label, *(label for s in sources for label in s.labels.values())]))
+    methods = dict(zip(summary.label, summary.method, strict=True))
+    methods |= {s.labels[name]: label for s in sources for name, label in s.methods.items()}
     baselines = summary[summary.method == summary["baseline"]] if "baseline" in summary else summary.iloc[:0]
+    bounds = {s.labels[spec.name] for s in sources for spec in s.run.plan.methods if is_bound(spec)}
     return page_plots.Figures(
         summary=summary,
         depths=pd.concat(depths, ignore_index=True).dropna(subset=["D", "A", "cut"]),
         counts=pd.concat(counts, ignore_index=True),
-        looks=page_plots.looks(labels, list(baselines.label)),
+        looks=looks(methods, list(baselines.label)),
+        bounds=frozenset(bounds),
+        mixed=mixed_models(warnings),
     )
 
 
@@ -180,7 +172,7 @@ def _columns(summary: pd.DataFrame) -> list[str]:
     return columns
 
 
-def _row(row: pd.Series, columns: list[str], varying: list[str], looks: dict[str, page_plots.Look]) -> dict[str, Any]:
+def _row(row: pd.Series, columns: list[str], varying: list[str], looks: dict[str, Look]) -> dict[str, Any]:
     """A row of the table; `value` is what a column is sorted by."""
     cells = []
     for name in columns:
@@ -198,111 +190,3 @@ def _metrics(summary: pd.DataFrame) -> dict[str, str]:
     """The headline metric by task."""
     rows = summary[summary.task != AVERAGE]
     return dict(zip(rows.task, rows.metric, strict=True)) if "metric" in rows else dict.fromkeys(rows.task, "")
-
-
-def _documents(sources: Sequence[Source], metric: dict[str, str]) -> tuple[bytes, list[str]]:
-    """The drill-down's data, of as many documents as the page has room for, and notes about it."""
-    most = DOCUMENTS
-    while True:
-        packed, notes = _drill_down(sources, metric, most)
-        if len(packed) <= TRACES or most == 1:
-            return packed, notes
-        most = max(1, int(0.95 * most * TRACES / len(packed)))
-
-
-def _drill_down(sources: Sequence[Source], metric: dict[str, str], most: int) -> tuple[bytes, list[str]]:
-    encoder = Encoder()
-    tasks, labels, notes = list(metric), list[str](), list[str]()
-    samples: list[list[Any]] = []
-    for source in sources:
-        new = {name: label for name, label in source.labels.items() if label not in labels}
-        labels += new.values()
-        first = source.samples[(source.samples.repeat == 0) & source.samples.method.isin(list(new))]
-        first = first[first.task.isin(tasks)]
-        documents = {task: sorted(ids.unique().tolist()) for task, ids in first.groupby("task", sort=False).doc_id}
-        chosen = {task: ids[:most] for task, ids in documents.items()}
-        for task, ids in documents.items():
-            if len(ids) > most:
-                notes.append(f"{task}: the first {most} of {len(ids)} documents are here.")
-        places = {}
-        try:
-            for trace in traces(source.run, load_decode(source.run), 0, chosen, list(new)):
-                places[trace.task, trace.doc_id, trace.method] = encoder.add(trace)
-        except UserError as error:
-            notes.append(f"{source.run.name} has no traces here: {error}.")
-        scores, table = _scores(source, metric), metrics.rates(source.counts, metrics.SAMPLE)[list(RATES)]
-        rates = dict(zip(table.index, table.to_numpy().tolist(), strict=True))
-        for row in first.sort_values("doc_id", kind="stable").itertuples():
-            if row.doc_id not in chosen[row.task]:
-                continue
-            key = row.task, row.doc_id, row.method
-            known = row.finish != "error"
-            of_sample = rates[(0, *key)] if known else []
-            samples.append(
-                [tasks.index(row.task), row.doc_id, labels.index(new[row.method]), places.get(key, -1), scores.get(key)]
-                + [page_plots.clean(of_sample), milliseconds(row.decode_seconds) if known else "", row.finish]
-                + [plain(last_line(row.error))] * (not known)
-            )
-    repeats = max((int(source.samples.repeat.max()) + 1 for source in sources if len(source.samples)), default=1)
-    if repeats > 1 or len(labels) < sum(len(source.labels) for source in sources):
-        notes.append("Of several passes over the documents the first one is shown.")
-    names = {"tasks": [[plain(task), plain(metric[task])] for task in tasks], "labels": list(map(plain, labels))}
-    return encoder.packed(names | {"samples": samples, "rates": RATES}), list(dict.fromkeys(notes))
-
-
-def _scores(source: Source, metric: dict[str, str]) -> dict[tuple[str, int, str], float]:
-    """Each document's headline score in the first pass, by task, document and method."""
-    if not source.run.finished:
-        return {}
-    scores = source.run.scores()
-    wanted = scores.task.map(metric) == scores.metric + "," + scores["filter"]
-    scores = scores[wanted & (scores.repeat == 0) & scores.doc_id.notna()]
-    return {
-        (row.task, int(row.doc_id), row.method): round(float(row.value), 4)
-        for row in scores.itertuples()
-        if math.isfinite(row.value)
-    }
-
-
-def _settings(source: Source) -> dict[str, Any]:
-    """The settings and the environment of a run, as lists of names and values."""
-    run, plan, manifest = source.run, source.run.plan, source.run.manifest
-    skip = {"pair", "methods", "tasks", "baseline", "baselines"}
-    baselines = [f"{base} of {name}" for name, base in plan.baselines.items() if name != base]
-    facts = {"pair": f"{plan.pair.name}: {plan.pair.description}"}
-    facts |= {"baseline": ", ".join([plan.baseline or "none", *baselines])}
-    facts |= {
-        key: value for key, value in plan.model_dump(mode="json").items() if key not in skip and value is not None
-    }
-    for line in plan.tasks:
-        fewshot = {} if line.fewshot is None else {"fewshot": line.fewshot}
-        facts[f"task {line.task}"] = _flat(manifest["generation"].get(line.task, {}) | fewshot)
-    environment = dict(manifest["environment"])
-    environment |= environment.pop("versions", None) or {}
-    return {
-        "name": run.name,
-        "started": manifest.get("started") or "",
-        "command": " ".join(environment.pop("command", None) or []),
-        "facts": [(key, _flat(value)) for key, value in facts.items()],
-        "environment": [
-            (key.replace("_", " "), _flat(value)) for key, value in environment.items() if value not in (None, "")
-        ],
-        "models": [(role, _flat(model)) for role, model in (manifest["models"] or {}).items()],
-        "methods": [
-            {
-                "name": source.labels[spec.name],
-                "description": spec.description,
-                "paper": spec.paper,
-                "settings": [(key, _flat(s.value), s.source) for key, s in spec.settings.items()],
-                "inputs": [(f"{key} (hash)", value) for key, value in manifest["inputs"].get(spec.name, {}).items()],
-            }
-            for spec in plan.methods
-        ],
-    }
-
-
-def _flat(value: Any) -> str:
-    """A setting in a line of text."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_flat(part)}" for key, part in value.items())
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | bool) else str(value)

@@ -6,13 +6,13 @@ ordered by how often they occur; ratios and times likewise into `notes`.
 """
 
 import gzip
-import json
 from array import array
 from typing import Any
 
 import numpy as np
 
 from specbench.analysis.trace import ORIGINS, Step, Trace, ratio_text
+from specbench.base.files import json_text
 
 CODES = {origin: i for i, origin in enumerate(ORIGINS)}
 MORE = 8  # added to an origin whose piece also has cut, instead and ratio
@@ -65,7 +65,7 @@ class Encoder:
             numbers |= {name: rank[numbers[name]] for name in names}
         coded = {name: _leb128(values) for name, values in numbers.items()}
         header = header | {"origins": ORIGINS, "more": MORE, "streams": {name: len(b) for name, b in coded.items()}}
-        head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        head = json_text(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         return gzip.compress(len(head).to_bytes(4, "little") + head + b"".join(coded.values()), 7, mtime=0)
 
     def _put(self, stream: str, *texts: str) -> None:

@@ -74,6 +74,7 @@ def execute(
         finally:
             gc.enable()
         recorder = Recorder(folder, warn, work.begins_task)
+        work.keep_prompts(folder)
         if not recorder.merged and recorder.done() < work.total:
             started()
             try:

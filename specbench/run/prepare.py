@@ -25,6 +25,8 @@ from specbench.engine.session import Unwatched
 from specbench.engine.types import Calibrated, Method, Sampling, Watch
 from specbench.methods import module
 from specbench.plan import Plan
+from specbench.results import documents
+from specbench.results.documents import Document
 from specbench.results.stored import StoredRun, runtime_of
 from specbench.run.manifest import check_models, check_same, manifest
 from specbench.tasks import code
@@ -57,6 +59,13 @@ class Work:
         """True if a document is the first of its task in a repeat. What methods learn lasts until then."""
         place = index % len(self.requests)
         return place == 0 or self.requests[place].task != self.requests[place - 1].task
+
+    def keep_prompts(self, folder: Path) -> None:
+        """Write into the run folder what the texts are about, if the plan says so and it is not there yet."""
+        if self.plan.keep_prompts:
+            about = (Document(r.task, r.doc_id, r.prompt, *self.tasks.about(r)) for r in self.requests)
+            with Folder.at(folder) as place:
+                documents.keep(place, about)
 
 
 def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:

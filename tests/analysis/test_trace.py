@@ -4,17 +4,19 @@ import io
 import re
 
 import pytest
-from made_runs import TOKENIZER, add_sample, drafted, ids, stored, word
+from made_runs import TOKENIZER, add_sample, drafted, ids, score, stored, word
 from rich.console import Console
 
 from specbench.analysis import trace
 from specbench.analysis.texts import Texts, load_decode
 from specbench.analysis.trace import Piece, Rejected, Step, Trace, first_divergence
+from specbench.base.console import PlainConsole
 from specbench.config import UserError
 from specbench.engine.types import Round, Verdict
 from specbench.plan import resolve_plan
-from specbench.report.views.trace import print_trace, visible
+from specbench.report.views.trace import PROMPT, print_trace, visible
 from specbench.results import records
+from specbench.results.documents import Document
 from specbench.results.stored import StoredRun
 from specbench.run import loop
 
@@ -406,3 +408,26 @@ def test_nothing_that_a_model_prints_acts_on_the_terminal(tables, made):
     add_sample(tables, "sums", 0, "csd[gamma=4]", [Round([token]) for token in ids(text)], text, "length")
     out = shown([trace.trace(made(methods=("vanilla", "csd[gamma=4]")), "sums", 0, "csd[gamma=4]")], width=120)
     assert "ms csd[gamma=4]" in out and "[red]␛[2Jx<U+202E>y␍" in out and not {"\x1b", "\u202e", "\r"} & set(out)
+
+
+def test_what_the_text_was_about_stands_before_it(two):
+    """The end of a long prompt, the reference answer and the score; nothing of them acts on the terminal."""
+    about = Document("sums", 0, "x" * PROMPT + "\nHow \x1b[2J[red]many?\n", "nine\u202e\n9", "sums of two")
+    console = Console(file=io.StringIO(), width=80)
+    found = trace.trace(two, "sums", 0, "csd")
+    print_trace(PlainConsole(file=console.file, width=80), [found], about, {("sums", 0, "csd"): 0.5})
+    text = console.file.getvalue()
+    assert text.startswith(f"PROMPT, sums of two (the last 1,200 of its {PROMPT + 20:,} characters)\nxxx")
+    assert "How \\x1b[2J[red]many?\nREFERENCE ANSWER\nnine\\u202e\n9\n\n" in text
+    assert "ended by EOS, score 0.5" in " ".join(text.split()) and not {"\x1b", "\u202e"} & set(text)
+    text = shown([found], width=200)
+    assert "PROMPT" not in text and "score" not in text
+
+
+def test_scores_of_documents(two):
+    scores = [score("sums", "vanilla", 0, 0.5), score("sums", "vanilla", 0, 1.0, repeat=1)]
+    scores.append(score("sums", "vanilla", None, 9.0))
+    run = stored(two.folder.parent / "scored", {"samples": [], "rounds": []}, ("sums",), ("vanilla",), scores)
+    assert trace.document_scores(run, run.headline()) == {("sums", 0, "vanilla"): 0.5}
+    (run.folder / "scores.parquet").unlink()
+    assert trace.document_scores(StoredRun(run.folder), {}) == {}

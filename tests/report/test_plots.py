@@ -10,7 +10,9 @@ from matplotlib.text import Text
 from scipy.stats import t
 from synthetic import CHAIN, SINGLE, Rows, rounds, sample, scores, write_run
 
+from specbench.base.stats import pooled_rate
 from specbench.config import UserError
+from specbench.report import drawing, page_style
 from specbench.report.plots import data as plot_data
 from specbench.report.plots import rounds as plot_rounds
 from specbench.report.plots import style
@@ -152,13 +154,13 @@ def test_curves_of_two_settings(tmp_path):
 
 
 def test_curves_have_colours_of_their_own(tmp_path):
-    """There are six colours: the first of t has the first one of s again, which is taken."""
+    """A line through the variants has the colour of the method without them, or the next that is free."""
     settings = {f"s[{i}]": {"g": i} for i in range(6)} | {f"t[{i}]": {"g": i} for i in range(2)}
     points = {name: (i + 5, 40 - i) for i, name in enumerate(settings)}
     (ax,) = drawn("discard-verification", curved_run(tmp_path / "run", points, settings=settings)).axes
     found = {line.get_label(): line.get_color() for line in ax.lines}
-    assert found["s (g)"] == style.COLORS[0]
-    assert found["t (g)"] == style.COLORS[1]
+    assert found["s (g)"] == drawing.colour_of("s")
+    assert found["t (g)"] == drawing.colour_of("t") != found["s (g)"]
 
 
 def test_names_of_points_cover_nothing(tmp_path):
@@ -211,11 +213,27 @@ def test_reliability_by_task_and_pooled(tmp_path):
 
 def test_depth(run):
     (ax,) = drawn("depth", run).axes
-    assert line_of(ax, SPS2) == pytest.approx(np.array([[1, 50], [2, 100]]))
-    assert line_of(ax, SPS4) == pytest.approx(np.array([[1, 100], [2, 100], [3, 100], [4, 0]]))
+    assert bars_of(ax, SPS2)[0] == pytest.approx(np.array([[1, 50], [2, 100]]))
+    assert bars_of(ax, SPS4)[0] == pytest.approx(np.array([[1, 100], [2, 100], [3, 100], [4, 0]]))
     # Nothing was tested at 3: the draft before was always rejected.
-    assert line_of(ax, "fly") == pytest.approx(np.array([[1, 100], [2, 0], [3, math.nan]]), nan_ok=True)
-    assert len(ax.lines) == 3
+    assert bars_of(ax, "fly")[0] == pytest.approx(np.array([[1, 100], [2, 0], [3, math.nan]]), nan_ok=True)
+    assert len(ax.containers) == 3
+    assert ax.get_ylim() == (0, 104)
+
+
+def test_depth_intervals_are_over_documents(tmp_path):
+    """Three documents accept 1, 1 and 0 of 2 at depth 1 of as many rounds; runs of a row count together."""
+    for name, accepted in (("a", (1, 1, 0)), ("b", (1, 0, 1))):
+        found = Rows()
+        for doc, each in enumerate(accepted):
+            found.add("plain", doc, 1.0, SINGLE)
+            found.add("s", doc, 1.0, [(1, 1), (1, each)])
+        found.run(tmp_path / name, seed=len(name) + ord(name))
+    (ax,) = drawn("depth", tmp_path / "a", tmp_path / "b").axes
+    points, (up,) = bars_of(ax, "s")
+    assert points == pytest.approx(np.array([[1, 100 * 10 / 12]]))
+    wanted = pooled_rate(np.array([4.0, 3, 3]), np.array([4.0, 4, 4]))
+    assert up[0][:, 1] == pytest.approx([100 * wanted.low, 100 * min(1, wanted.high)])
 
 
 def test_lengths(run):
@@ -457,15 +475,54 @@ def test_a_method_keeps_its_colour(run):
         }
         for kind in ("depth", "discard-verification", "lengths")
     }
-    for method, point in ((SPS2, "sps (gamma)"), (SPS4, None), ("fly", "fly")):
+    for method, point in ((SPS2, None), (SPS4, None), ("fly", "fly")):
         line, bar = colours["depth"][method], colours["lengths"][method][0]
-        assert point is None or line.get_color() == colours["discard-verification"][point].get_color()
-        assert bar.get_facecolor()[:3] == pytest.approx([int(line.get_color()[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        colour = line[0].get_color()
+        assert colour == drawing.colour_of(method)
+        assert point is None or colours["discard-verification"][point].get_color() == drawing.colour_of(point)
+        assert bar.get_facecolor()[:3] == pytest.approx([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+
+
+def test_colours_go_by_name_in_images_and_pages():
+    """Whatever else is there, and in whatever order."""
+    alone, among = style.styles(["csd"], []), style.styles(["vanilla", "x", "y", "csd"], ["vanilla"])
+    page = page_style.looks({"csd · a": "csd", "vanilla": "vanilla"}, ["vanilla"])
+    assert alone["csd"].color == among["csd"].color == page["csd · a"].colour
+    assert among["vanilla"].color == page["vanilla"].colour not in drawing.COLOURS
+
+
+@pytest.mark.parametrize(
+    ("told", "low", "high"),
+    [((99.9, 100), 80, 100.8), ((0, 0), -0.8, 20), ((49, 51), 40, 60), ((-5, 120), -4, 104), ((30, 80), 30, 80)],
+)
+def test_axes_of_scores_do_not_zoom_into_noise(told, low, high):
+    assert drawing.score_range(*told) == pytest.approx((low, high))
+
+
+def test_bounds_are_not_on_the_front(tmp_path):
+    """The oracle is fastest and right; a method that drafts with its lengths likewise: no method can be both."""
+    found = Rows()
+    for method, seconds, right in (("plain", 1, 1), ("sps", 0.5, 0), ("oracle", 0.1, 1), ("fly", 0.1, 1)):
+        found.add(method, 0, seconds, [(0, 0)])
+        found.scores += scores(method, (right,))
+    folder = found.run(tmp_path / "run", settings={"fly": {"length": "oracle"}}).folder
+    (ax,) = drawn("speed-accuracy", folder).axes
+    assert line_of(ax, "Pareto front")[1:-1] == pytest.approx(np.array([[1, 100], [2, 0]]))
+    assert bars_of(ax, "oracle")[0] == pytest.approx(np.array([[10, 100]]))
+
+
+def test_where_time_goes_is_told_of_each_run(run, tmp_path):
+    other = made("one")
+    other.scores += scores(SPS4, (1, 0)) + scores("fly", (0, 1))
+    folder = other.run(tmp_path / "z", settings=GAMMAS, seed=1).folder
+    axes = drawn("time", run, folder).axes
+    assert [ax.get_title() for ax in axes] == ["a, one", "z, one"]
+    assert all(ax.lines[0].get_xdata() == pytest.approx([250, 250]) for ax in axes)
 
 
 def test_styles_differ_in_colour_and_without():
     found = style.styles([f"m{i}" for i in range(20)], ["m0"])
-    assert found["m0"].color == "#000000"
+    assert found["m0"].color == drawing.BASES[0]
     assert len({(one.color, one.marker) for one in found.values()}) == 20
     few = [found[f"m{i}"] for i in range(1, 6)]
     assert (
@@ -482,14 +539,15 @@ def test_what_a_reader_must_know_stands_above(run, tmp_path):
         drawn("time", run, other, allowed=["documents"])
     told = drawn("time", run, other, allowed=["documents", "cpu"]).get_suptitle().replace("\n", " ")
     assert "MISMATCH" in told and "abacus / slide rule" in told and "1 failed samples are left out" in told
-    assert drawn("time", run).get_suptitle() == ""
+    told = "tiny greedy; float32, 2 cores of abacus, up to 2 documents a task"
+    assert drawn("time", run).get_suptitle().replace("\n", " ") == told
 
 
 def test_panels_of_several_pairs_and_samplings(run, tmp_path):
     pair = {"name": "huge", "description": "", "target": MODEL, "draft": MODEL}
     other = settings_run(tmp_path / "o", {SPS2: {"gamma": 2}}, (0.5, 0.5), pair=pair, temperature=0.5)
     titles = [ax.get_title() for ax in drawn("time", run, other).axes]
-    assert titles == ["tiny, greedy, one", "huge, T=0.5, one"]
+    assert titles == ["a, tiny, greedy, one", "o, huge, T=0.5, one"]
 
 
 def test_unknown_kinds_and_files(run, tmp_path):

@@ -5,22 +5,24 @@ import re
 import shutil
 
 import browsing
+import imported
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pyarrow.compute as pc
 import pytest
-from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, large, manifest, score, stored, word, write
+from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, keep, large, manifest, score, stored, word, write
 from synthetic import change_manifest
 
 from specbench.analysis import compare
 from specbench.analysis.compare import AVERAGE
 from specbench.config import UserError
 from specbench.engine.types import Round
-from specbench.report import page, page_plots
+from specbench.report import comparison, drawing, page, page_documents, page_plots, page_style
 from specbench.report.page_traces import _leb128
 from specbench.report.plots import style as plot_style
 from specbench.report.plots.data import read
+from specbench.results.documents import Document
 from specbench.results.stored import StoredRun
 
 browser, open_page = browsing.browser, browsing.open_page
@@ -254,7 +256,9 @@ def test_plots_show_the_figures(view):
     error = data["csd"]["error_x"]
     assert (error["array"], error["arrayminus"]) == ([0.3], [0.3]) and data["csd"]["error_y"]["array"] == [5]
     front = data["Pareto front"]
-    assert (front["x"], front["y"]) == ([0.9, 1.0, 1.5], [75, 50, 25])
+    # Steps from the left edge to the bottom: the plot's own limits, which noise does not set.
+    assert (front["x"][1:-1], front["y"][1:-1]) == ([0.9, 1.0, 1.5], [75, 50, 25])
+    assert front["line"]["shape"] == "vh" and front["x"][0] < 0.8 and front["y"][-1] <= 20
     assert len({one["marker"]["color"] for name, one in data.items() if name != "Pareto front"}) == 3
     assert len({one["marker"]["symbol"] for name, one in data.items() if name != "Pareto front"}) == 3
     point = view.locator("#plot-speed-accuracy .scatterlayer .trace").nth(2).locator(".point")
@@ -269,27 +273,30 @@ def test_plots_show_the_figures(view):
     assert names == ["Pareto front", "vanilla", "csd", ODD]
     assert view.text_content("#of-depth") == "· sums" and view.text_content("#of-speedup") == "· all tasks"
     view.select_option("#plot-task", label="words")
-    assert "do not tell" in view.text_content("#plot-discard-verification")
+    assert "do not tell how many drafts" in view.text_content("#plot-discard-verification")
     view.select_option("#plot-task", label="sums")
     assert view.locator("#plot-discard-verification .point").count() == 3
     assert view.said == []
 
 
 def figures(small) -> page_plots.Figures:
-    source = page._source(small, {name: name for name in ("vanilla", "csd", ODD)})
+    names = {name: name for name in ("vanilla", "csd", ODD)}
+    source = page._source(small, names, names)
     return page._figures(summary().assign(label=lambda rows: rows.method), [source])
 
 
 def test_figures_from_rounds(small):
     plots = {one["name"]: one["views"] for one in page_plots.plots(figures(small))}
     names = [one["name"] for one in plots["speed-accuracy"][AVERAGE]["data"]]
-    assert names == ["vanilla", "csd", "&lt;b&gt;x&lt;/b&gt;"], "one beats all others: there is no front to draw"
+    assert names == ["Pareto front", "vanilla", "csd", "&lt;b&gt;x&lt;/b&gt;"]
+    front = plots["speed-accuracy"][AVERAGE]["data"][0]
+    assert (front["x"][1:-1], front["y"][1:-1]) == ([1.45], [62.5]), "one beats all others: the steps lead to it alone"
     (csd,) = (one for one in plots["depth"]["sums"]["data"] if one["name"] == "csd")
     # The first round accepts one of three, the second all three: two drafts of two stand at depth 1, one of two at 2.
     assert (csd["x"], csd["y"]) == ([1, 2, 3], [100, 50, 100])
     (csd,) = (one for one in plots["lengths"]["sums"]["data"] if one["name"] == "csd")
     assert (csd["x"], csd["y"]) == ([1, 3], [50, 50])
-    time = {one["name"]: dict(zip(one["y"], one["x"], strict=True)) for one in plots["time"]["sums"]["data"]}
+    time = {one["name"]: dict(zip(one["y"], one["x"], strict=True)) for one in plots["time-0"]["sums"]["data"]}
     # csd: rounds of 10 ms, 5 of them target and 1.25 for each draft; document 0 has two for 6 tokens, 3 one for one.
     assert time["target forwards"]["csd"] == pytest.approx((10 + 5) / 7, rel=1e-3)
     assert time["draft forwards"]["csd"] == pytest.approx(7.5 / 7, rel=1e-3)
@@ -357,11 +364,11 @@ def test_a_large_page_is_small_and_opens(big, open_page):
 
 
 def test_too_many_documents_are_left_out_and_said_so(small, monkeypatch, tmp_path):
-    monkeypatch.setattr(page, "DOCUMENTS", 1)
+    monkeypatch.setattr(page_documents, "DOCUMENTS", 1)
     page.write_page(tmp_path / "few.html", [small], summary(), [], [], [])
     assert "sums: the first 1 of 2 documents are here." in (tmp_path / "few.html").read_text()
-    monkeypatch.setattr(page, "DOCUMENTS", 2)
-    monkeypatch.setattr(page, "TRACES", 1)
+    monkeypatch.setattr(page_documents, "DOCUMENTS", 2)
+    monkeypatch.setattr(page_documents, "TRACES", 1)
     page.write_page(tmp_path / "fewer.html", [small], summary(), [], [], [])
     assert "sums: the first 1 of 2 documents are here." in (tmp_path / "fewer.html").read_text()
 
@@ -394,10 +401,55 @@ def test_records_that_tell_little(tmp_path, open_page):
     page.write_page(tmp_path / "page.html", [StoredRun(folder)], table, [], [], [])
     view = open_page(tmp_path / "page.html")
     assert view.said == [] and "does not tell its tokenizer" in view.text_content("#documents .note")
-    assert view.locator(".plot p").all_text_contents() == ["The records do not tell this."] * 6
+    said = view.locator(".plot p").all_text_contents()
+    assert len(said) == 6 and "No method here has both" in said[0] and all(line.endswith(".") for line in said)
     assert "verify 1.00" in view.locator(".sample").inner_text()
     with pytest.raises(UserError, match="nothing to report"):
         page.write_page(tmp_path / "page.html", [StoredRun(folder)], pd.DataFrame(), [], [], [])
+
+
+def test_a_page_says_what_a_text_was_about(small, tmp_path, open_page):
+    """Long prompts by their end; a hostile one as the text that it is; none of documents that were not kept."""
+    shutil.copytree(small.folder, tmp_path / "kept")
+    rows = [
+        Document("sums", 0, "x" * 10 + "a\x1b[31m\n\t" + HOSTILE.ljust(page_documents.LONGEST), HOSTILE, HOSTILE),
+        Document("sums", 3, "short", None, None),
+    ]
+    change_manifest(tmp_path / "kept", requests=[[row.task, row.doc_id, row.prompt_hash, ""] for row in rows])
+    keep(tmp_path / "kept", rows)
+    page.write_page(tmp_path / "page.html", [StoredRun(tmp_path / "kept")], summary(), *SAID)
+    view = open_page(tmp_path / "page.html")
+    choose(view, "sums", 0, "csd")
+    assert view.text_content("#prompt").startswith(HOSTILE) and view.text_content("#reference") == HOSTILE
+    assert HOSTILE in view.text_content("#about-prompt") and " 18 characters before it" in view.text_content("#about")
+    choose(view, "sums", 3, "csd")
+    assert view.text_content("#prompt") == "short" and not view.is_visible("#reference")
+    assert not view.is_visible("#about-none")
+    choose(view, "words", 1, ODD)
+    assert not view.is_visible("#about") and view.is_visible("#about-none")
+    assert view.said == [] and view.title() != "owned"
+    (tmp_path / "kept" / "documents.parquet").write_bytes(b"PAR1")
+    page.write_page(tmp_path / "torn.html", [StoredRun(tmp_path / "kept")], summary(), *SAID)
+    view = open_page(tmp_path / "torn.html")
+    assert "documents.parquet is damaged" in view.text_content("#documents") and view.said == []
+
+
+@pytest.mark.parametrize("kind", imported.KINDS)
+def test_a_page_of_every_importer(kind, tmp_path, open_page, capsys):
+    """Every plot is drawn or says why not, nothing of ours stands in for what nobody told, and it fits a telephone."""
+    folder = imported.KINDS[kind](tmp_path)
+    comparison.report([folder], tmp_path / "page.html")
+    view = open_page(tmp_path / "page.html", width=380)
+    assert view.get_attribute("body", "data-ready") == "yes" and view.said == []
+    for place in view.locator(".plot").all():
+        drawn = place.locator(".point, .points path").count()
+        assert drawn or place.text_content().endswith(".")
+    facts = view.text_content("#settings")
+    assert "imported from" in facts and "not told" in facts
+    for ours in ("temperature", "runtime", "eager", "top_p", "seed", "float32"):
+        assert ours not in facts
+    assert not re.search(r"\b(NaN|nan|undefined|null|None)\b", view.inner_text("main"))
+    assert view.evaluate("document.documentElement.scrollWidth") <= 380
 
 
 def test_runs_of_two_samplings_are_told_apart(small, tmp_path):
@@ -434,12 +486,13 @@ def test_numbers_of_every_length():
 
 
 def test_every_baseline_looks_like_one():
-    found = page_plots.looks(["vanilla", "sps", "ensemble", "cos"], ["vanilla", "ensemble"])
-    grey = {name for name, look in found.items() if look.colour in page_plots.GREYS}
+    names = ["vanilla", "sps", "ensemble", "cos"]
+    found = page_style.looks({name: name for name in names}, ["vanilla", "ensemble"])
+    grey = {name for name, look in found.items() if look.colour in drawing.BASES}
     assert grey == {"vanilla", "ensemble"}
     assert len({(look.colour, look.symbol) for look in found.values()}) == 4
     styles = plot_style.styles(["vanilla", "sps", "ensemble", "cos"], ["vanilla", "ensemble"])
-    assert [name for name, style in styles.items() if style.color == "#000000"] == ["vanilla", "ensemble"]
+    assert [name for name, style in styles.items() if style.color in drawing.BASES] == ["vanilla", "ensemble"]
     assert styles["vanilla"].marker != styles["ensemble"].marker
 
 
@@ -459,12 +512,9 @@ def test_a_page_of_two_baselines(tmp_path):
     found = compare.summary(compare.measured([run]))
     speeds = found.set_index("method").speedup_decode
     assert speeds.tolist() == pytest.approx([1, 2, 1, 2])  # cos is no faster than vanilla
-    plots = {
-        plot["name"]: plot
-        for plot in page_plots.plots(
-            page._figures(found.assign(label=found.method), [page._source(run, {name: name for name in methods})])
-        )
-    }
+    names = {name: name for name in methods}
+    figures_of_two = page._figures(found.assign(label=found.method), [page._source(run, names, names)])
+    plots = {plot["name"]: plot for plot in page_plots.plots(figures_of_two)}
     (speedups,) = plots["speedup"]["views"].values()
     assert [one["name"] for one in speedups["data"]] == ["sps", "cos"]
     data = read([run], (), with_depths=False)

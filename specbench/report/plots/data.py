@@ -9,7 +9,9 @@ import pandas as pd
 from specbench.analysis import compare
 from specbench.analysis.alike import method_labels, pair_labels
 from specbench.analysis.compare import AVERAGE, SETUP, Measured
+from specbench.analysis.oracles import is_bound
 from specbench.config import UserError
+from specbench.report.comparison import condition
 from specbench.report.plots.style import Style, styles
 from specbench.results.stored import StoredRun
 
@@ -28,6 +30,17 @@ class PlotData:
     @cached_property
     def summary(self) -> pd.DataFrame:
         return compare.summary(self.measured)
+
+    @cached_property
+    def bounds(self) -> set[str]:
+        """The methods that know what only an oracle knows, by label."""
+        pairs = zip(self.runs, self.labels, strict=True)
+        return {labels[spec.name] for run, labels in pairs for spec in run.plan.methods if is_bound(spec)}
+
+    @property
+    def caption(self) -> str:
+        """Pair, number type, machine and number of documents: what every image says of its figures."""
+        return condition(self.runs[0], self.summary)
 
     @property
     def notes(self) -> list[str]:

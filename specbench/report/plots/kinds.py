@@ -31,7 +31,7 @@ def draw(kind: str, runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> F
     data = read(runs, allowed, kind in OF_DEPTHS)
     with look():
         fig = chosen(data)
-        legend(fig, data.notes)
+        legend(fig, data.notes, data.caption)
     return fig
 
 

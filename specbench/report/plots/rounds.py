@@ -13,13 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from specbench.analysis import compare, metrics
+from specbench.analysis import compare, depth_intervals, metrics
 from specbench.analysis.alike import pair_labels
 from specbench.analysis.compare import ROW
 from specbench.analysis.frontier import Family, families
 from specbench.base.console import plain
 from specbench.base.parquet import Rows
 from specbench.config import UserError
+from specbench.report.drawing import COLOURS, colour_of, free
 from specbench.report.plots.data import PlotData, drafted, panels
 from specbench.report.plots.style import BLACK, GREY, POINTS, WIDTH, Style, few_ticks, grid, head, label_axes
 
@@ -69,15 +70,17 @@ def discard_verification(data: PlotData) -> Figure:
 
 
 def _curves(data: PlotData, drafting: Iterable[str]) -> list[tuple[Family, Style]]:
-    """The families of the methods that draft, each with the style of a member whose colour no other family has."""
+    """The families of the methods that draft, each with a style whose colour no other family has."""
     specs = {labels[s.name]: s for run, labels in zip(data.runs, data.labels, strict=True) for s in run.plan.methods}
     labels_drafting = set(drafting)
     groups = families({label: spec for label, spec in specs.items() if label in labels_drafting})
     taken = {data.styles[family.name].color for family in groups if not family.setting}
     curves = []
     for family in groups:
-        styles = [data.styles[label] for label in family.values]
-        style = next((style for style in styles if family.setting and style.color not in taken), styles[0])
+        style = next(data.styles[label] for label in family.values)
+        if family.setting:  # the colour that the method has without its variants, or else one that is free
+            own = colour_of(family.name.partition(",")[0])
+            style = dataclasses.replace(style, color=free(COLOURS, COLOURS.index(own), taken))
         taken.add(style.color)
         curves.append((family, style))
     return curves
@@ -142,20 +145,37 @@ def _iso_lines(ax: Axes, t_target: float, t_draft: float) -> None:
 
 
 def depth(data: PlotData) -> Figure:
-    """How often a draft at each position was accepted, of those that were tested there, in percent."""
+    """How often a draft at each position was accepted, of those tested there, in percent, with 95 % intervals."""
     counts = drafted(data, "depth", data.measured.depths)
     table = compare.depth_table(dataclasses.replace(data.measured, depths=counts))
+    table = table.merge(_depth_intervals(data), on=[*ROW, "depth"], how="left")
     all_panels = list(panels(data, table))
     columns = min(2, len(all_panels))
     fig, axes = grid([1.9 if columns == 1 else 1.55] * len(all_panels), columns, sharex=True, sharey=True)
     for ax, (title, rows) in zip(axes, all_panels, strict=True):
         for method, depths in rows.groupby("method", sort=False):
             style = data.styles[method].drawn()
-            ax.plot(depths.depth, 100 * depths.cond_accept, label=data.named(method), **style)
+            bars = [depths.cond_accept - depths.low, depths.high - depths.cond_accept]
+            bars = [100 * bar.clip(lower=0).to_numpy() for bar in bars]
+            ax.errorbar(depths.depth, 100 * depths.cond_accept, yerr=bars, label=data.named(method), **style)
         head(ax, title, columns)
         few_ticks(ax, x=6, whole=True)
+        ax.set_ylim(0, 104)
     label_axes(axes, columns, "draft position", "accepted if tested (%)")
     return fig
+
+
+def _depth_intervals(data: PlotData) -> pd.DataFrame:
+    """The intervals by ROW and depth; runs of one row count together, document by document."""
+    parts = []
+    for run, labels, pair in zip(data.runs, data.labels, pair_labels(data.runs), strict=True):
+        counts = metrics.depths(run.rounds(), by_document=True)
+        parts.append(counts.assign(pair=pair, sampling=run.sampling, method=counts.method.map(labels)))
+    tables = []
+    for key, counts in pd.concat(parts, ignore_index=True).groupby(ROW, sort=False):
+        table = depth_intervals.acceptance(counts)[["depth", "low", "high"]]
+        tables.append(table.assign(**dict(zip(ROW, key, strict=True))))
+    return pd.concat(tables, ignore_index=True)
 
 
 def lengths(data: PlotData) -> Figure:
@@ -185,19 +205,26 @@ def lengths(data: PlotData) -> Figure:
 
 
 def time(data: PlotData) -> Figure:
-    """Milliseconds of decoding per token of each method: in the models' forwards, and the rest."""
+    """Milliseconds of decoding per token of each method: in the models' forwards, and the rest.
+
+    Methods are compared within a run only: another run had another moment of the machine, or another machine.
+    """
     counts = data.measured.counts
     further = counts.models - counts.target - counts.draft
     counts = counts.assign(further=further.where(further.abs() > ROUNDING, 0.0))
     models = ["target", "draft", *(["further models"] if (further > ROUNDING).any() else [])]
     counts = counts.rename(columns={"further": "further models"})
-    total = counts.groupby(ROW, sort=False)[[*models, "decode", "C"]].sum(min_count=1)
+    total = counts.groupby([*ROW, "run"], sort=False)[[*models, "decode", "C"]].sum(min_count=1)
     per_token = (1000 * total[[*models, "decode"]]).div(total.C.where(total.C > 0), axis=0)
     outside = per_token.decode - per_token[models].sum(axis=1, skipna=False)
     per_token = per_token.assign(**{"outside forwards": outside}).dropna()
     if per_token.empty:
         raise UserError(f"time needs the seconds of forwards, which these runs do not have; {TIMED}")
-    all_panels = list(panels(data, per_token.reset_index()))
+    all_panels = [
+        (", ".join(filter(None, (plain(data.runs[number].name) if len(data.runs) > 1 else "", title))), of_run)
+        for title, rows in panels(data, per_token.reset_index())
+        for number, of_run in rows.groupby("run", sort=True)
+    ]
     names = {name: "\n".join(textwrap.wrap(data.named(name), 20)) for name in data.styles}
     lines = [sum(1 + names[name].count("\n") for name in rows.method) for _, rows in all_panels]
     fig, axes = grid([0.4 + 0.22 * count for count in lines], 1, sharex=True)

@@ -14,12 +14,13 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.base import files
 from specbench.base.console import plain
+from specbench.report.drawing import BASES, colour_of, free
 
 WIDTH = 3.4  # inches: one column of a two-column paper
 CHARACTERS = 52  # how many fit into WIDTH
 POINTS = 8
+CAPTION = "#444444"
 BLACK, GREY = "#000000", "#777777"
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")  # Okabe and Ito's, but for the yellow
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 BASE_MARKERS = ("*", "p", "h")  # for baselines
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -78,14 +79,18 @@ class Style:
 
 
 def styles(methods: Sequence[str], baselines: Sequence[str]) -> dict[str, Style]:
-    """A style for each method: first the baselines, which are black, then the others in their order."""
+    """A style for each method: first the baselines, which are grey, then the others in their order.
+
+    The colour goes by the method's name, the rest by its place.
+    """
     styles = {
-        name: Style(BLACK, BASE_MARKERS[i % len(BASE_MARKERS)], LINES[i % len(LINES)], "")
+        name: Style(BASES[i % len(BASES)], BASE_MARKERS[i % len(BASE_MARKERS)], LINES[i % len(LINES)], "")
         for i, name in enumerate(baselines)
     }
     others = [name for name in dict.fromkeys(methods) if name not in styles]
     for i, name in enumerate(others):
-        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+        color = colour_of(name)
+        marker = free(MARKERS, i, [style.marker for style in styles.values() if style.color == color])
         styles[name] = Style(color, marker, LINES[i % len(LINES)], HATCHES[i % len(HATCHES)])
     return styles
 
@@ -125,25 +130,27 @@ def label_axes(axes: Sequence[Axes], columns: int, x: str, y: str) -> None:
 def few_ticks(ax: Axes, x: int = 4, y: int = 4, whole: bool = False) -> None:
     """At most so many steps on each axis; `whole`: whole numbers along x."""
     ax.xaxis.set_major_locator(MaxNLocator(x, integer=whole))
-    ax.yaxis.set_major_locator(MaxNLocator(y))
+    ax.yaxis.set_major_locator(MaxNLocator(y, steps=[1, 2, 2.5, 5, 10]))
 
 
-def legend(fig: Figure, notes: Sequence[str]) -> None:
-    """One legend below all panels, and above them what a reader must know first; the figure grows by their lines."""
+def legend(fig: Figure, notes: Sequence[str], caption: str) -> None:
+    """One legend below all panels, and above them what a reader must know; the figure grows by their lines.
+
+    The caption, which says what was measured where, is the first of these lines; `notes` follow.
+    """
     handles: dict[str, Any] = {}
     for ax in fig.axes:
         for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     names = [textwrap.fill(name, CHARACTERS - 8) for name in handles]
-    above = [line for note in notes for line in textwrap.wrap(note, CHARACTERS)]
+    above = [line for note in (caption, *notes) for line in textwrap.wrap(note, CHARACTERS)]
     lines = float(len(above))
     if names:
         widest = max(len(line) for name in names for line in name.splitlines())
         columns = max(1, min(len(names), CHARACTERS // (widest + 7)))
         lines += sum(name.count("\n") + 1 for name in names) / columns
         fig.legend(handles.values(), names, loc="outside lower center", ncols=columns)
-    if above:
-        fig.suptitle("\n".join(above), ha="left", x=0.02)
+    fig.suptitle("\n".join(above), ha="left", x=0.02, color=CAPTION)
     width, height = fig.get_size_inches()
     fig.set_size_inches(width, height + lines * 1.35 * POINTS / 72)
 

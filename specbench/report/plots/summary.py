@@ -13,6 +13,7 @@ from matplotlib.ticker import NullFormatter
 
 from specbench.base.console import plain
 from specbench.config import UserError
+from specbench.report.drawing import COLOURS, colour_of, free, front, mixed_models, score_range, speed_range
 from specbench.report.plots.data import PlotData, panels
 from specbench.report.plots.style import BLACK, GREY, few_ticks, grid, head, label_axes
 
@@ -25,7 +26,8 @@ DECADES = 2  # values that span more are drawn on a log scale
 def speed_accuracy(data: PlotData) -> Figure:
     """Accuracy (± standard error) against decode speedup (95 % interval), a panel for each task and their average.
 
-    With the Pareto front, where all speedups are over one baseline.
+    With the Pareto front, where all speedups are over one baseline and of the same models. Bounds that only an oracle
+    reaches are not on it.
     """
     all_panels = list(panels(data, _timed_rows(data, "speed-accuracy")))
     columns = min(2, len(all_panels))
@@ -43,11 +45,13 @@ def speed_accuracy(data: PlotData) -> Figure:
             )
         head(ax, title, columns)
         few_ticks(ax)
-        _percent_limit(ax, rows)
+        ax.set_xlim(speed_range(*ax.get_xlim()))
+        _percent_limits(ax, rows)
     several_baselines = any(rows.baseline.nunique() > 1 for _, rows in all_panels)
     for ax, (_, rows) in zip(axes, all_panels, strict=True):
-        if not several_baselines:  # speedups over different baselines beat nothing
-            _front(ax, rows.speedup_decode, 100 * rows.accuracy)
+        reached = rows[~rows.method.isin(data.bounds)]
+        if len(reached) and not several_baselines and not mixed_models(data.measured.mismatches):
+            _front(ax, reached.speedup_decode, 100 * reached.accuracy)
     label_axes(axes, columns, f"{SPEEDUP}, each over its own baseline" if several_baselines else SPEEDUP, ACCURACY)
     return fig
 
@@ -55,26 +59,16 @@ def speed_accuracy(data: PlotData) -> Figure:
 def _front(ax: Axes, x: pd.Series, y: pd.Series) -> None:
     """The Pareto front as a staircase between the edges of the panel, whose limits stay."""
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    best = pareto(x, y)
-    front = pd.DataFrame({"x": x[best], "y": y[best]}).sort_values("x")
-    xs, ys = [left, *front.x, front.x.iloc[-1]], [front.y.iloc[0], *front.y, bottom]
+    xs, ys = front(x, y, left, bottom)
     ax.plot(xs, ys, ls="--", color=GREY, lw=0.8, drawstyle="steps-pre", label="Pareto front", zorder=1)
     ax.set_xlim(left, right)
     ax.set_ylim(bottom, top)
 
 
-def _percent_limit(ax: Axes, rows: pd.DataFrame) -> None:
-    """Keep the axis below 100 %, though error bars may go beyond."""
+def _percent_limits(ax: Axes, rows: pd.DataFrame) -> None:
+    """Keep an axis of scores within 0 to 100 %, whatever error bars do, and so wide that noise looks small."""
     if (rows.accuracy <= 1).all():
-        bottom, top = ax.get_ylim()
-        ax.set_ylim(bottom, min(top, 100 + 0.06 * (100 - bottom)))
-
-
-def pareto(x: pd.Series, y: pd.Series) -> pd.Series:
-    """True for each point that no other beats in x or y without being worse in the other."""
-    better = (x.to_numpy() >= x.to_numpy()[:, None]) & (y.to_numpy() >= y.to_numpy()[:, None])
-    beaten = better & ((x.to_numpy() > x.to_numpy()[:, None]) | (y.to_numpy() > y.to_numpy()[:, None]))
-    return pd.Series(~beaten.any(axis=1), index=x.index)
+        ax.set_ylim(score_range(*ax.get_ylim()))
 
 
 def sweep(data: PlotData) -> Figure:
@@ -86,6 +80,9 @@ def sweep(data: PlotData) -> Figure:
     rows = _timed_rows(data, "sweep")
     all_panels = list(panels(data, rows[rows.method.isin(points.label) | (rows.method == rows.baseline)]))
     fig, axes = grid([1.5] * (2 * len(all_panels)), 2, sharex=True)
+    colours: dict[str, str] = {}
+    for line, family in points[["line", "family"]].drop_duplicates().itertuples(index=False):
+        colours[line] = free(COLOURS, COLOURS.index(colour_of(family)), colours.values())
     for i, (title, part) in enumerate(all_panels):
         fast, right = axes[2 * i : 2 * i + 2]
         fast.set_title(title, loc="left")
@@ -95,7 +92,7 @@ def sweep(data: PlotData) -> Figure:
         drawn = points.merge(part, left_on="label", right_on="method").sort_values("x", kind="stable")
         for (line, base), of_line in drawn.groupby(["line", "base"], sort=False):
             style = data.styles[points.label[points.line == line].iloc[0]]
-            look = {**style.drawn(), "label": line}
+            look = {**style.drawn(), "label": line, "color": colours[line]}
             if base:
                 look |= {"color": BLACK, "ls": ":"}
                 fast.plot(of_line.x, [1.0] * len(of_line), **look)
@@ -109,7 +106,8 @@ def sweep(data: PlotData) -> Figure:
             ax.tick_params(labelbottom=i == len(all_panels) - 1)
             if i == len(all_panels) - 1:
                 ax.set_xlabel(x_name)
-        _percent_limit(right, part)
+        fast.set_ylim(speed_range(*fast.get_ylim()))
+        _percent_limits(right, part)
     return fig
 
 

@@ -1,9 +1,10 @@
 """A trace in the terminal: round by round, coloured by origin, or with plain marks where there is no colour."""
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.table import Table
@@ -11,7 +12,9 @@ from rich.text import Text
 
 from specbench.analysis.trace import Piece, Step, Trace, first_divergence, ratio_text
 from specbench.report.finding import print_lines
+from specbench.results.documents import Document
 
+PROMPT = 1200  # characters of a prompt that are printed: its end, as few-shot examples come first
 WIDE = 110  # columns from which two traces have room for the rounds' times
 SIGNS = {"\n": "⏎", "\t": "⇥", "\x7f": "␡"}
 
@@ -37,10 +40,20 @@ LOOKS = {
 }
 
 
-def print_trace(console: Console, traces: Sequence[Trace]) -> None:
-    """Print one trace, or two side by side: up to the first token in which they differ, and from there on."""
+def print_trace(
+    console: Console,
+    traces: Sequence[Trace],
+    about: Document | None = None,
+    scores: Mapping[tuple[str, int, str], float] = MappingProxyType({}),
+) -> None:
+    """Print one trace, or two side by side: up to the first token in which they differ, and from there on.
+
+    Before them what their document is about, if it was kept, and their `scores` by task, document and method.
+    """
     plain = console.no_color or not console.is_terminal
-    print_lines(console, map(_headline, traces))
+    if about:
+        print_lines(console, _about(about), "" if plain else "dim")
+    print_lines(console, [_headline(trace, scores) for trace in traces])
     console.print(_legend(traces, plain), end="\n\n")
     at = first_divergence(*traces) if len(traces) == 2 else None
     if at is None:
@@ -71,7 +84,20 @@ def visible(text: str) -> str:
     return "".join(map(sign, text))
 
 
-def _headline(trace: Trace) -> str:
+def _about(document: Document) -> Iterator[str]:
+    """The end of a prompt, which is the question, and the reference answer."""
+    size = len(document.prompt)
+    kind = f", {document.category}" if document.category else ""
+    which = f"the last {PROMPT:,} of its {size:,} characters" if size > PROMPT else f"{size:,} characters"
+    yield f"PROMPT{kind} ({which})"
+    yield document.prompt[-PROMPT:].strip("\n")
+    if document.reference is not None:
+        yield "REFERENCE ANSWER"
+        yield document.reference[:PROMPT].strip("\n")
+    yield ""
+
+
+def _headline(trace: Trace, scores: Mapping[tuple[str, int, str], float]) -> str:
     later = trace.steps[1:]
     drafted, accepted = sum(s.drafted for s in later), sum(p.origin in ("accepted", "rescued") for p in _pieces(later))
     rates = f", {accepted} of {drafted} drafts accepted" if drafted else ""
@@ -79,7 +105,9 @@ def _headline(trace: Trace) -> str:
     time = f", {1000 * seconds:.0f} ms after the prefill" if seconds == seconds else ""
     ends = {"eos": "EOS", "stop": "a stop string", "length": "the length limit"}.get(trace.finish, trace.finish)
     size = f"{len(trace.tokens)} tokens in {len(later)} rounds"
-    return f"{trace.task}, document {trace.doc_id}, {trace.method}: {size}{rates}{time}, ended by {ends}"
+    score = scores.get((trace.task, trace.doc_id, trace.method)) if trace.repeat == 0 else None
+    scored = "" if score is None else f", score {score:g}"
+    return f"{trace.task}, document {trace.doc_id}, {trace.method}: {size}{rates}{time}, ended by {ends}{scored}"
 
 
 def _divergence(traces: Sequence[Trace], at: int) -> str:

@@ -1,0 +1,94 @@
+"""The documents of the HTML page: what each was about, and how every method wrote its text; page.js reads them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from specbench.analysis import metrics
+from specbench.analysis.trace import document_scores, last_line, load_decode, traces
+from specbench.base.console import plain
+from specbench.config import UserError
+from specbench.report.page_style import clean
+from specbench.report.page_traces import Encoder, milliseconds
+from specbench.results.documents import Document
+from specbench.results.stored import StoredRun
+
+DOCUMENTS = 200  # of each task
+TRACES = 2_200_000  # bytes of compressed traces, so that a page stays below 5 MB
+LONGEST = 6000  # characters of a prompt: its end, as few-shot examples come first
+RATES = ("acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run and what the page takes from it."""
+
+    run: StoredRun
+    methods: dict[str, str]  # by name in the run: the name in a comparison
+    labels: dict[str, str]  # by name in the run: the name on the page, with pair and sampling where there are several
+    samples: pd.DataFrame
+    counts: pd.DataFrame  # of metrics.per_document
+
+
+def packed(sources: Sequence[Source], metric: dict[str, str]) -> tuple[bytes, list[str]]:
+    """The drill-down's data, of as many documents as the page has room for, and notes about it."""
+    most = DOCUMENTS
+    while True:
+        data, notes = _drill_down(sources, metric, most)
+        if len(data) <= TRACES or most == 1:
+            return data, notes
+        most = max(1, int(0.95 * most * TRACES / len(data)))
+
+
+def _drill_down(sources: Sequence[Source], metric: dict[str, str], most: int) -> tuple[bytes, list[str]]:
+    encoder = Encoder()
+    tasks, labels, notes = list(metric), list[str](), list[str]()
+    samples: list[list[Any]] = []
+    about: dict[tuple[str, int], Document] = {}
+    for source in sources:
+        new = {name: label for name, label in source.labels.items() if label not in labels}
+        labels += new.values()
+        first = source.samples[(source.samples.repeat == 0) & source.samples.method.isin(list(new))]
+        first = first[first.task.isin(tasks)]
+        documents = {task: sorted(ids.unique().tolist()) for task, ids in first.groupby("task", sort=False).doc_id}
+        chosen = {task: ids[:most] for task, ids in documents.items()}
+        for task, ids in documents.items():
+            if len(ids) > most:
+                notes.append(f"{task}: the first {most} of {len(ids)} documents are here.")
+        try:
+            about = source.run.kept(chosen) | about
+        except UserError as error:
+            notes.append(f"{error}.")
+        places = {}
+        try:
+            for trace in traces(source.run, load_decode(source.run), 0, chosen, list(new)):
+                places[trace.task, trace.doc_id, trace.method] = encoder.add(trace)
+        except UserError as error:
+            notes.append(f"{source.run.name} has no traces here: {error}.")
+        scores, table = document_scores(source.run, metric), metrics.rates(source.counts, metrics.SAMPLE)[list(RATES)]
+        rates = dict(zip(table.index, table.to_numpy().tolist(), strict=True))
+        for row in first.sort_values("doc_id", kind="stable").itertuples():
+            if row.doc_id not in chosen[row.task]:
+                continue
+            key = row.task, row.doc_id, row.method
+            known = row.finish != "error"
+            of_sample = rates[(0, *key)] if known else []
+            samples.append(
+                [tasks.index(row.task), row.doc_id, labels.index(new[row.method]), places.get(key, -1), scores.get(key)]
+                + [clean(of_sample), milliseconds(row.decode_seconds) if known else "", row.finish]
+                + [plain(last_line(row.error))] * (not known)
+            )
+    repeats = max((int(source.samples.repeat.max()) + 1 for source in sources if len(source.samples)), default=1)
+    if repeats > 1 or len(labels) < sum(len(source.labels) for source in sources):
+        notes.append("Of several passes over the documents the first one is shown.")
+    names = {"tasks": [[plain(task), plain(metric[task])] for task in tasks], "labels": list(map(plain, labels))}
+    told = [[tasks.index(row.task), row.doc_id, *_shortened(row)] for row in about.values()]
+    return encoder.packed(names | {"samples": samples, "rates": RATES, "about": told}), list(dict.fromkeys(notes))
+
+
+def _shortened(row: Document) -> list[Any]:
+    """Prompt, how many characters before it are left out, reference answer and category, which may be unknown."""
+    left_out = max(0, len(row.prompt) - LONGEST)
+    return [row.prompt[left_out:], left_out, row.reference and row.reference[:LONGEST], row.category]
