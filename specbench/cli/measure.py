@@ -10,10 +10,10 @@ from typer import Option
 from specbench.cli.options import (
     Allowed,
     Decoding,
+    Documents,
     FetchModels,
     Machine,
     RunOut,
-    Suite,
     known,
     user_errors,
     with_groups,
@@ -35,7 +35,7 @@ def run(
             autocompletion=known("methods"),
         ),
     ] = None,
-    suite: Annotated[str | None, Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))] = None,
+    documents: Documents,
     decoding: Decoding,
     baseline: Annotated[
         str, Option(help="the method that speedups are against, none, or each (every method has its own)")
@@ -43,7 +43,10 @@ def run(
     machine: Machine,
     out: RunOut = None,
     resume: Annotated[Path | None, Option(help="go on with an unfinished run")] = None,
-    apply_chat_template: Annotated[bool, Option(help="wrap prompts in the tokenizer's chat template")] = False,
+    apply_chat_template: Annotated[
+        bool | None,
+        Option(help="wrap prompts in the tokenizer's chat template; default: those of --prompts, where it has one"),
+    ] = None,
     allowed: Allowed,
     fetch_models: FetchModels = False,
     share_prefix: Annotated[
@@ -62,33 +65,39 @@ def run(
 
     `specbench run --method sps --suite math --runtime auto`
 
+    `specbench run --method pld --task-dir my-tasks --allow-code-execution`
+
+    `specbench run --target my-model --draft my-draft --method sps --task gsm8k --data-dir data`
+
+    `specbench run --method sps --prompts question.jsonl --max-new-tokens 64`
+
     `specbench run --resume runs/20260101-120000-math-csd`
 
     Permissions to run other code (of models, in pickles, generated programs, your own functions) are never taken from a
     run or a file: give them again when you resume a run. Models and data sets of the hub that you name are fetched, if
     they are not here; those that a run names, only with --fetch-models.
     """
-    from specbench.report import comparison
-    from specbench.run import command
-
-    with user_errors(), allowed.permitted(decoding.set_ or [], fetch_models or suite is not None):
+    fetching = fetch_models or resume is None or documents.any
+    with user_errors(), allowed.permitted(decoding.set_ or [], fetching, documents.folders):
         plan = None
-        permissions = {"fetch_models", *(field.name for field in fields(Allowed))}
-        if resume and not suite and (typed := _typed(context) - {"resume"} - permissions):
+        permissions = {"fetch_models", "task_dir", *(field.name for field in fields(Allowed))}
+        if resume and not documents.any and (typed := _typed(context) - {"resume"} - permissions):
             raise UserError(f"--resume takes its settings from the run; leave out --{typed.pop().replace('_', '-')}")
-        if suite:
+        if documents.any or not resume:
+            wrapped = apply_chat_template if apply_chat_template is not None else documents.prompts is not None
             plan = resolve_plan(
                 method or [],
-                suite,
                 baseline=None if baseline == "none" else baseline,
-                chat_template=apply_chat_template,
+                chat_template=wrapped,
                 share_prefix=share_prefix,
+                **documents.of_plan(),
                 **decoding.of_plan(),
                 **machine.of_plan(),
                 **allowed.of_plan(),
             )
-        elif not resume:
-            raise UserError("run needs --suite (and --method): specbench run --method csd --suite math")
+        from specbench.report import comparison
+        from specbench.run import command
+
         finished = command.run(plan, out, resume)
         raise typer.Exit(comparison.finish(finished) if finished else STOPPED)
 
@@ -98,7 +107,7 @@ def sweep(
     *,
     method: Annotated[str, Option(help="a method by name, or a YAML file", autocompletion=known("methods"))],
     param: Annotated[list[str], Option(metavar="KEY=V1,V2,…", help="a setting and its values; may be repeated")],
-    suite: Suite,
+    documents: Documents,
     decoding: Decoding,
     machine: Machine,
     out: RunOut = None,
@@ -110,13 +119,13 @@ def sweep(
 
     `specbench sweep --method csd --param gamma=4,8 --param gate_threshold=0.01,0.1 --suite math --limit 50`
     """
-    from specbench.report import comparison
-    from specbench.run import command
+    typed = [*(decoding.set_ or []), *param]
+    with user_errors(), allowed.permitted(typed, fetch_models=True, task_folders=documents.folders):
+        options = documents.of_plan() | decoding.of_plan() | machine.of_plan() | allowed.of_plan()
+        plan = resolve_plan([method], params=param, chat_template=documents.prompts is not None, **options)
+        from specbench.report import comparison
+        from specbench.run import command
 
-    with user_errors(), allowed.permitted([*(decoding.set_ or []), *param], fetch_models=True):
-        plan = resolve_plan(
-            [method], suite, params=param, **decoding.of_plan(), **machine.of_plan(), **allowed.of_plan()
-        )
         finished = command.run(plan, out, None)
         raise typer.Exit(comparison.finish(finished) if finished else STOPPED)
 
