@@ -48,6 +48,7 @@ class Plan(Settings):
     dtype: str = "auto"
     runtime: str = "eager"
     share_prefix: bool = Field(default=True, description="read the common beginning of a task's prompts once")
+    keep_prompts: bool = Field(default=True, description="write prompts and reference answers into the run folder")
     data_dir: str | None = None
     chat_template: bool = False
     prompts: str | None = Field(default=None, description="a file of prompts without scores, instead of tasks")

@@ -9,12 +9,13 @@ import pyarrow.parquet as pq
 from transformers import AutoTokenizer
 
 from specbench import config
+from specbench.base.folder import Folder
 from specbench.config import SUITES
 from specbench.engine.clock import Forward, Lap
 from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.types import Round, Verdict
 from specbench.plan import Plan
-from specbench.results import records
+from specbench.results import documents, records
 from specbench.results.stored import StoredRun
 from specbench.run.sample import round_row
 
@@ -84,6 +85,12 @@ def write(folder: Path, tables, scores=()) -> None:
     records.write_table(folder / "rounds.parquet", tables["rounds"], records.ROUNDS)
     records.write_table(folder / "samples.parquet", tables["samples"], records.SAMPLES)
     records.write_table(folder / "scores.parquet", scores, records.SCORES)
+
+
+def keep(folder: Path, about) -> None:
+    """Write what the documents of a run are about."""
+    with Folder.at(folder) as place:
+        documents.keep(place, about)
 
 
 def stored(folder: Path, tables, tasks, methods, scores=(), documents=1, **changes) -> StoredRun:

@@ -13,6 +13,7 @@ from specbench.cli.options import (
     Documents,
     FetchModels,
     Machine,
+    NoPrompts,
     RunOut,
     known,
     user_errors,
@@ -52,6 +53,7 @@ def run(
     share_prefix: Annotated[
         bool, Option(help="read the common beginning of a task's prompts, such as few-shot examples, only once")
     ] = True,
+    no_prompts: NoPrompts = False,
 ) -> None:
     """Decode a suite with one or more methods, time every forward, score the texts, and print a table.
 
@@ -90,6 +92,7 @@ def run(
                 baseline=None if baseline == "none" else baseline,
                 chat_template=wrapped,
                 share_prefix=share_prefix,
+                keep_prompts=not no_prompts,
                 **documents.of_plan(),
                 **decoding.of_plan(),
                 **machine.of_plan(),
@@ -112,6 +115,7 @@ def sweep(
     machine: Machine,
     out: RunOut = None,
     allowed: Allowed,
+    no_prompts: NoPrompts = False,
 ) -> None:
     """Run a method under every combination of some settings, as one run that can be resumed.
 
@@ -122,7 +126,8 @@ def sweep(
     typed = [*(decoding.set_ or []), *param]
     with user_errors(), allowed.permitted(typed, fetch_models=True, task_folders=documents.folders):
         options = documents.of_plan() | decoding.of_plan() | machine.of_plan() | allowed.of_plan()
-        plan = resolve_plan([method], params=param, chat_template=documents.prompts is not None, **options)
+        options |= {"chat_template": documents.prompts is not None, "keep_prompts": not no_prompts}
+        plan = resolve_plan([method], params=param, **options)
         from specbench.report import comparison
         from specbench.run import command
 

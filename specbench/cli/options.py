@@ -113,6 +113,7 @@ AllowEntryPoint = Annotated[
     ),
 ]
 RunOut = Annotated[Path | None, Option(help="run folder to make; default: a new one in runs/")]
+NoPrompts = Annotated[bool, Option("--no-prompts", help="do not keep prompts and reference answers in the run folder")]
 CellsOut = Annotated[Path | None, Option(help="a CSV file for `specbench tables`")]
 PromptSuite = Annotated[
     str | None,

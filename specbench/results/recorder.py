@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from specbench.base import untrusted
 from specbench.base.errors import UserError
 from specbench.base.folder import Folder, LinkRefused, Member
@@ -109,7 +107,7 @@ class Recorder:
         """True if both tables are there. Leftovers of an unfinished or damaged merge are removed or set aside."""
         tables = {"rounds.parquet": ROUNDS, "samples.parquet": SAMPLES}
         for name, schema in tables.items():
-            if self._run.has(name) and not _is_whole(Member(self._run, name), schema):
+            if self._run.has(name) and not records.is_whole(Member(self._run, name), schema):
                 warn(f"{self.folder / name} is damaged; set aside in {self.folder}/damaged")
                 self._set_aside(self._run, name)
         if all(map(self._run.has, tables)):
@@ -128,7 +126,7 @@ class Recorder:
         done, starts = 0, [0]  # documents from which the run could go on
         for part in records.parts(self._run):
             tables = ((self._file(part, "rounds"), ROUNDS), (self._file(part, "samples"), SAMPLES))
-            damaged += [file.name for file, schema in tables if not _is_whole(file, schema)]
+            damaged += [file.name for file, schema in tables if not records.is_whole(file, schema)]
             if damaged:
                 break
             done = part.last + 1
@@ -162,15 +160,3 @@ class Recorder:
         damaged = self._run.folder("damaged", make=True)
         free = next(n for n in range(10**6) if not damaged.has(f"{n}-{name}"))
         place.move(name, damaged, f"{free}-{name}")
-
-
-def _is_whole(file: Member, schema: pa.Schema) -> bool:
-    """True if every page of a table can be read, has its checksum, and is not far larger in memory."""
-    try:
-        for _ in Rows([file], schema).to_batches():
-            pass
-        return True
-    except LinkRefused:
-        raise
-    except (OSError, UserError):
-        return False

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from specbench.base import parquet
 from specbench.base.errors import UserError
-from specbench.base.folder import Folder, Member
+from specbench.base.folder import Folder, LinkRefused, Member
 from specbench.base.untrusted import Source
 
 VERSION = 6
@@ -187,6 +187,18 @@ def stream(target: Member, rows: parquet.Rows) -> None:
                 groups.clear()
         if groups:
             writer.write_table(pa.Table.from_batches(groups).cast(schema))
+
+
+def is_whole(file: Member, schema: pa.Schema) -> bool:
+    """True if every page of a table can be read, has its checksum, and is not far larger in memory."""
+    try:
+        for _ in parquet.Rows([file], schema).to_batches():
+            pass
+        return True
+    except LinkRefused:
+        raise
+    except (OSError, UserError):
+        return False
 
 
 def read_frame(path: Path) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """A run folder read back and checked: manifest, plan and tables, and the conditions that comparable runs share."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from specbench.base.parquet import Rows
 from specbench.base.untrusted import brief, read_json
 from specbench.config import MethodSpec, UserError, load_method, validated
 from specbench.plan import Plan
-from specbench.results import check_tables, records
+from specbench.results import check_tables, documents, records
 from specbench.results.check_manifest import Manifest
 
 NEEDED = {"schema", "plan", "models", "inputs", "requests", "generation", "headline", "environment"}
@@ -147,6 +147,10 @@ class StoredRun:
                 check_tables.check_texts(texts, self._checked["samples"][1], rows.sources[0])
             self._checked[name] = rows, texts
         return self._checked[name][0]
+
+    def kept(self, chosen: Mapping[str, Collection[int]]) -> dict[documents.Key, documents.Document]:
+        """Prompts and reference answers of documents by task, as far as they were kept. Raises UserError."""
+        return documents.find(self._open, chosen, self.documents())
 
     def headline(self) -> dict[str, str]:
         """The metric that counts as a task's accuracy, as lm-eval's `name,filter`, by task."""

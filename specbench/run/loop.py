@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from specbench.base.console import warn
-from specbench.base.folder import member
+from specbench.base.folder import Folder, member
 from specbench.engine.generate import worth
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Foresighted, Method
 from specbench.plan import Plan
-from specbench.results import records
+from specbench.results import documents, records
+from specbench.results.documents import Document
 from specbench.results.lock import claimed
 from specbench.results.recorder import Recorder
 from specbench.run.conversations import Conversations, Prompts
@@ -75,6 +76,7 @@ def execute(
         finally:
             gc.enable()
         recorder = Recorder(folder, warn, work.begins_task)
+        keep_prompts(work, folder)
         if not recorder.merged and recorder.done() < work.total:
             started()
             try:
@@ -85,6 +87,14 @@ def execute(
         recorder.finish()
         score(folder, work.tasks)
     return True
+
+
+def keep_prompts(work: Work, folder: Path) -> None:
+    """Write what the texts are about, unless the plan says otherwise or the file is there."""
+    if work.plan.keep_prompts:
+        about = (Document(r.task, r.doc_id, r.prompt, *work.tasks.about(r)) for r in work.requests)
+        with Folder.at(folder) as place:
+            documents.keep(place, about)
 
 
 def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool]) -> bool:

@@ -111,6 +111,19 @@ class Tasks:
             prompt = instance.args[0]
             yield f"{prompt}{loaded.config.target_delimiter}{answer}" if isinstance(answer, str) else None
 
+    def about(self, request: Request) -> tuple[str | None, str | None]:
+        """The reference answer (several: one a line) and the category of a request's document; None if it has none."""
+        instance = self._instances[request.task][request.doc_id]
+        assert instance.doc_id == request.doc_id
+        try:
+            answer = self._loaded[request.task].doc_to_target(instance.doc)
+        except Exception:  # a template of the task's own; no answer is shown, and the task is scored all the same
+            answer = None
+        answers = answer if isinstance(answer, list | tuple) else [answer]
+        texts = [text.strip() for text in answers if isinstance(text, str)]
+        category = instance.doc.get("category")
+        return _written("\n".join(texts)), _written(category)
+
     def score(self, texts: Mapping[tuple[str, int], str]) -> list[Score]:
         """Score generated texts, keyed by (task, doc_id), with lm-eval's filters, metrics and aggregation.
 
@@ -141,6 +154,11 @@ class Tasks:
         for line in unscored:
             permissions.tell(f"WARNING: {line}", "bold yellow")
         return scores
+
+
+def _written(text: Any) -> str | None:
+    """A text as a file can hold it; None for anything else, and for an empty one."""
+    return text.encode("utf-8", "replace").decode() if isinstance(text, str) and text else None
 
 
 def _check_own(task_folder: Path) -> None:

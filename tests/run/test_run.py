@@ -18,6 +18,7 @@ from specbench.config import UserError
 from specbench.methods.sps import SpS
 from specbench.report import comparison
 from specbench.results import records
+from specbench.results.stored import StoredRun
 from specbench.run import command as commands
 from specbench.run import loop, prepare
 from specbench.run.manifest import digest
@@ -161,6 +162,28 @@ def test_interrupted_run_goes_on_as_if_it_had_not(whole, make_plan, tmp_path, st
     assert loop.execute(plan, folder, report)
     assert done == list(range(1, 2 * DOCUMENTS + 1))
     assert facts(folder) == facts(whole)
+
+
+def test_what_texts_were_about_is_kept_once_and_made_good_by_a_resume(whole, make_plan, tmp_path):
+    kept = StoredRun(whole).kept({task: range(2) for task in TASKS})
+    assert list(kept) == [(task, doc) for task in TASKS for doc in range(2)]
+    assert all("Question:" in row.prompt or "Problem:" in row.prompt for row in kept.values())
+    assert all(row.reference for row in kept.values())
+    before = (whole / "documents.parquet").read_bytes()
+    folder, plan = tmp_path / "run", make_plan(repeats=2)
+    assert not loop.execute(plan, folder, lambda progress: False)
+    for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-9])):
+        damage(folder / "documents.parquet")
+        loop.execute(plan, folder, lambda progress: False)
+        assert (folder / "documents.parquet").read_bytes() == before
+
+
+def test_prompts_are_left_out_on_request(make_plan, tmp_path):
+    plan = make_plan(["sps"], keep_prompts=False)
+    loop.execute(plan, tmp_path / "run", lambda progress: False)
+    loop.execute(plan, tmp_path / "run", always)
+    assert not (tmp_path / "run" / "documents.parquet").exists()
+    assert StoredRun(tmp_path / "run").kept({task: [0] for task in TASKS}) == {}
 
 
 def test_a_finished_run_is_not_decoded_again(whole, make_plan, tmp_path):
