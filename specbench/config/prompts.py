@@ -12,6 +12,7 @@ from specbench.config.specs import TaskInfo, TaskLine
 MOST_PROMPT = 16 * MIB  # bytes of a line
 MOST_FILE = 256 * MIB  # bytes of all lines
 MOST_TURNS = 100
+TAKEN = "average"  # the last rows of tables
 MOST_NAME = 200  # characters of an id and of a category
 NEW_TOKENS = 256  # of an answer, unless the command line says otherwise
 SPEC_BENCH = {"translation", "summarization", "qa", "math_reasoning", "rag"}  # beside those of MT-Bench
@@ -48,6 +49,8 @@ def read_prompts(path: Path) -> list[Prompt]:
             raise UserError(
                 f"{path}, line {number}: the id {prompt.id!r} is there twice (first: line {places[prompt.id]})"
             )
+        if prompt.category == TAKEN:
+            raise UserError(f"{path}, line {number}: tables call their last rows {TAKEN}; rename this category")
         places[prompt.id] = number
         prompts.append(prompt)
     if not prompts:

@@ -60,7 +60,9 @@ def _latency(heading: str, name: str) -> Column:
 
 
 def with_error(row: pd.Series) -> str:
-    """Accuracy in percent with its standard error."""
+    """Accuracy in percent with its standard error; `-` if there are no scores."""
+    if math.isnan(row.accuracy):
+        return "-"
     return f"{percent(row.accuracy)} ±{percent(row.accuracy_stderr)}"
 
 

@@ -88,7 +88,7 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
             method.check(sampling)
         except ValueError as error:
             raise UserError(f"{name}: {error}") from None
-        if plan.prompts and isinstance(method, Foresighted):
+        if plan.prompts and isinstance(method, Foresighted) and method.needs_scores:
             raise UserError(f"{name} needs to know what each answer is worth, and --prompts are without scores")
     check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
     by_task: dict[str, list[list[int]]] = {request.task: [] for request in requests}
@@ -247,6 +247,21 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
         )
     except (DataUnavailable, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from None
+
+
+def stored_requests(run: StoredRun, pair: Pair, tasks: Documents | None = None) -> list[Request]:
+    """The requests of a run, to read its texts again; `tasks`: if they are loaded already.
+
+    Raises:
+        UserError: they cannot be made again, or prompts hold the answers of a method.
+    """
+    requests = (tasks or load_tasks(run.plan, pair)).requests()
+    if any(request.turn for request in requests):
+        raise UserError(
+            f"{run.folder} has conversations of several turns, whose prompts hold each method's own answers, and this "
+            "reads texts of one prompt for all methods; give it a run of single prompts"
+        )
+    return requests
 
 
 def _choice(plan: Plan, line: TaskLine) -> TaskChoice:

@@ -82,7 +82,9 @@ class Player:
         self.plan = run.plan
         self.seed, self.name, self.folder = seed, spec.name, run.folder
         self.tasks = prepare.load_tasks(run.plan, self.pair)
-        self.requests = {(request.task, request.doc_id): request for request in self.tasks.requests()}
+        self.requests = {
+            (request.task, request.doc_id): request for request in prepare.stored_requests(run, self.pair, self.tasks)
+        }
         self.hashes = run.documents()
         self.sampling = Sampling(**run.plan.sampling.model_dump())
 

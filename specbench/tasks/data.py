@@ -250,7 +250,8 @@ def _unavailable(
     advice = [f"put {name} in a folder and name it with --data-dir"] if choice.data else []
     advice += [choice.stand_in] if choice.stand_in else []
     advice += [] if split or permissions.may_fetch(choice.hub) else ["add --fetch-models"]
-    return DataUnavailable("; ".join([f"{choice.task}: the hub data set {choice.hub} {problem}", ", or ".join(advice)]))
+    text = f"{choice.task}: the hub data set {choice.hub} {problem}"
+    return DataUnavailable("; ".join([text, ", or ".join(advice)]) if advice else text)
 
 
 @contextlib.contextmanager
