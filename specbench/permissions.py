@@ -109,7 +109,7 @@ def check_entry_point(text: str) -> None:
 def check_task_file(path: Path) -> None:
     """Check a task's YAML of the user before lm-eval reads it: functions, metrics and templates in it are code.
 
-    A line names the file. Raises UserError unless the command line names its folder, and permits code.
+    Raises UserError unless the command line names its folder, and permits code.
     """
     now = _in_force.get()
     if not any(path.resolve().is_relative_to(folder) for folder in now.task_folders):
@@ -122,7 +122,6 @@ def check_task_file(path: Path) -> None:
             f"task files run code of their own (functions, metrics, templates), and {path} is not specbench's; if you "
             "trust it, add --allow-code-execution"
         )
-    tell(f"this task's own code runs: {path}", "dim")
 
 
 def code_execution_allowed() -> bool:

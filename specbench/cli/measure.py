@@ -98,7 +98,7 @@ def run(
                 **machine.of_plan(),
                 **allowed.of_plan(),
             )
-        from specbench.report import comparison
+        from specbench.report import comparison  # after the plan: a misspelt name is refused at once
         from specbench.run import command
 
         finished = command.run(plan, out, resume)

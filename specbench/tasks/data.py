@@ -128,6 +128,8 @@ def load_task(
         source = config.get("fewshot_split") or config.get("training_split") or config.get("validation_split")
         if needs_train and source in (None, evaluated):
             raise ValueError(f"task {choice.task!r} has no documents for few-shot examples besides those it scores")
+    if choice.file:
+        permissions.tell(f"this task's own code runs: {choice.file}", "dim")
     return _load(manager, choice, config, overrides, local)
 
 
