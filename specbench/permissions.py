@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from specbench.base.console import PlainConsole
 from specbench.config import UserError, names, own_methods
@@ -25,6 +26,7 @@ class Permissions:
     allow_leak: bool = False
     fetch_models: bool | frozenset[str] = False  # any, or those of these names
     entry_points: frozenset[str] = frozenset()  # as `module:function` or `FILE.py:function`
+    task_folders: frozenset[Path] = frozenset()  # with the user's own tasks
     printed: set[str] = field(default_factory=set)  # lines that `tell` printed
 
 
@@ -42,11 +44,14 @@ def permitted(
     allow_leak: bool = False,
     fetch_models: bool | Iterable[str] = False,
     methods: Iterable[str] | None = None,
+    task_folders: Iterable[str | Path] = (),
 ) -> Iterator[None]:
     """Permit what a command line permits, and nothing else, within the block.
 
     `fetch_models`: models and data sets that are not here may be fetched from the hub, all of them or some by name. A
     command permits it for names that its user chose, and for those that a run holds with --fetch-models only.
+
+    `task_folders`: where the user's own tasks may lie. They run code, so `allow_code_execution` is needed, too.
 
     The user's functions are permitted if they are in `entry_points`, or in `assignments`, which are texts of `--set`
     (METHOD.combine=VALUE) and `--param` (combine=VALUE,VALUE) as they were typed. Own methods are permitted if they are
@@ -64,7 +69,10 @@ def permitted(
             named = [value.strip() for value in values.split(",") if value.strip() not in shipped]
             typed |= {own for text in named if (own := own_methods.implementation(text))}
     fetch = fetch_models if isinstance(fetch_models, bool) else frozenset(fetch_models)
-    granted = Permissions(trust_remote_code, allow_pickle, allow_code_execution, allow_leak, fetch, frozenset(typed))
+    folders = frozenset(Path(folder).resolve() for folder in task_folders)
+    granted = Permissions(
+        trust_remote_code, allow_pickle, allow_code_execution, allow_leak, fetch, frozenset(typed), folders
+    )
     token = _in_force.set(granted)
     try:
         yield
@@ -79,6 +87,7 @@ def flags() -> str:
     named |= {"--allow-code-execution": now.allow_code_execution, "--allow-leak": now.allow_leak}
     granted = [flag for flag, permitted in named.items() if permitted]
     granted += [f"--allow-entry-point {entry_point}" for entry_point in sorted(now.entry_points)]
+    granted += [f"--task-dir {folder}" for folder in sorted(now.task_folders)] if now.allow_code_execution else []
     return "".join(f" {flag}" for flag in granted)
 
 
@@ -103,6 +112,24 @@ def check_entry_point(text: str, what: str) -> None:
         raise UserError(
             f"{what} runs code that specbench did not bring, and a file or a run asks for it, not this command line; "
             f"if you trust it, add --allow-entry-point {text}"
+        )
+
+
+def check_task_file(path: Path) -> None:
+    """Check a task's YAML of the user before lm-eval reads it: functions, metrics and templates in it are code.
+
+    Raises UserError unless the command line names its folder, and permits code.
+    """
+    now = _in_force.get()
+    if not any(path.resolve().is_relative_to(folder) for folder in now.task_folders):
+        raise UserError(
+            f"the task {path} runs code of its own, and a file names it, not this command line; if you trust it, add "
+            f"--task-dir {path.parent} --allow-code-execution"
+        )
+    if not now.allow_code_execution:
+        raise UserError(
+            f"task files run code of their own (functions, metrics, templates), and {path} is not specbench's; if you "
+            "trust it, add --allow-code-execution"
         )
 
 

@@ -1,6 +1,7 @@
 """The plan of a run: all that decides what it does, resolved from a pair, a suite, methods and options."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator
@@ -14,6 +15,7 @@ from specbench.config import (
     SamplingSpec,
     Settings,
     SuiteSpec,
+    TaskInfo,
     TaskLine,
     UserError,
     load_suite,
@@ -50,6 +52,7 @@ class Plan(Settings):
     keep_prompts: bool = Field(default=True, description="write prompts and reference answers into the run folder")
     data_dir: str | None = None
     chat_template: bool = False
+    prompts: str | None = Field(default=None, description="a file of prompts without scores, instead of tasks")
     trust_remote_code: bool = False
     allow_pickle: bool = False
 
@@ -64,6 +67,11 @@ class Plan(Settings):
         """The baseline of a method, by name; None if the run has none."""
         return self.baselines.get(method, self.baseline)
 
+    def info(self, task: str) -> TaskInfo:
+        """What is known of one of the plan's tasks, or of another one by name. Raises UserError if nothing is."""
+        own = next((line.own for line in self.tasks if line.task == task and line.own), None)
+        return own or task_info(task)
+
     @property
     def sampling(self) -> SamplingSpec:
         return SamplingSpec(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
@@ -71,33 +79,44 @@ class Plan(Settings):
 
 def resolve_plan(
     methods: Sequence[str],
-    suite: str,
-    pair: str = "pocket",
+    suite: str | None = None,
+    pair: str | PairSpec = "pocket",
     assignments: Sequence[str] = (),
     baseline: str | None = EACH,
     limit: int | None = None,
     data_dir: str | None = None,
     params: Sequence[str] = (),
+    task: Sequence[str] = (),
+    task_dir: Path | None = None,
+    prompts: Path | None = None,
+    max_new_tokens: int | None = None,
     **options: Any,
 ) -> Plan:
     """The plan that a command line asks for.
 
     Args:
         methods: names or YAML files; if empty, the suite's own methods.
-        suite, pair: names or YAML files; a pair also as target=NAME_OR_PATH,draft=NAME_OR_PATH.
+        suite, pair: names or YAML files; a pair also as target=NAME_OR_PATH,draft=NAME_OR_PATH, or loaded already.
         assignments: METHOD.KEY=VALUE texts, which change settings before the baselines join.
         baseline: the method that all speedups are against, EACH for every method's own, or None.
         params: KEY=V1,V2,… texts; each method but the baseline becomes a variant for every combination of values.
         limit: documents of each task; None for all.
         data_dir: a folder of DATA_SPLIT.jsonl files that replace the hub's data sets.
+        task: instead of a suite, tasks by name or YAML file.
+        task_dir: a folder of tasks in lm-eval's form; without a suite and `task`, all of them are run.
+        prompts: instead of a suite, a file of prompts without scores.
+        max_new_tokens: the limit of each answer, in tokens; default: that of the suite's lines or of the tasks.
         options: further fields of the plan; temperature, top_k and top_p are the suite's if missing or None.
 
     Raises:
         UserError: a name, setting or value does not exist, or two of them contradict each other.
     """
-    pair_spec, suite_spec = config.load_pair(pair), config.load_suite(suite)
+    pair_spec, suite_spec = config.load_pair(pair), documents(suite, task, task_dir, prompts, max_new_tokens)
+    if prompts and (data_dir or options.get("split")):
+        raise UserError("--prompts has documents of its own; leave out --data-dir and --split")
     if not (methods or suite_spec.methods):
-        raise UserError(f"the suite {suite} brings no methods; name some: --method csd --suite {suite}")
+        what = f"the suite {suite} brings no methods" if suite else "no methods are named"
+        raise UserError(f"{what}; name some: --method csd" + f" --suite {suite}" * bool(suite))
     brought = [] if methods else config.suite_methods(suite_spec)
     common = config.load_method(baseline) if baseline not in (None, EACH) else None
     specs = _by_name([*([common] if common else []), *map(config.load_method, methods), *brought])
@@ -124,8 +143,35 @@ def resolve_plan(
         "limit": limit or suite_spec.limit,
         "max_length": suite_spec.max_length,
         "data_dir": data_dir,
+        "prompts": str(prompts.resolve()) if prompts else None,
     }
     return config.validated(Plan, fields | sampling | options, OPTIONS)
+
+
+def documents(
+    suite: str | None,
+    task: Sequence[str] = (),
+    task_dir: Path | None = None,
+    prompts: Path | None = None,
+    max_new_tokens: int | None = None,
+) -> SuiteSpec:
+    """The suite that a command line names, or one that is made of its tasks or prompts. Raises UserError."""
+    if bool(suite) + bool(task) + bool(prompts) > 1 or (prompts and task_dir):
+        raise UserError("--suite, --task (with or without --task-dir) and --prompts each say what is run; give one")
+    if not (suite or task or task_dir or prompts):
+        raise UserError("say what is run: --suite NAME, --task NAME, --task-dir FOLDER or --prompts FILE.jsonl")
+    if suite:
+        made = load_suite(suite, task_dir)
+    elif prompts:
+        made = SuiteSpec(name=prompts.stem, description="", tasks=config.prompt_lines(prompts, max_new_tokens))
+    else:
+        named = dict.fromkeys(task) if task or not task_dir else config.tasks_of_folder(task_dir)
+        lines = config.checked_lines([TaskLine(task=name) for name in named], None, task_dir, "--task")
+        made = SuiteSpec(name="-".join(line.task for line in lines), description="", tasks=lines)
+    if max_new_tokens:
+        lines = tuple(line.model_copy(update={"max_new_tokens": max_new_tokens}) for line in made.tasks)
+        made = made.model_copy(update={"tasks": lines})
+    return made
 
 
 def _by_name(methods: Sequence[MethodSpec]) -> Specs:
@@ -195,7 +241,8 @@ def resolve_tasks(suite: SuiteSpec, pair: PairSpec, data_dir: str | None) -> tup
     """
     if not pair.bundled or data_dir:
         return suite.tasks
-    places = [(line, task_info(line.task).counterparts or (line.task,)) for line in suite.tasks]
+    infos = [(line, line.own or task_info(line.task)) for line in suite.tasks]
+    places = [(line, info.counterparts or (line.task,)) for line, info in infos]
     alone: dict[str, TaskLine] = {}
     for line, (name, *others) in places:
         if not others:

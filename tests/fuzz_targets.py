@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from specbench import config
 from specbench.analysis.forward_times import from_option
 from specbench.config import SUITES
+from specbench.config.prompts import read_prompts
 from specbench.engine.models.heads import read_head, write_head
 from specbench.engine.models.pair import Pair
 from specbench.methods import eagle3, judge, module, specdecpp
@@ -44,6 +45,7 @@ from specbench.results.importers.foreign import write as write_run
 from specbench.studies.counterfactual import Store
 from specbench.studies.mt_judge import _remember
 from specbench.studies.replay import read_traces
+from specbench.tasks.prompts import PromptFile
 from specbench.training import recipe
 from specbench.training.checkpoint import load_checkpoint, save_checkpoint
 from specbench.training.collected import put_table, read_collected, state_column, states_of
@@ -344,6 +346,22 @@ def read_texts(folder: Path, rng: random.Random) -> object:
     return read_traces(folder / "traces.jsonl"), beginnings, documents
 
 
+def make_prompts(folder: Path) -> dict[str, str]:
+    lines = [{"id": n, "category": "ab"[n % 2], "prompt": ["Hello.", "Go on."], "reference": "x"} for n in range(4)]
+    lines += [{"question_id": 9, "category": "qa", "turns": ["Who?"]}, {"prompt": "Alone."}]
+    (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return {"prompts.jsonl": "jsonl"}
+
+
+def read_prompt_file(folder: Path, rng: random.Random) -> object:
+    tasks = list(dict.fromkeys(prompt.task for prompt in read_prompts(folder / "prompts.jsonl")))
+    return PromptFile(folder / "prompts.jsonl", tasks, 3, dict.fromkeys(tasks, 8), None).requests()
+
+
+def read_own_task(folder: Path, rng: random.Random) -> object:
+    return config.own_task(folder / "own.yaml"), config.tasks_of_folder(folder)
+
+
 def make_profile(folder: Path) -> dict[str, str]:
     times = {"t_draft": 0.001, "t_target": 0.01, "overhead": 0.0}
     models = {"target": {"weights_hash": "aa", "model": "x"}, "draft": {"weights_hash": "bb", "model": "y"}}
@@ -453,6 +471,8 @@ TARGETS = [
     Target("spec-bench answers", make_answers, read_answers, 2),
     Target("vllm responses", make_responses, read_responses, 2),
     Target("traces and corpora", make_texts, read_texts, 2),
+    Target("prompts", make_prompts, read_prompt_file, 2),
+    Target("own task", copied(SUITES / "tasks" / "mmlu" / "mmlu.yaml"), read_own_task, 2),
     Target("profile", make_profile, read_profile, 2),
     Target("figures", make_figures, read_figures, 2),
     Target("collected", make_collected, read_collected_one, 2),

@@ -122,7 +122,7 @@ def test_own_suite_and_pair_files(tmp_path):
         write(tmp_path / "s.yaml", "description: d\nlimit: 2\ntasks: [{task: gsm8k, fewshot: 3, max_new_tokens: 9}]")
     )
     assert (suite.name, suite.limit) == ("s", 2)
-    assert suite.tasks[0].model_dump() == {
+    assert suite.tasks[0].model_dump(exclude_none=True) == {
         "task": "gsm8k",
         "fewshot": 3,
         "same_shots": False,

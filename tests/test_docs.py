@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SUITES = ROOT / "suites"
 BLOCK = re.compile(r"^(<!-- only parsed -->\n)?```(\w*)[^\n]*\n(.*?)^```$", re.M | re.S)
+NAMED = re.compile(r"^<!-- as (\S+) -->\n```\w+\n(.*?)^```$", re.M | re.S)
 MAKE = re.compile(r"(?:^|`)make\s([a-z][a-z-]*)", re.M)
 FEW = {"limit": 1, "documents": 2, "draws": 2, "states": 2, "repeats": 1, "batches": 2}
 ENOUGH = {**FEW, "documents": 6}  # of which some have something to learn from
@@ -32,7 +33,8 @@ ENOUGH = {**FEW, "documents": 6}  # of which some have something to learn from
 FIRST = [ROOT / "README.md", DOCS / "pages" / "tour.md", DOCS / "pages" / "add" / "suite.md"]
 PAGES = [*FIRST, *(page for page in sorted((DOCS / "pages").rglob("*.md")) if page not in FIRST)]
 TEXTS = {page: page.read_text() for page in PAGES}
-BLOCKS = [(page, *block) for page, text in TEXTS.items() for block in BLOCK.findall(text)]
+FILES = dict(file for text in TEXTS.values() for file in NAMED.findall(text))
+BLOCKS = [(page, *block) for page, text in TEXTS.items() for block in BLOCK.findall(NAMED.sub("", text))]
 
 
 def lines(start: str, parsed: bool) -> list[str]:
@@ -67,6 +69,9 @@ def folder(tmp_path_factory):
             (folder / text.split("\n", 1)[0].removeprefix("# ")).write_text(re.sub(r"limit: \d+", "limit: 1", text))
         elif kind == "jsonl":
             (folder / "traces.jsonl").write_text(text)
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(config, "SUITES", folder / "suites")
         # What commands measure without documents.

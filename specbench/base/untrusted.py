@@ -159,28 +159,35 @@ def text_of(line: str, where: str, remedy: str) -> str:
     return text
 
 
-def read_yaml(path: Path, where: str = "") -> Any:
+class _Tagged(yaml.SafeLoader):
+    """Reads a value with a tag of its own, such as lm-eval's `!function`, as its text. Nothing is imported."""
+
+
+_Tagged.add_multi_constructor("!", lambda loader, suffix, node: f"!{suffix} {node.value}")  # type: ignore[no-untyped-call]
+
+
+def read_yaml(path: Path, where: str = "", tags: bool = False) -> Any:
     """A YAML file, as `parse_yaml` reads it; messages call it `where`, by default its path."""
-    return parse_yaml(read_text(path, MOST_YAML), where or str(path))
+    return parse_yaml(read_text(path, MOST_YAML), where or str(path), tags)
 
 
-def read_mapping(path: Path, where: str = "") -> dict[str, Any]:
+def read_mapping(path: Path, where: str = "", tags: bool = False) -> dict[str, Any]:
     """The same for a YAML file of keys and values."""
-    value = read_yaml(path, where)
+    value = read_yaml(path, where, tags)
     if not isinstance(value, dict):
         raise UserError(f"{where or path} must be a mapping of keys to values")
     return value
 
 
-def parse_yaml(text: str, where: str) -> Any:
-    """The value of a YAML text, as JSON could hold it.
+def parse_yaml(text: str, where: str, tags: bool = False) -> Any:
+    """The value of a YAML text, as JSON could hold it; with `tags`, values with tags of their own are texts.
 
     Raises:
         UserError: the text is no YAML, a key occurs twice, a value has no counterpart in JSON (dates, objects), or
             aliases, which can repeat a value without bound, make too many values.
     """
     try:
-        loader = yaml.SafeLoader(text)
+        loader = (_Tagged if tags else yaml.SafeLoader)(text)
         try:
             node = loader.get_single_node()
             if node is None:

@@ -10,12 +10,15 @@ from specbench import config
 from specbench.cli.options import (
     AllowEntryPoint,
     Device,
+    Draft,
     Dtype,
     Machine,
-    Pair,
+    Models,
     Place,
     Prompts,
+    Target,
     check_out,
+    chosen_pair,
     known,
     user_errors,
     with_groups,
@@ -25,8 +28,10 @@ from specbench.permissions import permitted
 from specbench.plan import resolve_plan
 
 
+@with_groups
 def bench(
-    pair: Pair = "pocket",
+    *,
+    models: Models,
     runtime: Annotated[
         list[str] | None, Option(help="eager, static, graph or openvino; may be repeated; default: all that work here")
     ] = None,
@@ -61,12 +66,12 @@ def bench(
             )
         if shapes is not None and force_acceptance is None:
             raise UserError("--shapes are random models, which agree on nothing; add --force-acceptance, such as 0.8")
-        if shapes is not None and pair != "pocket":
+        if shapes is not None and models.chosen != "pocket":
             raise UserError("--shapes make their own models; leave out --pair")
         from specbench.studies.bench import main as module
 
         if shapes is None or force_acceptance is None:
-            raise typer.Exit(module.main(pair, runtime or [], documents, gamma, device, dtype, out))
+            raise typer.Exit(module.main(models.chosen, runtime or [], documents, gamma, device, dtype, out))
         raise typer.Exit(
             module.main_of_shapes(shapes, force_acceptance, runtime or [], documents, gamma, device, dtype, out)
         )
@@ -120,6 +125,8 @@ def audit(
 def doctor(
     *,
     pair: Annotated[str | None, Option(help="also look at this pair", autocompletion=known("pairs"))] = None,
+    target: Target = None,
+    draft: Draft = None,
     suite: Annotated[str | None, Option(help="also look at a suite", autocompletion=known("suites"))] = None,
     place: Place,
     json: Annotated[bool, Option("--json", help="print the findings as JSON and nothing else")] = False,
@@ -133,4 +140,5 @@ def doctor(
     from specbench.studies import doctor as module
 
     with user_errors(), permitted(fetch_models=True):
-        raise typer.Exit(module.main(pair, suite, place.device, place.dtype, place.data_dir, json))
+        chosen = chosen_pair(pair or "", target, draft, "") or None
+        raise typer.Exit(module.main(chosen, suite, place.device, place.dtype, place.data_dir, json))

@@ -10,11 +10,11 @@ from typer import Option
 from specbench.cli.options import (
     Allowed,
     Decoding,
+    Documents,
     FetchModels,
     Machine,
     NoPrompts,
     RunOut,
-    Suite,
     known,
     user_errors,
     with_groups,
@@ -36,7 +36,7 @@ def run(
             autocompletion=known("methods"),
         ),
     ] = None,
-    suite: Annotated[str | None, Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))] = None,
+    documents: Documents,
     decoding: Decoding,
     baseline: Annotated[
         str, Option(help="the method that speedups are against, none, or each (every method has its own)")
@@ -44,7 +44,10 @@ def run(
     machine: Machine,
     out: RunOut = None,
     resume: Annotated[Path | None, Option(help="go on with an unfinished run")] = None,
-    apply_chat_template: Annotated[bool, Option(help="wrap prompts in the tokenizer's chat template")] = False,
+    apply_chat_template: Annotated[
+        bool | None,
+        Option(help="wrap prompts in the tokenizer's chat template; default: those of --prompts, where it has one"),
+    ] = None,
     allowed: Allowed,
     fetch_models: FetchModels = False,
     share_prefix: Annotated[
@@ -64,31 +67,37 @@ def run(
 
     `specbench run --method sps --suite math --runtime auto`
 
+    `specbench run --method pld --task-dir my-tasks --allow-code-execution`
+
+    `specbench run --target my-model --draft my-draft --method sps --task gsm8k --data-dir data`
+
+    `specbench run --method sps --prompts question.jsonl --max-new-tokens 64`
+
     `specbench run --resume runs/20260101-120000-math-csd`
 
     Permissions to run other code (of models, in pickles, generated programs, your own functions) are never taken from a
     run or a file: give them again when you resume a run. Models and data sets of the hub that you name are fetched, if
     they are not here; those that a run names, only with --fetch-models.
     """
-    with user_errors(), allowed.permitted(decoding.set_ or [], fetch_models or suite is not None, method or []):
+    fetching = fetch_models or resume is None or documents.any
+    with user_errors(), allowed.permitted(decoding.set_ or [], fetching, method or [], documents.folders):
         plan = None
-        permissions = {"fetch_models", *(field.name for field in fields(Allowed))}
-        if resume and not suite and (typed := _typed(context) - {"resume"} - permissions):
+        permissions = {"fetch_models", "task_dir", *(field.name for field in fields(Allowed))}
+        if resume and not documents.any and (typed := _typed(context) - {"resume"} - permissions):
             raise UserError(f"--resume takes its settings from the run; leave out --{typed.pop().replace('_', '-')}")
-        if suite:
+        if documents.any or not resume:
+            wrapped = apply_chat_template if apply_chat_template is not None else documents.prompts is not None
             plan = resolve_plan(
                 method or [],
-                suite,
                 baseline=None if baseline == "none" else baseline,
-                chat_template=apply_chat_template,
+                chat_template=wrapped,
                 share_prefix=share_prefix,
                 keep_prompts=not no_prompts,
+                **documents.of_plan(),
                 **decoding.of_plan(),
                 **machine.of_plan(),
                 **allowed.of_plan(),
             )
-        elif not resume:
-            raise UserError("run needs --suite (and --method): specbench run --method csd --suite math")
         raise typer.Exit(_carry_out(plan, out, resume))
 
 
@@ -99,7 +108,7 @@ def sweep(
         str, Option(help="a method by name, a YAML file, or a FILE.py of your own", autocompletion=known("methods"))
     ],
     param: Annotated[list[str], Option(metavar="KEY=V1,V2,…", help="a setting and its values; may be repeated")],
-    suite: Suite,
+    documents: Documents,
     decoding: Decoding,
     machine: Machine,
     out: RunOut = None,
@@ -112,17 +121,11 @@ def sweep(
 
     `specbench sweep --method csd --param gamma=4,8 --param gate_threshold=0.01,0.1 --suite math --limit 50`
     """
-    with user_errors(), allowed.permitted([*(decoding.set_ or []), *param], True, [method]):
-        plan = resolve_plan(
-            [method],
-            suite,
-            params=param,
-            keep_prompts=not no_prompts,
-            **decoding.of_plan(),
-            **machine.of_plan(),
-            **allowed.of_plan(),
-        )
-        raise typer.Exit(_carry_out(plan, out))
+    typed = [*(decoding.set_ or []), *param]
+    with user_errors(), allowed.permitted(typed, True, [method], documents.folders):
+        options = documents.of_plan() | decoding.of_plan() | machine.of_plan() | allowed.of_plan()
+        options |= {"chat_template": documents.prompts is not None, "keep_prompts": not no_prompts}
+        raise typer.Exit(_carry_out(resolve_plan([method], params=param, **options), out))
 
 
 def _carry_out(plan: Plan | None, out: Path | None, resume: Path | None = None) -> int:

@@ -17,7 +17,7 @@ from typer import Argument, Option
 from specbench import config
 from specbench.base.console import PlainConsole, leave_closed_pipe, plain, reader_has_gone
 from specbench.base.environment import MISMATCHES as FIELDS
-from specbench.config import UserError
+from specbench.config import PairSpec, UserError
 from specbench.permissions import permitted
 
 Number = TypeVar("Number", int, float)
@@ -59,6 +59,10 @@ Pair = Annotated[
         help="a pair by name, a YAML file, or target=NAME_OR_PATH,draft=NAME_OR_PATH", autocompletion=known("pairs")
     ),
 ]
+Target = Annotated[
+    str | None, Option(metavar="DIR_OR_NAME", help="instead of --pair: the target, a model's folder or hub name")
+]
+Draft = Annotated[str | None, Option(metavar="DIR_OR_NAME", help="with --target: the draft, for methods that need one")]
 Suite = Annotated[str, Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))]
 Set = Annotated[list[str] | None, Option("--set", metavar="METHOD.KEY=VALUE", help="change a method's setting")]
 Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:1, or spread (the target over all GPUs)")]
@@ -151,16 +155,81 @@ def check_out(out: Path | None) -> None:
         raise UserError(f"there is no folder {out.parent}; make it, or choose another --out")
 
 
+def chosen_pair(pair: str, target: str | None, draft: str | None, usual: str = "pocket") -> str | PairSpec:
+    """The pair that --pair names, or --target with or without --draft. Raises UserError if both do."""
+    if target is None:
+        if draft is not None:
+            raise UserError("--draft goes with --target: --target DIR_OR_NAME --draft DIR_OR_NAME")
+        return pair
+    if pair != usual:
+        raise UserError("--pair and --target both name models; give one of them")
+    return config.own_pair(target, draft)
+
+
 def folder(data_dir: Path | None) -> str | None:
     """A data folder as a plan records it."""
     return str(data_dir.resolve()) if data_dir else None
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """Options of what is decoded, and how."""
+class Models:
+    """Options of the models."""
 
     pair: Pair = "pocket"
+    target: Target = None
+    draft: Draft = None
+
+    @property
+    def chosen(self) -> str | PairSpec:
+        """The pair that is named. Raises UserError if two are."""
+        return chosen_pair(self.pair, self.target, self.draft)
+
+    def values(self) -> dict[str, Any]:
+        """All options by name, with the chosen pair as `pair`. Raises UserError as `chosen`."""
+        values = vars(self) | {"pair": self.chosen}
+        return {key: value for key, value in values.items() if key not in ("target", "draft")}
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Options of what texts are generated for."""
+
+    suite: Annotated[str | None, Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))] = None
+    task: Annotated[
+        list[str] | None,
+        Option(
+            help="instead of a suite: a task by name, or its YAML file; may be repeated",
+            autocompletion=lambda incomplete: [name for name in config.tasks() if name.startswith(incomplete)],
+        ),
+    ] = None
+    task_dir: Annotated[
+        Path | None, Option(help="folder of your own tasks, in lm-eval's form; without --task or a suite, all of them")
+    ] = None
+    prompts: Annotated[
+        Path | None, Option(metavar="FILE.jsonl", help="instead of a suite: prompts without scores, one on a line")
+    ] = None
+    max_new_tokens: Annotated[int | None, Option(min=1, help="tokens of an answer; default: the task's")] = None
+
+    @property
+    def any(self) -> bool:
+        """True if the command line says what to run; a folder of tasks may only permit what a run names."""
+        return bool(self.suite or self.task or self.prompts)
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders whose tasks the command line names."""
+        typed = [text for text in (self.suite, *(self.task or [])) if text and text.endswith((".yaml", ".yml"))]
+        return [*([self.task_dir] if self.task_dir else []), *(Path(text).parent for text in typed)]
+
+    def of_plan(self) -> dict[str, Any]:
+        """As arguments of `resolve_plan`."""
+        return vars(self) | {"task": self.task or []}
+
+
+@dataclass(frozen=True)
+class Decoding(Models):
+    """Options of what is decoded, and how."""
+
     limit: Limit = None
     split: Split = None
     repeats: Repeats = 1
@@ -172,22 +241,21 @@ class Decoding:
 
     def of_plan(self) -> dict[str, Any]:
         """As arguments of `resolve_plan`."""
-        values = dict(vars(self))
+        values = self.values()
         return values | {"assignments": values.pop("set_") or []}
 
 
 @dataclass(frozen=True)
-class Prompts:
+class Prompts(Models):
     """Options of the prompts, for commands that make no run."""
 
-    pair: Pair = "pocket"
     suite: PromptSuite = None
     set_: Set = None
 
     def of_plan(self) -> dict[str, Any]:
         """As arguments of `resolve_plan`."""
-        values = dict(vars(self))
-        suite = self.suite or ("pocket" if self.pair == "pocket" else "smoke")
+        values = self.values()
+        suite = self.suite or ("pocket" if values["pair"] == "pocket" else "smoke")
         return values | {"assignments": values.pop("set_") or [], "suite": suite}
 
 
@@ -234,7 +302,11 @@ class Allowed:
         return {"trust_remote_code": self.trust_remote_code, "allow_pickle": self.allow_pickle}
 
     def permitted(
-        self, assignments: Sequence[str], fetch_models: bool, methods: Sequence[str] = ()
+        self,
+        assignments: Sequence[str],
+        fetch_models: bool,
+        methods: Sequence[str] = (),
+        task_folders: Sequence[Path] = (),
     ) -> AbstractContextManager[None]:
         """The permissions in force within a command; see `permissions.permitted`."""
         return permitted(
@@ -246,6 +318,7 @@ class Allowed:
             self.allow_leak,
             fetch_models,
             methods,
+            task_folders,
         )
 
 

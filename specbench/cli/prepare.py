@@ -10,7 +10,7 @@ from typer import Argument, Option
 from specbench.base.console import say
 from specbench.cli.options import (
     AllowCodeExecution,
-    Pair,
+    Models,
     Place,
     RunOut,
     Set,
@@ -33,12 +33,11 @@ CalibrationSuite = Annotated[
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Models):
     """Options that the calibration takes as they are."""
 
     suite: CalibrationSuite = None
     corpus: Annotated[Path | None, Option(help='instead of a suite: JSON Lines with a field "text"')] = None
-    pair: Pair = "pocket"
     method: Annotated[str, Option(help="csd, or a YAML file based on it")] = "csd"
     documents: Annotated[int, Option(min=1, help="calibration documents of each task, or texts")] = 2000
     temperature: Annotated[float, Option(help="of the speculative sampling that is watched")] = 1.0
@@ -66,7 +65,7 @@ def calibrate(*, options: Calibration, set_: Set = None, place: Place) -> None:
     from specbench.training import csd
 
     with user_errors(), permitted(fetch_models=True):
-        csd.calibrate(assignments=set_ or [], **vars(options), **place.of_plan())
+        csd.calibrate(assignments=set_ or [], **options.values(), **place.of_plan())
 
 
 @with_groups
@@ -78,7 +77,7 @@ def train(
         list[str] | None,
         Option(metavar="TASK:SPLIT", help="instead of a suite: these documents, never those a task evaluates"),
     ] = None,
-    pair: Pair = "pocket",
+    models: Models,
     documents: Annotated[int, Option(min=1, help="documents of each task")] = 50,
     seed: Annotated[int, Option(help="of everything that is drawn at random")] = 0,
     set_: Set = None,
@@ -129,7 +128,7 @@ def train(
     with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True):
         module.train(
             method=method,
-            pair=pair,
+            pair=models.chosen,
             suite=suite,
             documents=documents,
             seed=seed,

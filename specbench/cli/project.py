@@ -85,7 +85,7 @@ def profile(
         if ceilings:
             if run:
                 raise UserError("--ceilings measures this machine, not a run; leave out the run folder")
-            show(ceilings_view(measure_ceilings(prompts.pair, place.device, place.dtype)))
+            show(ceilings_view(measure_ceilings(prompts.chosen, place.device, place.dtype)))
             return
         if run:
             _check_profile(out)

@@ -1,5 +1,6 @@
 """Pairs, methods, suites and tasks by name or file. A wrong name or key is an error that helps."""
 
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +11,9 @@ from specbench.base.errors import UserError, did_you_mean
 from specbench.base.untrusted import is_file, read_mapping
 from specbench.config import own_methods
 from specbench.config.messages import wrong_value
+from specbench.config.own_tasks import resolved_line, tasks_of_folder
 from specbench.config.specs import (
+    BUNDLED,
     MemberSpec,
     MethodLine,
     MethodSpec,
@@ -26,7 +29,6 @@ from specbench.config.specs import (
 PACKAGE = Path(__file__).parent.parent
 # Beside the package in a checkout, inside it when installed from a wheel.
 SUITES = next(p for p in (PACKAGE.parent / "suites", PACKAGE / "suites") if p.exists())
-OWN_PAIR = "own"
 Spec = TypeVar("Spec", bound=BaseModel)
 
 
@@ -35,8 +37,10 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in _folder(kind).glob("*.yaml"))
 
 
-def load_pair(text: str) -> PairSpec:
-    """A pair by name, by YAML file, or as `target=NAME_OR_PATH,draft=NAME_OR_PATH`."""
+def load_pair(text: str | PairSpec) -> PairSpec:
+    """A pair by name, by YAML file, or as `target=NAME_OR_PATH,draft=NAME_OR_PATH`; a pair itself as it is."""
+    if isinstance(text, PairSpec):
+        return text
     if "=" not in text:
         return _load(PairSpec, "pairs", text)
     parts = dict(part.partition("=")[::2] for part in text.split(","))
@@ -44,15 +48,71 @@ def load_pair(text: str) -> PairSpec:
         raise UserError(f"--pair has no {unknown.pop()!r}; write target=NAME_OR_PATH,draft=NAME_OR_PATH")
     if not parts.get("target") or parts.get("draft") == "":
         raise UserError("--pair needs a target: target=NAME_OR_PATH,draft=NAME_OR_PATH")
-    models = {role: ModelSpec(model=name, dtype="auto") for role, name in parts.items()}
-    return PairSpec(name=OWN_PAIR, description=text, target=models["target"], draft=models.get("draft"))
+    return own_pair(parts["target"], parts.get("draft"))
 
 
-def load_suite(text: str) -> SuiteSpec:
+def own_pair(target: str, draft: str | None = None) -> PairSpec:
+    """The pair of two models by folder or hub name, called after both. Raises UserError for a folder that is not there.
+
+    Folders are made absolute, so that a run goes on from anywhere.
+    """
+    models = {"target": target} | ({"draft": draft} if draft else {})
+    specs = {role: ModelSpec(model=_located(role, name), dtype="auto") for role, name in models.items()}
+    short = [Path(model.model).name or model.model for model in specs.values()]
+    described = ",".join(f"{role}={name}" for role, name in models.items())
+    name = "-".join(dict.fromkeys(short))
+    name = f"own-{name}" if name in names("pairs") else name
+    return PairSpec(name=name, description=described, target=specs["target"], draft=specs.get("draft"))
+
+
+def _located(role: str, name: str) -> str:
+    """A model's folder from the root, or its name as it is. Raises UserError for a path that leads to no folder."""
+    path = Path(name).expanduser()
+    if not name or "\0" in name:
+        raise UserError(f"--{role} {name!r}: give a folder with a model, or a name on the hub")
+    if name.startswith(BUNDLED):
+        return name
+    try:
+        if path.is_dir():
+            return str(path.resolve())
+        there = path.exists()
+    except OSError:
+        there = False
+    if there:
+        raise UserError(f"--{role} {name}: it is a file; give the folder with the model's config.json and weights")
+    if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
+        raise UserError(f"--{role} {name}: no such folder")
+    return name
+
+
+def load_suite(text: str, task_dir: Path | None = None) -> SuiteSpec:
+    """A suite by name or YAML file. `task_dir`: a folder of tasks, which win over others of their names.
+
+    Raises:
+        UserError: there is no such suite, or a task of it does not exist.
+    """
     suite = _load(SuiteSpec, "suites", text)
-    for line in suite.tasks:
-        task_info(line.task)
-    return suite
+    home = Path(text).parent if text.endswith((".yaml", ".yml")) else None
+    return suite.model_copy(update={"tasks": checked_lines(suite.tasks, home, task_dir, text)})
+
+
+def checked_lines(
+    lines: Sequence[TaskLine], home: Path | None, task_dir: Path | None, where: str
+) -> tuple[TaskLine, ...]:
+    """The lines of a suite with what is known of tasks of the user: those in `task_dir`, and YAML relative to `home`.
+
+    Raises:
+        UserError: a task does not exist, or two files hold tasks of one name.
+    """
+    files = tasks_of_folder(task_dir) if task_dir else {}
+    checked = tuple(resolved_line(line, home, files, where) for line in lines)
+    sources: dict[str, str | None] = {}
+    for line in checked:
+        if line.own is None:
+            task_info(line.task, files)
+        if sources.setdefault(line.task, line.file) != line.file:
+            raise UserError(f"{where}: two different tasks are called {line.task}; rename the task of one file")
+    return checked
 
 
 def load_method(text: str) -> MethodSpec:
@@ -100,10 +160,11 @@ def _tasks(path: Path) -> dict[str, TaskInfo]:
     return {name: validated(TaskInfo, entry, f"tasks/index.yaml: {name}") for name, entry in raw.items()}
 
 
-def task_info(name: str) -> TaskInfo:
+def task_info(name: str, further: Iterable[str] = ()) -> TaskInfo:
+    """What index.yaml says of a task. Raises UserError without an entry; `further` are names to suggest, too."""
     known = tasks()
     if name not in known:
-        raise UserError(f"no task {name!r}{did_you_mean(name, known)}; `specbench list tasks` shows all")
+        raise UserError(f"no task {name!r}{did_you_mean(name, [*further, *known])}; `specbench list tasks` shows all")
     return known[name]
 
 

@@ -137,6 +137,8 @@ class TaskLine(Settings):
     fewshot: int | None = Field(default=None, ge=0)
     same_shots: bool = Field(default=False, description="the first examples for all documents, not some drawn for each")
     max_new_tokens: int | None = Field(default=None, ge=1)
+    file: str | None = Field(default=None, description="of a user's own task: the path of its YAML")
+    own: TaskInfo | None = Field(default=None, description="what is known of a task that index.yaml does not have")
 
 
 class MethodLine(Settings):

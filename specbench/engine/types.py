@@ -230,6 +230,10 @@ Utility = Callable[[Sequence[int], Sequence[int]], float]
 class Foresighted(Protocol):
     """A method that must be given a utility before each prompt: an upper bound, not a decoder."""
 
+    @property
+    def needs_scores(self) -> bool:
+        """True if it asks for the utility, which only tasks with scores have."""
+
     def set_utility(self, utility: Utility) -> None:
         """Give the worth of answers to the next prompt."""
 

@@ -111,6 +111,11 @@ class CoSpec(DraftedMethod):
     def inputs(self) -> dict[str, str]:
         return {**super().inputs(), **self.hashes}
 
+    @property
+    def needs_scores(self) -> bool:
+        """True for the oracle."""
+        return isinstance(self.arbiter, Oracle)
+
     def set_utility(self, utility: Utility) -> None:
         """Give the oracle the worth of a text; the other arbiters do not need it."""
         if isinstance(self.arbiter, Oracle):

@@ -62,7 +62,9 @@ def _latency(heading: str, name: str) -> Column:
 
 
 def score(row: pd.Series) -> str:
-    """A score in percent with its 95 % interval, in whole percents that hold it."""
+    """A score in percent with its 95 % interval, in whole percents that hold it; `-` if there are no scores."""
+    if math.isnan(row.accuracy):
+        return "-"
     low, high = 100 * row.accuracy_low + NEAR, 100 * row.accuracy_high - NEAR
     return percent(row.accuracy) + ("" if math.isnan(low) else f" [{math.floor(low)}, {math.ceil(high)}]")
 

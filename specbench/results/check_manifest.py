@@ -110,6 +110,7 @@ class Manifest(Section):
     tokenizer_hash: str | None = None
     prompts_hash: str | None = None
     prompt_ids: list[str] | None = None
+    prompts: list[Annotated[tuple[str, str, Place], Field(strict=False)]] | None = None
     prefix_tokens: dict[str, Place] = {}
     left_out: dict[str, Place] = {}
     leaks: dict[str, Place] = {}

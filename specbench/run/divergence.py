@@ -75,9 +75,13 @@ def diverged(reference: Reference, prompt: list[int], vanilla: list[int], tokens
 
 
 def mark_divergence(
-    samples: list[dict[str, Any]], methods: dict[str, Method], plan: Plan, pair: Pair, prompt: list[int]
+    samples: list[dict[str, Any]], methods: dict[str, Method], plan: Plan, pair: Pair, prompts: Mapping[str, Any]
 ) -> None:
-    """Add to the samples of lossless methods, in place, where they differ from a lossless baseline's greedy text."""
+    """Add to the samples of lossless methods, in place, where they differ from a lossless baseline's greedy text.
+
+    `prompts` are token ids by method. Texts after different prompts (in a conversation, after answers that differed
+    already) are not compared.
+    """
     decoded = {s["method"]: s for s in samples if not s["warmup"] and s["finish"] != "error"}
     for name, sample in decoded.items():
         base = plan.against(name)
@@ -86,9 +90,11 @@ def mark_divergence(
         method, baseline = methods[name], methods[base]
         if not (method.lossless and baseline.lossless) or method.combination != baseline.combination:
             continue
+        if prompts[name] != prompts[base]:
+            continue
         try:
             reference = Reference(pair, method.combination)
-            divergence = diverged(reference, prompt, decoded[base]["tokens"], sample["tokens"])
+            divergence = diverged(reference, prompts[name], decoded[base]["tokens"], sample["tokens"])
         except Exception as error:  # of the models; the texts are kept
             warn(f"{sample['task']}, document {sample['doc_id']}: {name} could not be compared with {base}: {error}")
             continue

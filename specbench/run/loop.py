@@ -15,7 +15,6 @@ from typing import Any
 
 from specbench.base.console import warn
 from specbench.base.folder import member
-from specbench.config import task_info
 from specbench.engine.generate import worth
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Foresighted, Method
@@ -23,8 +22,10 @@ from specbench.plan import Plan
 from specbench.results import records
 from specbench.results.lock import claimed
 from specbench.results.recorder import Recorder
+from specbench.run.conversations import Conversations, Prompts
 from specbench.run.divergence import mark_divergence
 from specbench.run.prepare import (
+    Documents,
     Work,
     add_setup_seconds,
     decode_beginning,
@@ -33,7 +34,7 @@ from specbench.run.prepare import (
     suppress_failures,
 )
 from specbench.run.sample import Decoder, Rows, ending_of
-from specbench.tasks.harness import Request, Tasks, scorer
+from specbench.tasks.harness import Request, scorer
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,20 @@ def execute(
 def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool]) -> bool:
     """Decode all documents that are not recorded yet; False if `report` stopped it before the last."""
     decoder = Decoder(work.pair, work.stopwatch, work.sampling, work.plan.seed)
+    conversations = Conversations(work)
     gc.collect()
     gc.freeze()
     first = recorder.done()
     for index in range(first, work.total):
         repeat, place = divmod(index, len(work.requests))
         request, prompt = work.requests[place], work.prompts[place]
-        decode = partial(decoder.decode, repeat=repeat, request=request, prompt=prompt)
+        if index == first:
+            conversations.recall(recorder.folder, repeat, request)
+        prompts = conversations.prompts(request, prompt)
         rows: list[Rows] = []
+
+        def decode(name: str, repeat: int = repeat, prompts: Prompts = prompts, **more: Any) -> Rows:
+            return decoder.decode(name, work.methods[name], repeat, *prompts[name], **more)
 
         resumed, task_begins = index == first, work.begins_task(index)
         if resumed or task_begins:
@@ -105,7 +112,7 @@ def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool
             work.pair.prefixes.begin(prompt[: work.shared[request.task]])
             _tell_worth(work, request, decoder)
         if resumed or place == 0:
-            rows += [decode(name, method, order=0, warmup=True) for name, method in work.methods.items()]
+            rows += [decode(name, order=0, warmup=True) for name in work.methods]
         elif task_begins:
             _warm_up(work, prompt)
         work.pair.runtime.settle()
@@ -114,11 +121,13 @@ def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool
         _tell_worth(work, request, decoder)  # again: what a warm-up left in it would differ in a resumed run
 
         for order, name in enumerate(_shuffled(work, repeat, request)):
-            rows.append(decode(name, work.methods[name], order=order))
+            rows.append(decode(name, order=order))
         samples = [sample for sample, _ in rows]
         rounds = [row for _, rounds_of_sample in rows for row in rounds_of_sample]
         if work.sampling.greedy:
-            mark_divergence(samples, work.methods, work.plan, work.pair, prompt)
+            ids = {name: own for name, (_, own) in prompts.items()}
+            mark_divergence(samples, work.methods, work.plan, work.pair, ids)
+        conversations.add(samples)
         states = {name: decoder.attempt(name, method.state) for name, method in work.methods.items()}
         recorder.write(index, samples, rounds, states)
 
@@ -155,7 +164,7 @@ def _shuffled(work: Work, repeat: int, request: Request) -> list[str]:
 
 def _tell_worth(work: Work, request: Request, decoder: Decoder) -> None:
     """Tell the methods that may know it (oracles) what an answer to the document is worth."""
-    metric = task_info(request.task).metric
+    metric = work.plan.info(request.task).metric
 
     def tell(method: Foresighted) -> None:
         score = scorer(work.tasks, request.task, request.doc_id, metric)
@@ -166,7 +175,7 @@ def _tell_worth(work: Work, request: Request, decoder: Decoder) -> None:
             decoder.attempt(name, partial(tell, method))
 
 
-def score(folder: Path, tasks: Tasks) -> None:
+def score(folder: Path, tasks: Documents) -> None:
     """Score the stored texts by lm-eval, and write `scores.parquet`."""
     columns = ["repeat", "task", "doc_id", "method", "warmup", "finish", "text"]
     samples = records.read_rows(folder, "samples", columns).to_pandas()

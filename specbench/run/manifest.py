@@ -9,7 +9,7 @@ from typing import Any
 
 from specbench.base import environment
 from specbench.base.console import warn
-from specbench.config import UserError, task_info
+from specbench.config import UserError
 from specbench.engine.models.cost import facts
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
@@ -67,7 +67,7 @@ def manifest(
         "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
         "generation": generation,
         "prefix_tokens": {task: count for task, count in prefixes.items() if count},
-        "headline": {line.task: task_info(line.task).metric for line in plan.tasks},
+        "headline": {line.task: plan.info(line.task).metric for line in plan.tasks},
         "environment": environment.describe(pair.device),
         "ceilings": ceilings.load(pair.device, pair.models["target"].dtype),  # of this machine, if measured
         "runtime": {"name": pair.runtime.name, "asked": plan.runtime, "why": why, **pair.runtime.facts()},

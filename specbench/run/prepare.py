@@ -1,19 +1,19 @@
 """What the main loop needs, made from a plan: models at their runtime, tasks, prompts as token ids, methods."""
 
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from jinja2 import TemplateError
 
 from specbench import permissions
 from specbench.base.console import console, warn
 from specbench.base.folder import Folder, member
-from specbench.base.untrusted import read_json
-from specbench.config import SUITES, MethodSpec, UserError, task_info, validated
+from specbench.base.untrusted import brief, read_json
+from specbench.config import SUITES, MethodSpec, TaskLine, UserError, validated
 from specbench.engine.clock import Stopwatch
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.pair import Pair, load_pair
@@ -22,7 +22,7 @@ from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO
 from specbench.engine.runtimes.types import Runtime, Unsupported
 from specbench.engine.session import Unwatched
-from specbench.engine.types import Calibrated, Method, Sampling, Watch
+from specbench.engine.types import Calibrated, Foresighted, Method, Sampling, Watch
 from specbench.methods import module
 from specbench.plan import Plan
 from specbench.results import documents
@@ -31,7 +31,9 @@ from specbench.results.stored import StoredRun, runtime_of
 from specbench.run.manifest import check_models, check_same, manifest
 from specbench.tasks import code
 from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
+from specbench.tasks.prompts import PromptFile
 
+Documents = Tasks | PromptFile
 TRIAL_ROOM = 256  # positions left for drafts when a runtime is tried
 WARMUP_ROUNDS = 3  # that each method decodes when a task begins
 
@@ -42,9 +44,9 @@ class Work:
 
     plan: Plan
     pair: Pair
-    tasks: Tasks
+    tasks: Documents
     requests: list[Request]
-    prompts: list[list[int]]  # token ids, as long as `requests`
+    prompts: list[list[int]]  # token ids, as long as `requests`; of later turns, with empty answers
     shared: dict[str, int]  # by task: the number of tokens with which all its prompts begin
     stopwatch: Stopwatch
     methods: dict[str, Method]
@@ -76,13 +78,16 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
     Raises:
         UserError: something does not exist, does not fit, or differs from the manifest.
     """
+    for line in plan.tasks:
+        if line.file:
+            permissions.check_task_file(Path(line.file))
     pair = pair or load_models(plan)
     tasks = load_tasks(plan, pair)
     requests = tasks.requests()
     prompts = encode_all(pair, [request.prompt for request in requests])
     with Folder.at(folder) as place:
         stored = StoredRun(folder).manifest if place.has("manifest.json") else None
-    longest = max(len(p) + r.max_new_tokens for r, p in zip(requests, prompts, strict=True))
+    longest = max(r.positions(p) for r, p in zip(requests, prompts, strict=True))
     pair, why = at_runtime(plan, pair, prompts[0], longest, runtime_of(stored) if stored else plan.runtime)
     stopwatch = Stopwatch(pair.device)
     methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.methods}
@@ -92,14 +97,18 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
             method.check(sampling)
         except ValueError as error:
             raise UserError(f"{name}: {error}") from None
+        if plan.prompts and isinstance(method, Foresighted) and method.needs_scores:
+            raise UserError(f"{name} needs to know what each answer is worth, and --prompts are without scores")
     check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
-    by_task = defaultdict(list)
+    by_task: dict[str, list[list[int]]] = {request.task: [] for request in requests}
     for request, prompt in zip(requests, prompts, strict=True):
-        by_task[request.task].append(prompt)
+        if request.turn == 0:  # a later turn begins with the whole prompt of the first
+            by_task[request.task].append(prompt)
     shared = {task: shared_tokens(group) if plan.share_prefix else 0 for task, group in by_task.items()}
 
     facts = manifest(plan, pair, requests, prompts, methods, shared, why) | {"left_out": tasks.left_out}
     facts |= {"leaks": leaks} if (leaks := leaked(methods, requests)) else {}
+    facts |= {"prompts": tasks.places()} if isinstance(tasks, PromptFile) else {}
     if stored:
         check_same(stored, facts, folder)
     else:
@@ -220,55 +229,78 @@ def add_setup_seconds(folder: Path, pair: Pair, before: dict[str, float]) -> Non
     path.folder.write_json(path.name, earlier | total)
 
 
-def load_tasks(plan: Plan, pair: Pair | None) -> Tasks:
-    """The plan's lm-eval tasks. The pair is needed for a chat template and for a plan's `max_length`.
+def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
+    """The plan's lm-eval tasks, or its prompts. The pair is needed for a chat template and for a plan's `max_length`.
 
     Raises:
         UserError: a task or its data does not exist, or cannot be used.
     """
-    choices = []
-    for line in plan.tasks:
-        info = task_info(line.task)
-        limit = line.max_new_tokens or info.max_new_tokens
-        choices.append(
-            TaskChoice(
-                line.task,
-                line.fewshot,
-                limit,
-                info.data,
-                info.hub or "",
-                info.counterpart,
-                plan.split,
-                line.same_shots,
-            )
-        )
-    chat = None
+    if plan.prompts:
+        limits = {line.task: line.max_new_tokens or plan.info(line.task).max_new_tokens for line in plan.tasks}
+        chat = _chat(pair) if pair and plan.chat_template and pair.tokenizer.chat_template else None
+        return PromptFile(Path(plan.prompts), list(limits), plan.limit, limits, chat)
     if plan.chat_template:
         assert pair
         if pair.tokenizer.chat_template is None:
             raise UserError(
                 f"the tokenizer of {plan.pair.name} has no chat template; run without --apply-chat-template"
             )
-
-        def chat(messages: list[dict[str, str]]) -> str:
-            return pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-
-    data_dir = Path(plan.data_dir) if plan.data_dir else None
-    folder = SUITES / "tasks"
     try:
         return Tasks(
-            choices,
-            task_folder=folder,
-            data_dir=data_dir,
+            [_choice(plan, line) for line in plan.tasks],
+            task_folder=SUITES / "tasks",
+            data_dir=Path(plan.data_dir) if plan.data_dir else None,
             limit=plan.limit,
             seed=plan.seed,
-            chat=chat,
+            chat=_chat(pair) if pair and plan.chat_template else None,
             tokenizer=lambda: str(model_folder(plan.pair.target, weights=False)),
             room=_room(plan, pair),
             run_code=code.may_run_code(plan),
         )
     except (DataUnavailable, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from None
+
+
+def stored_requests(run: StoredRun, pair: Pair, tasks: Documents | None = None) -> list[Request]:
+    """The requests of a run, to read its texts again; `tasks`: if they are loaded already.
+
+    Raises:
+        UserError: they cannot be made again, or prompts hold the answers of a method.
+    """
+    requests = (tasks or load_tasks(run.plan, pair)).requests()
+    if any(request.turn for request in requests):
+        raise UserError(
+            f"{run.folder} has conversations of several turns, whose prompts hold each method's own answers, and this "
+            "reads texts of one prompt for all methods; give it a run of single prompts"
+        )
+    return requests
+
+
+def _choice(plan: Plan, line: TaskLine) -> TaskChoice:
+    info = plan.info(line.task)
+    return TaskChoice(
+        line.task,
+        line.fewshot,
+        line.max_new_tokens or info.max_new_tokens,
+        info.data,
+        info.hub or "",
+        info.counterpart,
+        plan.split,
+        line.same_shots,
+        Path(line.file) if line.file else None,
+    )
+
+
+def _chat(pair: Pair) -> Callable[[list[dict[str, str]]], str]:
+    """The pair's chat template, from messages to a prompt that ends where the assistant's answer begins."""
+
+    def chat(messages: list[dict[str, str]]) -> str:
+        try:
+            return pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise UserError(f"the chat template of {pair.name} refuses a conversation: {brief(error)}") from None
+
+    return chat
 
 
 def _room(plan: Plan, pair: Pair | None) -> Callable[[str], int] | None:
@@ -298,11 +330,12 @@ def _one_begin(pair: Pair, ids: list[int]) -> list[int]:
 def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair, reach: int) -> None:
     """Raise UserError if a text with a draft of `reach` tokens may outgrow the pair's context."""
     for request, prompt in zip(requests, prompts, strict=True):
-        need = len(prompt) + request.max_new_tokens + reach
+        need = request.positions(prompt) + reach
         if need > pair.context:
+            answers = f" in each of {request.turn + 1} turns" if request.turn else ""
             raise UserError(
                 f"{request.task}, document {request.doc_id}: {len(prompt)} prompt tokens, {request.max_new_tokens} new "
-                f"ones and a draft of up to {reach} need {need} positions, but {pair.name} has {pair.context}; use "
-                "smaller drafts (--set), fewer shots (a suite file of your own), fewer documents (--limit) or a pair "
-                "with a longer context"
+                f"ones{answers} and a draft of up to {reach} need {need} positions, but {pair.name} has {pair.context};"
+                " use smaller drafts (--set), shorter answers (--max-new-tokens), fewer shots (a suite of your own), "
+                "fewer documents (--limit) or a pair with a longer context"
             )

@@ -58,18 +58,21 @@ class Decoder:
         method: Method,
         repeat: int,
         request: Request,
-        prompt: list[int],
+        prompt: list[int] | str,
         order: int,
         warmup: bool = False,
     ) -> Rows:
-        """The sample row and the round rows of one text; `order` is the method's place in the document's shuffle."""
+        """The sample row and the round rows of one text; `order` is the method's place in the document's shuffle.
+
+        A `prompt` that is a text says why there is none: the sample fails with it.
+        """
         key = {"repeat": repeat, "task": request.task, "doc_id": request.doc_id, "method": name, "warmup": warmup}
         seed = stable_seed(self.run_seed, repeat, request.task, request.doc_id, name)
         sample = key | {
             "order": order,
             "seed": seed,
             "prompt_hash": request.prompt_hash,
-            "prompt_tokens": len(prompt),
+            "prompt_tokens": 0 if isinstance(prompt, str) else len(prompt),
             "load": environment.load(),
             "clock_mhz": environment.clock_mhz(),
             "temperature_c": environment.temperature_c(),
@@ -77,6 +80,8 @@ class Decoder:
         }
         if name in self._broken:
             return sample | {"finish": "error", "error": self._broken[name]}, []
+        if isinstance(prompt, str):
+            return sample | {"finish": "error", "error": prompt}, []
         ending = ending_of(self.pair, request, WARMUP_TOKENS if warmup else request.max_new_tokens)
         rng = torch.Generator(self.pair.device).manual_seed(seed)
         try:

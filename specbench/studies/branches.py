@@ -17,7 +17,7 @@ import torch
 
 from specbench.analysis.counterfactual import STATE, State
 from specbench.base.seeds import stable_seed
-from specbench.config import MethodSpec, UserError, task_info
+from specbench.config import MethodSpec, UserError
 from specbench.engine.generate import Ending, Limits, decode_text, worth
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Round, Sampling
@@ -79,9 +79,12 @@ class Player:
         recorded = run.manifest["inputs"].get(spec.name)
         if recorded is None or not same_inputs(recorded, method.inputs()):
             raise UserError(f"{run.folder}: {spec.name} was run with another arbitrator or draft output; run it anew")
+        self.plan = run.plan
         self.seed, self.name, self.folder = seed, spec.name, run.folder
         self.tasks = prepare.load_tasks(run.plan, self.pair)
-        self.requests = {(request.task, request.doc_id): request for request in self.tasks.requests()}
+        self.requests = {
+            (request.task, request.doc_id): request for request in prepare.stored_requests(run, self.pair, self.tasks)
+        }
         self.hashes = run.documents()
         self.sampling = Sampling(**run.plan.sampling.model_dump())
 
@@ -92,7 +95,7 @@ class Player:
         return request
 
     def score(self, task: str, number: int) -> Callable[[str], float]:
-        return scorer(self.tasks, task, number, task_info(task).metric)
+        return scorer(self.tasks, task, number, self.plan.info(task).metric)
 
     def checkable(self, table: pd.DataFrame) -> list[str]:
         """The tasks of the states in `table` that can score an answer without a judge model.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specbench.base import environment
 from specbench.base.console import progress, say, warn
+from specbench.config import PairSpec
 from specbench.config import load_pair as read_pair
 from specbench.engine.clock import Stopwatch
 from specbench.engine.models.pair import Pair, load_pair
@@ -31,7 +32,7 @@ LONGEST = 0.15  # seconds of one product; larger products are left out
 Work = Callable[[], object]
 
 
-def measure_ceilings(pair: str, device: str, dtype: str) -> dict[str, Any]:
+def measure_ceilings(pair: str | PairSpec, device: str, dtype: str) -> dict[str, Any]:
     """Measure the ceilings of the machine, in the type of a pair's target, and keep them unless it is busy."""
     loaded = load_pair(read_pair(pair), device, dtype)
     others = machine.busy()

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from specbench import config
 from specbench.base.console import console
-from specbench.config import UserError
+from specbench.config import PairSpec, UserError
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.run.machine import Finding, machine_findings
 from specbench.studies.doctor_pair import pair_findings, suite_findings, suite_requests
@@ -28,7 +28,12 @@ CHECK_OF_REFUSAL = {"the tokenizers of": "vocabulary", "share only": "vocabulary
 
 
 def main(
-    pair: str | None, suite: str | None, device: str, dtype: str, data_dir: Path | None, as_json: bool = False
+    pair: str | PairSpec | None,
+    suite: str | None,
+    device: str,
+    dtype: str,
+    data_dir: Path | None,
+    as_json: bool = False,
 ) -> int:
     """Print the findings; return the exit code, 1 if one of them is an error.
 

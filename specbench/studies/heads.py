@@ -95,9 +95,7 @@ def study(
 @torch.inference_mode()
 def read_again(run: StoredRun, method: str, samples: pd.DataFrame, pair: Pair) -> Drafts:
     """Feed the draft model the context of each round and the complete draft."""
-    prompts = {
-        (r.task, r.doc_id): prepare.encode(pair, r.prompt) for r in prepare.load_tasks(run.plan, pair).requests()
-    }
+    prompts = {(r.task, r.doc_id): prepare.encode(pair, r.prompt) for r in prepare.stored_requests(run, pair)}
     tokens = {(row.repeat, row.task, row.doc_id): list(row.tokens) for row in samples.itertuples()}
     session = pair.session("draft")
     rounds, hidden, confidence = [], [], []

@@ -113,7 +113,7 @@ def multi_draft(
     kinds = kinds_of(sorted(set(drafts)))
     computed = list(dict.fromkeys([*kinds, *(kind for kind in kind_of.values() if kind)]))
     starts = {spec.name: first_levels(run, spec.name) for spec in specs if spec.method in KINDS}
-    prompts = {(r.task, r.doc_id): r for r in prepare.load_tasks(run.plan, pair).requests()}
+    prompts = {(r.task, r.doc_id): r for r in prepare.stored_requests(run, pair)}
     sampling = Sampling(**run.plan.sampling.model_dump())
     sessions = pair.session("target"), pair.session("draft")
     values, tests = [], []

@@ -90,7 +90,7 @@ def footprint(run: StoredRun, spec: MethodSpec, longest: Mapping[Any, Any]) -> d
     pair.need_one_tokenizer("it cannot read the texts token by token")
     facts = training(spec, pair)
     weights = {role: set(tensor_memory(pair.models[role])[0]) for role in ("target", "draft") if role in pair.models}
-    requests = prepare.load_tasks(run.plan, pair).requests()
+    requests = prepare.stored_requests(run, pair)
     request = next(each for each in requests if (each.task, each.doc_id) == (longest["task"], longest["doc_id"]))
     prompt = prepare.encode(pair, request.prompt)
     method = prepare.build(spec, pair, Unwatched())

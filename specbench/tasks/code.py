@@ -1,7 +1,7 @@
 """Permission to run programs that models wrote, in order to score them, and the isolation they run in."""
 
 from specbench import permissions
-from specbench.config import UserError, task_info
+from specbench.config import UserError
 from specbench.plan import Plan
 from specbench.tasks import sandbox
 
@@ -11,13 +11,13 @@ def code_execution(plan: Plan) -> dict[str, str] | None:
 
     The bundled pair on bundled tasks needs no flag if the isolation is complete. Raises UserError without permission.
     """
-    tasks = [line.task for line in plan.tasks if task_info(line.task).runs_code]
+    tasks = [line.task for line in plan.tasks if plan.info(line.task).runs_code]
     if not tasks:
         return None
     isolation = sandbox.isolation()
     if permissions.code_execution_allowed():
         return {"allowed_by": "flag", "isolation": isolation.name}
-    bundled = plan.pair.bundled and all(task_info(task).hub is None for task in tasks)
+    bundled = plan.pair.bundled and all(plan.info(task).hub is None for task in tasks)
     if bundled and isolation.complete:
         return {"allowed_by": "bundled", "isolation": isolation.name}
     reason = f", and {isolation.missing}" if bundled else ""

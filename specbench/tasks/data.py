@@ -35,7 +35,8 @@ class TaskChoice:
     is never replaced. `hub` (the hub data set) and `counterpart` (the bundled task or tasks that can stand in) appear
     in error messages only. `split` takes the documents from another split than the one that the task evaluates, without
     few-shot examples if they come from that same split. `same_shots` gives all documents the first few-shot examples;
-    otherwise lm-eval draws some for each.
+    otherwise lm-eval draws some for each. `file` is the
+    YAML of a user's own task, which wins over others of its name; paths of data files in it are relative to its folder.
     """
 
     task: str
@@ -46,6 +47,7 @@ class TaskChoice:
     counterpart: str | tuple[str, ...] | None
     split: str | None = None
     same_shots: bool = False
+    file: Path | None = None
 
     @property
     def stand_in(self) -> str:
@@ -55,13 +57,15 @@ class TaskChoice:
         return f"use the bundled task{'s' * several} {names}" if names else ""
 
 
-def task_manager(names: Sequence[str], task_folder: Path) -> Any:
-    """An lm-eval TaskManager that knows `names`. Raises ValueError for an unknown one.
+def task_manager(names: Sequence[str], task_folder: Path, files: Mapping[str, Path] | None = None) -> Any:
+    """An lm-eval TaskManager that knows `names` and the tasks in `files`. Raises ValueError for an unknown one.
 
     Reading all of lm-eval's YAML takes seconds, so it first reads only the folders that match the name of a wanted
     task.
     """
     import lm_eval.tasks
+    from lm_eval.tasks._index import Entry, Kind
+    from lm_eval.tasks._yaml_loader import load_yaml
 
     root = Path(lm_eval.tasks.__file__).parent
     likely = sorted(
@@ -76,6 +80,9 @@ def task_manager(names: Sequence[str], task_folder: Path) -> Any:
         if name not in manager.all_subtasks:
             hint = did_you_mean(name, manager.all_subtasks)
             raise ValueError(f"lm-eval has no task {name!r} and neither has {task_folder}{hint}")
+    for name, path in (files or {}).items():
+        config = load_yaml(path, resolve_func=False)
+        manager.task_index[name] = Entry(name=name, kind=Kind.TASK, yaml_path=path, cfg=config)
     return manager
 
 
@@ -109,8 +116,10 @@ def load_task(
     # A custom data set that has a path comes from the hub and is split anew.
     generated = "custom_dataset" in config and not config.get("dataset_path")
     local = generated or config.get("dataset_path") in LOCAL_FORMATS
-    if "custom_dataset" in config and not ours:
+    if "custom_dataset" in config and not ours and not choice.file:
         overrides["dataset_kwargs"] = {"tokenizer": tokenizer(), "max_seq_lengths": [GENERATED_LENGTH]}
+    if choice.file and (kwargs := _beside(choice.file.parent, config)):
+        overrides["dataset_kwargs"] = kwargs
     if data_dir is not None and choice.data is not None:
         overrides |= _replacement(choice, config, data_dir, needs_train)
         local = True
@@ -119,7 +128,32 @@ def load_task(
         source = config.get("fewshot_split") or config.get("training_split") or config.get("validation_split")
         if needs_train and source in (None, evaluated):
             raise ValueError(f"task {choice.task!r} has no documents for few-shot examples besides those it scores")
+    if choice.file:
+        permissions.tell(f"this task's own code runs: {choice.file}", "dim")
     return _load(manager, choice, config, overrides, local)
+
+
+def _beside(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The `dataset_kwargs` of a user's own task, with paths of data from `folder`; empty if there are none.
+
+    A file that is not in `folder` is looked for where the command runs, as lm-eval does. Raises ValueError for one that
+    is in neither.
+    """
+
+    def located(path: Any) -> Any:
+        if isinstance(path, list):
+            return [located(one) for one in path]
+        if isinstance(path, dict):
+            return {split: located(one) for split, one in path.items()}
+        if not isinstance(path, str) or "://" in path or any(sign in path for sign in "*?["):
+            return str(folder / path) if isinstance(path, str) and "://" not in path else path
+        found = next((place / path for place in (folder, Path()) if (place / path).exists()), None)
+        if found is None:
+            raise ValueError(f"task {config.get('task')!r} reads {path}, and {folder} has no such file")
+        return str(found.resolve())
+
+    kwargs = config.get("dataset_kwargs") or {}
+    return {key: located(value) if key in ("data_files", "data_dir") else value for key, value in kwargs.items()}
 
 
 def _check_allowed(choice: TaskChoice, config: Mapping[str, Any], ours: bool, task_folder: Path) -> None:
@@ -218,7 +252,8 @@ def _unavailable(
     advice = [f"put {name} in a folder and name it with --data-dir"] if choice.data else []
     advice += [choice.stand_in] if choice.stand_in else []
     advice += [] if split or permissions.may_fetch(choice.hub) else ["add --fetch-models"]
-    return DataUnavailable("; ".join([f"{choice.task}: the hub data set {choice.hub} {problem}", ", or ".join(advice)]))
+    text = f"{choice.task}: the hub data set {choice.hub} {problem}"
+    return DataUnavailable("; ".join([text, ", or ".join(advice)]) if advice else text)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from specbench import permissions
 from specbench.config import SUITES, UserError
@@ -36,7 +36,8 @@ class Tasks:
         run_code: True if tasks that are scored by running what a model wrote may be scored.
 
     Raises:
-        UserError: the task folder is not specbench's own, and this command does not permit code.
+        UserError: the task folder, or the file of a task, is not specbench's own, and this command does not permit its
+            code.
         DataUnavailable: a task's documents, the separate documents its few-shot examples need, or packages that its
             scoring needs are missing.
         ValueError: a task is unknown, does not generate text, has no documents to take few-shot examples from, no
@@ -59,12 +60,15 @@ class Tasks:
         run_code: bool = False,
     ) -> None:
         _check_own(task_folder)
+        files = {choice.task: choice.file for choice in choices if choice.file}
+        for file in files.values():
+            permissions.check_task_file(file)
         self._run_code = run_code
         self._loaded: dict[str, Any] = {}  # task name -> lm_eval Task
         self._instances: dict[str, list[Any]] = {}  # task name -> lm_eval Instances, one a document
         with cached_templates():
             with quiet():
-                manager = task_manager([choice.task for choice in choices], task_folder)
+                manager = task_manager([choice.task for choice in choices if not choice.file], task_folder, files)
             for choice in choices:
                 random.seed(seed)  # tasks that generate their documents draw from the global generator
                 task = load_task(manager, choice, task_folder, data_dir, tokenizer)
@@ -166,7 +170,13 @@ def _check_own(task_folder: Path) -> None:
         )
 
 
-def scorer(tasks: Tasks, task: str, number: int, metric: str) -> Callable[[str], float]:
+class Scores(Protocol):
+    """Documents that give scores of texts, as `Tasks` do."""
+
+    def score(self, texts: Mapping[tuple[str, int], str]) -> list[Score]: ...
+
+
+def scorer(tasks: Scores, task: str, number: int, metric: str) -> Callable[[str], float]:
     """A function that scores an answer to document `number` of a task; `metric` is lm-eval's `name,filter`."""
     name, _, label = metric.partition(",")
 

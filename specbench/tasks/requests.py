@@ -13,7 +13,11 @@ from specbench.tasks.data import TaskChoice
 @dataclass(frozen=True)
 class Request:
     """One text to generate. `doc_id` counts the documents of a task from 0. `until` holds the task's own stop strings,
-    without the model's end-of-sequence text. The hashes are the first 16 hex digits of SHA-256."""
+    without the model's end-of-sequence text. The hashes are the first 16 hex digits of SHA-256.
+
+    Each turn of a conversation is a document; `turn` counts them from 0, and their `doc_id`s follow each other. From
+    turn 1 on every method has a prompt of its own, with its own answers; `prompt` then has empty answers.
+    """
 
     task: str
     doc_id: int
@@ -22,6 +26,11 @@ class Request:
     max_new_tokens: int
     prompt_hash: str
     doc_hash: str
+    turn: int = 0
+
+    def positions(self, prompt: Sequence[int]) -> int:
+        """The most positions that the prompt's token ids, the answer and all answers before it may need."""
+        return len(prompt) + (self.turn + 1) * self.max_new_tokens
 
 
 def build_instances(
@@ -57,8 +66,8 @@ def requests_of(choice: TaskChoice, instances: Sequence[Any], room: Callable[[st
                 prompt=prompt,
                 until=tuple(settings["until"]),
                 max_new_tokens=max_new_tokens,
-                prompt_hash=_hash(prompt),
-                doc_hash=_hash(json.dumps(instance.doc, sort_keys=True, ensure_ascii=False, default=str)),
+                prompt_hash=hashed(prompt),
+                doc_hash=hashed(json.dumps(instance.doc, sort_keys=True, ensure_ascii=False, default=str)),
             )
 
 
@@ -86,5 +95,5 @@ def _chat_template(chat: Callable[[list[dict[str, str]]], str]) -> Callable[...,
     return template
 
 
-def _hash(text: str) -> str:
+def hashed(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]

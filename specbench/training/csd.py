@@ -48,7 +48,7 @@ class Text:
 def calibrate(
     suite: str | None,
     corpus: Path | None,
-    pair: str,
+    pair: str | config.PairSpec,
     method: str,
     assignments: Sequence[str],
     documents: int,
@@ -115,7 +115,7 @@ def calibrate(
 def _documents(plan: Plan, pair: Pair, reach: int) -> Iterator[Text]:
     """Prompts of the calibration documents of the plan's tasks."""
     for line in plan.tasks:
-        source = config.task_info(line.task).calibration
+        source = plan.info(line.task).calibration
         if source is None:
             raise UserError(
                 f"{line.task} has no documents for calibration besides those it tests; calibrate on a suite with "

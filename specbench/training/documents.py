@@ -97,7 +97,7 @@ def calibration_sources(plan: Plan, stand_ins: bool) -> list[Source]:
     """The calibration splits of a plan's tasks; prints the tasks that are left out."""
     sources = []
     for line in plan.tasks:
-        calibration = task_info(line.task).calibration
+        calibration = plan.info(line.task).calibration
         if calibration is None or (":" in calibration and not stand_ins):
             note(f"{line.task}: left out, it has no documents of its own to learn from")
             continue

@@ -20,7 +20,7 @@ from specbench import config
 from specbench.base import files
 from specbench.base.console import note, progress, say
 from specbench.base.untrusted import is_file, read_lines, regular, text_of
-from specbench.config import OWN_PAIR, ModelSpec, PairSpec, UserError
+from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.models.pair import load_tokenizer
 from specbench.methods.rest_datastore import (
@@ -74,7 +74,7 @@ def build_datastore(
     files.refuse_existing(out)
     sources = {text: _source(text) for text in dict.fromkeys(corpora)}
     if tokenizer:
-        spec = PairSpec(name=OWN_PAIR, description="", target=ModelSpec(model=tokenizer))
+        spec = PairSpec(name="own", description="", target=ModelSpec(model=tokenizer))
     else:
         spec = config.load_pair(pair or "pocket")
     reading = Reading(spec, load_tokenizer(spec.target), documents, data_dir)

@@ -53,7 +53,8 @@ class Job:
     @property
     def pair_option(self) -> str:
         """The option that names the pair, after a space; empty for the default pair."""
-        name = self.plan.pair.description if self.pair.name == config.OWN_PAIR else self.pair.name
+        described = self.plan.pair.description
+        name = described if described.startswith("target=") else self.pair.name
         return "" if name == "pocket" else f" --pair {name}"
 
 
@@ -70,7 +71,7 @@ def trainer(method: str) -> ModuleType | None:
 
 def train(
     method: str,
-    pair: str,
+    pair: str | PairSpec,
     suite: str | None,
     documents: int,
     seed: int,

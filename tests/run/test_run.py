@@ -24,6 +24,7 @@ from specbench.results.stored import StoredRun
 from specbench.run import command as commands
 from specbench.run import loop, prepare
 from specbench.run.manifest import digest
+from specbench.tasks.requests import Request
 
 DOCUMENTS = 4  # of both tasks together
 
@@ -126,7 +127,7 @@ def test_positions_are_consistent(whole):
 
 def test_a_sample_may_take_every_position_there_is():
     """A prompt of 3 tokens, 5 new ones and drafts of 4."""
-    request = SimpleNamespace(task="sums", doc_id=7, max_new_tokens=5)
+    request = Request("sums", 7, "", (), 5, "", "")
     prepare.check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=12), 4)
     with pytest.raises(UserError, match=r"sums, document 7: .* need 12 positions, but made has 11"):
         prepare.check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=11), 4)

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from specbench.base import files
 from specbench.base.untrusted import brief, is_file, parse_json
-from specbench.config import OWN_PAIR, SUITES, UserError
+from specbench.config import SUITES, UserError
 from specbench.engine.models.pair import Pair
 
 VERSION = 1
@@ -175,6 +175,6 @@ def find_head(setting: str, kind: str, pair: Pair, shapes: Shapes | None, reads:
 
 def command(kind: str, pair: Pair) -> str:
     """How to train a head for a pair, as it is typed."""
-    named = "target=…,draft=…" if pair.name == OWN_PAIR else pair.name
+    named = pair.name if (SUITES / "pairs" / f"{pair.name}.yaml").is_file() else "target=…,draft=…"
     suite = "pocket" if pair.name == "pocket" and kind not in CHECKED else "math"
     return f"specbench train --method {kind} --pair {named} --suite {suite} --out {kind}.safetensors"

@@ -12,7 +12,7 @@ import torch
 from specbench.base import environment, files
 from specbench.base.console import console, progress
 from specbench.base.stats import Interval
-from specbench.config import UserError
+from specbench.config import PairSpec, UserError
 from specbench.config import load_pair as read_pair
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.run.divergence import Divergence, Reference, diverged
@@ -68,11 +68,17 @@ class Agreement:
 
 
 def main(
-    pair_name: str, runtimes: list[str], documents: int, gamma: int, device: str, dtype: str, out: Path | None
+    chosen: str | PairSpec,
+    runtimes: list[str],
+    documents: int,
+    gamma: int,
+    device: str,
+    dtype: str,
+    out: Path | None,
 ) -> int:
     """Time a pair on every runtime, beside peers; return 1 if a text leaves vanilla's without a numeric tie."""
     check_folder(out)
-    pair = load_pair(read_pair(pair_name), device, dtype)
+    pair = load_pair(read_pair(chosen), device, dtype)
     pair.need_one_tokenizer("transformers' assisted generation is compared with drafts in the target's tokens")
     prompts = [
         (f"{BUNDLED}_{family}", encode(pair, prompt))
@@ -89,7 +95,7 @@ def main(
     by_name = interleave(engines, prompts, pair.device, agreement.see, between)
     forwards = every_forward(pairs)
     times = BenchTimes(by_name, missing | without)
-    cuda, judged = pair.device.type == "cuda", pair_name == BUNDLED
+    cuda, judged = pair.device.type == "cuda", pair.name == BUNDLED
     claimed = claims.of_pair(times, cuda, judged)
     claimed.append(claims.over_limit(pair, forwards, cuda and judged))
     view.print_engines(f"{len(prompts)} documents, greedy, γ={gamma}", times, agreement.same, len(prompts))

@@ -1,0 +1,66 @@
+"""Conversations of several turns: the prompt of a later turn holds the method's own answers to the turns before."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from specbench.results import records
+from specbench.run.prepare import Work, encode
+from specbench.tasks.harness import Request
+from specbench.tasks.prompts import PromptFile
+from specbench.tasks.requests import hashed
+
+# By method: the request with its own prompt, and that prompt's token ids, or a text that says why there are none.
+Prompts: TypeAlias = Mapping[str, tuple[Request, list[int] | str]]
+
+
+class Conversations:
+    """The answers of each method in the conversation that is going on.
+
+    They are those of the samples on record, so a run that was stopped between two turns goes on from the same words.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._reach = max((method.reach for method in work.methods.values()), default=0)
+        self._answers: dict[str, list[str | None]] = {}  # by method; None: it failed
+
+    def recall(self, folder: Path, repeat: int, request: Request) -> None:
+        """Take up the recorded answers to the turns before a request."""
+        self._answers = {}
+        if request.turn == 0:
+            return
+        before = range(request.doc_id - request.turn, request.doc_id)
+        columns = ["repeat", "task", "doc_id", "method", "warmup", "finish", "text"]
+        table = records.read_rows(folder, "samples", columns).to_pandas()
+        rows = table[(table.repeat == repeat) & (table.task == request.task) & table.doc_id.isin(before)]
+        self.add(records.rows_of(rows.sort_values("doc_id", kind="stable")))
+
+    def add(self, samples: Iterable[Mapping[str, Any]]) -> None:
+        """Keep the answers of a document's samples."""
+        for sample in samples:
+            if not sample["warmup"]:
+                answer = None if sample["finish"] == "error" else sample["text"]
+                self._answers.setdefault(sample["method"], []).append(answer)
+
+    def prompts(self, request: Request, prompt: list[int]) -> Prompts:
+        """What each method is given for a request; `prompt` are its token ids if it is the first of a conversation."""
+        if request.turn == 0:
+            self._answers = {}
+            return dict.fromkeys(self._work.methods, (request, prompt))
+        return {name: self._continued(name, request) for name in self._work.methods}
+
+    def _continued(self, name: str, request: Request) -> tuple[Request, list[int] | str]:
+        answers = [answer for answer in self._answers.get(name, []) if answer is not None]
+        if len(answers) < request.turn:
+            return request, f"{name} gave no answer to an earlier turn, so there is no conversation to go on with"
+        tasks = self._work.tasks
+        assert isinstance(tasks, PromptFile)
+        text = tasks.prompt(request, answers)
+        ids = encode(self._work.pair, text)
+        own = replace(request, prompt=text, prompt_hash=hashed(text))
+        need = len(ids) + request.max_new_tokens + self._reach
+        if need > self._work.pair.context:
+            return own, f"the conversation needs {need} positions, but the pair has {self._work.pair.context}"
+        return own, ids

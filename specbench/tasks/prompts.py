@@ -1,0 +1,100 @@
+"""Prompts without scores as the requests of a run, and conversations that go on from a model's own answers."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from specbench.config import UserError
+from specbench.config.prompts import Prompt, read_prompts
+from specbench.tasks.requests import Request, hashed
+from specbench.tasks.scoring import Score
+
+Chat = Callable[[list[dict[str, str]]], str]
+BETWEEN = "\n\n"  # without a chat template: between an answer and the next turn
+
+
+class PromptFile:
+    """The prompts of a file, as `Tasks` are: requests out, and no scores.
+
+    Each turn is a request of its own; the turns of a conversation have consecutive `doc_id`s in their task.
+
+    Args:
+        tasks: the tasks in the order of the requests, as they were when the run began.
+        limit: first conversations of every task to keep; None keeps all.
+        max_new_tokens: the limit of each answer.
+        chat: turns messages (`role`, `content`) into a prompt that ends where the assistant's answer begins; None joins
+            texts as they are, with a blank line between an answer and the next turn.
+
+    Raises:
+        UserError: the file cannot be read, or has other tasks than `tasks` now.
+    """
+
+    def __init__(
+        self, path: Path, tasks: Sequence[str], limit: int | None, max_new_tokens: Mapping[str, int], chat: Chat | None
+    ) -> None:
+        by_task: dict[str, list[Prompt]] = {}
+        for prompt in read_prompts(path):
+            by_task.setdefault(prompt.task, []).append(prompt)
+        if list(by_task) != list(tasks):
+            raise UserError(f"{path} has other categories than when the run began; put the old file back, or run anew")
+        self._chat = chat
+        self._turns: dict[tuple[str, int], tuple[Prompt, int]] = {}  # by task and doc_id: the conversation and the turn
+        self._requests: list[Request] = []
+        for task, prompts in by_task.items():
+            turns = [(prompt, turn) for prompt in prompts[:limit] for turn in range(len(prompt.turns))]
+            for doc_id, (prompt, turn) in enumerate(turns):
+                self._turns[task, doc_id] = prompt, turn
+                self._requests.append(self._request(task, doc_id, max_new_tokens[task]))
+        self.left_out: dict[str, int] = {}
+
+    def _request(self, task: str, doc_id: int, max_new_tokens: int) -> Request:
+        conversation, turn = self._turns[task, doc_id]
+        prompt = self._text(conversation.turns[: turn + 1], [""] * turn)
+        content = json.dumps([conversation.turns[: turn + 1], conversation.reference], ensure_ascii=False)
+        return Request(task, doc_id, prompt, (), max_new_tokens, hashed(prompt), hashed(content), turn)
+
+    def names(self) -> list[str]:
+        """The tasks that have requests, in order."""
+        return list(dict.fromkeys(request.task for request in self._requests))
+
+    def requests(self) -> list[Request]:
+        """All texts to generate, in task order, then turn by turn."""
+        return list(self._requests)
+
+    def document_count(self, task: str) -> int:
+        """How many requests a task has: one for each turn."""
+        return Counter(name for name, _ in self._turns)[task]
+
+    def references(self, task: str) -> Iterator[str | None]:
+        """None for each request: an answer is not joined to a prompt here."""
+        return (None for name, _ in self._turns if name == task)
+
+    def score(self, texts: Mapping[tuple[str, int], str]) -> list[Score]:
+        """No scores: nothing tells a right answer."""
+        return []
+
+    def places(self) -> list[list[str | int]]:
+        """For each request in order: the id of its prompt in the file, its category there, and its turn from 0."""
+        return [[prompt.id, prompt.category, turn] for prompt, turn in self._turns.values()]
+
+    def about(self, request: Request) -> tuple[str | None, str | None]:
+        """The reference answer of a request's turn, and the category; None where the file has none."""
+        prompt, turn = self._turns[request.task, request.doc_id]
+        return (prompt.reference[turn] if turn < len(prompt.reference) else None), prompt.category or None
+
+    def prompt(self, request: Request, answers: Sequence[str]) -> str:
+        """The prompt of a turn after these answers to all turns before it."""
+        conversation, turn = self._turns[request.task, request.doc_id]
+        return self._text(conversation.turns[: turn + 1], answers)
+
+    def _text(self, turns: Sequence[str], answers: Sequence[str]) -> str:
+        if self._chat is None:
+            said = [part for turn, answer in zip(turns, answers, strict=False) for part in (turn, answer, BETWEEN)]
+            return "".join([*said, turns[-1]])
+        messages = []
+        for number, turn in enumerate(turns):
+            messages.append({"role": "user", "content": turn})
+            if number < len(answers):
+                messages.append({"role": "assistant", "content": answers[number]})
+        return self._chat(messages)

@@ -1,0 +1,112 @@
+"""Files of prompts: the three forms that are read, and one line for each that is not one."""
+
+import json
+import re
+
+import pytest
+from refusals import one_line_error
+
+from specbench.config import prompts as files
+from specbench.config.prompts import prompt_lines, read_prompts
+from specbench.tasks.prompts import PromptFile
+
+
+def written(folder, *lines):
+    path = folder / "asked.jsonl"
+    path.write_bytes(
+        b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
+    )
+    return path
+
+
+def test_the_own_form(tmp_path):
+    path = written(
+        tmp_path,
+        {"id": "a", "prompt": "One.", "category": "short", "reference": "1"},
+        b"  ",
+        {"prompt": ["One.", "Two."], "further": [1, 2]},
+        {"id": 5, "prompt": "Five.", "category": "short"},
+    )
+    found = [(p.id, p.category, p.task, p.turns, p.reference) for p in read_prompts(path)]
+    assert found == [
+        ("a", "short", "short", ("One.",), ("1",)),
+        ("1", "", "asked", ("One.", "Two."), ()),
+        ("5", "short", "short", ("Five.",), ()),
+    ]
+    assert [line.task for line in prompt_lines(path, 9)] == ["short", "asked"]
+    assert {line.own.max_new_tokens for line in prompt_lines(path, 9)} == {9}
+
+
+def test_spec_benchs_questions_have_mt_bench_as_one_task(tmp_path):
+    of_mt_bench = [{"question_id": n, "category": name, "turns": ["a", "b"]} for n, name in enumerate(files.MT_BENCH)]
+    others = [{"question_id": 100 + n, "category": name, "turns": ["a"]} for n, name in enumerate(files.SPEC_BENCH)]
+    assert {p.task for p in read_prompts(written(tmp_path, *of_mt_bench))} == files.MT_BENCH
+    assert {p.task for p in read_prompts(written(tmp_path, *of_mt_bench, *others))} == {"mt_bench", *files.SPEC_BENCH}
+
+
+def test_mt_benchs_real_questions(real_data):
+    found = read_prompts(real_data / "mt_bench.jsonl")
+    assert len(found) == 80 and {len(p.turns) for p in found} == {2} and {p.task for p in found} == files.MT_BENCH
+
+
+BAD = {
+    "not json": ([{"prompt": "a"}, b"{oops"], "line 2 .*not JSON"),
+    "no object": ([["a"]], "line 1 is no JSON object"),
+    "no prompt": ([{"prompt": "a"}, {"text": "b"}], 'line 2 has no "prompt"'),
+    "empty prompt": ([{"prompt": ""}], "line 1: .*none is empty"),
+    "no turns": ([{"prompt": []}], "line 1: .*one for each turn"),
+    "turns of numbers": ([{"turns": ["a", 1]}], "line 1: .*list of texts"),
+    "turns of lists": ([{"turns": [["a"]]}], "line 1: .*list of texts"),
+    "too many turns": ([{"turns": ["a"] * 101}], "line 1: 101 turns"),
+    "the same id": (
+        [{"id": 1, "prompt": "a"}, {"prompt": "b", "question_id": "1"}],
+        "line 2: .*'1' is there twice.*line 1",
+    ),
+    "an id that is none": ([{"id": [1], "prompt": "a"}], "line 1: `id` is"),
+    "a category that is none": ([{"category": {}, "prompt": "a"}], "line 1: `category` is"),
+    "a long id": ([{"id": "x" * 201, "prompt": "a"}], "line 1: `id` is"),
+    "a reserved category": ([{"category": "average", "prompt": "a"}], "line 1: .*rename this category"),
+    "a reference that is none": ([{"reference": 3, "prompt": "a"}], "line 1: `reference`"),
+    "half a character": ([b'{"prompt": "\\ud800"}'], "line 1 .*halves of characters"),
+    "no text": ([b'{"prompt": "\xff"}'], "line 1 .*UTF-8"),
+    "nothing": ([], "holds no prompts"),
+    "blank lines": ([b"", b" "], "holds no prompts"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_said_in_one_line_with_its_number(tmp_path, name):
+    lines, words = BAD[name]
+    with one_line_error(match=re.compile(words)):
+        read_prompts(written(tmp_path, *lines))
+
+
+def test_a_huge_line_is_not_read_to_its_end(tmp_path):
+    path = tmp_path / "asked.jsonl"
+    with path.open("wb") as file:  # a gigabyte that takes no room on the disk
+        file.write(b'{"prompt": "')
+        file.truncate(10**9)
+    with one_line_error("line 1", "more than"):
+        read_prompts(path)
+
+
+def test_a_huge_file_of_short_lines_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_FILE", 100)
+    with one_line_error("bytes of prompts"):
+        read_prompts(written(tmp_path, *[{"prompt": "abcdefgh"}] * 9))
+
+
+def test_a_chat_template_is_given_the_whole_conversation(tmp_path):
+    path = written(tmp_path, {"prompt": ["One.", "Two."]})
+    file = PromptFile(path, ["asked"], None, {"asked": 8}, lambda messages: "|".join(m["content"] for m in messages))
+    first, second = file.requests()
+    assert (first.prompt, second.prompt) == ("One.", "One.||Two.")
+    assert file.prompt(second, ["Yes."]) == "One.|Yes.|Two."
+    roles = PromptFile(path, ["asked"], None, {"asked": 8}, lambda messages: " ".join(m["role"] for m in messages))
+    assert roles.requests()[1].prompt == "user assistant user"
+
+
+def test_a_limit_keeps_whole_conversations(tmp_path):
+    path = written(tmp_path, {"prompt": ["One.", "Two."]}, {"prompt": "Three."})
+    kept = PromptFile(path, ["asked"], 1, {"asked": 8}, None).requests()
+    assert [(request.doc_id, request.turn) for request in kept] == [(0, 0), (1, 1)]
