@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -34,13 +34,25 @@ def code_hashes(spec: MethodSpec) -> dict[str, str]:
     return {"code": _digest(spec.method)} if is_own(spec.method) else {}
 
 
+def check_unchanged(spec: MethodSpec, recorded: Mapping[str, str]) -> None:
+    """Check, before it is imported, that an own method's file is the one of a run; `recorded` are the run's hashes.
+
+    Raises:
+        UserError: it has changed, or is gone.
+    """
+    if any(recorded.get(name, value) != value for name, value in code_hashes(spec).items()):
+        raise UserError(f"{spec.method} has changed since the run began; put the old file back, or start a new run")
+
+
 @cache
 def _imported(method: str, digest: str) -> ModuleType:
     """The same, once for each content of its file."""
     name = method.removeprefix(ENTRY)
     try:
         imported = entries()[name].load() if method.startswith(ENTRY) else import_file(Path(method))
-    except Exception as error:  # code of a user may fail in any way
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # code of a user may fail in any way, or exit
         raise UserError(f"{name}: cannot be imported: {_where(error, method)}{_one_line(error)}") from None
     for needed in ("Settings", "build"):
         if not hasattr(imported, needed):
@@ -106,11 +118,11 @@ def _digest(method: str) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _where(error: Exception, file: str) -> str:
+def _where(error: BaseException, file: str) -> str:
     """The last line of a file in an exception's traceback, in words; a SyntaxError has it in its message."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"line {lines[-1]}: " if lines and not isinstance(error, SyntaxError) else ""
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

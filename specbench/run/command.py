@@ -20,6 +20,7 @@ from specbench.base import files
 from specbench.base.console import RunProgress, console, say, warn
 from specbench.config import UserError
 from specbench.methods import module, with_defaults
+from specbench.methods.own import check_unchanged
 from specbench.plan import Plan
 from specbench.results.lock import unused
 from specbench.results.stored import StoredRun
@@ -52,6 +53,8 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None) -> Path | None
         if _is_whole(resume):
             say(f"{resume} is finished: nothing is left to decode", "dim")
             return resume
+        for spec in stored.methods:
+            check_unchanged(spec, StoredRun(resume).manifest["inputs"].get(spec.name, {}))
         plan = stored
     else:
         assert plan is not None

@@ -34,6 +34,11 @@ def run_it(*more: object) -> None:
     output("run", "--method", "mine.py", "--suite", "smoke", "--limit", 1, "--out", "runs/one", *more)
 
 
+def unfinish() -> None:
+    """Make the run one that has work left: to score its texts."""
+    Path("runs/one/scores.parquet").unlink()
+
+
 def test_a_file_is_a_method(mine):
     spec = config.load_method("mine.py")
     assert (spec.name, spec.method, spec.baseline) == ("mine", str(mine), "vanilla")
@@ -85,6 +90,7 @@ def test_defaults_of_settings_are_recorded(mine):
 
 def test_only_a_command_line_that_names_it_runs_it(mine):
     run_it()
+    unfinish()
     told = refusal("run", "--resume", "runs/one")
     assert told.strip().endswith(f"--allow-entry-point {mine}") and told.count("error:") == 1
     output("run", "--resume", "runs/one", "--allow-entry-point", mine)
@@ -97,11 +103,13 @@ def test_only_a_command_line_that_names_it_runs_it(mine):
 def test_a_changed_file_is_another_method(mine):
     run_it()
     mine.write_text(mine.read_text() + "\n# changed\n")
-    shutil.rmtree("runs/one/parts", ignore_errors=True)
-    assert "other inputs" in refusal("run", "--resume", "runs/one", "--allow-entry-point", mine)
+    unfinish()
+    assert "has changed since" in refusal("run", "--resume", "runs/one", "--allow-entry-point", mine)
+    output("run", "--method", "mine.py", "--suite", "smoke", "--limit", 1, "--out", "runs/before")
+    mine.write_text(mine.read_text() + "\n# changed again\n")
     run_again = ("run", "--method", "mine.py", "--suite", "smoke", "--limit", 1, "--out", "runs/two")
     output(*run_again)
-    shown = output("compare", "runs/one", "runs/two", "--format", "csv")
+    shown = output("compare", "runs/before", "runs/two", "--format", "csv")
     labels = {line.split(",")[3] for line in shown.splitlines() if "mine" in line}
     assert len({label for label in labels if label.startswith("mine code hash=")}) == 2, labels
 
@@ -135,6 +143,7 @@ def test_the_audit_tells_lossless_from_lossy(mine):
         ("import nowhere_at_all", "line 1: ModuleNotFoundError"),
         ("x = 1\n\n1 / 0", "line 3: ZeroDivisionError"),
         ("def f(:\n", "SyntaxError"),
+        ("import sys\nsys.exit(0)", "line 2: SystemExit"),
         ("class Settings: ...\ndef build(s, p, w): ...", "Settings must be a class"),
         ("def build(s, p, w): ...", "has no Settings"),
         ("from specbench.config import Settings", "has no build"),
@@ -209,6 +218,7 @@ def test_entry_points_are_methods(package):
     )
     stored = json.loads(Path("runs/one/manifest.json").read_text())
     assert len(stored["inputs"]["theirs"]["code"]) == 16
+    unfinish()
     assert "--allow-entry-point entry-point:theirs" in " ".join(refusal("run", "--resume", "runs/one").split())
     assert call("run", "--resume", "runs/one", "--allow-entry-point", "theirs").exit_code == 0
 
