@@ -20,7 +20,7 @@ from specbench.results.stored import StoredRun
 
 if TYPE_CHECKING:
     from specbench.engine.models.pair import Pair
-    from specbench.run.single import Decoded
+    from specbench.measure.single import Decoded
 
 Tool = Literal["spec-bench", "vllm"]
 
@@ -198,7 +198,7 @@ def run_plan(plan: Plan, folder: str | Path | None = None) -> Run:
     Raises:
         UserError: settings are wrong, or the folder cannot be used or belongs to another plan.
     """
-    from specbench.run import command
+    from specbench.measure import command
 
     if folder is None:
         folder = command.default_folder(plan)
@@ -268,7 +268,7 @@ def decode(
     """
     from specbench.engine.generate import Limits
     from specbench.engine.types import Sampling
-    from specbench.run.single import decode
+    from specbench.measure.single import decode
 
     values = {key: config.Setting(value=value) for key, value in (settings or {}).items()}
     spec = config.override(config.load_method(method), values)

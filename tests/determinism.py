@@ -15,10 +15,10 @@ import torch
 import yaml
 
 from specbench import config
+from specbench.measure import loop
+from specbench.measure import sample as one_sample
 from specbench.plan import Plan, resolve_plan
 from specbench.results import records
-from specbench.run import loop
-from specbench.run import sample as one_sample
 
 # What is measured, and what tells of other methods than a row's own. Every other column is compared, those to come too.
 MEASURED = {"prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "load", "clock_mhz", "temperature_c"}

@@ -14,10 +14,10 @@ from specbench.config import SUITES
 from specbench.engine.clock import Forward, Lap
 from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.types import Round, Verdict
+from specbench.measure.sample import round_row
 from specbench.plan import Plan
 from specbench.results import documents, records
 from specbench.results.stored import StoredRun
-from specbench.run.sample import round_row
 
 TOKENIZER = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
 METRIC = "exact_match,none"

@@ -49,12 +49,12 @@ def test_every_package_says_what_it_is_for():
 
 
 def test_the_main_loop_fits_on_a_few_screens():
-    assert len((PACKAGE / "run" / "loop.py").read_text().splitlines()) <= 200
+    assert len((PACKAGE / "measure" / "loop.py").read_text().splitlines()) <= 200
 
 
 UPWARDS = {
     "engine/accept.py": "from specbench.methods import csd",
-    "results/records.py": "from specbench.run import loop",
+    "results/records.py": "from specbench.measure import loop",
     "analysis/metrics.py": "from specbench.tasks import harness",
     "report/words.py": "from specbench.papers import published",
     "studies/audit.py": "from specbench.training import judge",

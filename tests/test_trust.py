@@ -18,8 +18,8 @@ from specbench import config, permissions
 from specbench.config import PACKAGE, SUITES, ModelSpec, UserError
 from specbench.engine.models.folders import location
 from specbench.engine.models.pair import load_pair
+from specbench.measure import command as commands
 from specbench.plan import resolve_plan
-from specbench.run import command as commands
 from specbench.tasks import code, sandbox
 from specbench.tasks.harness import TaskChoice, Tasks
 from specbench.tasks.sandbox import Isolation
@@ -355,7 +355,7 @@ def test_without_permission_nothing_is_even_loaded(command, monkeypatch, benign)
     def load(*_, **__):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("specbench.run.prepare.load_pair", load)
+    monkeypatch.setattr("specbench.measure.prepare.load_pair", load)
     monkeypatch.setattr("specbench.training.train.load_pair", load)
     pair = f"target={benign},draft={benign}"
     assert "--allow-code-execution" in refused(*command, "--suite", suite(CODE), "--pair", pair)

@@ -25,8 +25,8 @@ from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.types import Sampling
+from specbench.measure.prepare import build, encode, try_method, warn
 from specbench.permissions import permitted
-from specbench.run.prepare import build, encode, try_method, warn
 
 # The settings of a sampled request that are supported; a greedy text depends on no others.
 _UNDERSTOOD = {"until", "max_gen_toks", "do_sample", "temperature"}

@@ -130,8 +130,8 @@ def sweep(
 
 def _carry_out(plan: Plan | None, out: Path | None, resume: Path | None = None) -> int:
     """Run a plan and print its table; returns the exit code. Imports take seconds, so they come here, after names."""
+    from specbench.measure import command
     from specbench.report import comparison
-    from specbench.run import command
 
     finished = command.run(plan, out, resume)
     return comparison.finish(finished) if finished else STOPPED

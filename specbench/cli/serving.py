@@ -50,10 +50,10 @@ def throughput(
 
     `specbench throughput --method sps --method cospec --set sps.gamma=4 --set cospec.arbiter=always`
     """
+    from specbench.measure import prepare
     from specbench.papers import cells
     from specbench.report.finding import show
     from specbench.report.views.throughput import view
-    from specbench.run import prepare
     from specbench.studies.throughput import Bench
 
     with user_errors(), permitted(fetch_models=True):

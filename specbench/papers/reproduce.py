@@ -18,6 +18,7 @@ from specbench.base.console import console, say
 from specbench.base.escape import markdown_text
 from specbench.config import MethodSpec, PairSpec, SamplingSpec, UserError, task_info
 from specbench.engine.models.pair import Pair
+from specbench.measure import command, loop, prepare
 from specbench.papers.checks import Check, claims
 from specbench.papers.orders import orders
 from specbench.papers.ours import Ours
@@ -28,7 +29,6 @@ from specbench.report.finding import Finding, Sheet, show
 from specbench.report.tables import markdown
 from specbench.results import records
 from specbench.results.stored import StoredRun
-from specbench.run import command, loop, prepare
 
 STORE = Path("runs") / "tables"
 MEASURED = STORE / "measured"  # figures that come from no run, in the form of results/published/*.csv

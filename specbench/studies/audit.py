@@ -22,11 +22,11 @@ from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Combination, Method, Sampling
+from specbench.measure import prepare
+from specbench.measure.divergence import Divergence, Reference, diverged
 from specbench.methods.cos.ensemble import Ensemble, one_by_one
 from specbench.methods.vanilla import Vanilla
 from specbench.plan import Plan
-from specbench.run import prepare
-from specbench.run.divergence import Divergence, Reference, diverged
 from specbench.studies.audit_sampling import POSITIONS, SAMPLINGS, Prompt, Sampled, check_sampling, telling_places
 
 LEVEL = 0.01  # of a false alarm, over all sampling tests of an audit together

@@ -11,7 +11,7 @@ from specbench.base.stats import ChiSquare, chi_square
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Sampling
-from specbench.run.divergence import Reference
+from specbench.measure.divergence import Reference
 
 SAMPLINGS = (Sampling(1.0), Sampling(1.0, top_p=0.8))
 DRAWN_TOKENS = 4  # of a draw: the prefill's token, and those of the round that follows it

@@ -21,12 +21,12 @@ from specbench.config import MethodSpec, UserError
 from specbench.engine.generate import Ending, Limits, decode_text, worth
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Round, Sampling
+from specbench.measure import prepare
+from specbench.measure.prepare import load_models_of
 from specbench.methods.cospec import Arbiter, Block, CoSpec, Random
 from specbench.results.records import KEY
 from specbench.results.same_models import same_inputs
 from specbench.results.stored import StoredRun
-from specbench.run import prepare
-from specbench.run.prepare import load_models_of
 from specbench.tasks import code
 from specbench.tasks.harness import Request, scorer
 

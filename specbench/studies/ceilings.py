@@ -17,9 +17,9 @@ from specbench.config import PairSpec
 from specbench.config import load_pair as read_pair
 from specbench.engine.clock import Stopwatch
 from specbench.engine.models.pair import Pair, load_pair
+from specbench.measure import machine
 from specbench.results import ceilings
 from specbench.results.ceilings import SCHEMA, dtype_name, machine_facts
-from specbench.run import machine
 
 # Bytes, 1 MiB to 1 GiB. Small models lie in a cache, and the steps are smaller where caches end.
 SIZES = tuple(sorted([*(2**k for k in range(20, 31)), *(3 * 2**k for k in range(21, 26))]))

@@ -14,7 +14,7 @@ from specbench import config
 from specbench.base.console import console
 from specbench.config import PairSpec, UserError
 from specbench.engine.models.pair import Pair, load_pair
-from specbench.run.machine import Finding, machine_findings
+from specbench.measure.machine import Finding, machine_findings
 from specbench.studies.doctor_pair import pair_findings, suite_findings, suite_requests
 from specbench.tasks.harness import Request
 

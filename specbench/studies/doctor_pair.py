@@ -12,9 +12,9 @@ from specbench.engine.clock import Stopwatch, now
 from specbench.engine.models.pair import Pair, check_rollback
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Watch
+from specbench.measure.machine import Finding
+from specbench.measure.prepare import encode, load_tasks
 from specbench.plan import Plan, resolve_tasks
-from specbench.run.machine import Finding
-from specbench.run.prepare import encode, load_tasks
 from specbench.studies import bench
 from specbench.tasks.harness import Request
 

@@ -25,10 +25,10 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import LAST
 from specbench.engine.types import Sampling
+from specbench.measure import prepare
+from specbench.measure.prepare import load_models_of
 from specbench.methods.specdecpp import KIND, SHAPES, AcceptanceHead, acceptance_head, features
 from specbench.results.stored import StoredRun
-from specbench.run import prepare
-from specbench.run.prepare import load_models_of
 from specbench.studies.profile_pair import write_table
 
 MIXTURE = "alpaca"  # the paper's training data; here the mixture of all families

@@ -19,9 +19,9 @@ from specbench.base.folder import member
 from specbench.base.untrusted import read_object
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.models.pair import Pair, load_pair
+from specbench.measure import prepare
 from specbench.results import records
 from specbench.results.stored import StoredRun
-from specbench.run import prepare
 
 METRIC, FILTER = "judge", "none"
 HEADLINE = f"{METRIC},{FILTER}"  # of tasks that only a judge can score

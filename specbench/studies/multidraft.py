@@ -22,10 +22,10 @@ from specbench.config import MethodSpec, UserError
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
+from specbench.measure import prepare
+from specbench.measure.prepare import load_models_of
 from specbench.methods.drafting import FULL
 from specbench.results.stored import StoredRun
-from specbench.run import prepare
-from specbench.run.prepare import load_models_of
 
 KINDS = ("sps", "mdsd", "rsd")  # methods whose first level is predicted here
 ALL = "all tasks"

@@ -12,11 +12,11 @@ from specbench.config import UserError
 from specbench.engine.models import cost
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO, NAMES
+from specbench.measure import prepare
+from specbench.measure.machine import quick_lines
 from specbench.plan import Plan
 from specbench.results import ceilings
 from specbench.results.stored import StoredRun
-from specbench.run import prepare
-from specbench.run.machine import quick_lines
 from specbench.studies import profile_pair
 from specbench.studies.ceilings import machine_ceilings
 from specbench.studies.profile_pair import Profile

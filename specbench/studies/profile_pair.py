@@ -27,10 +27,10 @@ from specbench.engine.clock import Stopwatch
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.session import Unwatched
+from specbench.measure import command, prepare
 from specbench.plan import Plan
 from specbench.results.records import rows_of
 from specbench.results.stored import StoredRun
-from specbench.run import command, prepare
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (32, 128, 512, 2048)

@@ -27,9 +27,9 @@ from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Sampling
+from specbench.measure import prepare
 from specbench.methods.cospec_arbitrator import find_arbitrator, with_backbone
 from specbench.results.stored import StoredRun
-from specbench.run import prepare
 
 DOCUMENT = ["task", "doc_id"]
 COLUMNS = [*DOCUMENT, "repeat", "method", "warmup", "finish", "prefill_seconds", "decode_seconds", "prompt_tokens"]

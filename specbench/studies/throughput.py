@@ -22,11 +22,11 @@ from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Method, Sampling
+from specbench.measure import prepare
+from specbench.measure.divergence import Divergence, Reference, diverged
 from specbench.methods.cospec import Never
 from specbench.methods.cospec_batch import Text
 from specbench.plan import Plan
-from specbench.run import prepare
-from specbench.run.divergence import Divergence, Reference, diverged
 from specbench.studies.fixed_batch import Speculation, decode, speculation
 from specbench.tasks.harness import Request
 

@@ -21,12 +21,12 @@ from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Sampling
+from specbench.measure.prepare import check_lengths, encode, load_tasks
 from specbench.methods import csd_memory
 from specbench.methods.csd import Settings
 from specbench.methods.csd_memory import UNIVERSAL, Counts, Rejections, write_memory
 from specbench.plan import Plan, preparing
 from specbench.results.stored import StoredRun
-from specbench.run.prepare import check_lengths, encode, load_tasks
 
 PREFIX = 64  # tokens of a text of a corpus that serve as the prompt
 CONTINUATION = 64  # tokens that are decoded after it

@@ -23,6 +23,7 @@ from specbench.base.untrusted import is_file, read_lines, regular, text_of
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.models.pair import load_tokenizer
+from specbench.measure.prepare import load_tasks
 from specbench.methods.rest_datastore import (
     ARRAYS,
     BUCKETS,
@@ -38,7 +39,6 @@ from specbench.methods.rest_datastore import (
     write_about,
 )
 from specbench.plan import Plan
-from specbench.run.prepare import load_tasks
 from specbench.training.documents import Source, named_sources
 
 BATCH = 256  # texts that are tokenized at a time

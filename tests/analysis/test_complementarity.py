@@ -11,11 +11,11 @@ from synthetic import Rows, change_manifest, scores
 
 from specbench.analysis.complementarity import complementarity, pooled
 from specbench.config import UserError, load_method
+from specbench.measure import loop
 from specbench.papers import cells, published
 from specbench.plan import resolve_plan
 from specbench.report.views import complementarity as complementarity_view
 from specbench.results.stored import StoredRun
-from specbench.run import loop
 
 # Eight documents. The union solves 6, the target 4; `bold` solves 5: half of the gap.
 TARGET = [1, 1, 1, 1, 0, 0, 0, 0]

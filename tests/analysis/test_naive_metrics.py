@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from synthetic import CHAIN, SINGLE, Rows, sample, scores, write_run
 
 from specbench.analysis import compare
+from specbench.measure import loop
 from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun
-from specbench.run import loop
 
 Row = dict[str, Any]
 Tables = tuple[list[Row], list[Row], list[Row]]  # samples, rounds, scores

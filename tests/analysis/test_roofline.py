@@ -21,6 +21,7 @@ from specbench.analysis.roofline import Cost, cost, limit
 from specbench.base import environment
 from specbench.engine.models.cost import facts
 from specbench.engine.runtimes.eager import EAGER
+from specbench.measure import machine
 from specbench.report import tables
 from specbench.report.finding import show
 from specbench.report.views.roofline import ceiling_notes, view
@@ -28,7 +29,6 @@ from specbench.report.views.roofline import limits as limits_sheet
 from specbench.results import ceilings
 from specbench.results.ceilings import Ceilings
 from specbench.results.stored import StoredRun, runtime_of
-from specbench.run import machine
 from specbench.studies import ceilings as measuring
 from specbench.studies import profile_pair
 

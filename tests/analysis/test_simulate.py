@@ -21,11 +21,11 @@ from specbench.config import UserError
 from specbench.engine.clock import Lap
 from specbench.engine.lengths import Lengths
 from specbench.engine.types import Sampling
+from specbench.measure.sample import round_row
 from specbench.methods.confidence import Confidence
 from specbench.methods.cumulative import Cumulative
 from specbench.methods.entropy import Entropy
 from specbench.methods.specdecpp import Predicted
-from specbench.run.sample import round_row
 
 
 def rows_of(rounds, doc_id=0):

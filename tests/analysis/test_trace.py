@@ -13,12 +13,12 @@ from specbench.analysis.trace import Piece, Rejected, Step, Trace, first_diverge
 from specbench.base.console import PlainConsole
 from specbench.config import UserError
 from specbench.engine.types import Round, Verdict
+from specbench.measure import loop
 from specbench.plan import resolve_plan
 from specbench.report.views.trace import PROMPT, print_trace, visible
 from specbench.results import records
 from specbench.results.documents import Document
 from specbench.results.stored import StoredRun
-from specbench.run import loop
 
 EOS = TOKENIZER.eos_token_id
 NAN = pytest.approx(float("nan"), nan_ok=True)

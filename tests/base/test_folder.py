@@ -134,7 +134,13 @@ def test_one_module_opens_parquet():
 
 def test_nothing_follows_a_path_into_a_run_folder():
     """The modules that write run folders do so in open folders, not by paths."""
-    for name in ("results/recorder.py", "results/records.py", "results/stored.py", "run/loop.py", "run/prepare.py"):
+    for name in (
+        "results/recorder.py",
+        "results/records.py",
+        "results/stored.py",
+        "measure/loop.py",
+        "measure/prepare.py",
+    ):
         text = (PACKAGE / name).read_text()
         for call in ("mkdir(", "rename(", ".unlink(missing", "shutil", "write_text(", "iterdir(", "glob(", "open(path"):
             assert call not in text, (name, call)

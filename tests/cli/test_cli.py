@@ -199,7 +199,7 @@ def test_resume_of_a_finished_run_repeats_nothing(finished, here):
     ],
 )
 def test_a_suites_sampling_counts_where_the_command_line_says_nothing(words, sampling, monkeypatch):
-    from specbench.run import command as commands
+    from specbench.measure import command as commands
 
     plans = []
     monkeypatch.setattr(commands, "run", lambda plan, out, resume: plans.append(plan))

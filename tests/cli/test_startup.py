@@ -67,8 +67,8 @@ def test_a_command_imports_only_what_it_needs(imported, command):
 
 def test_a_finished_run_that_is_damaged_is_decoded_again(tmp_path: Path):
     """Only whole tables spare the models: otherwise the run goes on where it can."""
+    from specbench.measure import command
     from specbench.results.stored import StoredRun
-    from specbench.run import command
 
     large(tmp_path / "run", ["pocket_gsm8k"], ["vanilla", "csd"], documents=3)
     assert command._is_whole(tmp_path / "run") and StoredRun(tmp_path / "run").finished

@@ -24,9 +24,9 @@ from specbench.engine.runtimes.eager import EAGER, EagerRunner
 from specbench.engine.runtimes.graph import Graph
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import LAST, Session
+from specbench.measure import command, loop, prepare
+from specbench.measure.sample import Decoder
 from specbench.plan import resolve_plan
-from specbench.run import command, loop, prepare
-from specbench.run.sample import Decoder
 from specbench.tasks import harness
 
 RUNTIMES = {"eager": EAGER, "static": STATIC, "graph": Graph(torch.device(DEVICE), captures=False)}

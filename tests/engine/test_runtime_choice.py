@@ -19,13 +19,13 @@ from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.static import STATIC, Static
 from specbench.engine.runtimes.types import Unsupported
+from specbench.measure import command as commands
+from specbench.measure import loop, prepare
+from specbench.measure.manifest import check_same
+from specbench.measure.prepare import decode_beginning
 from specbench.methods.sps import SpS
 from specbench.plan import resolve_plan
 from specbench.report import comparison
-from specbench.run import command as commands
-from specbench.run import loop, prepare
-from specbench.run.manifest import check_same
-from specbench.run.prepare import decode_beginning
 
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="of machines without a GPU")
 

@@ -24,7 +24,7 @@ def block(documents: int) -> None:
 
 def small_disk(_: object) -> None:
     """Let a run begin on a disk that it would find too small."""
-    from specbench.run import command, machine
+    from specbench.measure import command, machine
 
     command.NO_SPACE = machine.NO_SPACE = machine.LITTLE_SPACE = 0
 

@@ -8,9 +8,9 @@ import lm_eval.tasks.minerva_math.utils  # (what the bundled tasks score with)
 import torch
 import transformers.models.llama.modeling_llama
 
+import specbench.measure.command
+import specbench.measure.loop
 import specbench.report.page
-import specbench.run.command
-import specbench.run.loop
 import specbench.studies.bench.main
 
 torch.set_num_threads(1)

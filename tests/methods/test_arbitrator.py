@@ -24,6 +24,7 @@ from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.heads import fingerprint, write_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST, Session
+from specbench.measure import loop, prepare
 from specbench.methods.cospec import Block, CoSpec, Learned, Settings, build
 from specbench.methods.cospec_arbitrator import (
     Adapter,
@@ -37,7 +38,6 @@ from specbench.methods.cospec_arbitrator import (
 )
 from specbench.results import records
 from specbench.results.same_models import same_inputs
-from specbench.run import loop, prepare
 
 here = command_line.here  # every test works in an empty folder
 

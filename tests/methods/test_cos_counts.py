@@ -17,8 +17,8 @@ from watched import Told
 from specbench.engine.clock import Stopwatch
 from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.types import Sampling
+from specbench.measure.sample import round_row, timed
 from specbench.methods.cos.collaborate import Collaboration
-from specbench.run.sample import round_row, timed
 
 
 def steps(name, models, prompt, count, sampling=GREEDY, **settings):

@@ -17,11 +17,11 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw, pick, probabilities
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Round, Sampling, Stateless
+from specbench.measure.divergence import Reference
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
 from specbench.plan import resolve_plan
 from specbench.report.views.audit import details, power
-from specbench.run.divergence import Reference
 from specbench.studies import audit, audit_sampling
 
 DRAWS = 45

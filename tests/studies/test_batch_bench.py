@@ -23,6 +23,7 @@ from specbench.config import Setting, UserError, load_method
 from specbench.engine.batch import Batch
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
+from specbench.measure import loop
 from specbench.methods.cospec import Always, Learned, Never, Random
 from specbench.methods.cospec_arbitrator import (
     find_arbitrator,
@@ -34,7 +35,6 @@ from specbench.papers.cells import labels_of
 from specbench.plan import resolve_plan
 from specbench.report.views.throughput import sentences
 from specbench.results.stored import StoredRun
-from specbench.run import loop
 from specbench.studies import fixed_batch, throughput
 from specbench.studies.fixed_batch import Speculation, decode, speculation
 from specbench.studies.serving import first_token, forwards_a_round, latencies, tensor_memory

@@ -24,9 +24,9 @@ from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling, Scored
+from specbench.measure.prepare import encode
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
-from specbench.run.prepare import encode
 from specbench.studies.bench import bundled_prompts, claims, engines, genai, interleave, main, peers, shapes
 from specbench.studies.bench.claims import BenchTimes, Claim
 from specbench.studies.bench.engines import Engine

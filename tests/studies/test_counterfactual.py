@@ -30,12 +30,12 @@ from specbench.analysis.counterfactual import (
 from specbench.config import UserError, load_method
 from specbench.engine.generate import Ending, Limits
 from specbench.engine.types import Round
+from specbench.measure import loop, prepare
 from specbench.methods.cospec import Always, Block
 from specbench.papers import cells, published
 from specbench.plan import resolve_plan
 from specbench.report.views import counterfactual as counterfactual_view
 from specbench.results.stored import StoredRun
-from specbench.run import loop, prepare
 from specbench.studies import branches
 from specbench.studies.branches import Forced, Player
 from specbench.studies.counterfactual import Store, facts_of, play_all

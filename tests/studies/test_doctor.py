@@ -17,7 +17,7 @@ from specbench.base.console import console
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine import clock
 from specbench.engine.models.pair import Pair, load_pair
-from specbench.run import machine as doctor_machine
+from specbench.measure import machine as doctor_machine
 from specbench.studies import doctor, doctor_pair
 from specbench.studies.doctor import Finding
 from specbench.tasks.harness import Request

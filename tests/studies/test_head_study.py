@@ -11,9 +11,9 @@ import pytest
 from specbench.analysis.drafts import recorded_rounds
 from specbench.analysis.simulate import simulate
 from specbench.config import SUITES, UserError
+from specbench.measure import loop, prepare
 from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun
-from specbench.run import loop, prepare
 from specbench.studies import heads as head_study
 
 SHIPPED = SUITES / "methods" / "heads" / "specdecpp-pocket.safetensors"

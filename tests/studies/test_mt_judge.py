@@ -18,9 +18,9 @@ from specbench.analysis import compare
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.models.folders import location
 from specbench.engine.models.pair import load_pair
+from specbench.measure import loop
 from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun
-from specbench.run import loop
 from specbench.studies import mt_judge
 from specbench.studies.mt_judge import Judge
 

@@ -11,11 +11,11 @@ from screens import call
 
 from specbench.analysis import transport
 from specbench.config import UserError, load_method
+from specbench.measure import loop, prepare
 from specbench.plan import resolve_plan
 from specbench.report.finding import show
 from specbench.report.views.multidraft import view
 from specbench.results.stored import StoredRun
-from specbench.run import loop, prepare
 from specbench.studies import multidraft
 from specbench.studies.multidraft import ALL, count_disordered, first_level_kind, mean, multi_draft, texts_to_read
 

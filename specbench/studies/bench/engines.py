@@ -16,9 +16,9 @@ from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Method, Sampling
+from specbench.measure.prepare import build
+from specbench.measure.sample import timed
 from specbench.methods.vanilla import Vanilla
-from specbench.run.prepare import build
-from specbench.run.sample import timed
 from specbench.studies.bench.forced import Forced
 
 NEW_TOKENS = 96

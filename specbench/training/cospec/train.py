@@ -18,6 +18,7 @@ from specbench.base.seeds import stable_seed
 from specbench.config import UserError, validated
 from specbench.engine.models.heads import Head, fingerprint
 from specbench.engine.models.pair import Pair
+from specbench.measure.manifest import digest
 from specbench.methods.cospec import Settings, log_odds
 from specbench.methods.cospec_arbitrator import (
     KIND,
@@ -29,7 +30,6 @@ from specbench.methods.cospec_arbitrator import (
     own_parameters,
     with_backbone,
 )
-from specbench.run.manifest import digest
 from specbench.training.collected import put_table
 from specbench.training.cospec.fit import WarmUp, predictions
 from specbench.training.cospec.judge import load_judge

@@ -14,8 +14,8 @@ from specbench.base.console import console, note, progress, say
 from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import EagleHead, layers_read, stored_settings
 from specbench.engine.types import Sampling
+from specbench.measure.manifest import digest
 from specbench.methods.eagle3 import KIND, check_target
-from specbench.run.manifest import digest
 from specbench.training.documents import hold_out, training_documents
 from specbench.training.eagle3.data import Answered, answer_all, draft_ids
 from specbench.training.eagle3.fit import Training

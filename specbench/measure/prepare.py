@@ -23,12 +23,12 @@ from specbench.engine.runtimes.choose import AUTO
 from specbench.engine.runtimes.types import Runtime, Unsupported
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Calibrated, Foresighted, Method, Sampling, Watch
+from specbench.measure.manifest import check_models, check_same, manifest
 from specbench.methods import module
 from specbench.plan import Plan
 from specbench.results import documents
 from specbench.results.documents import Document
 from specbench.results.stored import StoredRun, runtime_of
-from specbench.run.manifest import check_models, check_same, manifest
 from specbench.tasks import code
 from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
 from specbench.tasks.prompts import PromptFile

@@ -17,13 +17,13 @@ from transformers import AutoTokenizer
 
 from specbench.base import files
 from specbench.config import UserError
+from specbench.measure import command as commands
+from specbench.measure import loop, prepare
+from specbench.measure.manifest import digest
 from specbench.methods.sps import SpS
 from specbench.report import comparison
 from specbench.results import records
 from specbench.results.stored import StoredRun
-from specbench.run import command as commands
-from specbench.run import loop, prepare
-from specbench.run.manifest import digest
 from specbench.tasks.requests import Request
 
 DOCUMENTS = 4  # of both tasks together

@@ -27,10 +27,10 @@ from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.models.pair import load_pair
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Round, Sampling
+from specbench.measure import loop, prepare, sample
+from specbench.measure.manifest import digest
 from specbench.methods.csd import CSD
 from specbench.plan import Plan
-from specbench.run import loop, prepare, sample
-from specbench.run.manifest import digest
 
 pytestmark = pytest.mark.long
 

@@ -11,9 +11,9 @@ from refusals import one_line_error
 
 from specbench import config
 from specbench.config import SUITES, SamplingSpec
+from specbench.measure import loop
 from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun
-from specbench.run import loop
 from specbench.tasks.harness import DataUnavailable, TaskChoice, Tasks
 
 pytestmark = pytest.mark.usefixtures("own_cache")

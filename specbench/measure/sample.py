@@ -15,8 +15,8 @@ from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.types import Method, Round, Sampling
+from specbench.measure.manifest import digest
 from specbench.results import records
-from specbench.run.manifest import digest
 from specbench.tasks.harness import Request
 
 WARMUP_TOKENS = 24

@@ -9,13 +9,13 @@ from refusals import one_line_error
 from screens import call, output
 from tiny_runs import SETTINGS, always, facts, samples_of
 
+from specbench.measure import loop
+from specbench.measure.divergence import mark_divergence
+from specbench.measure.prepare import load_models, prepare, stored_requests
 from specbench.methods.sps import SpS
 from specbench.plan import resolve_plan
 from specbench.report import comparison
 from specbench.results.stored import StoredRun
-from specbench.run import loop
-from specbench.run.divergence import mark_divergence
-from specbench.run.prepare import load_models, prepare, stored_requests
 from specbench.tasks.requests import Request, hashed
 
 PROMPTS = [

@@ -19,10 +19,10 @@ from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import Session, highest
 from specbench.engine.types import NotFinite
+from specbench.measure import loop
 from specbench.methods.csd import CSD
 from specbench.methods.sps import SpS
 from specbench.results.lock import claimed, unused
-from specbench.run import loop
 
 BAD = 17  # the token behind which a model has no finite logits
 

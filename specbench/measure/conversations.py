@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from specbench.measure.prepare import Work, encode
 from specbench.results import records
-from specbench.run.prepare import Work, encode
 from specbench.tasks.harness import Request
 from specbench.tasks.prompts import PromptFile
 from specbench.tasks.requests import hashed

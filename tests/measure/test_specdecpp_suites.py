@@ -11,10 +11,10 @@ from refusals import one_line_error
 
 from specbench import config
 from specbench.config import SUITES
+from specbench.measure import command, loop
 from specbench.plan import resolve_plan
 from specbench.report import comparison
 from specbench.results.stored import StoredRun
-from specbench.run import command, loop
 from specbench.tasks.harness import TaskChoice, Tasks
 
 POCKET = [f"pocket_{family}" for family in ("gsm8k", "math500", "humaneval", "cnndm", "ifeval", "ruler")]

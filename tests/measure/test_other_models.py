@@ -16,10 +16,10 @@ from specbench.analysis import compare
 from specbench.analysis.texts import load_decode
 from specbench.base import files
 from specbench.engine.models.pair import load_pair
+from specbench.measure import loop
+from specbench.measure.manifest import check_models, check_same, digest
+from specbench.measure.prepare import encode_all, load_tasks
 from specbench.results.stored import StoredRun
-from specbench.run import loop
-from specbench.run.manifest import check_models, check_same, digest
-from specbench.run.prepare import encode_all, load_tasks
 
 Edit = Callable[[Path], Any]
 

@@ -18,13 +18,9 @@ from specbench.base.folder import member
 from specbench.engine.generate import worth
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Foresighted, Method
-from specbench.plan import Plan
-from specbench.results import records
-from specbench.results.lock import claimed
-from specbench.results.recorder import Recorder
-from specbench.run.conversations import Conversations, Prompts
-from specbench.run.divergence import mark_divergence
-from specbench.run.prepare import (
+from specbench.measure.conversations import Conversations, Prompts
+from specbench.measure.divergence import mark_divergence
+from specbench.measure.prepare import (
     Documents,
     Work,
     add_setup_seconds,
@@ -33,7 +29,11 @@ from specbench.run.prepare import (
     setup_seconds,
     suppress_failures,
 )
-from specbench.run.sample import Decoder, Rows, ending_of
+from specbench.measure.sample import Decoder, Rows, ending_of
+from specbench.plan import Plan
+from specbench.results import records
+from specbench.results.lock import claimed
+from specbench.results.recorder import Recorder
 from specbench.tasks.harness import Request, scorer
 
 

@@ -17,7 +17,7 @@ import torch
 
 from specbench.base import environment
 from specbench.engine.clock import now
-from specbench.run.gpus import Gpu, number, read_gpus
+from specbench.measure.gpus import Gpu, number, read_gpus
 
 Level = Literal["ok", "warning", "error"]
 

@@ -27,7 +27,7 @@ from specbench.results.stored import StoredRun
 
 if TYPE_CHECKING:
     from specbench.engine.models.pair import Pair
-    from specbench.run.loop import Progress
+    from specbench.measure.loop import Progress
 
 LONG_NAME = 80  # characters of methods in the name of a folder
 
@@ -64,7 +64,7 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None) -> Path | None
             raise UserError(f"{out} exists; {resumable}choose another --out")
         folder = out or default_folder(plan)
     _import_engine()
-    from specbench.run.machine import quick_lines
+    from specbench.measure.machine import quick_lines
 
     for line in quick_lines(folder, plan.device):
         warn(line)
@@ -89,7 +89,7 @@ def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None) -> bool:
         UserError: settings are wrong, or the disk is full or cannot be written.
     """
     _import_engine()
-    from specbench.run import loop
+    from specbench.measure import loop
     from specbench.tasks import code
 
     _check_disk(folder)
@@ -122,8 +122,8 @@ def _import_engine() -> None:
     """Import what decodes. Garbage is not collected meanwhile: what is imported stays, and it takes a quarter less."""
     gc.disable()
     try:
-        import specbench.run.loop
-        import specbench.run.machine  # noqa: F401
+        import specbench.measure.loop
+        import specbench.measure.machine  # noqa: F401
     finally:
         gc.freeze()
         gc.enable()
@@ -217,7 +217,7 @@ def _difference(stored: Plan, plan: Plan) -> str:
 
 
 def _check_disk(folder: Path) -> None:
-    from specbench.run.machine import disk
+    from specbench.measure.machine import disk
 
     finding = disk(folder)
     if finding.level == "error":

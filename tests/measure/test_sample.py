@@ -8,7 +8,7 @@ import torch
 
 from specbench.engine.clock import Stopwatch
 from specbench.engine.types import Round, Sampling, Stateless
-from specbench.run.sample import Decoder
+from specbench.measure.sample import Decoder
 from specbench.tasks.harness import Request
 
 CPU = torch.device("cpu")

@@ -4,12 +4,12 @@ import pytest
 import yaml
 
 from specbench.config import UserError
+from specbench.measure import loop
 from specbench.methods.csd_memory import read_counts
 from specbench.permissions import permitted
 from specbench.plan import resolve_plan
 from specbench.report.comparison import compare
 from specbench.results.stored import StoredRun
-from specbench.run import loop
 from specbench.training import csd
 
 
