@@ -169,6 +169,7 @@ def test_what_is_refused(run, tmp_path):
         specbench.run_plan(run.plan, tmp_path / "run")
 
 
+@pytest.mark.long
 def test_the_notebook_runs(tmp_path):
     """Every cell, in a kernel of its own and an empty folder; the stored outputs are of an earlier such run."""
     import nbformat

@@ -120,6 +120,7 @@ def test_random_runs(tables: Tables, baseline: str | None) -> None:
         check_summary(write_run(Path(folder) / "run", *tables, baseline=baseline))
 
 
+@pytest.mark.long
 @no_shrinking
 @given(runs(unknown=True))
 def test_random_runs_with_unknown_values(tables: Tables) -> None:

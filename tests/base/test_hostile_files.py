@@ -282,6 +282,7 @@ def long(path):
     pq.write_table(pa.table({"a": ["x" * 3 * 10**8]}), path, compression="zstd")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [zeros, texts, long])
 def test_parquet_bombs(tmp_path, make):
     path = tmp_path / "x.parquet"

@@ -26,6 +26,7 @@ SAVE = {"save", "save_file"}  # of torch, numpy, safetensors
 # What writes otherwise, and why it may. A writer that is added here needs a reason as good.
 APART = {
     ("base/files.py", "write_text"): "it is `whole` itself",
+    ("base/files.py", "write_json"): "by `write_text`",
     ("base/folder.py", "whole"): "it is `whole` itself, in an open folder",
     ("results/lock.py", "_owned"): "a lock is made in place",
     ("training/rest.py", "__init__"): "into a folder beside, which is renamed",

@@ -64,6 +64,7 @@ def test_vanilla_equals_the_hf_model(pocket, task, fewshot):
     assert total.stderr == pytest.approx(theirs["results"][task][f"{metric}_stderr,{label}"])
 
 
+@pytest.mark.long
 def test_registered_with_lm_eval(tmp_path):
     """The lm_eval command line with `--model specbench`, in any folder: it knows the bundled tasks."""
     command = [

@@ -231,7 +231,7 @@ def changed(finished: Path, folder: Path, change: Callable[[dict], None]) -> Sto
 @pytest.mark.parametrize("key", [*LATER, "weights_hash"])
 def test_runs_of_other_models_under_one_name_do_not_compare(finished, tmp_path, key):
     runs = [StoredRun(finished), changed(finished, tmp_path / "b", lambda m: m["models"]["draft"].update({key: "0"}))]
-    with one_line_error("two pairs are called own", "of the draft", "--allow-mismatch models"):
+    with one_line_error(f"two pairs are called {runs[0].plan.pair.name}", "of the draft", "--allow-mismatch models"):
         compare.measured(runs)
     (line,) = compare.measured(runs, ["models"]).mismatches
     assert line.startswith("MISMATCH") and "of the draft" in line

@@ -201,6 +201,7 @@ def test_a_finished_run_is_not_decoded_again(whole, make_plan, tmp_path):
     assert not seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["samples", "rounds", "removal"])
 def test_killed_while_the_tables_are_merged(whole, make_plan, tmp_path, step):
     """After samples.parquet, after rounds.parquet too, or when some of the parts are removed already."""
@@ -217,6 +218,15 @@ def test_killed_while_the_tables_are_merged(whole, make_plan, tmp_path, step):
     assert not (folder / "parts").exists() and (folder / "scores.parquet").exists()
 
 
+@pytest.fixture
+def heeded(number):
+    """A signal that processes started here heed, even if these tests run under nohup, which lets them ignore SIGHUP."""
+    before = signal.signal(number, signal.SIG_DFL)
+    yield
+    signal.signal(number, before)
+
+
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "SIGHUP"])
 def test_first_interrupt_finishes_the_document(number, whole, place, make_plan, tmp_path, monkeypatch):
     """What a run is interrupted or killed by otherwise: tests/faults."""

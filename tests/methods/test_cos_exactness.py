@@ -46,6 +46,7 @@ CASES = [("llama", "weighted", 6), ("llama", "weights 0.3", 6), ("llama", "contr
 CASES += [("qwen3", "contrastive", 6), ("opt", "weighted", 6), ("gemma2", "contrastive", 6), ("gemma2", "weighted", 20)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("architecture", "combination", "length"), CASES)
 def test_two_models_say_what_the_ensemble_says(architecture, combination, length):
     group, settings = duo(architecture, combination, length), PAIRWISE[combination][0]
@@ -175,6 +176,7 @@ def test_first_three_tokens_of_a_prompt(settings, combine, count):
     assert oracle.chi_square(counts, exact) > ALPHA
 
 
+@pytest.mark.long
 def test_order_and_proposer_change_the_cost_and_not_the_distribution():
     models = tables(3)
     found = {}

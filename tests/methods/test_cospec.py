@@ -119,6 +119,7 @@ def test_a_kept_cache_is_a_fresh_one(architecture):
 # Arbiters that need no training
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampling", (GREEDY, PLAIN), ids=str)
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
 def test_keeping_none_is_speculative_sampling(architecture, sampling):

@@ -175,7 +175,7 @@ def test_build_takes_the_file_and_names_its_hash(file, pair):
 
 def test_auto_is_what_ships_with_the_pair_or_an_error_that_tells_how_to_train(file, pair, monkeypatch):
     monkeypatch.setattr(heads, "SHIPPED", file.parent)
-    with pytest.raises(UserError, match=r"specbench train --method judge --pair made .*judge\.head=FILE"):
+    with pytest.raises(UserError, match=r"specbench train --method judge --pair target=…,draft=… .*judge\.head=FILE"):
         find_head("auto", "judge", pair, shapes(pair))
     file.rename(file.with_name("judge-made.safetensors"))
     assert find_head("auto", "judge", pair, shapes(pair)).hashes() == random_head().hashes()

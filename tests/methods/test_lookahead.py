@@ -280,6 +280,7 @@ def test_the_reference_meets_every_case():
     assert {length for count, length in met if count == 2} == {0, 1, 2, 3} and (0, 0) in met
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length", (1, 3, 15, 17, 50))
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
 def test_greedy_texts_equal_vanilla(architecture, length):
@@ -336,6 +337,7 @@ BIGRAMS, TRIGRAMS = ((4, 2, 3), 4), ((3, 3, 3), 5)  # W, N, G, and the tokens of
 DRAWS = 1000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("size", "count", "sampling"),
     [

@@ -198,6 +198,7 @@ def raw_rows(rows, tokens, parents):
     return [first.setdefault(parent, row) for row, parent in zip(rows, parents, strict=True)]
 
 
+@pytest.mark.long
 def test_wrong_rules_are_found_in_trees(monkeypatch):
     shape = (Sampling(0.6), False)
     widths = (3, 1, 1)

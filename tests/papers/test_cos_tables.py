@@ -269,6 +269,7 @@ def test_other_papers_stay_on_the_pair_that_was_asked_for(engine: dict[str, list
     }
 
 
+@pytest.mark.long
 def test_runs_of_several_pairs_are_told_apart(tmp_path: Path) -> None:
     runs = all_runs(tmp_path)
     out = {"suite": None, "limit": None, "check": False, "out": tmp_path / "out"}

@@ -434,6 +434,7 @@ def test_a_page_says_what_a_text_was_about(small, tmp_path, open_page):
     assert "documents.parquet is damaged" in view.text_content("#documents") and view.said == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", imported.KINDS)
 def test_a_page_of_every_importer(kind, tmp_path, open_page, capsys):
     """Every plot is drawn or says why not, nothing of ours stands in for what nobody told, and it fits a telephone."""

@@ -180,6 +180,7 @@ def test_defects_of_the_loop_are_found_greedily(pocket, documents, name):
     assert any("leaves vanilla at token" in line and "a defect" in line for line in details(finding))
 
 
+@pytest.mark.long
 def test_a_short_cache_is_found_by_sampling_too(pair, prompts):
     finding = found(pair, prompts, defective(pair, "cache one token short"), draws=20)
     assert not all(one.passed for one in finding.sampled)

@@ -565,7 +565,8 @@ def test_a_pair_that_does_not_fit_is_a_finding(tmp_path, capsys, monkeypatch):
     code, found = as_json(capsys, f"target={tmp_path}/one,draft={tmp_path}/other", None, "cpu", "auto", data_dir=None)
     assert code == 1 and found["vocabulary"]["level"] == "error"
     assert "share 80 of" in found["vocabulary"]["message"] and "choose a draft" in found["vocabulary"]["remedy"]
-    code, found = as_json(capsys, f"target={tmp_path}/nowhere", None, "cpu", "auto", data_dir=None)
+    (tmp_path / "empty").mkdir()
+    code, found = as_json(capsys, f"target={tmp_path}/empty", None, "cpu", "auto", data_dir=None)
     assert code == 1 and found["loading"]["level"] == "error" and "config.json" in found["loading"]["remedy"]
 
 

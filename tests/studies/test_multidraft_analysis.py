@@ -88,6 +88,7 @@ def by_hand(p, q):
     return refused.sum() * np.minimum(left, q).sum(), without
 
 
+@pytest.mark.long
 def test_recursive_rejection_is_between_one_draft_and_the_best_rule(found):
     assert found.outside == 0 and found.sampling == "T=0.8 top-k=6"
     for _, rows in found.figures.groupby("task"):

@@ -230,6 +230,7 @@ def test_the_medians_are_of_the_right_forwards(monkeypatch):
     assert (found.high > expected + 20).all()  # the slow ones are seen
 
 
+@pytest.mark.long
 def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
     monkeypatch.setattr(profile_pair, "FORWARDS", 2)
     monkeypatch.setattr("specbench.report.finding.console", Console(width=80))

@@ -134,6 +134,7 @@ def test_the_last_mixture_of_the_pair_has_its_families_and_those_that_stand_alon
     assert sizes["Read"] == {1} and len(sizes["Instruction"]) > 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_longest_answer_fits_the_limit(family: str, manager: TaskManager) -> None:
     tokenizer = AutoTokenizer.from_pretrained(WEIGHTS / "target")

@@ -1,5 +1,6 @@
 """The wheel brings all it needs, and runs where nothing else of the project is: the walks of newcomers."""
 
+import json
 import os
 import re
 import shlex
@@ -123,6 +124,17 @@ def test_the_installed_wheel_decodes_and_scores_the_bundled_suite(installed, tmp
     assert tasks["accuracy"].mean() > 0.5  # the trained pair solves most of them; random weights none
 
 
+SUMS = """
+task: sums
+dataset_path: json
+dataset_kwargs: {data_files: {test: sums.jsonl}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{q}}"
+doc_to_target: "{{a}}"
+generation_kwargs: {until: ["\\n"], max_gen_toks: 8}
+metric_list: [{metric: exact_match}]
+"""
 FROM_PYTHON = """
 import specbench
 
@@ -135,10 +147,45 @@ print(specbench.decode("Tom has 3 apples.", method="csd", max_new_tokens=20).tex
 """
 
 
+@pytest.mark.long
 def test_a_walk_from_python(installed, tmp_path):
     (tmp_path / "walk.py").write_text(FROM_PYTHON)
     assert run(installed / "python", "walk.py", cwd=tmp_path).strip()
     assert {path.name for path in tmp_path.iterdir()} == {"walk.py", "runs", "depth.svg"}
+
+
+@pytest.mark.long
+def test_a_walk_with_an_own_method(installed, tmp_path):
+    specbench, few = installed / "specbench", ("--suite", "smoke")
+    run(specbench, "new", "method", "mine", cwd=tmp_path)
+    audited = run(specbench, "audit", "--method", "mine.py", "--documents", "2", "--draws", "25", *few, cwd=tmp_path)
+    assert "lossless" in audited
+    run(specbench, "run", "--method", "mine.py", *few, "--limit", "2", "--out", "runs/mine", cwd=tmp_path)
+    assert "mine" in run(specbench, "compare", "runs/mine", cwd=tmp_path)
+    run(installed / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py", cwd=tmp_path)
+
+
+@pytest.mark.long
+def test_walks_with_own_prompts_tasks_and_models(installed, tmp_path):
+    specbench = installed / "specbench"
+    questions = [
+        {"question_id": 81, "category": "writing", "turns": ["Tom has 3 apples and buys 4 more.", "And then 2 more?"]},
+        {"question_id": 110, "category": "math", "turns": ["What is 3 + 4?"], "reference": ["7"]},
+    ]
+    (tmp_path / "question.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
+    asked = ("--prompts", "question.jsonl", "--method", "sps", "--max-new-tokens", "16")
+    table = run(specbench, "run", *asked, "--out", "runs/asked", cwd=tmp_path)
+    assert "math" in table and "sps" in table
+    (tmp_path / "sums.jsonl").write_text(
+        "".join(json.dumps({"q": f"{n} + 1 =", "a": str(n + 1)}) + "\n" for n in range(4))
+    )
+    (tmp_path / "sums.yaml").write_text(SUMS)
+    own = ("--task-dir", ".", "--task", "sums", "--method", "sps", "--limit", "2", "--allow-code-execution")
+    assert "sums" in run(specbench, "run", *own, "--out", "runs/sums", cwd=tmp_path)
+    weights = next(installed.parent.rglob("specbench/suites/pairs/weights"))
+    models = ("--target", weights / "target", "--draft", weights / "draft")
+    named = run(specbench, "run", *models, "--task", "pocket_gsm8k", "--method", "sps", "--limit", "2", cwd=tmp_path)
+    assert "target-draft" in named
 
 
 @pytest.mark.long
