@@ -55,6 +55,7 @@ analyze complementarity a --draft e
 analyze counterfactual b --states 1
 serving a
 plan a
+new method mine
 list
 profile --pair PAIR --suite one.yaml --documents 2 --repeats 1 --gamma 2,4 --method sps --out p.json
 profile a

@@ -29,4 +29,6 @@ def _interval(counts: pd.DataFrame, documents: np.ndarray, depth: int) -> tuple[
     passed, tested = (np.bincount(documents, weight).astype(float) for weight in weights)
     known = tested > 0
     interval = pooled_rate(passed[known], tested[known])
-    return (interval.low, min(1.0, interval.high)) if interval else (math.nan, math.nan)
+    if interval is None or math.isnan(interval.high):
+        return math.nan, math.nan
+    return interval.low, min(1.0, interval.high)

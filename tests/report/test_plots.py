@@ -236,6 +236,18 @@ def test_depth_intervals_are_over_documents(tmp_path):
     assert up[0][:, 1] == pytest.approx([100 * wanted.low, 100 * min(1, wanted.high)])
 
 
+def test_two_documents_have_no_depth_interval(tmp_path):
+    """No bar is drawn: not even its upper end, at 100 %."""
+    found = Rows()
+    for doc, accepted in enumerate((1, 0)):
+        found.add("plain", doc, 1.0, SINGLE)
+        found.add("s", doc, 1.0, [(1, 1), (1, accepted)])
+    found.run(tmp_path / "a", seed=1)
+    (ax,) = drawn("depth", tmp_path / "a").axes
+    _, (ends,) = bars_of(ax, "s")
+    assert np.array(ends).size == 0
+
+
 def test_lengths(run):
     (ax,) = drawn("lengths", run).axes
     heights = {one.get_label(): [bar.get_height() for bar in one] for one in ax.containers}
