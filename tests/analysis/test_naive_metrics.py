@@ -113,6 +113,7 @@ def check_depths(folder: Path, cut_was_tested: bool) -> None:
         assert row.joint_accept == close(wanted["joint_accept"]), at
 
 
+@pytest.mark.long
 @many
 @given(runs(), st.sampled_from(["plain", "sps", None]))
 def test_random_runs(tables: Tables, baseline: str | None) -> None:

@@ -330,6 +330,7 @@ def lengths(pair):
     return {task: len(prepare.encode(pair, words)) for task, words in WORDS.items()}
 
 
+@pytest.mark.long
 def test_a_run_says_the_same_with_and_without(pair, make_plan, few_shot, forwards, tmp_path):
     assert loop.execute(make_plan(repeats=2), tmp_path / "shared", always, pair)
     shared = list(forwards)
@@ -353,6 +354,7 @@ def test_a_run_says_the_same_with_and_without(pair, make_plan, few_shot, forward
     assert sum(timed and at in told.values() and width > 1 for timed, _, _, width, at in shared) >= 2 * 4 * 5
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_goes_on(pair, make_plan, few_shot, forwards, tmp_path):
     plan = make_plan()
     assert loop.execute(plan, tmp_path / "one", always, pair)

@@ -9,6 +9,8 @@ from specbench.analysis import metrics
 from specbench.cli import app
 from specbench.results import records
 
+pytestmark = pytest.mark.long
+
 TASKS = {"gsm8k", "minerva_math500", "humaneval", "cnn_dailymail_abisee", "mmlu"}
 
 

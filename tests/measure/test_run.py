@@ -150,6 +150,7 @@ def test_lossless_methods_agree_and_repeats_do_too(whole):
     assert states[0] == states[1] and len(set(states[0])) > 1  # it learns within a repeat, and anew in the next
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stops", [(1, 3), (4, 7)])
 def test_interrupted_run_goes_on_as_if_it_had_not(whole, make_plan, tmp_path, stops):
     done = []
