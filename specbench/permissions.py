@@ -58,20 +58,23 @@ def permitted(
     in `methods`, in `assignments` (length=VALUE, output=VALUE) or in `entry_points`.
     """
     typed = {own_methods.implementation(text) or text for text in entry_points or ()}
-    shipped = names("methods")
-    named = [text for text in methods or () if text not in shipped]
-    typed |= {own for text in named if (own := own_methods.implementation(text))}
+    named = list(methods or ())
     for text in assignments or ():
         key, _, values = text.partition("=")
         if key.rpartition(".")[2] == ENTRY_POINT:
             typed |= {value.strip().strip("'\"") for value in (values, *values.split(","))}
         if key.rpartition(".")[2] in METHODS:
-            named = [value.strip() for value in values.split(",") if value.strip() not in shipped]
-            typed |= {own for text in named if (own := own_methods.implementation(text))}
-    fetch = fetch_models if isinstance(fetch_models, bool) else frozenset(fetch_models)
-    folders = frozenset(Path(folder).resolve() for folder in task_folders)
+            named += [value.strip() for value in values.split(",")]
+    named = [text for text in named if text not in names("methods")]
+    typed |= {own for text in named if (own := own_methods.implementation(text))}
     granted = Permissions(
-        trust_remote_code, allow_pickle, allow_code_execution, allow_leak, fetch, frozenset(typed), folders
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+        allow_code_execution=allow_code_execution,
+        allow_leak=allow_leak,
+        fetch_models=fetch_models if isinstance(fetch_models, bool) else frozenset(fetch_models),
+        entry_points=frozenset(typed),
+        task_folders=frozenset(Path(folder).resolve() for folder in task_folders),
     )
     token = _in_force.set(granted)
     try:

@@ -91,11 +91,13 @@ class Watch:
 
     @contextlib.contextmanager
     def within(self, folder: Path) -> Iterator[None]:
+        """Watch a reader; `folder` is where it may write, temporary files too."""
         self.allowed, self.seen = folder.resolve(), []
+        tempfile.tempdir = str(self.allowed)
         try:
             yield
         finally:
-            self.allowed = None
+            self.allowed = tempfile.tempdir = None
 
 
 _watch: list[Watch] = []

@@ -125,7 +125,7 @@ def collaboration(run: StoredRun) -> Collaboration:
         raise UserError(f"{run.folder}: no method of the CoS family proposed a token; give its texts more length")
     roles, greedy = list(run.plan.pair.collaboration), run.plan.sampling.temperature == 0
     if not tokens.proposer.between(0, len(roles) - 1).all():
-        raise UserError(f"{run.folder} has tokens of models that are not in its pair; the records are damaged")
+        raise UserError(f"{run.folder} has tokens of models that are not in its pair: damaged; this run cannot be used")
     acceptance, speed = [], []
     for task in (line.task for line in run.plan.tasks):
         for name, spec in specs.items():

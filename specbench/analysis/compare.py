@@ -110,9 +110,8 @@ def measured(
             facts = {"pair": pairs[number], "sampling": sampling, "run": number}
             return rows.assign(**facts, method=rows.method.map(labels[number]))
 
-        scores.append(
-            labelled(metrics.headline_rows(run, unfinished))
-        )  # first: it refuses a run that is unfinished or damaged
+        # First of all scores: a run that is unfinished or damaged is refused by them.
+        scores.append(labelled(metrics.headline_rows(run, unfinished)))
         metric |= run.headline()
         for name, parts in totals.totals(run).items():
             row = pairs[number], run.sampling, next(iter(run.headline())), labels[number][name]
@@ -287,9 +286,9 @@ def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str) -> dict
 
 def _score(value: float, stderr: float, per_document: "pd.Series[float]") -> stats.Interval:
     """A task's score with its interval: from its documents, or from lm-eval's error if it is not their mean."""
-    found = of_scores.mean_score(per_document.to_numpy(float))
-    if math.isclose(found.value, value, abs_tol=1e-9):
-        return stats.Interval(value, found.low, found.high)
+    mean = of_scores.mean_score(per_document.to_numpy(float))
+    if math.isclose(mean.value, value, abs_tol=1e-9):
+        return stats.Interval(value, mean.low, mean.high)
     return stats.Interval(value, value - of_scores.Z * stderr, value + of_scores.Z * stderr)
 
 

@@ -253,7 +253,8 @@ def _examples(run: StoredRun, method: str, rescued: pd.DataFrame, decode: Decode
         text = tokens[document]  # None if it is not on record
         if text is None or text[at : at + 1].tolist() != [example.draft_token]:
             raise UserError(
-                f"{example.task}, document {example.doc_id}, {method}: its rounds are not its text; damaged records"
+                f"{example.task}, document {example.doc_id}, {method}: its rounds are not its text: damaged; this run "
+                "cannot be used"
             )
         before.append(decode(text[max(0, at - CONTEXT) : at].tolist()))
     examples = examples.assign(before=[words.lstrip("\ufffd") for words in before])

@@ -198,7 +198,9 @@ def _trace(sample: Any, rows: list[_Row], texts: Texts) -> Trace:
         raise UserError(f"{name}: its tokens were not recorded, so there is nothing to trace")
     tokens: list[int] = sample.tokens.tolist()
     if sum(row.committed for row in rows) != len(tokens) or any(map(_uneven, rows)):
-        raise UserError(f"{name}: its rounds do not add up to its {len(tokens)} tokens; the records are damaged")
+        raise UserError(
+            f"{name}: its rounds do not add up to its {len(tokens)} tokens: damaged; this run cannot be used"
+        )
     parts = texts.pieces(tokens, sample.text)
     if parts is None:
         raise UserError(f"{name}: its tokens do not spell the text that was recorded; this is not their tokenizer")

@@ -89,9 +89,8 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        if (
-            end.code == 1 and (sys.stdout, stdout_file()) != stdout
-        ):  # Typer or rich met a closed pipe, and say so by a 1
+        # Typer or rich met a closed pipe, and say so by a 1.
+        if end.code == 1 and (sys.stdout, stdout_file()) != stdout:
             leave_closed_pipe()
         raise
     finally:

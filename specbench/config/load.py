@@ -118,27 +118,35 @@ def checked_lines(
 def load_method(text: str) -> MethodSpec:
     """A method by name, YAML file or FILE.py. A variant names a `method` and changes some of its settings."""
     shipped = names("methods")
-    own = text not in shipped and own_methods.implementation(text)
-    if own:
-        raw = own_methods.read(text, shipped)
-        name = raw["name"]
-    else:
-        raw, name = _read("methods", text)
-    base = str(raw.get("method"))
-    if not own and text.endswith((".yaml", ".yml")) and base.endswith(".py"):
-        base = raw["method"] = str((Path(text).parent / base).resolve())  # beside the YAML that names it
-    values = raw.pop("settings", None) or {}
-    if not isinstance(values, dict):
-        raise UserError(f"{text}: settings must be a mapping of names to values")
-    if text.endswith((".yaml", ".yml")) and base not in shipped and not own_methods.implementation(base):
-        raise UserError(f"{text}: no method {base!r}{did_you_mean(base, shipped)}; `specbench list methods` shows all")
-    settings = {k: v if isinstance(v, dict) and "value" in v else {"value": v} for k, v in values.items()}
-    spec = validated(MethodSpec, {**raw, "name": name, "settings": settings}, text)
-    if own or text == spec.method:
+    if text not in shipped and own_methods.implementation(text):
+        return _method(own_methods.read(text, shipped), text)
+    raw, name = _read("methods", text)
+    if text.endswith((".yaml", ".yml")):
+        raw["method"] = _base_of(str(raw.get("method")), text, shipped)
+    spec = _method({**raw, "name": name}, text)
+    if text == spec.method:
         return spec
     return override(load_method(spec.method), spec.settings).model_copy(
         update={key: getattr(spec, key) for key in ("name", "description", "paper", *({"baseline"} & raw.keys()))}
     )
+
+
+def _base_of(base: str, text: str, shipped: list[str]) -> str:
+    """The method that the YAML file `text` names; a FILE.py lies beside it. Raises UserError if there is none."""
+    if base.endswith(".py"):
+        return str((Path(text).parent / base).resolve())
+    if base not in shipped and not own_methods.implementation(base):
+        raise UserError(f"{text}: no method {base!r}{did_you_mean(base, shipped)}; `specbench list methods` shows all")
+    return base
+
+
+def _method(raw: dict[str, Any], where: str) -> MethodSpec:
+    """A method from the keys of a YAML, in which a setting is a value or a mapping with its source."""
+    values = raw.get("settings") or {}
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: settings must be a mapping of names to values")
+    settings = {k: v if isinstance(v, dict) and "value" in v else {"value": v} for k, v in values.items()}
+    return validated(MethodSpec, {**raw, "settings": settings}, where)
 
 
 def override(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:

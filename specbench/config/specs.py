@@ -1,12 +1,12 @@
 """What YAML files and the command line may hold: pairs, methods, tasks and suites, as validated, immutable settings."""
 
-import hashlib
 import json
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.base.errors import UserError
+from specbench.base.hashes import short_hash
 
 RUNTIMES = ("eager", "static", "graph", "openvino", "auto")  # ways to compute forwards; auto picks the fastest here
 BUNDLED = "bundled:"
@@ -111,7 +111,7 @@ class MethodSpec(Settings):
     @property
     def digest(self) -> str:
         """A hash of `identity`: 16 hexadecimal digits."""
-        return hashlib.sha256(self.identity.encode()).hexdigest()[:16]
+        return short_hash(self.identity)
 
 
 class TaskInfo(Settings):

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from specbench.base.hashes import short_hash
 from specbench.measure.prepare import Work, encode
 from specbench.results import records
 from specbench.tasks.harness import Request
 from specbench.tasks.prompts import PromptFile
-from specbench.tasks.requests import hashed
 
 # By method: the request with its own prompt, and that prompt's token ids, or a text that says why there are none.
 Prompts: TypeAlias = Mapping[str, tuple[Request, list[int] | str]]
@@ -59,7 +59,7 @@ class Conversations:
         assert isinstance(tasks, PromptFile)
         text = tasks.prompt(request, answers)
         ids = encode(self._work.pair, text)
-        own = replace(request, prompt=text, prompt_hash=hashed(text))
+        own = replace(request, prompt=text, prompt_hash=short_hash(text))
         need = len(ids) + request.max_new_tokens + self._reach
         if need > self._work.pair.context:
             return own, f"the conversation needs {need} positions, but the pair has {self._work.pair.context}"

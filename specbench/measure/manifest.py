@@ -1,6 +1,5 @@
 """The manifest of a run: everything that its figures depend on, and the check before a run goes on under it."""
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,7 @@ from typing import Any
 
 from specbench.base import environment
 from specbench.base.console import warn
+from specbench.base.hashes import short_hash
 from specbench.config import UserError
 from specbench.engine.models.cost import facts
 from specbench.engine.models.pair import Pair
@@ -111,4 +111,4 @@ def check_models(run: StoredRun, pair: Pair) -> None:
 
 def digest(data: Any) -> str:
     """16 hexadecimal digits of JSON-like data; empty for None."""
-    return "" if data is None else hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]
+    return "" if data is None else short_hash(json.dumps(data))

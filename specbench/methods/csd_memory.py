@@ -4,7 +4,6 @@ Rows are (document, draft token, target token, count), so a file also contains t
 would have made. A folder holds a file for each task, and `universal.parquet` for tasks without one.
 """
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from specbench.base import files, parquet
+from specbench.base.hashes import short_hash
 from specbench.base.untrusted import brief, is_file, parse_json
 from specbench.config import SUITES, UserError
 from specbench.engine.models.pair import Pair
@@ -54,11 +54,8 @@ class Memory:
 
     def hashes(self) -> dict[str, str]:
         """The first 16 hexadecimal digits of SHA-256 of each task's counts, under `memory` and the task's name."""
-        return {f"memory {task}".strip(): _digest(counts) for task, counts in sorted(self.by_task.items())}
-
-
-def _digest(counts: Pairs) -> str:
-    return hashlib.sha256(repr(sorted(counts.items())).encode()).hexdigest()[:16]
+        texts = {task: repr(sorted(counts.items())) for task, counts in sorted(self.by_task.items())}
+        return {f"memory {task}".strip(): short_hash(text) for task, text in texts.items()}
 
 
 def write_memory(
@@ -115,7 +112,7 @@ def read_counts(path: Path, documents: int = 0) -> Counts:
         doc_hashes = frozenset(map(str, parse_json(metadata.get(DOC_HASHES, "[]"), str(path))))
         columns = [column.to_pylist() for column in table.select(SCHEMA.names[1:]).cast(COUNTS).columns]
     except parquet.ERRORS as error:
-        raise UserError(f"{path} is no memory file, or damaged ({brief(error)})") from None
+        raise UserError(f"{path} is no memory file, or damaged ({brief(error)}); calibrate anew") from None
     if any(None in column or min(column, default=0) < 0 for column in columns):
         raise UserError(f"{path} is damaged: it has rows without a token, or tokens or counts below 0; calibrate anew")
     counts: Counter[tuple[int, int]] = Counter()

@@ -1,6 +1,5 @@
 """Import what specbench did not bring: own methods, and functions that a setting names. Never without permission."""
 
-import hashlib
 import importlib
 import importlib.util
 import sys
@@ -15,6 +14,7 @@ from pydantic import BaseModel
 
 from specbench import permissions
 from specbench.base.errors import UserError
+from specbench.base.hashes import short_hash
 from specbench.config import MethodSpec
 from specbench.config.own_methods import ENTRY, entries, is_own
 
@@ -115,7 +115,7 @@ def _digest(method: str) -> str:
             content = Path(method).read_bytes()
         except OSError as error:
             raise UserError(f"{method}: cannot be read ({error.strerror}); put the file back") from None
-    return hashlib.sha256(content).hexdigest()[:16]
+    return short_hash(content)
 
 
 def _where(error: BaseException, file: str) -> str:

@@ -84,8 +84,8 @@ def _drill_down(sources: Sequence[Source], metric: dict[str, str], most: int) ->
     if repeats > 1 or len(labels) < sum(len(source.labels) for source in sources):
         notes.append("Of several passes over the documents the first one is shown.")
     names = {"tasks": [[plain(task), plain(metric[task])] for task in tasks], "labels": list(map(plain, labels))}
-    told = [[tasks.index(row.task), row.doc_id, *_shortened(row)] for row in about.values()]
-    return encoder.packed(names | {"samples": samples, "rates": RATES, "about": told}), list(dict.fromkeys(notes))
+    texts = [[tasks.index(row.task), row.doc_id, *_shortened(row)] for row in about.values()]
+    return encoder.packed(names | {"samples": samples, "rates": RATES, "about": texts}), list(dict.fromkeys(notes))
 
 
 def _shortened(row: Document) -> list[Any]:

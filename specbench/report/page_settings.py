@@ -51,10 +51,10 @@ def _settings(run: StoredRun) -> dict[str, Any]:
     return facts
 
 
-def _imported(told: Any) -> dict[str, Any]:
-    """Where an imported run comes from. Its plan is none: another tool ran it, under settings that nobody told."""
-    facts = {"imported from": told.get("from"), "settings": "not told"} if isinstance(told, dict) else {}
-    files = told.get("files") if isinstance(told, dict) else None
+def _imported(imported: Any) -> dict[str, Any]:
+    """Where an imported run comes from. Its plan is none: another tool ran it, under settings that it did not tell."""
+    facts = {"imported from": imported.get("from"), "settings": "not told"} if isinstance(imported, dict) else {}
+    files = imported.get("files") if isinstance(imported, dict) else None
     for file in files if isinstance(files, list) else []:
         if isinstance(file, dict):
             facts[f"file of {file.get('method')}"] = {"name": file.get("file"), "sha256": file.get("sha256")}

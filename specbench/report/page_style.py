@@ -32,14 +32,14 @@ def looks(methods: Mapping[str, str], baselines: Sequence[str]) -> dict[str, Loo
 
     The colour goes by the method's name, as in the plots of `specbench plot`.
     """
-    found: dict[str, Look] = {}
+    looks: dict[str, Look] = {}
     for i, label in enumerate(label for label in methods if label in baselines):
-        found[label] = Look(BASES[i % len(BASES)], BASE_SYMBOLS[i % len(BASE_SYMBOLS)], DASHES[i % len(DASHES)], "")
+        looks[label] = Look(BASES[i % len(BASES)], BASE_SYMBOLS[i % len(BASE_SYMBOLS)], DASHES[i % len(DASHES)], "")
     for i, label in enumerate(label for label in methods if label not in baselines):
         colour = colour_of(methods[label])
-        symbol = free(SYMBOLS, i, [look.symbol for look in found.values() if look.colour == colour])
-        found[label] = Look(colour, symbol, DASHES[i % len(DASHES)], PATTERNS[i % len(PATTERNS)])
-    return {label: found[label] for label in methods}
+        symbol = free(SYMBOLS, i, [look.symbol for look in looks.values() if look.colour == colour])
+        looks[label] = Look(colour, symbol, DASHES[i % len(DASHES)], PATTERNS[i % len(PATTERNS)])
+    return {label: looks[label] for label in methods}
 
 
 def marker(label: str, look: Look, xs: Sequence[float], ys: Sequence[float], hover: Sequence[str]) -> Json:

@@ -4,7 +4,6 @@
 in the cache folder.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 from specbench.base import environment
 from specbench.base.errors import UserError
 from specbench.base.files import write_json
+from specbench.base.hashes import short_hash
 from specbench.base.stats import Floats
 from specbench.base.untrusted import read_object
 from specbench.results.check_manifest import Ceilings as Measured
@@ -85,7 +85,7 @@ def machine_facts(device: "torch.device") -> dict[str, Any]:
 
 
 def _path(machine: Mapping[str, Any], dtype: "torch.dtype | str") -> Path:
-    digest = hashlib.sha256(json.dumps([dict(machine), dtype_name(dtype)], sort_keys=True).encode()).hexdigest()[:16]
+    digest = short_hash(json.dumps([dict(machine), dtype_name(dtype)], sort_keys=True))
     return environment.cache_folder() / f"ceilings-{digest}.json"
 
 

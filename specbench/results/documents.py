@@ -4,7 +4,6 @@ The file is written before the first document is decoded and never changes. It m
 --no-prompts, imported runs and runs of earlier versions have none.
 """
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 from specbench.base import parquet
 from specbench.base.errors import UserError
 from specbench.base.folder import Folder, Member
+from specbench.base.hashes import short_hash
 from specbench.base.parquet import Rows
 from specbench.results.records import WRITING, is_whole
 
@@ -45,7 +45,7 @@ class Document:
     @property
     def prompt_hash(self) -> str:
         """As the manifest has it: 16 hexadecimal digits."""
-        return hashlib.sha256(self.prompt.encode()).hexdigest()[:16]
+        return short_hash(self.prompt)
 
 
 def keep(folder: Folder, documents: Iterable[Document]) -> None:
@@ -85,16 +85,16 @@ def find(
     wanted = pc.scalar(False)
     for task, ids in chosen.items():
         wanted |= (pc.field("task") == task) & pc.field("doc_id").isin(list(ids))
-    found: dict[Key, Document] = {}
+    documents: dict[Key, Document] = {}
     for batch in Rows([source], DOCUMENTS).to_batches(filter=wanted):
         for row in batch.to_pylist():
             document = Document(**row)
             key = document.task, document.doc_id
-            told = hashes.get(document.task, {}).get(document.doc_id)
-            if row["prompt"] is None or key in found or told is None or told not in ("", document.prompt_hash):
+            recorded = hashes.get(document.task, {}).get(document.doc_id)
+            if row["prompt"] is None or key in documents or recorded not in ("", document.prompt_hash):
                 raise UserError(f"{source} is damaged (document {key[1]} of {key[0]} is not the run's); {remedy}")
-            found[key] = document
-    return found
+            documents[key] = document
+    return documents
 
 
 def _table(rows: Collection[Document]) -> pa.Table:

@@ -241,7 +241,7 @@ def flatten(folder: Path, batch: pa.RecordBatch, columns: Sequence[str], optiona
     present = batch.column(optional).is_valid().to_numpy(zero_copy_only=False)
     same = all(np.array_equal(counts[name], lengths) for name in columns)
     if not same or not np.array_equal(counts[optional], lengths * present):
-        raise UserError(f"a round of {folder} has lists of different lengths; the records are damaged")
+        raise UserError(f"a round of {folder} has lists of different lengths: damaged; this run cannot be used")
     row = np.repeat(np.arange(len(lengths)), lengths)
     values = {name: batch.column(name).flatten().to_numpy(zero_copy_only=False) for name in columns}
     values[optional] = np.full(len(row), math.nan)

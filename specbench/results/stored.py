@@ -75,9 +75,11 @@ class StoredRun:
         names = [spec.name for spec in plan.methods]
         for name in (plan.baseline, *plan.baselines, *plan.baselines.values()):
             if name is not None and name not in names:
-                raise UserError(f"{self.folder}/manifest.json is damaged (no method {name!r} is in its plan)")
+                raise UserError(
+                    f"{self.folder}/manifest.json is damaged (no method {name!r} is in its plan); put a copy back"
+                )
         if len({*names}) < len(names):
-            raise UserError(f"{self.folder}/manifest.json is damaged (two methods have one name)")
+            raise UserError(f"{self.folder}/manifest.json is damaged (two methods have one name); put a copy back")
         return plan
 
     @property
@@ -165,7 +167,9 @@ class StoredRun:
         """The metric that counts as a task's accuracy, as lm-eval's `name,filter`, by task."""
         metrics: dict[str, str] = self.manifest["headline"]
         if lacking := [line.task for line in self.plan.tasks if line.task not in metrics]:
-            raise UserError(f"{self.folder}/manifest.json is damaged (it does not tell the metric of {lacking[0]})")
+            raise UserError(
+                f"{self.folder}/manifest.json is damaged (it does not tell the metric of {lacking[0]}); put a copy back"
+            )
         return metrics
 
     def conditions(self) -> dict[str, Any]:

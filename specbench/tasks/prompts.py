@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from specbench.base.hashes import short_hash
 from specbench.config import UserError
 from specbench.config.prompts import Prompt, read_prompts
-from specbench.tasks.requests import Request, hashed
+from specbench.tasks.requests import Request
 from specbench.tasks.scoring import Score
 
 Chat = Callable[[list[dict[str, str]]], str]
@@ -52,7 +53,7 @@ class PromptFile:
         conversation, turn = self._turns[task, doc_id]
         prompt = self._text(conversation.turns[: turn + 1], [""] * turn)
         content = json.dumps([conversation.turns[: turn + 1], conversation.reference], ensure_ascii=False)
-        return Request(task, doc_id, prompt, (), max_new_tokens, hashed(prompt), hashed(content), turn)
+        return Request(task, doc_id, prompt, (), max_new_tokens, short_hash(prompt), short_hash(content), turn)
 
     def names(self) -> list[str]:
         """The tasks that have requests, in order."""

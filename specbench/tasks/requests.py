@@ -1,12 +1,12 @@
 """Requests: what is to be generated for each document, with lm-eval's prompts and generation settings."""
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.base.hashes import short_hash
 from specbench.tasks.data import TaskChoice
 
 
@@ -66,8 +66,8 @@ def requests_of(choice: TaskChoice, instances: Sequence[Any], room: Callable[[st
                 prompt=prompt,
                 until=tuple(settings["until"]),
                 max_new_tokens=max_new_tokens,
-                prompt_hash=hashed(prompt),
-                doc_hash=hashed(json.dumps(instance.doc, sort_keys=True, ensure_ascii=False, default=str)),
+                prompt_hash=short_hash(prompt),
+                doc_hash=short_hash(json.dumps(instance.doc, sort_keys=True, ensure_ascii=False, default=str)),
             )
 
 
@@ -93,7 +93,3 @@ def _chat_template(chat: Callable[[list[dict[str, str]]], str]) -> Callable[...,
         return chat(messages[:-1]) + messages[-1]["content"]
 
     return template
-
-
-def hashed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -9,6 +9,7 @@ from refusals import one_line_error
 from screens import call, output
 from tiny_runs import SETTINGS, always, facts, samples_of
 
+from specbench.base.hashes import short_hash
 from specbench.measure import loop
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.prepare import load_models, prepare, stored_requests
@@ -16,7 +17,7 @@ from specbench.methods.sps import SpS
 from specbench.plan import resolve_plan
 from specbench.report import comparison
 from specbench.results.stored import StoredRun
-from specbench.tasks.requests import Request, hashed
+from specbench.tasks.requests import Request
 
 PROMPTS = [
     {"question_id": 7, "category": "talk", "turns": ["Ann has 3 pens.", "How many has Bob?"], "reference": ["", "4"]},
@@ -59,7 +60,7 @@ def test_each_turn_is_a_document_and_its_prompt_has_the_methods_own_answers(whol
             first = f"Count to 3.{text[repeat, 'talk', 2, method]}"
             second = f"{first}\n\nGo on.{text[repeat, 'talk', 3, method]}"
             prompts = ["Count to 3.", f"{first}\n\nGo on.", f"{second}\n\nAnd on."]
-            assert [asked[repeat, "talk", at, method] for at in (2, 3, 4)] == list(map(hashed, prompts))
+            assert [asked[repeat, "talk", at, method] for at in (2, 3, 4)] == list(map(short_hash, prompts))
     assert asked[0, "talk", 3, "csd"] != asked[0, "talk", 3, "vanilla"], "no answer differs: this tests nothing"
     assert asked[0, "talk", 4, "sps"] == asked[0, "talk", 4, "vanilla"], "a lossless method has the same conversation"
 

@@ -10,14 +10,11 @@ from typing import Any
 from torch import uint8
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specbench.base.hashes import short_hash
+
 # Of configurations: where a model lies, what wrote it, and the type that its weights were cast to.
 NOT_OF_A_MODEL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}
 NOT_OF_A_TOKENIZER = {"name_or_path", "is_local", "local_files_only"}
-
-
-def short_hash(text: str | bytes) -> str:
-    """The first 16 hexadecimal digits of SHA-256."""
-    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:16]
 
 
 def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -1,6 +1,5 @@
 """What the methods of collaborative decoding share: the settings for the combination and for the first proposer."""
 
-import hashlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from specbench import permissions
+from specbench.base.hashes import short_hash
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
@@ -148,7 +148,7 @@ def _load_function(text: str) -> tuple[Function, str]:
     except (TypeError, OSError):
         source = text.encode()
     permissions.tell(f"combine: {text} from {file or 'no file'}")
-    return function, hashlib.sha256(source).hexdigest()[:16]
+    return function, short_hash(source)
 
 
 def _check_function(function: Function, settings: Combining, count: int, vocabulary: int) -> None:
