@@ -4,6 +4,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 METHOD ?= csd
 SUITE ?= math
+# Documents of each task: half of the bundled ones, or LIMIT; all of another pair's.
+DOCUMENTS = $(or $(LIMIT),$(if $(PAIR),,150))
 
 .PHONY: run test test-long docs bench bench-peers reproduce-tables fault-test fuzz determinism mutants gpu-check lock licences \
   format clean
@@ -26,8 +28,8 @@ $(STAMP): pyproject.toml $(LOCKS)
 	@$(BIN)/python -m pip check --disable-pip-version-check
 	@touch $@
 
-run: $(STAMP)  ## decode a suite and print a table: METHOD=, SUITE=
-	$(BIN)/specbench run --method $(METHOD) --suite $(SUITE)
+run: $(STAMP)  ## decode a suite and print a table: METHOD=, SUITE=, LIMIT=
+	$(BIN)/specbench run --method $(METHOD) --suite $(SUITE) --limit $(DOCUMENTS)
 
 test: $(STAMP)  ## lint, types, floors of imports, and all tests but the long ones
 	$(BIN)/ruff check .
@@ -50,8 +52,8 @@ bench-peers: $(STAMP)  ## install the engines of others that `make bench` compar
 	$(LOCKED) -r tools/supply/peers.txt
 
 reproduce-tables: $(STAMP)  ## the papers' tables beside ours, into results/tables/: PAIR=, SUITE=, LIMIT=
-	$(if $(PAIR),,LIMIT=$(LIMIT) tools/recipes/measured.sh)
-	$(BIN)/specbench tables --check $(if $(PAIR),--pair $(PAIR)) $(if $(LIMIT),--limit $(LIMIT)) \
+	$(if $(PAIR),,LIMIT=$(DOCUMENTS) tools/recipes/measured.sh)
+	$(BIN)/specbench tables --check $(if $(PAIR),--pair $(PAIR)) $(if $(DOCUMENTS),--limit $(DOCUMENTS)) \
 	  $(if $(filter command line environment,$(origin SUITE)),--suite $(SUITE))
 
 fault-test: $(STAMP)  ## faults and recovery from them (20 minutes), and what hostile programs get (2 minutes)

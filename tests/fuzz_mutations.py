@@ -107,7 +107,7 @@ def _once(rng: random.Random, value: Any) -> Any:
     if kind == 0:
         return rest
     if kind == 1:
-        return rest | {rng.choice(("", "x", "a\nb", key + " ", "../" + key, key.upper(), "\x1b[2J")): value[key]}
+        return rest | {rng.choice(("", "x", "a\nb", f"{key} ", f"../{key}", str(key).upper(), "\x1b[2J")): value[key]}
     if kind == 2:
         return {**value, rng.choice(list(value)): value[key]}
     return {**value, key: _once(rng, value[key])}

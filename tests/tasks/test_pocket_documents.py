@@ -18,7 +18,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from transformers import AutoTokenizer
 
 from specbench.tasks.pocket.corpus import ALGEBRA, ALONE, FAMILIES, LATE, SHARES, prompt_and_completion, stretches
-from specbench.tasks.pocket.documents import as_jsonl, draw, generated, write
+from specbench.tasks.pocket.documents import as_jsonl, bundled, generated, write
 from specbench.tasks.pocket.problems import SPLITS, problems
 from specbench.tasks.sandbox import passes
 from specbench.tasks.sandbox.unit_tests import of_prompt
@@ -26,7 +26,7 @@ from specbench.tasks.sandbox.unit_tests import of_prompt
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "suites" / "tasks"
 WEIGHTS = ROOT / "suites" / "pairs" / "weights"
-BUNDLED = [(family, split, count) for family in FAMILIES for split, count in (("test", 150), ("train", 16))]
+BUNDLED = [(family, split, count) for family in FAMILIES for split, count in (("test", 300), ("train", 16))]
 HEADLINES = {
     "gsm8k": ["exact_match,strict-match", "exact_match,flexible-extract"],
     "math500": ["exact_match,none", "math_verify,none"],
@@ -109,7 +109,7 @@ def test_the_bundled_files_are_what_the_code_writes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("family", "split", "count"), BUNDLED)
 def test_bundled_documents_are_of_their_split_and_all_different(family: str, split: str, count: int) -> None:
     rows = _rows(family, split)
-    drawn = draw(family, split, count)
+    drawn = bundled(family, split)
     assert as_jsonl(drawn).splitlines() == [json.dumps(row, ensure_ascii=False) for row in rows]
     assert {problem.split for problem in drawn} == {split}
     assert len({(problem.template, problem.content) for problem in drawn}) == count
@@ -273,5 +273,5 @@ def test_pocket_tasks_load_offline_from_any_folder_without_a_cache(tmp_path: Pat
     environment = {key: value for key, value in environment.items() if key not in ("HF_DATASETS_CACHE", "HF_HUB_CACHE")}
     command = [sys.executable, "-c", script, str(TASKS), *(f"pocket_{family}" for family in FAMILIES)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert f"{[150] * len(FAMILIES)}" in done.stdout, done.stderr
+    assert f"{[300] * len(FAMILIES)}" in done.stdout, done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -13,7 +13,7 @@ from screens import output, refusal
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.tasks.pocket.corpus import FAMILIES
-from specbench.tasks.pocket.documents import CALIBRATION, VALIDATION, draw, generated
+from specbench.tasks.pocket.documents import CALIBRATION, VALIDATION, bundled, generated
 from specbench.training import csd as calibration
 
 
@@ -165,7 +165,7 @@ def test_generated_documents_of_two_kinds_share_no_content_with_each_other_or_th
 
     calibration, validation = generated(family, "calibration"), generated(family, "validation")
     assert len(calibration) == CALIBRATION and len(validation) == VALIDATION
-    test = [{"template": p.template, **p.fields} for p in draw(family, "test", 150)]
+    test = [{"template": p.template, **p.fields} for p in bundled(family, "test")]
     assert not contents(calibration) & contents(validation)
     assert not contents(test) & (contents(calibration) | contents(validation))
 
