@@ -67,6 +67,12 @@ class Folder:
         with os.scandir(self._descriptor) as entries:
             return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
 
+    def odd_names(self) -> list[str]:
+        """The names of what is neither a file nor a link: folders, pipes and the like."""
+        with os.scandir(self._descriptor) as entries:
+            odd = [entry for entry in entries if not (entry.is_file(follow_symlinks=False) or entry.is_symlink())]
+            return sorted(entry.name for entry in odd)
+
     def refuse_links(self) -> None:
         """Raise LinkRefused if the folder holds a link."""
         with os.scandir(self._descriptor) as entries:

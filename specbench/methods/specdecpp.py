@@ -129,7 +129,7 @@ def acceptance_head(head: Head, device: torch.device) -> AcceptanceHead:
         if blocks[0].shape != (count, inputs, inputs) or out[0].shape[1] != inputs:
             raise ValueError("its layers do not fit together")
         return AcceptanceHead(blocks[0], blocks[1], out[0], out[1], int(head.trained["depth"]))
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise UserError(f"the head for {KIND} is damaged ({error}); train it anew") from None
 
 

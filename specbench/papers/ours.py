@@ -275,11 +275,9 @@ def _place(figure: Figure, task: str) -> str:
 
 def _text(row: pd.Series, metric: str, figure: Figure) -> str:
     scale = SCALES.get(figure.unit, 1.0)
-    if metric in WITH_INTERVAL:
-        bounds = [row[name] * scale for name in (metric, f"{metric}_low", f"{metric}_high")]
-        return _number(bounds[0], figure) if row.method == row.baseline else _interval(figure, *bounds)
-    error = f" ±{_number(row.accuracy_stderr * scale, figure)}" if metric == "accuracy" else ""
-    return _number(row[metric] * scale, figure) + error
+    if metric == "accuracy" or (metric in WITH_INTERVAL and row.method != row.baseline):
+        return _interval(figure, *(row[name] * scale for name in (metric, f"{metric}_low", f"{metric}_high")))
+    return _number(row[metric] * scale, figure)
 
 
 def _gain(ratio: float, direct: pd.Series | None, metric: str, figure: Figure) -> str:

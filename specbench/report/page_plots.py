@@ -15,7 +15,6 @@ from specbench.report.page_style import (
     Json,
     Look,
     clean,
-    error_bars,
     error_between,
     layout,
     marker,
@@ -116,14 +115,15 @@ def _speed_accuracy(rows: pd.DataFrame, figures: Figures) -> Json:
     lows, highs = [], []
     for row in known:
         x, y = row["speedup_decode"], 100 * row["accuracy"]
-        error = 100 * row.get("accuracy_stderr", math.nan)
-        hover = f"speedup {_interval(row, 'speedup_decode')}<br>score {y:.1f}" + f" ± {error:.1f}" * (error == error)
+        least, most = (100 * row.get(f"accuracy_{end}", math.nan) for end in ("low", "high"))
+        hover = f"speedup {_interval(row, 'speedup_decode')}<br>score {y:.1f}"
+        hover += f" [{least:.1f}, {most:.1f}]" * (least == least)
         data.append(
             marker(row["label"], figures.looks[row["label"]], [x], [y], [hover])
-            | {"error_x": _error_x([row]), "error_y": error_bars({"array": clean([error])})}
+            | {"error_x": _error_x([row]), "error_y": error_between([y], [least], [most])}
         )
-        lows.append(_lowest(x, row.get("speedup_decode_low"), y, error))
-        highs.append(_highest(x, row.get("speedup_decode_high"), y, error))
+        lows.append((_or(row.get("speedup_decode_low"), x), _or(least, y)))
+        highs.append((_or(row.get("speedup_decode_high"), x), _or(most, y)))
     made = layout("decode speedup (×)", "score (%)", at_one=True)
     if known:
         left, right = speed_range(min(x for x, _ in lows), max(x for x, _ in highs))
@@ -155,14 +155,6 @@ def _fronts(rows: pd.DataFrame, figures: Figures, left: float, bottom: float) ->
                 | {"line": line, "hoverinfo": "skip", "showlegend": not fronts}
             )
     return fronts
-
-
-def _lowest(x: float, low: float | None, y: float, error: float) -> tuple[float, float]:
-    return _or(low, x), y - _or(error, 0.0)
-
-
-def _highest(x: float, high: float | None, y: float, error: float) -> tuple[float, float]:
-    return _or(high, x), y + _or(error, 0.0)
 
 
 def _or(value: float | None, other: float) -> float:

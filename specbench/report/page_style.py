@@ -61,11 +61,8 @@ def error_between(values: Sequence[float], lows: Sequence[float], highs: Sequenc
     """Error bars from low to high; none where they are not known."""
     above = [high - value for value, high in zip(values, highs, strict=True)]
     below = [value - low for value, low in zip(values, lows, strict=True)]
-    return error_bars({"array": clean(above), "arrayminus": clean(below), "symmetric": False})
-
-
-def error_bars(values: Json) -> Json:
-    return {"type": "data", "thickness": 1.5, "width": 4, **values}
+    bars = {"array": clean(above), "arrayminus": clean(below), "symmetric": False}
+    return {"type": "data", "thickness": 1.5, "width": 4, **bars}
 
 
 def clean(values: Any) -> list[float | None]:

@@ -48,6 +48,9 @@ class Recorder:
             self._parts = self._run.folder("parts", make=True)
             self._run.sync()
             self._parts.remove_leftovers()
+            for name in self._parts.odd_names():
+                warn(f"{folder}/parts/{name} is no file; set aside in {folder}/damaged")
+                self._set_aside(self._parts, name)
             self._done = self._recover(warn, begins)
 
     def done(self) -> int:

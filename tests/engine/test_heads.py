@@ -1,6 +1,7 @@
 """Heads that read a draft model: whose they are, shapes of any size, and those that others released."""
 
 import json
+import math
 
 import oracle
 import pytest
@@ -84,6 +85,7 @@ def test_sizes_that_are_named_must_be_met(file, pair):
         ({"out.weight": torch.zeros(2, WIDTH - 1)}, {"depth": 2}),
         ({}, {"depth": 3}),
         ({}, {}),
+        ({}, {"depth": math.inf}),
     ],
 )
 def test_layers_that_do_not_fit_together(tmp_path, pair, spoil, trained):

@@ -15,6 +15,7 @@ import yaml
 from faults import place
 from faults.bench import Bench, Fault, Outcome, expect, last_words
 from faults.child import Command
+from specbench.base.folder import Folder
 from specbench.results import records
 
 SETTLED = 1000  # documents after which nothing may grow any more
@@ -123,8 +124,12 @@ def look(pid: int, folder: Path, done: int, seconds: float) -> Look:
 
 def documents(folder: Path) -> int:
     """How many are on the disk, by the names of their files."""
-    found = records.parts(folder)
-    return found[-1].last + 1 if found else 0
+    try:
+        with Folder.at(folder) as place:
+            parts = records.parts(place)
+    except OSError:  # there is no run yet, or its parts are being merged
+        return 0
+    return parts[-1].last + 1 if parts else 0
 
 
 def pace(looks: list[Look], first: int, last: int) -> float:

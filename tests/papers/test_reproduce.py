@@ -113,7 +113,7 @@ def ours_of(frame, **wanted):
 
 def test_cells_by_hand(paper, ours):
     frame, notes = side_by_side(paper, 1, ours)
-    assert ours_of(frame, method="Plain", metric="Acc") == "100.0 ±12.5"
+    assert ours_of(frame, method="Plain", metric="Acc") == "100.0 [88.6, 100.0]"  # Wilson: 30 / (30 + 1.96²)
     assert ours_of(frame, method="Plain", metric="Spd") == "1.00"
     assert ours_of(frame, task="Sums", T="0", method="Spec", setting="gpu=A6000") == "2.00 [2.00, 2.00]"
     assert ours_of(frame, method="Spec", metric="AR") == "33.3"

@@ -78,7 +78,7 @@ def test_speed_accuracy(run):
     points, (across, up) = bars_of(ax, "fly")
     assert points == pytest.approx(np.array([[4 / 3, 50]]))
     assert len(across[0]) == 0  # two documents have no interval
-    assert up[0] == pytest.approx(np.array([[4 / 3, 37.5], [4 / 3, 62.5]]))
+    assert up[0] == pytest.approx(np.array([[4 / 3, 9.45], [4 / 3, 90.55]]), abs=0.01)  # Wilson's of 1 of 2
     assert bars_of(ax, SPS2)[0] == pytest.approx(np.array([[2, 100]]))
     assert bars_of(ax, SPS4)[0] == pytest.approx(np.array([[2.5, 50]]))
     assert bars_of(ax, "plain (baseline)")[0] == pytest.approx(np.array([[1, 100]]))
@@ -93,8 +93,9 @@ def test_speed_accuracy_average(two_tasks):
     assert [ax.get_title() for ax in axes] == ["one", "two", "average"]
     points, (_, up) = bars_of(axes[2], "fly")
     assert points == pytest.approx(np.array([[(4 / 3 + 1) / 2, 75]]))
-    stderr = 100 * math.sqrt(2 * 0.125**2) / 2
-    assert up[0][:, 1] == pytest.approx([75 - stderr, 75 + stderr])
+    # Wilson's of 1 of 2 and of 2 of 2 are 9.45 to 90.55 and 34.24 to 100; their distances add up as variances do.
+    below, above = math.hypot(50 - 9.45, 100 - 34.24) / 2, (90.55 - 50) / 2
+    assert up[0][:, 1] == pytest.approx([75 - below, 75 + above], abs=0.01)
 
 
 def test_pareto_keeps_equals_and_drops_the_beaten(tmp_path):
@@ -324,7 +325,7 @@ def test_sweep(run):
     assert len(up[0]) == 0  # two documents have no interval
     points, (up,) = bars_of(right, "sps")
     assert points == pytest.approx(np.array([[2, 100], [4, 50]]))
-    assert up[1] == pytest.approx(np.array([[4, 37.5], [4, 62.5]]))
+    assert up[1] == pytest.approx(np.array([[4, 9.45], [4, 90.55]]), abs=0.01)  # Wilson's of 1 of 2
     assert line_of(fast, "plain (baseline)")[:, 1] == pytest.approx([1, 1])
     assert line_of(right, "plain (baseline)")[:, 1] == pytest.approx([100, 100])
     assert fast.get_xlabel() == right.get_xlabel() == "gamma"

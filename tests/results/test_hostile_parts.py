@@ -1,5 +1,6 @@
 """A run folder from anywhere that is gone on with: links, bombs and damaged footers, at the door of `--resume`."""
 
+import os
 import random
 
 import fuzz
@@ -192,6 +193,21 @@ def test_bombs_are_set_aside_in_one_line(run, bomb, name):
     assert outcome == "valid", why
     assert len(said) == 1 and name in said[0] and "damaged" in said[0]
     assert texts(run) == expected_texts(1)
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), os.mkfifo], ids=["folder", "pipe"])
+@pytest.mark.parametrize("name", [SAMPLES, ROUNDS, "000001.states.json"])
+def test_what_is_no_file_is_set_aside_and_the_document_decoded_again(run, name, make):
+    (run / "parts" / name).unlink()
+    make(run / "parts" / name)
+    said = []
+    recorder = Recorder(run, said.append)
+    assert name in said[0] and "no file" in said[0]
+    for index in range(recorder.done(), 2):
+        write(recorder, index)
+    recorder.finish()
+    assert texts(run) == expected_texts(2)
+    assert [path.name for path in (run / "damaged").iterdir() if not path.is_file()] == [f"0-{name}"]
 
 
 def test_no_way_to_read_is_without_bounds(bomb):

@@ -24,7 +24,7 @@ DECADES = 2  # values that span more are drawn on a log scale
 
 
 def speed_accuracy(data: PlotData) -> Figure:
-    """Accuracy (± standard error) against decode speedup (95 % interval), a panel for each task and their average.
+    """Accuracy against decode speedup, with their 95 % intervals, a panel for each task and their average.
 
     With the Pareto front, where all speedups are over one baseline and of the same models. Bounds that only an oracle
     reaches are not on it.
@@ -38,8 +38,8 @@ def speed_accuracy(data: PlotData) -> Figure:
             ax.errorbar(
                 [row.speedup_decode],
                 [100 * row.accuracy],
-                xerr=_errors(pd.DataFrame([row])),
-                yerr=[100 * row.accuracy_stderr],
+                xerr=_errors(pd.DataFrame([row]), "speedup_decode"),
+                yerr=_errors(pd.DataFrame([row]), "accuracy", 100),
                 label=data.named(row.method),
                 **(style.drawn() | {"ls": "", "ecolor": style.color}),
             )
@@ -72,7 +72,7 @@ def _percent_limits(ax: Axes, rows: pd.DataFrame) -> None:
 
 
 def sweep(data: PlotData) -> Figure:
-    """Decode speedup (95 % interval) and accuracy (± standard error) against the setting by which methods differ.
+    """Decode speedup and accuracy, with their 95 % intervals, against the setting by which methods differ.
 
     Where lines of one implementation have the same baseline, the best of them is shaded.
     """
@@ -97,8 +97,8 @@ def sweep(data: PlotData) -> Figure:
                 look |= {"color": BLACK, "ls": ":"}
                 fast.plot(of_line.x, [1.0] * len(of_line), **look)
             else:
-                fast.errorbar(of_line.x, of_line.speedup_decode, yerr=_errors(of_line), **look)
-            right.errorbar(of_line.x, 100 * of_line.accuracy, yerr=100 * of_line.accuracy_stderr, **look)
+                fast.errorbar(of_line.x, of_line.speedup_decode, yerr=_errors(of_line, "speedup_decode"), **look)
+            right.errorbar(of_line.x, 100 * of_line.accuracy, yerr=_errors(of_line, "accuracy", 100), **look)
         _envelopes(fast, drawn[~drawn.base])
         for ax in (fast, right):
             few_ticks(ax, whole=bool((points.x % 1 == 0).all()))
@@ -206,7 +206,7 @@ def _timed_rows(data: PlotData, kind: str) -> pd.DataFrame:
     return rows
 
 
-def _errors(rows: pd.DataFrame) -> np.ndarray:
-    """The intervals of speedups as distances [2, rows] from the values."""
-    value = rows.speedup_decode
-    return np.stack([value - rows.speedup_decode_low, rows.speedup_decode_high - value])
+def _errors(rows: pd.DataFrame, name: str, scale: float = 1.0) -> np.ndarray:
+    """The intervals of a column as distances [2, rows] from its values, times `scale`."""
+    value = rows[name]
+    return scale * np.stack([value - rows[f"{name}_low"], rows[f"{name}_high"] - value])

@@ -62,6 +62,8 @@ def train(
     Batches come from the streams in turn. Goes on from a checkpoint in the folder, which must be of the same plan.
     """
     device = next(model.parameters()).device
+    # A processor without instructions for bfloat16 takes eight times as long with it: 209 tokens/s, not 1,599.
+    halves = device.type == "cuda" or bool(torch.cpu.get_capabilities().get("avx512_bf16"))
     optimizers = _optimizers(model, plan.rate)
     step = _resume(model, optimizers, folder, device)
     model.train()
@@ -77,7 +79,7 @@ def train(
         total = 0.0
         rows = plan.micro_tokens // length
         for micro_ids, micro_weights in zip(ids.to(device).split(rows), weights.to(device).split(rows), strict=True):
-            with torch.autocast(device.type, torch.bfloat16):
+            with torch.autocast(device.type, torch.bfloat16, enabled=halves):
                 loss = _loss(model, teacher, micro_ids, micro_weights, plan.distill) / weights.sum()
             loss.backward()
             total += loss.item()
