@@ -48,6 +48,8 @@ class Plan(Settings):
     device: str = "auto"
     dtype: str = "auto"
     runtime: str = "eager"
+    batch: int = Field(default=1, ge=1, description="documents that are decoded together")
+    time_documents: int = Field(default=0, ge=0, description="documents of each task that a run in batches times alone")
     share_prefix: bool = Field(default=True, description="read the common beginning of a task's prompts once")
     keep_prompts: bool = Field(default=True, description="write prompts and reference answers into the run folder")
     data_dir: str | None = None
@@ -112,6 +114,8 @@ def resolve_plan(
         UserError: a name, setting or value does not exist, or two of them contradict each other.
     """
     pair_spec, suite_spec = config.load_pair(pair), documents(suite, task, task_dir, prompts, max_new_tokens)
+    if options.get("time_documents") and options.get("batch", 1) == 1:
+        raise UserError("--time-documents is of runs in batches: add --batch, or leave it out")
     if prompts and (data_dir or options.get("split")):
         raise UserError("--prompts has documents of its own; leave out --data-dir and --split")
     if not (methods or suite_spec.methods):

@@ -30,6 +30,15 @@ def pocket():
 
 
 @pytest.fixture(scope="session")
+def pocket_weak():
+    """The bundled target with the draft that disagrees with it most."""
+    from specbench.config import load_pair as read
+    from specbench.engine.models.pair import load_pair
+
+    return load_pair(read("pocket-weak"), device="cpu")
+
+
+@pytest.fixture(scope="session")
 def real_data() -> Path:
     """A folder of real benchmark documents; tests that need it are skipped where there is none."""
     folder = Path(os.environ.get("SPECBENCH_DATA", ROOT.parent / "shared" / "data"))

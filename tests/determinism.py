@@ -30,7 +30,7 @@ TEMPERATURES = (0.0, 0.9)
 FILTERED = {"top_k": 50, "top_p": 0.95}  # beside a temperature above 0
 GREEDY_ONLY = {"oracle"}
 TOKENS, WARMUP = 8, 3  # of a short text, and of its warm-up
-LEARNERS = ("bandit", "csd", "csd-ocm", "csd-pocket", "sps", "swift")  # under these settings:
+LEARNERS = ("bandit", "csd", "csd-ocm", "csd-pocket", "csd-pocket-weak", "sps", "swift")  # under these settings:
 SETTINGS = (  # what is learned shows within a few short texts
     "csd.count_threshold=1",
     "csd.gate_threshold=0.0001",
@@ -65,11 +65,11 @@ def chosen_settings(names: list[str]) -> list[str]:
 
 
 def make_plan(names: list[str], path: Path, temperature: float, **options: Any) -> Plan:
-    """Of the bundled pair, without a baseline."""
+    """Of the bundled pair whose draft disagrees most, without a baseline."""
     filters = FILTERED if temperature else {}
     settings = chosen_settings(names)
     given = {"device": "cpu", "temperature": temperature, "limit": None, "baseline": None} | filters | options
-    return resolve_plan(names, str(path), "pocket", settings, **given)
+    return resolve_plan(names, str(path), "pocket-weak", settings, **given)
 
 
 def facts(folder: Path) -> Facts:

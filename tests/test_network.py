@@ -41,6 +41,7 @@ run --resume a
 sweep --method sps --param gamma=2,3 --suite one.yaml --pair PAIR --out s
 score a --judge bundled:target --task pocket_gsm8k
 throughput --method sps --suite one.yaml --pair PAIR --batch 1,2 --batches 2 --limit 1
+load --method sps --suite one.yaml --pair PAIR --rate inf --rows 2 --requests 8 --limit 1 --out l
 show a
 compare a b --by method
 compare a --by depth --format json

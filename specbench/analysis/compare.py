@@ -240,6 +240,7 @@ def _tau_interval(tau: stats.Interval | None) -> dict[str, float]:
 def paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
     """Times per document, added up over the passes in which both methods decoded it; `whole` includes the prefill."""
     columns = ["whole", "whole_tokens"] if whole else ["decode", "decoded"]  # seconds, tokens
+    mine, base = metrics.timed_alone(mine), metrics.timed_alone(base)
     both = mine[columns].merge(base[columns], left_index=True, right_index=True, suffixes=("", "_base"))
     if both.empty or both.isna().any(axis=None):
         return None
@@ -250,6 +251,7 @@ def paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats
 
 def _limit_share(mine: pd.DataFrame) -> dict[str, Any]:
     """The share of decode time that reading weights and caches takes at least, or why it is not known."""
+    mine = metrics.timed_alone(mine)
     least, decode = mine.least.sum(skipna=False), mine.decode.sum(skipna=False)
     why = next((text for text in mine.unlimited if text), "")
     return {"limit_share": least / decode if decode else np.nan, "limit_unknown": why}

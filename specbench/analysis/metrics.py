@@ -19,7 +19,8 @@ from specbench.results.stored import StoredRun
 
 SAMPLE = ["repeat", "task", "doc_id", "method"]
 # What `per_document` reads of samples.
-TIMED = [*SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "peak_memory", "new_tokens", "wall_seconds"]
+TIMED = [*SAMPLE, "warmup", "finish", "prefill_seconds", "decode_seconds", "batch_seconds", "peak_memory", "new_tokens"]
+TIMED += ["wall_seconds"]
 _field = pc.field
 _ones = pc.scalar(1)
 _levels = pc.coalesce(_field("levels"), _field("drafted"))  # records before version 3 hold chains only
@@ -38,7 +39,15 @@ COUNTS = {
     "arbitrator": pc.coalesce(_field("arbitrator_seconds"), pc.scalar(0.0)),  # version 6 on
     "models": pc.coalesce(_field("model_seconds"), _field("target_seconds") + _field("draft_seconds")),  # version 5 on
 }
-SUMMED = [*COUNTS, "E", "prefill", "decode", "decoded", "whole", "whole_tokens"]
+SUMMED = [*COUNTS, "E", "prefill", "decode", "decoded", "batched", "whole", "whole_tokens"]
+TIMES = [
+    "tokens_per_s",
+    "tokens_per_s_mean",
+    "tokens_per_s_e2e",
+    "tokens_per_s_e2e_mean",
+    "arbitrator_share",
+    "overhead",
+]
 DEPTH = ["depth", "cond_accept", "joint_accept", "tested"]
 CUT = records.DECISIONS.index("cut")
 DRIFT_BOUND = 0.10  # a baseline is flagged if its time per token moved by more than this between the halves of a run
@@ -87,18 +96,21 @@ def per_document(samples: pd.DataFrame, rounds: Rows) -> pd.DataFrame:
     Counts: D drafted, A accepted, J rejections, S rescued, C committed, F target forwards, G draft forwards, R rounds;
     E drafted after the end of the text.
     Seconds: `prefill`, `decode`, `target`, `draft` and `arbitrator` (in their forwards), `models` (in all forwards).
-    `decoded` tokens took `decode` seconds; `whole_tokens`, which include the prefill's, took `whole` seconds. `memory`
-    is in bytes, and `cut` is 1 if the limit of new tokens ended the text.
+    `decoded` tokens took `decode` seconds; `whole_tokens`, which include the prefill's, took `whole` seconds; `batched`
+    is the text's share of the seconds of a batch, where other texts are timed alone. `memory` is in bytes, and `cut` is
+    1 if the limit of new tokens ended the text.
     """
     index = timed_samples(samples).set_index(SAMPLE)
     counts = _sums(rounds, SAMPLE, COUNTS).set_index(SAMPLE)
     counts = counts.assign(E=_after_the_end(rounds).reindex(counts.index, fill_value=0))
     counts = counts.reindex(index.index, fill_value=0).astype(float)
-    imported = index.reindex(columns=["new_tokens", "wall_seconds"]).astype(float)  # only imported runs have these
+    # Imported runs have the first two, runs in batches the last.
+    imported = index.reindex(columns=["new_tokens", "wall_seconds", "batch_seconds"]).astype(float)
     decoded = counts.C.fillna(imported.new_tokens - 1)
     return counts.assign(
         prefill=index.prefill_seconds,
         decode=index.decode_seconds,
+        batched=imported.batch_seconds,
         memory=index.peak_memory,
         cut=(index.finish == "length").where(index.finish.notna()).astype(float),
         decoded=decoded,
@@ -179,7 +191,28 @@ def _sums(
 
 
 def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Pooled rates of `per_document` counts, a row for each group; undefined rates are NaN."""
+    """Pooled rates of `per_document` counts, a row for each group; undefined rates are NaN.
+
+    Times of a group in which some texts were decoded in a batch, untimed, are those of the others.
+    """
+    whole, timed = rates_of(counts, by), rates_of(timed_alone(counts), by)
+    times = {name: timed[name].reindex(whole.index) for name in TIMES}
+    return whole.assign(**times, tokens_per_s_batch=_batch_speeds(counts, by))
+
+
+def timed_alone(counts: pd.DataFrame) -> pd.DataFrame:
+    """The texts but for those that were decoded in a batch while others were timed alone."""
+    return counts[counts.decode.notna() | counts.batched.isna()]
+
+
+def _batch_speeds(counts: pd.DataFrame, by: Sequence[str]) -> "pd.Series[float]":
+    """Tokens a second of a batch, from the texts that were decoded in one beside others that were timed alone."""
+    totals = counts[counts.batched.notna()].groupby(list(by), sort=False)[["decoded", "batched"]].sum()
+    return totals.decoded / totals.batched.replace(0, np.nan)
+
+
+def rates_of(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """`rates` of texts that were all timed alike."""
     speeds = {
         "speed": counts.decoded / counts.decode.replace(0, np.nan),
         "whole_speed": counts.whole_tokens / counts.whole.replace(0, np.nan),

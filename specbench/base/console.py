@@ -135,7 +135,7 @@ class RunProgress:
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task = self._bar.add_task("loading", total=None, rates="")
         self._sums = {"committed": 0, "drafted": 0, "accepted": 0, "draft_rounds": 0, "draft_committed": 0}
-        self._seconds = 0.0
+        self._seconds, self._timed = 0.0, 0  # and the tokens that took them
         self._began = self._printed = time.monotonic()
         self._first: int | None = None
 
@@ -153,19 +153,20 @@ class RunProgress:
         sums = self._sums
         for row in rounds:
             if row["round"] and not row["warmup"]:
-                self._seconds += row["seconds"]
+                self._seconds += row.get("seconds") or 0.0
+                self._timed += row["committed"] if row.get("seconds") else 0
                 for name in ("committed", "drafted", "accepted"):
                     sums[name] += row[name]
                 if row["drafted"]:
                     sums["draft_rounds"] += 1
                     sums["draft_committed"] += row["committed"]
-        rates = f"{sums['committed'] / max(self._seconds, 1e-9):.0f} tok/s"
+        rates = f"{self._timed / max(self._seconds, 1e-9):.0f} tok/s"
         if sums["drafted"]:
             tau, acceptance = sums["draft_committed"] / sums["draft_rounds"], sums["accepted"] / sums["drafted"]
             rates += f" τ {tau:.2f} acc {acceptance:.0%}"
         self._bar.update(self._task, description=task, completed=done, total=total, rates=rates)
         now = time.monotonic()
-        if self._first is None:
+        if self._first is None or done == self._first:
             self._first, self._began = done, now
         elif not console.is_terminal and (now - self._printed > QUIET_SECONDS or done == total):
             left = (now - self._began) / (done - self._first) * (total - done)

@@ -13,6 +13,7 @@ from specbench.analysis import collaboration as collaboration_analysis
 from specbench.analysis import complementarity as complementarity_analysis
 from specbench.analysis import frontier as frontier_analysis
 from specbench.analysis import rejections as rejections_analysis
+from specbench.analysis import strength as strength_analysis
 from specbench.analysis.texts import load_decode
 from specbench.base.console import progress
 from specbench.papers import cells
@@ -24,6 +25,7 @@ from specbench.report.views import counterfactual as counterfactual_view
 from specbench.report.views import frontier as frontier_view
 from specbench.report.views import multidraft as multidraft_view
 from specbench.report.views import rejections as rejections_view
+from specbench.report.views import strength as strength_view
 from specbench.results.stored import StoredRun
 from specbench.studies import counterfactual as counterfactual_study
 from specbench.studies import multidraft
@@ -71,3 +73,7 @@ def counterfactual(
     stored = StoredRun(run)
     figures = counterfactual_study.carry_out(stored, method, *amounts, folder, aside)
     return counterfactual_view.view(figures), partial(cells.counterfactual, stored, figures)
+
+
+def strength(runs: Sequence[Path], allowed: Sequence[str]) -> Analyzed:
+    return strength_view.view(strength_analysis.strength(list(map(StoredRun, runs)), allowed)), list

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 Printed = Enum("Printed", {"table": "table", "md": "md", "csv": "csv", "json": "json"}, type=str)
 HELP = (
-    "What a run rejected and rescued, how good its predictions were, which curve is better, what an arbiter is worth."
+    "What a run rejected and rescued, how good its predictions were, which curve is better, what an arbiter or a "
+    "stronger draft is worth."
 )
 Run = Annotated[Path, Argument(help="a run folder")]
 Method = Annotated[str | None, Option(help="a method of the run; default: the first that has what the analysis needs")]
@@ -167,7 +168,33 @@ def counterfactual(
         _show(*analyses.counterfactual(run, method, amounts, folder, aside=format is not Printed.table), format, out)
 
 
-ANALYSES = (rejections, acceptance, frontier, collaboration, multi_draft, complementarity, counterfactual)
+def strength(
+    runs: Annotated[list[Path], Argument(help="run folders, one for each draft of one target")],
+    allow_mismatch: AllowMismatch = None,
+    format: PlainFormat = Plain.table,
+) -> None:
+    """What accuracy, acceptance and speed of each method are as the draft gets stronger.
+
+    Each run needs the target and the draft alone: `specbench run --pair pocket-weak --suite strength` has both.
+
+    `specbench analyze strength runs/weak runs/fair runs/strong`
+    """
+    with user_errors():
+        from specbench.cli import analyses
+
+        _show(*analyses.strength(runs, allow_mismatch or []), format)
+
+
+ANALYSES = (
+    rejections,
+    acceptance,
+    frontier,
+    collaboration,
+    multi_draft,
+    complementarity,
+    counterfactual,
+    strength,
+)
 
 
 def _show(

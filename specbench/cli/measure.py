@@ -14,7 +14,9 @@ from specbench.cli.options import (
     FetchModels,
     Machine,
     NoPrompts,
+    RowsTogether,
     RunOut,
+    TimeDocuments,
     known,
     user_errors,
     with_groups,
@@ -42,6 +44,8 @@ def run(
         str, Option(help="the method that speedups are against, none, or each (every method has its own)")
     ] = "each",
     machine: Machine,
+    batch: RowsTogether = 1,
+    time_documents: TimeDocuments = 0,
     out: RunOut = None,
     resume: Annotated[Path | None, Option(help="go on with an unfinished run")] = None,
     apply_chat_template: Annotated[
@@ -73,6 +77,8 @@ def run(
 
     `specbench run --method sps --prompts question.jsonl --max-new-tokens 64`
 
+    `specbench run --method sps --method csd --suite math --batch 16 --time-documents 20`
+
     `specbench run --resume runs/20260101-120000-math-csd`
 
     Permissions to run other code (of models, in pickles, generated programs, your own functions) are never taken from a
@@ -92,6 +98,8 @@ def run(
                 baseline=None if baseline == "none" else baseline,
                 chat_template=wrapped,
                 share_prefix=share_prefix,
+                batch=batch,
+                time_documents=time_documents,
                 keep_prompts=not no_prompts,
                 **documents.of_plan(),
                 **decoding.of_plan(),
@@ -111,6 +119,8 @@ def sweep(
     documents: Documents,
     decoding: Decoding,
     machine: Machine,
+    batch: RowsTogether = 1,
+    time_documents: TimeDocuments = 0,
     out: RunOut = None,
     allowed: Allowed,
     no_prompts: NoPrompts = False,
@@ -125,6 +135,7 @@ def sweep(
     with user_errors(), allowed.permitted(typed, True, [method], documents.folders):
         options = documents.of_plan() | decoding.of_plan() | machine.of_plan() | allowed.of_plan()
         options |= {"chat_template": documents.prompts is not None, "keep_prompts": not no_prompts}
+        options |= {"batch": batch, "time_documents": time_documents}
         raise typer.Exit(_carry_out(resolve_plan([method], params=param, **options), out))
 
 

@@ -23,8 +23,10 @@ from specbench.cli.options import (
     Pair,
     Place,
     Repeats,
+    RowsTogether,
     Runs,
     Seed,
+    TimeDocuments,
     TrustRemoteCode,
     known,
     user_errors,
@@ -47,6 +49,7 @@ class Plot(str, Enum):
     time = "time"
     forwards = "forwards"
     reliability = "reliability"
+    strength = "strength"
 
 
 def show(run: Annotated[Path, Argument(help="a run folder")], format: FormatOption = Format.table) -> None:
@@ -118,6 +121,8 @@ def tables(
     repeats: Repeats = 1,
     seed: Seed = 0,
     place: Place,
+    batch: RowsTogether = 1,
+    time_documents: TimeDocuments = 0,
     allow_mismatch: AllowMismatch = None,
     out: Annotated[Path, Option(help="folder for the tables")] = Path("results/tables"),
     allow_code_execution: AllowCodeExecution = False,
@@ -126,12 +131,15 @@ def tables(
 
     `specbench tables --paper csd --check`
 
+    `specbench tables --batch 16 --time-documents 40 --check`
+
     `specbench tables runs/one runs/other --out tables`
     """
     from specbench.papers import reproduce
 
     with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True):
-        options = {"repeats": repeats, "seed": seed} | place.of_plan()
+        options = {"repeats": repeats, "seed": seed, "batch": batch, "time_documents": time_documents}
+        options |= place.of_plan()
         allowed = allow_mismatch or []
         raise typer.Exit(reproduce.tables(runs or [], paper, pair, suite, limit, check, out, allowed, **options))
 
@@ -159,6 +167,8 @@ def plot(
     forwards: milliseconds of a target forward by the width of its block and by its context.
 
     reliability: predicted chance of draft tokens against the share that was accepted.
+
+    strength: accuracy kept and speedup against the strength of the draft, of runs with other drafts of one target.
 
     `specbench plot speed-accuracy runs/one runs/other --out plot.pdf`
 

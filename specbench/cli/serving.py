@@ -14,10 +14,12 @@ from specbench.cli.options import (
     CellsOut,
     Draws,
     FetchModels,
+    Machine,
     Place,
     TrustRemoteCode,
     check_out,
     known,
+    numbers,
     user_errors,
     whole_numbers,
     with_groups,
@@ -71,6 +73,70 @@ def throughput(
         if out:
             cells.write_cells(out, cells.throughput(figures, plan.methods))
         raise typer.Exit(int(bool(figures.bugs)))
+
+
+@with_groups
+def load(
+    *,
+    method: Annotated[
+        list[str] | None,
+        Option(help="by name or YAML file; may be repeated; default: sps", autocompletion=known("methods")),
+    ] = None,
+    prompts: Draws,
+    rate: Annotated[str, Option(metavar="R1,R2,…", help="requests a second; inf: all come at once")] = "1,2,4,8",
+    to_saturation: Annotated[
+        bool, Option("--to-saturation", help="stretch the rates: vanilla's queue begins to grow at the highest")
+    ] = False,
+    saturation: Annotated[
+        bool, Option("--saturation", help="find the rate at which each method's queue begins to grow")
+    ] = False,
+    arrivals: Annotated[
+        str, Option(help="poisson, constant, or a file with the seconds of a request on each line")
+    ] = "poisson",
+    rows: Annotated[int, Option(min=1, help="texts that are decoded together at most")] = 16,
+    requests: Annotated[int, Option(min=8, help="requests at each rate; documents may come again")] = 100,
+    limit: Annotated[int, Option(min=1, help="documents of each task")] = 25,
+    slo: Annotated[
+        str | None, Option(metavar="ttft=S,tpot=S", help="seconds that a request must keep to count as goodput")
+    ] = None,
+    place: Machine,
+    out: Annotated[
+        Path | None, Option(help="folder for requests.parquet and steps.parquet; goes on if it is there")
+    ] = None,
+    cells: CellsOut = None,
+    format: Annotated[Printed, Option(help="how to print it")] = Printed.table,
+) -> None:
+    """Latency and throughput of requests that come while others are decoded, by the target alone and by methods.
+
+    The same requests come to every method at the same times. Up to --rows texts are decoded together; a waiting one
+    joins between rounds. What a method learns from text to text is forgotten after each.
+
+    `specbench load --method sps --method csd --rate 2,4,8 --rows 8 --requests 60`
+
+    `specbench load --method cospec --rate 2,4,8,12,16 --to-saturation --out runs/load`
+    """
+    from specbench.papers import cells as paper_cells
+    from specbench.report.finding import show
+    from specbench.report.views.load import view
+    from specbench.studies.under_load import Study, parse_slo
+
+    with user_errors(), permitted(fetch_models=True):
+        rates = list(dict.fromkeys(numbers("--rate", rate)))
+        if not rates or min(rates) <= 0:
+            raise UserError(f"--rate {rate}: rates are above 0, such as 1,2,4; inf lets all requests come at once")
+        kept = parse_slo(slo)
+        check_out(cells)
+        wanted = prompts.of_plan() | place.of_plan()
+        plan = resolve_plan(method or ["sps"], baseline="vanilla", limit=limit, **wanted)
+        study = Study(plan, out, rows, requests, arrivals)
+        total = study.total(rates, to_saturation, saturation)
+        with progress("load", total, aside=format is not Printed.table) as advance:
+            figures = study.carry_out(rates, to_saturation, saturation, kept, advance)
+        show(view(figures), format.value)
+        if cells:
+            paper_cells.write_cells(
+                cells, paper_cells.load(figures.table, plan.methods, figures.pair, plan.temperature, rates)
+            )
 
 
 def serving(

@@ -6,7 +6,10 @@ a round. Rounds end when the host knows their tokens, so the host's clock times 
 
 import resource
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -50,12 +53,25 @@ class DeviceForward(Forward):
         self.seconds = self.events[0].elapsed_time(self.events[1]) / 1000
 
 
+@dataclass
+class SharedForward(Forward):
+    """A forward pass of one text of a batch; its share of the time, if it was computed with those of others."""
+
+    whole: Forward | None = None  # None: it was computed alone
+    rows: int = 1
+
+    def read(self) -> None:
+        """Set the time from the whole's, which must have been read."""
+        if self.whole:
+            self.seconds, self.began = self.whole.seconds / self.rows, self.whole.began
+
+
 @dataclass(frozen=True)
 class Lap:
     """The time between two round ends: wall seconds, and the forward passes in it."""
 
     seconds: float
-    forwards: list[Forward]
+    forwards: Sequence[Forward]
 
     def count(self, model: str) -> int:
         """The number of forwards of one model."""
@@ -69,9 +85,10 @@ class Lap:
     def busy(self) -> float:
         """Seconds in which at least one forward was running.
 
-        On a GPU, whose events do not say when a forward began, the sum of all forwards, and at most the whole lap.
+        On a GPU, whose events do not say when a forward began, and for shares of a batch, the sum of all forwards, and
+        at most the whole lap.
         """
-        if any(isinstance(f, DeviceForward) for f in self.forwards):
+        if any(isinstance(f, DeviceForward | SharedForward) for f in self.forwards):
             return min(self.seconds, sum(f.seconds for f in self.forwards))
         total, until = 0.0, 0.0
         for f in sorted(self.forwards, key=lambda f: f.began):
@@ -140,6 +157,101 @@ class Stopwatch:
             Lap(end - begin, self._forwards[first:last])
             for (begin, first), (end, last) in zip(starts, self._ends, strict=False)
         ]
+
+
+@dataclass
+class Step:
+    """A round of several texts: its seconds, and the forwards in it."""
+
+    rows: int
+    forwards: list[Forward] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def spare(self) -> float:
+        """Each row's share of the seconds outside of forwards."""
+        return max(0.0, self.seconds - sum(f.seconds for f in self.forwards)) / self.rows
+
+
+class RowStopwatch:
+    """The `Watch` of one text in a batch. A forward's time is shared equally by the rows that it was for, and the rest
+    of a step's time by all its rows: the rounds of all texts together take as long as the steps did.
+    """
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Begin a text: forget the last one."""
+        self.forwards: list[SharedForward] = []
+        self.ends: list[tuple[Step, int]] = []  # of each round: its step, forwards so far
+
+    def forward(self, model: str, width: int, context: int) -> Forward:
+        self.forwards.append(forward := SharedForward(model, width, context))
+        return forward
+
+    def saw(self, model: str, position: int, highest: torch.Tensor) -> None: ...
+
+    def laps(self) -> list[Lap]:
+        """The laps of all rounds so far, after `BatchStopwatch.read`."""
+        for forward in self.forwards:
+            forward.read()
+        starts = [0, *(count for _, count in self.ends)]
+        laps = []
+        for first, (step, last) in zip(starts, self.ends, strict=False):
+            forwards = self.forwards[first:last]
+            laps.append(Lap(step.spare + sum(f.seconds for f in forwards), forwards))
+        return laps
+
+
+class Watched(Protocol):
+    """A row of a batch."""
+
+    watch: RowStopwatch | None
+
+
+@dataclass
+class BatchStopwatch:
+    """Times the steps of a batch and the forwards in them."""
+
+    device: torch.device
+    _step: Step | None = None
+    _unread: list[DeviceForward] = field(default_factory=list)
+
+    @contextmanager
+    def step(self, rows: Sequence[Watched]) -> Iterator[None]:
+        """Time a round of these rows, which ends when the host knows all their tokens."""
+        step = self._step = Step(len(rows))
+        began = time.perf_counter()
+        yield
+        step.seconds = time.perf_counter() - began
+        for row in rows:
+            if row.watch:
+                before = row.watch.ends[-1][1] if row.watch.ends else 0
+                step.forwards += [forward for forward in row.watch.forwards[before:] if not forward.whole]
+                row.watch.ends.append((step, len(row.watch.forwards)))
+
+    @contextmanager
+    def forward(self, rows: Sequence[Watched]) -> Iterator[None]:
+        """Time a forward of these rows, each of which has begun its own; within a step."""
+        assert self._step
+        whole = DeviceForward("", 0, 0) if self.device.type == "cuda" else Forward("", 0, 0)
+        with whole:
+            yield
+        self._step.forwards.append(whole)
+        if isinstance(whole, DeviceForward):
+            self._unread.append(whole)
+        for row in rows:
+            if row.watch:
+                row.watch.forwards[-1].whole, row.watch.forwards[-1].rows = whole, len(rows)
+
+    def read(self) -> None:
+        """Read the times of all forwards so far. Waits for the device."""
+        if self._unread:
+            torch.cuda.synchronize(self.device)
+        for forward in self._unread:
+            forward.read()
+        self._unread.clear()
 
 
 def peak_memory(device: torch.device) -> int:

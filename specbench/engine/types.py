@@ -247,6 +247,17 @@ class Learner(Protocol):
 
 
 @runtime_checkable
+class Additive(Protocol):
+    """A learner in whose state what texts taught can be added up, so that texts may be decoded at the same time."""
+
+    def added(self, state: Any, before: Any, after: Any) -> Any:
+        """`state` and what a text taught that led from `before` to `after`; all three as `Method.state` tells them.
+
+        Raises ValueError if what was learned cannot be added up under these settings.
+        """
+
+
+@runtime_checkable
 class Calibrated(Protocol):
     """A method with inputs that were made from documents."""
 

@@ -6,45 +6,35 @@ and needs no model.
 """
 
 import gc
-import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specbench.base.console import warn
 from specbench.base.folder import member
-from specbench.engine.generate import worth
 from specbench.engine.models.pair import Pair
-from specbench.engine.types import Foresighted, Method
-from specbench.measure.conversations import Conversations, Prompts
+from specbench.engine.types import Method
+from specbench.measure.batches import Batches, chunks
+from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.prepare import (
     Documents,
+    Progress,
     Work,
     add_setup_seconds,
     decode_beginning,
     prepare,
     setup_seconds,
+    shuffled,
     suppress_failures,
 )
-from specbench.measure.sample import Decoder, Rows, ending_of
+from specbench.measure.sample import Decoder, Rows, tell_worth
 from specbench.plan import Plan
 from specbench.results import records
 from specbench.results.lock import claimed
 from specbench.results.recorder import Recorder
-from specbench.tasks.harness import Request, scorer
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The state of a run after a document."""
-
-    done: int
-    total: int
-    request: Request
-    rounds: list[dict[str, Any]]  # of this document, as recorded
+from specbench.tasks.harness import Request
 
 
 def execute(
@@ -90,50 +80,74 @@ def execute(
 
 def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool]) -> bool:
     """Decode all documents that are not recorded yet; False if `report` stopped it before the last."""
-    decoder = Decoder(work.pair, work.stopwatch, work.sampling, work.plan.seed)
-    conversations = Conversations(work)
+    single, first = OneByOne(work, recorder), recorder.done()
+    batches = Batches(work, recorder) if work.plan.batch > 1 else None
     gc.collect()
     gc.freeze()
-    first = recorder.done()
-    for index in range(first, work.total):
+    for chunk in chunks(work):
+        if chunk.stop <= first:
+            continue
+        request = work.requests[chunk.start % len(work.requests)]
+        if batches and not work.timed_alone(chunk.start):
+            known = single.states if chunk.start > first else None
+            if not batches.decode(chunk, known, report):
+                return False
+            rounds: list[dict[str, Any]] = []  # reported already
+        else:
+            rounds = single.decode(chunk.start)
+        if not report(Progress(chunk.stop, work.total, request, rounds)) and chunk.stop < work.total:
+            return False
+    return True
+
+
+class OneByOne:
+    """Decodes documents one after another, each by every method, and records them."""
+
+    def __init__(self, work: Work, recorder: Recorder) -> None:
+        self.work, self.recorder = work, recorder
+        self.first = recorder.done()  # where a run that was stopped goes on
+        self.decoder = Decoder(work.pair, work.stopwatch, work.sampling, work.plan.seed)
+        self.conversations = Conversations(work)
+        self.states: dict[str, Any] | None = None  # what each method had learned by the end of the last document
+
+    def decode(self, index: int) -> list[dict[str, Any]]:
+        """Decode the next document; returns its rounds as recorded."""
+        work, decoder = self.work, self.decoder
         repeat, place = divmod(index, len(work.requests))
         request, prompt = work.requests[place], work.prompts[place]
-        if index == first:
-            conversations.recall(recorder.folder, repeat, request)
-        prompts = conversations.prompts(request, prompt)
+        resumed, task_begins = index == self.first, work.begins_task(index)
+        if resumed:
+            self.conversations.recall(self.recorder.folder, repeat, request)
+        prompts = self.conversations.prompts(request, prompt)
         rows: list[Rows] = []
 
-        def decode(name: str, repeat: int = repeat, prompts: Prompts = prompts, **more: Any) -> Rows:
+        def decode(name: str, **more: Any) -> Rows:
             return decoder.decode(name, work.methods[name], repeat, *prompts[name], **more)
 
-        resumed, task_begins = index == first, work.begins_task(index)
         if resumed or task_begins:
             decoder.forgive()
             work.pair.prefixes.begin(prompt[: work.shared[request.task]])
-            _tell_worth(work, request, decoder)
+            tell_worth(work, request, decoder, work.methods)
         if resumed or place == 0:
             rows += [decode(name, order=0, warmup=True) for name in work.methods]
         elif task_begins:
             _warm_up(work, prompt)
         work.pair.runtime.settle()
         if resumed or task_begins:
-            _reset(work, request, decoder, None if task_begins else recorder.states(index - 1))
-        _tell_worth(work, request, decoder)  # again: what a warm-up left in it would differ in a resumed run
+            _reset(work, request, decoder, None if task_begins else self.recorder.states(index - 1))
+        tell_worth(work, request, decoder, work.methods)  # again: a warm-up left something in it
 
-        for order, name in enumerate(_shuffled(work, repeat, request)):
+        for order, name in enumerate(shuffled(work, repeat, request)):
             rows.append(decode(name, order=order))
         samples = [sample for sample, _ in rows]
         rounds = [row for _, rounds_of_sample in rows for row in rounds_of_sample]
         if work.sampling.greedy:
             ids = {name: own for name, (_, own) in prompts.items()}
             mark_divergence(samples, work.methods, work.plan, work.pair, ids)
-        conversations.add(samples)
-        states = {name: decoder.attempt(name, method.state) for name, method in work.methods.items()}
-        recorder.write(index, samples, rounds, states)
-
-        if not report(Progress(index + 1, work.total, request, rounds)) and index + 1 < work.total:
-            return False
-    return True
+        self.conversations.add(samples)
+        self.states = {name: decoder.attempt(name, method.state) for name, method in work.methods.items()}
+        self.recorder.write(index, samples, rounds, self.states)
+        return rounds
 
 
 def _warm_up(work: Work, prompt: list[int]) -> None:
@@ -153,26 +167,6 @@ def _reset(work: Work, request: Request, decoder: Decoder, states: dict[str, Any
 
 def _restore(method: Method, states: dict[str, Any], name: str) -> None:
     method.restore(states[name])
-
-
-def _shuffled(work: Work, repeat: int, request: Request) -> list[str]:
-    """The methods in the order in which they decode a document."""
-    names = list(work.methods)
-    random.Random(f"{work.plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(names)
-    return names
-
-
-def _tell_worth(work: Work, request: Request, decoder: Decoder) -> None:
-    """Tell the methods that may know it (oracles) what an answer to the document is worth."""
-    metric = work.plan.info(request.task).metric
-
-    def tell(method: Foresighted) -> None:
-        score = scorer(work.tasks, request.task, request.doc_id, metric)
-        method.set_utility(worth(work.pair.session("target"), partial(ending_of, work.pair, request), score))
-
-    for name, method in work.methods.items():
-        if isinstance(method, Foresighted):
-            decoder.attempt(name, partial(tell, method))
 
 
 def score(folder: Path, tasks: Documents) -> None:

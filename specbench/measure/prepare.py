@@ -1,10 +1,12 @@
 """What the main loop needs, made from a plan: models at their runtime, tasks, prompts as token ids, methods."""
 
 import itertools
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jinja2 import TemplateError
@@ -22,7 +24,7 @@ from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO
 from specbench.engine.runtimes.types import Runtime, Unsupported
 from specbench.engine.session import Unwatched
-from specbench.engine.types import Calibrated, Foresighted, Method, Sampling, Watch
+from specbench.engine.types import Additive, Calibrated, Foresighted, Method, Sampling, Watch
 from specbench.measure.manifest import check_models, check_same, manifest
 from specbench.methods import module
 from specbench.plan import Plan
@@ -62,12 +64,35 @@ class Work:
         place = index % len(self.requests)
         return place == 0 or self.requests[place].task != self.requests[place - 1].task
 
+    def timed_alone(self, index: int) -> bool:
+        """True if a document of a run in batches is one of those that are decoded, and timed, one by one."""
+        place = index % len(self.requests)
+        first = next(i for i, request in enumerate(self.requests) if request.task == self.requests[place].task)
+        return place - first < self.plan.time_documents
+
     def keep_prompts(self, folder: Path) -> None:
         """Write into the run folder what the texts are about, if the plan says so and it is not there yet."""
         if self.plan.keep_prompts:
             about = (Document(r.task, r.doc_id, r.prompt, *self.tasks.about(r)) for r in self.requests)
             with Folder.at(folder) as place:
                 documents.keep(place, about)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a run after a document, or after one of its texts where texts are decoded in batches."""
+
+    done: int
+    total: int
+    request: Request
+    rounds: list[dict[str, Any]]  # that were added, as recorded
+
+
+def shuffled(work: Work, repeat: int, request: Request) -> list[str]:
+    """The methods in the order in which they decode a document."""
+    names = list(work.methods)
+    random.Random(f"{work.plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(names)
+    return names
 
 
 def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
@@ -99,6 +124,8 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
             raise UserError(f"{name}: {error}") from None
         if plan.prompts and isinstance(method, Foresighted) and method.needs_scores:
             raise UserError(f"{name} needs to know what each answer is worth, and --prompts are without scores")
+    if plan.batch > 1:
+        check_batches(plan, methods, requests)
     check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
     by_task: dict[str, list[list[int]]] = {request.task: [] for request in requests}
     for request, prompt in zip(requests, prompts, strict=True):
@@ -140,6 +167,34 @@ def load_models_of(run: StoredRun, runtime: str | None = None) -> Pair:
     return pair
 
 
+def why_alone(name: str, method: Method) -> str:
+    """Why a method's texts cannot be decoded at the same time; empty if they can."""
+    if isinstance(method, Foresighted) and method.needs_scores:
+        return f"{name} asks for the worth of each answer, text by text"
+    state = method.state()
+    if state is not None and not isinstance(method, Additive):
+        return f"{name} learns from text to text, and in a batch no text is before another"
+    try:
+        if isinstance(method, Additive):
+            method.added(state, state, state)
+    except ValueError as error:
+        return f"{name}: {error}"
+    return ""
+
+
+def check_batches(plan: Plan, methods: Mapping[str, Method], requests: Sequence[Request]) -> None:
+    """Raise UserError if a run cannot be decoded in batches.
+
+    Methods that cannot be are decoded one by one, if that is how the documents are timed.
+    """
+    if any(request.turn for request in requests):
+        raise UserError("a later turn of a conversation waits for the answer to the earlier one; leave out --batch")
+    for why in filter(None, (why_alone(name, method) for name, method in methods.items())):
+        if not plan.time_documents:
+            raise UserError(f"{why}; add --time-documents, and it is decoded one by one, or leave out --batch")
+        warn(f"{why}: it is decoded one by one")
+
+
 def leaked(methods: Mapping[str, Method], requests: Sequence[Request]) -> dict[str, int]:
     """By method, the number of a run's documents that its inputs were made from; methods without any are left out.
 
@@ -173,6 +228,9 @@ def at_runtime(plan: Plan, pair: Pair, prompt: list[int], length: int, name: str
 
     Runtimes are tried on the prompt, repeated up to `length` tokens or as many as the pair's context has room for.
     """
+    if plan.batch > 1:
+        chosen, why = choose.for_batches(name, pair)
+        return replace(pair, runtime=chosen), why
     if name != AUTO:
         return (pair if pair.runtime.name == name else replace(pair, runtime=choose.runtime(name, pair))), ""
 

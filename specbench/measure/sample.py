@@ -2,8 +2,9 @@
 
 import gc
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,13 +12,14 @@ import torch
 from specbench.base import environment
 from specbench.base.seeds import stable_seed
 from specbench.engine.clock import Lap, Stopwatch, peak_memory
-from specbench.engine.generate import Ending, Limits, decode_text
+from specbench.engine.generate import Ending, Limits, decode_text, worth
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.types import Unsupported
-from specbench.engine.types import Method, Round, Sampling
+from specbench.engine.types import Foresighted, Method, NotFinite, Round, Sampling
 from specbench.measure.manifest import digest
+from specbench.measure.prepare import Work
 from specbench.results import records
-from specbench.tasks.harness import Request
+from specbench.tasks.harness import Request, scorer
 
 WARMUP_TOKENS = 24
 
@@ -67,54 +69,77 @@ class Decoder:
         A `prompt` that is a text says why there is none: the sample fails with it.
         """
         key = {"repeat": repeat, "task": request.task, "doc_id": request.doc_id, "method": name, "warmup": warmup}
-        seed = stable_seed(self.run_seed, repeat, request.task, request.doc_id, name)
-        sample = key | {
-            "order": order,
-            "seed": seed,
-            "prompt_hash": request.prompt_hash,
-            "prompt_tokens": 0 if isinstance(prompt, str) else len(prompt),
-            "load": environment.load(),
-            "clock_mhz": environment.clock_mhz(),
-            "temperature_c": environment.temperature_c(),
-            "state_hash": digest(self.attempt(name, method.state)),
+        sample = beginning(key, self.run_seed, order, request, prompt) | {
+            "state_hash": digest(self.attempt(name, method.state))
         }
         if name in self._broken:
             return sample | {"finish": "error", "error": self._broken[name]}, []
         if isinstance(prompt, str):
             return sample | {"finish": "error", "error": prompt}, []
         ending = ending_of(self.pair, request, WARMUP_TOKENS if warmup else request.max_new_tokens)
-        rng = torch.Generator(self.pair.device).manual_seed(seed)
+        rng = torch.Generator(self.pair.device).manual_seed(sample["seed"])
         try:
             rounds = timed(decode_text(method, prompt, self.sampling, rng, ending), self.stopwatch)
             laps = self.stopwatch.laps()
         except Exception as error:
             if warmup and isinstance(error, Unsupported):
                 raise
-            return sample | {"finish": "error", "error": self._traceback(error)}, []
-        sample |= {
-            "tokens": ending.tokens,
-            "text": ending.text(),
-            "finish": ending.reason,
-            "prefill_seconds": laps[0].seconds,
-            "decode_seconds": sum(lap.seconds for lap in laps[1:]),
-            "peak_memory": peak_memory(self.pair.device),
-        }
-        further = self.pair.extra_members
-        rows = [round_row(n, round_, lap, further) for n, (round_, lap) in enumerate(zip(rounds, laps, strict=True))]
-        return sample, [key | row for row in rows]
+            return sample | {"finish": "error", "error": traceback_text(error, self.stopwatch.not_finite())}, []
+        sample |= outcome(ending, laps) | {"peak_memory": peak_memory(self.pair.device)}
+        return sample, round_rows(key, rounds, laps, self.pair.extra_members)
 
-    def _traceback(self, error: Exception) -> str:
-        """The traceback, and after it the forward that first gave numbers that are not finite, if there was one.
 
-        Frees the memory that the traceback's frames hold.
-        """
-        text = "".join(traceback.format_exception(error))
-        error.__traceback__ = None  # its frames hold caches
-        if isinstance(error, torch.OutOfMemoryError):
-            gc.collect()
-            torch.cuda.empty_cache()
-        not_finite = self.stopwatch.not_finite()
-        return text + (f"{not_finite}\n" if not_finite else "")
+def tell_worth(work: Work, request: Request, decoder: Decoder, names: Iterable[str]) -> None:
+    """Tell those of the methods that may know it (oracles) what an answer to the document is worth."""
+    metric = work.plan.info(request.task).metric
+
+    def tell(method: Foresighted) -> None:
+        score = scorer(work.tasks, request.task, request.doc_id, metric)
+        method.set_utility(worth(work.pair.session("target"), partial(ending_of, work.pair, request), score))
+
+    for name in names:
+        method = work.methods[name]
+        if isinstance(method, Foresighted):
+            decoder.attempt(name, partial(tell, method))
+
+
+def traceback_text(error: Exception, not_finite: NotFinite | None = None) -> str:
+    """The traceback, and after it the forward that first gave numbers that are not finite, if there was one.
+
+    Frees the memory that the traceback's frames hold.
+    """
+    text = "".join(traceback.format_exception(error))
+    error.__traceback__ = None  # its frames hold caches
+    if isinstance(error, torch.OutOfMemoryError):
+        gc.collect()
+        torch.cuda.empty_cache()
+    return text + (f"{not_finite}\n" if not_finite else "")
+
+
+def beginning(
+    key: dict[str, Any], run_seed: int, order: int, request: Request, prompt: list[int] | str
+) -> dict[str, Any]:
+    """The columns of a sample that are known before it is decoded; `key` are those of `records.KEY`."""
+    return key | {
+        "order": order,
+        "seed": stable_seed(run_seed, key["repeat"], request.task, request.doc_id, key["method"]),
+        "prompt_hash": request.prompt_hash,
+        "prompt_tokens": 0 if isinstance(prompt, str) else len(prompt),
+        "load": environment.load(),
+        "clock_mhz": environment.clock_mhz(),
+        "temperature_c": environment.temperature_c(),
+    }
+
+
+def outcome(ending: Ending, laps: Sequence[Lap]) -> dict[str, Any]:
+    """The columns of a sample whose text has ended."""
+    return {
+        "tokens": ending.tokens,
+        "text": ending.text(),
+        "finish": ending.reason,
+        "prefill_seconds": laps[0].seconds,
+        "decode_seconds": sum(lap.seconds for lap in laps[1:]),
+    }
 
 
 def ending_of(pair: Pair, request: Request, length: int | None = None) -> Ending:
@@ -134,6 +159,13 @@ def timed(rounds: Iterator[Round], stopwatch: Stopwatch) -> list[Round]:
     finally:
         gc.enable()
     return finished
+
+
+def round_rows(
+    key: dict[str, Any], rounds: Sequence[Round], laps: Sequence[Lap], further: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """The rows of a text's rounds; `further` as in `round_row`."""
+    return [key | round_row(n, *each, further) for n, each in enumerate(zip(rounds, laps, strict=True))]
 
 
 def round_row(number: int, round_: Round, lap: Lap, further: tuple[str, ...] = ()) -> dict[str, Any]:

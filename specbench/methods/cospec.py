@@ -14,6 +14,7 @@ import torch
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from specbench.engine.accept import Tested, Weighed, exact_test, weigh
 from specbench.engine.drafters import Drafter
@@ -248,10 +249,14 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
 def build_arbiter(settings: Settings, pair: Pair, watch: Watch) -> tuple[Arbiter, dict[str, str]]:
     """The arbiter of the settings, and hashes of its files."""
     if settings.arbiter == "trained":
-        joined = with_backbone(pair, settings.backbone)
-        model, head = find_arbitrator(settings.arbitrator, joined)
+
+        def load() -> tuple[PreTrainedModel, dict[str, str]]:
+            joined = with_backbone(pair, settings.backbone)
+            model, head = find_arbitrator(settings.arbitrator, joined)
+            return model, head.hashes() | backbone_hash(settings.backbone, joined)
+
+        model, hashes = pair.runtime.once((ROLE, settings.arbitrator, settings.backbone), load)
         session = Session(model, ROLE, watch, 1, derived_runtime(pair.runtime, model))
-        hashes = head.hashes() | backbone_hash(settings.backbone, joined)
         return Learned(session, settings.threshold, settings.mask == "hybrid"), hashes
     chance = probability(settings.arbiter)
     if chance is not None:

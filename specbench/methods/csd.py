@@ -119,6 +119,14 @@ class CSD(DraftedMethod):
         self.learned = Counter({(d, t): n for d, t, n in counts})
         super().restore(lengths)
 
+    def added(self, state: Any, before: Any, after: Any) -> Any:
+        if after[1] is not None:
+            raise ValueError("what its length policy learns from text to text cannot be added up")
+        counts, old, new = (Counter({(d, t): n for d, t, n in each[0]}) for each in (state, before, after))
+        counts.update(new)
+        counts.subtract(old)
+        return [sorted([d, t, n] for (d, t), n in counts.items() if n), None]
+
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     return CSD(

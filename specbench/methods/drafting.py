@@ -125,7 +125,8 @@ def load_output(name: str, pair: Pair) -> Output:
     if not hasattr(method, "output"):
         choices = ", ".join(names_with("output"))
         raise UserError(f"output={name}: {spec.method} is no output layer; these are: {choices}")
-    output: Output = method.output(config.validated(method.Settings, spec.values, spec.name), pair)
+    settings = config.validated(method.Settings, spec.values, spec.name)
+    output: Output = pair.runtime.once((spec.method, spec.digest), lambda: method.output(settings, pair))
     return output._replace(hashes={"output": spec.digest, **_code("output", spec), **output.hashes})
 
 

@@ -234,8 +234,12 @@ def rising(ids: torch.Tensor, vocabulary: int) -> bool:
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for a head that does not fit it."""
     target = check_target(pair)
-    head = find_head(settings.head, KIND, pair, SHAPES)
-    model = eagle_head(head, target, pair.vocabulary)
+
+    def load() -> tuple[EagleHead, dict[str, str]]:
+        head = find_head(settings.head, KIND, pair, SHAPES)
+        return eagle_head(head, target, pair.vocabulary), head.hashes()
+
+    model, hashes = pair.runtime.once((KIND, settings.head), load)
     session = Session(model, "draft", watch, model.config.vocab_size, derived_runtime(pair.runtime, model))
     drafter = EagleDrafter(model, session, layers_read(target), settings.total_tokens, settings.top_k, settings.depth)
-    return Eagle3(pair.session("target", watch), drafter, head.hashes())
+    return Eagle3(pair.session("target", watch), drafter, hashes)

@@ -36,4 +36,5 @@ def output(settings: Settings, pair: Pair) -> Output:
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return SpS(pair.session("target", watch), lighter_drafter(output(settings, pair), pair, watch), settings.gamma)
+    layer = pair.runtime.once(("slimspec", settings.model_dump_json()), lambda: output(settings, pair))
+    return SpS(pair.session("target", watch), lighter_drafter(layer, pair, watch), settings.gamma)

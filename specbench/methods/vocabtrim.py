@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.models.draft_output import Output, trimmed
-from specbench.engine.models.heads import SHIPPED, Head, command, read_head
+from specbench.engine.models.heads import Head, command, read_head, shipped
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method, Watch
 from specbench.methods.drafting import lighter_drafter, number_or_share
@@ -57,14 +57,15 @@ def ranked(counts: Tensor, first: frozenset[int]) -> list[int]:
 
 def find_counts(setting: str, pair: Pair) -> Head:
     """The counts that a setting names. They belong to the target alone, so any draft may use them."""
-    shipped = SHIPPED / f"{KIND}-{pair.name}.safetensors"
-    if setting == "auto" and not shipped.is_file():
+    path = shipped(KIND, pair) if setting == "auto" else Path(setting)
+    if path is None:
         raise UserError(
             f"no token counts ship with {pair.name}; count some ({command(KIND, pair)}) "
             f"and name the file by --set {KIND}.counts=FILE"
         )
-    return read_head(shipped if setting == "auto" else Path(setting), KIND, pair, {"counts": (pair.vocabulary,)})
+    return read_head(path, KIND, pair, {"counts": (pair.vocabulary,)})
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return SpS(pair.session("target", watch), lighter_drafter(output(settings, pair), pair, watch), settings.gamma)
+    layer = pair.runtime.once(("vocabtrim", settings.model_dump_json()), lambda: output(settings, pair))
+    return SpS(pair.session("target", watch), lighter_drafter(layer, pair, watch), settings.gamma)

@@ -21,7 +21,7 @@ from specbench.studies.serving import Serving
 from specbench.studies.throughput import Throughput
 
 PAPER = "cospec"
-COMPLEMENTARITY, COUNTERFACTUAL, THROUGHPUT, SERVING = 2, 3, 9, 11  # its tables
+COMPLEMENTARITY, COUNTERFACTUAL, THROUGHPUT, LOAD, SERVING = 2, 3, 9, 10, 11  # its tables
 FIELDS = list(Figure.model_fields)
 
 Cells = Sequence[tuple[str, str, float, str]]  # method, metric, value and unit, as the paper calls them
@@ -95,6 +95,23 @@ def serving(run: StoredRun, figures: Serving) -> list[dict[str, Any]]:
             )
         ]
     return as_cells(SERVING, figures.pair, "", figures.temperature, [row for row in cells if row[2] == row[2]])
+
+
+def load(
+    table: pd.DataFrame, methods: Sequence[MethodSpec], pair: str, temperature: float, nominal: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Table 10: tokens a second at each rate; `nominal` are the paper's rates that the measured ones stand for."""
+    labels = labels_of(methods, pair, LOAD)
+    names = dict(zip(sorted(table.rate.unique()), sorted(nominal), strict=True))
+    rows: list[dict[str, Any]] = []
+    for row in table.to_dict("records"):
+        if (label := labels.get(row["method"])) is None:
+            continue
+        cells = [(label, "Throughput", row["tokens_per_s"], "tokens/s")]
+        if row["method"] != "vanilla":
+            cells.append((label, "Speedup", row["throughput_ratio"], "x"))
+        rows += as_cells(LOAD, pair, "", temperature, cells, f"request_rate={names[row['rate']]:g}")
+    return rows
 
 
 def paper_label(spec: MethodSpec, pair: str) -> str:

@@ -211,13 +211,14 @@ def _announce(plan: Plan, folder: Path, pair: Pair) -> None:
     console.print(f"to run in {folder}: {', '.join(spec.name for spec in plan.methods)}", highlight=False, markup=False)
     documents = Counter(request.task for request in prepare.load_tasks(plan, pair).requests())
     with tempfile.TemporaryDirectory() as scratch:
-        loop.execute(plan.model_copy(update={"limit": 1, "repeats": 1}), Path(scratch), lambda _: True, pair)
+        trial = {"limit": 1, "repeats": 1, "batch": 1, "time_documents": 0}
+        loop.execute(plan.model_copy(update=trial), Path(scratch), lambda _: True, pair)
         samples = StoredRun(Path(scratch)).samples(["task", "warmup", "prefill_seconds", "decode_seconds"])
     timed = samples[~samples.warmup]
     a_document = (timed.prefill_seconds + timed.decode_seconds).groupby(timed.task).sum()
     seconds = plan.repeats * sum(a_document.get(task, 0.0) * count for task, count in documents.items())
     console.print(
-        f"about {math.ceil(seconds / 60)} min for {documents.total()} documents by {len(plan.methods)} methods; if "
-        "stopped, the same command goes on",
+        f"about {math.ceil(seconds / 60)} min, one by one, for {documents.total()} documents by {len(plan.methods)} "
+        "methods; if stopped, the same command goes on",
         highlight=False,
     )

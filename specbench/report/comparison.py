@@ -82,7 +82,7 @@ def compare(
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
     notes = [*stopped, *warnings(runs, summary, measured), condition(runs[0], summary)]
-    notes += [] if by == "depth" else [*origins(runs), *legend(summary)]
+    notes += [] if by == "depth" else [*batch_speeds(runs[0], summary), *origins(runs), *legend(summary)]
     lines = [] if by == "depth" else sentences(summary)
     if format == "parquet":
         assert out
@@ -90,7 +90,7 @@ def compare(
     elif out:
         files.write_text(out, _with_notes(text, [*lines, *notes], format))
     else:
-        _print(text, lines, notes, format)
+        _print(text, lines, notes, format, titles(runs))
     if out:
         say(f"written: {out}")
     return summary
@@ -179,6 +179,12 @@ def unsure(summary: pd.DataFrame) -> Iterator[str]:
         yield f"{row.task}, {row.method}: the speedup's interval [{low:.2f}, {high:.2f}] holds 1: it may be none"
 
 
+def titles(runs: Sequence[StoredRun]) -> list[str]:
+    """A line for each pair: its name, and what it is."""
+    pairs = dict.fromkeys((run.plan.pair.name, run.plan.pair.description) for run in runs)
+    return [f"{name}: {description}" if description else name for name, description in pairs]
+
+
 def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     """What the figures were measured on."""
     machine, models = first.manifest["environment"], first.manifest["models"]
@@ -191,7 +197,23 @@ def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     which = f"{first.plan.split} documents" if first.plan.split else "documents"
     runtime = runtime_of(first.manifest)
     dtype += f", {runtime} runtime" if runtime != "eager" else ""
-    return f"{', '.join(setups)}; {dtype}, {where or 'machine not known'}, up to {documents:.0f} {which} a task"
+    alone = first.plan.time_documents
+    times = f"times are of the first {alone} of each, alone" if alone else "times are shares of the batch's"
+    batch = f"; in batches of {first.plan.batch}, {times}" if first.plan.batch > 1 else ""
+    return f"{', '.join(setups)}; {dtype}, {where or 'machine not known'}, up to {documents:.0f} {which} a task{batch}"
+
+
+def batch_speeds(first: StoredRun, summary: pd.DataFrame) -> Iterator[str]:
+    """How fast methods were in batches, where the table's speeds are of documents that were decoded alone."""
+    rows = summary[(summary.task != compared.AVERAGE) & summary.tokens_per_s_batch.notna()]
+    for task, of_task in rows.groupby("task", sort=False):
+        speeds = dict(zip(of_task.method, of_task.tokens_per_s_batch, strict=True))
+        parts = []
+        for row in of_task.itertuples():
+            base = speeds.get(row.baseline)
+            ratio = f" ({row.tokens_per_s_batch / base:.2f} ×)" if base and row.method != row.baseline else ""
+            parts.append(f"{row.method} {row.tokens_per_s_batch:.0f}{ratio}")
+        yield f"{task}, tok/s in batches of {first.plan.batch}: {', '.join(parts)}"
 
 
 def origins(runs: Sequence[StoredRun]) -> Iterator[str]:
@@ -239,8 +261,9 @@ def _baselines(summary: pd.DataFrame) -> dict[str, list[str]]:
     return baselines
 
 
-def _print(text: str, lines: Sequence[str], notes: Sequence[str], format: str) -> None:
+def _print(text: str, lines: Sequence[str], notes: Sequence[str], format: str, titles: Sequence[str]) -> None:
     if format == "table":
+        print_lines(console, titles, "bold")
         sys.stdout.write(text.rstrip() + "\n")
         sys.stdout.flush()
         print_lines(console, ["", *lines])

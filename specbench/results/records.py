@@ -21,13 +21,14 @@ from specbench.base.errors import UserError
 from specbench.base.folder import Folder, LinkRefused, Member
 from specbench.base.untrusted import Source
 
-VERSION = 6
+VERSION = 7
 # 1: first version.
 # 2: new_tokens and wall_seconds of imported samples.
 # 3: levels and parents of drafts that are trees.
 # 4: predictions and confidences of drafted tokens.
 # 5: overlaps and proposers of drafted tokens, forwards and seconds of further members, of collaborating models.
 # 6: forwards and seconds of an arbitrator.
+# 7: batch_seconds of samples.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -49,6 +50,8 @@ SAMPLES = pa.schema(
         pa.field("error", pa.string()),
         pa.field("prefill_seconds", pa.float64()),  # round 0: all models read the prompt
         pa.field("decode_seconds", pa.float64()),  # all later rounds, stop handling included
+        # Runs in batches that time some documents alone: the share of the batch's decoding; all other times are null.
+        pa.field("batch_seconds", pa.float64()),
         pa.field("new_tokens", pa.int32()),  # imported runs only: committed tokens, the prefill's included
         pa.field("wall_seconds", pa.float64()),  # imported runs only: prefill and decoding in one figure
         pa.field("peak_memory", pa.int64()),  # bytes

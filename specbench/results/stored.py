@@ -182,6 +182,7 @@ class StoredRun:
             "dtype": models["target"]["dtype"] if models else None,
             "runtime": runtime_text(self.manifest) if models else None,
             "prefix": prefix if models else None,
+            "batch": self.plan.batch if models else None,
         }
 
     def documents(self) -> dict[str, dict[int, str]]:

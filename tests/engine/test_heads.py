@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from specbench.cli import app
 from specbench.config import UserError
+from specbench.engine.models import heads
 from specbench.engine.models.heads import SHIPPED, fingerprint, read_head, write_head
 from specbench.engine.models.pair import Pair
 from specbench.methods import judge, specdecpp
@@ -113,6 +114,22 @@ def test_a_head_of_the_target_belongs_to_that_alone(tmp_path, pair):
     assert (
         read_head(tmp_path / "h", "judge", made(draft=oracle.tiny("llama", seed=5)), judge.shapes(pair)).trained == {}
     )
+
+
+def test_what_ships_with_a_pair_serves_others_of_the_models_that_it_reads(tmp_path, pair, monkeypatch):
+    monkeypatch.setattr(heads, "SHIPPED", tmp_path)
+    judged = {"weight": torch.ones(WIDTH), "bias": torch.tensor(0.0)}
+    write_head(tmp_path / "judge-made.safetensors", "judge", judged, pair, {})
+    write_head(tmp_path / "specdecpp-made.safetensors", "specdecpp", tensors(), pair, {}, "draft")
+    renamed = Pair("other", pair.models, TOKENIZER)
+    stronger = Pair("other", pair.models | {"draft": oracle.tiny("llama", seed=5)}, TOKENIZER)
+    larger = Pair("other", pair.models | {"target": oracle.tiny("llama", seed=6)}, TOKENIZER)
+    found = [
+        [heads.shipped(kind, one, reads) is not None for one in (pair, renamed, stronger, larger)]
+        for kind, reads in (("judge", "target"), ("specdecpp", "draft"))
+    ]
+    assert found == [[True, True, True, False], [True, True, False, False]]
+    assert heads.shipped("judge", Pair("other", pair.models, Words())) is None
 
 
 def test_who_is_read_must_agree(file, pair):

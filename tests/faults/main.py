@@ -24,6 +24,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # for the fork server,
 os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"  # of children that were killed
 
 # ruff: noqa: E402 (the environment of all commands comes first)
+import torch
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -32,6 +33,7 @@ from rich.table import Table
 
 from faults import clocks, failing, folders, kill, logits, long_run, power, space, stop
 from faults.bench import Bench, Fault, Outcome
+from specbench.base.environment import describe
 
 KINDS = {
     "long": long_run.faults,  # first: it takes as long as half of the others
@@ -72,6 +74,7 @@ def main() -> int:
     report(found, seconds, given.seed)
     if given.out:
         told = {"seed": given.seed, "short": given.short, "seconds": round(seconds), "faults": found}
+        told["environment"] = describe(torch.device("cpu"))
         given.out.write_text(json.dumps(told, default=vars, indent=1) + "\n")
     return int(any(one.lost or one.recovered < one.tried for one in found.values()))
 

@@ -34,7 +34,7 @@ from specbench.plan import Plan
 
 pytestmark = pytest.mark.long
 
-SAME_KIND = ("csd-pocket", "sps")  # as csd and bandit: they learn in the same way
+SAME_KIND = ("csd-pocket", "csd-pocket-weak", "sps")  # as csd and bandit: they learn in the same way
 GREEDY, SAMPLED = TEMPERATURES
 GROUPS = 11  # of four methods
 ALL = [(name, temperature) for temperature in TEMPERATURES for name in methods(temperature)]
@@ -81,7 +81,7 @@ def load_once(plan: Plan, pair):
 
 def fresh():
     """The bundled pair, loaded anew."""
-    return load_pair(read_pair("pocket"), device="cpu")
+    return load_pair(read_pair("pocket-weak"), device="cpu")
 
 
 def whole(plan: Plan, folder: Path):

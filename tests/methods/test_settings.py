@@ -115,7 +115,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"length": "fixed"}, "length"),
         ({"search": "constant", "gamma": 1}, "branching names 2 levels, but gamma is 1; change one"),
     ],
-    "slimspec": [({"rank": 300}, "rank 256 at most"), ({"rank": -1.0}, "rank: -1.0 is no number")],
+    "slimspec": [({"rank": 300}, "rank 192 at most"), ({"rank": -1.0}, "rank: -1.0 is no number")],
     "specdecpp": [
         ({"threshold": 1.0}, "threshold: input should be less than 1"),
         ({"shortest": 5, "longest": 3}, "shortest: 5 is more than longest (3)"),

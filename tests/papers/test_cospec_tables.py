@@ -232,7 +232,6 @@ def test_figures_of_files_land_in_their_cells(tmp_path: Path, table: int) -> Non
     ("table", "reason"),
     [
         (4, "points of MT-Bench need a run of mt_bench itself and a judge model (specbench score)"),
-        (10, "no server takes requests as they come: a batch here begins and ends as one"),
         (11, "hours of the paper's GPUs are no measure of other machines; no target is trained here"),
     ],
 )

@@ -173,8 +173,8 @@ def test_a_defect_behind_a_few_rounds_without_a_draft_is_found(pair, prompts):
 
 
 @pytest.mark.parametrize("name", ["bonus from the wrong row", "cache one token short"])
-def test_defects_of_the_loop_are_found_greedily(pocket, documents, name):
-    finding = found(pocket, documents, defective(pocket, name), draws=1)
+def test_defects_of_the_loop_are_found_greedily(pocket_weak, documents, name):
+    finding = found(pocket_weak, documents, defective(pocket_weak, name), draws=1)
     assert finding.verdict == "defect" and not finding.failure
     assert any(one.kind == "bug" for one in finding.leavings)
     assert any("leaves vanilla at token" in line and "a defect" in line for line in details(finding))

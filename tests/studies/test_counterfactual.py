@@ -46,14 +46,14 @@ ARBITERS = ("never", "always", "oracle", "random:0.5", "trained")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, pocket) -> StoredRun:
+def run(tmp_path_factory, pocket_weak) -> StoredRun:
     """Greedy CoSpec with all arbiters on documents of two tasks; the trained one has weights drawn at random."""
     folder = tmp_path_factory.mktemp("branches") / "run"
-    weights = drawn_arbitrator(folder.with_name("arbitrator.safetensors"), pocket)
+    weights = drawn_arbitrator(folder.with_name("arbitrator.safetensors"), pocket_weak)
     settings = [f"cospec.gamma={GAMMA}", f"cospec.arbitrator={weights}", "cospec.threshold=0.5"]
     params = [f"arbiter={','.join(ARBITERS)}"]
     loop.execute(
-        resolve_plan(["cospec"], "smoke", "pocket", settings, "vanilla", 2, params=params), folder, lambda _: True
+        resolve_plan(["cospec"], "smoke", "pocket-weak", settings, "vanilla", 2, params=params), folder, lambda _: True
     )
     return StoredRun(folder)
 

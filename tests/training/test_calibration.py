@@ -24,7 +24,19 @@ def rows(path) -> list[dict]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("memory") / "math"
-    output("calibrate", "--suite", "math", "--documents", "6", "--temperature", "0.3", "--out", str(path))
+    output(
+        "calibrate",
+        "--pair",
+        "pocket-weak",
+        "--suite",
+        "math",
+        "--documents",
+        "6",
+        "--temperature",
+        "0.3",
+        "--out",
+        str(path),
+    )
     return path
 
 
@@ -43,7 +55,19 @@ def test_each_task_has_a_file_and_the_universal_one_is_their_sum(folder):
 
 
 def test_fewer_documents_are_the_beginning_of_more(folder, tmp_path):
-    output("calibrate", "--suite", "math", "--documents", "3", "--temperature", "0.3", "--out", str(tmp_path / "m"))
+    output(
+        "calibrate",
+        "--pair",
+        "pocket-weak",
+        "--suite",
+        "math",
+        "--documents",
+        "3",
+        "--temperature",
+        "0.3",
+        "--out",
+        str(tmp_path / "m"),
+    )
     for name in ("pocket_gsm8k", "pocket_math500", "universal"):
         beginning = [row for row in rows(folder / f"{name}.parquet") if row["document"] < 3]
         assert rows(tmp_path / "m" / f"{name}.parquet") == beginning

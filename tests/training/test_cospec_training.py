@@ -274,7 +274,7 @@ def calibration(pocket, task, count):
 
 def test_pocket_is_traced_as_speculative_sampling_decodes_it(pocket, tmp_path):
     """γ = 25, float32: what `specbench run --method sps` does, one text at a time; labels by transformers."""
-    some = calibration(pocket, "pocket_gsm8k", 5)
+    some = calibration(pocket, "pocket_math500", 8)
     settings = recipe(both_right=0.75, both_wrong=0.25)
     judge = RolloutJudge(pocket, settings)
     lessons = trace_all(pocket, some, judge, settings, 25, 0, tmp_path / "traces", lambda count: None)

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# The arbitrator of CoSpec that ships with the bundled pair: warm-up and reinforcement on calibration documents of one
-# family, less than an hour on one core. With `ablations`: arbitrators whose training lacks a part (CoSpec, Table 6), and
-# `whole`, which lacks none; a fifth of the updates, half an hour. The suite cospec-rewards runs them. A command that was
-# stopped goes on.
+# The arbitrator of CoSpec that ships with a bundled pair (PAIR, by default pocket): warm-up and reinforcement on
+# calibration documents (DATA, by default of one family), less than an hour on one core. That of pocket-complement:
+# DATA="--data pocket_math500:calibration --data pocket_ifeval:calibration --documents 750".
+# With `ablations`: arbitrators whose training lacks a part (CoSpec, Table 6), and `whole`, which lacks none; a fifth of
+# the updates, half an hour. The suite cospec-rewards runs them. A command that was stopped goes on.
 set -eu
 . "$(dirname "$0")/common.sh"
-data="--data pocket_gsm8k:calibration --documents 1500"
-warm_up=$heads/cospec-sft-pocket.safetensors
+pair=${PAIR:-pocket}
+data="--pair $pair ${DATA:---data pocket_gsm8k:calibration --documents 1500}"
+warm_up=$heads/cospec-sft-$pair.safetensors
 
 # sft FILE ARGUMENTS...: the warm-up. rl FILE WARM-UP ARGUMENTS...: the reinforcement.
 # shellcheck disable=SC2086 # $data is several words
@@ -26,7 +28,7 @@ rl() {
 
 sft $warm_up
 if [ "${1:-}" != ablations ]; then
-  rl $heads/cospec-pocket.safetensors $warm_up --recipe updates=40
+  rl $heads/cospec-$pair.safetensors $warm_up --recipe updates=40
   exit
 fi
 

@@ -1,16 +1,24 @@
 #!/usr/bin/env bash
-# What ships with the bundled pair beside its models: trained heads and a datastore, in pocket-work/heads/. Two hours on
-# one core, most of them for eagle3. A command that was stopped goes on; what is there is not trained again.
+# What ships with the bundled pairs beside their models, in pocket-work/heads/: CSD's memory, trained heads, and a
+# datastore. An hour on one core for what belongs to one pair (PAIR=pocket-weak for another), then more than an hour for
+# what belongs to the target alone. A command that was stopped goes on; what is there is not made again.
 set -eu
 . "$(dirname "$0")/common.sh"
+pair=${PAIR:-pocket}
 
-make_once $heads/judge-pocket.safetensors \
-  specbench train --method judge --suite pocket --documents 150 --out $heads/judge-pocket.safetensors
+make_once $heads/memory-$pair \
+  specbench calibrate --method csd --pair $pair --suite pocket-all --documents 500 --temperature 0.3 \
+  --out $heads/memory-$pair
 
-make_once $heads/specdecpp-pocket.safetensors \
-  specbench train --method specdecpp --suite pocket-all --documents 1000 \
+make_once $heads/judge-$pair.safetensors \
+  specbench train --method judge --pair $pair --suite pocket --documents 150 --out $heads/judge-$pair.safetensors
+
+make_once $heads/specdecpp-$pair.safetensors \
+  specbench train --method specdecpp --pair $pair --suite pocket-all --documents 400 \
   --recipe inputs=state+confidence --recipe depth=1 --recipe weight=1 \
-  --recipe learning_rate=0.001 --recipe epochs=12 --recipe patience=3 --out $heads/specdecpp-pocket.safetensors
+  --recipe learning_rate=0.001 --recipe epochs=12 --recipe patience=3 --out $heads/specdecpp-$pair.safetensors
+
+if [ $pair != pocket ]; then exit; fi
 
 make_once $heads/eagle3-pocket.safetensors \
   specbench train --method eagle3 --suite pocket --documents 2000 --recipe draft_vocabulary=1024 \

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Figures of the bundled pair that the papers' tables need and no run of a table's methods gives: forward times
-# (SpecDec++, Table 2), heads (its Table 3), complementarity, branches, batches and serving (CoSpec, Tables 2, 3, 9, 11).
+# (SpecDec++, Table 2), heads (its Table 3), complementarity, branches, batches, load and serving (CoSpec, Tables 2, 3, 9
+# to 11).
 # `make reproduce-tables` runs it first. LIMIT=N takes N documents of each task. What is there is not measured again.
 set -eu
 . "$(dirname "$0")/common.sh"
@@ -31,5 +32,8 @@ make_once $measured/cospec-table3.csv \
   specbench analyze counterfactual runs/cospec/arbiters --states 400 --out $measured/cospec-table3.csv
 make_once $measured/cospec-table9.csv \
   specbench throughput --method cospec --batch 2,4,8,16,32,64 --limit 4 --out $measured/cospec-table9.csv
+make_once $measured/cospec-table10.csv \
+  specbench load --method cospec --rate 2,4,8,12,16 --to-saturation --suite pocket --runtime static --rows 16 \
+  --requests 120 --out runs/load/cospec --cells $measured/cospec-table10.csv
 make_once $measured/cospec-table11.csv \
   specbench serving runs/cospec/arbiters --out $measured/cospec-table11.csv

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The bundled pair, from nothing: documents, tokenizer, target and draft (some three hours on one core), then the models
-# that decode together (35 minutes). Every step resumes; checkpoints are in pocket-work/.
+# The bundled pairs, from nothing: tokenizer, target and weak draft, the ladder of drafts, then the models that decode
+# together. On one core two hours, two hours and 20 minutes. Every step resumes; checkpoints are in pocket-work/.
 set -eu
 . "$(dirname "$0")/common.sh"
 python -m specbench.training.pocket.build
+python -m specbench.training.pocket.ladder
 python -m specbench.training.pocket.members

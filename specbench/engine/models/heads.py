@@ -163,14 +163,27 @@ def find_head(setting: str, kind: str, pair: Pair, shapes: Shapes | None, reads:
     """The head that a setting names: a file, or `auto` for the one that ships with the pair. Errors as in read_head."""
     if setting != "auto":
         return read_head(Path(setting), kind, pair, shapes, reads)
-    shipped = SHIPPED / f"{kind}-{pair.name}.safetensors"
-    if not shipped.is_file():
+    path = shipped(kind, pair, reads)
+    if path is None:
         raise UserError(
             f"no head of {kind} ships with {pair.name}; train one ({command(kind, pair)})"
             + f" or import one (specbench import {kind}-head FOLDER)" * (kind in RELEASED)
             + f" and name it by --set {kind}.{'arbitrator' if reads == 'arbitrator' else 'head'}=FILE"
         )
-    return read_head(shipped, kind, pair, shapes, reads)
+    return read_head(path, kind, pair, shapes, reads)
+
+
+def shipped(kind: str, pair: Pair, reads: Reads = "target") -> Path | None:
+    """The head that ships with a pair, or else with another one of the same models, as far as it reads them."""
+    own = SHIPPED / f"{kind}-{pair.name}.safetensors"
+    if own.is_file():
+        return own
+    for path in sorted(SHIPPED.glob(f"{kind}-*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            metadata = json.loads(file.metadata()[KEY])
+        if metadata["tokenizer"] == pair.tokenizer_hash and weights(pair, reads).items() <= metadata.items():
+            return path
+    return None
 
 
 def command(kind: str, pair: Pair) -> str:

@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from specbench.config import RUNTIMES, UserError
 from specbench.engine.models.pair import Pair
+from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import Runtime, Unsupported
@@ -26,8 +27,7 @@ def runtime(name: str, pair: Pair) -> Runtime:
     """A runtime for the models of a pair. Raises Unsupported if it cannot run them, or not on this machine."""
     candidate = _make(name, pair)
     try:
-        for model in pair.models.values():
-            candidate.runner(model)
+        _runs(candidate, pair)
     except (ImportError, OSError, TypeError) as error:  # an unsuitable release of its library
         reason = " ".join(str(error).split())[:160]
         raise Unsupported(f"the {name} runtime cannot run here: {reason}; install its library anew") from None
@@ -72,16 +72,37 @@ def fastest(pair: Pair, trial: Callable[[Runtime], None], warn: Callable[[str], 
     return Choice(EAGER, f"{' and '.join(skipped)} cannot run this")
 
 
+def for_batches(name: str, pair: Pair) -> Choice:
+    """A runtime that has batches, by name; `auto` is static, if it runs all models of the pair, else eager.
+
+    Raises:
+        UserError: there is no such runtime, or none for batches, or it cannot run a model.
+    """
+    if name != AUTO:
+        Batched(name)
+        return Choice(runtime(name, pair), "")
+    try:
+        return Choice(_runs(STATIC, pair), "the fastest that computes batches")
+    except Unsupported as error:
+        return Choice(EAGER, str(error))
+
+
+def _runs(candidate: Runtime, pair: Pair) -> Runtime:
+    for model in pair.models.values():
+        candidate.runner(model)
+    return candidate
+
+
 def derived_runtime(runtime: Runtime, model: PreTrainedModel, checked: bool = True) -> Runtime:
     """The runtime for a model that a method derives itself (fewer layers, adapters, a head): static if possible.
 
     Exporting or capturing each such model would take longer than it saves. Pass `checked=False` for part of a model
     that was checked before, if it is made while time is measured.
     """
-    if runtime is EAGER:
-        return EAGER
+    if runtime is EAGER or (isinstance(runtime, Batched) and runtime.base == EAGER.name):
+        return runtime
     try:
         STATIC.lean(model, checked)
     except Unsupported:
         return EAGER
-    return STATIC
+    return runtime if isinstance(runtime, Batched) else STATIC

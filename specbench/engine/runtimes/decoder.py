@@ -1,7 +1,8 @@
 """A lean forward over a preallocated cache: no modules, no concatenation, and masks that are built once."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -13,32 +14,52 @@ FEW = 64  # up to so many rows attention is two plain products; for more, a fuse
 
 
 class Cache(NamedTuple):
-    """Keys and values [K, capacity, D] of every layer that has attention."""
+    """Keys and values of every layer that has attention: [K, capacity, D] of one sequence, [rows, K, …] of several."""
 
     keys: Sequence[Tensor]
     values: Sequence[Tensor]
 
 
-class Step(NamedTuple):
-    """Where the n tokens of a forward go, and what they read."""
+class Block(Protocol):
+    """The n tokens of a forward: their positions, where their keys and values go, and what they read."""
+
+    @property
+    def places(self) -> slice | Tensor:
+        """Their positions [n]."""
+
+    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Write k and v [n, K, D] into a layer's cache, in place; what queries [n, H, D] read there: [n, H D]."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A block of one sequence."""
 
     rows: slice | Tensor  # the rows of the cache that they fill
-    places: slice | Tensor  # their positions
+    places: slice | Tensor
     reach: int  # how many rows of the cache are read
     masks: dict[int | None, Tensor | None]  # by window: [n, reach], added to scores; None: every token reads all rows
+
+    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        keys[:, self.rows] = k.transpose(0, 1)
+        values[:, self.rows] = v.transpose(0, 1)
+        k, v, mask = keys[:, : self.reach], values[:, : self.reach], self.masks[layer.window]
+        if q.shape[0] <= FEW or layer.softcap:
+            return grouped(layer, q, k, v, mask)
+        return fused(layer, q, k, v, mask)
 
 
 def run(
     parts: Parts,
     ids: Tensor,
-    step: Step,
+    step: Block,
     cache: Cache,
     angles: tuple[Tensor, Tensor] | None,
-    keep: int,
+    keep: slice | Tensor,
     hidden: Sequence[int],
     features: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Logits [n or keep, V] and hidden states, as in `Runner`. Writes keys and values into the cache, in place."""
+    """Logits of the tokens that `keep` selects, and hidden states [n, …] as in `Runner`. Fills the cache, in place."""
     h = parts.embed(ids)
     if parts.positions:
         places = step.places
@@ -66,31 +87,24 @@ def run(
         normed = parts.norm(h)
         if not parts.join:
             states[-1] = normed  # as in transformers
-        return parts.output(normed[-keep:]), torch.cat([states[i] for i in hidden], -1)
-    return parts.output(parts.norm(h[-keep:])), None
+        return parts.output(normed[keep]), torch.cat([states[i] for i in hidden], -1)
+    return parts.output(parts.norm(h[keep])), None
 
 
 def attend(
-    layer: Attention, x: Tensor, step: Step, keys: Tensor, values: Tensor, turn: tuple[Tensor, Tensor] | None
+    layer: Attention, x: Tensor, step: Block, keys: Tensor, values: Tensor, turn: tuple[Tensor, Tensor] | None
 ) -> Tensor:
     """The attention sublayer of n tokens: [n, width] -> [n, width]. `turn` holds cosines and sines [n, 1, D]."""
-    n, heads, groups, size = x.shape[0], layer.heads, layer.groups, layer.size
-    qkv = layer.qkv(x).view(n, heads + 2 * groups, size)
-    qk, v = qkv[:, : heads + groups], qkv[:, heads + groups :]
+    heads, groups, size = layer.heads, layer.groups, layer.size
+    qkv = layer.qkv(x).view(-1, heads + 2 * groups, size)
+    qk = qkv[:, : heads + groups]
     if layer.q_norm and layer.k_norm:
         qk = torch.cat([layer.q_norm(qk[:, :heads]), layer.k_norm(qk[:, heads:])], 1)
     if turn:
         cos, sin = turn  # the first half of the sines has its sign changed
         qk = torch.addcmul(qk * cos, qk.roll(size // 2, -1), sin)
-    keys[:, step.rows] = qk[:, heads:].transpose(0, 1)
-    values[:, step.rows] = v.transpose(0, 1)
-    k, v = keys[:, : step.reach], values[:, : step.reach]
-    mask = step.masks[layer.window]
-    if n <= FEW or layer.softcap:
-        attended = grouped(layer, qk[:, :heads], k, v, mask)
-    else:
-        attended = fused(layer, qk[:, :heads], k, v, mask)
-    return layer.out(attended)
+    q, k, v = qk[:, :heads], qk[:, heads:], qkv[:, heads + groups :]
+    return layer.out(step.attend(layer, q, k, v, keys, values))
 
 
 def grouped(layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -79,17 +79,17 @@ class EagerRunner:
         self.truncate(kept)
 
 
-def attention(allowed: Tensor, places: Tensor, model: PreTrainedModel) -> dict[str, object]:
+def attention(allowed: Tensor, places: Tensor, model: PreTrainedModel, fed: Tensor | None = None) -> dict[str, object]:
     """The mask and positions, as arguments of a model, of n tokens that read the tokens `allowed` [n, S] or [B, n, S].
 
-    `places` [S] or [B, S] are positions; the n tokens are the last of S. Returns position ids [B, n] and additive masks
-    [B, 1, n, S]; sliding-window layers have their own mask, by position.
+    `places` [S] or [B, S] are positions, and `fed` [B, n] those of the n tokens, by default the last of S. Returns
+    position ids [B, n] and additive masks [B, 1, n, S]; sliding-window layers have their own mask, by position.
     """
     if allowed.dim() == 2:
         allowed, places = allowed[None], places[None]
     config = model.config.get_text_config()
     kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
-    fed = places[:, -allowed.shape[1] :]
+    fed = places[:, -allowed.shape[1] :] if fed is None else fed
     full = additive(allowed, model.dtype)[:, None]
     masks: object = full
     if window and (not kinds or "sliding_attention" in kinds):

@@ -17,7 +17,7 @@ from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.decoder import Step
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.static import STATIC, Lean, StaticRunner, doubled
-from specbench.engine.runtimes.types import Reads, Unsupported
+from specbench.engine.runtimes.types import Reads, Runtime, Unsupported
 
 WIDEST = 64  # tokens; wider blocks are computed as in `static`
 NARROW = 16  # tokens; a wider block of which only the last logits are wanted is the end of a prompt
@@ -25,7 +25,7 @@ ROOM = 2048  # tokens that a new cache has room for; when it grows, its graphs a
 WARM_UP = 3  # runs before a capture, in which libraries choose and load their kernels
 
 
-class Graph:
+class Graph(Runtime):
     """Captures the steps of its runners. With `captures=False`, for tests, it never captures and runs on any device."""
 
     name = "graph"
@@ -171,7 +171,9 @@ class FixedStep:
             for window in self.lean.windows:
                 masks[window] = additive((away >= 0) & (away < (window or self.key.reach)), self.lean.dtype)
         step = Step(rows, self.places if self.key.tree else rows, self.key.reach, masks)
-        return decoder.run(self.lean.parts, self.ids, step, self.cache, self.angles, 0, self.key.hidden, self.features)
+        return decoder.run(
+            self.lean.parts, self.ids, step, self.cache, self.angles, slice(None), self.key.hidden, self.features
+        )
 
     def capture(self, pool: Any) -> None:
         side = torch.cuda.Stream()

@@ -1,7 +1,8 @@
 """The static runtime: a preallocated cache and a lean forward, on CPU and GPU. A rollback only sets a length."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -50,6 +51,7 @@ class Lean:
     def __init__(self, model: PreTrainedModel) -> None:
         self.parts: Parts = read(model)
         self.device, self.dtype = model.device, model.dtype
+        self.size = model.num_parameters()
         self.windows = {attention.window for attention in self.parts.attentions}
         self._angles: tuple[Tensor, Tensor] | None = None
         self._masks: dict[tuple[int, int | None], Tensor] = {}
@@ -107,33 +109,18 @@ class StaticRunner:
     ) -> tuple[Tensor, Tensor | None]:
         width, end = ids.shape[0], self.length + ids.shape[0]
         if width > CHUNK and not reads:
-            return self._in_chunks(ids, keep, hidden, features)
+            return in_chunks(partial(StaticRunner.forward, self), ids, keep, hidden, features, CHUNK)
         self.reserve(end)
         lean, rows = self.lean, slice(self.length, end)
         if reads:
             step = Step(rows, reads.places[-width:], end, {**lean.tree(reads)})
         else:
             step = Step(rows, rows, end, lean.chain(width, self.length))
-        scored = decoder.run(lean.parts, ids, step, self.cache, lean.angles(end), keep, hidden, features)
+        scored = decoder.run(
+            lean.parts, ids, step, self.cache, lean.angles(end), slice(-keep or None, None), hidden, features
+        )
         self.length = end
         return scored
-
-    def _in_chunks(
-        self, ids: Tensor, keep: int, hidden: Sequence[int], features: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        width = ids.shape[0]
-        first = width - keep if keep else 0  # the first token whose logits are wanted
-        logits, states = [], []
-        for begin in range(0, width, CHUNK):
-            end = min(begin + CHUNK, width)
-            wanted = max(0, end - max(begin, first))
-            chunk_features = None if features is None else features[begin:end]
-            rows, state = StaticRunner.forward(self, ids[begin:end], wanted or 1, hidden, chunk_features, None)
-            if wanted:
-                logits.append(rows)
-            if state is not None:
-                states.append(state)
-        return torch.cat(logits), torch.cat(states) if states else None
 
     def save(self) -> Cache:
         return Cache(*([layer[:, : self.length].clone() for layer in part] for part in self.cache))
@@ -170,6 +157,30 @@ class StaticRunner:
 
     def _empty(self, groups: int, capacity: int, size: int) -> Tensor:
         return torch.zeros(groups, capacity, size, dtype=self.lean.dtype, device=self.lean.device)
+
+
+def in_chunks(
+    forward: Callable[..., tuple[Tensor, Tensor | None]],
+    ids: Tensor,
+    keep: int,
+    hidden: Sequence[int],
+    features: Tensor | None,
+    size: int,
+) -> tuple[Tensor, Tensor | None]:
+    """`Runner.forward` of a long chain, by a `forward` that is given `size` tokens at a time."""
+    width = ids.shape[0]
+    first = width - keep if keep else 0  # the first token whose logits are wanted
+    logits, states = [], []
+    for begin in range(0, width, size):
+        end = min(begin + size, width)
+        wanted = max(0, end - max(begin, first))
+        chunk_features = None if features is None else features[begin:end]
+        rows, state = forward(ids[begin:end], wanted or 1, hidden, chunk_features, None)
+        if wanted:
+            logits.append(rows)
+        if state is not None:
+            states.append(state)
+    return torch.cat(logits), torch.cat(states) if states else None
 
 
 @torch.inference_mode()

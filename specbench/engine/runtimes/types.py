@@ -1,13 +1,14 @@
 """The protocols between a session and a runtime."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config import UserError
 
+Made = TypeVar("Made")
 LAST = (-1,)  # the last hidden state, after the final norm
 
 
@@ -62,6 +63,10 @@ class Runtime(Protocol):
     def settle(self) -> None:
         """Do the work that was postponed until nothing is timed; by default nothing."""
         return
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` returns; rows of a batch share what was made first under a key: models that methods derive."""
+        return make()
 
     def facts(self) -> dict[str, Any]:
         """The versions and settings that affect the numbers; for the manifest."""

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from specbench.base.errors import did_you_mean
 from specbench.config import UserError
-from specbench.report.plots import calibration, rounds, summary
+from specbench.report.plots import calibration, rounds, strength, summary
 from specbench.report.plots.data import PlotData, read
 from specbench.report.plots.style import DATES, legend, look, save
 from specbench.results.stored import StoredRun
@@ -21,6 +21,7 @@ KINDS: dict[str, Callable[[PlotData], Figure]] = {
     "time": rounds.time,
     "forwards": rounds.forwards,
     "reliability": calibration.reliability,
+    "strength": strength.strength,
 }
 OF_DEPTHS = ("depth", "lengths")  # those that read acceptance by depth
 

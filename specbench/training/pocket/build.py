@@ -139,7 +139,7 @@ def main() -> None:
         target = shop.stage(f"target-{name}", target, [last], plan)
     pack(work / "target-formats", "target", tokenizer)
     shop.stage("draft-formats", draft, [last], DRAFT_FORMATS_PLAN, target)
-    pack(work / "draft-formats", "draft", tokenizer)
+    pack(work / "draft-formats", "weak", tokenizer)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 As Qwen2.5's Math and Coder models continue from their base, these continue from the pair's target: `general` has eight
 of its twelve layers and learns from it what the missing ones did; `math` and `code` continue from `general`, each with
-its own subject. `small` continues from the pair's draft, as the amateur of contrastive decoding. This takes about 35
+its own subject. `small` continues from the weak draft, as the amateur of contrastive decoding. This takes about 35
 minutes on one CPU core.
 """
 
@@ -67,7 +67,7 @@ def main() -> None:
     shop = Workshop(work, tokenizer)
     target, draft = (
         LlamaForCausalLM.from_pretrained(WEIGHTS / name, dtype=torch.float32).to(device).eval()
-        for name in ("target", "draft")
+        for name in ("target", "weak")
     )
     whole = member(shop, "whole", shortened(target).to(device), WHOLE, WHOLE_PLAN, 21, teacher=target)
     more = member(shop, "more", whole, WHOLE, MORE_PLAN, 26, teacher=target)

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from specbench.base import files
+from specbench.training.pocket.muon import Muon
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _optimizers(model: LlamaForCausalLM, rate: float) -> list[torch.optim.Optimi
     matrix_ids = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in matrix_ids]
     return [
-        torch.optim.Muon(matrices, lr=rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        Muon(matrices, lr=rate, weight_decay=0.05),
         torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 

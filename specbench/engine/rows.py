@@ -1,0 +1,113 @@
+"""Several texts at once: each is decoded by a method of its own, and the forwards of all are computed together.
+
+A step is a round of every text. Each text's round runs in a greenlet until it needs a forward. When all wait, the
+forwards of one model are computed as one, those of the smallest model first: drafts of different lengths end before any
+of them is verified. So a method is the same code whether one text is decoded or many.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from specbench.engine.clock import BatchStopwatch, RowStopwatch
+from specbench.engine.generate import Ending
+from specbench.engine.runtimes.batched import Job, RowRunner
+from specbench.engine.runtimes.slots import Feed
+from specbench.engine.types import Round
+
+
+@dataclass(eq=False)
+class Row:
+    """A text that is being decoded, by the rounds that `decode_text` yields until `ending` says that it has ended."""
+
+    rounds: Iterator[Round]
+    ending: Ending
+    watch: RowStopwatch | None = None  # the watch of the method that decodes it; None: it is not timed
+    finished: list[Round] = field(default_factory=list)
+    error: Exception | None = None  # what ended it early
+    runners: set[RowRunner] = field(default_factory=set)
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.ending.reason or self.error)
+
+
+class Batch:
+    """Rows that decode together; they join and leave between steps."""
+
+    def __init__(self, stopwatch: BatchStopwatch) -> None:
+        self.stopwatch = stopwatch
+        self.rows: list[Row] = []
+
+    def join(self, row: Row) -> None:
+        """Add a text. Its prompt is read in the next step, before the others' round."""
+        if row.watch:
+            row.watch.start()
+        self.rows.append(row)
+
+    def step(self) -> list[Row]:
+        """Give every row its next round, in place; the rows that ended leave, and are returned.
+
+        An error of a method ends its row, one of a forward all rows that it was for.
+        """
+        new, old = ([row for row in self.rows if bool(row.finished) == begun] for begun in (False, True))
+        for group in (new, old):
+            if group:
+                with self.stopwatch.step(group):
+                    next_rounds(group, self.stopwatch)
+        left = [row for row in self.rows if row.ended]
+        self.rows = [row for row in self.rows if not row.ended]
+        for row in left:
+            for runner in row.runners:
+                runner.leave(damaged=row.error is not None)
+        return left
+
+
+@torch.inference_mode()
+def next_rounds(rows: Sequence[Row], stopwatch: BatchStopwatch) -> None:
+    """Decode one round of every row, in place."""
+    jobs = {Job(partial(next, row.rounds)): row for row in rows}
+    waiting: dict[Job, tuple[RowRunner, Feed]] = {}
+
+    def resume(job: Job, go_on: Callable[[], Any]) -> None:
+        """Let a job go on until it waits for a forward, or until its round is over."""
+        try:
+            result = go_on()
+        except Exception as error:
+            jobs[job].error = error
+            return
+        if job.dead:
+            jobs[job].finished.append(result)
+        else:
+            waiting[job] = result
+
+    for job in jobs:
+        resume(job, job.switch)
+    while waiting:
+        group = smallest(waiting)
+        fed = [waiting.pop(job) for job in group]
+        for job, (runner, _) in zip(group, fed, strict=True):
+            jobs[job].runners.add(runner)
+        try:
+            with stopwatch.forward([jobs[job] for job in group]):
+                answers = fed[0][0].rows.forward(fed)
+        except Exception as error:
+            for job in group:
+                resume(job, partial(job.throw, error))
+            continue
+        for job, answer in zip(group, answers, strict=True):
+            resume(job, partial(job.switch, answer))
+
+
+def smallest(waiting: dict[Job, tuple[RowRunner, Feed]]) -> list[Job]:
+    """The jobs that wait for the smallest model, of those whose forwards can be computed as one.
+
+    Of models that are equally large, the last one: methods name their target first.
+    """
+    kinds: dict[tuple[Any, ...], list[Job]] = {}
+    for job, (runner, feed) in waiting.items():
+        kinds.setdefault((runner.rows, tuple(feed.hidden), feed.features is None), []).append(job)
+    return min(kinds.items(), key=lambda kind: (kind[0][0].size, -kind[0][0].order))[1]

@@ -1,0 +1,106 @@
+"""Batches at the eager or the static runtime: runners whose forwards are computed together with those of others.
+
+A runner serves one sequence, as ever, so sessions and methods know nothing of batches. In a batch each text is decoded
+in a greenlet of its own: where it needs a forward, the greenlet waits, and `Batch` (engine/batch.py) computes the
+forwards of all that wait for one model.
+"""
+
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol
+
+from greenlet import getcurrent, greenlet
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.engine.runtimes.eager_rows import EagerRows
+from specbench.engine.runtimes.slots import Answer, Feed, Slots
+from specbench.engine.runtimes.static import STATIC, in_chunks
+from specbench.engine.runtimes.static_rows import StaticRows
+from specbench.engine.runtimes.types import Made, Reads, Runtime, Unsupported
+
+CHUNK = 512  # tokens of a chain that are fed at a time
+
+
+class Rows(Protocol):
+    """Forwards of one model that feed several of its sequences."""
+
+    slots: Slots
+    size: int  # the parameters of the model
+    order: int  # how many models of the runtime came before
+
+    def forward(self, fed: Sequence[tuple["RowRunner", Feed]]) -> list[Answer]:
+        """What each sequence's own `Runner.forward` would return. Fills their caches, in place."""
+
+
+class Batched(Runtime):
+    """The runtime of a batch: like `name`, eager or static, but for many sequences."""
+
+    def __init__(self, name: str) -> None:
+        if name not in ("eager", "static"):
+            raise Unsupported(f"--runtime {name} computes no batches; use eager or static")
+        self.name, self.base = f"{name}, in batches", name
+        self.seconds: dict[str, float] = {}
+        self._rows: weakref.WeakKeyDictionary[PreTrainedModel, Rows] = weakref.WeakKeyDictionary()
+        self._made: dict[Hashable, Any] = {}
+
+    def runner(self, model: PreTrainedModel) -> "RowRunner":
+        rows = self._rows.get(model)
+        if rows is None:
+            rows = StaticRows(STATIC.lean(model)) if self.base == "static" else EagerRows(model)
+            rows.order = len(self._rows)
+            self._rows[model] = rows
+        return RowRunner(rows)
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
+
+
+class Job(greenlet):
+    """A greenlet in which a text is decoded. It switches to its parent with what one of its runners must be fed."""
+
+
+class RowRunner:
+    """One sequence of a batch; outside of a `Job` its forwards are computed at once, alone."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.slot = -1
+        self.length = 0
+
+    def forward(
+        self, ids: Tensor, keep: int, hidden: Sequence[int], features: Tensor | None, reads: Reads | None
+    ) -> Answer:
+        if ids.shape[0] > CHUNK and not reads:
+            return in_chunks(self.forward, ids, keep, hidden, features, CHUNK)
+        feed = Feed(ids, keep, hidden, features, reads)
+        job = getcurrent()
+        if isinstance(job, Job):
+            answer: Answer = job.parent.switch(self, feed)
+        else:
+            (answer,) = self.rows.forward([(self, feed)])
+        self.length += ids.shape[0]
+        return answer
+
+    def leave(self, damaged: bool = False) -> None:
+        """Let sequences that are decoding have the first slots. After an error nothing may be left that spoils them."""
+        if damaged:
+            self.rows.slots.wipe(self)
+        self.rows.slots.rest(self)
+
+    def save(self) -> Any:
+        return self.rows.slots.save(self)
+
+    def load(self, saved: Any) -> None:
+        self.rows.slots.load(self, saved)
+        self.length = saved[0][0].shape[1]
+
+    def truncate(self, length: int) -> None:
+        self.length = length
+
+    def move(self, start: int, path: Sequence[int]) -> None:
+        self.rows.slots.move(self, start, path)
+        self.length = start + len(path)

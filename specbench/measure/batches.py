@@ -1,0 +1,252 @@
+"""Documents decoded in batches: the same texts, rounds and counts as one by one, sooner.
+
+Documents are taken in chunks of one task. Each method decodes the whole chunk, a text joining as soon as another has
+ended; then the chunk's documents are recorded in their order. All seconds are shares of the batch's: those of a forward
+are shared equally by the texts that it was for, so that sums over texts are the time that the batch took.
+
+What methods learn from text to text is added up in the order of the documents: a text begins with what all texts before
+the first unfinished one have taught. This depends on nothing but rounds, so a repeated run learns the same.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from specbench.config import MethodSpec
+from specbench.engine.clock import BatchStopwatch, RowStopwatch, peak_memory
+from specbench.engine.generate import decode_text
+from specbench.engine.models.pair import Pair
+from specbench.engine.rows import Batch, Row
+from specbench.engine.runtimes.batched import Batched
+from specbench.engine.types import Additive, Method
+from specbench.measure.divergence import mark_divergence
+from specbench.measure.manifest import digest
+from specbench.measure.prepare import Progress, Work, build, shuffled, why_alone
+from specbench.measure.sample import (
+    WARMUP_TOKENS,
+    Decoder,
+    Rows,
+    beginning,
+    ending_of,
+    outcome,
+    round_rows,
+    tell_worth,
+    traceback_text,
+)
+from specbench.results.recorder import Recorder
+
+TURNS = 8  # a chunk has so many documents for each row
+
+
+def chunks(work: Work) -> Iterator[range]:
+    """The documents of a run, by index over all repeats, in the parts that are decoded one after another.
+
+    A chunk is one document that is decoded alone, or as many as TURNS for each row of a batch; all of one task.
+    """
+    size, start = TURNS * work.plan.batch, 0
+    for end in range(1, work.total + 1):
+        alone = work.plan.batch == 1 or work.timed_alone(start)
+        if end == work.total or alone or end - start == size or work.begins_task(end):
+            yield range(start, end)
+            start = end
+
+
+class Batches:
+    """Decodes chunks of documents, each by every method in batches, and records them.
+
+    The states that are stored with a document are those with which a run that goes on after it begins its chunk: at the
+    end of a chunk what was learned, within it what was known at its beginning.
+    """
+
+    def __init__(self, work: Work, recorder: Recorder) -> None:
+        self.work, self.recorder = work, recorder
+        self.first = recorder.done()
+        pair = replace(work.pair, runtime=Batched(work.pair.runtime.name))
+        self.crews: dict[str, Crew | Single] = {
+            spec.name: Single(work, spec.name)
+            if why_alone(spec.name, work.methods[spec.name])
+            else Crew(work, pair, spec)
+            for spec in work.plan.methods
+        }
+        self.task = ""
+
+    def decode(self, chunk: range, known: dict[str, Any] | None, report: Callable[[Progress], bool]) -> bool:
+        """Decode and record a chunk; False if `report` stopped it, and what it had decoded is lost.
+
+        `known`: what each method has learned from documents of the task that were decoded alone, if any were.
+        """
+        work, crews = self.work, self.crews
+        repeat, place = divmod(chunk.start, len(work.requests))
+        request = work.requests[place]
+        if work.begins_task(chunk.start) or self.task != request.task or chunk.start <= self.first:
+            if not work.begins_task(chunk.start):
+                known = known or self.recorder.states(self.first - 1)
+            self._begin(place, len(chunk), known)
+        before = {name: crew.state for name, crew in crews.items()}
+        rows: dict[tuple[int, str], Rows] = {}
+
+        def told(decoded: Rows) -> bool:
+            done = min(chunk.start + len(rows) // len(crews), chunk.stop - 1)
+            return report(Progress(done, work.total, request, decoded[1]))
+
+        for order, name in enumerate(shuffled(work, repeat, request)):
+            for index, decoded in crews[name].decode(chunk, repeat, order):
+                rows[index, name] = decoded
+                if not told(decoded):
+                    return False
+        after = {name: crew.state for name, crew in crews.items()}
+        for index in range(max(self.first, chunk.start), chunk.stop):
+            self._write(index, [rows[index, name] for name in crews], after if index == chunk.stop - 1 else before)
+        return True
+
+    def _begin(self, place: int, count: int, known: dict[str, Any] | None) -> None:
+        """Start on a task, with the document at `place`, or go on with it."""
+        work, self.task = self.work, self.work.requests[place].task
+        work.pair.prefixes.begin(work.prompts[place][: work.shared[self.task]])
+        for name, crew in self.crews.items():
+            crew.begin(self.task, known and known[name])
+            crew.warm_up(range(place, place + count))
+
+    def _write(self, index: int, rows: list[Rows], states: dict[str, Any]) -> None:
+        work = self.work
+        rows = sorted(rows, key=lambda row: row[0]["order"])
+        samples = [sample for sample, _ in rows]
+        if work.sampling.greedy:
+            ids = dict.fromkeys(self.crews, work.prompts[index % len(work.requests)])
+            mark_divergence(samples, work.methods, work.plan, work.pair, ids)
+        self.recorder.write(index, samples, [row for _, rounds in rows for row in rounds], states)
+
+
+class Single:
+    """A method whose texts cannot be decoded at the same time; as `Crew`, but one after another."""
+
+    def __init__(self, work: Work, name: str) -> None:
+        self.work, self.name, self.method = work, name, work.methods[name]
+        self.decoder = Decoder(work.pair, work.stopwatch, work.sampling, work.plan.seed)
+
+    @property
+    def state(self) -> Any:
+        return self.decoder.attempt(self.name, self.method.state)
+
+    def begin(self, task: str, state: Any) -> None:
+        self.decoder.forgive()
+        self.decoder.attempt(self.name, partial(self.method.reset, task))
+        if state is not None:
+            self.decoder.attempt(self.name, partial(self.method.restore, state))
+
+    def warm_up(self, places: range) -> None:
+        """It was, when the task's first documents were timed."""
+
+    def decode(self, chunk: range, repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
+        for index in chunk:
+            place = index % len(self.work.requests)
+            request, prompt = self.work.requests[place], self.work.prompts[place]
+            tell_worth(self.work, request, self.decoder, [self.name])
+            yield index, self.decoder.decode(self.name, self.method, repeat, request, prompt, order)
+
+
+@dataclass
+class Member:
+    """A method object that decodes one text at a time, with the watch of its forwards."""
+
+    method: Method
+    watch: RowStopwatch
+    row: Row | None = None
+    index: int = -1  # of the document
+    began: dict[str, Any] = field(default_factory=dict)  # the columns of the sample so far
+    state: Any = None  # what was known when the text began
+
+
+class Crew:
+    """One method, as many times as the batch has rows; and what it has learned."""
+
+    def __init__(self, work: Work, pair: Pair, spec: MethodSpec) -> None:
+        self.work, self.name = work, spec.name
+        watches = [RowStopwatch() for _ in range(work.plan.batch)]
+        self.members = [Member(build(spec, pair, watch), watch) for watch in watches]
+        self.stopwatch = BatchStopwatch(work.pair.device)
+        self.state: Any = None
+
+    def begin(self, task: str, state: Any) -> None:
+        """Forget what was learned from another task, then take up `state`, if a run goes on from there."""
+        for member in self.members:
+            member.method.reset(task)
+            if state is not None:
+                member.method.restore(state)
+        self.state = self.members[0].method.state()
+
+    def warm_up(self, places: range) -> None:
+        """Decode the beginnings of some documents, so that what is made once is made before anything is timed."""
+        batch = Batch(self.stopwatch)
+        for member, place in zip(self.members, places, strict=False):
+            batch.join(self._row(member, place, 0, WARMUP_TOKENS))
+        while batch.rows:
+            batch.step()
+        for member in self.members if self.state is not None else ():
+            member.method.restore(self.state)
+
+    def decode(self, chunk: range, repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
+        """The index and the records of each of a chunk's documents, as soon as its text has ended."""
+        batch, free, todo = Batch(self.stopwatch), deque(self.members), deque(chunk)
+        busy: dict[Row, Member] = {}
+        decoded: set[int] = set()
+        ended: dict[int, tuple[Any, Any]] = {}  # the states before and after texts that were decoded out of turn
+        next_to_learn = chunk.start
+        while todo or batch.rows:
+            while todo and free:
+                member = free.popleft()
+                self._join(batch, member, todo.popleft(), repeat, order)
+                if member.row:
+                    busy[member.row] = member
+            for row in batch.step():
+                member = busy.pop(row)
+                decoded.add(member.index)
+                if self.state is not None and not row.error:
+                    ended[member.index] = member.state, member.method.state()
+                free.append(member)
+                yield member.index, self._records(member, row)
+            while next_to_learn in decoded:
+                if next_to_learn in ended:
+                    learner = self.members[0].method
+                    assert isinstance(learner, Additive)
+                    self.state = learner.added(self.state, *ended.pop(next_to_learn))
+                next_to_learn += 1
+
+    def _join(self, batch: Batch, member: Member, index: int, repeat: int, order: int) -> None:
+        """Let a member begin a document."""
+        work, place = self.work, index % len(self.work.requests)
+        request, prompt = work.requests[place], work.prompts[place]
+        if self.state is not None:
+            member.method.restore(self.state)
+        key = {"repeat": repeat, "task": request.task, "doc_id": request.doc_id, "method": self.name, "warmup": False}
+        state_hash = {"state_hash": digest(self.state)}
+        member.index, member.state = index, self.state
+        member.began = beginning(key, work.plan.seed, order, request, prompt) | state_hash
+        member.row = self._row(member, place, member.began["seed"])
+        batch.join(member.row)
+
+    def _row(self, member: Member, place: int, seed: int, length: int | None = None) -> Row:
+        work = self.work
+        ending = ending_of(work.pair, work.requests[place], length)
+        rng = torch.Generator(work.pair.device).manual_seed(seed)
+        rounds = decode_text(member.method, work.prompts[place], work.sampling, rng, ending)
+        return Row(rounds, ending, member.watch)
+
+    def _records(self, member: Member, row: Row) -> Rows:
+        """The sample row and the round rows of a text that has ended."""
+        sample = member.began
+        if row.error:
+            return sample | {"finish": "error", "error": traceback_text(row.error)}, []
+        self.stopwatch.read()
+        laps = member.watch.laps()
+        key = {name: sample[name] for name in ("repeat", "task", "doc_id", "method", "warmup")}
+        sample = sample | outcome(row.ending, laps) | {"peak_memory": peak_memory(self.work.pair.device)}
+        rounds = round_rows(key, row.finished, laps, self.work.pair.extra_members)
+        if self.work.plan.time_documents:  # other documents have the times
+            sample |= {"batch_seconds": sample["decode_seconds"], "prefill_seconds": None, "decode_seconds": None}
+            rounds = [{name: value for name, value in row.items() if not name.endswith("seconds")} for row in rounds]
+        return sample, rounds

@@ -1,0 +1,266 @@
+"""Texts that are decoded together are what each is alone, whoever joins and leaves beside it."""
+
+import functools
+import gc
+import itertools
+import random
+
+import oracle
+import pytest
+import torch
+from builders_engine import build
+from forms import FORMS, VOCABULARY, model
+from gates import DEVICE, GREEDY, decode, lively, lively_prompt, methods, pair, tiny, with_settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specbench.engine.clock import BatchStopwatch, RowStopwatch
+from specbench.engine.generate import Ending, Limits, decode_text
+from specbench.engine.rows import Batch, Row
+from specbench.engine.runtimes.batched import Batched
+from specbench.engine.runtimes.types import Unsupported
+from specbench.engine.session import Session
+from specbench.engine.types import Round, Sampling
+
+RUNTIMES = ("eager", "static")
+SAMPLED = Sampling(1.0)
+
+
+def row_of(method, prompt, count, sampling=GREEDY, seed=0, watch=None) -> Row:
+    ending = Ending(Limits(count, frozenset()), lambda ids: "")
+    rng = torch.Generator(DEVICE).manual_seed(seed)
+    return Row(decode_text(method, prompt, sampling, rng, ending), ending, watch)
+
+
+def together(methods, texts, sampling=GREEDY, joins=()) -> list[tuple[list[int], list[Round]]]:
+    """Tokens and rounds of texts (prompt, count); each method has one at a time.
+
+    `joins`: steps to wait before each text.
+    """
+    batch, todo, free = Batch(BatchStopwatch(torch.device(DEVICE))), list(enumerate(texts)), list(methods)
+    waits, rows, owners = [*joins, *[0] * len(texts)], {}, {}
+    while todo or batch.rows:
+        while todo and free and (not waits or waits[0] <= 0):
+            (index, (prompt, count)), _ = todo.pop(0), waits.pop(0)
+            method = free.pop(0)
+            rows[index] = row_of(method, prompt, count, sampling, seed=index)
+            owners[rows[index]] = method
+            batch.join(rows[index])
+        waits[:1] = [wait - 1 for wait in waits[:1]]
+        for row in batch.step():
+            if row.error:
+                raise row.error
+            free.append(owners[row])
+    return [(rows[i].ending.tokens, rows[i].finished) for i in range(len(texts))]
+
+
+@functools.cache
+def spoken(architecture):
+    """Texts (prompt, count) of different lengths, the first of which say many different things."""
+    rest = oracle.prompts(4, length=37, seed=6)
+    lively_ones = [lively_prompt(architecture, length, 40)[0] for length in (12, 13)]
+    prompts = [*lively_ones, rest[0], rest[1][:3], rest[2][:1], rest[3]]
+    return list(zip(prompts, (34, 40, 9, 26, 17, 1), strict=True))
+
+
+@functools.cache
+def expected(architecture):
+    return [oracle.greedy(oracle.tiny_pair(architecture)[0], prompt, count) for prompt, count in spoken(architecture)]
+
+
+QUICK = (("llama", "eager"), ("gemma2", "static"))
+EVERY = [(architecture, runtime) for architecture in oracle.ARCHITECTURES for runtime in RUNTIMES]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "runtime"), [pytest.param(*one, marks=[pytest.mark.long] * (one not in QUICK)) for one in EVERY]
+)
+def test_every_lossless_method_says_what_whole_forwards_say(architecture, runtime):
+    """Chains, trees and blocks; three rows for six texts, so that rows are taken over."""
+    shared = Batched(runtime)
+    kinds = [methods(architecture, 4, shared) for _ in range(3)]
+    for name in kinds[0]:
+        texts = [tokens for tokens, _ in together([kind[name] for kind in kinds], spoken(architecture))]
+        assert texts == expected(architecture), name
+    assert max(len(set(text)) for text in expected(architecture)) >= 12
+
+
+LOSSY = {
+    "csd": lambda models: build(models, "csd", gamma=4, memory="none", count_threshold=1, gate_threshold=0.001),
+    "lossy": lambda models: build(models, "lossy", gamma=4, gate_threshold=0.2),
+    "lenience": lambda models: build(models, "lossy", gamma=4, form="lenience", lenience=0.3),
+    "fly": lambda models: build(models, "fly", gamma=6, window_length=1, entropy_threshold=0.2, ngram=False),
+    "cos": lambda models: build(models, "cos"),
+    "aasd": lambda models: build(models, "aasd"),
+    "reflective": lambda models: with_settings("reflective", models, 4, {"prompt": "7 70", "prefix_tokens": 4}),
+}
+
+
+@pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
+@pytest.mark.parametrize("name", LOSSY)
+def test_lossy_methods_have_the_same_rounds(name, sampling):
+    """The same draws, decisions and signals; each text begins with a method that has learned nothing."""
+    texts = spoken("llama")
+    shared = tiny("llama", Batched("static"))
+    try:
+        alone = [decode(LOSSY[name](tiny("llama")), *text, sampling, seed=i) for i, text in enumerate(texts)]
+    except ValueError:
+        pytest.skip(f"{name} does not decode so")
+    batched = together([LOSSY[name](shared) for _ in texts], texts, sampling)
+    assert [tokens for tokens, _ in batched] == [tokens for tokens, _ in alone]
+    for (_, ours), (_, theirs) in zip(batched, alone, strict=True):
+        assert [(r.tokens, r.truncated, r.accepted, r.rescued) for r in ours] == [
+            (r.tokens, r.truncated, r.accepted, r.rescued) for r in theirs
+        ]
+        for mine, its in zip(ours, theirs, strict=True):
+            if mine.verdict:
+                torch.testing.assert_close(
+                    mine.verdict.ratios, its.verdict.ratios, rtol=1e-4, atol=1e-6, equal_nan=True
+                )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    runtime=st.sampled_from(RUNTIMES),
+    architecture=st.sampled_from(("llama", "gemma2")),
+    greedy=st.booleans(),
+    shapes=st.lists(
+        st.tuples(st.integers(1, 60), st.integers(1, 25), st.integers(1, 7), st.integers(0, 3)), min_size=1, max_size=7
+    ),
+)
+def test_any_company(runtime, architecture, greedy, shapes):
+    """Prompts of any length, texts of any length, γ of its own for every row, joining at any time."""
+    sampling = GREEDY if greedy else SAMPLED
+    source = itertools.cycle(oracle.prompts(1, length=173, seed=len(shapes))[0])
+    texts = [(list(itertools.islice(source, length)), count) for length, count, _, _ in shapes]
+    gammas = [gamma for _, _, gamma, _ in shapes]
+    shared = Batched(runtime)
+    rows = [with_settings("sps", tiny(architecture, shared), gamma, {}) for gamma in gammas]
+    batched = together(rows, texts, sampling, [wait for *_, wait in shapes])
+    alone = [
+        decode(with_settings("sps", tiny(architecture), gamma, {}), *text, sampling, seed=i)
+        for i, (gamma, text) in enumerate(zip(gammas, texts, strict=True))
+    ]
+    # A row that is free may take any text, so only texts are compared where γ differs; their law is the target's.
+    if greedy:
+        assert [tokens for tokens, _ in batched] == [tokens for tokens, _ in alone]
+    elif len(set(gammas)) == 1:
+        assert [[r.tokens for r in rounds] for _, rounds in batched] == [[r.tokens for r in rs] for _, rs in alone]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_static_rows_are_forwards_without_a_cache(form):
+    """Sessions in one batch, fed blocks of any width in turn, each after rollbacks of its own."""
+    one, rng = model(form), random.Random(form)
+    shared = Batched("static")
+    sessions = [Session(one, "target", runtime=shared) for _ in range(4)]
+    texts = [[] for _ in sessions]
+    for _ in range(12):
+        for text, session in zip(texts, sessions, strict=True):
+            back = rng.randrange(len(text) // 3 + 1)
+            session.truncate(len(text) - back)
+            del text[len(text) - back :]
+            text += (new := [rng.randrange(VOCABULARY) for _ in range(rng.choice((1, 1, 2, 5, 40)))])
+            logits = session.forward(new).logits
+            whole = one(torch.tensor([text], device=DEVICE)).logits[0, -len(new) :]
+            torch.testing.assert_close(logits, whole, rtol=0, atol=1e-4 * max(1.0, float(whole.std())))
+
+
+def test_long_prompts_are_read_in_parts():
+    """Beyond a chunk, beside short ones, with a keep of one row and of all."""
+    target = pair("llama")[0]
+    long = list(itertools.islice(itertools.cycle(oracle.prompts(1, length=97)[0]), 700))
+    shared = Batched("static")
+    session, other = Session(target, "target", runtime=shared), Session(target, "target", runtime=shared)
+    other.forward([1, 2, 3])
+    expected_rows = Session(target, "target").forward(long).logits
+    torch.testing.assert_close(session.forward(long).logits, expected_rows, rtol=0, atol=1e-4)
+    torch.testing.assert_close(session.restart(long).logits, expected_rows[-1:], rtol=0, atol=1e-4)
+
+
+def test_forwards_of_different_lengths_wait_for_one_another():
+    """γ of 1 and 6: the long draft ends before either is verified, so there is one forward of the target a round."""
+    shared = tiny("llama", Batched("static"))
+    watches = [RowStopwatch() for _ in range(2)]
+    stopwatch = BatchStopwatch(torch.device(DEVICE))
+    batch = Batch(stopwatch)
+    for gamma, watch in zip((1, 6), watches, strict=True):
+        method = with_settings("sps", shared, gamma, {})
+        method.target._watch = method.drafter.session._watch = watch
+        batch.join(row_of(method, [5, 6, 7], 30, watch=watch))
+    batch.step()
+    batch.step()
+    stopwatch.read()
+    shares = [[(f.model, f.rows) for f in watch.forwards] for watch in watches]
+    assert shares[0] == [("draft", 2), ("target", 2), ("draft", 2), ("target", 2)]
+    assert shares[1] == [("draft", 2), ("target", 2), ("draft", 2), *[("draft", 1)] * 5, ("target", 2)]
+    rounds = [watch.laps()[1] for watch in watches]
+    shared_forwards = {id(f.whole): f.whole for watch in watches for f in watch.forwards[2:]}.values()
+    step = watches[0].ends[1][0]
+    assert sum(lap.seconds for lap in rounds) == pytest.approx(step.seconds)  # nothing is lost, nothing counted twice
+    assert sum(lap.time("draft") + lap.time("target") for lap in rounds) == pytest.approx(
+        sum(whole.seconds for whole in shared_forwards)
+    )
+    assert rounds[1].seconds - rounds[0].seconds == pytest.approx(rounds[1].time("draft") - rounds[0].time("draft"))
+    assert rounds[0].busy <= rounds[0].seconds
+
+
+class Broken:
+    """A method whose second round raises, or whose model does."""
+
+    def __init__(self, inner, spoil):
+        self.inner, self.spoil = inner, spoil
+
+    def rounds(self, prompt, sampling, rng):
+        for number, step in enumerate(self.inner.rounds(prompt, sampling, rng)):
+            yield step
+            if number == 1:
+                self.spoil(self.inner)
+
+
+def test_an_error_ends_its_own_row_alone():
+    shared = tiny("llama", Batched("static"))
+    prompt, text = lively(pair("llama")[0], 12, 40)
+
+    def raises(method):
+        raise ZeroDivisionError("of a method")
+
+    def poisons(method):
+        cache = method.target._runner.rows.slots
+        for part in cache.values:
+            part[method.target._runner.slot] = torch.nan
+
+    batch = Batch(BatchStopwatch(torch.device(DEVICE)))
+    sound = row_of(with_settings("sps", shared, 4, {}), prompt, 40)
+    broken = [row_of(Broken(with_settings("sps", shared, 4, {}), spoil), prompt, 40) for spoil in (raises, poisons)]
+    for row in (broken[0], sound, broken[1]):
+        batch.join(row)
+    left = []
+    while batch.rows:
+        left += batch.step()
+    assert left[-1] is sound and sound.ending.tokens == text
+    assert isinstance(broken[0].error, ZeroDivisionError)
+    assert "not finite" in str(broken[1].error)
+    # Another text takes over the poisoned slot.
+    again = together([with_settings("sps", shared, 4, {}) for _ in range(3)], [(prompt, 40)] * 3)
+    assert [tokens for tokens, _ in again] == [text] * 3
+
+
+def test_dropped_sequences_leave_their_slots():
+    target = pair("llama")[0]
+    shared = Batched("static")
+    sessions = [Session(target, "target", runtime=shared) for _ in range(5)]
+    for session in sessions:
+        session.forward([1, 2, 3])
+    slots = sessions[0]._runner.rows.slots
+    assert slots.rows == 8
+    del sessions[1:], session
+    gc.collect()
+    for _ in range(20):
+        Session(target, "target", runtime=shared).forward([4, 5])
+    assert slots.rows == 8
+
+
+def test_only_eager_and_static():
+    with pytest.raises(Unsupported, match="--runtime openvino computes no batches; use eager or static"):
+        Batched("openvino")
