@@ -84,6 +84,9 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "heuristic": {"heuristic": {"first": 3}},
     "bandit": {"bandit": {"choices": (1, 2, 4)}},
     "oracle": {"oracle": {"tokens": 40}},
+    "k-by-batch": {"k-by-batch": {"schedule": {"1-1": 3, "2-2": 0, "3-9": 2}}},
+    "goodput": {"goodput": {"token": 0.3, "draft": 0.2, "draft_token": 0.05, "expected": 0.6, "memory": 8}},
+    "target-acceptance": {"target-acceptance": {"target": 0.5, "window": 3, "fewest": 1}},
     "lookahead": {"lookahead": {"window": 5, "ngram": 4, "candidates": 3}},
     "pld": {
         "pld, first": {"ngram": 3, "shortest": 1, "match": "first", "whole": False, "reuse": False},

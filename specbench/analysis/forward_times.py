@@ -190,26 +190,47 @@ def _slope(context: Floats, seconds: Floats, whole: float) -> float:
 def with_forwards(times: Times, forwards: Any, where: str) -> Times:
     """The times with those of a profile's `forwards` by width and context: a plane through the medians of each model.
 
-    Raises UserError if the forwards are damaged, or of fewer than two widths or contexts.
+    They are of one text, or of several (`rows`), which each have the width and the context. Raises UserError if the
+    forwards are damaged, or of fewer than two widths or contexts.
     """
     rows = forwards if isinstance(forwards, list) else []
-    names = ("width", "context", "median")
+    names = ("width", "context", "median", *["rows"] * any(isinstance(row, dict) and "rows" in row for row in rows))
     if not rows or not all(isinstance(row, dict) and all(_number(row.get(name)) for name in names) for row in rows):
         raise UserError(f"{where} has no forwards by width and context; make it anew by `specbench profile`")
     table = pd.DataFrame(rows)
     if "runtime" in table:  # the first is the pair's own
         table = table[table.runtime == table.runtime.iloc[0]]
-    planes = {}
     for role in ("target", "draft"):
         mine = table[table.model == role]
         if mine.width.nunique() < 2 or mine.context.nunique() < 2:
             raise UserError(f"{where} has forwards of the {role} at one width or context only; make it anew")
-        unit = np.column_stack([np.ones(len(mine)), mine.width - 1, mine.context]).astype(float)
-        planes[role] = [float(x) for x in scipy.optimize.nnls(unit, mine["median"].to_numpy(float))[0]]
-    (target, width, context), (draft, draft_width, draft_context) = planes["target"], planes["draft"]
+    (target, width, context), (draft, draft_width, draft_context) = _plane(table, "target"), _plane(table, "draft")
     measured = {"t_target": target, "width_slope": width, "context_slope": context, "vanilla": 0.0}
     measured |= {"t_draft": draft, "draft_width_slope": draft_width, "draft_context_slope": draft_context}
-    return replace(times, **measured, widest=float(table.width.max()))
+    return replace(times, **measured, widest=float(_tokens(table).max()))
+
+
+def _tokens(forwards: pd.DataFrame) -> "pd.Series[float]":
+    """The tokens that each forward reads."""
+    return (forwards.width * forwards.get("rows", 1)).astype(float)
+
+
+def _plane(forwards: pd.DataFrame, role: str) -> tuple[float, float, float]:
+    """Seconds of a model's forward over one token, of each further token, and of each token in the caches.
+
+    None is below 0. Relative errors are squared, so that short forwards count as much as long ones.
+    """
+    mine = forwards[forwards.model == role]
+    unit = np.column_stack([np.ones(len(mine)), _tokens(mine) - 1, mine.context * mine.get("rows", 1)]).astype(float)
+    seconds = mine["median"].to_numpy(float)
+    alone, token, context = scipy.optimize.nnls(unit / seconds[:, None], np.ones(len(mine)))[0]
+    return float(alone), float(token), float(context)
+
+
+def step_costs(forwards: pd.DataFrame) -> dict[str, float]:
+    """The costs of a step as the method `goodput` takes them, in target forwards of one token."""
+    (alone, token, _), (draft, draft_token, _) = _plane(forwards, "target"), _plane(forwards, "draft")
+    return {"token": token / alone, "draft": draft / alone, "draft_token": draft_token / alone}
 
 
 def from_option(text: str, models: dict[str, Any] | None, by_context: bool = False) -> Times:
@@ -240,7 +261,8 @@ def from_option(text: str, models: dict[str, Any] | None, by_context: bool = Fal
                 f"{mine.get('model')}, with other weights"
             )
     times = _checked({key: value for key, value in profile["times"].items() if value is not None}, str(path))
-    return with_forwards(times, profile.get("forwards"), str(path)) if by_context else times
+    forwards = profile.get("batches") or profile.get("forwards")
+    return with_forwards(times, forwards, str(path)) if by_context else times
 
 
 def _parsed(text: str) -> dict[str, float]:

@@ -82,3 +82,18 @@ def speedups(table: pd.DataFrame, base: str) -> pd.DataFrame:
     of_base = table[table.method == base].set_index("rate")
     tokens, e2e = (table.rate.map(of_base[name]) for name in ("tokens_per_s", "e2e_p50"))
     return table.assign(throughput_ratio=table.tokens_per_s / tokens, latency_ratio=e2e / table.e2e_p50)
+
+
+def by_rows(steps: pd.DataFrame, base: str) -> pd.DataFrame:
+    """What steps gave in which no text joined, by method and number of texts: `rows`.
+
+    Columns: `steps`, their number; `tokens_per_s`; `speedup`, that over the base's at as many texts (NaN: it had none).
+    """
+    alone = steps[steps.joined == 0]
+    sums = alone.groupby(["method", "rows"], as_index=False).agg(
+        steps=("seconds", "size"), seconds=("seconds", "sum"), committed=("committed", "sum")
+    )
+    sums["tokens_per_s"] = sums.committed / sums.seconds
+    of_base = sums[sums.method == base].set_index("rows").tokens_per_s
+    sums["speedup"] = sums.tokens_per_s / sums["rows"].map(of_base)
+    return sums[["method", "rows", "steps", "tokens_per_s", "speedup"]]

@@ -45,6 +45,9 @@ def profile(
     runtime: Annotated[
         list[str] | None, Option(help="how forwards are computed; may be repeated: the runs are at the first")
     ] = None,
+    batch: Annotated[
+        str | None, Option(help="also time forwards over so many texts at once, such as 1,2,4,8,16")
+    ] = None,
     ceilings: Annotated[
         bool, Option("--ceilings", help="measure anew what the machine can do at best, and do nothing else")
     ] = False,
@@ -59,7 +62,7 @@ def profile(
 
     Writes FILE.json, which `simulate --forward-times` reads, FILE.csv with the fits, and the runs in the folder FILE.
 
-    `specbench profile --pair pocket --documents 20 --repeats 5 --out pocket.json`
+    `specbench profile --pair pocket --documents 20 --repeats 5 --batch 1,4,16 --out pocket.json`
 
     `specbench profile runs/one`
 
@@ -93,12 +96,15 @@ def profile(
         else:
             gammas = whole_numbers("--gamma", gamma)
             study.check(gammas, runtime or ())
+            sizes = list(dict.fromkeys(whole_numbers("--batch", batch)))
+            if sizes and min(sizes) < 1:
+                raise UserError(f"--batch {batch}: batches have at least one text, such as 1,2,4,8")
             wanted = prompts.of_plan() | place.of_plan() | ({"runtime": runtime[0]} if runtime else {})
             plan = resolve_plan(method or study.METHODS, baseline="vanilla", limit=documents, repeats=repeats, **wanted)
             out = out or Path(f"profile-{plan.pair.name}.json")
             _check_profile(out)
             named = method is not None or bool(prompts.set_)
-            figures = study.carry_out(plan, gammas, runtime or (), named, out.with_suffix(""))
+            figures = study.carry_out(plan, gammas, runtime or (), named, out.with_suffix(""), sizes)
         if figures is None:
             raise typer.Exit(130)
         show(view(figures))
@@ -129,7 +135,12 @@ def simulate(
     by_context: Annotated[
         bool, Option("--by-context", help="let forward times grow with the context, as in the records or the profile")
     ] = False,
-    batch: Annotated[int, Option(min=1, help="texts decoded together; needs a profile's --forward-times")] = 1,
+    batch: Annotated[
+        str, Option(metavar="N1,N2,…", help="texts decoded together; needs the --forward-times of profile --batch")
+    ] = "1",
+    load: Annotated[
+        Path | None, Option(help="with several batches: the folder of specbench load to hold them against")
+    ] = None,
     oracle: Annotated[
         bool, Option("--oracle", help="add the best length in hindsight, of each text and of each round")
     ] = False,
@@ -162,16 +173,31 @@ def simulate(
 
     `specbench simulate runs/one --forward-times pocket.json --batch 4 --gamma 2,4`
 
+    `specbench simulate runs/one --forward-times pocket.json --batch 1,4,16 --load runs/load`
+
     `specbench simulate runs/one --method sps --second eagle3-chain --second-run runs/other`
 
     `specbench simulate runs/long --method specdecpp --heads heads --out table3.csv`
     """
     from specbench.analysis.simulate import Options, simulate
+    from specbench.analysis.simulate_batches import simulate_batches
     from specbench.report.finding import show
+    from specbench.report.views import simulate_batches as batches_view
     from specbench.report.views.simulate import heads_view, view
     from specbench.results.stored import StoredRun
 
     with user_errors(), permitted(trust_remote_code, allow_pickle, fetch_models=fetch_models):
+        sizes = list(dict.fromkeys(whole_numbers("--batch", batch)))
+        if not sizes or min(sizes) < 1:
+            raise UserError(f"--batch {batch}: batches have at least one text, such as 1,4,16")
+        if (len(sizes) > 1 or load) and not heads:
+            if threshold or shortest or oracle or second or second_run or out:
+                raise UserError("several batches go with --method, --gamma, --forward-times and --load only")
+            stored, lengths = StoredRun(run), whole_numbers("--gamma", gamma)
+            with progress("replaying", len(sizes), aside=format is not Plain.table) as advance:
+                found = simulate_batches(stored, method, forward_times, lengths, sizes, load, advance)
+            show(batches_view.view(found), format.value)
+            return
         if not heads:
             if out:
                 raise UserError("--out goes with --heads; write `--format csv > FILE` for a simulation")
@@ -181,11 +207,11 @@ def simulate(
             stored = StoredRun(run)
             with console.status("replaying the rounds") if format is Plain.table else nullcontext():
                 other = StoredRun(second_run) if second_run else None
-                options = Options(batch, by_context, oracle, second, other)
+                options = Options(sizes[0], by_context, oracle, second, other)
                 figures = simulate(stored, method, forward_times, gammas, tried, shortest, options=options)
             show(view(figures, bool(forward_times)), format.value)
             return
-        if gamma or shortest or format is not Plain.table or by_context or batch > 1 or oracle or second:
+        if gamma or shortest or format is not Plain.table or by_context or sizes != [1] or load or oracle or second:
             raise UserError("--heads goes with --method, --forward-times, --threshold and --out only")
         from specbench.studies import heads as study
 

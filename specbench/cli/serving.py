@@ -34,7 +34,7 @@ def throughput(
     *,
     method: Annotated[
         list[str] | None,
-        Option(help="cospec or sps, or a YAML file of theirs; default: cospec", autocompletion=known("methods")),
+        Option(help="by name or YAML file; may be repeated; default: cospec", autocompletion=known("methods")),
     ] = None,
     prompts: Draws,
     batch: Annotated[str, Option(help="how many texts are decoded together")] = "1,2,4,8,16,32",
@@ -103,6 +103,7 @@ def load(
     out: Annotated[
         Path | None, Option(help="folder for requests.parquet and steps.parquet; goes on if it is there")
     ] = None,
+    plot: Annotated[Path | None, Option(help="also draw it: FILE.svg, .png or .pdf")] = None,
     cells: CellsOut = None,
     format: Annotated[Printed, Option(help="how to print it")] = Printed.table,
 ) -> None:
@@ -117,6 +118,9 @@ def load(
     """
     from specbench.papers import cells as paper_cells
     from specbench.report.finding import show
+    from specbench.report.plots.kinds import writable
+    from specbench.report.plots.load import load as load_plot
+    from specbench.report.plots.style import save
     from specbench.report.views.load import view
     from specbench.studies.under_load import Study, parse_slo
 
@@ -126,6 +130,8 @@ def load(
             raise UserError(f"--rate {rate}: rates are above 0, such as 1,2,4; inf lets all requests come at once")
         kept = parse_slo(slo)
         check_out(cells)
+        if plot:
+            writable(plot)
         wanted = prompts.of_plan() | place.of_plan()
         plan = resolve_plan(method or ["sps"], baseline="vanilla", limit=limit, **wanted)
         study = Study(plan, out, rows, requests, arrivals)
@@ -133,6 +139,8 @@ def load(
         with progress("load", total, aside=format is not Printed.table) as advance:
             figures = study.carry_out(rates, to_saturation, saturation, kept, advance)
         show(view(figures), format.value)
+        if plot:
+            save(load_plot(figures), plot)
         if cells:
             paper_cells.write_cells(
                 cells, paper_cells.load(figures.table, plan.methods, figures.pair, plan.temperature, rates)

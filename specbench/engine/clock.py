@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -252,6 +253,14 @@ class BatchStopwatch:
         for forward in self._unread:
             forward.read()
         self._unread.clear()
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes of free memory: of the GPU, or of this machine."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def peak_memory(device: torch.device) -> int:

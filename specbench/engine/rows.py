@@ -57,7 +57,7 @@ class Batch:
         for group in (new, old):
             if group:
                 with self.stopwatch.step(group):
-                    next_rounds(group, self.stopwatch)
+                    next_rounds(group, self.stopwatch, len(self.rows))
         left = [row for row in self.rows if row.ended]
         self.rows = [row for row in self.rows if not row.ended]
         for row in left:
@@ -67,9 +67,11 @@ class Batch:
 
 
 @torch.inference_mode()
-def next_rounds(rows: Sequence[Row], stopwatch: BatchStopwatch) -> None:
-    """Decode one round of every row, in place."""
+def next_rounds(rows: Sequence[Row], stopwatch: BatchStopwatch, together: int) -> None:
+    """Decode one round of every row, in place. `together`: how many rows the batch has."""
     jobs = {Job(partial(next, row.rounds)): row for row in rows}
+    for job in jobs:
+        job.rows = together
     waiting: dict[Job, tuple[RowRunner, Feed]] = {}
 
     def resume(job: Job, go_on: Callable[[], Any]) -> None:

@@ -26,6 +26,7 @@ from specbench.engine.runtimes.types import Runtime, Unsupported
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Additive, Calibrated, Foresighted, Method, Sampling, Watch
 from specbench.measure.manifest import check_models, check_same, manifest
+from specbench.measure.room import check_room
 from specbench.methods import module
 from specbench.plan import Plan
 from specbench.results import documents
@@ -126,6 +127,7 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
             raise UserError(f"{name} needs to know what each answer is worth, and --prompts are without scores")
     if plan.batch > 1:
         check_batches(plan, methods, requests)
+        check_room(pair, len(methods), plan.batch, longest)
     check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
     by_task: dict[str, list[list[int]]] = {request.task: [] for request in requests}
     for request, prompt in zip(requests, prompts, strict=True):

@@ -1,7 +1,6 @@
 """Measure what a machine can do at best, once, for `results.ceilings` to keep."""
 
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from specbench.base import environment
 from specbench.base.console import progress, say, warn
 from specbench.config import PairSpec
 from specbench.config import load_pair as read_pair
-from specbench.engine.clock import Stopwatch
+from specbench.engine.clock import Stopwatch, free_memory
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.measure import machine
 from specbench.results import ceilings
@@ -83,7 +82,7 @@ def measure(
     """
     bandwidth: list[dict[str, Any]] = []
     for size in sizes:
-        if not bandwidth or size <= _free(device) / 4:
+        if not bandwidth or size <= free_memory(device) / 4:
             bandwidth.append({"bytes": size} | _fastest(device, _movers(size, device), size, repeats))
         advance(1)
     products: list[dict[str, Any]] = []
@@ -146,10 +145,3 @@ def _seconds(device: torch.device, work: Work, passes: int) -> float:
             work()
     watch.lap()
     return watch.laps()[0].forwards[0].seconds / passes
-
-
-def _free(device: torch.device) -> float:
-    """Bytes of free memory."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))

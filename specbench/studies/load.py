@@ -26,9 +26,11 @@ from specbench.engine.clock import BatchStopwatch, RowStopwatch, now
 from specbench.engine.generate import decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.rows import Batch, Row
+from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.types import Sampling
 from specbench.measure import prepare
+from specbench.measure.room import check_room
 from specbench.measure.sample import WARMUP_TOKENS, ending_of
 from specbench.plan import Plan
 from specbench.tasks.harness import Request
@@ -115,8 +117,11 @@ class Server:
         times: Floats,
         clock: Callable[[], float] = now,
         length: int | None = None,
+        seeds: Sequence[int] = (),
     ) -> tuple[list[Served], list[dict[str, Any]]]:
         """Decode requests that come at `times` [n]; what became of each, and the steps.
+
+        `length`: a bound on the tokens of each text. `seeds` [n]: of each text; default: the plan's and its number.
 
         A step: when it `began`, its `seconds`, its `rows`, `joined` ones among them, which read their prompts, the
         requests in the `queue`, `fed` tokens of the target's forwards, and `committed` tokens.
@@ -140,7 +145,8 @@ class Server:
                 joined = 0
                 while queue and free:
                     one, index = queue.popleft(), free.popleft()
-                    row = self._row(one, prompts[one.number], index, length)
+                    seed = seeds[one.number] if seeds else self.plan.seed + one.number
+                    row = self._row(one, prompts[one.number], index, length, seed)
                     one.began = timeline()
                     active[row] = one, index
                     batch.join(row)
@@ -174,12 +180,22 @@ class Server:
             gc.enable()
         return served, steps
 
-    def _row(self, one: Served, prompt: Sequence[int], index: int, length: int | None) -> Row:
+    def _row(self, one: Served, prompt: Sequence[int], index: int, length: int | None, seed: int) -> Row:
         method, watch = self.methods[index], self.watches[index]
         method.reset(one.request.task)
         ending = ending_of(self.pair, one.request, length)
-        rng = torch.Generator(self.pair.device).manual_seed(self.plan.seed + one.number)
+        rng = torch.Generator(self.pair.device).manual_seed(seed)
         return Row(decode_text(method, list(prompt), self.sampling, rng, ending), ending, watch)
+
+
+def at_batch_runtime(
+    plan: Plan, pair: Pair, rows: int, requests: Sequence[Request], prompts: Sequence[Sequence[int]]
+) -> Pair:
+    """The pair at a runtime that computes batches. Raises UserError if there is none, or no room for so many rows."""
+    runtime, _ = choose.for_batches(plan.runtime, pair)
+    longest = max(request.positions(prompt) for request, prompt in zip(requests, prompts, strict=True))
+    check_room(pair, len(plan.methods), rows, longest)
+    return replace(pair, runtime=runtime)
 
 
 class Load:
@@ -189,7 +205,7 @@ class Load:
         self.plan, self.rows, self.count, self.kind = plan, rows, count, kind
         requests = prepare.load_tasks(plan, pair).requests()
         prompts = prepare.encode_all(pair, [request.prompt for request in requests])
-        self.pair, _ = prepare.at_runtime(plan.model_copy(update={"batch": rows}), pair, prompts[0], 0, plan.runtime)
+        self.pair = at_batch_runtime(plan, pair, rows, requests, prompts)
         if any(request.turn for request in requests):
             raise UserError(
                 "a later turn of a conversation waits for the answer to the earlier one; take single prompts"

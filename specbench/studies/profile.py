@@ -17,7 +17,7 @@ from specbench.measure.machine import quick_lines
 from specbench.plan import Plan
 from specbench.results import ceilings
 from specbench.results.stored import StoredRun
-from specbench.studies import profile_pair
+from specbench.studies import profile_batches, profile_pair
 from specbench.studies.ceilings import machine_ceilings
 from specbench.studies.profile_pair import Profile
 from specbench.tasks import code
@@ -34,11 +34,13 @@ def check(gammas: Sequence[int], runtimes: Sequence[str]) -> None:
         raise UserError(f"--runtime {AUTO}: a profile sets runtimes side by side; name them: {', '.join(NAMES)}")
 
 
-def carry_out(plan: Plan, gammas: Sequence[int], runtimes: Sequence[str], named: bool, folder: Path) -> Profile | None:
+def carry_out(
+    plan: Plan, gammas: Sequence[int], runtimes: Sequence[str], named: bool, folder: Path, sizes: Sequence[int] = ()
+) -> Profile | None:
     """Do the runs of a profile in `folder`, and time the pair's forwards; None if the user stopped it.
 
-    The runs use the plan's runtime, the forwards all of the `runtimes`. Unless the user `named` the methods, those that
-    cannot be built are left out. Raises UserError as the functions it calls.
+    The runs use the plan's runtime, the forwards all of the `runtimes`, those of batches of `sizes` the first. Unless
+    the user `named` the methods, those that cannot be built are left out. Raises UserError as the functions it calls.
     """
     code.check_code(plan)
     for line in quick_lines(folder, plan.device):
@@ -52,9 +54,13 @@ def carry_out(plan: Plan, gammas: Sequence[int], runtimes: Sequence[str], named:
         return None
     with progress("forwards", profile_pair.FORWARDS + profile_pair.WARM) as advance:
         forwards = profile_pair.measure_forwards(pair, repeats=profile_pair.FORWARDS, advance=advance, further=further)
+    batches = pd.DataFrame()
+    if sizes:
+        with progress("forwards of batches", profile_pair.FORWARDS + profile_batches.WARM) as advance:
+            batches = profile_batches.measure_batches(pair, sizes, profile_pair.FORWARDS, advance)
     facts = {role: cost.facts(model) for role, model in pair.models.items()}
     limits = roofline.table(forwards, facts, ceilings.read(known)) if known else pd.DataFrame()
-    return replace(profile_pair.describe(*runs, forwards), ceilings=known, limits=limits)
+    return replace(profile_pair.describe(*runs, forwards), ceilings=known, limits=limits, batches=batches)
 
 
 def read(folder: Path) -> Profile:

@@ -53,6 +53,7 @@ class Profile:
     times: Times | None  # for `specbench simulate`
     ceilings: dict[str, Any] | None = None  # of the machine, as `ceilings.measure` returns them
     limits: pd.DataFrame = field(default_factory=pd.DataFrame)  # from `roofline.table`; empty if not known
+    batches: pd.DataFrame = field(default_factory=pd.DataFrame)  # of `measure_batches`; may be empty
 
 
 def plans(chosen: Plan, gammas: Sequence[int], fits: Callable[[MethodSpec], bool]) -> tuple[Plan, Plan | None]:
@@ -205,7 +206,7 @@ def write(profile: Profile, path: Path) -> Path:
     """Write the profile as JSON and the fits as tidy CSV beside it; return the path of the CSV."""
     facts = {
         **{name: getattr(profile, name) for name in ("pair", "sampling", "environment", "models", "ceilings")},
-        **{name: rows_of(getattr(profile, name)) for name in ("forwards", "limits", "fits", "throughput")},
+        **{name: rows_of(getattr(profile, name)) for name in ("forwards", "batches", "limits", "fits", "throughput")},
         "times": vars(profile.times) if profile.times else None,
     }
     files.write_text(path, json.dumps(facts, indent=1) + "\n")

@@ -7,7 +7,7 @@ import gc
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,21 +17,18 @@ import torch
 from specbench.analysis.metrics import interval_columns
 from specbench.base import environment
 from specbench.base.stats import Paired, speedup
-from specbench.config import UserError
-from specbench.engine.generate import Ending, Limits, decode_text
+from specbench.config import MethodSpec, UserError
+from specbench.engine.generate import decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
-from specbench.engine.types import Method, Sampling
+from specbench.engine.types import Sampling
 from specbench.measure import prepare
 from specbench.measure.divergence import Divergence, Reference, diverged
-from specbench.methods.cospec import Never
-from specbench.methods.cospec_batch import Text
+from specbench.measure.sample import WARMUP_TOKENS, ending_of
 from specbench.plan import Plan
-from specbench.studies.fixed_batch import Speculation, decode, speculation
-from specbench.tasks.harness import Request
+from specbench.studies.load import Served, Server, at_batch_runtime
 
 BASE = "vanilla"
-WARMUP_TOKENS = 8
 
 
 @dataclass
@@ -73,96 +70,86 @@ class Bench:
     """Decodes batches of a plan's documents and keeps tallies by batch size and method."""
 
     def __init__(self, plan: Plan, pair: Pair, sizes: Sequence[int], batches: int) -> None:
-        self.plan, self.pair = plan, pair
+        self.plan = plan
         self.sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
-        self.how = {spec.name: speculation(spec, pair) for spec in plan.methods if spec.method != BASE}
-        self.methods: dict[str, Speculation | None] = {BASE: None, **self.how}
         self.requests = prepare.load_tasks(plan, pair).requests()
         random.Random(plan.seed).shuffle(self.requests)  # otherwise a batch would hold one task
-        self.prompts = [prepare.encode(pair, request.prompt) for request in self.requests]
-        # A text is padded for as long as others of its batch go on.
-        longest = max(request.max_new_tokens for request in self.requests)
-        reach = max((2 * how.gamma + 1 for how in self.how.values()), default=1)
-        padded = [replace(request, max_new_tokens=longest) for request in self.requests]
-        prepare.check_lengths(padded, self.prompts, pair, reach)
+        self.prompts = prepare.encode_all(pair, [request.prompt for request in self.requests])
+        most = max(sizes)
+        self.pair = at_batch_runtime(plan, pair, most, self.requests, self.prompts)
+        self.servers = {spec.name: Server(plan, self.pair, spec, most) for spec in plan.methods}
+        self.lossless = {name: server.methods[0].lossless for name, server in self.servers.items()}
+        reach = max(server.methods[0].reach for server in self.servers.values())
+        prepare.check_lengths(self.requests, self.prompts, self.pair, reach)
         counts = {size: max(batches, math.ceil(len(self.requests) / size)) for size in sizes}
         self.jobs = [(size, number) for size, count in counts.items() for number in range(count)]
         random.Random(plan.seed).shuffle(self.jobs)  # a drifting machine favours no size
         self.alone: dict[str, list[list[int]]] = {}  # greedy texts of each method, one by one
-        self.tallies = {(size, name): Tally() for size in sizes for name in self.methods}
+        self.tallies = {(size, name): Tally() for size in sizes for name in self.servers}
         self.divergences: list[Divergence] = []
 
     @property
     def total(self) -> int:
         """The steps of `carry_out`; a text decoded alone counts as much as a batch."""
-        alone = len(self.requests) * sum(self._repeatable(name) for name in self.methods)
-        return alone + len(self.methods) * (len(self.jobs) + len({size for size, _ in self.jobs}))
+        alone = len(self.requests) * len(self.servers) * self.sampling.greedy
+        return alone + len(self.servers) * (len(self.jobs) + len({size for size, _ in self.jobs}))
 
     def carry_out(self, advance: Callable[[int], None]) -> None:
         """Decode everything and fill the tallies. Raises UserError for a batch that does not fit into memory."""
-        for spec in self.plan.methods:
-            if self._repeatable(spec.name):
-                method = prepare.build(spec, self.pair, Unwatched())
-                self.alone[spec.name] = [self._alone(method, at, advance) for at in range(len(self.requests))]
+        if self.sampling.greedy:
+            for spec in self.plan.methods:
+                self.alone[spec.name] = [self._alone(spec, at, advance) for at in range(len(self.requests))]
         gc.collect()
         gc.freeze()
         for size in sorted({size for size, _ in self.jobs}, reverse=True):
-            for how in self.methods.values():
-                self._decode(how, self._texts(range(size), WARMUP_TOKENS))
+            for name in self.servers:
+                self._decode(name, [at % len(self.requests) for at in range(size)], WARMUP_TOKENS)
                 advance(1)
         order = random.Random(self.plan.seed)
         for size, number in self.jobs:
             chosen = [(number * size + i) % len(self.requests) for i in range(size)]
-            for name in order.sample(list(self.methods), len(self.methods)):
-                texts = self._texts(chosen)
-                self._note(name, chosen, texts, self._decode(self.methods[name], texts, number))
+            for name in order.sample(list(self.servers), len(self.servers)):
+                self._note(name, chosen, *self._decode(name, chosen))
                 advance(1)
 
-    def _repeatable(self, name: str) -> bool:
-        """True if the method gives the same text each time, so that batches can be compared with single texts."""
-        how = self.methods[name]
-        return self.sampling.greedy and (how is None or how.repeatable)
-
-    def _alone(self, method: Method, at: int, advance: Callable[[int], None]) -> list[int]:
-        ending = self._ending(self.requests[at])
-        rng = torch.Generator(self.pair.device)
+    def _alone(self, spec: MethodSpec, at: int, advance: Callable[[int], None]) -> list[int]:
+        """A text as the method decodes it one by one, having learned nothing from others."""
+        method = prepare.build(spec, self.pair, Unwatched())
+        method.reset(self.requests[at].task)
+        ending = ending_of(self.pair, self.requests[at], None)
+        rng = torch.Generator(self.pair.device).manual_seed(self.plan.seed + at)
         for _ in decode_text(method, self.prompts[at], self.sampling, rng, ending):
             pass
         advance(1)
         return ending.tokens
 
-    def _ending(self, request: Request, most: int | None = None) -> Ending:
-        length = min(most or request.max_new_tokens, request.max_new_tokens)
-        return Ending(Limits(length, self.pair.eos_ids, request.until), self.pair.detokenizer)
+    def _decode(self, name: str, chosen: Sequence[int], length: int | None = None) -> tuple[list[Served], float]:
+        """Decode the texts of these documents together.
 
-    def _texts(self, chosen: Sequence[int], most: int | None = None) -> list[Text]:
-        places = [at % len(self.requests) for at in chosen]
-        return [Text(self.prompts[at], self._ending(self.requests[at], most)) for at in places]
-
-    def _decode(self, how: Speculation | None, texts: list[Text], number: int = 0) -> float:
+        Also the seconds until the last text ends, counted from when all models have read the prompts and each text has
+        its first token.
+        """
+        requests, prompts = [self.requests[at] for at in chosen], [self.prompts[at] for at in chosen]
+        seeds = [self.plan.seed + at for at in chosen]
         try:
-            return decode(self.pair, how, texts, self.sampling, self.plan.seed + number)
+            served, _ = self.servers[name].serve(requests, prompts, np.zeros(len(chosen)), length=length, seeds=seeds)
         except torch.OutOfMemoryError:
-            raise UserError(f"a batch of {len(texts)} does not fit into the memory; leave it out of --batch") from None
+            raise UserError(f"a batch of {len(chosen)} does not fit into the memory; leave it out of --batch") from None
+        return served, max(one.rounds[-1] for one in served) - served[0].rounds[0]
 
-    def _note(self, name: str, chosen: Sequence[int], texts: Sequence[Text], seconds: float) -> None:
-        how, tally = self.methods[name], self.tallies[len(texts), name]
+    def _note(self, name: str, chosen: Sequence[int], served: Sequence[Served], seconds: float) -> None:
+        tally = self.tallies[len(served), name]
         tally.seconds.append(seconds)
-        tally.tokens.append(sum(len(text.ending.tokens) - 1 for text in texts))
-        tally.rounds += sum(len(text.turns) for text in texts) if how else tally.tokens[-1]
+        tally.tokens.append(sum(len(one.tokens) - 1 for one in served))
+        tally.rounds += sum(len(one.rounds) - 1 for one in served)
         if name not in self.alone:
             return
-        tally.compared += len(texts)
-        tally.equal += sum(text.ending.tokens == self.alone[name][at] for text, at in zip(texts, chosen, strict=True))
-        if how is None or isinstance(how.arbiter, Never):
-            for text in texts:
-                if divergence := diverged(
-                    Reference(self.pair, None), text.prompt, self._vanilla(text), text.ending.tokens
-                ):
-                    self.divergences.append(divergence)
-
-    def _vanilla(self, text: Text) -> list[int]:
-        return self.alone[BASE][next(at for at, prompt in enumerate(self.prompts) if prompt is text.prompt)]
+        tally.compared += len(served)
+        tally.equal += sum(one.tokens == self.alone[name][at] for one, at in zip(served, chosen, strict=True))
+        for one, at in zip(served, chosen, strict=True) if self.lossless[name] else ():
+            reference = Reference(self.pair, None)
+            if divergence := diverged(reference, self.prompts[at], self.alone[BASE][at], one.tokens):
+                self.divergences.append(divergence)
 
     def result(self) -> Throughput:
         rows = [self._row(size, name) for size, name in self.tallies]

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from specbench.analysis.load import Slo, figures, speedups
+from specbench.analysis.load import Slo, by_rows, figures, speedups
 from specbench.base import environment, files, parquet
 from specbench.base.folder import Folder, Member
 from specbench.base.untrusted import read_json
@@ -55,7 +55,7 @@ STEPS = pa.schema(
 
 @dataclass(frozen=True)
 class Loaded:
-    """Figures of one pair under load; `table` is that of `analysis.load.speedups`."""
+    """Figures of one pair under load; the tables are those of `analysis.load.speedups` and `by_rows`."""
 
     pair: str
     suite: str
@@ -67,6 +67,7 @@ class Loaded:
     environment: dict[str, Any]
     settings: dict[str, dict[str, Any]]  # of each method
     table: pd.DataFrame
+    by_rows: pd.DataFrame
 
 
 class Study:
@@ -138,6 +139,7 @@ class Study:
             environment.describe(load.pair.device),
             {spec.name: spec.values for spec in self.plan.methods},
             speedups(table, BASE),
+            by_rows(all_steps, BASE),
         )
 
     def _kept(self, name: str, rate: float) -> tuple[pd.DataFrame, pd.DataFrame] | None:

@@ -194,7 +194,7 @@ def test_ceilings_are_medians_of_the_fastest_way(monkeypatch):
 def test_large_products_and_arrays_are_left_out(monkeypatch):
     monkeypatch.setattr(measuring, "Stopwatch", Clock)
     monkeypatch.setattr(Clock, "seconds", staticmethod(lambda: 0.02))
-    monkeypatch.setattr(measuring, "_free", lambda device: 4 * 2048)
+    monkeypatch.setattr(measuring, "free_memory", lambda device: 4 * 2048)
     steps = []
     told = measuring.measure(CPU, torch.float32, (1024, 2048, 4096), (4, 8, 16), 3, steps.append)
     assert [row["bytes"] for row in told["bandwidth"]] == [1024, 2048] and len(steps) == 6

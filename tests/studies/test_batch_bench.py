@@ -11,20 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from batches import alone, made, several, text_of, unbatched
-from cospec_models import arbitrator, slow
-from gates import GREEDY
 from jobs import drawn_arbitrator
 from screens import call
 from transformers import DynamicCache
 
 from specbench import config
-from specbench.config import Setting, UserError, load_method
-from specbench.engine.batch import Batch
-from specbench.engine.session import Session
-from specbench.engine.types import Sampling
+from specbench.config import Setting, load_method
 from specbench.measure import loop
-from specbench.methods.cospec import Always, Learned, Never, Random
 from specbench.methods.cospec_arbitrator import (
     find_arbitrator,
     own_parameters,
@@ -35,87 +28,14 @@ from specbench.papers.cells import labels_of
 from specbench.plan import resolve_plan
 from specbench.report.views.throughput import sentences
 from specbench.results.stored import StoredRun
-from specbench.studies import fixed_batch, throughput
-from specbench.studies.fixed_batch import Speculation, decode, speculation
+from specbench.studies.load import Served, Server
 from specbench.studies.serving import first_token, forwards_a_round, latencies, tensor_memory
 from specbench.studies.throughput import Bench
-
-THRESHOLD = 0.5
-
-
-# One batch
-
-
-@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
-def test_texts_of_a_batch_are_those_of_one_by_one(architecture):
-    policy = arbitrator(architecture)
-    learned = Learned(Session(policy, "arbitrator", vocabulary=1), THRESHOLD)
-    for how, expected in (
-        (None, alone(architecture)),
-        (Speculation(4, Never()), alone(architecture)),
-        (Speculation(4, Always()), [tokens for tokens, _ in unbatched(architecture, Always())]),
-        (Speculation(4, learned, policy), [tokens for tokens, _ in unbatched(architecture, learned)]),
-    ):
-        texts = [text_of(*one) for one in several(architecture)]
-        assert decode(made(architecture), how, texts, GREEDY, 0) > 0
-        assert [text.ending.tokens for text in texts] == expected
-    (prompt, count) = several(architecture)[0]
-    wanted = slow(architecture).rounds(prompt, count, 4, lambda *block: lambda i: True)
-    said = [token for one in wanted for token in one.committed]
-    assert unbatched(architecture, Always())[0][0][1:] == said[: count - 1]
-    assert said[: count - 1] != alone(architecture)[0][1:]  # the arbiters are told apart
-
-
-@pytest.mark.parametrize("how", (None, Speculation(3, Never())), ids=("target", "sps"))
-def test_the_clock_runs_from_the_prefill_to_the_last_end(how, monkeypatch):
-    """A clock that counts forwards: one a token of the longest text, or γ + 1 a round of the text with most rounds."""
-    ticks = []
-    forward = Batch.forward
-
-    def counted(self, *arguments, **named):
-        ticks.append((self.role, len(self)))
-        return forward(self, *arguments, **named)
-
-    monkeypatch.setattr(Batch, "forward", counted)
-    monkeypatch.setattr(fixed_batch, "now", lambda: float(len(ticks)))
-    texts = [text_of(*one) for one in several("llama")]
-    seconds = decode(made("llama"), how, texts, GREEDY, 0)
-    prefills = 1 if how is None else 2
-    assert seconds == len(ticks) - prefills
-    assert seconds == (33 if how is None else 4 * max(len(text.turns) for text in texts))
-    assert {rows for _, rows in ticks[:prefills]} == {4} and ticks[-1][1] < 4  # ended rows were dropped
-
-
-def test_sampled_batches_hang_on_the_seed_alone():
-    def drawn(seed):
-        texts = [text_of(*one) for one in several("llama")]
-        decode(made("llama"), Speculation(4, Random(0.5)), texts, Sampling(1.0), seed)
-        return [text.ending.tokens for text in texts]
-
-    assert drawn(1) == drawn(1) != drawn(2)
 
 
 def spec_of(name, **settings):
     spec = load_method(name)
     return config.override(spec, {key: Setting(value=value, source="test") for key, value in settings.items()})
-
-
-def test_what_cannot_be_decoded_in_batches_is_said():
-    tiny = made("llama")
-    assert speculation(spec_of("sps", gamma=7), tiny).gamma == 7
-    assert isinstance(speculation(spec_of("cospec", arbiter="random:0.3"), tiny).arbiter, Random)
-    assert not speculation(spec_of("cospec", arbiter="random:0.3"), tiny).repeatable
-    for spec, words in (
-        (spec_of("csd"), "csd cannot be decoded in batches"),
-        (spec_of("cospec", arbiter="oracle"), "arbiter=oracle"),
-        (spec_of("cospec", arbiter="never", candidates="independent"), "in batches candidates is coupled"),
-        (spec_of("sps", length="heuristic"), "in batches length is fixed"),
-        (spec_of("sps", stop_at_eos=True), "in batches stop_at_eos is False"),
-        (spec_of("sps", output="vocabtrim"), "in batches output is full"),
-        (spec_of("cospec"), "no head of cospec ships with made"),
-    ):
-        with pytest.raises(UserError, match=words):
-            speculation(spec, tiny)
 
 
 # Figures
@@ -127,13 +47,15 @@ def test_figures_are_those_of_the_clock(pocket, monkeypatch):
     bench = Bench(plan, pocket, [1, 3], 2)
     calls = []
 
-    def pretend(pair, how, texts, sampling, seed):
-        calls.append((how is None, [tuple(text.prompt) for text in texts], seed))
-        for text in texts:
-            text.commit([5] * 9)  # as many as the warm-up lets pass, or all
-        return float(len(texts)) * (0.5 if how is None else 0.25) * (1 + seed % 2)
+    def pretend(self, requests, prompts, times, length=None, seeds=()):
+        base = self.name == "vanilla"
+        calls.append((base, [tuple(prompt) for prompt in prompts], seeds))
+        assert times.tolist() == [0.0] * len(prompts)
+        second = 0.5 if base else 0.25
+        ends = [3.0, *(3.0 + second * len(prompts) * (i + 1) / 8 for i in range(8))]  # the prompts take 3 s
+        return [Served(i, one, 0.0, 0.0, ends, [5] * 9) for i, one in enumerate(requests)], []
 
-    monkeypatch.setattr(throughput, "decode", pretend)
+    monkeypatch.setattr(Server, "serve", pretend)
     advanced = []
     bench.carry_out(advanced.append)
     assert sum(advanced) == bench.total == 4 + 2 * (4 + 2)
@@ -142,7 +64,7 @@ def test_figures_are_those_of_the_clock(pocket, monkeypatch):
         batches = {1: 4, 3: 2}[row["batch"]]
         assert (row["batches"], row["texts"]) == (batches, batches * row["batch"])
         assert row["tokens"] == 8 * row["texts"]  # the first is the prefill's
-        a_token = (0.5 if row["method"] == "vanilla" else 0.25) * 1.5 / 8  # seeds are odd and even by turns
+        a_token = (0.5 if row["method"] == "vanilla" else 0.25) / 8
         assert row["tokens_per_s"] == pytest.approx(1 / a_token)
         assert row["compared"] == 0  # sampled texts are not compared
         if row["method"] == "sps":
@@ -166,16 +88,17 @@ def test_a_lossless_text_that_is_another_is_found(pocket, monkeypatch):
     plan = resolve_plan(["sps"], "smoke", "pocket", [], "vanilla", 1)
     bench = Bench(plan, pocket, [2], 2)
 
-    def pretend(pair, how, texts, sampling, seed):
-        for text in texts:
-            at = next(i for i, prompt in enumerate(bench.prompts) if prompt is text.prompt)
+    def pretend(self, requests, prompts, times, length=None, seeds=()):
+        served = []
+        for number, prompt in enumerate(prompts):
+            at = next(i for i, one in enumerate(bench.prompts) if one is prompt)
             said = list(bench.alone["vanilla"][at])
-            if how and at == 0:
+            if self.name == "sps" and at == 0:
                 said[2] = 7 if said[2] != 7 else 8
-            text.commit(said)
-        return 1.0
+            served.append(Served(number, requests[number], 0.0, 0.0, [1.0, 2.0], said))
+        return served, []
 
-    monkeypatch.setattr(throughput, "decode", pretend)
+    monkeypatch.setattr(Server, "serve", pretend)
     bench.carry_out(lambda count: None)
     found = bench.result()
     rows = found.table.set_index("method")
@@ -226,7 +149,8 @@ def test_throughput_of_the_bundled_pair(trained, tmp_path):
     [
         (("--batch", "0,2"), "batches have at least one text"),
         (("--batch", "two"), "write whole numbers"),
-        (("--method", "csd"), "csd cannot be decoded in batches"),
+        (("--method", "bandit"), "bandit learns from text to text"),
+        (("--batch", "1000000"), "texts together, of up to"),
         (("--set", "cospec.arbitrator=nowhere"), "there is no head nowhere"),
         (("--out", "nowhere/t.csv"), "there is no folder nowhere"),
     ],

@@ -62,6 +62,14 @@ class Batched(Runtime):
 class Job(greenlet):
     """A greenlet in which a text is decoded. It switches to its parent with what one of its runners must be fed."""
 
+    rows = 1  # texts of the batch
+
+
+def texts_together() -> int:
+    """How many texts are decoded together with the one that asks, itself included."""
+    job = getcurrent()
+    return job.rows if isinstance(job, Job) else 1
+
 
 class RowRunner:
     """One sequence of a batch; outside of a `Job` its forwards are computed at once, alone."""

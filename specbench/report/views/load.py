@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from specbench.report.finding import Finding, Sheet, number
 from specbench.studies.under_load import BASE, Loaded
 
+FEWEST = 20  # steps with as many texts that are enough to tell a speed
+COUNTS = 8  # columns of the sheet by texts
+
 
 def view(figures: Loaded) -> Finding:
     title = f"UNDER LOAD ({figures.pair}, {figures.suite}, {figures.sampling})"
-    return Finding("load", title, [_sheet(figures)], [*sentences(figures)], [*notes(figures)], vars(figures))
+    sheets = [_sheet(figures), *_company(figures)]
+    return Finding("load", title, sheets, [*sentences(figures)], [*notes(figures)], vars(figures))
 
 
 def _sheet(figures: Loaded) -> Sheet:
@@ -22,6 +26,26 @@ def _sheet(figures: Loaded) -> Sheet:
         rows.append([row["method"], rate, *speed, *milliseconds, f"{row['rows']:.1f}"])
     headings = ["method", "req/s", "tok/s", "faster", "TTFT", "p99", "E2E", "p99", "TPOT", "rows"]
     return Sheet(headings, rows)
+
+
+def _company(figures: Loaded) -> Iterator[Sheet]:
+    """What steps gave by how many texts they decoded: some numbers up to the most, each with enough steps."""
+    known = figures.by_rows[figures.by_rows.steps >= FEWEST]
+    counts = sorted(known["rows"].unique())
+    if not counts:
+        return
+    chosen = list(dict.fromkeys(counts[round(i * (len(counts) - 1) / (COUNTS - 1))] for i in range(COUNTS)))
+    rows = []
+    for name in figures.settings:
+        of_method = known[known.method == name].set_index("rows")
+        cells = []
+        for count in chosen:
+            row = of_method.loc[count] if count in of_method.index else None
+            value = None if row is None else row.tokens_per_s if name == BASE else row.speedup
+            cells.append(number(value, ".0f" if name == BASE else ".2f"))
+        rows.append([name, *cells])
+    title = f"by texts decoded together: tok/s of {BASE}, and of others over its"
+    yield Sheet(["method", *map(str, chosen)], rows, title)
 
 
 def sentences(figures: Loaded) -> Iterator[str]:
@@ -50,6 +74,7 @@ def notes(figures: Loaded) -> Iterator[str]:
         "faster: the median time from a request's arrival to its end, vanilla's over the method's; TTFT, E2E and TPOT "
         "in ms, from the arrival, the median and the 99th percentile; rows: texts decoded together, the mean over time"
     )
+    yield f"by texts: of all rates, steps in which none joined, where there are {FEWEST} or more"
     if not figures.table.stable.all():
         yield "*: the queue grows, so the times are those of a queue that had not ended growing"
     if any(math.isinf(rate) for rate in figures.table.rate):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pandas as pd
 from rich.text import Text
 
+from specbench.analysis.forward_times import step_costs
 from specbench.analysis.simulate import ALL
 from specbench.report.finding import Finding, Sheet, number
 from specbench.report.views.roofline import ceiling_notes, limits
@@ -15,6 +16,7 @@ from specbench.studies.profile_pair import Profile
 def view(figures: Profile) -> Finding:
     sheets = [_forwards(figures.forwards)] if len(figures.forwards) else []
     sheets += [limits(figures.limits)] if len(figures.limits) else []
+    sheets += [_batches(figures.batches)] if len(figures.batches) else []
     of_machine = ceiling_notes(figures.ceilings) if figures.ceilings else []
     return Finding("profile", sheets=[*sheets, _fits(figures)], notes=[*notes(figures), *of_machine])
 
@@ -30,6 +32,16 @@ def _forwards(forwards: pd.DataFrame) -> Sheet:
     headings = [*named, "context", *map(str, widths)]
     title = "forward, ms (median) by context and width"
     return Sheet(headings, rows, title, align="l" * len(named) + "r" * (len(widths) + 1))
+
+
+def _batches(batches: pd.DataFrame) -> Sheet:
+    widths = list(dict.fromkeys(batches.width))
+    rows = []
+    for (model, texts, context), some in batches.groupby(["model", "rows", "context"], sort=False):
+        by_width = some.set_index("width")["median"]
+        rows.append([str(model), str(texts), str(context), *(_ms(by_width[width]) for width in widths)])
+    title = "forward over several texts, ms (median) by texts, context and width"
+    return Sheet(["model", "texts", "context", *map(str, widths)], rows, title, align="l" + "r" * (len(widths) + 2))
 
 
 def _fits(figures: Profile) -> Sheet:
@@ -66,6 +78,9 @@ def notes(figures: Profile) -> Iterator[str]:
         yield f"about 0, as fits without intercept often tell it, R² is {least:.4f} or more in every line"
     yield "stand-alone: the draft alone & the target alone; average: over tasks ± their standard deviation"
     yield "off by: of a document's tokens/s from discard and verification rate (Eq. 5.1), median and 90th percentile"
+    if len(figures.batches):
+        costs = ", ".join(f"{name}={value:.3g}" for name, value in step_costs(figures.batches).items())
+        yield f"for the method goodput, in target forwards: {costs}"
     speculative = figures.fits[figures.fits.r2_target.isna() & ~figures.fits.task.isin(["average", ALL])]
     unsettled = list(dict.fromkeys(speculative.method[speculative.t_target.isna()]))
     if unsettled:

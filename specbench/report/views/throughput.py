@@ -50,7 +50,7 @@ def sentences(figures: Throughput) -> list[str]:
 def notes(figures: Throughput) -> Iterator[str]:
     yield (
         "tok/s: of a whole batch, from the end of the prefill of all models to the end of its longest text, which a "
-        "fixed batch waits for; in all methods rows are dropped once a quarter of them have ended"
+        "fixed batch waits for; texts that have ended are computed no further"
     )
     yield "[ ]: 95 %, over batches, in pairs: every method decodes the same batches in one process"
     yield "τ: tokens a round of a text"

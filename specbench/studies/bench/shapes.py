@@ -1,7 +1,6 @@
 """Pairs of random weights in the shapes of real models. SYNTHETIC: they only serve to time engines."""
 
 import logging
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Pre
 
 from specbench.base.console import progress
 from specbench.config import UserError
+from specbench.engine.clock import free_memory
 from specbench.engine.models.pair import Pair
 from specbench.studies.bench.engines import CONTEXT
 
@@ -76,14 +76,6 @@ def need_memory(what: str, needed: float, device: torch.device) -> None:
             f"--shapes {what} needs about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free on {device}; choose "
             "a smaller shape or a narrower --dtype, or free some memory"
         )
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes of free memory on a device."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def device_and_dtype(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:

@@ -1,0 +1,44 @@
+"""Plot of a server's methods under load: latency against throughput, and what each gains by rate and by company."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from specbench.report.plots.style import GREY, few_ticks, grid, legend, look, styles
+from specbench.report.views.load import FEWEST
+from specbench.studies.under_load import BASE, Loaded
+
+
+def load(figures: Loaded) -> Figure:
+    """Three panels, a line for each method.
+
+    Seconds from a request's arrival to its end against tokens a second, a point for each rate; how much sooner requests
+    end than the target's alone, by rate; and tokens a second over the target's by texts that are decoded together.
+    """
+    drawn = styles([name for name in figures.settings if name != BASE], [BASE])
+    with look():
+        fig, (latency, faster, company) = grid([1.9, 1.7, 1.7], 1)
+        for name, rows in figures.table.groupby("method", sort=False):
+            ordered, style = rows.sort_values("rate"), drawn[str(name)].drawn()
+            latency.plot(ordered.tokens_per_s, ordered.e2e_p50, label=str(name), **style)
+            finite = ordered[np.isfinite(ordered.rate)]
+            faster.plot(finite.rate, finite.latency_ratio, label=str(name), **style)
+            steps = figures.by_rows[(figures.by_rows.method == name) & (figures.by_rows.steps >= FEWEST)]
+            company.plot(steps["rows"], steps.speedup, label=str(name), **style)
+        latency.set_xlabel("tokens a second")
+        latency.set_ylabel("arrival to end (s), median")
+        latency.set_yscale("log")
+        faster.set_xlabel("requests a second")
+        faster.set_ylabel("sooner (×)")
+        company.set_xlabel("texts decoded together")
+        company.set_ylabel("tokens/s (×)")
+        for ax in (faster, company):
+            ax.axhline(1, color=GREY, ls=":", lw=0.8, zorder=1)
+            few_ticks(ax, whole=ax is company)
+        hardware = figures.environment.get("gpu") or figures.environment.get("cpu") or ""
+        caption = f"{figures.pair}, {figures.suite}, {figures.sampling}; {hardware}"
+        note = (
+            f"{figures.requests} requests a rate, {figures.arrivals}, up to {figures.rows} texts together; each once: "
+            "differences of some percent are noise"
+        )
+        legend(fig, [note], caption)
+    return fig
