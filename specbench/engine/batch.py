@@ -86,7 +86,7 @@ class Batch:
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these sequences, in place."""
-        index = torch.tensor(rows, device=self.device)
+        index = torch.tensor(rows, dtype=torch.long, device=self.device)  # perhaps none
         self._cache.batch_select_indices(index)
         self._places, self._valid, self.lengths = self._places[index], self._valid[index], self.lengths[index]
 

@@ -99,6 +99,31 @@ class Lap:
         return total
 
 
+class Highest:
+    """The highest logits that models gave, to check later that they were finite."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._seen: list[tuple[str, int, torch.Tensor]] = []
+
+    def saw(self, model: str, position: int, highest: torch.Tensor) -> None:
+        self._seen.append((model, position, highest))
+
+    def not_finite(self) -> NotFinite | None:
+        """The error for the first logits that were not finite; None if all were. Waits for the device."""
+        if not self._seen:
+            return None
+        bad = (~torch.cat([highest.float() for _, _, highest in self._seen]).isfinite()).nonzero().flatten().tolist()
+        index = bad[0] if bad else -1
+        for model, position, highest in self._seen:
+            if 0 <= index < len(highest):
+                return NotFinite(model, position + index)
+            index -= len(highest)
+        return None
+
+
 @dataclass
 class Stopwatch:
     """Times one sample at a time: `start`, a `lap` at each round's end, then `laps`. It is a `Watch` for sessions.
@@ -110,11 +135,12 @@ class Stopwatch:
     _ends: list[tuple[float, int]] = field(default_factory=list)  # host time, forwards so far
     _forwards: list[Forward] = field(default_factory=list)
     _began: float = 0.0
-    _highest: list[tuple[str, int, torch.Tensor]] = field(default_factory=list)  # what `saw` was given
+    highest: Highest = field(default_factory=Highest)
 
     def start(self) -> None:
         """Begin a sample: forget the last one, and wait until the device is idle."""
-        self._forwards, self._ends, self._highest = [], [], []
+        self._forwards, self._ends = [], []
+        self.highest.clear()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -130,23 +156,11 @@ class Stopwatch:
         self._ends.append((time.perf_counter(), len(self._forwards)))
 
     def saw(self, model: str, position: int, highest: torch.Tensor) -> None:
-        self._highest.append((model, position, highest))
-
-    def not_finite(self) -> NotFinite | None:
-        """The error for the first logits that were not finite; None if all were. Waits for the device."""
-        if not self._highest:
-            return None
-        bad = (~torch.cat([highest.float() for _, _, highest in self._highest]).isfinite()).nonzero().flatten().tolist()
-        index = bad[0] if bad else -1
-        for model, position, highest in self._highest:
-            if 0 <= index < len(highest):
-                return NotFinite(model, position + index)
-            index -= len(highest)
-        return None
+        self.highest.saw(model, position, highest)
 
     def laps(self) -> list[Lap]:
         """The laps of all rounds so far. Waits for the device. Raises NotFinite."""
-        if error := self.not_finite():
+        if error := self.highest.not_finite():
             raise error
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -184,6 +198,7 @@ class RowStopwatch:
 
     def start(self) -> None:
         """Begin a text: forget the last one."""
+        self.highest = Highest()
         self.forwards: list[SharedForward] = []
         self.ends: list[tuple[Step, int]] = []  # of each round: its step, forwards so far
 
@@ -191,10 +206,13 @@ class RowStopwatch:
         self.forwards.append(forward := SharedForward(model, width, context))
         return forward
 
-    def saw(self, model: str, position: int, highest: torch.Tensor) -> None: ...
+    def saw(self, model: str, position: int, highest: torch.Tensor) -> None:
+        self.highest.saw(model, position, highest)
 
     def laps(self) -> list[Lap]:
-        """The laps of all rounds so far, after `BatchStopwatch.read`."""
+        """The laps of all rounds so far, after `BatchStopwatch.read`. Raises NotFinite."""
+        if error := self.highest.not_finite():
+            raise error
         for forward in self.forwards:
             forward.read()
         starts = [0, *(count for _, count in self.ends)]

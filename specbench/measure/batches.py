@@ -22,7 +22,7 @@ from specbench.engine.generate import decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.rows import Batch, Row
 from specbench.engine.runtimes.batched import Batched
-from specbench.engine.types import Additive, Method
+from specbench.engine.types import Additive, Method, NotFinite
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.manifest import digest
 from specbench.measure.prepare import Progress, Work, build, shuffled, why_alone
@@ -240,9 +240,15 @@ class Crew:
         """The sample row and the round rows of a text that has ended."""
         sample = member.began
         if row.error:
-            return sample | {"finish": "error", "error": traceback_text(row.error)}, []
+            return sample | {
+                "finish": "error",
+                "error": traceback_text(row.error, member.watch.highest.not_finite()),
+            }, []
         self.stopwatch.read()
-        laps = member.watch.laps()
+        try:
+            laps = member.watch.laps()
+        except NotFinite as error:
+            return sample | {"finish": "error", "error": traceback_text(error)}, []
         key = {name: sample[name] for name in ("repeat", "task", "doc_id", "method", "warmup")}
         sample = sample | outcome(row.ending, laps) | {"peak_memory": peak_memory(self.work.pair.device)}
         rounds = round_rows(key, row.finished, laps, self.work.pair.extra_members)

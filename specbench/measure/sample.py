@@ -84,7 +84,7 @@ class Decoder:
         except Exception as error:
             if warmup and isinstance(error, Unsupported):
                 raise
-            return sample | {"finish": "error", "error": traceback_text(error, self.stopwatch.not_finite())}, []
+            return sample | {"finish": "error", "error": traceback_text(error, self.stopwatch.highest.not_finite())}, []
         sample |= outcome(ending, laps) | {"peak_memory": peak_memory(self.pair.device)}
         return sample, round_rows(key, rounds, laps, self.pair.extra_members)
 

@@ -107,6 +107,14 @@ def test_any_history_equals_sessions(architecture):
     assert compared > 70 and len(said) > 40
 
 
+def test_a_batch_may_keep_no_row():
+    batch = Batch(model("llama"), 2)
+    batch.feed([[1, 2], [3]])
+    batch.select([])
+    assert len(batch) == 0
+    batch.truncate(torch.tensor([], dtype=torch.long))
+
+
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
 def test_what_was_rolled_back_is_dropped(architecture):
     """Blocks that are always rolled back leave gaps of different sizes; the cache stays short, and says the same."""

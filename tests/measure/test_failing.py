@@ -14,7 +14,7 @@ from tiny_runs import always, rounds_of, samples_of
 
 from specbench.base import files
 from specbench.config import UserError
-from specbench.engine.clock import Stopwatch
+from specbench.engine.clock import RowStopwatch, Stopwatch
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import Session, highest
@@ -85,18 +85,18 @@ def test_tokens_that_cannot_follow_are_no_fault():
     assert highest(row) != highest(row) and highest(row.half()) != highest(row.half())
 
 
-def test_a_device_that_is_not_waited_for_tells_in_the_end():
-    watch = Stopwatch(torch.device("cpu"))
+@pytest.mark.parametrize("watch", [Stopwatch(torch.device("cpu")), RowStopwatch()], ids=["alone", "in a batch"])
+def test_a_device_that_is_not_waited_for_tells_in_the_end(watch):
     watch.start()
     watch.saw("draft", 4, torch.tensor([1.0, 2.0]))
     watch.saw("target", 6, torch.tensor([1.0]))
-    assert watch.not_finite() is None and watch.laps() == []
+    assert watch.highest.not_finite() is None and watch.laps() == []
     watch.saw("target", 7, torch.tensor([0.5, torch.inf, torch.nan]))
     watch.saw("draft", 9, torch.tensor([torch.nan]))
     with pytest.raises(NotFinite, match="of the target are not finite after token 8 "):
         watch.laps()
     watch.start()
-    assert watch.not_finite() is None
+    assert watch.highest.not_finite() is None
 
 
 # Methods
