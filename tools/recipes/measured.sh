@@ -2,11 +2,12 @@
 # Figures of the bundled pair that the papers' tables need and no run of a table's methods gives: forward times
 # (SpecDec++, Table 2), heads (its Table 3), complementarity, branches, batches, load and serving (CoSpec, Tables 2, 3, 9
 # to 11).
-# `make reproduce-tables` runs it first. LIMIT=N takes N documents of each task. What is there is not measured again.
+# `make reproduce-tables` runs it first. LIMIT=N takes N documents of each task; BATCH=N decodes N of them together, all
+# but the first TIMED. What is there is not measured again.
 set -eu
 . "$(dirname "$0")/common.sh"
 measured=runs/tables/measured
-few=${LIMIT:+--limit $LIMIT}
+few="${LIMIT:+--limit $LIMIT} ${BATCH:+--batch $BATCH --time-documents ${TIMED:-25}}"
 
 make_once $measured/profile.csv \
   specbench profile --suite specdecpp --temperature 0 --out $measured/profile.json
@@ -20,7 +21,7 @@ if [ ! -e $measured/heads.csv ]; then
   specbench simulate runs/long-drafts --method specdecpp --heads runs/tables/heads --out $measured/heads.csv
 fi
 
-# shellcheck disable=SC2086 # $few is two words or none
+# shellcheck disable=SC2086 # $few is several words or none
 {
   run_into runs/cospec/arbiters --suite cospec-arbiters $few
   run_into runs/cospec/draft-alone --method member --baseline none --suite pocket $few

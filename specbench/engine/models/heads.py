@@ -178,7 +178,7 @@ def shipped(kind: str, pair: Pair, reads: Reads = "target") -> Path | None:
     own = SHIPPED / f"{kind}-{pair.name}.safetensors"
     if own.is_file():
         return own
-    for path in sorted(SHIPPED.glob(f"{kind}-*.safetensors")):
+    for path in sorted(SHIPPED.glob(f"{kind}-*.safetensors"), key=lambda path: path.stem):
         with safe_open(path, framework="pt") as file:
             metadata = json.loads(file.metadata()[KEY])
         if metadata["tokenizer"] == pair.tokenizer_hash and weights(pair, reads).items() <= metadata.items():
