@@ -149,7 +149,8 @@ def _family(run: StoredRun, specs: Mapping[str, MethodSpec], name: str) -> Famil
 def _counts(run: StoredRun, methods: Sequence[str]) -> pd.DataFrame:
     """Counts of each method on the samples that all methods have, with X = D − A; columns task, doc_id and method."""
     counts = metrics.per_document(run.samples(metrics.TIMED), run.rounds()).reset_index()
-    counts = counts[counts.method.isin(methods)].assign(X=lambda table: table.D - table.A)
+    timed = counts.decode.notna()  # of a run in batches only some texts
+    counts = counts.assign(X=counts.D - counts.A, decoded=counts.decoded.where(timed, 0))[counts.method.isin(methods)]
     shared = counts.groupby(["repeat", "task", "doc_id"]).method.transform("nunique") == len(methods)
     sums = list(dict.fromkeys(name for pair in RATES.values() for name in pair))
     counts = counts[shared].groupby(["task", "doc_id", "method"], sort=True)[sums].sum().reset_index()

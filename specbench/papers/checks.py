@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.base import stats
-from specbench.papers.ours import OnPair, Ours
+from specbench.papers.ours import SPEEDS, OnPair, Ours
 from specbench.papers.published import Claim, Figure, Paper
 
 LEVEL = 0.05
@@ -22,7 +22,6 @@ RATES = {
     "tau": ("C", "R"),
     "accuracy": ("score", "one"),
 }
-SPEEDS = ("speedup_e2e", "speedup_decode", "tokens_per_s")
 BOUNDS = {"accuracy": f"p < {LEVEL}"}
 RATIO = "95 % interval of the ratio, without 1"
 VERDICTS = ("holds", "fails", "undecided", "void", "too few documents")
@@ -141,7 +140,7 @@ def _compare(
 
     Only documents of both methods count. Of several tasks the unweighted average is compared.
     """
-    pairs = [tuple(ours.documents(sampling, task, label) for label in labels) for task in tasks]
+    pairs = [tuple(ours.documents(sampling, task, label, claim.metric) for label in labels) for task in tasks]
     shared = [mine.index.intersection(other.index) for mine, other in pairs]
     if any(index.empty for index in shared):
         return None
@@ -164,7 +163,7 @@ def collapsed(ours: OnPair, sampling: str, tasks: Sequence[str], label: str) -> 
     if baseline is None or baseline == label:
         return False
     for task in tasks:
-        mine, base = (ours.documents(sampling, task, name).score.dropna() for name in (label, baseline))
+        mine, base = (ours.documents(sampling, task, name, "accuracy").score.dropna() for name in (label, baseline))
         both = mine.index.intersection(base.index)
         if len(both) and mine.loc[both].mean() < COLLAPSED * base.loc[both].mean():
             return True

@@ -8,8 +8,8 @@ import pandas as pd
 
 from specbench.base import stats
 from specbench.papers import checks
-from specbench.papers.checks import RATES, SPEEDS, Check, collapsed, comparable
-from specbench.papers.ours import OnPair, Ours
+from specbench.papers.checks import RATES, Check, collapsed, comparable
+from specbench.papers.ours import SPEEDS, OnPair, Ours
 from specbench.papers.published import Figure, Paper
 
 ORDERS = {"speed": SPEEDS, "accuracy": ("accuracy",), "acceptance": ("acceptance_rate",)}
@@ -75,20 +75,21 @@ def _agreement(paper: Paper, column: list[Figure], ours: OnPair) -> tuple[float,
     over, under = RATES[metric]
     published: list[float] = []
     documents: dict[str, list[pd.DataFrame]] = {}  # of each method, task by task
-    methods: dict[str, str] = {}  # implementations by label
+    variants: list[tuple[str, list[pd.DataFrame]]] = []  # each with its implementation
     for figure in column:
         spec = paper.method_spec(figure, ours.pair)
         label = ours.label_of(paper, figure)
         if spec is None or label is None or label in documents:
             continue
-        counts = [ours.documents(sampling, task, label) for task in tasks]
+        counts = [ours.documents(sampling, task, label, metric) for task in tasks]
         if any(rows[under].sum() <= 0 for rows in counts):  # what drafts nothing has no place in an order of acceptance
             continue
         if metric in SPEEDS and collapsed(ours, sampling, tasks, label):
             continue
-        if any(_alike(counts, documents[other]) for other, method in methods.items() if method == spec.method):
+        whole = [ours.documents(sampling, task, label, "accuracy") for task in tasks]  # with those that were not timed
+        if any(_alike(whole, known) for method, known in variants if method == spec.method):
             continue
-        methods[label] = spec.method
+        variants.append((spec.method, whole))
         published.append(float(figure.value))
         documents[label] = counts
     if len(documents) < FEWEST or not comparable(ours, list(documents), metric):

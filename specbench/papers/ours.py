@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.analysis import compare
+from specbench.analysis import compare, metrics
 from specbench.analysis.alike import method_labels
 from specbench.config import MethodSpec, PairSpec, UserError, task_info
 from specbench.papers.published import Figure, Paper, read_figures
@@ -18,6 +18,8 @@ from specbench.results.stored import StoredRun
 MISSING = "not measured"
 SCALES = {"%": 100.0, "GB": 1e-9, "MB": 1e-6, "points": 10.0}  # from our columns to a printed unit
 WITH_INTERVAL = ("speedup_decode", "speedup_e2e")
+SPEEDS = ("speedup_e2e", "speedup_decode", "tokens_per_s")
+COUNTED = [*"DAJSCFGRE", "prefill", "decode", "decoded", "whole", "whole_tokens"]  # of a document, for every verdict
 SIGNIFICANT = 3  # digits of a time; times of small models are far below the printed ones
 
 
@@ -82,6 +84,10 @@ class Ours:
         """Our tasks that correspond to a paper's on one of the table's pairs, as OnPair.tasks."""
         return next((tasks for pair in self.of_table(paper, table) if (tasks := pair.tasks(paper, label))), ())
 
+    def every_document(self) -> pd.DataFrame:
+        """What all verdicts rest on: counts, seconds and the score of every document of every method, pass by pass."""
+        return pd.concat([pair.every_document() for pair in self._on.values()], ignore_index=True)
+
     def cell(self, paper: Paper, figure: Figure) -> Cell:
         """Our figure in the unit and with the digits of the printed one: from runs, else from a file."""
         name = paper.pair_of(figure, self.default)
@@ -102,7 +108,7 @@ class OnPair:
         allowed: Sequence[str],
         figures: Sequence[tuple[Figure, Path]],
     ) -> None:
-        self.pair, self.default = pair, default
+        self.pair, self.default, self.runs = pair, default, runs
         self.measured = compare.measured(runs, allowed)
         self.labels: dict[str, str] = {}
         self.sources: dict[tuple[str, str, str], list[str]] = {}
@@ -151,10 +157,10 @@ class OnPair:
         counterparts = task_info(name).counterparts
         return counterparts if set(counterparts) <= set(self.measured.metric) else ()
 
-    def documents(self, sampling: str, task: str, label: str) -> pd.DataFrame:
-        """Counts, times and the score of every document of a method, added up over passes; the index is doc_id.
+    def documents(self, sampling: str, task: str, label: str, metric: str) -> pd.DataFrame:
+        """Counts, times and the score of a method's documents, added up over passes; the index is doc_id.
 
-        Times are in units of the baseline's time per token in the same passes: methods that were measured in different
+        For a metric of SPEEDS only the documents that were timed alone, if others were decoded in a batch. Times are in units of the baseline's time per token in the same passes: methods that were measured in different
         runs, hours apart, do not compare in seconds.
         """
         key = (self.pair, sampling, task, label)
@@ -162,6 +168,8 @@ class OnPair:
         base = self.measured.by_row.get((*key[:3], self.measured.baselines.get(label, "")))
         if passes is None:
             return pd.DataFrame(columns=[*self.measured.counts, "score", "one"], dtype=float)
+        if metric in SPEEDS:
+            passes, base = metrics.timed_alone(passes), base if base is None else metrics.timed_alone(base)
         counts = passes.groupby("doc_id").sum()
         if base is None:  # its speed is not known
             counts[["decode", "whole"]] = math.nan
@@ -172,6 +180,15 @@ class OnPair:
         scores = self.measured.scores
         of_row = scores[(scores[compare.ROW] == list(key)).all(axis=1) & scores.doc_id.notna()]
         return counts.assign(score=of_row.groupby(of_row.doc_id.astype(int)).value.mean(), one=1.0)
+
+    def every_document(self) -> pd.DataFrame:
+        """As Ours.every_document; `run` is the name of the run, and `baseline` that of the method's baseline."""
+        key = [*compare.ROW, *compare.ONCE, "doc_id"]
+        scores = self.measured.scores.dropna(subset="doc_id").astype({"doc_id": int}).set_index(key).value
+        rows = self.measured.counts.join(scores.rename("score")).reset_index()
+        names = dict(enumerate(run.name for run in self.runs))
+        rows = rows.assign(run=rows.run.map(names), baseline=rows.method.map(self.measured.baselines))
+        return rows[[*compare.ROW, "baseline", *compare.ONCE, "doc_id", *COUNTED, "score"]]
 
     def cell(self, paper: Paper, figure: Figure) -> Cell:
         """Our figure in the unit and with the digits of the printed one: from runs, else from a file."""

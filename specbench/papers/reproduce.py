@@ -47,6 +47,8 @@ def tables(
 ) -> int:
     """Write every table of the papers to `out`; without `folders`, first run what is missing. Returns the exit code.
 
+    Beside them stand the verdicts on the papers' claims, and what they rest on: every document's counts and times.
+
     A paper that names bundled pairs is run on these if `pair` is bundled too, else on `pair`. Figures that come from no
     run are read from the files in MEASURED, if there are any.
     """
@@ -58,6 +60,7 @@ def tables(
         return 130
     ours = Ours(runs, allowed, sorted(MEASURED.glob("*.csv")), _default_pair(runs, pair, chosen))
     out.mkdir(parents=True, exist_ok=True)
+    records.write_frame(out / "documents.parquet", ours.every_document())
     count = sum(_write(paper, ours, out) for paper in chosen)
     checked = verdicts(chosen, ours)
     frame = pd.DataFrame(map(vars, checked))
@@ -65,7 +68,7 @@ def tables(
     files.write_text(out / "checks.md", f"{title}\n\n{markdown(frame)}\n")
     if check:
         show(_claims(checked))
-    say(f"{count} tables as Markdown and LaTeX, and checks.md: {out}/")
+    say(f"{count} tables as Markdown and LaTeX, checks.md and the documents that it rests on: {out}/")
     return 0
 
 

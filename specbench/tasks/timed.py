@@ -4,6 +4,7 @@ Mathematics is compared by programs that may take hours over one line of LaTeX. 
 themselves; this limits an answer as a whole, whatever it is busy with.
 """
 
+import atexit
 import multiprocessing
 import os
 import resource
@@ -27,43 +28,75 @@ class GaveUp:
     reason: str
 
 
+@dataclass(frozen=True)
+class Child:
+    """A process that calls one function for each job that it gets."""
+
+    function: Callable[..., Any]
+    process: Any
+    pipe: Connection  # jobs there, results back
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+_kept: list[Child] = []  # the last function's, if it is still there: what it imported need not be imported again
+
+
 def each(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
     """The results of `function` for the arguments in `jobs`, in order; a GaveUp where there is none.
 
-    A child process is forked, and another one after each result that took too long or ended the child.
+    A child process is forked, and another one after each result that took too long or ended the child. It stays for the
+    next call with the same function.
     """
-    done = 0
-    while done < len(jobs):
-        results, child = _fork(function, jobs[done:])
-        try:
-            while done < len(jobs):
-                done += 1
-                try:
-                    in_time = results.poll(ANSWER_SECONDS)
-                    yield results.recv() if in_time else GaveUp(f"took longer than {ANSWER_SECONDS:g} s")
-                except EOFError:
-                    in_time = False
-                    yield GaveUp("ended its process")
-                if not in_time:
-                    break
-        finally:
-            child.kill()
-            child.join()
-            results.close()
+    for job in jobs:
+        yield _result(function, job)
 
 
-def _fork(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> tuple[Connection, Any]:
-    context = multiprocessing.get_context("fork")
-    results, ours = context.Pipe(duplex=False)
-    child = context.Process(target=_work, args=(ours, function, jobs))
-    with warnings.catch_warnings():  # that other threads are not copied: the child uses none
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child.start()
-    ours.close()
-    return results, child
+def _result(function: Callable[..., Any], job: tuple[Any, ...]) -> Any:
+    child = _child(function)
+    in_time = False
+    try:
+        child.pipe.send(job)
+        in_time = child.pipe.poll(ANSWER_SECONDS)
+        return child.pipe.recv() if in_time else GaveUp(f"took longer than {ANSWER_SECONDS:g} s")
+    except (EOFError, ConnectionError):
+        in_time = False
+        return GaveUp("ended its process")
+    except BaseException:  # such as Ctrl-C: its result would be taken for that of the next job
+        in_time = False
+        raise
+    finally:
+        if not in_time:
+            end_child()
 
 
-def _work(results: Connection, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> None:
+def end_child() -> None:
+    """End the child process that is kept, if there is one."""
+    while _kept:
+        _kept.pop().end()
+
+
+atexit.register(end_child)
+
+
+def _child(function: Callable[..., Any]) -> Child:
+    if not _kept or _kept[0].function != function:
+        end_child()
+        context = multiprocessing.get_context("fork")
+        pipe, others = context.Pipe()
+        process = context.Process(target=_work, args=(others, function))
+        with warnings.catch_warnings():  # that other threads are not copied: the child uses none
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        others.close()
+        _kept.append(Child(function, process, pipe))
+    return _kept[0]
+
+
+def _work(pipe: Connection, function: Callable[..., Any]) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
     with open("/proc/self/statm") as file:
@@ -71,9 +104,10 @@ def _work(results: Connection, function: Callable[..., Any], jobs: Sequence[tupl
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = size + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-    for job in jobs:
+    while True:
+        job = pipe.recv()
         try:
             result = function(*job)
         except Exception as error:
             result = GaveUp(f"raised {type(error).__name__}")
-        results.send(result)
+        pipe.send(result)

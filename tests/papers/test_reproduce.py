@@ -11,11 +11,13 @@ from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
 from specbench.base import files, stats
+from specbench.base.folder import Folder, Member
 from specbench.config import SamplingSpec, UserError
 from specbench.papers import published, reproduce
 from specbench.papers.checks import Check, once
 from specbench.papers.ours import MISSING, Ours
 from specbench.papers.side_by_side import side_by_side, written
+from specbench.results import records
 from specbench.results.stored import StoredRun
 
 PAPER = {
@@ -222,6 +224,29 @@ def test_too_few_documents_give_no_verdict(paper, tmp_path):
         assert (few[claim].verdict, enough[claim].verdict) == ("too few documents", "holds")
 
 
+def in_batches_from(folder, first, methods):
+    """As if these methods had decoded the documents from `first` on in batches, while others were timed alone."""
+    samples = records.read_frame(folder / "samples.parquet")
+    of_batch = samples.method.isin(methods) & (samples.doc_id >= first)
+    samples["batch_seconds"] = samples.batch_seconds.astype(float).mask(of_batch, 0.1)
+    samples.loc[of_batch, ["prefill_seconds", "decode_seconds"]] = np.nan
+    records.write_table(Member(Folder.at(folder), "samples.parquet"), records.rows_of(samples), records.SAMPLES)
+
+
+def test_speeds_are_of_documents_that_were_timed_alone(paper, tmp_path):
+    """Also where one of two methods could not be batched, and counts are of all documents."""
+    folder = make_run(tmp_path / "run", documents=50, right=40)
+    in_batches_from(folder, 30, ["vanilla", "csd"])
+    found = verdicts(paper, Ours([StoredRun(folder)]))
+    assert found["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
+    assert (found["Spec is faster"].documents, found["the order of methods by speed"].documents) == (30, 30)
+    assert found["the order of methods by speed"].verdict == "holds"
+    assert (found["Calibrated accepts more"].documents, found["Calibrated errs"].documents) == (50, 50)
+    in_batches_from(folder, 10, ["sps[gamma=4]"])
+    few = verdicts(paper, Ours([StoredRun(folder)]))["Spec is faster"]
+    assert (few.verdict, few.documents) == ("too few documents", 10)
+
+
 def test_a_comparison_with_what_collapsed_is_void(paper, tmp_path):
     """Of 30 documents csd answers 20, less than 0.7 of them; that it errs is still a claim that can hold."""
     found = verdicts(paper, Ours([StoredRun(make_run(tmp_path / "broken", right=20))]))
@@ -414,6 +439,7 @@ def test_the_command(paper, engine, tmp_path, capsys):
     assert reproduce.tables([], ["paper"], **options) == 0
     assert {p.name for p in (tmp_path / "tables").iterdir()} == {
         "checks.md",
+        "documents.parquet",
         *(f"paper-table{n}.{suffix}" for n in (1, 2) for suffix in ("md", "tex")),
     }
     printed = capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Answers that cannot be scored count as wrong, and the others are scored."""
 
 import os
+import signal
 import time
 
 import pytest
@@ -33,6 +34,34 @@ def test_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
         GaveUp("raised ZeroDivisionError"),
     ]
     assert [found[0], *found[4:]] == [-4, 10, 5]
+
+
+def test_a_child_stays_for_the_next_call() -> None:
+    (first,), (again,) = each(os.getpid, [()]), each(os.getpid, [()])
+    assert first == again != os.getpid()
+    assert list(each(divmod, [(7, 2)])) == [(3, 1)]
+    assert list(each(os.getpid, [()])) != [first]
+
+
+def test_an_interrupted_job_leaves_no_result_for_the_next() -> None:
+    def slow(number: int) -> int:
+        time.sleep(0.5 * number)
+        return number
+
+    assert list(each(slow, [(0,)])) == [0]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(each(slow, [(1,)]))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert list(each(slow, [(0,)])) == [0]
 
 
 def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
