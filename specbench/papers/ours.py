@@ -160,8 +160,9 @@ class OnPair:
     def documents(self, sampling: str, task: str, label: str, metric: str) -> pd.DataFrame:
         """Counts, times and the score of a method's documents, added up over passes; the index is doc_id.
 
-        For a metric of SPEEDS only the documents that were timed alone, if others were decoded in a batch. Times are in units of the baseline's time per token in the same passes: methods that were measured in different
-        runs, hours apart, do not compare in seconds.
+        For a metric of SPEEDS only the documents that were timed alone, if others were decoded in a batch. Times are in
+        units of the baseline's time per token in the same passes: methods that were measured in different runs, hours
+        apart, do not compare in seconds.
         """
         key = (self.pair, sampling, task, label)
         passes = self.measured.by_row.get(key)
