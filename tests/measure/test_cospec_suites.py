@@ -242,7 +242,7 @@ PAPER: dict[str, tuple[list[tuple[str, int]], float, list[tuple[str, dict[str, A
         0.0,
         [("sps", {"gamma": 25})]
         + [("cospec", {"arbiter": one, "gamma": 25}) for one in ("never", "always")]
-        + [("cospec", {"arbiter": f"random:{chance}", "gamma": 25}) for chance in ("0.56", "0.12", "0.06")]
+        + [("cospec", {"arbiter": f"random:{chance}", "gamma": 25}) for chance in ("0.91", "0.7")]
         + [("cospec", {"arbiter": "trained", "gamma": 25})]
         + [("csd", {"gamma": 25}), ("fly", {"gamma": 25})],
     ),
