@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from specbench.base import stats
-from specbench.papers.ours import SPEEDS, OnPair, Ours
-from specbench.papers.published import Claim, Figure, Paper
+from specbench.papers.ours import MISSING, SPEEDS, OnPair, Ours
+from specbench.papers.published import CellClaim, Claim, Figure, Paper
 
 LEVEL = 0.05
 FEWEST_DOCUMENTS = 20  # of a data set; the interval of fewer is not to be believed
@@ -34,7 +34,7 @@ class Check:
     paper: str
     table: int
     claim: str
-    verdict: str  # one of VERDICTS, mixed, or not measured
+    verdict: str  # one of VERDICTS, mixed, not judged, or not measured
     baseline: str = "-"  # our method that the claim's is compared with
     data_sets: int = 0  # that count: pair, sampling and task
     documents: int = 0  # of the smallest of these data sets
@@ -55,8 +55,34 @@ class Compared:
 
 
 def claims(chosen: Sequence[Paper], ours: Ours) -> list[Check]:
-    """All claims of the papers in their order."""
-    return [_claim(paper, claim, ours) for paper in chosen for claim in paper.claims]
+    """All claims of the papers in their order, those about cells without intervals after the others."""
+    return [
+        check
+        for paper in chosen
+        for check in (
+            *(_claim(paper, claim, ours) for claim in paper.claims),
+            *(_of_cells(paper, claim, ours) for claim in paper.cell_claims),
+        )
+    ]
+
+
+def _of_cells(paper: Paper, claim: CellClaim, ours: Ours) -> Check:
+    """Our cells beside the printed ones, without a verdict; of printed tasks with one stand-in the first."""
+    figures = [f for f in paper.figures(claim.table) if f.metric == claim.metric and claim.method in (None, f.method)]
+    places = [(f.pair, f.method, f.setting, ours.tasks(paper, claim.table, f.task) or f.task) for f in figures]
+    first = {place: figure for place, figure in reversed(list(zip(places, figures, strict=True)))}
+    cells = [(figure, ours.cell(paper, figure)) for figure in reversed(first.values())]
+    parts = [
+        f"{' '.join(part for part in (figure.task, figure.setting) if part) or figure.method}: {cell.text} "
+        f"({figure.value} {figure.unit})"
+        for figure, cell in cells
+        if cell.text != MISSING
+    ]
+    if not parts:
+        why = next((cell.reason for _, cell in cells if cell.reason), f"no {claim.metric} in these runs")
+        return Check(paper.paper, claim.table, claim.text, MISSING, detail=why)
+    detail = f"ours (the paper's), no interval: {'; '.join(parts)}"
+    return Check(paper.paper, claim.table, claim.text, "not judged", data_sets=len(parts), detail=detail)
 
 
 def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:

@@ -95,6 +95,18 @@ class Claim(Settings):
     loss: bool = False  # the claim is that `lower` loses accuracy; its collapse is what is claimed, and voids nothing
 
 
+class CellClaim(Settings):
+    """What a table's cells of one printed metric claim, all or `method`'s, where ours are single figures of files.
+
+    Nothing tells how far such a figure is from chance, so the claim is not judged: ours stand beside the printed ones.
+    """
+
+    table: int
+    text: str
+    metric: str
+    method: str | None = None
+
+
 class Figure(Settings):
     """One cell of a paper's table; `value` as printed."""
 
@@ -145,6 +157,7 @@ class Paper(Settings):
     baseline: str
     tables: dict[int, TableInfo]
     claims: list[Claim]
+    cell_claims: list[CellClaim] = Field(default_factory=list)
 
     def figures(self, table: int) -> list[Figure]:
         """The cells of a table, in the paper's order; none for a table without numbers."""

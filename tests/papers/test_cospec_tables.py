@@ -228,6 +228,25 @@ def test_figures_of_files_land_in_their_cells(tmp_path: Path, table: int) -> Non
         assert list(mbpp) == list(frame[frame.task == "HumanEval"]["ours: pocket"])
 
 
+def test_claims_about_single_figures_are_not_judged(tmp_path: Path) -> None:
+    """They stand beside the printed ones; MBPP, whose stand-in is HumanEval's, does not count again."""
+    rows = [
+        ("2", "pocket_gsm8k", "0", "CoSpec", "", "CoSpec recovery", "40", "%"),
+        ("2", "pocket_humaneval", "0", "CoSpec", "", "CoSpec recovery", "0", "%"),
+        ("9", "", "", "CoSpec", "batch_size=8", "Speedup", "0.5", "x"),
+    ]
+    path = tmp_path / "measured.csv"
+    with open(path, "w", newline="") as stream:
+        csv.writer(stream).writerows([HEADER, *(["cospec", row[0], "pocket", *row[1:]] for row in rows)])
+    ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})], files=[path])
+    told = {one.claim: one for one in reproduce.verdicts([paper()], ours) if one.verdict == "not judged"}
+    shown = {claim: (one.data_sets, one.detail.partition(": ")[2]) for claim, one in told.items()}
+    assert shown == {
+        "CoSpec recovers documents that only its draft solves": (2, "GSM8K: 40 (65 %); HumanEval: 0 (50 %)"),
+        "CoSpec is faster than its target in batches": (1, "batch_size=8: 0.5 (2.7 x)"),
+    }
+
+
 @pytest.mark.parametrize(
     ("table", "reason"),
     [

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# What methods are worth under load, on the default pair: CoSpec's Table 10 with others beside it, draft lengths by the
+# number of texts, and how far a projection is from the server, in runs/load/. Half an hour on two idle cores; a command
+# that was stopped goes on.
+set -eu
+. "$(dirname "$0")/common.sh"
+out=runs/load
+mkdir -p $out/methods
+common="--suite pocket --runtime static --rows 16 --requests 120"
+
+# shellcheck disable=SC2086 # $common is several words
+specbench load --method cospec --method sps --method csd --method specdecpp-pocket --rate 2,4,8,12,16 --to-saturation \
+  $common --out $out/methods-by-rate --plot $out/methods-by-rate.svg --cells $out/cospec-table10.csv
+
+fixed=()
+for gamma in 2 4 8; do
+  cat > $out/methods/sps-$gamma.yaml <<YAML
+description: Speculative sampling with $gamma draft tokens (lossless)
+paper: SpS (arXiv 2211.17192, 2302.01318)
+method: sps
+settings:
+  gamma: {value: $gamma, source: "our inference: a point of the curve of fixed lengths"}
+  stop_at_eos: {value: false, source: "our inference: as in sps"}
+YAML
+  fixed+=(--method "$out/methods/sps-$gamma.yaml")
+done
+
+# The schedule is what a projection from validation documents gives for each number of texts.
+make_once $out/batches.json \
+  specbench profile --method sps --gamma 2,4,8 --batch 1,2,4,8,16 --documents 8 --repeats 1 --runtime static \
+  --out $out/batches.json
+run_into $out/alone --suite pocket --split validation --method sps --set sps.gamma=8 --limit 20 --runtime static
+specbench simulate $out/alone --forward-times $out/batches.json --batch 1,2,4,8,16 --gamma 1,2,3,4,5,6,7,8
+
+# shellcheck disable=SC2086
+specbench load "${fixed[@]}" --method goodput --method target-acceptance --method k-by-batch \
+  ${SCHEDULE:+--set "k-by-batch.schedule=$SCHEDULE"} --rate 2,4,8,16 --to-saturation \
+  $common --out $out/lengths-by-rate --plot $out/lengths-by-rate.svg
+specbench simulate $out/alone --forward-times $out/batches.json --batch 1,4,16 --gamma 2,4,8 --load $out/lengths-by-rate
