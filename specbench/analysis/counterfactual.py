@@ -171,9 +171,13 @@ def draw_states(run: StoredRun, method: str, table: pd.DataFrame, number: int, s
 
 
 def estimated_seconds(run: StoredRun, method: str, states: Sequence[State]) -> float:
-    """Estimated seconds for both branches of states: a prefill and the rest of the text each, by the run's times."""
+    """Estimated seconds for both branches of states: a prefill and the rest of the text each, by the run's times.
+
+    Texts that were decoded in a batch take the mean of those that were timed alone; NaN if none was.
+    """
     samples = run.samples([*DOCUMENT, "method", "warmup", "prefill_seconds", "decode_seconds"])
     samples = samples[~samples.warmup & (samples.method == method)].set_index(DOCUMENT)
+    samples = samples.fillna(samples[["prefill_seconds", "decode_seconds"]].mean())
     seconds = 0.0
     for state in states:
         times = samples.loc[(state.repeat, state.task, state.doc_id)]

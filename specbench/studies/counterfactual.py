@@ -1,5 +1,6 @@
 """`specbench analyze counterfactual`: play branches of a run's mismatches, and keep them in a folder as they come."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,7 +66,8 @@ def _place(run: StoredRun, spec: MethodSpec) -> Folder:
 def cost(reached: int, chosen: int, left: int, seconds: float, folder: Path) -> str:
     """A line with the cost of playing the states that are left."""
     done = f", {chosen - left} of them played already" if left < chosen else ""
-    took = f"{2 * left} texts to decode, about {seconds:.0f} s by the run's own times" if left else "nothing to decode"
+    took = f"{2 * left} texts to decode" if left else "nothing to decode"
+    took += f", about {seconds:.0f} s by the run's own times" if left and math.isfinite(seconds) else ""
     return f"{chosen} of {reached} mismatches{done}; {took}; kept in {folder}"
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from specbench.report.plots.load import load
-from specbench.report.views.load import FEWEST
+from specbench.report.views.load import FEWEST, sentences
 from specbench.studies.under_load import Loaded
 
 
@@ -39,3 +39,12 @@ def test_points_by_hand():
     assert company["sps"].get_xydata().tolist() == [[1, 1.8]]  # too few steps of two texts
     assert "pocket, math, greedy; a processor" in fig.get_suptitle()
     assert fig.axes[0].get_ylim()[0] == pytest.approx(0)
+
+
+def test_a_difference_within_the_noise_is_no_gain():
+    """1.04 times as fast at 4 requests a second, 1.06 at 2."""
+    some = figures()
+    some.table["latency_ratio"] = [1.04, 1.0, 1.2, 1.06]
+    assert list(sentences(some)) == ["sps: texts end sooner at 2, inf req/s, not at 4."]
+    some.table["latency_ratio"] = [1.04, 1.0, 0.9, 1.01]
+    assert list(sentences(some)) == ["sps: texts end no sooner than the target's alone at any rate measured."]

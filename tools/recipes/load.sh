@@ -30,10 +30,10 @@ make_once $out/batches.json \
   specbench profile --method sps --gamma 2,4,8 --batch 1,2,4,8,16 --documents 8 --repeats 1 --runtime static \
   --out $out/batches.json
 run_into $out/alone --suite pocket --split validation --method sps --set sps.gamma=8 --limit 20 --runtime static
-specbench simulate $out/alone --forward-times $out/batches.json --batch 1,2,4,8,16 --gamma 1,2,3,4,5,6,7,8
+specbench simulate $out/alone --forward-times $out/batches.json --batch 1,2,4,8,16 --gamma 1,2,3,4,5
 
 # shellcheck disable=SC2086
 specbench load "${fixed[@]}" --method goodput --method target-acceptance --method k-by-batch \
-  ${SCHEDULE:+--set "k-by-batch.schedule=$SCHEDULE"} --rate 2,4,8,16 --to-saturation \
+  ${SCHEDULE:+--set "k-by-batch.schedule=$SCHEDULE"} --rate 2,4,8,12,16 --to-saturation \
   $common --out $out/lengths-by-rate --plot $out/lengths-by-rate.svg
-specbench simulate $out/alone --forward-times $out/batches.json --batch 1,4,16 --gamma 2,4,8 --load $out/lengths-by-rate
+specbench simulate $out/alone --forward-times $out/batches.json --batch 1,4,16 --gamma 2,4 --load $out/lengths-by-rate
