@@ -171,10 +171,7 @@ def test_an_order(documents, checks):
     agreements = []
     for label, task in (("MATH500", ALGEBRA), ("HumanEval", CODE)):
         printed_rates = table[(table.task == label) & (table.metric == "AR")].set_index("method").value
-        sums = {
-            name: tuple(of_method(documents, method, task)[["A", "D"]].sum())
-            for name, method in ours.items()
-        }
+        sums = {name: tuple(of_method(documents, method, task)[["A", "D"]].sum()) for name, method in ours.items()}
         one_each = {counts: name for name, counts in reversed(sums.items())}  # variants that decode alike rank once
         rates = [accepted / drafted for accepted, drafted in one_each]
         agreements.append(stats.kendalltau(printed_rates[list(one_each.values())], rates).statistic)
