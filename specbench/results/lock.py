@@ -44,7 +44,7 @@ def claimed(path: Path) -> Iterator[None]:
         UserError: another process, which the message names, writes the folder; or there is a link in it.
     """
     made = [new for new in (path, *path.parents) if not new.exists()]
-    with _locked(path) as folder, _owned(folder):
+    with _locked(path) as folder, _released(folder.fileno()), _owned(folder):
         for new in made:
             files.sync(new.parent)  # the name, too, must survive a power cut
         folder.remove_leftovers()
@@ -98,7 +98,18 @@ def _owned(folder: Folder) -> Iterator[None]:
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         json.dump(owner | {"command": shlex.join(sys.argv)}, file)
         file.flush()
+        with _released(descriptor):
+            yield
+
+
+@contextmanager
+def _released(descriptor: int) -> Iterator[None]:
+    """Unlock it in the end: closing it does not, while a process that was forked meanwhile has it open too."""
+    try:
         yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _lock(descriptor: int, folder: Folder) -> None:

@@ -1,9 +1,11 @@
 """What fails is told where it failed, and takes nothing else with it: logits, methods, folders, writers."""
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import oracle
@@ -177,6 +179,19 @@ def test_what_a_killed_process_left_is_no_run(tmp_path):
         assert (folder / "thesis.new").exists()
     (folder / "manifest.json").touch()
     assert not unused(folder) and not unused(folder / "manifest.json")
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path):
+    """Scoring leaves one behind, which has the folder and the lock's file open, too."""
+    with claimed(tmp_path / "run"):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+    try:
+        with claimed(tmp_path / "run"):
+            pass
+    finally:
+        child.kill()
+        child.join()
 
 
 def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path):
