@@ -31,6 +31,9 @@ $(STAMP): pyproject.toml $(LOCKS)
 	@$(BIN)/python -m pip check --disable-pip-version-check
 	@touch $@
 
+# A test process that dies ends the run and is told; with another one in its place, xdist may wait for ever.
+TESTS := $(BIN)/python -m pytest -q -n 2 --dist loadfile --max-worker-restart 0
+
 run: $(STAMP)  ## decode a suite and print a table: METHOD=, SUITE=, LIMIT=
 	$(BIN)/specbench run --method $(METHOD) --suite $(SUITE) --limit $(DOCUMENTS)
 
@@ -39,10 +42,10 @@ test: $(STAMP)  ## lint, types, floors of imports, and all tests but the long on
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not long'
+	$(TESTS) -m 'not long'
 
 test-long: $(STAMP)  ## laws by many draws, walks, audits, every command of the documentation
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m long
+	$(TESTS) -m long
 
 docs: $(STAMP)  ## the documentation site, into build/docs/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/mkdocs.yml
