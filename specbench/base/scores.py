@@ -19,7 +19,8 @@ def wilson(value: float, documents: int) -> Interval:
     spread = Z * math.sqrt(value * (1 - value) / documents + (Z / documents) ** 2 / 4)
     weight = 1 + Z**2 / documents
     middle = value + Z**2 / documents / 2
-    return Interval(value, max(0.0, (middle - spread) / weight), min(1.0, (middle + spread) / weight))
+    low, high = (middle - spread) / weight, (middle + spread) / weight
+    return Interval(value, max(0.0, min(value, low)), min(1.0, max(value, high)))  # rounding may pass by the value
 
 
 def mean_score(values: Floats) -> Interval:

@@ -158,7 +158,7 @@ def plot(
 
     depth: how often a draft token was accepted, of those that were tested, by its position in the draft.
 
-    lengths: shares of the rounds by how many of their draft tokens were accepted.
+    lengths: shares of the rounds by how many of their draft tokens were accepted, without those that ended a text.
 
     sweep: speedup and accuracy by the setting that a sweep changed.
 

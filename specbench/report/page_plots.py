@@ -61,7 +61,7 @@ def plots(figures: Figures) -> list[Json]:
         {
             "name": "speed-accuracy",
             "title": "Speed against accuracy",
-            "help": "Right and up is better. Bars: 95 % interval of the speedup, standard error of the score. "
+            "help": "Right and up is better. Bars: 95 % intervals. "
             "The dotted steps lead along the methods that no other beats in both.",
             "lacks": "No method here has both a decode speedup over a baseline and a score.",
             "views": by_task([*averaged, *tasks], summary, _speed_accuracy),

@@ -17,6 +17,13 @@ def test_right_or_wrong_scores_have_wilsons_interval(right, documents):
     assert (found.value, found.low, found.high) == pytest.approx((right / documents, *expected), abs=1e-6)
 
 
+def test_wilsons_interval_holds_its_value_at_any_number_of_documents():
+    for documents in range(1, 301):
+        for value in (0.0, 1.0):
+            interval = scores.wilson(value, documents)
+            assert interval.low <= value <= interval.high, documents
+
+
 def test_no_document_has_no_interval():
     for found in (scores.mean_score(np.array([])), scores.change_interval(np.array([]))):
         assert math.isnan(found.value) and math.isnan(found.low) and math.isnan(found.high)

@@ -179,8 +179,9 @@ def _depth_intervals(data: PlotData) -> pd.DataFrame:
 
 
 def lengths(data: PlotData) -> Figure:
-    """Shares of the rounds that drafted, in percent, by how many drafts they accepted."""
-    all_panels = list(panels(data, drafted(data, "lengths", data.measured.depths)))
+    """Shares of the rounds that drafted and did not end a text, in percent, by how many drafts they accepted."""
+    depths = drafted(data, "lengths", data.measured.depths)
+    all_panels = list(panels(data, depths[~depths["cut"].astype(bool)]))
     fig, axes = grid([1.25] * len(all_panels), 1, sharex=True, sharey=True)
     for ax, (title, rows) in zip(axes, all_panels, strict=True):
         methods = rows.method.unique()

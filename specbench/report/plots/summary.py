@@ -209,4 +209,5 @@ def _timed_rows(data: PlotData, kind: str) -> pd.DataFrame:
 def _errors(rows: pd.DataFrame, name: str, scale: float = 1.0) -> np.ndarray:
     """The intervals of a column as distances [2, rows] from its values, times `scale`."""
     value = rows[name]
-    return scale * np.stack([value - rows[f"{name}_low"], rows[f"{name}_high"] - value])
+    distances = np.stack([value - rows[f"{name}_low"], rows[f"{name}_high"] - value])
+    return scale * np.maximum(distances, 0.0)  # rounding; a missing bound stays NaN
