@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 
+WAIT = 240_000  # milliseconds: a busy machine takes long to draw a page
+
 
 @pytest.fixture(scope="module")
 def browser():
@@ -24,6 +26,7 @@ def open_page(browser):
 
     def opened(path, width=1200, **options):
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        context.set_default_timeout(WAIT)
         contexts.append(context)
         view = context.new_page()
         view.said, view.asked = [], []
@@ -31,7 +34,7 @@ def open_page(browser):
         view.on("pageerror", lambda error: view.said.append(str(error)))
         view.on("request", lambda request: view.asked.append(request.url))
         view.goto(path.as_uri())
-        view.wait_for_selector("body[data-ready]", timeout=30_000)
+        view.wait_for_selector("body[data-ready]")
         return view
 
     yield opened
