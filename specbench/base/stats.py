@@ -1,4 +1,4 @@
-"""Paired statistics over documents: intervals of speedups, tests of differences in accuracy, agreement of orders."""
+"""Paired statistics over documents: intervals of speedups, tests of differences in accuracy."""
 
 import math
 from collections.abc import Sequence
@@ -134,13 +134,6 @@ def resampled_rates(numerators: Floats, denominators: Floats) -> Floats:
     weights = _weights(numerators.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
         return (numerators @ weights.T) / (denominators @ weights.T)
-
-
-def kendall(published: Floats, ours: Floats) -> Floats:
-    """Kendall's τ between one order [methods] and each of many [methods, orders]; ties count for neither side."""
-    first, second = np.triu_indices(len(published), 1)
-    agree = np.sign(published[first] - published[second])[:, None] * np.sign(ours[first] - ours[second])
-    return agree.mean(0)
 
 
 @lru_cache(maxsize=4)

@@ -108,7 +108,8 @@ def compare(
 @with_groups
 def tables(
     runs: Annotated[
-        list[Path] | None, Argument(help="run folders; without any, missing runs are made in runs/tables/")
+        list[Path] | None,
+        Argument(help="run folders, or one of tables; without any, missing runs are made in runs/tables/"),
     ] = None,
     *,
     paper: Annotated[list[str] | None, Option(help="csd, specdecpp, cos or cospec; may be repeated")] = None,
@@ -134,6 +135,8 @@ def tables(
     `specbench tables --batch 16 --time-documents 40 --check`
 
     `specbench tables runs/one runs/other --out tables`
+
+    `specbench tables results/tables --check` judges the claims again from the stored documents
     """
     from specbench.papers import reproduce
 

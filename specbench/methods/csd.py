@@ -30,7 +30,9 @@ class Settings(DraftSettings):
     count_rescued: bool = Field(description="count a pair also where it is rescued")
     exclude_eos: bool = Field(description="never rescue a pair that contains an end token")
     memory: str = Field(description="calibrated counts: a file or folder, `auto` (what comes with the pair) or `none`")
-    calibration: Literal["task-specific", "universal"] = Field(description="which memory of a folder serves a task")
+    calibration: Literal["task-specific", "universal", "others"] = Field(
+        description="which memory of a folder serves a task; others: those of all other tasks"
+    )
     calibration_size: int = Field(ge=0, description="calibration documents of each task that count; 0: all there are")
 
 

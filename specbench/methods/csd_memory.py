@@ -25,7 +25,7 @@ Rejections = Counter[tuple[int, int, int]]  # (document, draft token, target tok
 VERSION = 2
 # 1: without documents
 # 2: the calibration document of each count, from 0; null in merged files
-UNIVERSAL = "universal"
+UNIVERSAL, OTHERS = "universal", "others"
 SHIPPED = SUITES / "methods" / "memory"
 SCHEMA = pa.schema(
     [("document", pa.int32()), ("draft_token", pa.int32()), ("target_token", pa.int32()), ("count", pa.int64())]
@@ -124,14 +124,15 @@ def read_counts(path: Path, documents: int = 0) -> Counts:
 def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) -> Memory | None:
     """The memory that a setting names: a file for all tasks, a folder, `auto` for the pair's own folder, or `none`.
 
-    `calibration` is `task-specific` (a folder's file for each task, the universal one for others) or `universal`.
+    `calibration` says which files of a folder serve a task: `task-specific` (its own, else the universal one),
+    `universal`, or `others` (those of all other tasks, added up).
     Only the counts of the first `documents` of each task are read; 0: all.
     """
     if setting == "none":
         return None
     path = SHIPPED / pair.name if setting == "auto" else Path(setting)
     if setting == "auto" and not path.is_dir():
-        if calibration == UNIVERSAL or documents:
+        if calibration in (UNIVERSAL, OTHERS) or documents:
             raise UserError(
                 f"no {calibration} memory of {documents or 'all'} documents comes with the pair {pair.name}; "
                 f"specbench calibrate --method csd --pair {pair.name} --out FOLDER, then --set csd.memory=FOLDER"
@@ -146,8 +147,22 @@ def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) 
     if not by_task:
         wanted = "universal.parquet" if calibration == UNIVERSAL else "memory files"
         raise UserError(f"{path} has no {wanted}; `specbench calibrate --method csd --out {path}` writes them")
+    if calibration == OTHERS and len(by_task.keys() - {UNIVERSAL}) < 2:
+        raise UserError(f"{path} has no memories of several tasks, so none of others; calibrate a suite of several")
     read = {"" if name == UNIVERSAL else name: read_memory(file, pair, documents) for name, file in by_task.items()}
-    return Memory({name: counts.pairs for name, counts in read.items()}, _documents(read.values()))
+    tasks = {name: counts.pairs for name, counts in read.items()}
+    if calibration == OTHERS:
+        tasks |= {
+            task: _sum(pairs for name, pairs in tasks.items() if name not in ("", task)) for task in tasks if task
+        }
+    return Memory(tasks, _documents(read.values()))
+
+
+def _sum(parts: Iterable[Pairs]) -> Pairs:
+    total: Counter[tuple[int, int]] = Counter()
+    for pairs in parts:
+        total.update(pairs)
+    return total
 
 
 def _documents(parts: Iterable[Counts]) -> frozenset[str]:
@@ -161,9 +176,7 @@ def merge(parts: Mapping[str, Counts], out: Path) -> Pairs:
     if len(tokenizers) > 1:
         named = ", ".join(f"{name}: {counts.tokenizer or 'unknown'}" for name, counts in parts.items())
         raise UserError(f"these memories belong to different tokenizers ({named}); merge those of one pair only")
-    total: Counter[tuple[int, int]] = Counter()
-    for counts in parts.values():
-        total.update(counts.pairs)
+    total = _sum(counts.pairs for counts in parts.values())
     rows = [(None, d, t, n) for (d, t), n in sorted(total.items())]
     _write(out, rows, {"tokenizer": tokenizers.pop(), "merged": " ".join(parts)}, _documents(parts.values()))
     return total

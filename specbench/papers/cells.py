@@ -14,6 +14,7 @@ from specbench.analysis.complementarity import Complementarity
 from specbench.analysis.counterfactual import METRICS, Counterfactual
 from specbench.base import files
 from specbench.base.escape import csv_text
+from specbench.base.stats import Interval
 from specbench.config import MethodSpec
 from specbench.papers.published import Figure, papers
 from specbench.results.stored import StoredRun
@@ -24,7 +25,7 @@ PAPER = "cospec"
 COMPLEMENTARITY, COUNTERFACTUAL, THROUGHPUT, LOAD, SERVING = 2, 3, 9, 10, 11  # its tables
 FIELDS = list(Figure.model_fields)
 
-Cells = Sequence[tuple[str, str, float, str]]  # method, metric, value and unit, as the paper calls them
+Cells = Sequence[tuple[str, str, float | Interval, str]]  # method, metric, value and unit, as the paper calls them
 
 
 def complementarity(run: StoredRun, figures: Complementarity) -> list[dict[str, Any]]:
@@ -32,7 +33,7 @@ def complementarity(run: StoredRun, figures: Complementarity) -> list[dict[str, 
     specs = {spec.name: spec for spec in run.plan.methods}
     rows = []
     for task in figures.tasks[~figures.tasks.graded].itertuples():
-        cells: list[tuple[str, str, float, str]] = [
+        cells: list[tuple[str, str, float | Interval, str]] = [
             ("", "Total", task.total, "count"),
             ("Target only", "Target correct", task.target, "count"),
             ("Draft", "Draft correct", task.draft, "count"),
@@ -42,7 +43,7 @@ def complementarity(run: StoredRun, figures: Complementarity) -> list[dict[str, 
         for method in methods.itertuples():
             if not math.isnan(method.recovery):
                 label = paper_label(specs[method.method], figures.pair)
-                cells.append((label, "CoSpec recovery", 100 * method.recovery, "%"))
+                cells.append((label, "CoSpec recovery", _interval(method._asdict(), "recovery", 100), "%"))
         rows += as_cells(COMPLEMENTARITY, figures.pair, task.task, figures.temperature, cells)
     return rows
 
@@ -53,7 +54,9 @@ def counterfactual(run: StoredRun, figures: Counterfactual) -> list[dict[str, An
     label, rows = paper_label(spec, figures.pair), []
     for kind in figures.kinds.to_dict("records"):
         cells = [
-            (label, metric, 100 * kind[name], "%") for name, metric in METRICS.items() if not math.isnan(kind[name])
+            (label, metric, _interval(kind, name, 100), "%")
+            for name, metric in METRICS.items()
+            if not math.isnan(kind[name])
         ]
         setting = f"category={kind['kind']}"
         rows += as_cells(COUNTERFACTUAL, figures.pair, "", run.plan.temperature, cells, setting)
@@ -67,9 +70,9 @@ def throughput(figures: Throughput, methods: Sequence[MethodSpec]) -> list[dict[
     for row in figures.table.to_dict("records"):
         if (label := labels.get(row["method"])) is None:
             continue
-        cells = [(label, "Throughput", row["tokens_per_s"], "tokens/s")]
+        cells: list[tuple[str, str, float | Interval, str]] = [(label, "Throughput", row["tokens_per_s"], "tokens/s")]
         if row["speedup"] == row["speedup"]:
-            cells.append((label, "Speedup", row["speedup"], "x"))
+            cells.append((label, "Speedup", _interval(row, "speedup"), "x"))
         setting = f"batch_size={row['batch']}"
         rows += as_cells(THROUGHPUT, figures.pair, "", figures.temperature, cells, setting)
     return rows
@@ -143,10 +146,18 @@ def as_cells(
 ) -> list[dict[str, Any]]:
     """Rows of a file of figures, by the names of its columns."""
     facts = {"paper": PAPER, "table": table, "pair": pair, "task": task, "temperature": f"{temperature:g}"}
-    return [
-        facts | {"method": method, "setting": setting, "metric": metric, "value": f"{value:.6g}", "unit": unit}
-        for method, metric, value, unit in cells
-    ]
+    rows = []
+    for method, metric, figure, unit in cells:
+        known = figure if isinstance(figure, Interval) else Interval(figure, math.nan, math.nan)
+        numbers = {"value": known.value, "low": known.low, "high": known.high}
+        texts = {name: "" if math.isnan(number) else f"{number:.6g}" for name, number in numbers.items()}
+        rows.append(facts | {"method": method, "setting": setting, "metric": metric, "unit": unit} | texts)
+    return rows
+
+
+def _interval(row: dict[Any, Any], name: str, scale: float = 1.0) -> Interval:
+    """A figure of a row with its bounds."""
+    return Interval(*(scale * float(row.get(column, math.nan)) for column in (name, f"{name}_low", f"{name}_high")))
 
 
 def write_cells(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -9,8 +9,12 @@ import pandas as pd
 from specbench.base import stats
 from specbench.papers.ours import MISSING, SPEEDS, OnPair, Ours
 from specbench.papers.published import CellClaim, Claim, Figure, Paper
+from specbench.papers.texts import Cell
 
 LEVEL = 0.05
+ALIKE = 0.05  # of the documents: two methods that differ on fewer say nothing of a setting in which they differ
+ROUNDS = ["R", "D", "A", "C", "S"]  # by which two methods decode a document alike
+FORWARDS = ["F", "G"]  # and, where speed is compared, take as many forwards for it
 FEWEST_DOCUMENTS = 20  # of a data set; the interval of fewer is not to be believed
 COLLAPSED = 0.7  # of its target's score: a method with less does no longer what it is compared for
 # Metric -> numerator and denominator of its rate, in columns of `Ours.documents`.
@@ -25,6 +29,7 @@ RATES = {
 BOUNDS = {"accuracy": f"p < {LEVEL}"}
 RATIO = "95 % interval of the ratio, without 1"
 VERDICTS = ("holds", "fails", "undecided", "void", "too few documents")
+UNJUDGED = "not judged"
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Check:
     baseline: str = "-"  # our method that the claim's is compared with
     data_sets: int = 0  # that count: pair, sampling and task
     documents: int = 0  # of the smallest of these data sets
+    tests: int = 0  # intervals or p values that the verdict rests on
     bound: str = "-"  # what a figure must reach to hold or fail
     detail: str = ""
 
@@ -55,7 +61,7 @@ class Compared:
 
 
 def claims(chosen: Sequence[Paper], ours: Ours) -> list[Check]:
-    """All claims of the papers in their order, those about cells without intervals after the others."""
+    """All claims of the papers in their order, those about single cells after the others."""
     return [
         check
         for paper in chosen
@@ -67,22 +73,42 @@ def claims(chosen: Sequence[Paper], ours: Ours) -> list[Check]:
 
 
 def _of_cells(paper: Paper, claim: CellClaim, ours: Ours) -> Check:
-    """Our cells beside the printed ones, without a verdict; of printed tasks with one stand-in the first."""
+    """Our cells beside the printed ones; of printed tasks with one stand-in the first.
+
+    A cell is judged if the claim names a bound and ours has an interval.
+    """
     figures = [f for f in paper.figures(claim.table) if f.metric == claim.metric and claim.method in (None, f.method)]
     places = [(f.pair, f.method, f.setting, ours.tasks(paper, claim.table, f.task) or f.task) for f in figures]
     first = {place: figure for place, figure in reversed(list(zip(places, figures, strict=True)))}
-    cells = [(figure, ours.cell(paper, figure)) for figure in reversed(first.values())]
-    parts = [
-        f"{' '.join(part for part in (figure.task, figure.setting) if part) or figure.method}: {cell.text} "
-        f"({figure.value} {figure.unit})"
-        for figure, cell in cells
-        if cell.text != MISSING
-    ]
-    if not parts:
-        why = next((cell.reason for _, cell in cells if cell.reason), f"no {claim.metric} in these runs")
+    cells = [(f, cell) for f in reversed(first.values()) if (cell := ours.of_files(paper, f)) and claim.counts(f)]
+    if not cells:
+        others = [f for f, _ in ours.figures if (f.table, f.metric) == (claim.table, claim.metric)]
+        here = "".join(f"; on {f.task or f.setting}: {f.value} {f.unit}" for f in others if f.paper == paper.paper)
+        why = f"no {claim.metric} of ours on its tasks{here}"
         return Check(paper.paper, claim.table, claim.text, MISSING, detail=why)
-    detail = f"ours (the paper's), no interval: {'; '.join(parts)}"
-    return Check(paper.paper, claim.table, claim.text, "not judged", data_sets=len(parts), detail=detail)
+    parts: dict[str, list[str]] = {verdict: [] for verdict in (*VERDICTS[:3], UNJUDGED)}
+    for figure, cell in cells:
+        name = " ".join(part for part in (figure.task, figure.setting) if part) or figure.method
+        parts[_beyond(cell, claim.above)].append(f"{name}: {cell.text} ({figure.value} {figure.unit})")
+    detail = "; ".join(f"{verdict}: {', '.join(places)}" for verdict, places in parts.items() if places)
+    return Check(
+        paper.paper,
+        claim.table,
+        claim.text,
+        _together([verdict for verdict, places in parts.items() if places]),
+        data_sets=len(cells),
+        tests=sum(len(parts[verdict]) for verdict in VERDICTS[:3]),
+        bound="-" if claim.above is None else f"95 % interval above {claim.above:g} {figures[0].unit}",
+        detail=f"ours (the paper's); {detail}",
+    )
+
+
+def _beyond(cell: Cell, above: float | None) -> str:
+    """The verdict on a cell by its interval."""
+    if above is None or cell.bounds is None:
+        return UNJUDGED
+    low, high = cell.bounds
+    return "holds" if low > above else "fails" if high < above else "undecided"
 
 
 def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
@@ -96,7 +122,10 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
         if higher is None or lower is None or claim.metric not in RATES:
             missing.append(claim.higher if higher is None else claim.lower if lower is None else claim.metric)
             continue
-        figures = [f for f in pair.figures(paper, claim.table) if claim.tasks is None or f.task in claim.tasks]
+        every = pair.figures(paper, claim.table)
+        figures = [figure for figure in every if claim.tasks is None or figure.task in claim.tasks]
+        if any(figure.is_average for figure in figures):  # an average stands for all tasks of its table, one by one
+            figures += every
         for sampling, name, tasks in once(_places(paper, figures, pair)):
             if comparable(pair, (higher, lower), claim.metric):
                 compared = _compare(pair, claim, (higher, lower), sampling, name, tasks)
@@ -106,6 +135,7 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
         why = f"no {missing[0]} in these runs" if missing else "none of its tasks in these runs"
         why = why if any(ours.of_table(paper, claim.table)) else "none of its pairs is met by one of these runs"
         return Check(paper.paper, claim.table, claim.text, "not measured", detail=why)
+    notes = dict.fromkeys(note for pair in ours.of_table(paper, claim.table) for note in paper.notes(claim, pair.pair))
     parts: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     several = {name: len({getattr(result, name) for result in results}) > 1 for name in ("pair", "sampling")}
     for result in results:
@@ -119,8 +149,9 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
         baseline=", ".join(baselines),
         data_sets=sum(result.data_sets for result in results),
         documents=min(result.documents for result in results),
+        tests=len(results),
         bound=BOUNDS.get(claim.metric, RATIO),
-        detail="; ".join(f"{verdict}: {', '.join(places)}" for verdict, places in parts.items() if places),
+        detail="; ".join([*(f"{verdict}: {', '.join(places)}" for verdict, places in parts.items() if places), *notes]),
     )
 
 
@@ -151,12 +182,21 @@ def once(places: Iterator[tuple[str, str, tuple[str, ...]]]) -> list[tuple[str, 
 
 
 def _places(paper: Paper, figures: Sequence[Figure], ours: OnPair) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Our sampling, a name and our tasks for each figure; an average stands for all tasks of its table, one by one."""
+    """Our sampling, a name and our tasks for each figure of a task."""
     for figure in figures:
-        if figure.is_average:
-            yield from _places(paper, [f for f in ours.figures(paper, figure.table) if not f.is_average], ours)
-        elif tasks := ours.tasks(paper, figure.task):
+        if not figure.is_average and (tasks := ours.tasks(paper, figure.task)):
             yield paper.sampling_of(figure).name, tasks[0] if len(tasks) == 1 else figure.task, tasks
+
+
+def shared_documents(
+    ours: OnPair, labels: tuple[str, str], sampling: str, tasks: Sequence[str], metric: str
+) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """For each task the rows of both methods on the documents that both have; empty if they share none of a task."""
+    pairs = [tuple(ours.documents(sampling, task, label, metric) for label in labels) for task in tasks]
+    shared = [mine.index.intersection(other.index) for mine, other in pairs]
+    if any(index.empty for index in shared):
+        return []
+    return [(mine.loc[index], other.loc[index]) for (mine, other), index in zip(pairs, shared, strict=True)]
 
 
 def _compare(
@@ -166,21 +206,35 @@ def _compare(
 
     Only documents of both methods count. Of several tasks the unweighted average is compared.
     """
-    pairs = [tuple(ours.documents(sampling, task, label, claim.metric) for label in labels) for task in tasks]
-    shared = [mine.index.intersection(other.index) for mine, other in pairs]
-    if any(index.empty for index in shared):
-        return None
-    pairs = [tuple(rows.loc[index] for rows in pair) for pair, index in zip(pairs, shared, strict=True)]
-    figure = _difference(pairs) if claim.metric == "accuracy" else _ratio(pairs, claim.metric)
+    pairs = shared_documents(ours, labels, sampling, tasks, claim.metric)
+    figure = (difference(pairs) if claim.metric == "accuracy" else ratio(pairs, claim.metric)) if pairs else None
     if figure is None:
         return None
-    verdict, text = figure
-    documents = min(map(len, shared))
+    verdict, text = _judged(figure)
+    documents = min(len(mine) for mine, _ in pairs)
     if documents < FEWEST_DOCUMENTS:
         verdict = "too few documents"
+    elif not claim.same_rounds and (alike := decode_alike(ours, labels, sampling, tasks, claim.metric)):
+        verdict, text = "void", f"{text}, alike: {alike}"
     elif not claim.loss and (broken := [label for label in labels if collapsed(ours, sampling, tasks, label)]):
         verdict, text = "void", f"{text}, where {broken[0]} collapsed"
     return Compared(verdict, ours.pair, sampling, f"{name} {text}", len(tasks), documents)
+
+
+def decode_alike(ours: OnPair, labels: tuple[str, str], sampling: str, tasks: Sequence[str], metric: str) -> str | None:
+    """In words, how few documents two methods decode differently; None if that is ALIKE of them or more.
+
+    Two methods decode a document alike if they draft, accept, rescue and commit as many tokens in as many rounds and,
+    where speed is compared, take as many forwards.
+    """
+    counted = ROUNDS + (FORWARDS if metric in SPEEDS else [])
+    pairs = shared_documents(ours, labels, sampling, tasks, "accuracy")  # with those that were not timed
+    differ = sum(
+        int((mine[counted].div(mine.passes, axis=0) != other[counted].div(other.passes, axis=0)).any(axis=1).sum())
+        for mine, other in pairs
+    )
+    documents = sum(len(mine) for mine, _ in pairs)
+    return f"{differ} of {documents} documents differ" if differ < ALIKE * documents else None
 
 
 def collapsed(ours: OnPair, sampling: str, tasks: Sequence[str], label: str) -> bool:
@@ -196,25 +250,28 @@ def collapsed(ours: OnPair, sampling: str, tasks: Sequence[str], label: str) -> 
     return False
 
 
-def _difference(pairs: Sequence[tuple[pd.DataFrame, ...]]) -> tuple[str, str]:
-    """The verdict on accuracies, and their difference; every task counts alike."""
+def difference(pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> stats.Difference:
+    """How much higher the first accuracies are than the second; every task counts alike."""
     sizes = [len(mine) for mine, _ in pairs]
     weights = [sum(sizes) / (len(sizes) * size) for size in sizes]  # of a document of each task
     scores = [
         np.concatenate([weight * pair[i].score.to_numpy(float) for weight, pair in zip(weights, pairs, strict=True)])
         for i in (0, 1)
     ]
-    change = stats.difference(*scores)
-    verdict = "undecided" if change.p >= LEVEL else "holds" if change.value > 0 else "fails"
-    return verdict, f"{100 * change.value:+.1f} points (p {change.p:.3f})"
+    return stats.difference(*scores)
 
 
-def _ratio(pairs: Sequence[tuple[pd.DataFrame, ...]], metric: str) -> tuple[str, str] | None:
-    """The verdict on rates, and their ratio with its interval; None if one of them is not known."""
-    ratio = stats.average_speedup(
+def ratio(pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]], metric: str) -> stats.Interval | None:
+    """How many times the second rates the first are; None if one of them is not known."""
+    return stats.average_speedup(
         [stats.Paired(*(rows[name].to_numpy(float) for rows in pair for name in RATES[metric])) for pair in pairs]
     )
-    if ratio is None:
-        return None
-    verdict = "holds" if ratio.low > 1 else "fails" if ratio.high < 1 else "undecided"
-    return verdict, f"{ratio.value:.2f} × [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def _judged(figure: stats.Difference | stats.Interval) -> tuple[str, str]:
+    """The verdict on a difference of accuracies or a ratio of rates, and the figure in words."""
+    if isinstance(figure, stats.Difference):
+        verdict = "undecided" if figure.p >= LEVEL else "holds" if figure.value > 0 else "fails"
+        return verdict, f"{100 * figure.value:+.1f} points (p {figure.p:.3f})"
+    verdict = "holds" if figure.low > 1 else "fails" if figure.high < 1 else "undecided"
+    return verdict, f"{figure.value:.2f} × [{figure.low:.2f}, {figure.high:.2f}]"

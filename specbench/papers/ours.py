@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,23 +13,12 @@ from specbench.analysis import compare, metrics
 from specbench.analysis.alike import method_labels
 from specbench.config import MethodSpec, PairSpec, UserError, task_info
 from specbench.papers.published import Figure, Paper, read_figures
+from specbench.papers.texts import WITH_INTERVAL, Cell, gain, interval, number, text
 from specbench.results.stored import StoredRun
 
 MISSING = "not measured"
-SCALES = {"%": 100.0, "GB": 1e-9, "MB": 1e-6, "points": 10.0}  # from our columns to a printed unit
-WITH_INTERVAL = ("speedup_decode", "speedup_e2e")
 SPEEDS = ("speedup_e2e", "speedup_decode", "tokens_per_s")
 COUNTED = [*"DAJSCFGRE", "prefill", "decode", "decoded", "whole", "whole_tokens"]  # of a document, for every verdict
-SIGNIFICANT = 3  # digits of a time; times of small models are far below the printed ones
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Our counterpart of a figure, or why there is none."""
-
-    text: str
-    runs: tuple[str, ...] = ()
-    reason: str = ""
 
 
 class Ours:
@@ -51,14 +40,13 @@ class Ours:
         if pair is None and len(pairs) != 1:
             raise UserError(f"tables need runs of one pair; these are of {', '.join(sorted(pairs)) or 'none'}")
         self.default = pair or next(iter(pairs.values()))
-        self.runs = list(runs)
-        figures = [
+        self.figures = [
             (figure, path)
             for path in sorted(files, key=lambda path: (path.stat().st_mtime, path.name))
             for figure in read_figures(path)
         ]
         self._on = {
-            name: OnPair(name, self.default, [run for run in runs if run.plan.pair.name == name], allowed, figures)
+            name: of_runs(name, self.default, [r for r in runs if r.plan.pair.name == name], allowed, self.figures)
             for name in pairs
         }
 
@@ -88,6 +76,11 @@ class Ours:
         """What all verdicts rest on: counts, seconds and the score of every document of every method, pass by pass."""
         return pd.concat([pair.every_document() for pair in self._on.values()], ignore_index=True)
 
+    def of_files(self, paper: Paper, figure: Figure) -> Cell | None:
+        """Our figure as a file has it; None if none has."""
+        pair = self.on(paper, figure)
+        return pair.of_file(paper, figure) if pair else None
+
     def cell(self, paper: Paper, figure: Figure) -> Cell:
         """Our figure in the unit and with the digits of the printed one: from runs, else from a file."""
         name = paper.pair_of(figure, self.default)
@@ -97,30 +90,51 @@ class Ours:
         return pair.cell(paper, figure) if pair else Cell(MISSING, reason=f"{name}: not the pair of any of these runs")
 
 
+def of_runs(
+    pair: str, default: PairSpec, runs: Sequence[StoredRun], allowed: Sequence[str], figures: "FromFiles"
+) -> "OnPair":
+    """What runs of one pair measured. Raises UserError for runs that do not compare."""
+    names: dict[str, str] = {}
+    sources: dict[tuple[str, str, str], list[str]] = {}
+    for run, labels in zip(runs, method_labels(runs), strict=True):
+        for spec in run.plan.methods:
+            names[spec.identity] = labels[spec.name]
+            for line in run.plan.tasks:
+                sources.setdefault((run.sampling, line.task, labels[spec.name]), []).append(run.name)
+    found = OnPair(pair, default, compare.measured(runs, allowed), figures, [run.name for run in runs], sources)
+    found.labels = names
+    return found
+
+
+FromFiles = Sequence[tuple[Figure, Path]]  # figures that come from no run, each with its file
+
+
 class OnPair:
-    """What runs of one pair measured; `default` is the pair for papers that name no bundled ones."""
+    """What was measured on one pair; `default` is the pair for papers that name no bundled ones.
+
+    `runs` are the names of the runs in `measured`, by their number, and `sources` those that have a method's rows, by
+    sampling, task and label. Without `labels`, by the identities of methods, a method's label is its name.
+    """
 
     def __init__(
         self,
         pair: str,
         default: PairSpec,
-        runs: Sequence[StoredRun],
-        allowed: Sequence[str],
-        figures: Sequence[tuple[Figure, Path]],
+        measured: compare.Measured,
+        figures: FromFiles,
+        runs: Sequence[str] = (),
+        sources: Mapping[tuple[str, str, str], list[str]] | None = None,
     ) -> None:
-        self.pair, self.default, self.runs = pair, default, runs
-        self.measured = compare.measured(runs, allowed)
-        self.labels: dict[str, str] = {}
-        self.sources: dict[tuple[str, str, str], list[str]] = {}
-        for run, labels in zip(runs, method_labels(runs), strict=True):
-            for spec in run.plan.methods:
-                self.labels[spec.identity] = labels[spec.name]
-                for line in run.plan.tasks:
-                    self.sources.setdefault((run.sampling, line.task, labels[spec.name]), []).append(run.name)
-        self.of_files = {f.key(_place(f, f.task)): (f, path) for f, path in figures if f.pair == pair}
+        self.pair, self.default, self.measured, self.runs = pair, default, measured, list(runs)
+        self.labels: dict[str, str] | None = None
+        self.sources = sources or {}
+        self._of_files = {f.key(_place(f, f.task)): (f, path) for f, path in figures if f.pair == pair}
         self._summary = cache(self._summary_against)
+        self._documents: dict[tuple[object, ...], pd.DataFrame] = {}
 
     def label(self, spec: MethodSpec) -> str | None:
+        if self.labels is None:
+            return spec.name if spec.name in self.measured.methods else None
         return self.labels.get(spec.identity)
 
     def label_of(self, paper: Paper, figure: Figure) -> str | None:
@@ -158,17 +172,20 @@ class OnPair:
         return counterparts if set(counterparts) <= set(self.measured.metric) else ()
 
     def documents(self, sampling: str, task: str, label: str, metric: str) -> pd.DataFrame:
-        """Counts, times and the score of a method's documents, added up over passes; the index is doc_id.
+        """Counts and times of a method's documents, added up over `passes`, and the mean score; the index is doc_id.
 
         For a metric of SPEEDS only the documents that were timed alone, if others were decoded in a batch. Times are in
         units of the baseline's time per token in the same passes: methods that were measured in different runs, hours
         apart, do not compare in seconds.
         """
         key = (self.pair, sampling, task, label)
+        known = self._documents.get((*key, metric in SPEEDS))
+        if known is not None:
+            return known
         passes = self.measured.by_row.get(key)
         base = self.measured.by_row.get((*key[:3], self.measured.baselines.get(label, "")))
         if passes is None:
-            return pd.DataFrame(columns=[*self.measured.counts, "score", "one"], dtype=float)
+            return pd.DataFrame(columns=[*self.measured.counts, "score", "one", "passes"], dtype=float)
         if metric in SPEEDS:
             passes, base = metrics.timed_alone(passes), base if base is None else metrics.timed_alone(base)
         counts = passes.groupby("doc_id").sum()
@@ -176,29 +193,39 @@ class OnPair:
             counts[["decode", "whole"]] = math.nan
         else:
             same = base[base.index.droplevel("doc_id").isin(passes.index.droplevel("doc_id"))]
-            counts["decode"] /= same.decode.sum() / same.decoded.sum()
-            counts["whole"] /= same.whole.sum() / same.whole_tokens.sum()
+            counts["decode"] /= same.decode.sum(min_count=1) / same.decoded.sum()
+            counts["whole"] /= same.whole.sum(min_count=1) / same.whole_tokens.sum()
         scores = self.measured.scores
         of_row = scores[(scores[compare.ROW] == list(key)).all(axis=1) & scores.doc_id.notna()]
-        return counts.assign(score=of_row.groupby(of_row.doc_id.astype(int)).value.mean(), one=1.0)
+        counts = counts.assign(one=1.0, passes=passes.groupby("doc_id").size())
+        means = of_row.groupby(of_row.doc_id.astype(int)).value.mean().round(12)  # of equal scores: the score
+        rows = counts.assign(score=means)
+        return self._documents.setdefault((*key, metric in SPEEDS), rows)
 
     def every_document(self) -> pd.DataFrame:
         """As Ours.every_document; `run` is the name of the run, and `baseline` that of the method's baseline."""
         key = [*compare.ROW, *compare.ONCE, "doc_id"]
         scores = self.measured.scores.dropna(subset="doc_id").astype({"doc_id": int}).set_index(key).value
         rows = self.measured.counts.join(scores.rename("score")).reset_index()
-        names = dict(enumerate(run.name for run in self.runs))
+        names = dict(enumerate(self.runs))
         rows = rows.assign(run=rows.run.map(names), baseline=rows.method.map(self.measured.baselines))
         return rows[[*compare.ROW, "baseline", *compare.ONCE, "doc_id", *COUNTED, "score"]]
 
     def cell(self, paper: Paper, figure: Figure) -> Cell:
         """Our figure in the unit and with the digits of the printed one: from runs, else from a file."""
         cell = self._from_runs(paper, figure)
-        return cell if cell.text != MISSING else self._from_files(paper, figure) or cell
+        if cell.text != MISSING:
+            return cell
+        if known := self.of_file(paper, figure):
+            return known
+        of_table = {(f.paper, f.table, f.metric) for f, _ in self._of_files.values()}
+        if (figure.paper, figure.table, figure.metric) in of_table:  # of other tasks or settings
+            return replace(cell, reason=f"{figure.metric}: not measured everywhere, or nothing there to measure")
+        return cell
 
     def _from_runs(self, paper: Paper, figure: Figure) -> Cell:
-        gain = paper.gains.get(figure.metric)
-        metric = gain.metric if gain else paper.metrics.get(figure.metric)
+        over = paper.gains.get(figure.metric)
+        metric = over.metric if over else paper.metrics.get(figure.metric)
         if metric is None:
             return Cell(MISSING, reason=f"{figure.metric}: no column of ours has this definition")
         spec = paper.method_spec(figure, self.pair)
@@ -223,30 +250,32 @@ class OnPair:
         row = self._row(base, sampling, tasks, label)
         if row is None or pd.isna(row.get(metric, math.nan)):
             return Cell(MISSING, reason=f"{figure.method}: not in these runs" if row is None else "")
-        if not gain:
-            return Cell(_text(row, metric, figure), self._runs(sampling, tasks, str(label)))
-        other = self.method(paper, figure.table, gain.over)
+        if not over:
+            return Cell(text(row, metric, figure), self._runs(sampling, tasks, str(label)))
+        other = self.method(paper, figure.table, over.over)
         second = self._row(base, sampling, tasks, other)
         if second is None or pd.isna(second.get(metric, math.nan)):
-            return Cell(MISSING, reason=f"{figure.metric}: no {gain.over} to compare with in these runs")
+            return Cell(MISSING, reason=f"{figure.metric}: no {over.over} to compare with in these runs")
         direct = self._row(other, sampling, tasks, label)  # on the same documents, in the same run
-        text = _gain(row[metric] / second[metric], direct, metric, figure)
-        return Cell(text, self._runs(sampling, tasks, str(label), str(other)))
+        words = gain(row[metric] / second[metric], direct, metric, figure)
+        return Cell(words, self._runs(sampling, tasks, str(label), str(other)))
 
-    def _from_files(self, paper: Paper, figure: Figure) -> Cell | None:
+    def of_file(self, paper: Paper, figure: Figure) -> Cell | None:
         """The figure that a file has for the task, or the mean of those for all tasks that stand in for it."""
         name = paper.tasks.get(figure.task)
         places = [(_place(figure, name or ""),), task_info(name).counterparts if name else ()]
         for tasks in places:
-            keys = [key for task in tasks if (key := figure.key(task)) in self.of_files]
-            ours = [self.of_files[key] for key in keys if _same_temperature(figure, self.of_files[key][0])]
+            keys = [key for task in tasks if (key := figure.key(task)) in self._of_files]
+            ours = [self._of_files[key] for key in keys if _same_temperature(figure, self._of_files[key][0])]
             if ours and len(ours) == len(tasks):
                 for other, path in ours:
                     if other.unit != figure.unit:
                         raise UserError(f"{path}: {figure.metric} is in {other.unit}; write it in {figure.unit}")
-                mean = sum(float(f.value) for f, _ in ours) / len(ours)
                 projected = " projected" if figure.metric in paper.tables[figure.table].projected else ""
-                return Cell(_number(mean, figure) + projected, tuple(dict.fromkeys(path.name for _, path in ours)))
+                bounds = (float(ours[0][0].low), float(ours[0][0].high)) if len(ours) == 1 and ours[0][0].low else None
+                value = sum(float(f.value) for f, _ in ours) / len(ours)
+                words = interval(figure, value, *bounds) if bounds else number(value, figure)
+                return Cell(words + projected, tuple(dict.fromkeys(path.name for _, path in ours)), bounds=bounds)
         return None
 
     def _runs(self, sampling: str, tasks: Sequence[str], *labels: str) -> tuple[str, ...]:
@@ -260,7 +289,7 @@ class OnPair:
     def _baseline(self, paper: Paper, table: int, label: str | None) -> str | None:
         """Our label of the baseline of a method's speedups: the method's, the table's, or one of that kind."""
         name = paper.tables[table].baseline or paper.baseline
-        named = [self.labels[identity] for identity in self.labels if json.loads(identity)[0] == name]
+        named = [label for identity, label in (self.labels or {}).items() if json.loads(identity)[0] == name]
         baseline = self.measured.baselines.get(label or "")
         return baseline if baseline in named else self.method(paper, table, name) or next(iter(named), None)
 
@@ -289,37 +318,3 @@ def _same_temperature(printed: Figure, ours: Figure) -> bool:
 def _place(figure: Figure, task: str) -> str:
     """The task by which a figure is looked up in files; all averages have one name."""
     return compare.AVERAGE if figure.is_average else task
-
-
-def _text(row: pd.Series, metric: str, figure: Figure) -> str:
-    scale = SCALES.get(figure.unit, 1.0)
-    if metric == "accuracy" or (metric in WITH_INTERVAL and row.method != row.baseline):
-        return _interval(figure, *(row[name] * scale for name in (metric, f"{metric}_low", f"{metric}_high")))
-    return _number(row[metric] * scale, figure)
-
-
-def _gain(ratio: float, direct: pd.Series | None, metric: str, figure: Figure) -> str:
-    """How much larger a metric is, from the ratio of two cells; with an interval if the two methods ran together.
-
-    `direct` is the row of one method against the other. Over several tasks it has the average of their ratios, which is
-    what an interval is known for.
-    """
-    names = (metric, f"{metric}_low", f"{metric}_high")
-    ratios = [math.nan] * 3 if direct is None else [float(direct.get(name, math.nan)) for name in names]
-    ratios = [ratio, math.nan, math.nan] if math.isnan(ratios[0]) else ratios
-    scale = SCALES.get(figure.unit, 1.0)
-    return _interval(figure, *((ratio - 1) * scale for ratio in ratios))
-
-
-def _interval(figure: Figure, value: float, low: float, high: float) -> str:
-    digits = len(figure.value.partition(".")[2])
-    text = _number(value, figure)
-    return text if math.isnan(low) else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
-def _number(value: float, figure: Figure) -> str:
-    """With the digits of the printed figure; with SIGNIFICANT ones for seconds, and where it would be printed as 0."""
-    text = f"{value:.{len(figure.value.partition('.')[2])}f}"
-    if value and math.isfinite(value) and (figure.unit == "s" or float(text) == 0):
-        return f"{value:.{max(0, SIGNIFICANT - 1 - math.floor(math.log10(abs(value))))}f}"
-    return text

@@ -31,6 +31,7 @@ class MethodChoice(Settings):
     method: str
     settings: dict[str, Any] = Field(default_factory=dict)
     by_task: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    note: str = ""  # how it differs from what the paper measured; verdicts on it say so
     file: str | None = None  # the setting that names a file; without that file the choice is not possible
 
     @property
@@ -93,22 +94,29 @@ class Claim(Settings):
     lower_setting: str | None = None
     tasks: list[str] | None = None
     loss: bool = False  # the claim is that `lower` loses accuracy; its collapse is what is claimed, and voids nothing
+    same_rounds: bool = False  # the claim is about what the same rounds cost, so decoding alike does not void it
 
 
 class CellClaim(Settings):
     """What a table's cells of one printed metric claim, all or `method`'s, where ours are single figures of files.
 
-    Nothing tells how far such a figure is from chance, so the claim is not judged: ours stand beside the printed ones.
+    `above` is what our figure must exceed, in the printed unit, with its whole interval. Without it, or without an
+    interval, nothing tells how far a figure is from chance, and the claim is not judged.
     """
 
     table: int
     text: str
     metric: str
     method: str | None = None
+    above: float | None = None
+    settings: list[str] | None = None  # as printed: only cells with one of these
+
+    def counts(self, figure: "Figure") -> bool:
+        return self.settings is None or figure.setting in self.settings
 
 
 class Figure(Settings):
-    """One cell of a paper's table; `value` as printed."""
+    """One cell of a paper's table; `value` as printed. Ours may have an interval, from `low` to `high`."""
 
     paper: str
     table: int
@@ -120,6 +128,8 @@ class Figure(Settings):
     metric: str
     value: str
     unit: str
+    low: str = ""
+    high: str = ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -183,6 +193,12 @@ class Paper(Settings):
         chosen = ref.on(pair) if ref else None
         return chosen if chosen and chosen.possible and chosen.method in config.names("methods") else None
 
+    def notes(self, claim: Claim, pair: str) -> list[str]:
+        """How what a claim compares differs, on a pair of ours, from what the paper measured."""
+        refs = [ref for ref in self.methods.values() if ref]
+        chosen = [choice for ref in refs if (choice := ref.on(pair)) and choice.method in (claim.higher, claim.lower)]
+        return [choice.note for choice in chosen if choice.note]
+
     def method_spec(self, figure: Figure, pair: str, task: str = "") -> MethodSpec | None:
         """The method of a figure with its settings, on a pair and a task of ours; None if we cannot run it."""
         chosen = self.choice(figure.method, pair)
@@ -214,9 +230,11 @@ def read_figures(path: Path) -> list[Figure]:
         raise UserError(f"{path} is no CSV file ({error}); write it anew") from None
     figures = [config.validated(Figure, row, str(path)) for row in rows]
     for figure in figures:
-        for name, value in (("value", figure.value), ("temperature", figure.temperature or "0")):
+        numbers = {"value": figure.value, "temperature": figure.temperature, "low": figure.low, "high": figure.high}
+        for name, value in numbers.items():
             try:
-                float(value)
+                if value or name == "value":
+                    float(value)
             except ValueError:
                 raise UserError(f"{path}: {figure.metric} has the {name} {value!r}; write a number") from None
         _ = figure.settings  # raises UserError for settings that cannot be read

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -19,11 +20,13 @@ from specbench.base.escape import markdown_text
 from specbench.config import MethodSpec, PairSpec, SamplingSpec, UserError, task_info
 from specbench.engine.models.pair import Pair
 from specbench.measure import command, loop, prepare
-from specbench.papers.checks import Check, claims
-from specbench.papers.orders import orders
+from specbench.papers.cells import write_cells
+from specbench.papers.checks import ALIKE, COLLAPSED, Check, claims
+from specbench.papers.orders import ORDER_NAMES, orders
 from specbench.papers.ours import Ours
 from specbench.papers.published import Paper, papers
 from specbench.papers.side_by_side import written
+from specbench.papers.stored import DOCUMENTS, FIGURES, Stored
 from specbench.plan import Plan, resolve_plan
 from specbench.report.finding import Finding, Sheet, show
 from specbench.report.tables import markdown
@@ -47,12 +50,18 @@ def tables(
 ) -> int:
     """Write every table of the papers to `out`; without `folders`, first run what is missing. Returns the exit code.
 
-    Beside them stand the verdicts on the papers' claims, and what they rest on: every document's counts and times.
+    Beside them stand the verdicts on the papers' claims, and what they rest on: every document's counts and times, and
+    figures that come from no run. A folder of tables instead of runs gives the verdicts again from these.
 
     A paper that names bundled pairs is run on these if `pair` is bundled too, else on `pair`. Figures that come from no
     run are read from the files in MEASURED, if there are any.
     """
     chosen = papers(names)
+    if len(folders) == 1 and (folders[0] / DOCUMENTS).exists():
+        out.mkdir(parents=True, exist_ok=True)
+        _write_verdicts(chosen, Stored(folders[0], chosen), out, check)
+        say(f"checks.md, from the documents in {folders[0]}: {out}/")
+        return 0
     runs: list[StoredRun] | None = [StoredRun(folder) for folder in folders]
     if not folders:
         runs = measure(chosen, pair, suite, limit, **options)
@@ -60,16 +69,30 @@ def tables(
         return 130
     ours = Ours(runs, allowed, sorted(MEASURED.glob("*.csv")), _default_pair(runs, pair, chosen))
     out.mkdir(parents=True, exist_ok=True)
-    records.write_frame(out / "documents.parquet", ours.every_document())
+    records.write_frame(out / DOCUMENTS, ours.every_document())
+    write_cells(out / FIGURES, [figure.model_dump() for figure, _ in ours.figures])
     count = sum(_write(paper, ours, out) for paper in chosen)
-    checked = verdicts(chosen, ours)
-    frame = pd.DataFrame(map(vars, checked))
-    title = f"# Which claims of the papers hold on {markdown_text(', '.join(ours.pairs))}"
-    files.write_text(out / "checks.md", f"{title}\n\n{markdown(frame)}\n")
-    if check:
-        show(_claims(checked))
+    _write_verdicts(chosen, ours, out, check)
     say(f"{count} tables as Markdown and LaTeX, checks.md and the documents that it rests on: {out}/")
     return 0
+
+
+def _write_verdicts(chosen: Sequence[Paper], ours: Ours, out: Path, check: bool) -> None:
+    """Write checks.md, and print it if `check`."""
+    checked = verdicts(chosen, ours)
+    of_claims = sum(one.tests for one in checked if one.claim not in ORDER_NAMES.values())
+    rules = (
+        f"A claim is void where a method keeps less than {COLLAPSED:.0%} of its baseline's score, or where both decode "
+        f"alike: fewer than {ALIKE:.0%} of the documents differ in rounds or in drafted, accepted, rescued or committed"
+        f" tokens (for speeds, in forwards too). The {of_claims} intervals and p values of claims are not corrected for"
+        " their number: if nothing differed, one in twenty would be told apart by chance. Those of an order are, by "
+        "Holm's rule; the bounds of its τ are those that the pairs of methods leave that are not told apart."
+    )
+    title = f"# Which claims of the papers hold on {markdown_text(', '.join(ours.pairs))}"
+    table = markdown(pd.DataFrame(map(vars, checked)))
+    files.write_text(out / "checks.md", f"{title}\n\n{textwrap.fill(rules, 120)}\n\n{table}\n")
+    if check:
+        show(_claims(checked))
 
 
 def _default_pair(runs: Sequence[StoredRun], pair: str, chosen: Sequence[Paper]) -> PairSpec | None:

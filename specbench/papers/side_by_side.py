@@ -4,8 +4,9 @@ import pandas as pd
 
 from specbench.base.console import plain
 from specbench.base.escape import markdown_text
-from specbench.papers.ours import MISSING, WITH_INTERVAL, Cell, Ours, labels_of
+from specbench.papers.ours import MISSING, Ours, labels_of
 from specbench.papers.published import Figure, Paper
+from specbench.papers.texts import WITH_INTERVAL, Cell
 from specbench.report import tables
 
 POINTS = "points"  # the unit of a judge's ratings

@@ -1,5 +1,6 @@
 """The correction memory as files: what is read back, what is refused, and what several make together."""
 
+import shutil
 from collections import Counter
 from types import SimpleNamespace
 
@@ -49,6 +50,21 @@ def test_a_folder_serves_each_task_its_own(tmp_path, pair):
     assert find_memory(str(tmp_path), "task-specific", pair).of("humaneval") == {}
     with pytest.raises(UserError, match=r"no universal\.parquet; `specbench calibrate"):
         find_memory(str(tmp_path), "universal", pair)
+
+
+def test_the_counts_of_other_tasks(tmp_path, pair):
+    """By hand: each task has the sum of the two others' counts; one without a file has the universal ones."""
+    for task, counts in (("a", {(0, 1, 2): 1}), ("b", {(0, 1, 2): 4, (0, 5, 6): 2}), ("c", {(0, 7, 8): 3})):
+        write_memory(tmp_path / f"{task}.parquet", Counter(counts), pair, {})
+    with pytest.raises(UserError, match="has no memories of several tasks"):
+        (tmp_path / "alone").mkdir()
+        shutil.copy(tmp_path / "a.parquet", tmp_path / "alone" / "a.parquet")
+        find_memory(str(tmp_path / "alone"), "others", pair)
+    write_memory(tmp_path / "universal.parquet", SEEN, pair, {})
+    others = find_memory(str(tmp_path), "others", pair)
+    assert others.of("a") == {(1, 2): 4, (5, 6): 2, (7, 8): 3}
+    assert others.of("b") == {(1, 2): 1, (7, 8): 3} and others.of("c") == {(1, 2): 5, (5, 6): 2}
+    assert others.of("d") == COUNTS
 
 
 def test_fewer_documents_of_a_file(tmp_path, pair):

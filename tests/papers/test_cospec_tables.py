@@ -1,6 +1,7 @@
 """The CoSpec paper's tables beside ours, of made runs and of made files of figures that come from no run."""
 
 import csv
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,9 +11,8 @@ import pytest
 from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
-from specbench.config import SamplingSpec, load_pair
-from specbench.papers import checks, published, reproduce
-from specbench.papers import ours as ours_module
+from specbench.config import SamplingSpec, UserError, load_pair
+from specbench.papers import checks, published, reproduce, texts
 from specbench.papers.ours import MISSING, Ours
 from specbench.papers.side_by_side import side_by_side, written
 from specbench.results.stored import StoredRun
@@ -50,13 +50,16 @@ class Made(NamedTuple):
     seconds: float
     right: int = 10
     changes: dict[str, Any] | None = None
+    shapes: Sequence[tuple[int, int]] = CHAIN
 
 
 def run(folder: Path, methods: dict[str, Made], tasks: list[str] = TWO, pair: str = "pocket", **plan: Any) -> StoredRun:
     """Ten documents a task, without prefill; vanilla first, in 1 s each."""
     settings = {name: config.load_method(name.partition("[")[0]).values for name in ("vanilla", *methods)}
     settings |= {name: settings[name] | (one.changes or {}) for name, one in methods.items()}
-    found = {"vanilla": Timed(1.0, SINGLE)} | {n: Timed(one.seconds, CHAIN, one.right) for n, one in methods.items()}
+    found = {"vanilla": Timed(1.0, SINGLE)} | {
+        n: Timed(one.seconds, one.shapes, one.right) for n, one in methods.items()
+    }
     spec = load_pair(pair).model_dump(mode="json")
     plan = {"baseline": "vanilla", **plan}
     prefill = {"prefill": 0.0}
@@ -195,12 +198,25 @@ def test_points_of_a_judge_are_not_those_of_stand_ins(tmp_path: Path, monkeypatc
     notes = beside(ours, 4)[1]
     assert "MT-Bench: its score is a judge's, which the tasks that stand in for it lack" in notes
     # of the task itself a tenth of the judge's points is stored
-    monkeypatch.setitem(ours_module.SCALES, "points", 10.0)
+    monkeypatch.setitem(texts.SCALES, "points", 10.0)
     own = Ours([run(tmp_path / "own", {"cospec": Made(0.5, 9)}, ["mt_bench"], "qwen3-32b-4b")])
     assert cell(own, 4, metric="Score", **told).startswith("9.00")
 
 
-HEADER = ["paper", "table", "pair", "task", "temperature", "method", "setting", "metric", "value", "unit"]
+HEADER = [
+    "paper",
+    "table",
+    "pair",
+    "task",
+    "temperature",
+    "method",
+    "setting",
+    "metric",
+    "value",
+    "unit",
+    "low",
+    "high",
+]
 POCKET = {"GSM8K": "pocket_gsm8k", "HumanEval": "pocket_humaneval", "": ""}
 
 
@@ -237,14 +253,58 @@ def test_claims_about_single_figures_are_not_judged(tmp_path: Path) -> None:
     ]
     path = tmp_path / "measured.csv"
     with open(path, "w", newline="") as stream:
-        csv.writer(stream).writerows([HEADER, *(["cospec", row[0], "pocket", *row[1:]] for row in rows)])
+        csv.writer(stream).writerows([HEADER[:-2], *(["cospec", row[0], "pocket", *row[1:]] for row in rows)])
     ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})], files=[path])
     told = {one.claim: one for one in reproduce.verdicts([paper()], ours) if one.verdict == "not judged"}
-    shown = {claim: (one.data_sets, one.detail.partition(": ")[2]) for claim, one in told.items()}
+    shown = {claim: (one.data_sets, one.detail.partition("not judged: ")[2]) for claim, one in told.items()}
     assert shown == {
-        "CoSpec recovers documents that only its draft solves": (2, "GSM8K: 40 (65 %); HumanEval: 0 (50 %)"),
+        "CoSpec recovers documents that only its draft solves": (2, "GSM8K: 40 (65 %), HumanEval: 0 (50 %)"),
         "CoSpec is faster than its target in batches": (1, "batch_size=8: 0.5 (2.7 x)"),
     }
+
+
+def test_claims_about_single_figures_are_judged_by_their_intervals(tmp_path: Path) -> None:
+    """Above 1 with the whole interval, below it, or neither; of Table 3 only kinds in which the branches differ."""
+    rows = [
+        ("9", "CoSpec", "batch_size=2", "Speedup", "1.5", "x", "1.2", "1.9"),
+        ("9", "CoSpec", "batch_size=4", "Speedup", "1.1", "x", "0.9", "1.4"),
+        ("9", "CoSpec", "batch_size=8", "Speedup", "0.5", "x", "0.4", "0.6"),
+        ("9", "CoSpec", "batch_size=16", "Speedup", "2.0", "x", "", ""),
+        ("3", "CoSpec", "category=Both wrong", "Agreement", "100", "%", "100", "100"),
+        ("3", "CoSpec", "category=Draft better", "Agreement", "80", "%", "60", "90"),
+    ]
+    path = tmp_path / "measured.csv"
+    with open(path, "w", newline="") as stream:
+        lines = [["cospec", row[0], "pocket", "", "", *row[1:]] for row in rows]
+        csv.writer(stream).writerows([HEADER, *lines])
+    ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})], files=[path])
+    found = {one.claim: one for one in reproduce.verdicts([paper()], ours)}
+    batches = found["CoSpec is faster than its target in batches"]
+    assert (batches.verdict, batches.data_sets, batches.tests) == ("mixed", 4, 3)
+    assert batches.bound == "95 % interval above 1 x"
+    assert batches.detail == (
+        "ours (the paper's); holds: batch_size=2: 1.5 [1.2, 1.9] (2.3 x); fails: batch_size=8: 0.5 [0.4, 0.6] (2.7 x); "
+        "undecided: batch_size=4: 1.1 [0.9, 1.4] (2.0 x); not judged: batch_size=16: 2.0 (2.2 x)"
+    )
+    better = found["CoSpec mostly chooses the better branch"]
+    assert (better.verdict, better.data_sets) == ("holds", 1) and "Both wrong" not in better.detail
+    path.write_text(path.read_text().replace("0.4,0.6", "low,0.6"))
+    with pytest.raises(UserError, match="the low 'low'; write a number"):
+        Ours([], files=[path], pair=load_pair("pocket"))
+
+
+def test_recovery_of_tasks_that_the_table_lacks_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "measured.csv"
+    row = ["cospec", "2", "pocket", "pocket_math500", "0", "CoSpec", "", "CoSpec recovery", "-250", "%"]
+    with open(path, "w", newline="") as stream:
+        csv.writer(stream).writerows([HEADER[:-2], row])
+    ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})], files=[path])
+    claim = {one.claim: one for one in reproduce.verdicts([paper()], ours)}[
+        "CoSpec recovers documents that only its draft solves"
+    ]
+    assert claim.verdict == "not measured"
+    assert claim.detail == "no CoSpec recovery of ours on its tasks; on pocket_math500: -250 %"
+    assert "CoSpec recovery: not measured everywhere, or nothing there to measure" in beside(ours, 2)[1]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +331,7 @@ def test_what_was_lost_is_told_as_before(tmp_path: Path) -> None:
 def test_claims_about_settings_compare_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """γ = 25 is slower than γ = 15 here, though both hold beside vanilla; the causal mask was not run."""
     monkeypatch.setattr(checks, "FEWEST_DOCUMENTS", 1)
-    methods = {"cospec": Made(0.5), "cospec[gamma=15]": Made(0.25, changes={"gamma": 15})}
+    methods = {"cospec": Made(0.5), "cospec[gamma=15]": Made(0.25, changes={"gamma": 15}, shapes=((4, 1),) * 2)}
     found = {
         (one.table, one.claim): one
         for one in reproduce.verdicts([paper()], Ours([run(tmp_path / "run", methods, ["pocket_gsm8k"])]))

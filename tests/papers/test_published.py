@@ -195,7 +195,10 @@ def test_labels_lead_to_what_specbench_has(paper: str) -> None:
         others = ref.get("by_pair", {})
         assert set(others) <= pairs and ("method" in ref or others)
         for choice in others.values():
-            assert choice.keys() <= {"method", "settings", "by_task", "file"} and choice["method"] in names | planned
+            assert (
+                choice.keys() <= {"method", "settings", "by_task", "file", "note"}
+                and choice["method"] in names | planned
+            )
             assert choice["method"] == ref.get("method", choice["method"]) or choice["method"] in planned
     methods = {ref["method"] for ref in refs if "method" in ref}
     assert methods <= names
@@ -212,7 +215,7 @@ def test_claims_hold_in_their_tables(paper: str) -> None:
     assert data["claims"]
     for claim in data["claims"]:
         settings = {"higher_setting", "lower_setting"}
-        assert claim.keys() <= {"table", "text", "metric", "higher", "lower", "tasks", "loss", *settings}
+        assert claim.keys() <= {"table", "text", "metric", "higher", "lower", "tasks", "loss", "same_rounds", *settings}
         metrics = {label for label, column in data["metrics"].items() if column == claim["metric"]}
         found: dict[str, dict[tuple, str]] = {"higher": {}, "lower": {}}
         for r in rows(paper, claim["table"]):

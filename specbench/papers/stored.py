@@ -1,0 +1,70 @@
+"""What `specbench tables` wrote of every document and of figures from files, read again: verdicts without the runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from specbench import config
+from specbench.analysis import compare
+from specbench.base import parquet
+from specbench.config import UserError
+from specbench.papers.ours import COUNTED, OnPair, Ours
+from specbench.papers.published import Paper, read_figures
+
+DOCUMENTS, FIGURES = "documents.parquet", "figures.csv"
+REMEDY = "write the tables anew: `specbench tables`"
+TEXTS = [*compare.ROW, "baseline", "run"]
+SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in TEXTS),
+        *(pa.field(name, pa.int32()) for name in ("repeat", "doc_id")),
+        *(pa.field(name, pa.float64()) for name in (*COUNTED, "score")),
+    ]
+)
+
+
+class Stored(Ours):
+    """What a folder of tables holds; a method's label is its name."""
+
+    def __init__(self, folder: Path, chosen: list[Paper]) -> None:
+        """Raises UserError for files that are missing or damaged."""
+        rows = read_documents(folder / DOCUMENTS)
+        path = folder / FIGURES
+        self.figures = [(figure, path) for figure in read_figures(path)] if path.exists() else []
+        names = list(dict.fromkeys(rows.pair))
+        stand_ins = {name for paper in chosen for name in paper.bundled.values()}
+        self.default = config.load_pair(next((name for name in names if name not in stand_ins), names[0]))
+        self._on = {
+            name: OnPair(name, self.default, measured_of(rows[rows.pair == name]), self.figures) for name in names
+        }
+
+
+def read_documents(path: Path) -> pd.DataFrame:
+    """The rows of every document. Raises UserError for a file of another form."""
+    rows = parquet.read(path, SCHEMA, SCHEMA.names, remedy=REMEDY).to_pandas()
+    if rows.empty or rows[TEXTS[:4]].isna().any(axis=None):
+        raise UserError(f"{path} has no documents, or some without a pair, sampling, task or method; {REMEDY}")
+    return rows
+
+
+def measured_of(rows: pd.DataFrame) -> compare.Measured:
+    """The rows of one pair as `compare.measured` gives them, as far as verdicts need it."""
+    key = [*compare.ROW, *compare.ONCE, "doc_id"]
+    alone = rows.decode.notna()
+    counts = rows.assign(batched=np.where(alone, np.nan, 0.0)).set_index(key)[[*COUNTED, "batched"]].sort_index()
+    scores = rows[[*key, "score"]].rename(columns={"score": "value"}).dropna(subset="value")
+    baselines = rows.dropna(subset="baseline").drop_duplicates("method").set_index("method").baseline.to_dict()
+    return compare.Measured(
+        counts=counts,
+        scores=scores.assign(stderr=np.nan),
+        depths=pd.DataFrame(),
+        errors=pd.Series(dtype=int),
+        methods=list(dict.fromkeys(rows.method)),
+        metric=dict.fromkeys(rows.task, ""),
+        baselines=baselines,
+        totals={},
+        mismatches=[],
+        imported=frozenset(),
+    )
