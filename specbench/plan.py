@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from specbench import config
 from specbench.base.console import console
 from specbench.config import (
+    BATCHED,
     RUNTIMES,
     MethodSpec,
     PairSpec,
@@ -114,6 +115,8 @@ def resolve_plan(
         UserError: a name, setting or value does not exist, or two of them contradict each other.
     """
     pair_spec, suite_spec = config.load_pair(pair), documents(suite, task, task_dir, prompts, max_new_tokens)
+    if options.get("batch", 1) > 1:
+        check_batches(str(options.get("runtime", "auto")))
     if options.get("time_documents") and options.get("batch", 1) == 1:
         raise UserError("--time-documents is of runs in batches: add --batch, or leave it out")
     if prompts and (data_dir or options.get("split")):
@@ -150,6 +153,12 @@ def resolve_plan(
         "prompts": str(prompts.resolve()) if prompts else None,
     }
     return config.validated(Plan, fields | sampling | options, OPTIONS)
+
+
+def check_batches(runtime: str) -> None:
+    """Raise UserError if a runtime computes no batches."""
+    if runtime in RUNTIMES and runtime not in (*BATCHED, "auto"):
+        raise UserError(f"--runtime {runtime} computes no batches; use {' or '.join(BATCHED)}")
 
 
 def documents(

@@ -17,16 +17,33 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy
+from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.analysis.replay import Replayed
 from specbench.base.stats import Floats
 from specbench.base.untrusted import BRIEF, is_file, read_json
-from specbench.config import UserError
+from specbench.config import UserError, validated
 
 LONGEST = 1e6  # seconds of a forward
 FEWEST = 20  # rounds with one draft length that it takes to use their medians
 SAMPLED = 1000  # prefills or rounds that a slope is fitted to
 LEAST = 0.01  # of a time that does not come from the context
+
+
+class Measured(BaseModel):
+    """A measured forward of a profile; columns that are not read may hold anything."""
+
+    model_config = ConfigDict(strict=True, protected_namespaces=())
+    model: str
+    runtime: str = ""
+    rows: int = Field(default=1, ge=1, lt=2**31)  # texts
+    width: int = Field(ge=1, lt=2**31)  # tokens of each
+    context: int = Field(ge=0, lt=2**31)
+    median: float = Field(gt=0, le=LONGEST)  # seconds
+
+
+class Forwards(BaseModel):
+    forwards: list[Measured]
 
 
 @dataclass(frozen=True)
@@ -193,13 +210,12 @@ def with_forwards(times: Times, forwards: Any, where: str) -> Times:
     They are of one text, or of several (`rows`), which each have the width and the context. Raises UserError if the
     forwards are damaged, or of fewer than two widths or contexts.
     """
-    rows = forwards if isinstance(forwards, list) else []
-    names = ("width", "context", "median", *["rows"] * any(isinstance(row, dict) and "rows" in row for row in rows))
-    if not rows or not all(isinstance(row, dict) and all(_number(row.get(name)) for name in names) for row in rows):
-        raise UserError(f"{where} has no forwards by width and context; make it anew by `specbench profile`")
-    table = pd.DataFrame(rows)
-    if "runtime" in table:  # the first is the pair's own
-        table = table[table.runtime == table.runtime.iloc[0]]
+    anew = "make it anew by `specbench profile`"
+    if not forwards:
+        raise UserError(f"{where} has no forwards by width and context; {anew}")
+    rows = validated(Forwards, {"forwards": forwards}, where, anew).forwards
+    table = pd.DataFrame([vars(row) for row in rows])
+    table = table[table.runtime == table.runtime.iloc[0]]  # the first is the pair's own
     for role in ("target", "draft"):
         mine = table[table.model == role]
         if mine.width.nunique() < 2 or mine.context.nunique() < 2:

@@ -5,8 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from specbench.analysis.metrics import interval_columns
+from specbench.base.stats import Interval, Paired, speedup
+
 LATE = 0.25  # of the requests, the last ones, whose wait tells whether the queue grows
 PERCENTILES = (50, 95, 99)
+BLOCKS = 10  # of consecutive requests, into which each repeat is cut for intervals
 
 
 @dataclass(frozen=True)
@@ -18,50 +22,55 @@ class Slo:
 
 
 def latencies(requests: pd.DataFrame) -> pd.DataFrame:
-    """For each request, in seconds: `wait` for a row, `ttft` and `e2e` from when it came, and `tpot`.
+    """For each request that was not ended by an error, in seconds: `wait` for a row, `ttft`, `e2e` and `tpot`.
 
-    `tpot` is the mean of the tokens after the first, NaN for a text of one token.
+    `ttft` and `e2e` are from when it came. `tpot` is the mean of the tokens after the first, NaN for a text of one.
     """
-    first = requests.rounds.map(lambda rounds: rounds[0])
-    last = requests.rounds.map(lambda rounds: rounds[-1])
-    after = (requests.tokens.map(len) - 1).astype(float)
+    decoded = requests[requests.finish != "error"]
+    first = decoded.rounds.map(lambda rounds: rounds[0]).astype(float)
+    last = decoded.rounds.map(lambda rounds: rounds[-1]).astype(float)
+    after = (decoded.tokens.map(len) - 1).astype(float)
     return pd.DataFrame(
         {
-            "wait": requests.began - requests.came,
-            "ttft": first - requests.came,
+            "wait": decoded.began - decoded.came,
+            "ttft": first - decoded.came,
             "tpot": (last - first) / after.where(after > 0),
-            "e2e": last - requests.came,
+            "e2e": last - decoded.came,
         }
     )
 
 
 def figures(requests: pd.DataFrame, steps: pd.DataFrame, slo: Slo) -> pd.DataFrame:
-    """A row for each method and rate.
+    """A row for each method and rate, over all repeats.
 
-    Columns: `requests`; `seconds` from the first arrival to the last end; `tokens_per_s` of all, and
-    `user_tokens_per_s` (median of 1 / tpot); `served`, requests a second; `wait`, `ttft`, `tpot`, `e2e` and `gap`
-    (between two rounds of a text) at percentiles 50, 95 and 99; `goodput`, requests a second that keep the SLO; `rows`,
-    the mean number of texts that are decoded, and `in_system`, with those in the queue, over time; `stable`, see
-    `is_stable`.
+    Columns: `requests`, and `errors`, those that an exception ended, which count in nothing else; `seconds` from the
+    first arrival to the last end; `tokens_per_s` of all, and `user_tokens_per_s` (median of 1 / tpot); `served`,
+    requests a second; `wait`, `ttft`, `tpot`, `e2e` and `gap` (between two rounds of a text) at percentiles 50, 95 and
+    99; `goodput`, requests a second that keep the SLO; `rows`, the mean number of texts that are decoded, and
+    `in_system`, with those in the queue, over time; `stable`, see `is_stable`.
     """
-    rows = []
+    rows, requests = [], requests.reset_index(drop=True)
     for (method, rate), group in requests.groupby(["method", "rate"], sort=False):
         own = steps[(steps.method == method) & (steps.rate == rate)]
-        times = latencies(group)
-        seconds = float(max(rounds[-1] for rounds in group.rounds) - group.came.min())
-        gaps = np.concatenate([np.diff(rounds) for rounds in group.rounds])
+        times, repeats = latencies(group), group.groupby("repeat")
+        decoded = group.loc[times.index]
+        seconds = sum(
+            max(rounds[-1] for rounds in each.rounds) - float(group[group.repeat == repeat].came.min())
+            for repeat, each in decoded.groupby("repeat")
+        )
+        gaps = np.concatenate([np.diff(rounds) for rounds in decoded.rounds] or [np.empty(0)])
         kept = (times.ttft <= slo.ttft) & ~(times.tpot > slo.tpot)
-        row = {"method": method, "rate": rate, "requests": len(group), "seconds": seconds}
-        row |= {"tokens_per_s": group.tokens.map(len).sum() / seconds, "served": len(group) / seconds}
-        row |= {"user_tokens_per_s": float((1 / times.tpot).median()), "goodput": kept.sum() / seconds}
+        row = {"method": method, "rate": rate, "requests": len(group), "errors": len(group) - len(times)}
+        sums = {"tokens_per_s": decoded.tokens.map(len).sum(), "served": len(times), "goodput": kept.sum()}
+        sums |= {"rows": (own.rows * own.seconds).sum(), "in_system": times.e2e.sum()}
+        row |= {"seconds": seconds} | {name: float(value) / (seconds or np.nan) for name, value in sums.items()}
+        row |= {"user_tokens_per_s": float((1 / times.tpot).median())}
         for name, values in (*times.items(), ("gap", gaps)):
             known = np.asarray(values, float)
             known = known[~np.isnan(known)]
             quantiles = np.percentile(known, PERCENTILES) if len(known) else [np.nan] * len(PERCENTILES)
             row |= {f"{name}_p{percent}": value for percent, value in zip(PERCENTILES, quantiles, strict=True)}
-        row["rows"] = float((own.rows * own.seconds).sum() / seconds)
-        row["in_system"] = float(times.e2e.sum() / seconds)
-        row["stable"] = is_stable(group)
+        row["stable"] = all(is_stable(each) for _, each in repeats)
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -73,15 +82,36 @@ def is_stable(requests: pd.DataFrame) -> bool:
     return bool(late.median() <= (times.e2e - times.wait).median())
 
 
-def speedups(table: pd.DataFrame, base: str) -> pd.DataFrame:
-    """The table with `throughput_ratio` and `latency_ratio`, against `base` at the same rate.
+def speedups(table: pd.DataFrame, requests: pd.DataFrame, base: str) -> pd.DataFrame:
+    """The table with `throughput_ratio` and `sooner`, against `base` at the same rate.
 
-    The first is of tokens a second, which a server that keeps up gives whatever the method. The second is of the
-    medians of the time from a request's arrival to its end, the base's over the method's.
+    The first is of tokens a second, which a server that keeps up gives whatever the method. The second is of the times
+    from arrival to end: the base's over the method's, of the same requests, with its 95 % interval (`sooner_low`,
+    `sooner_high`). Requests wait for one another, so the interval is over BLOCKS of consecutive ones of each repeat.
     """
-    of_base = table[table.method == base].set_index("rate")
-    tokens, e2e = (table.rate.map(of_base[name]) for name in ("tokens_per_s", "e2e_p50"))
-    return table.assign(throughput_ratio=table.tokens_per_s / tokens, latency_ratio=e2e / table.e2e_p50)
+    tokens = table.rate.map(table[table.method == base].set_index("rate").tokens_per_s)
+    requests = requests.reset_index(drop=True)
+    by_unit = {key: _blocks(group) for key, group in requests.groupby(["method", "rate"], sort=False)}
+    columns = []
+    for method, rate in zip(table.method, table.rate, strict=True):
+        mine, of_base = by_unit[method, rate], by_unit[base, rate]
+        both = mine.index.intersection(of_base.index)
+        blocks = pd.DataFrame({"mine": mine.e2e[both], "base": of_base.e2e[both], "block": mine.block[both]})
+        sums = blocks.groupby("block").sum()
+        ones = np.ones(len(sums))
+        found = speedup(Paired(sums.base.to_numpy(), ones, sums.mine.to_numpy(), ones)) if len(sums) else None
+        columns.append(interval_columns("sooner", found if method != base else Interval(1.0, 1.0, 1.0)))
+    return table.assign(throughput_ratio=table.tokens_per_s / tokens).join(pd.DataFrame(columns, index=table.index))
+
+
+def _blocks(requests: pd.DataFrame) -> pd.DataFrame:
+    """Of each request that was decoded, by repeat and number: `e2e`, and the number of its `block`."""
+    count = int(requests.request.max()) + 1
+    times = latencies(requests)
+    of_them = requests.loc[times.index]
+    block = of_them.repeat * BLOCKS + of_them.request * BLOCKS // count
+    frame = pd.DataFrame({"e2e": times.e2e, "block": block, "repeat": of_them.repeat, "request": of_them.request})
+    return frame.set_index(["repeat", "request"])
 
 
 def by_rows(steps: pd.DataFrame, base: str) -> pd.DataFrame:

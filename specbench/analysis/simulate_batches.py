@@ -10,10 +10,8 @@ import pandas as pd
 from specbench.analysis.drafts import drafting_method
 from specbench.analysis.load import by_rows
 from specbench.analysis.simulate import ALL, Options, Simulation, simulate
-from specbench.base import parquet
-from specbench.base.folder import Folder, Member
-from specbench.base.untrusted import read_json
-from specbench.config import MethodSpec, UserError
+from specbench.config import MethodSpec
+from specbench.results.load_folder import served_steps
 from specbench.results.stored import StoredRun
 
 BASE = "vanilla"
@@ -61,21 +59,13 @@ def simulate_batches(
 
 def with_served(table: pd.DataFrame, spec: MethodSpec, folder: Path) -> pd.DataFrame:
     """The table with what a server gave in steps of as many texts, at the same settings; the times of all tasks."""
-    with Folder.at(folder) as place:
-        if not place.has("load.json") or not place.has("steps.parquet"):
-            raise UserError(f"{folder} holds no server's steps; `specbench load --out {folder}` makes them")
-        facts = read_json(Member(place, "load.json"), remedy="measure it anew by `specbench load`")
-        steps = parquet.read(Member(place, "steps.parquet")).to_pandas()
-    try:
-        served = [MethodSpec(**method) for method in facts["plan"]["methods"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder}/load.json is damaged ({type(error).__name__}); measure it anew") from None
+    plan, steps = served_steps(folder)
     known = by_rows(steps, BASE)
     known = known[known.steps >= FEWEST].set_index(["method", "rows"])
     rows = []
     for row in table.to_dict("records"):
         values = {**spec.values, "gamma": int(row["setting"].removeprefix("gamma="))}
-        name = next((one.name for one in served if one.method == spec.method and one.values == values), "")
+        name = next((one.name for one in plan.methods if one.method == spec.method and one.values == values), "")
         key = (name, row["batch"])
         there = row["task"] == ALL and key in known.index
         speed, speedup = (known.loc[key, ["tokens_per_s", "speedup"]].tolist()) if there else (math.nan, math.nan)

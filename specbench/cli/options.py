@@ -129,6 +129,17 @@ PromptSuite = Annotated[
     str | None,
     Option(help="whose prompts; default: pocket for the bundled pair, else smoke", autocompletion=known("suites")),
 ]
+TaskOption = Annotated[
+    list[str] | None,
+    Option(
+        help="instead of a suite: a task by name, or its YAML file; may be repeated",
+        autocompletion=lambda incomplete: [name for name in config.tasks() if name.startswith(incomplete)],
+    ),
+]
+PromptFile = Annotated[
+    Path | None, Option(metavar="FILE.jsonl", help="instead of a suite: prompts without scores, one on a line")
+]
+MaxNewTokens = Annotated[int | None, Option(min=1, help="tokens of an answer; default: the task's")]
 # Without a value, the suite's is taken.
 Temperature = Annotated[float | None, Option(help="0 is greedy; default: the suite's, which is 0 for most")]
 TopP = Annotated[float | None, Option(help="1 is off; default: the suite's, which is 1 for most")]
@@ -201,20 +212,12 @@ class Documents:
     """Options of what texts are generated for."""
 
     suite: Annotated[str | None, Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))] = None
-    task: Annotated[
-        list[str] | None,
-        Option(
-            help="instead of a suite: a task by name, or its YAML file; may be repeated",
-            autocompletion=lambda incomplete: [name for name in config.tasks() if name.startswith(incomplete)],
-        ),
-    ] = None
+    task: TaskOption = None
     task_dir: Annotated[
         Path | None, Option(help="folder of your own tasks, in lm-eval's form; without --task or a suite, all of them")
     ] = None
-    prompts: Annotated[
-        Path | None, Option(metavar="FILE.jsonl", help="instead of a suite: prompts without scores, one on a line")
-    ] = None
-    max_new_tokens: Annotated[int | None, Option(min=1, help="tokens of an answer; default: the task's")] = None
+    prompts: PromptFile = None
+    max_new_tokens: MaxNewTokens = None
 
     @property
     def any(self) -> bool:
@@ -271,6 +274,20 @@ class Draws(Prompts):
 
     temperature: Temperature = None
     seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class Texts(Draws):
+    """The same, where tasks or prompts may be named instead of a suite, and answers be made shorter."""
+
+    task: TaskOption = None
+    prompts: PromptFile = None
+    max_new_tokens: MaxNewTokens = None
+
+    def of_plan(self) -> dict[str, Any]:
+        """As arguments of `resolve_plan`."""
+        values = super().of_plan() | {"task": self.task or []}
+        return values | {"suite": self.suite} if self.task or self.prompts else values
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """Commands that say what serving many texts costs."""
 
+import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from specbench.base.console import progress
+from specbench.base.console import PlainConsole, progress
 from specbench.cli.analyze import Printed
 from specbench.cli.options import (
     AllowEntryPoint,
@@ -16,6 +18,7 @@ from specbench.cli.options import (
     FetchModels,
     Machine,
     Place,
+    Texts,
     TrustRemoteCode,
     check_out,
     known,
@@ -26,7 +29,10 @@ from specbench.cli.options import (
 )
 from specbench.config import UserError
 from specbench.permissions import permitted
-from specbench.plan import resolve_plan
+from specbench.plan import check_batches, resolve_plan
+
+SHARES = (0.25, 0.5, 0.75, 1.0)  # rates without --rate, over what vanilla can serve
+SLOWEST, FASTEST = 1e-6, 1e6  # requests a second
 
 
 @with_groups
@@ -82,26 +88,34 @@ def load(
         list[str] | None,
         Option(help="by name or YAML file; may be repeated; default: sps", autocompletion=known("methods")),
     ] = None,
-    prompts: Draws,
-    rate: Annotated[str, Option(metavar="R1,R2,…", help="requests a second; inf: all come at once")] = "1,2,4,8",
+    texts: Texts,
+    rate: Annotated[
+        str | None,
+        Option(
+            metavar="R1,R2,…",
+            help="requests a second; inf: all come at once; default: a quarter, a half, three quarters and all of what "
+            "vanilla can serve, which is looked for first",
+        ),
+    ] = None,
     to_saturation: Annotated[
         bool, Option("--to-saturation", help="stretch the rates: vanilla's queue begins to grow at the highest")
     ] = False,
     saturation: Annotated[
-        bool, Option("--saturation", help="find the rate at which each method's queue begins to grow")
+        bool, Option("--saturation", help="also find the rate at which each method's queue begins to grow")
     ] = False,
     arrivals: Annotated[
         str, Option(help="poisson, constant, or a file with the seconds of a request on each line")
     ] = "poisson",
     rows: Annotated[int, Option(min=1, help="texts that are decoded together at most")] = 16,
     requests: Annotated[int, Option(min=8, help="requests at each rate; documents may come again")] = 100,
+    repeats: Annotated[int, Option(min=1, help="times that each rate is measured, with arrivals drawn anew")] = 1,
     limit: Annotated[int, Option(min=1, help="documents of each task")] = 25,
     slo: Annotated[
         str | None, Option(metavar="ttft=S,tpot=S", help="seconds that a request must keep to count as goodput")
     ] = None,
     place: Machine,
     out: Annotated[
-        Path | None, Option(help="folder for requests.parquet and steps.parquet; goes on if it is there")
+        Path | None, Option(metavar="FOLDER", help="keep every request and step there; the same command goes on there")
     ] = None,
     plot: Annotated[Path | None, Option(help="also draw it: FILE.svg, .png or .pdf")] = None,
     cells: CellsOut = None,
@@ -112,32 +126,39 @@ def load(
     The same requests come to every method at the same times. Up to --rows texts are decoded together; a waiting one
     joins between rounds. What a method learns from text to text is forgotten after each.
 
-    `specbench load --method sps --method csd --rate 2,4,8 --rows 8 --requests 60`
+    `specbench load --method sps --method csd --rate 2,4,8 --rows 8 --requests 60 --repeats 3`
 
     `specbench load --method cospec --rate 2,4,8,12,16 --to-saturation --out runs/load`
     """
+    from specbench.measure.machine import quick_lines
     from specbench.papers import cells as paper_cells
     from specbench.report.finding import show
     from specbench.report.plots.kinds import writable
     from specbench.report.plots.load import load as load_plot
     from specbench.report.plots.style import save
     from specbench.report.views.load import view
-    from specbench.studies.under_load import Study, parse_slo
+    from specbench.results.load_folder import opened
+    from specbench.studies.arrivals import Arrivals
+    from specbench.studies.under_load import Asked, Study, parse_slo
 
     with user_errors(), permitted(fetch_models=True):
-        rates = list(dict.fromkeys(numbers("--rate", rate)))
-        if not rates or min(rates) <= 0:
-            raise UserError(f"--rate {rate}: rates are above 0, such as 1,2,4; inf lets all requests come at once")
+        rates = _rates(rate, to_saturation)
+        coming = Arrivals.of(arrivals)
+        coming.times(1.0, requests, 0)
         kept = parse_slo(slo)
         check_out(cells)
         if plot:
             writable(plot)
-        wanted = prompts.of_plan() | place.of_plan()
+        check_batches(place.runtime)
+        wanted = texts.of_plan() | place.of_plan() | {"repeats": repeats}
         plan = resolve_plan(method or ["sps"], baseline="vanilla", limit=limit, **wanted)
-        study = Study(plan, out, rows, requests, arrivals)
-        total = study.total(rates, to_saturation, saturation)
-        with progress("load", total, aside=format is not Printed.table) as advance:
-            figures = study.carry_out(rates, to_saturation, saturation, kept, advance)
+        asked = Asked(rows, requests, coming, rates, to_saturation or rate is None, saturation, kept)
+        with opened(out) if out else nullcontext() as folder:
+            study = Study(plan, asked, folder)
+            for line in quick_lines(out or Path(), plan.device):
+                PlainConsole(stderr=True, soft_wrap=True, highlight=False).print(line, style="yellow")
+            with progress("load", study.total, aside=format is not Printed.table) as advance:
+                figures = study.carry_out(advance)
         show(view(figures), format.value)
         if plot:
             save(load_plot(figures), plot)
@@ -145,6 +166,21 @@ def load(
             paper_cells.write_cells(
                 cells, paper_cells.load(figures.table, plan.methods, figures.pair, plan.temperature, rates)
             )
+
+
+def _rates(text: str | None, to_saturation: bool) -> tuple[float, ...]:
+    """The rates of --rate, each once; without it, shares of what vanilla can serve. Raises UserError for none."""
+    if text is None:
+        return SHARES
+    rates = tuple(dict.fromkeys(numbers("--rate", text)))
+    for rate in rates:
+        if not (SLOWEST <= rate <= FASTEST or (rate == math.inf and not to_saturation)):
+            stretched = ", and --to-saturation cannot stretch inf" * (rate == math.inf)
+            raise UserError(
+                f"--rate {text}: rates are from {SLOWEST:g} to {FASTEST:g} requests a second, such as 1,2,4, or inf, "
+                f"which lets all requests come at once{stretched}"
+            )
+    return rates
 
 
 def serving(

@@ -23,6 +23,7 @@ from specbench.config.load import validated as validated
 from specbench.config.own_tasks import own_task as own_task
 from specbench.config.own_tasks import tasks_of_folder as tasks_of_folder
 from specbench.config.prompts import prompt_lines as prompt_lines
+from specbench.config.specs import BATCHED as BATCHED
 from specbench.config.specs import BUNDLED as BUNDLED
 from specbench.config.specs import MOST_VARIANTS as MOST_VARIANTS
 from specbench.config.specs import RUNTIMES as RUNTIMES

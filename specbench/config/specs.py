@@ -9,6 +9,7 @@ from specbench.base.errors import UserError
 from specbench.base.hashes import short_hash
 
 RUNTIMES = ("eager", "static", "graph", "openvino", "auto")  # ways to compute forwards; auto picks the fastest here
+BATCHED = ("eager", "static")  # those that compute several texts at once
 BUNDLED = "bundled:"
 MOST_VARIANTS = 1000  # methods of one run, by all combinations of their settings' values
 

@@ -5,10 +5,11 @@ forwards of one model are computed as one, those of the smallest model first: dr
 of them is verified. So a method is the same code whether one text is decoded or many.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -17,6 +18,9 @@ from specbench.engine.generate import Ending
 from specbench.engine.runtimes.batched import Job, RowRunner
 from specbench.engine.runtimes.slots import Feed
 from specbench.engine.types import Round
+
+Member = TypeVar("Member")  # what decodes one text at a time
+Text = TypeVar("Text")
 
 
 @dataclass(eq=False)
@@ -64,6 +68,42 @@ class Batch:
             for runner in row.runners:
                 runner.leave(damaged=row.error is not None)
         return left
+
+
+class Seats(Generic[Member, Text]):
+    """Members that decode texts together, each one at a time, in the rows of a batch."""
+
+    def __init__(self, batch: Batch, members: Iterable[Member]) -> None:
+        self.batch = batch
+        self.free = deque(members)
+        self.busy: dict[Row, tuple[Member, Text]] = {}
+
+    def seat(self, text: Text, begin: Callable[[Member, Text], Row]) -> None:
+        """Let a free member begin a text, whose row joins the batch."""
+        member = self.free.popleft()
+        row = begin(member, text)
+        self.busy[row] = member, text
+        self.batch.join(row)
+
+    def step(self) -> list[tuple[Row, Member, Text]]:
+        """Give every row its next round; the rows that ended, with their members, which are free again."""
+        ended = [(row, *self.busy.pop(row)) for row in self.batch.step()]
+        self.free.extend(member for _, member, _ in ended)
+        return ended
+
+    def decode(self, texts: Iterable[Text], begin: Callable[[Member, Text], Row]) -> Iterator[tuple[Row, Member, Text]]:
+        """Decode texts, each from when a member is free; yields each when it has ended."""
+        waiting = deque(texts)
+        while waiting or self.busy:
+            while waiting and self.free:
+                self.seat(waiting.popleft(), begin)
+            yield from self.step()
+
+
+def failing(error: Exception) -> Iterator[Round]:
+    """The rounds of a text that could not begin: the row's first one raises `error`."""
+    raise error
+    yield
 
 
 @torch.inference_mode()

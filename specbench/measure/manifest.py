@@ -17,7 +17,6 @@ from specbench.methods.own import code_hashes
 from specbench.plan import Plan
 from specbench.results import ceilings, records, same_models
 from specbench.results.stored import StoredRun, runtime_text
-from specbench.tasks import code
 from specbench.tasks.harness import Request
 
 # What must be the same when a run goes on, by its key in the manifest, in words.
@@ -45,11 +44,7 @@ def manifest(
         prompts: the requests' token ids.
         prefixes: by task, the number of tokens that its prompts share and models read once.
         why: the reason for the choice of an automatic runtime.
-
-    Raises:
-        UserError: a task runs the programs that models write, and that is not permitted.
     """
-    runs_code = code.code_execution(plan)
     generation: dict[str, dict[str, Any]] = {}
     for r in requests:
         bounds = {"max_length": plan.max_length} if plan.max_length else {}
@@ -71,11 +66,12 @@ def manifest(
         "environment": environment.describe(pair.device),
         "ceilings": ceilings.load(pair.device, pair.models["target"].dtype),  # of this machine, if measured
         "runtime": {"name": pair.runtime.name, "asked": plan.runtime, "why": why, **pair.runtime.facts()},
-        **({"code_execution": runs_code} if runs_code else {}),
     }
 
 
-def check_same(stored: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+def check_same(
+    stored: dict[str, Any], now: dict[str, Any], folder: Path, remedy: str = "start a new run instead of --resume"
+) -> None:
     """Check that a run may go on: with the same models, documents, inputs, machine and runtime.
 
     What a run of an earlier version does not tell cannot be checked; a line says so.
@@ -94,7 +90,7 @@ def check_same(stored: dict[str, Any], now: dict[str, Any], folder: Path) -> Non
     if stored.get("prefix_tokens", {}) != now["prefix_tokens"]:
         differing.append("shared prefixes")
     if differing:
-        raise UserError(f"{folder} began with other {', '.join(differing)}; start a new run instead of --resume")
+        raise UserError(f"{folder} began with other {', '.join(differing)}; {remedy}")
     if untold := same_models.untold(stored) + ["token ids of the prompts"] * ("prompt_ids" not in stored):
         warn(f"{folder} is of an earlier version: whether it began with the same {', '.join(untold)} cannot be checked")
 

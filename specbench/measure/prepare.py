@@ -135,7 +135,9 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
             by_task[request.task].append(prompt)
     shared = {task: shared_tokens(group) if plan.share_prefix else 0 for task, group in by_task.items()}
 
+    runs_code = code.code_execution(plan)
     facts = manifest(plan, pair, requests, prompts, methods, shared, why) | {"left_out": tasks.left_out}
+    facts |= {"code_execution": runs_code} if runs_code else {}
     facts |= {"leaks": leaks} if (leaks := leaked(methods, requests)) else {}
     facts |= {"prompts": tasks.places()} if isinstance(tasks, PromptFile) else {}
     if stored:

@@ -26,7 +26,7 @@ from specbench.measure import prepare
 from specbench.measure.divergence import Divergence, Reference, diverged
 from specbench.measure.sample import WARMUP_TOKENS, ending_of
 from specbench.plan import Plan
-from specbench.studies.load import Served, Server, at_batch_runtime
+from specbench.studies.load import Served, Server, at_batch_runtime, last_line
 
 BASE = "vanilla"
 
@@ -76,10 +76,10 @@ class Bench:
         random.Random(plan.seed).shuffle(self.requests)  # otherwise a batch would hold one task
         self.prompts = prepare.encode_all(pair, [request.prompt for request in self.requests])
         most = max(sizes)
-        self.pair = at_batch_runtime(plan, pair, most, self.requests, self.prompts)
+        self.pair, _ = at_batch_runtime(plan, pair, most, self.requests, self.prompts)
         self.servers = {spec.name: Server(plan, self.pair, spec, most) for spec in plan.methods}
-        self.lossless = {name: server.methods[0].lossless for name, server in self.servers.items()}
-        reach = max(server.methods[0].reach for server in self.servers.values())
+        self.lossless = {name: server.method.lossless for name, server in self.servers.items()}
+        reach = max(server.method.reach for server in self.servers.values())
         prepare.check_lengths(self.requests, self.prompts, self.pair, reach)
         counts = {size: max(batches, math.ceil(len(self.requests) / size)) for size in sizes}
         self.jobs = [(size, number) for size, count in counts.items() for number in range(count)]
@@ -131,10 +131,12 @@ class Bench:
         """
         requests, prompts = [self.requests[at] for at in chosen], [self.prompts[at] for at in chosen]
         seeds = [self.plan.seed + at for at in chosen]
-        try:
-            served, _ = self.servers[name].serve(requests, prompts, np.zeros(len(chosen)), length=length, seeds=seeds)
-        except torch.OutOfMemoryError:
-            raise UserError(f"a batch of {len(chosen)} does not fit into the memory; leave it out of --batch") from None
+        served, _ = self.servers[name].serve(requests, prompts, np.zeros(len(chosen)), length=length, seeds=seeds)
+        if failed := next((one for one in served if one.error), None):
+            why = last_line(failed.error)
+            if "OutOfMemoryError" in why:
+                raise UserError(f"a batch of {len(chosen)} does not fit into the memory; leave it out of --batch")
+            raise UserError(f"{name} fails on {failed.request.task}, document {failed.request.doc_id}: {why}")
         return served, max(one.rounds[-1] for one in served) - served[0].rounds[0]
 
     def _note(self, name: str, chosen: Sequence[int], served: Sequence[Served], seconds: float) -> None:

@@ -1,56 +1,24 @@
 """The study of `specbench load`: all methods at all rates, kept as they come; a command that was stopped goes on."""
 
-import json
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
 from specbench.analysis.load import Slo, by_rows, figures, speedups
-from specbench.base import environment, files, parquet
-from specbench.base.folder import Folder, Member
-from specbench.base.untrusted import read_json
+from specbench.base import environment
 from specbench.config import UserError
 from specbench.measure import prepare
+from specbench.measure.manifest import check_same
 from specbench.plan import Plan
-from specbench.studies.load import BISECTIONS, Load
+from specbench.results.load_folder import LoadFolder, Unit
+from specbench.studies.arrivals import Arrivals
+from specbench.studies.load import BISECTIONS, Load, last_line
 
 BASE = "vanilla"
-SETTINGS, RATES = "load.json", "saturation.json"
-REQUESTS = pa.schema(
-    [
-        pa.field("method", pa.string()),
-        pa.field("rate", pa.float64()),  # requests a second; inf: all came at once
-        pa.field("request", pa.int32()),
-        pa.field("task", pa.string()),
-        pa.field("doc_id", pa.int32()),
-        pa.field("came", pa.float64()),  # seconds; this and the next two count from the first request
-        pa.field("began", pa.float64()),  # a row was free
-        pa.field("prompt_tokens", pa.int32()),
-        pa.field("tokens", pa.list_(pa.int32())),
-        pa.field("finish", pa.string()),
-        pa.field("rounds", pa.list_(pa.float64())),  # when each ended
-    ]
-)
-STEPS = pa.schema(
-    [
-        pa.field("method", pa.string()),
-        pa.field("rate", pa.float64()),
-        pa.field("step", pa.int32()),
-        pa.field("began", pa.float64()),
-        pa.field("seconds", pa.float64()),
-        pa.field("rows", pa.int32()),
-        pa.field("joined", pa.int32()),  # of the rows, those that read their prompts in this step
-        pa.field("queue", pa.int32()),
-        pa.field("fed", pa.int32()),  # tokens of the target's forwards
-        pa.field("committed", pa.int32()),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -63,132 +31,140 @@ class Loaded:
     arrivals: str
     rows: int
     requests: int
+    repeats: int
+    slo: dict[str, float]  # seconds, by the name of the latency that is bounded; empty: none is
     saturation: dict[str, float]  # by method, requests a second; empty: not looked for
+    failures: dict[str, str]  # by method with requests that an exception ended, the first of these
     environment: dict[str, Any]
     settings: dict[str, dict[str, Any]]  # of each method
     table: pd.DataFrame
     by_rows: pd.DataFrame
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of the server."""
+
+    rows: int  # texts that are decoded together at most
+    requests: int  # at each rate
+    arrivals: Arrivals
+    rates: tuple[float, ...]  # requests a second; inf: all come at once
+    to_saturation: bool = False  # stretch the rates so that the highest is where vanilla's queue begins to grow
+    saturation: bool = False  # find that rate for every method
+    slo: Slo = field(default_factory=Slo)
+
+    def facts(self) -> dict[str, Any]:
+        """What must be the same where a command goes on."""
+        trace = self.arrivals.digest
+        return {"rows": self.rows, "requests": self.requests, "arrivals": self.arrivals.kind, "trace": trace}
+
+
 class Study:
-    """All that one command measures. Without a folder nothing is kept."""
+    """All that one command measures. Without a folder nothing is kept.
 
-    def __init__(self, plan: Plan, folder: Path | None, rows: int, requests: int, arrivals: str) -> None:
-        self.plan, self.rows, self.requests, self.arrivals = plan, rows, requests, arrivals
+    Raises UserError if the folder was measured under other settings.
+    """
+
+    def __init__(self, plan: Plan, asked: Asked, folder: LoadFolder | None = None) -> None:
+        self.plan, self.asked, self.folder = plan, asked, folder
         self.names = [spec.name for spec in plan.methods]
-        self.folder = folder
-        facts = {"plan": plan.model_dump(mode="json"), "rows": rows, "requests": requests, "arrivals": arrivals}
         if folder:
-            folder.mkdir(parents=True, exist_ok=True)
-            with Folder.at(folder) as place:
-                if not place.has(SETTINGS):
-                    if place.names():
-                        raise UserError(f"{folder} holds other files; choose another --out")
-                    place.write_json(SETTINGS, facts)
-                elif read_json(Member(place, SETTINGS)) != json.loads(json.dumps(facts)):
-                    raise UserError(f"{folder} was measured under other settings; choose another --out")
+            folder.check_asked(plan, asked.facts())
 
-    def total(self, rates: Sequence[float], to_saturation: bool, saturation: bool) -> int:
+    @property
+    def total(self) -> int:
         """The steps of `carry_out`."""
-        searched = len(self.names) if saturation else int(to_saturation)
-        return len(self.names) * len(rates) + searched * (BISECTIONS + 1)
+        units = len(self.names) * len(self.asked.rates) * self.plan.repeats
+        return units + len(self._searched) * (BISECTIONS + 1)
 
-    def carry_out(
-        self, rates: Sequence[float], to_saturation: bool, saturation: bool, slo: Slo, advance: Callable[[int], None]
-    ) -> Loaded:
-        """Measure what is not kept yet.
+    @property
+    def _searched(self) -> list[str]:
+        return self.names if self.asked.saturation else [BASE] * self.asked.to_saturation
 
-        Args:
-            to_saturation: stretch the rates so that the highest is where vanilla's queue begins to grow.
-            saturation: find that rate for every method.
-        """
-        load = Load(self.plan, prepare.load_models(self.plan), self.rows, self.requests, self.arrivals)
-        found = self._kept_rates()
-        for name in self.names if saturation else [BASE] * to_saturation:
+    def carry_out(self, advance: Callable[[int], None]) -> Loaded:
+        """Measure what is not kept yet. Raises UserError if models or prompts are others than those of the folder."""
+        asked = self.asked
+        load = Load(self.plan, prepare.load_models(self.plan), asked.rows, asked.requests, asked.arrivals)
+        if self.folder:
+            self._check(load.manifest | {"load": asked.facts()}, self.folder)
+        found = self._saturation(load, advance)
+        rates = asked.rates
+        if asked.to_saturation:
+            rates = tuple(rate * found[BASE] / max(rates) for rate in rates)
+        order, measured = random.Random(self.plan.seed), []
+        for repeat in range(self.plan.repeats):
+            for rate in rates:
+                for name in order.sample(self.names, len(self.names)):
+                    measured.append(self._measured(load, Unit(name, rate, repeat)))
+                    advance(1)
+        requests, steps = (pd.concat(frames, ignore_index=True) for frames in zip(*measured, strict=True))
+        if self.folder:
+            self.folder.finish(requests, steps)
+        return self._result(load, requests, steps, found)
+
+    def _check(self, manifest: Mapping[str, Any], folder: LoadFolder) -> None:
+        """Write the manifest, or compare it with the one that is there."""
+        if folder.manifest is None:
+            folder.begin(manifest)
+        else:
+            check_same(folder.manifest, dict(manifest), folder.path, "choose another --out")
+
+    def _saturation(self, load: Load, advance: Callable[[int], None]) -> dict[str, float]:
+        """The rates at which queues begin to grow, of the methods that are asked for."""
+        found = self.folder.rates(self.names) if self.folder else {}
+        for name in self._searched:
             if name in found:
                 advance(BISECTIONS + 1)
-            else:
-                found[name] = load.saturation(name, advance)
-                self._keep_rates(found)
-        if to_saturation:
-            rates = [rate * found[BASE] / max(rates) for rate in rates]
-        order = random.Random(self.plan.seed)
-        requests, steps = [], []
-        for rate in rates:
-            for name in order.sample(self.names, len(self.names)):
-                both = self._kept(name, rate) or load.at(name, rate)
-                self._keep(name, rate, *both)
-                requests.append(both[0])
-                steps.append(both[1])
-                advance(1)
-        all_requests, all_steps = pd.concat(requests), pd.concat(steps)
-        if self.folder:
-            parquet.write(self.folder / "requests.parquet", as_table(all_requests, REQUESTS))
-            parquet.write(self.folder / "steps.parquet", as_table(all_steps, STEPS))
-        table = figures(all_requests, all_steps, slo)
-        ranks = table.method.map(self.names.index)
-        table = table.assign(rank=ranks).sort_values(["rank", "rate"]).drop(columns="rank").reset_index(drop=True)
-        return Loaded(
-            self.plan.pair.name,
-            self.plan.suite,
-            self.plan.sampling.name,
-            self.arrivals,
-            self.rows,
-            self.requests,
-            found if saturation or to_saturation else {},
-            environment.describe(load.pair.device),
-            {spec.name: spec.values for spec in self.plan.methods},
-            speedups(table, BASE),
-            by_rows(all_steps, BASE),
-        )
+                continue
+            found[name] = load.saturation(name, advance)
+            if self.folder:
+                self.folder.keep_rates(found)
+        return {name: found[name] for name in self._searched}
 
-    def _kept(self, name: str, rate: float) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-        if not self.folder:
-            return None
-        paths = [self.folder / "parts" / f"{_unit(name, rate)}.{kind}.parquet" for kind in ("requests", "steps")]
-        if not all(path.exists() for path in paths):
-            return None
-        requests, steps = (parquet.read(path).to_pandas() for path in paths)
+    def _measured(self, load: Load, unit: Unit) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Requests and steps of a unit: those that are kept, or new ones, which are kept then."""
+        kept = self.folder.kept(unit, self.asked.requests) if self.folder else None
+        if kept:
+            return kept
+        requests, steps = load.at(unit)
+        if self.folder:
+            self.folder.keep(unit, requests, steps)
         return requests, steps
 
-    def _keep(self, name: str, rate: float, requests: pd.DataFrame, steps: pd.DataFrame) -> None:
-        if self.folder:
-            (self.folder / "parts").mkdir(exist_ok=True)
-            for kind, frame, schema in (("steps", steps, STEPS), ("requests", requests, REQUESTS)):
-                path = self.folder / "parts" / f"{_unit(name, rate)}.{kind}.parquet"
-                if not path.exists():
-                    parquet.write(path, as_table(frame, schema))
-
-    def _kept_rates(self) -> dict[str, float]:
-        if not self.folder:
-            return {}
-        with Folder.at(self.folder) as place:
-            kept: dict[str, float] = read_json(Member(place, RATES)) if place.has(RATES) else {}
-        return kept
-
-    def _keep_rates(self, rates: dict[str, float]) -> None:
-        if self.folder:
-            with Folder.at(self.folder) as place:
-                place.write_json(RATES, rates)
-
-
-def as_table(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
-
-
-def _unit(name: str, rate: float) -> str:
-    return f"{files.safe_name(name)}-{rate:.6g}"
+    def _result(self, load: Load, requests: pd.DataFrame, steps: pd.DataFrame, found: dict[str, float]) -> Loaded:
+        plan, asked = self.plan, self.asked
+        table = speedups(figures(requests, steps, asked.slo), requests, BASE)
+        ranks = table.method.map(self.names.index)
+        table = table.assign(rank=ranks).sort_values(["rank", "rate"]).drop(columns="rank").reset_index(drop=True)
+        failed = requests[requests.finish == "error"].groupby("method", sort=False).error.first()
+        return Loaded(
+            pair=plan.pair.name,
+            suite=plan.suite,
+            sampling=plan.sampling.name,
+            arrivals=asked.arrivals.kind,
+            rows=asked.rows,
+            requests=asked.requests,
+            repeats=plan.repeats,
+            slo={name: bound for name, bound in vars(asked.slo).items() if math.isfinite(bound)},
+            saturation=found,
+            failures={str(name): last_line(error) for name, error in failed.items()},
+            environment=environment.describe(load.pair.device),
+            settings={spec.name: spec.values for spec in plan.methods},
+            table=table,
+            by_rows=by_rows(steps, BASE),
+        )
 
 
 def parse_slo(text: str | None) -> Slo:
     """`ttft=0.5,tpot=0.02` in seconds. Raises UserError for anything else."""
     bounds: dict[str, float] = {}
-    for part in text.split(",") if text else []:
+    for part in text.split(",") if text is not None else []:
         name, _, value = part.partition("=")
         try:
-            bounds[name.strip()] = float(value)
+            bound = float(value)
         except ValueError:
-            bounds[name.strip()] = math.nan
-    if not bounds.keys() <= {"ttft", "tpot"} or not all(bound > 0 for bound in bounds.values()):
-        raise UserError(f"--slo {text}: write ttft=SECONDS,tpot=SECONDS, or one of them")
+            bound = math.nan
+        if name.strip() not in vars(Slo()) or name.strip() in bounds or not 0 < bound < math.inf:
+            raise UserError(f"--slo {text}: write ttft=SECONDS,tpot=SECONDS, or one of them")
+        bounds[name.strip()] = bound
     return Slo(**bounds)

@@ -40,15 +40,18 @@ def profile(path, rows=True):
 
 
 def steps_of(method, rows, count, seconds, committed, joined=0):
-    row = {"method": method, "rate": math.inf, "rows": rows, "seconds": seconds, "committed": committed}
+    row = {"method": method, "rate": math.inf, "repeat": 0, "rows": rows, "seconds": seconds, "committed": committed}
     return [row | {"joined": joined, "began": 0.0, "queue": 0, "fed": 0, "step": n} for n in range(count)]
 
 
-def server(folder, values):
+def server(folder, run, values):
+    """A folder of `load`, of vanilla and of sps with these settings, under the name `mine`."""
     folder.mkdir()
     methods = [{"name": "vanilla", "method": "vanilla"}, {"name": "mine", "method": "sps", "settings": {}}]
     methods[1]["settings"] = {key: {"value": value} for key, value in values.items()}
-    (folder / "load.json").write_text(json.dumps({"plan": {"methods": methods}}))
+    plan = run.manifest["plan"] | {"methods": methods, "baseline": "vanilla", "baselines": {}}
+    asked = {"rows": 4, "requests": 9, "arrivals": "poisson", "trace": ""}
+    (folder / "load.json").write_text(json.dumps(run.manifest | {"plan": plan, "load": asked}))
     rows = steps_of("vanilla", 4, FEWEST, 10.0, 4) + steps_of("mine", 4, FEWEST, 16.0, 8)
     rows += steps_of("mine", 4, 50, 1.0, 4, joined=4) + steps_of("mine", 2, FEWEST - 1, 1.0, 4)
     pd.DataFrame(rows).to_parquet(folder / "steps.parquet")
@@ -74,7 +77,7 @@ def test_batches_by_hand(tmp_path):
     """γ = 3 commits two tokens a round, in every text; a step of n texts: the forwards above, and 2 s besides."""
     profile(tmp_path / "p.json")
     run = run_of(tmp_path / "run", {"vanilla": [[(0, 0)] * 40] * 2, "sps[gamma=3]": [[(3, 1)] * 20] * 2})
-    server(tmp_path / "load", {"gamma": 3, "length": "fixed", "stop_at_eos": False})
+    server(tmp_path / "load", run, {"gamma": 3, "length": "fixed", "stop_at_eos": False})
     given = str(tmp_path / "p.json")
     figures = simulate_batches(run, "sps[gamma=3]", given, [1, 3], [1, 4], tmp_path / "load")
     table = figures.table[figures.table.task == ALL].set_index(["batch", "setting"])
@@ -98,7 +101,7 @@ def test_batches_by_hand(tmp_path):
 def test_the_command(tmp_path):
     profile(tmp_path / "p.json")
     run = run_of(tmp_path / "run", {"vanilla": [[(0, 0)] * 40], "sps[gamma=3]": [[(3, 1)] * 20]})
-    server(tmp_path / "load", {"gamma": 3, "length": "fixed", "stop_at_eos": False})
+    server(tmp_path / "load", run, {"gamma": 3, "length": "fixed", "stop_at_eos": False})
     words = ["simulate", run.folder, "--forward-times", tmp_path / "p.json", "--batch", "1,4"]
     result = call(*words, "--load", tmp_path / "load")
     assert result.exit_code == 0, result.output
@@ -119,7 +122,47 @@ def test_the_command(tmp_path):
 def test_a_damaged_server_is_one_line(tmp_path):
     profile(tmp_path / "p.json")
     run = run_of(tmp_path / "run", {"vanilla": [[(0, 0)] * 9], "sps[gamma=3]": [[(3, 1)] * 9]})
-    server(tmp_path / "load", {})
-    (tmp_path / "load" / "load.json").write_text('{"plan": {"methods": [{"name": 1}]}}')
-    with pytest.raises(UserError, match=r"load\.json is damaged"):
-        simulate_batches(run, None, str(tmp_path / "p.json"), [3], [1, 4], tmp_path / "load")
+    server(tmp_path / "load", run, {})
+    facts = tmp_path / "load" / "load.json"
+    whole, steps = json.loads(facts.read_text()), pd.read_parquet(tmp_path / "load" / "steps.parquet")
+    wrong = {
+        "load.json is of an earlier version": {"plan": {"methods": [{"name": 1}]}},
+        "load.json: load.rows: input should be a valid integer": whole | {"load": whole["load"] | {"rows": "x"}},
+        "load.json: plan: methods": whole | {"plan": whole["plan"] | {"methods": [{"name": 1}]}},
+        "it has steps of 'mine'": whole | {"plan": whole["plan"] | {"methods": whole["plan"]["methods"][:1]}},
+    }
+    for message, content in wrong.items():
+        facts.write_text(json.dumps(content))
+        with pytest.raises(UserError, match=message):
+            simulate_batches(run, None, str(tmp_path / "p.json"), [3], [1, 4], tmp_path / "load")
+    facts.write_text(json.dumps(whole))
+    for message, frame in {
+        "another kind of file: it has no column 'rows'": steps.drop(columns="rows"),
+        "more rows joined": steps.assign(joined=9),
+        "seconds is -1": steps.assign(seconds=-1.0),
+        "committed lacks values": steps.assign(committed=None),
+        "it has no steps": steps.iloc[:0],
+    }.items():
+        frame.to_parquet(tmp_path / "load" / "steps.parquet")
+        with pytest.raises(UserError, match=message):
+            simulate_batches(run, None, str(tmp_path / "p.json"), [3], [1, 4], tmp_path / "load")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"median": value} for value in (0, -1.0, math.nan, "x", None)),
+        *({name: 0} for name in ("rows", "width")),
+        *({name: 1.5} for name in ("rows", "width", "context")),
+        *({"model": value} for value in (None, [], {})),
+        {"runtime": 3},
+    ],
+    ids=str,
+)
+def test_a_damaged_profile_is_one_line(tmp_path, change):
+    forwards = profile(tmp_path / "p.json")
+    forwards[3] = forwards[3] | change
+    facts = {"times": {"t_draft": 9.0, "t_target": 9.0}, "models": {}, "batches": forwards}
+    (tmp_path / "p.json").write_text(json.dumps(facts))
+    with pytest.raises(UserError, match=r"p\.json.*make it anew"):
+        forward_times.from_option(str(tmp_path / "p.json"), None, by_context=True)

@@ -6,19 +6,20 @@ import pandas as pd
 import pytest
 
 from specbench.report.plots.load import load
-from specbench.report.views.load import FEWEST, sentences
+from specbench.report.views.load import FEWEST, paying
 from specbench.studies.under_load import Loaded
 
 
 def figures() -> Loaded:
     table = pd.DataFrame(
         [
-            {"method": "sps", "rate": 4.0, "tokens_per_s": 90.0, "e2e_p50": 0.5, "latency_ratio": 2.0},
-            {"method": "vanilla", "rate": 4.0, "tokens_per_s": 80.0, "e2e_p50": 1.0, "latency_ratio": 1.0},
-            {"method": "sps", "rate": math.inf, "tokens_per_s": 300.0, "e2e_p50": 3.0, "latency_ratio": 1.5},
-            {"method": "sps", "rate": 2.0, "tokens_per_s": 50.0, "e2e_p50": 0.4, "latency_ratio": 2.5},
+            {"method": "sps", "rate": 4.0, "tokens_per_s": 90.0, "e2e_p50": 0.5, "sooner": 2.0},
+            {"method": "vanilla", "rate": 4.0, "tokens_per_s": 80.0, "e2e_p50": 1.0, "sooner": 1.0},
+            {"method": "sps", "rate": math.inf, "tokens_per_s": 300.0, "e2e_p50": 3.0, "sooner": 1.5},
+            {"method": "sps", "rate": 2.0, "tokens_per_s": 50.0, "e2e_p50": 0.4, "sooner": 2.5},
         ]
     )
+    table = table.assign(sooner_low=table.sooner - 0.5, sooner_high=table.sooner + 0.5, stable=True, errors=0)
     by_rows = pd.DataFrame(
         [
             {"method": "vanilla", "rows": 1, "steps": FEWEST, "tokens_per_s": 10.0, "speedup": 1.0},
@@ -27,7 +28,22 @@ def figures() -> Loaded:
         ]
     )
     settings = {"vanilla": {}, "sps": {"gamma": 4}}
-    return Loaded("pocket", "math", "greedy", "poisson", 8, 20, {}, {"cpu": "a processor"}, settings, table, by_rows)
+    return Loaded(
+        pair="pocket",
+        suite="math",
+        sampling="greedy",
+        arrivals="poisson",
+        rows=8,
+        requests=20,
+        repeats=1,
+        slo={},
+        saturation={},
+        failures={},
+        environment={"cpu": "a processor"},
+        settings=settings,
+        table=table,
+        by_rows=by_rows,
+    )
 
 
 def test_points_by_hand():
@@ -41,10 +57,12 @@ def test_points_by_hand():
     assert fig.axes[0].get_ylim()[0] == pytest.approx(0)
 
 
-def test_a_difference_within_the_noise_is_no_gain():
-    """1.04 times as fast at 4 requests a second, 1.06 at 2."""
+def test_where_a_method_pays_is_told_by_the_intervals():
     some = figures()
-    some.table["latency_ratio"] = [1.04, 1.0, 1.2, 1.06]
-    assert list(sentences(some)) == ["sps: texts end sooner at 2, inf req/s, not at 4."]
-    some.table["latency_ratio"] = [1.04, 1.0, 0.9, 1.01]
-    assert list(sentences(some)) == ["sps: texts end no sooner than the target's alone at any rate measured."]
+    low, high = [1.1, math.nan, math.nan, 0.9], [2.0, math.nan, math.nan, 1.2]
+    some.table["sooner_low"], some.table["sooner_high"] = low, high
+    (sheet,) = paying(some)
+    assert sheet.rows == [["sps", "4", "2, inf", "-"]]  # without an interval nothing is told
+    some.table["sooner_low"], some.table["sooner_high"] = [0.5, 1, 0.3, 0.9], [0.9, 1, 0.8, 1.2]
+    (sheet,) = paying(some)
+    assert sheet.rows == [["sps", "-", "2", "4, inf"]]

@@ -14,8 +14,10 @@ from specbench.analysis import load as analysis
 from specbench.config import UserError
 from specbench.engine.rows import Batch
 from specbench.measure import prepare
+from specbench.results.load_folder import Unit
 from specbench.studies import load as study
-from specbench.studies.load import Load, arrivals
+from specbench.studies.arrivals import Arrivals
+from specbench.studies.load import Load
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ class Clock:
 
 def test_a_timeline_by_hand(plan, pair, monkeypatch):
     """Two rows, texts of three tokens: a request waits for a row, joins between rounds, and idle time is skipped."""
-    load = Load(plan, pair, 2, 8, "constant")
+    load = Load(plan, pair, 2, 8, Arrivals("constant"))
     server, clock = load.servers["vanilla"], Clock(monkeypatch)
     times = np.array([0.0, 0.0, 0.5, 20.0])
     served, steps = server.serve(load.requests[:4], load.prompts[:4], times, clock, length=3)
@@ -86,7 +88,8 @@ def test_a_timeline_by_hand(plan, pair, monkeypatch):
 
 
 def frame_of(served, name="vanilla", rate=1.0):
-    return pd.DataFrame([vars(one) | {"method": name, "rate": rate} for one in served])
+    key = {"method": name, "rate": rate, "repeat": 0}
+    return pd.DataFrame([vars(one) | key | {"request": one.number} for one in served])
 
 
 def table_of(steps, name="vanilla", rate=1.0):
@@ -95,9 +98,9 @@ def table_of(steps, name="vanilla", rate=1.0):
 
 def test_littles_law(plan, pair, monkeypatch):
     """The mean number of requests in the system is their rate times their mean time there: counted by the steps."""
-    load, clock = Load(plan, pair, 3, 40, "poisson"), Clock(monkeypatch)
+    load, clock = Load(plan, pair, 3, 40, Arrivals("poisson")), Clock(monkeypatch)
     for rate in (0.05, 0.2, 1.0):
-        times = arrivals("poisson", rate, 40, 3)
+        times = Arrivals("poisson").times(rate, 40, 3)
         served, steps = load.servers["sps"].serve(load.requests, load.prompts, times, clock)
         (row,) = analysis.figures(frame_of(served), table_of(steps), analysis.Slo()).to_dict("records")
         ends = np.array([one.rounds[-1] for one in served])
@@ -113,7 +116,7 @@ def test_texts_do_not_depend_on_company(plan, pair):
     """At any rate, with any number of rows, and alone."""
     said = []
     for rows, rate in ((1, math.inf), (3, math.inf), (8, math.inf), (3, 50.0)):
-        requests, _ = Load(plan, pair, rows, 20, "poisson").at("sps", rate)
+        requests, _ = Load(plan, pair, rows, 20, Arrivals("poisson")).at(Unit("sps", rate))
         said.append([list(tokens) for tokens in requests.tokens])
     assert all(texts == said[0] for texts in said[1:])
     assert len({token for text in said[0] for token in text}) >= 6
@@ -121,45 +124,57 @@ def test_texts_do_not_depend_on_company(plan, pair):
 
 def test_poisson_arrivals():
     """Exponential gaps, the same for one seed; by the law of their mean and spread."""
-    times = arrivals("poisson", 5.0, 4000, 7)
+    times = Arrivals("poisson").times(5.0, 4000, 7)
     gaps = np.diff(times)
-    assert times[0] == 0 and (gaps > 0).all() and times.tolist() == arrivals("poisson", 5.0, 4000, 7).tolist()
+    assert times[0] == 0 and (gaps > 0).all() and times.tolist() == Arrivals("poisson").times(5.0, 4000, 7).tolist()
     assert gaps.mean() == pytest.approx(0.2, rel=0.06) and gaps.std() == pytest.approx(0.2, rel=0.08)
     assert (gaps > 0.4).mean() == pytest.approx(math.exp(-2), abs=0.02)
-    assert arrivals("poisson", 5.0, 4000, 8).tolist() != times.tolist()
+    assert Arrivals("poisson").times(5.0, 4000, 8).tolist() != times.tolist()
 
 
 def test_even_and_traced_arrivals(tmp_path):
-    assert arrivals("constant", 4.0, 5, 0).tolist() == [0, 0.25, 0.5, 0.75, 1.0]
+    assert Arrivals("constant").times(4.0, 5, 0).tolist() == [0, 0.25, 0.5, 0.75, 1.0]
     trace = tmp_path / "trace.txt"
     trace.write_text("10\n11\n11\n14\n")
-    stretched = arrivals(str(trace), 2.0, 4, 0)  # gaps 1, 0, 3 over (4 - 1) / 2 seconds
+    traced = Arrivals.of(str(trace))
+    stretched = traced.times(2.0, 4, 0)  # gaps 1, 0, 3 over (4 - 1) / 2 seconds
     assert stretched.tolist() == pytest.approx([0, 0.375, 0.375, 1.5])
-    assert len(arrivals(str(trace), 2.0, 11, 0)) == 11
+    again = np.diff(traced.times(2.0, 9, 0))  # the mean gap stands before the first line
+    assert again / again[0] == pytest.approx([1, 0, 3, 4 / 3, 1, 0, 3, 4 / 3]) and again.sum() == pytest.approx(4.0)
+    trace.write_text("5\n5\n5\n6\n")
+    assert Arrivals.of(str(trace)).digest != traced.digest
+    with pytest.raises(UserError, match="its first 3 requests come at one time"):
+        Arrivals.of(str(trace)).times(2.0, 3, 0)
 
 
-@pytest.mark.parametrize("content", ["", "1\n", "2\n1\n", "1\nx\n", "1\nnan\n"])
-def test_no_trace(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        *((text, "is no trace of arrivals: it needs two different numbers") for text in ("", "1\n", "\n", "5\n5\n5\n")),
+        ("2\n1\n", "line 2: 1 is before the time of the line above; sort the lines"),
+        *((f"1\n{text}\n", "line 2: .* is no time; write seconds") for text in ("x", "nan", "inf", "1_0", "1 2")),
+        *((f"{text}\n7\n", "line 1: .* is no time; write seconds") for text in ("-1", "1e308", "0x1", "١", "1e999")),
+    ],
+)
+def test_no_trace(tmp_path, content, message):
     path = tmp_path / "trace.txt"
     path.write_text(content)
-    with pytest.raises(UserError, match="is no trace of arrivals"):
-        arrivals(str(path), 1.0, 3, 0)
-
-
-def test_a_trace_that_is_not_there():
-    with pytest.raises(UserError, match="choose poisson, constant or a file"):
-        arrivals("weibull", 1.0, 3, 0)
+    with pytest.raises(UserError, match=message):
+        Arrivals.of(str(path))
 
 
 def test_the_saturation_is_found_by_bisection(plan, pair, monkeypatch):
-    load = Load(plan, pair, 2, 10, "constant")
+    load = Load(plan, pair, 2, 10, Arrivals("constant"))
     asked = []
 
-    def at(self, name, rate):
+    def at(self, unit):
+        rate = unit.rate
         asked.append(rate)
         rounds = [[1.0, 2.0]] * 9 + [[1.0, 2.0 if math.isfinite(rate) else 5.0]]
         waits = 0.0 if rate <= 1.3 else 9.0
-        return pd.DataFrame({"rounds": rounds, "came": 0.0, "began": waits, "tokens": [[1, 2]] * 10}), None
+        return pd.DataFrame(
+            {"rounds": rounds, "came": 0.0, "began": waits, "tokens": [[1, 2]] * 10, "finish": "eos"}
+        ), None
 
     monkeypatch.setattr(Load, "at", at)
     found = load.saturation("sps", lambda count: None)
@@ -169,7 +184,94 @@ def test_the_saturation_is_found_by_bisection(plan, pair, monkeypatch):
 
 def test_who_serves_nothing(place, pair):
     with pytest.raises(UserError, match=r"bandit learns from text to text.*so it serves no requests"):
-        Load(plan_of(place, ["bandit"]), pair, 2, 8, "constant")
+        Load(plan_of(place, ["bandit"]), pair, 2, 8, Arrivals("constant"))
+
+
+def requests_of(method, ends, repeat=0):
+    """Requests that come a second apart and take `ends` seconds."""
+    rows = [
+        {"request": i, "came": float(i), "began": float(i), "rounds": [i + took], "tokens": [1], "finish": "eos"}
+        for i, took in enumerate(ends)
+    ]
+    return pd.DataFrame(rows).assign(method=method, rate=1.0, repeat=repeat)
+
+
+def test_how_much_sooner_by_hand():
+    """Sums of the same requests; the interval is the jackknife's over tenths, here of two requests each."""
+    rng = np.random.default_rng(0)
+    base, mine = rng.uniform(1, 3, 20), rng.uniform(0.5, 1.5, 20)
+    requests = pd.concat([requests_of("vanilla", base), requests_of("sps", mine)])
+    steps = pd.DataFrame({"method": ["vanilla", "sps"], "rate": 1.0, "rows": 1, "seconds": 1.0})
+    table = analysis.speedups(analysis.figures(requests, steps, analysis.Slo()), requests, "vanilla")
+    row = table.set_index("method").loc["sps"]
+    assert row.sooner == pytest.approx(base.sum() / mine.sum())
+    tenths = [(base[i : i + 2].sum(), mine[i : i + 2].sum()) for i in range(0, 20, 2)]
+    left_out = [math.log((base.sum() - b) / (mine.sum() - m)) for b, m in tenths]
+    error = math.sqrt(9 / 10 * sum((one - np.mean(left_out)) ** 2 for one in left_out))
+    width = math.log(row.sooner_high / row.sooner)
+    assert 2.262 * error <= width <= 2.5 * error  # t with nine degrees of freedom, or somewhat fewer
+    # A request that failed counts for neither.
+    failed = requests.reset_index(drop=True)
+    lost = (failed.method == "sps") & (failed.request == 3)
+    failed.loc[lost, "finish"] = "error"
+    failed.loc[lost, "rounds"] = failed.loc[lost, "rounds"].map(lambda rounds: [])
+    table = analysis.speedups(analysis.figures(failed, steps, analysis.Slo()), failed, "vanilla").set_index("method")
+    kept = np.arange(20) != 3
+    assert table.sooner["sps"] == pytest.approx(base[kept].sum() / mine[kept].sum())
+    assert table.errors.to_dict() == {"vanilla": 0, "sps": 1}
+
+
+def test_repeats_are_measured_one_after_another():
+    """Seconds and tokens of both count, and a queue that grows in one of them is told."""
+    first = requests_of("vanilla", [1.0] * 8)
+    second = requests_of("vanilla", [1.0] * 7 + [4.0], repeat=1)
+    second["began"] += np.where(second.request >= 6, 2.0, 0.0)
+    second["rounds"] = [[max(rounds[0], began)] for rounds, began in zip(second.rounds, second.began, strict=True)]
+    steps = pd.DataFrame({"method": ["vanilla"], "rate": 1.0, "rows": 1, "seconds": 1.0})
+    (row,) = analysis.figures(pd.concat([first, second]), steps, analysis.Slo()).to_dict("records")
+    assert row["seconds"] == pytest.approx(8.0 + 11.0) and row["tokens_per_s"] == pytest.approx(16 / 19)
+    assert not row["stable"] and analysis.is_stable(first)
+
+
+@pytest.mark.parametrize("step", ["reset", "rounds"])
+def test_a_request_that_fails_is_a_row_and_the_others_go_on(plan, pair, monkeypatch, step):
+    load = Load(plan, pair, 2, 9, Arrivals("constant"))
+    sound = load.at(Unit("sps", 50.0))[0]
+    lost = {i for i, request in enumerate(load.requests) if request.task == "pocket_math500"}
+    method = type(load.servers["sps"].method)
+    inner = getattr(method, step)
+
+    def reset(self, task):
+        if task == "pocket_math500":
+            raise ZeroDivisionError("of a method")
+        inner(self, task)
+
+    def rounds(self, prompt, *rest):
+        for number, one in enumerate(inner(self, prompt, *rest)):
+            if number == 2 and prompt in [load.prompts[i] for i in lost]:
+                raise ZeroDivisionError("of a method")
+            yield one
+
+    monkeypatch.setattr(method, step, {"reset": reset, "rounds": rounds}[step])
+    requests, steps = load.at(Unit("sps", 50.0))
+    assert 0 < len(lost) < 9 and set(requests.request[requests.finish == "error"]) == lost
+    assert requests.error[requests.finish == "error"].str.contains("ZeroDivisionError: of a method").all()
+    kept = requests.finish != "error"
+    assert requests.tokens[kept].tolist() == sound.tokens[kept].tolist()
+    assert (steps.committed.sum() == requests.tokens[kept].map(len).sum()) == (step == "reset")
+    (row,) = analysis.figures(requests, steps, analysis.Slo()).to_dict("records")
+    assert row["errors"] == len(lost) and row["requests"] == 9 and math.isfinite(row["e2e_p50"])
+
+
+def test_logits_that_are_not_finite_end_a_request(plan, pair, monkeypatch):
+    """On a GPU nothing waits for them within a round, so they are looked at when a text has ended."""
+    from specbench.engine.clock import Highest
+    from specbench.engine.types import NotFinite
+
+    load = Load(plan, pair, 2, 8, Arrivals("constant"))
+    monkeypatch.setattr(Highest, "not_finite", lambda self: NotFinite("draft", 7))
+    requests, _ = load.at(Unit("sps", 50.0))
+    assert (requests.finish == "error").all() and requests.error.str.contains("draft").all()
 
 
 def command(place, *more):
@@ -179,33 +281,37 @@ def command(place, *more):
 
 def test_the_command_and_how_it_goes_on(place, tmp_path, monkeypatch):
     folder = tmp_path / "load"
-    options = ["--rate", "5,20", "--out", str(folder), "--slo", "ttft=10"]
+    options = ["--rate", "5,20", "--out", str(folder), "--slo", "ttft=10", "--repeats", "2"]
     result = command(place, *options, "--to-saturation", "--cells", str(tmp_path / "cells.csv"))
     assert result.exit_code == 0, result.output
     assert "UNDER LOAD" in result.stdout and "vanilla: the queue does not grow up to" in result.stdout
     requests = pd.read_parquet(folder / "requests.parquet")
-    assert len(requests) == 2 * 2 * 9 and set(requests.method) == {"vanilla", "sps"}
+    assert "goodput" in result.stdout and max(map(len, result.stdout.splitlines())) <= 80
+    assert len(requests) == 2 * 2 * 2 * 9 and set(requests.method) == {"vanilla", "sps"}
     cells = pd.read_csv(tmp_path / "cells.csv")
     assert set(cells.setting) == {"request_rate=5", "request_rate=20"} and (cells.method == "Target only").all()
-    lost = next((folder / "parts").glob("sps-*.requests.parquet"))
+    lost = next((folder / "parts").glob("sps-*-1.requests.parquet"))
     lost.unlink()
     decoded = []
     whole = Load.at
-    monkeypatch.setattr(Load, "at", lambda self, *key: decoded.append(key) or whole(self, *key))
+    monkeypatch.setattr(Load, "at", lambda self, unit: decoded.append(unit) or whole(self, unit))
     again = command(place, *options, "--to-saturation", "--format", "json")
-    assert again.exit_code == 0 and [name for name, _ in decoded] == ["sps"]
+    assert again.exit_code == 0 and [(unit.method, unit.repeat) for unit in decoded] == [("sps", 1)]
     assert json.loads(again.stdout)["saturation"].keys() == {"vanilla"}
-    other = command(place, *options, "--seed", "3")
-    assert other.exit_code == 2 and "was measured under other settings; choose another --out" in other.stderr
+    other = command(place, *options, "--seed", "3", "--arrivals", "constant")
+    assert other.exit_code == 2
+    assert "was measured under other settings (seed, arrivals); choose another --out" in " ".join(other.stderr.split())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rate", "0"], "--rate 0: rates are above 0"),
+        *((["--rate", text], f"--rate {text}: rates are from 1e-06") for text in ("0", "nan", "-inf", "1,nan", "1e9")),
+        (["--rate", "1,inf", "--to-saturation"], "--to-saturation cannot stretch inf"),
         (["--rate", "fast"], "write numbers with commas between them"),
         (["--slo", "ttft"], "--slo ttft: write ttft=SECONDS,tpot=SECONDS, or one of them"),
-        (["--slo", "ttft=-1"], "--slo ttft=-1: write"),
+        *((["--slo", text], f"--slo {text}: write") for text in ("", "ttft=-1", "ttft=inf", "ttft=1,ttft=2", "e2e=1")),
+        (["--out", __file__], "is a file; choose a folder"),
         (["--arrivals", "gamma"], "choose poisson, constant or a file"),
         (["--runtime", "openvino"], "--runtime openvino computes no batches; use eager or static"),
     ],
@@ -220,7 +326,7 @@ def test_many_requests_do_not_fill_the_memory(plan, pair):
     """5,000 texts through eight rows: caches and greenlets of texts that have ended are used again."""
     import resource
 
-    load = Load(plan, pair, 8, 5000, "constant")
+    load = Load(plan, pair, 8, 5000, Arrivals("constant"))
     load.requests = [SimpleNamespace(**vars(one)) for one in load.requests]
     server = load.servers["sps"]
     server.serve(load.requests[:500], load.prompts[:500], np.zeros(500), length=8)

@@ -21,7 +21,8 @@ def load(figures: Loaded) -> Figure:
             ordered, style = rows.sort_values("rate"), drawn[str(name)].drawn()
             latency.plot(ordered.tokens_per_s, ordered.e2e_p50, label=str(name), **style)
             finite = ordered[np.isfinite(ordered.rate)]
-            faster.plot(finite.rate, finite.latency_ratio, label=str(name), **style)
+            faster.plot(finite.rate, finite.sooner, label=str(name), **style)
+            faster.vlines(finite.rate, finite.sooner_low, finite.sooner_high, color=style["color"], lw=0.8)
             steps = figures.by_rows[(figures.by_rows.method == name) & (figures.by_rows.steps >= FEWEST)]
             company.plot(steps["rows"], steps.speedup, label=str(name), **style)
         latency.set_xlabel("tokens a second")
@@ -37,9 +38,10 @@ def load(figures: Loaded) -> Figure:
             few_ticks(ax, whole=ax is company)
         hardware = figures.environment.get("gpu") or figures.environment.get("cpu") or ""
         caption = f"{figures.pair}, {figures.suite}, {figures.sampling}; {hardware}"
+        times = "once" if figures.repeats == 1 else f"{figures.repeats} times"
         note = (
-            f"{figures.requests} requests a rate, {figures.arrivals}, up to {figures.rows} texts together; each once: "
-            "differences of some percent are noise"
+            f"{figures.requests} requests a rate, {times}, {figures.arrivals}, up to {figures.rows} texts together; "
+            "bars: 95 % intervals"
         )
         legend(fig, [note], caption)
     return fig

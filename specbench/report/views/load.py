@@ -3,30 +3,63 @@
 import math
 from collections.abc import Iterator
 
-from specbench.report.finding import Finding, Sheet, number
+import pandas as pd
+
+from specbench.report.finding import Finding, Sheet, bounds, number
 from specbench.studies.under_load import BASE, Loaded
 
 FEWEST = 20  # steps with as many texts that are enough to tell a speed
-NOISE = 0.05  # of latencies that were measured once
 COUNTS = 8  # columns of the sheet by texts
 
 
 def view(figures: Loaded) -> Finding:
     title = f"UNDER LOAD ({figures.pair}, {figures.suite}, {figures.sampling})"
-    sheets = [_sheet(figures), *_company(figures)]
+    sheets = [_speeds(figures), _latencies(figures), *paying(figures), *_company(figures)]
     return Finding("load", title, sheets, [*sentences(figures)], [*notes(figures)], vars(figures))
 
 
-def _sheet(figures: Loaded) -> Sheet:
+def _speeds(figures: Loaded) -> Sheet:
     rows = []
     for row in figures.table.to_dict("records"):
-        milliseconds = [f"{1000 * row[name]:.0f}" for name in ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99")]
-        milliseconds.append(f"{1000 * row['tpot_p50']:.1f}")
-        rate = f"{row['rate']:.3g}" + "*" * (not row["stable"])
-        speed = [f"{row['tokens_per_s']:.0f}", number(row["latency_ratio"])]
-        rows.append([row["method"], rate, *speed, *milliseconds, f"{row['rows']:.1f}"])
-    headings = ["method", "req/s", "tok/s", "faster", "TTFT", "p99", "E2E", "p99", "TPOT", "rows"]
+        sooner = number(row["sooner"]) + bounds(row["sooner_low"], row["sooner_high"]) * (row["method"] != BASE)
+        kept = [number(row["goodput"])] if figures.slo else []
+        rate = _rate(row["rate"]) + "*" * (not row["stable"])
+        texts = number(row["rows"], ".1f")
+        rows.append([row["method"], rate, number(row["tokens_per_s"], ".0f"), *kept, texts, sooner])
+    headings = ["method", "req/s", "tok/s", *["goodput"] * bool(figures.slo), "rows", "sooner [95 %]"]
     return Sheet(headings, rows)
+
+
+def _latencies(figures: Loaded) -> Sheet:
+    rows = []
+    for row in figures.table.to_dict("records"):
+        cells = [number(1000 * row[f"{name}_p{p}"], ".0f") for name in ("ttft", "e2e") for p in (50, 99)]
+        cells += [number(1000 * row[f"tpot_p{p}"], ".1f") for p in (50, 99)]
+        rows.append([row["method"], _rate(row["rate"]), *cells])
+    headings = [f"{name} p{p}" for name in ("TTFT", "E2E", "TPOT") for p in (50, 99)]
+    return Sheet(["method", "req/s", *headings], rows, "latencies in ms")
+
+
+def paying(figures: Loaded) -> Iterator[Sheet]:
+    """Where each method's requests end sooner than the target's alone, later, or neither for sure."""
+    others = figures.table[figures.table.method != BASE]
+    rows = []
+    for name, of_method in others.groupby("method", sort=False):
+        ordered = of_method.sort_values("rate")
+        sooner, later = ordered.sooner_low > 1, ordered.sooner_high < 1
+        cells = [_rates(ordered[chosen]) for chosen in (sooner, ~sooner & ~later, later)]
+        rows.append([str(name), *cells])
+    if rows:
+        title = f"where each pays: the req/s at which its texts end sooner than those of {BASE}"
+        yield Sheet(["method", "sooner at", "not told apart at", "later at"], rows, title, "llll")
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.3g}"
+
+
+def _rates(rows: pd.DataFrame) -> str:
+    return ", ".join(map(_rate, rows.rate)) or "-"
 
 
 def _company(figures: Loaded) -> Iterator[Sheet]:
@@ -50,33 +83,32 @@ def _company(figures: Loaded) -> Iterator[Sheet]:
 
 
 def sentences(figures: Loaded) -> Iterator[str]:
-    """For each method, up to which rate its texts end sooner than the target's alone, by more than NOISE."""
-    for name, rows in figures.table[figures.table.method != BASE].groupby("method", sort=False):
-        ordered = rows.sort_values("rate")
-        sooner = ordered[ordered.latency_ratio > 1 + NOISE].rate.tolist()
-        if len(sooner) == len(ordered):
-            yield f"{name}: texts end sooner than the target's alone at every rate measured."
-        elif sooner:
-            first = ordered[ordered.latency_ratio <= 1 + NOISE].rate.min()
-            rates = ", ".join(f"{rate:.3g}" for rate in sooner)
-            yield f"{name}: texts end sooner at {rates} req/s, not at {first:.3g}."
-        else:
-            yield f"{name}: texts end no sooner than the target's alone at any rate measured."
     for name, rate in figures.saturation.items():
         yield f"{name}: the queue does not grow up to {rate:.3g} requests a second."
+    errors = figures.table.groupby("method", sort=False).errors.sum()
+    for name, why in figures.failures.items():
+        yield f"{name}: {errors[name]} requests failed and count in no figure; the first: {why}"
 
 
 def notes(figures: Loaded) -> Iterator[str]:
+    times = "once" if figures.repeats == 1 else f"{figures.repeats} times"
     yield (
-        f"{figures.requests} requests, {figures.arrivals}, the same for all methods; up to {figures.rows} texts "
-        f"together; each method once at each rate, so a difference of {100 * NOISE:.0f} % is noise"
+        f"{figures.requests} requests at each rate, {times}, {figures.arrivals}, the same for all methods; up to "
+        f"{figures.rows} texts together"
     )
     yield (
-        "faster: the median time from a request's arrival to its end, vanilla's over the method's; TTFT, E2E and TPOT "
-        "in ms, from the arrival, the median and the 99th percentile; rows: texts decoded together, the mean over time"
+        f"sooner: the times of the same requests from arrival to end, {BASE}'s over the method's, all together; [ ]: "
+        "95 %, over tenths of consecutive requests, as requests wait for one another"
     )
+    yield (
+        "TTFT, E2E: from the arrival to the first token and to the end; TPOT: for each token after the first; p50, "
+        "p99: the median and the 99th percentile; rows: texts decoded together, the mean over time"
+    )
+    if figures.slo:
+        kept = " and ".join(f"{name.upper()} of at most {bound:g} s" for name, bound in figures.slo.items())
+        yield f"goodput: requests a second that kept a {kept}"
     yield f"by texts: of all rates, steps in which none joined, where there are {FEWEST} or more"
     if not figures.table.stable.all():
-        yield "*: the queue grows, so the times are those of a queue that had not ended growing"
+        yield "*: more came than were served; the queue grew to the end, and longer runs would have longer times"
     if any(math.isinf(rate) for rate in figures.table.rate):
         yield "inf: all requests come at once"
