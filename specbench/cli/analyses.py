@@ -19,6 +19,7 @@ from specbench.base.console import progress
 from specbench.papers import cells
 from specbench.report.finding import Finding
 from specbench.report.views import acceptance as acceptance_view
+from specbench.report.views import arbitrator as arbitrator_view
 from specbench.report.views import collaboration as collaboration_view
 from specbench.report.views import complementarity as complementarity_view
 from specbench.report.views import counterfactual as counterfactual_view
@@ -27,6 +28,7 @@ from specbench.report.views import multidraft as multidraft_view
 from specbench.report.views import rejections as rejections_view
 from specbench.report.views import strength as strength_view
 from specbench.results.stored import StoredRun
+from specbench.studies import arbitrator as arbitrator_study
 from specbench.studies import counterfactual as counterfactual_study
 from specbench.studies import multidraft
 
@@ -73,6 +75,10 @@ def counterfactual(
     stored = StoredRun(run)
     figures = counterfactual_study.carry_out(stored, method, *amounts, folder, aside)
     return counterfactual_view.view(figures), partial(cells.counterfactual, stored, figures)
+
+
+def arbitrator(run: Path, method: str | None, seed: int, aside: bool) -> Analyzed:
+    return arbitrator_view.view(arbitrator_study.carry_out(StoredRun(run), method, seed, aside)), list
 
 
 def strength(runs: Sequence[Path], allowed: Sequence[str]) -> Analyzed:

@@ -168,6 +168,28 @@ def counterfactual(
         _show(*analyses.counterfactual(run, method, amounts, folder, aside=format is not Printed.table), format, out)
 
 
+def arbitrator(
+    run: Run,
+    method: Method = None,
+    seed: Annotated[int, Option(help="seed of the random tokens")] = 0,
+    format: PlainFormat = Plain.table,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    allow_code_execution: AllowCodeExecution = False,
+    fetch_models: FetchModels = False,
+) -> None:
+    """How many decisions of cospec's trained arbitrator change with the target's tokens; reads the rounds again.
+
+    `specbench analyze arbitrator runs/one`
+
+    `specbench analyze arbitrator runs/one --method cospec[mask=causal] --format csv`
+    """
+    with user_errors(), permitted(trust_remote_code, allow_pickle, allow_code_execution, fetch_models=fetch_models):
+        from specbench.cli import analyses
+
+        _show(*analyses.arbitrator(run, method, seed, aside=format is not Plain.table), format)
+
+
 def strength(
     runs: Annotated[list[Path], Argument(help="run folders, one for each draft of one target")],
     allow_mismatch: AllowMismatch = None,
@@ -193,6 +215,7 @@ ANALYSES = (
     multi_draft,
     complementarity,
     counterfactual,
+    arbitrator,
     strength,
 )
 

@@ -198,12 +198,16 @@ class Learned(Always):
 
     def logits(self, block: Block) -> list[float]:
         """The logit of each mismatch. Reads the newly committed tokens first, in place."""
-        width = len(block.tokens)
-        fed = torch.cat([torch.tensor(self.unread, dtype=torch.long, device=self.session.device), block.tokens])
+        return self.logits_at(block.tokens, block.mismatches)
+
+    def logits_at(self, tokens: Tensor, positions: list[int]) -> list[float]:
+        """The logits at some positions of a round's `tokens` [n], which need not be a whole block."""
+        width = len(tokens)
+        fed = torch.cat([torch.tensor(self.unread, dtype=torch.long, device=self.session.device), tokens])
         scored = self.session.forward(fed, keep=width, together=width if self.hybrid else 0)
         self.session.truncate(len(self.session) - width)
         self.unread = []
-        logits: list[float] = scored.logits[: width // 2, 0].double()[block.mismatches].tolist()
+        logits: list[float] = scored.logits[:, 0].double()[positions].tolist()
         return logits
 
 

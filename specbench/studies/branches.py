@@ -94,6 +94,10 @@ class Player:
             raise UserError(f"{self.folder}: the prompts of {task} have changed since; run it anew")
         return request
 
+    def encoded(self, task: str, number: int) -> list[int]:
+        """The prompt's tokens."""
+        return prepare.encode(self.pair, self.request(task, number).prompt)
+
     def score(self, task: str, number: int) -> Callable[[str], float]:
         return scorer(self.tasks, task, number, self.plan.info(task).metric)
 
@@ -120,7 +124,7 @@ class Player:
     def play(self, state: State) -> dict[str, Any]:
         """Play and score both branches of a state; return a row of BRANCHES."""
         request, score = self.request(*state.document), self.score(*state.document)
-        prompt = prepare.encode(self.pair, request.prompt)
+        prompt = self.encoded(*state.document)
         limits = Limits(request.max_new_tokens, self.pair.eos_ids, request.until)
         begin = partial(Ending, limits, self.pair.detokenizer)
         row: dict[str, Any] = {name: getattr(state, name) for name in (*STATE, "kept")}
