@@ -29,7 +29,7 @@ from specbench.cli import (
 )
 
 PANELS = {
-    "Measure": (measure.run, measure.sweep, score.score, serving.throughput, serving.load),
+    "Measure": (measure.run, measure.join, measure.sweep, score.score, serving.throughput, serving.load),
     "Read": (
         read.show,
         read.compare,

@@ -5,26 +5,35 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
+from specbench.base.console import console, say
+from specbench.base.environment import MUST_AGREE
 from specbench.cli.options import (
+    AllowCodeExecution,
     Allowed,
     Decoding,
     Documents,
     FetchModels,
     Machine,
     NoPrompts,
+    PlanShards,
     RowsTogether,
     RunOut,
+    ShardOption,
     TimeDocuments,
     known,
     user_errors,
     with_groups,
 )
 from specbench.config import UserError
+from specbench.permissions import permitted
 from specbench.plan import Plan, resolve_plan
+from specbench.results.shard import Shard
+from specbench.results.stored import StoredRun
 
 STOPPED = 130  # the exit code of a run that the user stopped
+MACHINE = ", ".join(key for key in MUST_AGREE if key != "versions")
 
 
 @with_groups
@@ -58,6 +67,8 @@ def run(
         bool, Option(help="read the common beginning of a task's prompts, such as few-shot examples, only once")
     ] = True,
     no_prompts: NoPrompts = False,
+    shard: ShardOption = None,
+    plan_shards: PlanShards = None,
 ) -> None:
     """Decode a suite with one or more methods, time every forward, score the texts, and print a table.
 
@@ -78,6 +89,8 @@ def run(
     `specbench run --method sps --prompts question.jsonl --max-new-tokens 64`
 
     `specbench run --method sps --method csd --suite math --batch 16 --time-documents 20`
+
+    `specbench run --method csd --suite math --shard 2/4 --out runs/cut`
 
     `specbench run --resume runs/20260101-120000-math-csd`
 
@@ -106,7 +119,9 @@ def run(
                 **machine.of_plan(),
                 **allowed.of_plan(),
             )
-        raise typer.Exit(_carry_out(plan, out, resume))
+        if plan_shards:
+            raise typer.Exit(_say_how_cut(plan, plan_shards))
+        raise typer.Exit(_carry_out(plan, out, resume, shard))
 
 
 @with_groups
@@ -139,13 +154,56 @@ def sweep(
         raise typer.Exit(_carry_out(resolve_plan([method], params=param, **options), out))
 
 
-def _carry_out(plan: Plan | None, out: Path | None, resume: Path | None = None) -> int:
+def join(
+    run: Annotated[Path, Argument(help="the folder that was --out of all shards")],
+    allow_mismatch: Annotated[
+        list[str] | None, Option(metavar="FIELD", help=f"join shards of machines that differ in this: {MACHINE}")
+    ] = None,
+    task_dir: Annotated[Path | None, Option(help="folder of your own tasks that the run names")] = None,
+    allow_code_execution: AllowCodeExecution = False,
+) -> None:
+    """Make one run of the shards that `specbench run --shard K/N` decoded, score it, and print its table.
+
+    `specbench join runs/cut`
+    """
+    with (
+        user_errors(),
+        permitted(allow_code_execution=allow_code_execution, task_folders=[task_dir] if task_dir else []),
+    ):
+        from specbench.measure.join import join as joined
+        from specbench.report import comparison
+
+        joined(run, allow_mismatch or [])
+        raise typer.Exit(comparison.finish(run))
+
+
+def _carry_out(plan: Plan | None, out: Path | None, resume: Path | None = None, shard: str | None = None) -> int:
     """Run a plan and print its table; returns the exit code. Imports take seconds, so they come here, after names."""
+    part = Shard.parse(shard) if shard else None
     from specbench.measure import command
     from specbench.report import comparison
 
-    finished = command.run(plan, out, resume)
+    finished = command.run(plan, out, resume, part)
+    if finished and (mine := StoredRun(finished).shard):
+        say(f"{mine.shard} is done: {finished}; when all are: specbench join {finished.parent.parent}")
+        return 0
     return comparison.finish(finished) if finished else STOPPED
+
+
+def _say_how_cut(plan: Plan | None, count: int) -> int:
+    """Print how a plan is cut into shards; returns the exit code."""
+    if plan is None:
+        raise UserError("--plan-shards is of a run that has not begun; leave out --resume")
+    from specbench.measure.prepare import prepare
+    from specbench.measure.shards import cut
+    from specbench.methods import with_defaults
+    from specbench.report.finding import show
+    from specbench.report.views.shards import view
+
+    with console.status("loading models and documents"):
+        work = prepare(with_defaults(plan), None)
+    show(view(work, cut(work, count)))
+    return 0
 
 
 def _typed(context: typer.Context) -> set[str]:

@@ -124,6 +124,13 @@ RowsTogether = Annotated[
 TimeDocuments = Annotated[
     int, Option(min=0, help="with --batch: decode the first so many documents of each task alone; speeds are of these")
 ]
+ShardOption = Annotated[
+    str | None,
+    Option(
+        metavar="K/N", help="decode the K-th of N parts of the run, in --out; `specbench join` makes one run of all"
+    ),
+]
+PlanShards = Annotated[int | None, Option(min=1, help="say how the run is cut into so many shards, and decode nothing")]
 CellsOut = Annotated[Path | None, Option(help="a CSV file for `specbench tables`")]
 PromptSuite = Annotated[
     str | None,

@@ -25,7 +25,7 @@ from specbench.engine.runtimes.batched import Batched
 from specbench.engine.types import Additive, Method, NotFinite
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.manifest import digest
-from specbench.measure.prepare import Progress, Work, build, shuffled, why_alone
+from specbench.measure.prepare import build, why_alone
 from specbench.measure.sample import (
     WARMUP_TOKENS,
     Decoder,
@@ -37,22 +37,8 @@ from specbench.measure.sample import (
     tell_worth,
     traceback_text,
 )
+from specbench.measure.work import Progress, Work, shuffled
 from specbench.results.recorder import Recorder
-
-TURNS = 8  # a chunk has so many documents for each row
-
-
-def chunks(work: Work) -> Iterator[range]:
-    """The documents of a run, by index over all repeats, in the parts that are decoded one after another.
-
-    A chunk is one document that is decoded alone, or as many as TURNS for each row of a batch; all of one task.
-    """
-    size, start = TURNS * work.plan.batch, 0
-    for end in range(1, work.total + 1):
-        alone = work.plan.batch == 1 or work.timed_alone(start)
-        if end == work.total or alone or end - start == size or work.begins_task(end):
-            yield range(start, end)
-            start = end
 
 
 class Batches:
@@ -83,7 +69,7 @@ class Batches:
         repeat, place = divmod(chunk.start, len(work.requests))
         request = work.requests[place]
         if work.begins_task(chunk.start) or self.task != request.task or chunk.start <= self.first:
-            if not work.begins_task(chunk.start):
+            if not work.begins_task(chunk.start) and self.first > work.span.start:
                 known = known or self.recorder.states(self.first - 1)
             self._begin(place, len(chunk), known)
         before = {name: crew.state for name, crew in crews.items()}
@@ -91,7 +77,7 @@ class Batches:
 
         def told(decoded: Rows) -> bool:
             done = min(chunk.start + len(rows) // len(crews), chunk.stop - 1)
-            return report(Progress(done, work.total, request, decoded[1]))
+            return report(Progress(done - work.span.start, len(work.span), request, decoded[1]))
 
         for order, name in enumerate(shuffled(work, repeat, request)):
             for index, decoded in crews[name].decode(chunk, repeat, order):

@@ -23,6 +23,7 @@ from specbench.methods import module, with_defaults
 from specbench.methods.own import check_unchanged
 from specbench.plan import Plan
 from specbench.results.lock import unused
+from specbench.results.shard import Shard
 from specbench.results.stored import StoredRun
 
 if TYPE_CHECKING:
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
 LONG_NAME = 80  # characters of methods in the name of a folder
 
 
-def run(plan: Plan | None, out: Path | None, resume: Path | None) -> Path | None:
+def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: Shard | None = None) -> Path | None:
     """Carry out a plan in a new folder, or go on with the run in `resume`.
 
     Args:
         plan: None takes the plan of `resume`.
         out: the new folder; by default one in runs/.
+        shard: only this part of the plan, in a folder in `out`; if it has begun there, it goes on.
 
     Returns:
         The folder if the run finished, else None.
@@ -45,6 +47,8 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None) -> Path | None
     Raises:
         UserError: the folder cannot be used, or belongs to another plan.
     """
+    if shard:
+        out, resume = _place_of(shard, out)
     if resume:
         folder, stored = resume, StoredRun(resume).plan
         if plan and with_defaults(plan) != stored:
@@ -71,7 +75,7 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None) -> Path | None
     if plan.temperature:
         say(f"sampled: {plan.sampling.name}", "dim")
     try:
-        finished = carry_out(plan, folder)
+        finished = carry_out(plan, folder, shard=shard)
     finally:
         if not (out or resume):
             with suppress(OSError):  # the folders are not empty
@@ -80,10 +84,10 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None) -> Path | None
     return folder if finished else None
 
 
-def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None) -> bool:
-    """Carry out a plan in `folder`, or go on there, with progress on the terminal; True if it finished.
+def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None, shard: Shard | None = None) -> bool:
+    """Carry out a plan, or a shard of it, in `folder`, or go on there, with progress on the terminal.
 
-    `pair` is the plan's models, if they are loaded already.
+    `pair` is the plan's models, if they are loaded already. Returns True if it finished.
 
     Raises:
         UserError: settings are wrong, or the disk is full or cannot be written.
@@ -108,7 +112,7 @@ def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None) -> bool:
             return not stopping.requested
 
         try:
-            finished = loop.execute(plan, folder, report, pair, started)
+            finished = loop.execute(plan, folder, report, pair, started, shard)
         except OSError as error:
             raise UserError(f"{error}; {_how_to_go_on(folder)}") from None
         except KeyboardInterrupt:
@@ -116,6 +120,25 @@ def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None) -> bool:
     if not finished:
         console.print(f"stopped{_how_far(folder)}; {_how_to_go_on(folder)}", soft_wrap=True, highlight=False)
     return finished
+
+
+def _place_of(shard: Shard, run: Path | None) -> tuple[Path | None, Path | None]:
+    """A new folder for a shard of the run in `run`, or the one in which it has begun: `out` and `resume`.
+
+    Raises:
+        UserError: no folder is named, or another shard or a whole run is in it.
+    """
+    if run is None:
+        raise UserError("--shard needs --out: the shards of a run lie in one folder")
+    if (run / "manifest.json").exists():
+        raise UserError(f"{run} is a whole run; choose another --out for shards")
+    folder = shard.folder(run)
+    if not (folder / "manifest.json").exists():
+        return folder, None
+    there = StoredRun(folder).shard
+    if there is None or there.shard != shard:
+        raise UserError(f"{folder} holds {there.shard if there else 'a whole run'}, not {shard}; choose another --out")
+    return None, folder
 
 
 def _import_engine() -> None:
@@ -133,6 +156,9 @@ def _is_whole(folder: Path) -> bool:
     """True if a run is finished and its tables are sound: it is decoded no further, and no model is needed."""
     run = StoredRun(folder)
     try:
+        if run.shard:
+            run.rounds()
+            return run.decoded
         run.scores()
     except UserError:  # it is unfinished, or damaged: what is lost is decoded again
         return False

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specbench.base.hashes import short_hash
-from specbench.measure.prepare import Work, encode
+from specbench.measure.prepare import encode
+from specbench.measure.work import Work
 from specbench.results import records
 from specbench.tasks.harness import Request
 from specbench.tasks.prompts import PromptFile

@@ -15,25 +15,19 @@ from specbench.base.console import warn
 from specbench.base.folder import member
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
-from specbench.measure.batches import Batches, chunks
+from specbench.measure.batches import Batches
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
-from specbench.measure.prepare import (
-    Documents,
-    Progress,
-    Work,
-    add_setup_seconds,
-    decode_beginning,
-    prepare,
-    setup_seconds,
-    shuffled,
-    suppress_failures,
-)
+from specbench.measure.prepare import decode_beginning, prepare, suppress_failures
 from specbench.measure.sample import Decoder, Rows, tell_worth
+from specbench.measure.setup_times import add_setup_seconds, setup_seconds
+from specbench.measure.work import Documents, Progress, Work, chunks, shuffled
 from specbench.plan import Plan
 from specbench.results import records
 from specbench.results.lock import claimed
 from specbench.results.recorder import Recorder
+from specbench.results.shard import Shard
+from specbench.results.stored import StoredRun
 from specbench.tasks.harness import Request
 
 
@@ -43,16 +37,18 @@ def execute(
     report: Callable[[Progress], bool],
     pair: Pair | None = None,
     started: Callable[[], None] = lambda: None,
+    shard: Shard | None = None,
 ) -> bool:
-    """Carry out a plan in `folder`, from the document at which an earlier call stopped.
+    """Carry out a plan, or a shard of it, in `folder`, from the document at which an earlier call stopped.
 
     Args:
         report: called after every document; False stops the run.
         pair: the plan's models, if they are loaded already.
         started: called before the first document.
+        shard: which part of the plan a new folder gets; None for all of it, and for a folder that has begun.
 
     Returns:
-        True if all documents are done; the folder then holds samples, rounds and scores.
+        True if all documents are done; the folder then holds samples, rounds and scores. A shard is not scored.
 
     Raises:
         UserError: the plan cannot be carried out, or another process writes this folder.
@@ -61,12 +57,12 @@ def execute(
     with claimed(folder):
         gc.disable()  # what is being loaded stays; searching it for garbage takes longer than loading it
         try:
-            work = prepare(plan, folder, pair)
+            work = prepare(plan, folder, pair, shard)
         finally:
             gc.enable()
-        recorder = Recorder(folder, warn, work.begins_task)
+        recorder = Recorder(folder, warn, work.begins_task, work.span.start)
         work.keep_prompts(folder)
-        if not recorder.merged and recorder.done() < work.total:
+        if not recorder.merged and recorder.done() < work.span.stop:
             started()
             try:
                 if not decode_all(work, recorder, report):
@@ -74,18 +70,19 @@ def execute(
             finally:
                 add_setup_seconds(folder, work.pair, before)
         recorder.finish()
-        score(folder, work.tasks)
+        if StoredRun(folder).shard is None:
+            score(folder, work.tasks)
     return True
 
 
 def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool]) -> bool:
     """Decode all documents that are not recorded yet; False if `report` stopped it before the last."""
-    single, first = OneByOne(work, recorder), recorder.done()
+    single, first, last = OneByOne(work, recorder), recorder.done(), work.span.stop
     batches = Batches(work, recorder) if work.plan.batch > 1 else None
     gc.collect()
     gc.freeze()
     for chunk in chunks(work):
-        if chunk.stop <= first:
+        if chunk.stop <= first or chunk.start >= last:
             continue
         request = work.requests[chunk.start % len(work.requests)]
         if batches and not work.timed_alone(chunk.start):
@@ -95,7 +92,8 @@ def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool
             rounds: list[dict[str, Any]] = []  # reported already
         else:
             rounds = single.decode(chunk.start)
-        if not report(Progress(chunk.stop, work.total, request, rounds)) and chunk.stop < work.total:
+        done = chunk.stop - work.span.start
+        if not report(Progress(done, len(work.span), request, rounds)) and chunk.stop < last:
             return False
     return True
 
@@ -116,6 +114,7 @@ class OneByOne:
         repeat, place = divmod(index, len(work.requests))
         request, prompt = work.requests[place], work.prompts[place]
         resumed, task_begins = index == self.first, work.begins_task(index)
+        fresh = task_begins or index == work.span.start  # a shard begins within a task only if no method learns
         if resumed:
             self.conversations.recall(self.recorder.folder, repeat, request)
         prompts = self.conversations.prompts(request, prompt)
@@ -128,13 +127,15 @@ class OneByOne:
             decoder.forgive()
             work.pair.prefixes.begin(prompt[: work.shared[request.task]])
             tell_worth(work, request, decoder, work.methods)
+        if place == 0:  # a warm-up, too, begins with nothing that another repeat has taught
+            _reset(work, request, decoder, None)
         if resumed or place == 0:
             rows += [decode(name, order=0, warmup=True) for name in work.methods]
         elif task_begins:
             _warm_up(work, prompt)
         work.pair.runtime.settle()
         if resumed or task_begins:
-            _reset(work, request, decoder, None if task_begins else self.recorder.states(index - 1))
+            _reset(work, request, decoder, None if fresh else self.recorder.states(index - 1))
         tell_worth(work, request, decoder, work.methods)  # again: a warm-up left something in it
 
         for order, name in enumerate(shuffled(work, repeat, request)):

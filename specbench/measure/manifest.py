@@ -80,19 +80,30 @@ def check_same(
         UserError: something differs; the line names all that does.
     """
     now = json.loads(json.dumps(now))  # tuples become lists, as in what was stored
-    differing = same_models.differences(stored, now)
-    differing += [name for key, name in SAME.items() if key in stored and stored[key] != now[key]]
-    differing += [key for key in environment.MUST_AGREE if stored["environment"][key] != now["environment"][key]]
-    if not all(same_models.same_inputs(stored["inputs"].get(name, {}), own) for name, own in now["inputs"].items()):
-        differing.append("inputs")
-    if runtime_text(stored) != runtime_text(now):
-        differing.append("runtime")
-    if stored.get("prefix_tokens", {}) != now["prefix_tokens"]:
-        differing.append("shared prefixes")
+    differing = differences(stored, now) + other_machine(stored, now)
     if differing:
         raise UserError(f"{folder} began with other {', '.join(differing)}; {remedy}")
     if untold := same_models.untold(stored) + ["token ids of the prompts"] * ("prompt_ids" not in stored):
         warn(f"{folder} is of an earlier version: whether it began with the same {', '.join(untold)} cannot be checked")
+
+
+def differences(stored: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """In words, what differs between two manifests of which the same texts, rounds and counts must come."""
+    differing = same_models.differences(stored, now)
+    differing += [name for key, name in SAME.items() if key in stored and stored[key] != now.get(key)]
+    if not all(same_models.same_inputs(stored["inputs"].get(name, {}), own) for name, own in now["inputs"].items()):
+        differing.append("inputs")
+    if runtime_text(stored) != runtime_text(now):
+        differing.append("runtime")
+    if stored.get("prefix_tokens", {}) != now.get("prefix_tokens", {}):
+        differing.append("shared prefixes")
+    return differing
+
+
+def other_machine(stored: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs between the machines of two manifests, of the facts that times depend on."""
+    here, there = stored["environment"], now["environment"]
+    return [key for key in environment.MUST_AGREE if here.get(key) != there.get(key)]
 
 
 def check_models(run: StoredRun, pair: Pair) -> None:

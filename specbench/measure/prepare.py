@@ -1,20 +1,18 @@
 """What the main loop needs, made from a plan: models at their runtime, tasks, prompts as token ids, methods."""
 
 import itertools
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from jinja2 import TemplateError
 
 from specbench import permissions
 from specbench.base.console import console, warn
-from specbench.base.folder import Folder, member
-from specbench.base.untrusted import brief, read_json
+from specbench.base.folder import Folder
+from specbench.base.untrusted import brief
 from specbench.config import SUITES, MethodSpec, TaskLine, UserError, validated
 from specbench.engine.clock import Stopwatch
 from specbench.engine.models.folders import model_folder
@@ -27,79 +25,25 @@ from specbench.engine.session import Unwatched
 from specbench.engine.types import Additive, Calibrated, Foresighted, Method, Sampling, Watch
 from specbench.measure.manifest import check_models, check_same, manifest
 from specbench.measure.room import check_room
+from specbench.measure.shards import stretch
+from specbench.measure.work import Documents, Work
 from specbench.methods import module
 from specbench.plan import Plan
-from specbench.results import documents
-from specbench.results.documents import Document
+from specbench.results.shard import Shard, Stretch
 from specbench.results.stored import StoredRun, runtime_of
 from specbench.tasks import code
 from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
 from specbench.tasks.prompts import PromptFile
 
-Documents = Tasks | PromptFile
 TRIAL_ROOM = 256  # positions left for drafts when a runtime is tried
 WARMUP_ROUNDS = 3  # that each method decodes when a task begins
 
 
-@dataclass(frozen=True)
-class Work:
-    """A plan with everything that it names loaded."""
-
-    plan: Plan
-    pair: Pair
-    tasks: Documents
-    requests: list[Request]
-    prompts: list[list[int]]  # token ids, as long as `requests`; of later turns, with empty answers
-    shared: dict[str, int]  # by task: the number of tokens with which all its prompts begin
-    stopwatch: Stopwatch
-    methods: dict[str, Method]
-    sampling: Sampling
-
-    @property
-    def total(self) -> int:
-        """The number of documents to decode, over all repeats."""
-        return self.plan.repeats * len(self.requests)
-
-    def begins_task(self, index: int) -> bool:
-        """True if a document is the first of its task in a repeat. What methods learn lasts until then."""
-        place = index % len(self.requests)
-        return place == 0 or self.requests[place].task != self.requests[place - 1].task
-
-    def timed_alone(self, index: int) -> bool:
-        """True if a document of a run in batches is one of those that are decoded, and timed, one by one."""
-        place = index % len(self.requests)
-        first = next(i for i, request in enumerate(self.requests) if request.task == self.requests[place].task)
-        return place - first < self.plan.time_documents
-
-    def keep_prompts(self, folder: Path) -> None:
-        """Write into the run folder what the texts are about, if the plan says so and it is not there yet."""
-        if self.plan.keep_prompts:
-            about = (Document(r.task, r.doc_id, r.prompt, *self.tasks.about(r)) for r in self.requests)
-            with Folder.at(folder) as place:
-                documents.keep(place, about)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The state of a run after a document, or after one of its texts where texts are decoded in batches."""
-
-    done: int
-    total: int
-    request: Request
-    rounds: list[dict[str, Any]]  # that were added, as recorded
-
-
-def shuffled(work: Work, repeat: int, request: Request) -> list[str]:
-    """The methods in the order in which they decode a document."""
-    names = list(work.methods)
-    random.Random(f"{work.plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(names)
-    return names
-
-
-def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
+def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Shard | None = None) -> Work:
     """Load what a plan names and check that it fits together.
 
-    Writes the manifest into `folder`; if there is one, checks that the run may go on under it.
+    Writes the manifest into `folder`, if one is given; if there is one, checks that the run may go on under it. A shard
+    goes on with the documents that its manifest names; a new folder gets those of `shard`.
 
     Raises:
         UserError: something does not exist, does not fit, or differs from the manifest.
@@ -111,8 +55,7 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
     tasks = load_tasks(plan, pair)
     requests = tasks.requests()
     prompts = encode_all(pair, [request.prompt for request in requests])
-    with Folder.at(folder) as place:
-        stored = StoredRun(folder).manifest if place.has("manifest.json") else None
+    stored = StoredRun(folder).manifest if folder and (folder / "manifest.json").exists() else None
     longest = max(r.positions(p) for r, p in zip(requests, prompts, strict=True))
     pair, why = at_runtime(plan, pair, prompts[0], longest, runtime_of(stored) if stored else plan.runtime)
     stopwatch = Stopwatch(pair.device)
@@ -140,12 +83,16 @@ def prepare(plan: Plan, folder: Path, pair: Pair | None = None) -> Work:
     facts |= {"code_execution": runs_code} if runs_code else {}
     facts |= {"leaks": leaks} if (leaks := leaked(methods, requests)) else {}
     facts |= {"prompts": tasks.places()} if isinstance(tasks, PromptFile) else {}
-    if stored:
+    span = range(plan.repeats * len(requests))
+    work = Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling, span)
+    if own := Stretch.of(stored) if stored else shard and stretch(work, shard):
+        work, facts = replace(work, span=own.documents), facts | {"shard": own.told()}
+    if stored and folder:
         check_same(stored, facts, folder)
-    else:
+    elif folder:
         with Folder.at(folder) as place:
             place.write_json("manifest.json", facts)
-    return Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling)
+    return work
 
 
 def load_models(plan: Plan, runtime: str | None = None) -> Pair:
@@ -270,25 +217,6 @@ def suppress_failures() -> Iterator[None]:
         raise
     except Exception:
         pass
-
-
-def setup_seconds(pair: Pair) -> dict[str, float]:
-    """Seconds spent outside of decoding so far: on exports, compilations, captures and shared prefixes."""
-    return {**pair.runtime.seconds, "prefix": pair.prefixes.seconds}
-
-
-def add_setup_seconds(folder: Path, pair: Pair, before: dict[str, float]) -> None:
-    """Add the seconds that were spent since `before` to the run's `apart.json`."""
-    path = member(folder, "apart.json")
-    try:
-        stored = read_json(path) if path.folder.has(path.name) else {}
-    except UserError:  # a damaged file is worth no more than the seconds in it
-        stored = {}
-    items = stored.items() if isinstance(stored, dict) else ()
-    earlier = {what: seconds for what, seconds in items if isinstance(seconds, float)}
-    now = setup_seconds(pair)
-    total = {what: earlier.get(what, 0.0) + seconds - before.get(what, 0.0) for what, seconds in now.items()}
-    path.folder.write_json(path.name, earlier | total)
 
 
 def load_tasks(plan: Plan, pair: Pair | None) -> Documents:

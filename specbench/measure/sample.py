@@ -17,7 +17,7 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.types import Foresighted, Method, NotFinite, Round, Sampling
 from specbench.measure.manifest import digest
-from specbench.measure.prepare import Work
+from specbench.measure.work import Work
 from specbench.results import records
 from specbench.tasks.harness import Request, scorer
 

@@ -166,6 +166,8 @@ def how_much(run: StoredRun) -> str:
     """How much there is of an unfinished run, and how to go on. Raises UserError if there is nothing."""
     done, total = run.progress
     remedy = f"`specbench run --resume {run.folder}` goes on"
+    if run.shard and done == total:
+        remedy = f"it is {run.shard.shard}, and `specbench join` makes one run of all"
     if not done:
         raise UserError(f"{run.folder} was stopped before the first of its {total} documents was done; {remedy}")
     return f"UNFINISHED: {done} of {total} documents are decoded, and none is scored; {remedy}"

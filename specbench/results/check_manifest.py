@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 Size: TypeAlias = Annotated[int, Field(ge=0, lt=2**62)]
 Place: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
@@ -97,6 +97,19 @@ class Models(Section):
     draft: Model | None = None
 
 
+class Shard(Section):
+    number: Annotated[int, Field(ge=1, lt=2**31)]
+    of: Annotated[int, Field(ge=1, lt=2**31)]
+    first: Place
+    stop: Place
+
+    @model_validator(mode="after")
+    def _has_documents(self) -> "Shard":
+        if self.number > self.of or self.first >= self.stop:
+            raise ValueError("there is no such shard")
+        return self
+
+
 class Manifest(Section):
     version: int = Field(alias="schema", ge=1)
     plan: dict[str, Any]
@@ -117,6 +130,7 @@ class Manifest(Section):
     ceilings: Ceilings | None = None
     runtime: Runtime = Runtime()
     imported: dict[str, Any] | None = None
+    shard: Shard | None = None
 
     @field_validator("prompt_ids")
     @classmethod

@@ -28,6 +28,9 @@ class Recorder:
     which everything that methods had learned is known. That is the first document of a task, for which `begins` is
     true, or one whose predecessor's states are stored.
 
+    Documents are counted over the whole run; a folder that holds a shard begins with document `first`, and its files
+    are numbered from there.
+
     Raises LinkRefused, before anything is written, if there is a link in the folder, in `parts/` or in `damaged/`.
     """
 
@@ -36,8 +39,9 @@ class Recorder:
         folder: Path,
         warn: Callable[[str], None] = lambda line: None,
         begins: Callable[[int], bool] = lambda index: index == 0,
+        first: int = 0,
     ) -> None:
-        self.folder = folder
+        self.folder, self._first = folder, first
         self._run = Folder.at(folder)  # which must be there: it holds the manifest
         self._run.refuse_links()
         for name in filter(self._run.has, ("parts", "damaged")):
@@ -54,19 +58,19 @@ class Recorder:
             self._done = self._recover(warn, begins)
 
     def done(self) -> int:
-        """The number of documents that are recorded; they are the first ones, as documents are written in order."""
-        return self._done
+        """The next document to record, as documents are written in order."""
+        return self._first + self._done
 
     def write(self, index: int, samples: list[dict], rounds: list[dict], states: dict[str, Any]) -> None:
         """Write the next document's records to the disk; then it is done.
 
         `states` is what each method has learned by the end of the document. A resumed run restores it.
         """
-        part = Part(index, index)
+        part = self._part(index)
         self._parts.write_json(part.name("states"), states, indent=None)
         records.write_table(self._file(part, "rounds"), rounds, ROUNDS)
         records.write_table(self._file(part, "samples"), samples, SAMPLES)
-        self._done = index + 1
+        self._done = part.last + 1
         self._single.append(part)
         if len(self._single) > STATES_KEPT:  # the states at the end of a block stay
             self._parts.unlink(self._single[-1 - STATES_KEPT].name("states"))
@@ -75,7 +79,7 @@ class Recorder:
 
     def states(self, index: int) -> dict[str, Any]:
         """What the methods had learned by the end of a document: the last one, or the last one of a block."""
-        return untrusted.read_json(self._file(Part(index, index), "states"))
+        return untrusted.read_json(self._file(self._part(index), "states"))
 
     def finish(self) -> None:
         """Merge the parts into the two tables, samples last, and remove the parts. A second call does nothing."""
@@ -84,6 +88,9 @@ class Recorder:
                 records.stream(Member(self._run, f"{name}.parquet"), records.scan(self._run, name))
             self.merged = True
         self._run.remove_folder("parts")
+
+    def _part(self, index: int) -> Part:
+        return Part(index - self._first, index - self._first)
 
     def _file(self, part: Part, name: str) -> Member:
         return Member(self._parts, part.name(name))
@@ -133,7 +140,7 @@ class Recorder:
             if damaged:
                 break
             done = part.last + 1
-            if begins(done) or self._has_states(part.last):
+            if begins(self._first + done) or self._has_states(self._first + part.last):
                 starts.append(done)
         start = starts[-1]
         named = [(Part.of(name), name) for name in self._parts.names()]

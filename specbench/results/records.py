@@ -178,12 +178,12 @@ def write_frame(target: Source, frame: pd.DataFrame) -> None:
     parquet.put(target, table.replace_schema_metadata({"specbench_schema": str(VERSION)}), WRITING)
 
 
-def stream(target: Member, rows: parquet.Rows) -> None:
-    """Write a table that may not fit into memory."""
+def stream(target: Member, rows: parquet.Rows, filter: pc.Expression | None = None) -> None:
+    """Write a table that may not fit into memory; its rows are those for which `filter` is true."""
     schema = _marked(rows.schema)
     with parquet.whole(target, schema, WRITING) as writer:
         groups: list[pa.RecordBatch] = []
-        for batch in rows.to_batches():
+        for batch in rows.to_batches(filter=filter):
             groups.append(batch)
             if sum(group.num_rows for group in groups) >= GROUP:
                 writer.write_table(pa.Table.from_batches(groups).cast(schema))

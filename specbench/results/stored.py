@@ -17,6 +17,7 @@ from specbench.config import MethodSpec, UserError, load_method, validated
 from specbench.plan import Plan
 from specbench.results import check_tables, documents, records
 from specbench.results.check_manifest import Manifest
+from specbench.results.shard import SHARDS, Stretch
 
 NEEDED = {"schema", "plan", "models", "inputs", "requests", "generation", "headline", "environment"}
 TABLES = ("samples", "rounds", "scores")
@@ -60,6 +61,10 @@ class StoredRun:
     def manifest(self) -> dict[str, Any]:
         path = self._file("manifest.json")
         if not path.folder.has(path.name):
+            if path.folder.has(SHARDS):
+                raise UserError(
+                    f"{self.folder} holds shards of a run; `specbench join {self.folder}` makes one of them"
+                )
             raise UserError(f"{self.folder} is no run folder (it has no manifest.json)")
         manifest = read_json(path, remedy="this run cannot be used")
         if not isinstance(manifest, dict) or not manifest.keys() >= NEEDED:
@@ -109,9 +114,28 @@ class StoredRun:
         return all(map(self._open.has, (f"{name}.parquet" for name in TABLES)))
 
     @property
+    def decoded(self) -> bool:
+        """True if all documents are decoded and their tables are merged; they may not be scored yet."""
+        return all(map(self._open.has, ("samples.parquet", "rounds.parquet")))
+
+    @property
+    def shard(self) -> Stretch | None:
+        """What of a run the folder holds; None for the whole of it."""
+        found = Stretch.of(self.manifest)
+        if found and found.documents.stop > self.plan.repeats * len(self.manifest["requests"]):
+            raise UserError(f"{self.folder}/manifest.json is damaged (a shard of other documents); put a copy back")
+        return found
+
+    @property
+    def documents_here(self) -> range:
+        """The documents to decode, counted over all repeats of the plan: those of a shard, or all."""
+        whole = range(self.plan.repeats * len(self.manifest["requests"]))
+        return self.shard.documents if self.shard else whole
+
+    @property
     def progress(self) -> tuple[int, int]:
         """The documents that are decoded, and how many there are to decode, over all repeats."""
-        total = self.plan.repeats * len(self.manifest["requests"])
+        total = len(self.documents_here)
         if self._open.has("samples.parquet"):
             return total, total
         return (self._parts[-1].last + 1 if self._parts else 0), total
@@ -140,6 +164,10 @@ class StoredRun:
 
     def scores(self) -> pd.DataFrame:
         """Rows of `records.SCORES`. Raises UserError if the run is unfinished or damaged."""
+        if self.shard:
+            raise UserError(
+                f"{self.folder} has no scores: it is {self.shard.shard} of a run; `specbench join` scores all"
+            )
         if not self.finished:
             raise UserError(
                 f"{self.folder} has no scores: it is no finished run; `specbench run --resume {self.folder}` goes on"

@@ -11,7 +11,7 @@ from tiny_runs import COUNTS, TASKS, always, plan_of, rounds_of, samples_of, sav
 
 from specbench.analysis import compare as compared
 from specbench.config import UserError
-from specbench.measure import batches, loop, prepare
+from specbench.measure import batches, loop, prepare, work
 from specbench.results import records
 from specbench.results.recorder import Recorder
 from specbench.results.stored import StoredRun
@@ -34,7 +34,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _short_chunks(monkeypatch):
-    monkeypatch.setattr(batches, "TURNS", 2)
+    monkeypatch.setattr(work, "TURNS", 2)
 
 
 def plan(place, methods=("sps", "csd"), online=False, **options):

@@ -1,0 +1,89 @@
+"""A plan with everything that it names loaded, and the order in which its documents are decoded."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.base.folder import Folder
+from specbench.engine.clock import Stopwatch
+from specbench.engine.models.pair import Pair
+from specbench.engine.types import Method, Sampling
+from specbench.plan import Plan
+from specbench.results import documents
+from specbench.results.documents import Document
+from specbench.tasks.harness import Request, Tasks
+from specbench.tasks.prompts import PromptFile
+
+Documents = Tasks | PromptFile
+TURNS = 8  # a chunk has so many documents for each row of a batch
+
+
+@dataclass(frozen=True)
+class Work:
+    """A plan with everything that it names loaded. Documents are counted over all repeats: document `index` is one."""
+
+    plan: Plan
+    pair: Pair
+    tasks: Documents
+    requests: list[Request]
+    prompts: list[list[int]]  # token ids, as long as `requests`; of later turns, with empty answers
+    shared: dict[str, int]  # by task: the number of tokens with which all its prompts begin
+    stopwatch: Stopwatch
+    methods: dict[str, Method]
+    sampling: Sampling
+    span: range  # the documents to decode: all, or those of a shard
+
+    @property
+    def whole(self) -> range:
+        """All documents of the plan, whichever of them are to be decoded here."""
+        return range(self.plan.repeats * len(self.requests))
+
+    def begins_task(self, index: int) -> bool:
+        """True if a document is the first of its task in a repeat. What methods learn lasts until then."""
+        place = index % len(self.requests)
+        return place == 0 or self.requests[place].task != self.requests[place - 1].task
+
+    def timed_alone(self, index: int) -> bool:
+        """True if a document of a run in batches is one of those that are decoded, and timed, one by one."""
+        place = index % len(self.requests)
+        first = next(i for i, request in enumerate(self.requests) if request.task == self.requests[place].task)
+        return place - first < self.plan.time_documents
+
+    def keep_prompts(self, folder: Path) -> None:
+        """Write into the run folder what the texts are about, if the plan says so and it is not there yet."""
+        if self.plan.keep_prompts:
+            about = (Document(r.task, r.doc_id, r.prompt, *self.tasks.about(r)) for r in self.requests)
+            with Folder.at(folder) as place:
+                documents.keep(place, about)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a run after a document, or after one of its texts where texts are decoded in batches."""
+
+    done: int
+    total: int
+    request: Request
+    rounds: list[dict[str, Any]]  # that were added, as recorded
+
+
+def chunks(work: Work) -> Iterator[range]:
+    """All documents, by index, in the parts that are decoded one after another; a shard has whole ones.
+
+    A chunk is one document that is decoded alone, or as many as TURNS for each row of a batch; all of one task.
+    """
+    size, start, last = TURNS * work.plan.batch, 0, work.whole.stop
+    for end in range(1, last + 1):
+        alone = work.plan.batch == 1 or work.timed_alone(start)
+        if end == last or alone or end - start == size or work.begins_task(end):
+            yield range(start, end)
+            start = end
+
+
+def shuffled(work: Work, repeat: int, request: Request) -> list[str]:
+    """The methods in the order in which they decode a document."""
+    names = list(work.methods)
+    random.Random(f"{work.plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(names)
+    return names

@@ -1,0 +1,50 @@
+"""A shard of a run: some of its documents, decoded in a folder of their own; `specbench join` makes one run."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.base.errors import UserError
+
+SHARDS = "shards"  # the folder of a run that its shards are in
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which part of a run, counted from 1; the plan decides which documents that are (measure/shards.py)."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"shard {self.number} of {self.of}"
+
+    def folder(self, run: Path) -> Path:
+        return run / SHARDS / str(self.number)
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """`2/5` as the second of five. Raises UserError for anything else."""
+        match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise UserError(f"--shard {text}: write K/N, with K from 1 to N, such as 2/5")
+        return cls(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The documents of a shard as its manifest tells them: from `first` on, before `stop`, over all repeats."""
+
+    shard: Shard
+    documents: range
+
+    @classmethod
+    def of(cls, manifest: dict[str, Any]) -> "Stretch | None":
+        """That of a run folder's manifest; None for a whole run."""
+        told = manifest.get("shard")
+        return told and cls(Shard(told["number"], told["of"]), range(told["first"], told["stop"]))
+
+    def told(self) -> dict[str, int]:
+        """As the manifest has it."""
+        return {**vars(self.shard), "first": self.documents.start, "stop": self.documents.stop}
