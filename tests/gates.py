@@ -93,6 +93,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "pld, last": {"ngram": 3, "shortest": 1, "match": "last", "whole": False, "reuse": True},
         "pld, whole": {"ngram": 3, "shortest": 1, "match": "first", "whole": True, "reuse": False},
     },
+    "recycling": {"recycling": {"successors": 3, "nodes": 20}},
     "rsd": {
         "rsd, beam": {"search": "beam", "width": 3},
         "rsd, constant": {"search": "constant", "branching": (3, 2)},

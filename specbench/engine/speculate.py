@@ -26,6 +26,13 @@ def read_once(target: Session, recent: Tensor, draft: Draft) -> Scored:
     return target.forward(torch.cat([recent[-1:], draft.tokens]), parents=parents)
 
 
+def read_in_chunks(target: Session, prompt: list[int], size: int) -> Iterator[Scored]:
+    """Read a prompt into an empty cache, `size` tokens at a time; logits [n, V] after every token of each chunk."""
+    target.truncate(0)
+    for start in range(0, len(prompt), size):
+        yield target.forward(prompt[start : start + size])
+
+
 def speculate(
     target: Session,
     drafter: Drafter,

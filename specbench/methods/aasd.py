@@ -19,7 +19,7 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import pick, probabilities
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
+from specbench.engine.speculate import read_in_chunks, speculate
 from specbench.engine.trees import tree_test
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import DraftedMethod
@@ -125,10 +125,8 @@ def read_prompt(
 
     Returns the logits of its last chunk, and the target's candidates after each prompt token: [P] lists of token ids.
     """
-    target.truncate(0)
     candidates = []
-    for start in range(0, len(prompt), CHUNK):
-        scored = target.forward(prompt[start : start + CHUNK])
+    for scored in read_in_chunks(target, prompt, CHUNK):
         candidates.append(choose(scored.logits, settings, rng))
     return scored, torch.cat(candidates).tolist()
 
