@@ -130,6 +130,7 @@ def load(
 
     `specbench load --method cospec --rate 2,4,8,12,16 --to-saturation --out runs/load`
     """
+    from specbench.base.arrivals import Arrivals
     from specbench.measure.machine import quick_lines
     from specbench.papers import cells as paper_cells
     from specbench.report.finding import show
@@ -138,7 +139,6 @@ def load(
     from specbench.report.plots.style import save
     from specbench.report.views.load import view
     from specbench.results.load_folder import opened
-    from specbench.studies.arrivals import Arrivals
     from specbench.studies.under_load import Asked, Study, parse_slo
 
     with user_errors(), permitted(fetch_models=True):

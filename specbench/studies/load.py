@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 
 from specbench.analysis.load import is_stable
+from specbench.base.arrivals import Arrivals
 from specbench.base.stats import Floats
 from specbench.config import MethodSpec, UserError
 from specbench.engine.clock import BatchStopwatch, RowStopwatch, now
@@ -34,7 +35,6 @@ from specbench.measure.room import check_room
 from specbench.measure.sample import WARMUP_TOKENS, ending_of, traceback_text
 from specbench.plan import Plan
 from specbench.results.load_folder import Unit
-from specbench.studies.arrivals import Arrivals
 from specbench.tasks.harness import Request
 
 BISECTIONS = 5  # rates that are tried between a quarter of what a full batch gives and somewhat more than all of it

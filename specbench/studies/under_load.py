@@ -10,12 +10,12 @@ import pandas as pd
 
 from specbench.analysis.load import Slo, by_rows, figures, speedups
 from specbench.base import environment
+from specbench.base.arrivals import Arrivals
 from specbench.config import UserError
 from specbench.measure import prepare
 from specbench.measure.manifest import check_same
 from specbench.plan import Plan
 from specbench.results.load_folder import LoadFolder, Unit
-from specbench.studies.arrivals import Arrivals
 from specbench.studies.load import BISECTIONS, Load, last_line
 
 BASE = "vanilla"

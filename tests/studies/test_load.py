@@ -11,12 +11,12 @@ from screens import call
 from tiny_runs import TASKS, plan_of, save_pair, write_suite
 
 from specbench.analysis import load as analysis
+from specbench.base.arrivals import Arrivals
 from specbench.config import UserError
 from specbench.engine.rows import Batch
 from specbench.measure import prepare
 from specbench.results.load_folder import Unit
 from specbench.studies import load as study
-from specbench.studies.arrivals import Arrivals
 from specbench.studies.load import Load
 
 

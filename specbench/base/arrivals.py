@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from specbench.base.errors import UserError
 from specbench.base.hashes import short_hash
 from specbench.base.stats import Floats
 from specbench.base.untrusted import is_file, read_text
-from specbench.config import UserError
 
 POISSON, CONSTANT = "poisson", "constant"
 MOST_TRACE = 10_000_000  # bytes

@@ -1,0 +1,166 @@
+"""One adapter an engine: what its requests hold, what its answers say of rounds, and what it tells of itself."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from specbench.servers.evidence import CHUNKS, COUNTERS, Evidence, of_histogram, of_steps, of_sums
+from specbench.servers.reply import Reply, count, counts
+
+Counters = dict[str, float]
+SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)", re.M)
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Adapter(Protocol):
+    """An engine's own part of the OpenAI protocol."""
+
+    name: str
+    takes_ids: bool  # prompts as token ids
+    counters: Mapping[str, str]  # by `requests`, `rounds`, `drafted`, `accepted`: the names at /metrics
+    facts: Sequence[str]  # addresses at which it tells of itself
+
+    def extras(self) -> dict[str, Any]:
+        """What a request holds beside the fields of OpenAI."""
+        ...
+
+    def rounds(self, reply: Reply) -> Evidence | None:
+        """What the answer itself says of its rounds; None if nothing."""
+        ...
+
+
+class Generic:
+    """Any server of OpenAI's completions: parts of the stream are all that is known."""
+
+    name = "generic"
+    takes_ids = False
+    counters: Mapping[str, str] = {}
+    facts: Sequence[str] = ()
+
+    def extras(self) -> dict[str, Any]:
+        return {}
+
+    def rounds(self, reply: Reply) -> Evidence | None:
+        return None
+
+
+class Vllm(Generic):
+    """vLLM: steps with --enable-per-request-metrics and --per-request-spec-decode-metrics detailed."""
+
+    name = "vllm"
+    takes_ids = True
+    counters: Mapping[str, str] = {
+        "requests": "vllm:request_success",
+        "rounds": "vllm:spec_decode_num_drafts",
+        "drafted": "vllm:spec_decode_num_draft_tokens",
+        "accepted": "vllm:spec_decode_num_accepted_tokens",
+    }
+    facts: Sequence[str] = ("/version", "/metrics")
+
+    def extras(self) -> dict[str, Any]:
+        return {"return_token_ids": True}
+
+    def rounds(self, reply: Reply) -> Evidence | None:
+        metrics = _last(reply, "metrics")
+        told = metrics.get("speculative_decoding")
+        if not isinstance(told, dict):
+            return None
+        steps = of_steps(counts(told.get("per_step_drafted")), counts(told.get("per_step_accepted")))
+        return steps or of_histogram(counts(told.get("acceptance_histogram")), count(told.get("num_draft_tokens")))
+
+
+class Sglang(Generic):
+    """SGLang: the number of verifications, and rounds by accepted tokens, in `meta_info` or beside the usage."""
+
+    name = "sglang"
+    takes_ids = True
+    facts: Sequence[str] = ("/get_server_info", "/get_model_info")
+
+    def rounds(self, reply: Reply) -> Evidence | None:
+        told = _last(reply, "meta_info") or _last(reply, "sglext") or reply.usage
+        histogram = counts(told.get("spec_accept_histogram")) or counts(told.get("spec_correct_drafts_histogram"))
+        drafted = count(told.get("spec_draft_token_num"))
+        if histogram is not None:
+            return of_histogram(histogram, drafted)
+        accepted = count(told.get("spec_accept_token_num"))
+        return of_sums(count(told.get("spec_verify_ct")), drafted, accepted)
+
+
+class Llamacpp(Generic):
+    """llama.cpp's server: drafted and accepted tokens in `timings`."""
+
+    name = "llamacpp"
+    takes_ids = True
+    facts: Sequence[str] = ("/props",)
+
+    def extras(self) -> dict[str, Any]:
+        return {"return_tokens": True, "timings_per_token": False, "cache_prompt": False}
+
+    def rounds(self, reply: Reply) -> Evidence | None:
+        told = _last(reply, "timings")
+        return of_sums(None, count(told.get("draft_n")), count(told.get("draft_n_accepted")))
+
+
+ADAPTERS: dict[str, Adapter] = {one.name: one for one in (Vllm(), Sglang(), Llamacpp(), Generic())}
+OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp", "llama.cpp": "llamacpp"}
+
+
+def detected(owner: str) -> Adapter:
+    """The adapter of the engine that `/v1/models` names as the owner of its model; else the generic one."""
+    return ADAPTERS[OWNERS.get(owner.lower(), "generic")]
+
+
+def evidence(adapter: Adapter, reply: Reply, before: Counters | None, after: Counters | None) -> Evidence:
+    """The best evidence of a text's rounds: what the answer says, else counters that prove it alone, else its parts.
+
+    `before`, `after`: the server's counters around this request alone; None if it was not the only one.
+    """
+    told = adapter.rounds(reply) or _grown(before, after)
+    if told:
+        return told
+    sizes = [len(chunk.ids) for chunk in reply.chunks if chunk.ids]
+    if len(reply.chunks) > 1 and any(size > 1 for size in sizes):
+        return Evidence(CHUNKS, rounds=len(reply.chunks) - 1)
+    return Evidence()
+
+
+def parse_counters(adapter: Adapter, text: str) -> Counters:
+    """The counters of rounds in an answer at /metrics, over all series of a name; {} if the engine has none."""
+    wanted = {name: key for key, name in adapter.counters.items()}
+    sums: Counters = {}
+    for name, _, value in SAMPLE.findall(text):
+        key = wanted.get(name.removesuffix("_total"))
+        if key is None or name.endswith("_created"):
+            continue
+        try:
+            sums[key] = sums.get(key, 0.0) + float(value)
+        except ValueError:
+            return {}
+    return sums
+
+
+def labels(text: str, metric: str) -> dict[str, str]:
+    """The labels of the first series of a metric; {} if there is none."""
+    return next((dict(LABEL.findall(found)) for name, found, _ in SAMPLE.findall(text) if name == metric), {})
+
+
+def _grown(before: Counters | None, after: Counters | None) -> Evidence | None:
+    """What counters grew by, if there was exactly one request between the two."""
+    if not before or not after or after.get("requests", 0.0) - before.get("requests", 0.0) != 1:
+        return None
+    grown = {key: after[key] - before.get(key, 0.0) for key in ("rounds", "drafted", "accepted") if key in after}
+    if not grown or any(value < 0 or value % 1 for value in grown.values()):
+        return None
+    whole = {key: int(value) for key, value in grown.items()}
+    return of_sums(whole.get("rounds"), whole.get("drafted"), whole.get("accepted"), COUNTERS)
+
+
+def _last(reply: Reply, key: str) -> dict[str, Any]:
+    """The last object under a key of the stream's events, or of a choice in them; {} if there is none."""
+    for event in reversed(reply.events):
+        choices = event.get("choices")
+        for part in (event, *(choices if isinstance(choices, list) else ())):
+            if isinstance(part, dict) and isinstance(part.get(key), dict):
+                value: dict[str, Any] = part[key]
+                return value
+    return {}

@@ -1,0 +1,232 @@
+"""A client for one server: it sends a request, times each part of the answer, and turns every failure into one line.
+
+It contacts the server's own address and nothing else: redirects are refused, and proxies of the environment not used.
+"""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+
+from specbench.base.errors import UserError
+from specbench.base.untrusted import brief
+from specbench.config.servers import ServerSettings
+from specbench.engine.clock import now
+from specbench.servers.adapters import ADAPTERS, Adapter, Counters, detected, labels, parse_counters
+from specbench.servers.reply import Refusal, Reply, count
+from specbench.servers.stream import Events, Reader
+
+CONNECT = 10.0  # seconds to connect
+IDLE = 2.0  # seconds that an unused connection is kept: servers close theirs after five or more
+SHORT = 10.0  # seconds for what a server tells of itself
+MOST_TOLD = 2**22  # bytes of that
+ERROR_BYTES = 4096  # of an error's text
+ZERO = time.time() - now()  # of the clock, in Unix time
+
+
+def clock() -> float:
+    """Seconds of Unix time that never jump."""
+    return ZERO + now()
+
+
+class Client:
+    """Talks to one server, within a running event loop. Use it by `async with`.
+
+    Raises UserError, when it is made, if the environment lacks the API key.
+    """
+
+    def __init__(self, name: str, settings: ServerSettings) -> None:
+        self.name, self.settings = name, settings
+        self.adapter: Adapter = ADAPTERS[settings.engine if settings.engine != "auto" else "generic"]
+        self.model: str | None = None  # known once `meet` has succeeded
+        self.facts: dict[str, Any] = {}  # what the server told of itself
+        self.tells = False  # an answer of it has said something of its rounds
+        self._key = _key(name, settings)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "Client":
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE)
+        self._session = aiohttp.ClientSession(
+            connector=connector, headers=headers, trust_env=False, auto_decompress=True
+        )
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def meet(self) -> None:
+        """Learn the server's engine, model and settings, once. Raises Refusal if it cannot be used."""
+        if self.model is not None:
+            return
+        listed = await self._told("/v1/models")
+        entries = listed.get("data") if isinstance(listed, dict) else None
+        models = [one for one in entries or [] if isinstance(one, dict) and isinstance(one.get("id"), str)]
+        names = [str(one["id"]) for one in models]
+        if not names:
+            raise Refusal(f"{self.settings.url}/v1/models names no model; is this a server of OpenAI's protocol?")
+        wanted = self.settings.model or names[0]
+        if self.settings.model is None and len(names) > 1 and len({one.get("root", one["id"]) for one in models}) > 1:
+            raise Refusal(f"it serves {brief(', '.join(names))}; choose one: --set {self.name}.model=NAME")
+        if wanted not in names:
+            raise Refusal(f"it does not serve {wanted!r}, only {brief(', '.join(names))}")
+        entry = models[names.index(wanted)]
+        if self.settings.engine == "auto":
+            self.adapter = detected(str(entry.get("owned_by", "")))
+        self.facts = {"engine": self.adapter.name, "model": wanted, "context": count(entry.get("max_model_len"))}
+        for path in self.adapter.facts:
+            self.facts |= await self._fact(path)
+        self.model = wanted
+
+    async def complete(self, prompt: list[int] | str, options: dict[str, Any], due: float) -> Reply:
+        """Send one request and read its answer. Whatever goes wrong is the reply's `error`."""
+        reply = Reply(due, sent=clock())
+        try:
+            await self.meet()
+            assert self.model is not None
+            reply.sent = clock()
+            await self._stream(reply, self.body(prompt, options), self.model)
+        except Refusal as refusal:
+            reply.error = self._clean(str(refusal))
+        reply.ended = reply.ended or clock()
+        return reply
+
+    def body(self, prompt: list[int] | str, options: dict[str, Any]) -> dict[str, Any]:
+        """The JSON of a request."""
+        text = {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}
+        stream = {"stream": True, "stream_options": {"include_usage": True}}
+        return {"model": self.model, **text, **options, **stream, **self.adapter.extras()}
+
+    @property
+    def chat(self) -> bool:
+        return self.settings.api == "chat"
+
+    async def counters(self) -> Counters | None:
+        """The server's counters of rounds; None if it has none that can be read."""
+        if not self.adapter.counters:
+            return None
+        try:
+            return parse_counters(self.adapter, await self._text("/metrics")) or None
+        except Refusal:
+            return None
+
+    async def _stream(self, reply: Reply, body: dict[str, Any], model: str) -> None:
+        path = "/v1/chat/completions" if self.chat else "/v1/completions"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self.settings.timeout)
+        reader, events = Reader(reply, model), Events()
+
+        async def read(response: aiohttp.ClientResponse) -> None:
+            async for data in response.content.iter_any():
+                at = clock()
+                for event in events.feed(data):
+                    reader.add(event, at)
+                if reader.done:
+                    reply.ended = at
+                    return
+            reply.ended = clock()
+
+        await self._asked("POST", path, timeout, read, body)
+        reader.end()
+
+    async def _fact(self, path: str) -> dict[str, Any]:
+        """What the server tells of itself at a path, in short; {} if it does not."""
+        try:
+            if path == "/metrics":
+                found = labels(await self._text(path), "vllm:cache_config_info")
+                names = ("enable_prefix_caching", "block_size", "cache_dtype", "num_gpu_blocks", "num_cpu_blocks")
+                return {"cache": {name: found[name] for name in names if name in found}} if found else {}
+            told = await self._told(path)
+        except Refusal:
+            return {}
+        items = told.items() if isinstance(told, dict) else ()
+        plain = {key: value for key, value in items if isinstance(value, str | int | float) and value != ""}
+        kept = {"version", "speculative_algorithm", "speculative_num_draft_tokens", "disable_radix_cache"}
+        kept |= {"chunked_prefill_size", "max_running_requests", "build_info", "total_slots", "dtype"}
+        return {key: value for key, value in plain.items() if key in kept}
+
+    async def _told(self, path: str) -> Any:
+        text = await self._text(path)
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Refusal(f"{path} is not JSON ({brief(error)})") from None
+
+    async def _text(self, path: str) -> str:
+        timeout = aiohttp.ClientTimeout(total=SHORT, sock_connect=CONNECT)
+        parts: list[bytes] = []
+
+        async def read(response: aiohttp.ClientResponse) -> None:
+            size = 0
+            async for data in response.content.iter_any():
+                parts.append(data)
+                size += len(data)
+                if size > MOST_TOLD:
+                    raise Refusal(f"{path} has more than {MOST_TOLD // 2**20} MiB")
+
+        await self._asked("GET", path, timeout, read)
+        return b"".join(parts).decode(errors="replace")
+
+    async def _asked(
+        self,
+        method: str,
+        path: str,
+        timeout: aiohttp.ClientTimeout,
+        read: Callable[[aiohttp.ClientResponse], Awaitable[None]],
+        body: dict[str, Any] | None = None,
+    ) -> None:
+        """One exchange over HTTP. Raises Refusal, whatever goes wrong."""
+        assert self._session
+        url = self.settings.url + path
+        try:
+            async with self._session.request(
+                method, url, json=body, timeout=timeout, allow_redirects=False
+            ) as response:
+                if 300 <= response.status < 400:
+                    where = brief(response.headers.get("Location", "nowhere"))
+                    raise Refusal(f"{path} redirects to {where}, which is refused; if you trust it, give its address")
+                if response.status != 200:
+                    text = (await response.content.read(ERROR_BYTES)).decode(errors="replace")
+                    raise Refusal(f"{path} answers {response.status}: {_of_error(text)}")
+                await read(response)
+        except asyncio.TimeoutError:
+            seconds = timeout.sock_read or timeout.total or CONNECT
+            raise Refusal(
+                f"the server hung: no byte in {seconds:g} s; a longer wait: --set {self.name}.timeout=…"
+            ) from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise Refusal(f"no trusted connection: {brief(error.certificate_error)}") from None
+        except aiohttp.ClientConnectorError as error:
+            raise Refusal(f"no connection to {self.settings.url}: {brief(error.os_error.strerror or error)}") from None
+        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionError) as error:
+            raise Refusal(f"the stream was cut: {brief(error)}") from None
+        except (aiohttp.ClientError, ValueError, OSError) as error:
+            raise Refusal(f"invalid answer: {brief(error)}") from None
+
+    def _clean(self, line: str) -> str:
+        """A message without the API key, which a server may have repeated."""
+        return line.replace(self._key, "(the API key)") if self._key else line
+
+
+def _key(name: str, settings: ServerSettings) -> str:
+    """The API key, from the environment; empty if none is named. Raises UserError if it is not there."""
+    if settings.key_variable is None:
+        return ""
+    key = os.environ.get(settings.key_variable, "").strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise UserError(f"server {name}: the environment variable {settings.key_variable} holds no API key; export it")
+    return key
+
+
+def _of_error(text: str) -> str:
+    """What an error's answer says: the message of its JSON, or its beginning."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return brief(text) if text.strip() else "no message"
+    message = told.get("error", told) if isinstance(told, dict) else told
+    return brief(message.get("message", message) if isinstance(message, dict) else message)

@@ -1,0 +1,69 @@
+"""What is known of a text's rounds, in one form for all engines. What an engine does not tell is None.
+
+In falling order of what it is worth:
+
+- `steps`: drafted and accepted tokens of each round, in order.
+- `histogram`: rounds by their accepted tokens, or their number and sums, as the engine tells them of this request.
+- `counters`: what the server's own counters grew by, if they prove that nobody else was served meanwhile.
+- `chunks`: parts of the stream. There are at least as many rounds as parts if an engine sends each round by itself.
+- `none`: nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+STEPS, HISTOGRAM, COUNTERS, CHUNKS, NONE = ORDER = ("steps", "histogram", "counters", "chunks", "none")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    kind: str = NONE  # one of ORDER
+    drafted: tuple[int, ...] | None = None  # by round; of `steps`
+    accepted: tuple[int, ...] | None = None  # by round; of `steps`
+    rounds: int | None = None  # that drafted; of `chunks` the least number
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
+
+    @property
+    def bound(self) -> bool:
+        """True if `rounds` is only the least number that there may have been."""
+        return self.kind == CHUNKS
+
+
+def of_steps(drafted: Sequence[int] | None, accepted: Sequence[int] | None) -> Evidence | None:
+    """The evidence of lists by round; None if they are missing or contradict each other."""
+    if drafted is None or accepted is None or len(drafted) != len(accepted):
+        return None
+    if any(a > d for d, a in zip(drafted, accepted, strict=True)):
+        return None
+    return Evidence(STEPS, tuple(drafted), tuple(accepted), len(drafted), sum(drafted), sum(accepted))
+
+
+def of_sums(rounds: int | None, drafted: int | None, accepted: int | None, kind: str = HISTOGRAM) -> Evidence | None:
+    """The evidence of sums over a text's rounds; None if nothing is told, or more was accepted than drafted."""
+    if rounds is drafted is accepted is None:
+        return None
+    if drafted is not None and accepted is not None and accepted > drafted:
+        return None
+    return Evidence(kind, rounds=rounds, draft_tokens=drafted, accepted_tokens=accepted)
+
+
+def of_histogram(histogram: Sequence[int] | None, drafted: int | None, first: int = 0) -> Evidence | None:
+    """The evidence of rounds counted by their accepted tokens; `first`: how many were accepted in the first entry's."""
+    if histogram is None:
+        return None
+    accepted = sum(rounds * number for number, rounds in enumerate(histogram, first))
+    return of_sums(sum(histogram), drafted, accepted)
+
+
+def fits(evidence: Evidence, tokens: int | None) -> bool:
+    """True if a text of so many tokens can have been decoded in these rounds.
+
+    The prefill gives a token, and a round at most those that it accepted and one more; the last may be cut at the end
+    of the text. Rounds without a draft are not told, so a text may be longer.
+    """
+    if tokens is None or evidence.accepted_tokens is None or evidence.kind in (CHUNKS, NONE):
+        return True
+    if evidence.accepted is not None:
+        return not evidence.accepted or tokens - 1 > sum(n + 1 for n in evidence.accepted[:-1])
+    return evidence.rounds is None or evidence.rounds <= max(tokens - 1, 0)

@@ -1,0 +1,216 @@
+"""A server that streams what a real vLLM answered (recorded.jsonl), and breaks in the ways that servers break."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+RECORDED = Path(__file__).with_name("recorded.jsonl")
+
+
+@cache
+def recorded() -> tuple[dict[str, Any], ...]:
+    """12 documents of the bundled tasks: prompt, text, token ids with the end token, and each step's counts."""
+    return tuple(json.loads(line) for line in RECORDED.read_text().splitlines())
+
+
+@dataclass
+class Fake:
+    """The behaviour of a server; tests change it while it runs."""
+
+    tokenizer: Any = None  # from ids to the prompt's text, and each token's text
+    engine: str = "vllm"
+    models: tuple[str, ...] = ("pocket",)
+    tells: str = "steps"  # steps, histogram, counters or nothing
+    coalesce: int = 1  # steps that a chunk holds
+    ids: bool = True  # token ids come with the text
+    fault: str = ""  # see `_faulty`
+    only: str = ""  # the fault is of prompts with this text alone
+    delay: float = 0.0  # seconds before each chunk
+    others: int = 0  # requests of somebody else meanwhile, as the counters see it
+    key: str = ""  # that requests must bring
+    cached: float | None = None  # seconds before the first chunk of a prompt that was not seen before
+    requests: list[dict[str, Any]] = field(default_factory=list)  # bodies that came
+    paths: list[str] = field(default_factory=list)
+    under_way: int = 0
+    most: int = 0  # requests at one time
+    url: str = ""
+
+    def __post_init__(self) -> None:
+        self.counts = {"requests": 0, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+        self.seen: set[str] = set()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.paths.append(request.path)
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.json_response(
+                {"error": {"message": f"wrong key {request.headers.get('Authorization')}"}}, status=401
+            )
+        if request.path == "/v1/models":
+            owner = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}.get(self.engine, "somebody")
+            return web.json_response(
+                {"data": [{"id": name, "owned_by": owner, "max_model_len": 512} for name in self.models]}
+            )
+        if request.path == "/version":
+            return web.json_response({"version": "0.32.0"})
+        if request.path == "/metrics":
+            return web.Response(text=self._metrics())
+        if request.path in ("/v1/completions", "/v1/chat/completions"):
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            try:
+                return await self._stream(request)
+            finally:
+                self.under_way -= 1
+        return web.Response(status=404, text="no such page")
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.requests.append(body)
+        given = body.get("prompt")
+        prompt = (
+            body["messages"][0]["content"]
+            if given is None
+            else given
+            if isinstance(given, str)
+            else self.tokenizer.decode(given, skip_special_tokens=True)
+        )
+        record = next((one for one in recorded() if one["prompt"] == prompt), recorded()[0])
+        fault = self.fault if self.only in prompt else ""
+        if fault == "refused":
+            return web.json_response({"error": {"message": "the engine is\nbusy"}}, status=503)
+        if fault == "redirect":
+            raise web.HTTPTemporaryRedirect("http://127.0.0.1:9/v1/completions")
+        if self.cached is not None and prompt not in self.seen:
+            await asyncio.sleep(self.cached)
+        self.seen.add(prompt)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        parts = self._parts(record, body["max_tokens"])
+        for number, ids in enumerate(parts):
+            await asyncio.sleep(self.delay)
+            if number == 1 and await self._faulty(fault, response):
+                return response
+            await self._send(response, self._event(record, ids, parts, number, fault))
+        self._count(record)
+        usage = {"prompt_tokens": 9, "completion_tokens": sum(map(len, parts)) + (2 if fault == "lies" else 0)}
+        last = {"model": self.models[0], "choices": [], "usage": usage}
+        await self._send(response, last | self._told(record, fault))
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _faulty(self, fault: str, response: web.StreamResponse) -> bool:
+        """Break; True if the stream is at its end."""
+        if fault == "cut":
+            assert response._req is not None and response._req.transport is not None
+            response._req.transport.abort()
+            return True
+        if fault == "end":  # politely, but before the text's end
+            return True
+        if fault == "hang":
+            await asyncio.sleep(30)
+        elif fault == "json":
+            await response.write(b'data: {"choices": [{"text"\n\n')
+        elif fault == "error":
+            await self._send(response, {"error": {"message": "out of memory"}})
+        elif fault == "model":
+            await self._send(response, {"model": "another", "choices": []})
+        return False
+
+    def _parts(self, record: dict[str, Any], most: int) -> list[list[int]]:
+        """The text's tokens as chunks: the prefill's, then those of as many steps as are coalesced."""
+        ids, sizes = record["ids"][:most], [1, *(n + 1 for n in record["accepted"])]
+        places = [0]
+        for size in sizes:
+            places.append(min(places[-1] + size, len(ids)))
+        steps = [ids[a:b] for a, b in pairwise(places) if b > a]
+        first, rest = steps[:1], steps[1:]
+        return first + [[*chain(*rest[i : i + self.coalesce])] for i in range(0, len(rest), self.coalesce)]
+
+    def _event(
+        self, record: dict[str, Any], ids: list[int], parts: list[list[int]], number: int, fault: str
+    ) -> dict[str, Any]:
+        before = [*chain(*parts[:number])]
+        whole, old = (self.tokenizer.decode(part, skip_special_tokens=True) for part in (before + ids, before))
+        text = whole[len(old) :] if fault != "other text" else "x"
+        choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": None}
+        if self.ids:
+            choice["token_ids"] = ids
+        if number == len(parts) - 1:
+            ended = sum(map(len, parts)) == len(record["ids"])
+            choice |= {"finish_reason": "stop" if ended else "length", "stop_reason": None}
+        return {"model": self.models[0], "choices": [choice]}
+
+    def _told(self, record: dict[str, Any], fault: str) -> dict[str, Any]:
+        drafted, accepted = record["drafted"], record["accepted"]
+        if self.engine == "sglang" and self.tells != "nothing":
+            return {"meta_info": {"spec_verify_ct": len(drafted), "spec_accept_token_num": sum(accepted)}}
+        if self.engine == "llamacpp" and self.tells != "nothing":
+            return {"timings": {"draft_n": sum(drafted), "draft_n_accepted": sum(accepted)}}
+        told: dict[str, Any] = {"acceptance_histogram": record["histogram"], "num_draft_tokens": sum(drafted)}
+        if self.tells == "steps":
+            told |= {
+                "per_step_drafted": drafted,
+                "per_step_accepted": [9] * len(drafted) if fault == "lies" else accepted,
+            }
+        return {"metrics": {"speculative_decoding": told}} if self.tells in ("steps", "histogram") else {}
+
+    def _count(self, record: dict[str, Any]) -> None:
+        self.counts["requests"] += 1 + self.others
+        self.counts["drafts"] += len(record["drafted"])
+        self.counts["draft_tokens"] += sum(record["drafted"])
+        self.counts["accepted_tokens"] += sum(record["accepted"])
+
+    def _metrics(self) -> str:
+        if self.tells == "nothing":
+            return "# nothing\n"
+        rows = [f'vllm:request_success_total{{finished_reason="stop"}} {self.counts["requests"]}.0']
+        for name in ("drafts", "draft_tokens", "accepted_tokens"):
+            rows.append(f'vllm:spec_decode_num_{name}_total{{model_name="pocket"}} {self.counts[name]}.0')
+        rows.append('vllm:cache_config_info{block_size="16",enable_prefix_caching="False"} 1.0')
+        return "\n".join(rows) + "\n"
+
+    async def _send(self, response: web.StreamResponse, event: dict[str, Any]) -> None:
+        await response.write(f"data: {json.dumps(event)}\n\n".encode())
+
+
+@contextmanager
+def serving(fake: Fake) -> Iterator[Fake]:
+    """The server on a free port of this machine, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+
+    async def start() -> web.AppRunner:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", fake.answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        fake.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return runner
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        runner = loop.run_until_complete(start())
+        ready.set()
+        loop.run_forever()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield fake
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(20)

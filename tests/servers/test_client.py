@@ -1,0 +1,255 @@
+"""A client reads what servers stream, and every way in which they break becomes one line."""
+
+import asyncio
+
+import pytest
+from fake import Fake, recorded, serving
+from refusals import one_line_error
+from transformers import AutoTokenizer
+
+from specbench.config import SUITES
+from specbench.config.servers import ServerSettings, load_servers, server_settings
+from specbench.servers.adapters import ADAPTERS, evidence, parse_counters
+from specbench.servers.client import Client
+from specbench.servers.evidence import fits, of_histogram, of_steps
+from specbench.servers.reply import Chunk, Refusal, Reply
+from specbench.servers.schedule import Ask, closed_loop, open_loop
+from specbench.servers.stream import Events
+
+TOKENIZER = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
+OPTIONS = {"max_tokens": 64, "temperature": 0.0}
+
+
+@pytest.fixture
+def server():
+    with serving(Fake(TOKENIZER)) as fake:
+        yield fake
+
+
+def asks(count: int) -> list[Ask]:
+    return [Ask(TOKENIZER(one["prompt"])["input_ids"], OPTIONS) for one in recorded()[:count]]
+
+
+def answers(fake, asks, concurrency=1, times=None, **settings):
+    """The answers of a server, and the client, which is closed."""
+
+    async def ask():
+        async with Client("x", ServerSettings(url=fake.url, **settings)) as client:
+            if times is not None:
+                return await open_loop(client, asks, times), client
+            return await closed_loop(client, asks, concurrency), client
+
+    return asyncio.run(ask())
+
+
+def told(fake, **settings):
+    """The evidence of the first document, and its reply."""
+    ((answer,), client) = answers(fake, asks(1), **settings)
+    assert answer.reply.error == ""
+    return evidence(client.adapter, answer.reply, answer.before, answer.after), answer.reply
+
+
+def test_a_text_with_its_tokens_times_and_steps(server):
+    found, reply = told(server)
+    first = recorded()[0]
+    assert (reply.text, reply.ids, reply.finish) == (first["text"], first["ids"], "stop")
+    assert len(reply.chunks) == 1 + len(first["accepted"])
+    assert reply.due <= reply.sent <= reply.first <= reply.chunks[-1].at <= reply.ended
+    assert found.kind == "steps"
+    assert (list(found.drafted), list(found.accepted)) == ([5] * 8, [5, 2, 5, 5, 5, 1, 5, 5])
+    body = server.requests[0]
+    assert body["return_token_ids"] and body["stream"] and body["model"] == "pocket"
+
+
+def test_what_the_server_tells_of_itself(server):
+    _, client = answers(server, asks(1))
+    assert client.facts == {
+        "engine": "vllm",
+        "model": "pocket",
+        "context": 512,
+        "version": "0.32.0",
+        "cache": {"enable_prefix_caching": "False", "block_size": "16"},
+    }
+
+
+def test_evidence_in_falling_order(server):
+    """The first document: histogram [0, 1, 1, 0, 0, 6] is 8 rounds with 1 + 2 + 30 = 33 of 40 accepted."""
+    server.tells = "histogram"
+    found, _ = told(server)
+    assert (found.kind, found.rounds, found.draft_tokens, found.accepted_tokens) == ("histogram", 8, 40, 33)
+    server.tells = "counters"
+    two, client = answers(server, asks(2))
+    kinds = [evidence(client.adapter, one.reply, one.before, one.after) for one in two]
+    assert kinds[0].kind == "chunks"  # the engine was not known before the first request
+    assert (kinds[1].kind, kinds[1].rounds, kinds[1].accepted_tokens) == ("counters", 7, 1 + 2 + 5 + 5 + 5 + 0 + 5)
+    server.others = 1  # somebody else was served: counters prove nothing
+    two, client = answers(server, asks(2))
+    assert evidence(client.adapter, two[1].reply, two[1].before, two[1].after).kind == "chunks"
+    server.tells = "nothing"
+    found, _ = told(server)
+    assert found.kind == "chunks" and found.bound and found.rounds == 8
+    server.coalesce = 3
+    found, _ = told(server)
+    assert found.rounds == 3 < 8  # the least number: three rounds came at a time
+    server.ids = False
+    found, reply = told(server)
+    assert found.kind == "none" and reply.ids is None and reply.tokens == 38
+
+
+@pytest.mark.parametrize(
+    ("engine", "sums"), [("sglang", (8, None, 33)), ("llamacpp", (None, 40, 33)), ("generic", (8, None, None))]
+)
+def test_other_engines(server, engine, sums):
+    server.engine = engine
+    found, _ = told(server)
+    assert (found.rounds, found.draft_tokens, found.accepted_tokens) == sums
+    assert found.kind == ("chunks" if engine == "generic" else "histogram")
+
+
+def test_steps_that_contradict_themselves_are_not_believed(server):
+    """9 of 5 accepted: what remains is the histogram."""
+    server.fault = "lies"
+    found, _ = told(server)
+    assert found.kind == "histogram"
+    assert of_steps([5], [6]) is of_steps([5, 5], [1]) is of_steps(None, [1]) is None
+    assert of_histogram([1, 1], 0) is None  # one accepted and none drafted
+
+
+def test_rounds_must_fit_the_text():
+    """38 tokens: 37 after the prefill's; all rounds but the last commit 6 + 3 + 6 + 6 + 6 + 2 + 6 = 35 of them."""
+    steps = of_steps([5] * 8, [5, 2, 5, 5, 5, 1, 5, 5])
+    assert fits(steps, 38) and fits(steps, 41) and not fits(steps, 36)
+    assert fits(of_histogram([0, 1, 1, 0, 0, 6], 40), 38) and not fits(of_histogram([0, 1, 1, 0, 0, 6], 40), 8)
+
+
+FAULTS = {
+    "cut": "the stream was cut",
+    "end": "the stream was cut after 1 parts",
+    "hang": "no byte in 0.3 s",
+    "json": "not JSON",
+    "error": "out of memory",
+    "model": "another model",
+    "refused": "answers 503: the engine is busy",
+    "redirect": "redirects to http://127.0.0.1:9/v1/completions, which is refused",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_one_line_and_others_go_on(server, fault):
+    server.fault, server.only = fault, "Sara"
+    (first, second), _ = answers(server, asks(2), timeout=0.3)
+    assert FAULTS[fault] in first.reply.error and "\n" not in first.reply.error
+    assert second.reply.error == "" and second.reply.text == recorded()[1]["text"]
+
+
+def test_nobody_is_there(server):
+    gone = Fake(TOKENIZER)
+    with serving(gone):
+        pass
+    (one,), client = answers(gone, asks(1))
+    assert "no connection to http://127.0.0.1" in one.reply.error and client.model is None
+
+
+def test_models(server):
+    server.models = ("a", "b")
+    (one,), _ = answers(server, asks(1))
+    assert "it serves a, b; choose one: --set x.model=NAME" in one.reply.error
+    (one,), _ = answers(server, asks(1), model="c")
+    assert "does not serve 'c', only a, b" in one.reply.error
+    server.models = ("b", "a")
+    (one,), _ = answers(server, asks(1), model="b")
+    assert one.reply.error == ""
+
+
+def test_a_key_comes_from_the_environment_and_is_never_repeated(server, monkeypatch):
+    server.key = "s3cret"
+    monkeypatch.setenv("MY_KEY", "wr0ng")
+    (one,), _ = answers(server, asks(1), key_variable="MY_KEY")
+    assert "401" in one.reply.error and "wr0ng" not in one.reply.error
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    (one,), _ = answers(server, asks(1), key_variable="MY_KEY")
+    assert one.reply.error == ""
+    monkeypatch.delenv("MY_KEY")
+    with one_line_error("MY_KEY", "holds no API key"):
+        answers(server, asks(1), key_variable="MY_KEY")
+
+
+def test_so_many_at_a_time(server):
+    server.delay = 0.01
+    found, _ = answers(server, asks(9), concurrency=3)
+    assert server.most == 3
+    assert [one.reply.text for one in found] == [one["text"] for one in recorded()[:9]]
+    assert all(one.before is None for one in found)  # counters say nothing of one among others
+
+
+def test_requests_go_at_their_times(server):
+    """Three at 0, 0.1 and 0.2 s of which each takes 0.3 s or more: the later do not wait for the earlier."""
+    server.delay = 0.04
+    found, _ = answers(server, asks(3), times=[0.0, 0.1, 0.2])
+    due = [one.reply.due - found[0].reply.due for one in found]
+    assert due == pytest.approx([0.0, 0.1, 0.2])
+    assert all(one.reply.sent >= one.reply.due for one in found)
+    assert found[2].reply.sent < found[0].reply.ended
+    assert server.most == 3
+
+
+def test_events_are_the_same_however_their_bytes_are_cut():
+    raw = 'data: {"a": "ü"}\r\n\r\n: comment\ndata: [DONE]\n\n'.encode()
+    for size in range(1, len(raw) + 1):
+        events = Events()
+        found = [data for i in range(0, len(raw), size) for data in events.feed(raw[i : i + size])]
+        assert found == ['{"a": "ü"}', "[DONE]"]
+    with pytest.raises(Refusal, match="UTF-8"):
+        list(Events().feed(b"data: \xff\n"))
+    with pytest.raises(Refusal, match="MiB"):
+        list(Events().feed(b"x" * (17 * 2**20)))
+
+
+def test_counters_of_several_engines_add_up():
+    text = 'vllm:request_success_total{reason="a"} 2.0\nvllm:request_success_total{reason="b"} 3.0\n'
+    text += "vllm:spec_decode_num_drafts_total 4.0\nvllm:spec_decode_num_drafts_created 1e9\nother 1\n"
+    assert parse_counters(ADAPTERS["vllm"], text) == {"requests": 5.0, "rounds": 4.0}
+    assert parse_counters(ADAPTERS["generic"], text) == {}
+
+
+def test_single_tokens_say_nothing_of_rounds():
+    reply = Reply(0.0, chunks=[Chunk(0.1, "a", (1,)), Chunk(0.2, "b", (2,))])
+    assert evidence(ADAPTERS["generic"], reply, None, None).kind == "none"
+
+
+def test_servers_on_the_command_line(tmp_path):
+    file = tmp_path / "servers.yaml"
+    file.write_text("eagle3: {url: 'https://host/v1', engine: vllm, key_variable: K}\nplain: http://host:1\n")
+    specs = load_servers(["vanilla=http://127.0.0.1:8000/v1/", str(file)])
+    assert [spec.name for spec in specs] == ["vanilla", "eagle3", "plain"]
+    assert [server_settings(spec).url for spec in specs] == ["http://127.0.0.1:8000", "https://host", "http://host:1"]
+    assert {spec.method for spec in specs} == {"server"} and specs[1].values["key_variable"] == "K"
+
+
+WRONG = {
+    "http://host": "write NAME=URL",
+    "x=host:80": "http://HOST:PORT",
+    "x=ftp://host": "http://HOST:PORT",
+    "x=http://user:pass@host": "key_variable",
+    "x=http://host?key=1": "without a query",
+    "x=http://host:99999": "no address",
+    "a b=http://host": "letters, digits",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_servers(text):
+    with one_line_error(WRONG[text]) as caught:
+        load_servers([text])
+    assert "pass@" not in str(caught.value)
+
+
+def test_wrong_files_of_servers(tmp_path):
+    (tmp_path / "a.yaml").write_text("x: {url: 'http://h', engin: vllm}\n")
+    (tmp_path / "b.yaml").write_text("x: 3\n")
+    with one_line_error("engin", "did you mean 'engine'"):
+        load_servers([str(tmp_path / "a.yaml")])
+    with one_line_error("x", "write a URL"):
+        load_servers([str(tmp_path / "b.yaml")])
+    with one_line_error("two servers have this name"):
+        load_servers(["x=http://h", "x=http://i"])
