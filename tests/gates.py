@@ -86,6 +86,10 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "oracle": {"oracle": {"tokens": 40}},
     "k-by-batch": {"k-by-batch": {"schedule": {"1-1": 3, "2-2": 0, "3-9": 2}}},
     "goodput": {"goodput": {"token": 0.3, "draft": 0.2, "draft_token": 0.05, "expected": 0.6, "memory": 8}},
+    "suffix": {
+        "suffix, tree": {"offset": 2.0, "answers": 3},
+        "suffix, chain": {"offset": 2.0, "form": "chain", "fallback": "draft"},
+    },
     "target-acceptance": {"target-acceptance": {"target": 0.5, "window": 3, "fewest": 1}},
     "lookahead": {"lookahead": {"window": 5, "ngram": 4, "candidates": 3}},
     "pld": {

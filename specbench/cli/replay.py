@@ -14,7 +14,7 @@ from specbench.permissions import permitted
 def replay(
     traces: Annotated[Path, Option(help='JSON Lines of {"prompt": [ids], "generated": [ids]}; `id`, `task` if wanted')],
     method: Annotated[
-        str, Option(help="a method that drafts without a model: pld or rest", autocompletion=known("methods"))
+        str, Option(help="a method that drafts without a model: pld, suffix or rest", autocompletion=known("methods"))
     ] = "pld",
     set_: Set = None,
     pair: Annotated[

@@ -1,6 +1,6 @@
 """What proposes tokens: the protocol, and the usual drafter, a smaller model."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -20,6 +20,14 @@ class Drafter(Protocol):
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """At most `gamma` tokens to follow `context`, whose last token no model has read yet."""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A drafter that learns from whole answers for the texts that come later."""
+
+    def remember(self, answer: list[int]) -> None:
+        """Learn from an answer, in place."""
 
 
 class ModelDrafter:

@@ -19,7 +19,7 @@ from specbench import config, methods
 from specbench.base.untrusted import BRIEF, parse_json, read_lines
 from specbench.config import UserError
 from specbench.engine.clock import now
-from specbench.engine.drafters import Drafter
+from specbench.engine.drafters import Drafter, Remembering
 from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.models.pair import load_tokenizer
 from specbench.engine.types import Draft, Sampling
@@ -113,7 +113,7 @@ def find_drafter(name: str, assignments: Iterable[str], pair: str | None = None)
     spec = config.variant(spec, changes.get(spec.name, {}))
     module = methods.module(spec.method)
     if not hasattr(module, "drafter"):
-        raise UserError(f"{spec.name} has no drafter that works without models; choose pld or rest")
+        raise UserError(f"{spec.name} has no drafter that works without models; choose pld, suffix or rest")
     settings = config.validated(module.Settings, spec.values, spec.name)
     tokenizer = vocabulary_hash(load_tokenizer(config.load_pair(pair).target)) if pair else None
     return spec.name, module.drafter(settings, tokenizer, torch.device("cpu")), cast(Any, settings).gamma
@@ -133,6 +133,8 @@ def replay(
         committed = rounds(drafter, gamma, trace)
         labels = {"text": texts, "id": trace.id, "task": trace.task}
         rows += [labels | row | {"committed": committed.get(row["position"])} for row in drafts]
+        if isinstance(drafter, Remembering):
+            drafter.remember(trace.generated)
         advance(1)
     if not rows:
         raise UserError(NOTHING)

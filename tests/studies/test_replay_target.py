@@ -277,7 +277,7 @@ def test_a_bad_line_is_told_with_its_number(tmp_path, line, words):
     [
         ([], [], "holds no texts"),
         ([{"prompt": [1], "generated": [1]}], [], "no text has a second generated token"),
-        ([GOOD], ["--method", "sps"], "sps has no drafter that works without models; choose pld or rest"),
+        ([GOOD], ["--method", "sps"], "sps has no drafter that works without models; choose pld, suffix or rest"),
         ([GOOD], ["--method", "aasd"], "aasd has no drafter"),
         ([GOOD], ["--method", "pdl"], "did you mean 'pld'"),
         ([GOOD], ["--set", "pld.grams=2"], "pld has no setting 'grams', did you mean 'ngram'"),
