@@ -70,11 +70,8 @@ class Trace:
     steps: tuple[Step, ...]
 
 
-def trace(run: StoredRun, task: str, doc_id: int, method: str, repeat: int = 0, decode: Decode | None = None) -> Trace:
-    """The trace of one sample. `decode` turns token ids into text; by default it is the run's own tokenizer.
-
-    Raises UserError for a sample that does not exist, failed, or has no recorded tokens.
-    """
+def find_sample(run: StoredRun, task: str, doc_id: int, method: str, repeat: int = 0) -> Any:
+    """The row of one sample. Raises UserError for one that does not exist, or that failed."""
     samples = run.samples(SAMPLE)
     samples = samples[~samples.warmup]
     place = str(run.folder)
@@ -87,6 +84,15 @@ def trace(run: StoredRun, task: str, doc_id: int, method: str, repeat: int = 0, 
     sample = next(samples.itertuples())
     if sample.finish == "error":
         raise UserError(f"{task}, document {doc_id}, {method} failed, so it has no rounds: {last_line(sample.error)}")
+    return sample
+
+
+def trace(run: StoredRun, task: str, doc_id: int, method: str, repeat: int = 0, decode: Decode | None = None) -> Trace:
+    """The trace of one sample. `decode` turns token ids into text; by default it is the run's own tokenizer.
+
+    Raises UserError for a sample that does not exist, failed, or has no recorded tokens.
+    """
+    sample = find_sample(run, task, doc_id, method, repeat)
     chosen = (pc.field("doc_id") == doc_id) & (pc.field("method") == method)
     rows = _rounds(run, task, repeat, chosen).get((doc_id, method), [])
     return _trace(sample, rows, Texts(decode or load_decode(run)))

@@ -17,6 +17,7 @@ from specbench.cli.options import (
     Place,
     Prompts,
     Target,
+    check_names,
     check_out,
     chosen_pair,
     known,
@@ -68,6 +69,8 @@ def bench(
             raise UserError("--shapes are random models, which agree on nothing; add --force-acceptance, such as 0.8")
         if shapes is not None and models.chosen != "pocket":
             raise UserError("--shapes make their own models; leave out --pair")
+        check_names(models.chosen)
+
         from specbench.studies.bench import main as module
 
         if shapes is None or force_acceptance is None:
@@ -137,8 +140,10 @@ def doctor(
 
     `specbench doctor --pair pocket --suite math`
     """
-    from specbench.studies import doctor as module
-
     with user_errors(), permitted(fetch_models=True):
         chosen = chosen_pair(pair or "", target, draft, "") or None
+        check_names(chosen, suite)
+
+        from specbench.studies import doctor as module  # after the names are checked, as this import takes seconds
+
         raise typer.Exit(module.main(chosen, suite, place.device, place.dtype, place.data_dir, json))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Option
 
-from specbench.cli.options import DataDir, folder, known, user_errors
+from specbench.cli.options import DataDir, check_names, folder, known, user_errors
 from specbench.permissions import permitted
 
 
@@ -34,7 +34,8 @@ def build_datastore(
 
     `specbench run --method rest --pair pocket --suite pocket --set rest.datastore=store`
     """
-    from specbench.training import rest
-
     with user_errors(), permitted(fetch_models=True):
+        check_names(pair)
+        from specbench.training import rest  # after the names are checked, as this import takes seconds
+
         rest.build_datastore(corpus, pair, tokenizer, out, folder(data_dir), documents)

@@ -179,6 +179,16 @@ def check_out(out: Path | None) -> None:
         raise UserError(f"there is no folder {out.parent}; make it, or choose another --out")
 
 
+def check_names(pair: str | PairSpec | None = None, suite: str | None = None, method: str | None = None) -> None:
+    """Raise UserError for a name that does not exist; commands call it before they import what takes seconds."""
+    if pair is not None:
+        config.load_pair(pair)
+    if suite is not None:
+        config.load_suite(suite)
+    if method is not None:
+        config.load_method(method)
+
+
 def chosen_pair(pair: str, target: str | None, draft: str | None, usual: str = "pocket") -> str | PairSpec:
     """The pair that --pair names, or --target with or without --draft. Raises UserError if both do."""
     if target is None:

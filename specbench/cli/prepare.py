@@ -14,6 +14,7 @@ from specbench.cli.options import (
     Place,
     RunOut,
     Set,
+    check_names,
     known,
     user_errors,
     with_groups,
@@ -62,9 +63,10 @@ def calibrate(*, options: Calibration, set_: Set = None, place: Place) -> None:
 
     `specbench calibrate --corpus texts.jsonl --documents 6000 --out universal.parquet`
     """
-    from specbench.training import csd
-
     with user_errors(), permitted(fetch_models=True):
+        check_names(options.chosen, options.suite, options.method)
+        from specbench.training import csd  # after the names are checked, as this import takes seconds
+
         csd.calibrate(assignments=set_ or [], **options.values(), **place.of_plan())
 
 
@@ -123,9 +125,10 @@ def train(
     `specbench train --method cospec --stage rl --warm-up sft.safetensors --data pocket_gsm8k:calibration --recipe
     updates=10 --recipe prompts=16 --recipe group=8`
     """
-    from specbench.training import train as module
-
     with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True):
+        check_names(models.chosen, suite, method)
+        from specbench.training import train as module  # after the names are checked, as this import takes seconds
+
         module.train(
             method=method,
             pair=models.chosen,
@@ -195,8 +198,6 @@ def import_(
     `specbench import eagle3-head EAGLE3-LLaMA3.1-Instruct-8B --pair llama-3.1-8b-3.2-1b --out head.safetensors`
     """
     from specbench.results import importers
-    from specbench.training.eagle3 import released as eagle_head
-    from specbench.training.specdecpp import released as acceptance_head
 
     with user_errors(), permitted(fetch_models=True):
         if by_category and tool is not Tool.spec_bench:
@@ -206,6 +207,13 @@ def import_(
         if tool in (Tool.specdecpp_head, Tool.eagle3_head):
             if len(files) != 1 or pair is None or baseline or method:
                 raise UserError(f"{tool.value} takes one folder, --pair and --out; nothing else")
+            check_names(pair)
+            if not files[0].is_dir():
+                raise UserError(f"{files[0]}: there is no such folder; give that of the head's checkpoint")
+
+            from specbench.training.eagle3 import released as eagle_head  # these imports take seconds
+            from specbench.training.specdecpp import released as acceptance_head
+
             released, suite = (acceptance_head, "specdecpp") if tool is Tool.specdecpp_head else (eagle_head, "math")
             head = released.import_head(files[0], pair, out)
             say(f"head: {head}")

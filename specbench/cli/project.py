@@ -28,6 +28,8 @@ from specbench.config import UserError
 from specbench.permissions import permitted
 from specbench.plan import resolve_plan
 
+PROFILED = ("sps", "specdecpp")  # the methods of a profile, if none is named
+
 
 @with_groups
 def profile(
@@ -69,11 +71,7 @@ def profile(
     `specbench profile --ceilings`
     """
     from specbench.report.finding import show
-    from specbench.report.views.profile import view
-    from specbench.report.views.roofline import view as ceilings_view
-    from specbench.studies import profile as study
-    from specbench.studies import profile_pair
-    from specbench.studies.ceilings import measure_ceilings
+    from specbench.results.stored import stored_run
 
     allowed = permitted(
         False,
@@ -85,9 +83,20 @@ def profile(
         methods=method,
     )
     with user_errors(), allowed:
+        if ceilings and run:
+            raise UserError("--ceilings measures this machine, not a run; leave out the run folder")
+        if run:
+            stored_run(run)
+        wanted = prompts.of_plan() | place.of_plan() | ({"runtime": runtime[0]} if runtime else {})
+        plan = resolve_plan(method or PROFILED, baseline="vanilla", limit=documents, repeats=repeats, **wanted)
+
+        from specbench.report.views.profile import view  # after the names are checked: these imports take seconds
+        from specbench.report.views.roofline import view as ceilings_view
+        from specbench.studies import profile as study
+        from specbench.studies import profile_pair
+        from specbench.studies.ceilings import measure_ceilings
+
         if ceilings:
-            if run:
-                raise UserError("--ceilings measures this machine, not a run; leave out the run folder")
             show(ceilings_view(measure_ceilings(prompts.chosen, place.device, place.dtype)))
             return
         if run:
@@ -99,8 +108,6 @@ def profile(
             sizes = list(dict.fromkeys(whole_numbers("--batch", batch)))
             if sizes and min(sizes) < 1:
                 raise UserError(f"--batch {batch}: batches have at least one text, such as 1,2,4,8")
-            wanted = prompts.of_plan() | place.of_plan() | ({"runtime": runtime[0]} if runtime else {})
-            plan = resolve_plan(method or study.METHODS, baseline="vanilla", limit=documents, repeats=repeats, **wanted)
             out = out or Path(f"profile-{plan.pair.name}.json")
             _check_profile(out)
             named = method is not None or bool(prompts.set_)

@@ -6,7 +6,7 @@ from typing import Annotated
 from typer import Option
 
 from specbench.base.console import progress, say
-from specbench.cli.options import Plain, Set, known, user_errors
+from specbench.cli.options import Plain, Set, check_names, known, user_errors
 from specbench.config import UserError
 from specbench.permissions import permitted
 
@@ -37,12 +37,15 @@ def replay(
 
     The ids may also be called prompt_ids and generated_ids, or prompt_token_ids and generated_token_ids.
     """
-    from specbench.report.finding import show
-    from specbench.report.views.replay import view
-    from specbench.results import records
-    from specbench.studies import replay as study
-
     with user_errors(), permitted(fetch_models=True):
+        check_names(pair, method=method)
+        if not traces.is_file():
+            raise UserError(f"--traces {traces}: there is no such file")
+        from specbench.report.finding import show  # after the names are checked, for these imports take seconds
+        from specbench.report.views.replay import view
+        from specbench.results import records
+        from specbench.studies import replay as study
+
         if out and (out.suffix != ".parquet" or not out.parent.is_dir()):
             raise UserError(f"--out {out}: name a .parquet file in a folder that exists")
         name, drafter, gamma = study.find_drafter(method, set_ or [], pair)

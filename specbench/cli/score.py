@@ -24,7 +24,10 @@ def score(
     """
     from specbench.report.finding import show
     from specbench.report.views.grades import view
-    from specbench.studies import mt_judge
+    from specbench.results.stored import stored_run
 
     with user_errors(), permitted(fetch_models=[judge]):
+        stored_run(run)
+        from specbench.studies import mt_judge  # after the run is found, as this import takes seconds
+
         show(view(mt_judge.score(run, judge, task or [], device, dtype)))

@@ -58,11 +58,8 @@ def throughput(
 
     `specbench throughput --method sps --method cospec --set sps.gamma=4 --set cospec.arbiter=always`
     """
-    from specbench.measure import prepare
     from specbench.papers import cells
     from specbench.report.finding import show
-    from specbench.report.views.throughput import view
-    from specbench.studies.throughput import Bench
 
     with user_errors(), permitted(fetch_models=True):
         sizes = list(dict.fromkeys(whole_numbers("--batch", batch)))
@@ -71,6 +68,11 @@ def throughput(
         check_out(out)
         wanted = prompts.of_plan() | place.of_plan()
         plan = resolve_plan(method or ["cospec"], baseline="vanilla", limit=limit, **wanted)
+
+        from specbench.measure import prepare  # after the names are checked, for these imports take seconds
+        from specbench.report.views.throughput import view
+        from specbench.studies.throughput import Bench
+
         bench = Bench(plan, prepare.load_models(plan), sizes, batches)
         with progress("throughput", bench.total, aside=format is not Printed.table) as advance:
             bench.carry_out(advance)
@@ -200,14 +202,16 @@ def serving(
     """
     from specbench.papers import cells
     from specbench.report.finding import show
-    from specbench.report.views.serving import view
-    from specbench.results.stored import StoredRun
-    from specbench.studies import serving as study
+    from specbench.results.stored import stored_run
 
     allowed = permitted(trust_remote_code, allow_pickle, entry_points=allow_entry_point, fetch_models=fetch_models)
     with user_errors(), allowed:
         check_out(out)
-        stored = StoredRun(run)
+        stored = stored_run(run)
+
+        from specbench.report.views.serving import view  # after the run is found, for these imports take seconds
+        from specbench.studies import serving as study
+
         with progress("serving", len(stored.plan.methods), aside=format is not Printed.table) as advance:
             figures = study.serving(stored, advance)
         show(view(figures), format.value)

@@ -66,6 +66,7 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: Shard |
         if out and not unused(out):
             resumable = f"go on with it by --resume {out}, or " if (out / "manifest.json").exists() else ""
             raise UserError(f"{out} exists; {resumable}choose another --out")
+        check_settings(plan)
         folder = out or default_folder(plan)
     _import_engine()
     from specbench.measure.machine import quick_lines
@@ -99,8 +100,7 @@ def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None, shard: Shard
     _check_disk(folder)
     permissions.check_loading(plan)
     code.check_code(plan)
-    for spec in plan.methods:
-        config.check_settings(module(spec.method).Settings, spec)
+    check_settings(plan)
     with stop_requests() as stopping, RunProgress() as bar:
 
         def started() -> None:
@@ -141,12 +141,27 @@ def _place_of(shard: Shard, run: Path | None) -> tuple[Path | None, Path | None]
     return None, folder
 
 
+def check_settings(plan: Plan) -> None:
+    """Raise UserError for a setting that its method does not accept; imports the methods, and torch with them."""
+    for spec in plan.methods:
+        with _importing():
+            method = module(spec.method)
+        config.check_settings(method.Settings, spec)
+
+
 def _import_engine() -> None:
-    """Import what decodes. Garbage is not collected meanwhile: what is imported stays, and it takes a quarter less."""
-    gc.disable()
-    try:
+    """Import what decodes."""
+    with _importing():
         import specbench.measure.loop
         import specbench.measure.machine  # noqa: F401
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Collect no garbage meanwhile: what is imported stays, and imports take a quarter less."""
+    gc.disable()
+    try:
+        yield
     finally:
         gc.freeze()
         gc.enable()

@@ -6,7 +6,7 @@ They have the form of results/published, with our names of pairs and tasks. All 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -18,8 +18,10 @@ from specbench.base.stats import Interval
 from specbench.config import MethodSpec
 from specbench.papers.published import Figure, papers
 from specbench.results.stored import StoredRun
-from specbench.studies.serving import Serving
-from specbench.studies.throughput import Throughput
+
+if TYPE_CHECKING:  # its studies run models
+    from specbench.studies.serving import Serving
+    from specbench.studies.throughput import Throughput
 
 PAPER = "cospec"
 COMPLEMENTARITY, COUNTERFACTUAL, THROUGHPUT, LOAD, SERVING = 2, 3, 9, 10, 11  # its tables
@@ -63,7 +65,7 @@ def counterfactual(run: StoredRun, figures: Counterfactual) -> list[dict[str, An
     return rows
 
 
-def throughput(figures: Throughput, methods: Sequence[MethodSpec]) -> list[dict[str, Any]]:
+def throughput(figures: "Throughput", methods: Sequence[MethodSpec]) -> list[dict[str, Any]]:
     """The methods that the paper's table has."""
     labels = labels_of(methods, figures.pair, THROUGHPUT)
     rows = []
@@ -78,7 +80,7 @@ def throughput(figures: Throughput, methods: Sequence[MethodSpec]) -> list[dict[
     return rows
 
 
-def serving(run: StoredRun, figures: Serving) -> list[dict[str, Any]]:
+def serving(run: StoredRun, figures: "Serving") -> list[dict[str, Any]]:
     """The methods that the paper's table has; no cell where nothing is known."""
     labels = labels_of(run.plan.methods, figures.pair, SERVING)
     cells: list[tuple[str, str, float, str]] = []

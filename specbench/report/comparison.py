@@ -9,7 +9,7 @@ import pandas as pd
 from specbench.analysis import compare as compared
 from specbench.analysis import metrics, totals
 from specbench.analysis.texts import load_decode
-from specbench.analysis.trace import document_scores
+from specbench.analysis.trace import document_scores, find_sample
 from specbench.analysis.trace import trace as trace_of
 from specbench.base import files
 from specbench.base.console import console, plain, say, warn
@@ -117,6 +117,8 @@ def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
     chosen = list(methods) or drafting[:1] or [spec.name for spec in run.plan.methods][:1]
     if len(chosen) > 2:
         raise UserError("two methods at most fit side by side; give --method once or twice")
+    for method in chosen:  # before the tokenizer, which takes seconds to import
+        find_sample(run, task, doc_id, method)
     decode = load_decode(run)
     texts = [trace_of(run, task, doc_id, method, decode=decode) for method in chosen]
     about = run.kept({task: [doc_id]}).get((task, doc_id))

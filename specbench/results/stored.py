@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from specbench.base.environment import MUST_AGREE
+from specbench.base.errors import did_you_mean
 from specbench.base.folder import Folder, Member
 from specbench.base.parquet import Rows
 from specbench.base.untrusted import brief, read_json
@@ -33,6 +34,16 @@ def runtime_text(manifest: Mapping[str, Any]) -> str:
     """A run's runtime in words, with the versions and settings that its numbers depend on."""
     facts = {k: v for k, v in manifest.get("runtime", {}).items() if k not in ("name", "asked", "why")}
     return " ".join([runtime_of(manifest), *([json.dumps(facts, sort_keys=True)] if facts else [])])
+
+
+def stored_run(folder: Path, method: str | None = None) -> "StoredRun":
+    """A run whose plan can be read, and has a method. Raises UserError if it has not, or `folder` holds no run."""
+    run = StoredRun(folder)
+    names = [spec.name for spec in run.plan.methods]
+    if method is not None and method not in names:
+        hint = did_you_mean(method, names)
+        raise UserError(f"--method {method}: {folder} has no such method{hint}; it has {', '.join(names)}")
+    return run
 
 
 class StoredRun:

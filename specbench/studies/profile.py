@@ -22,8 +22,6 @@ from specbench.studies.ceilings import machine_ceilings
 from specbench.studies.profile_pair import Profile
 from specbench.tasks import code
 
-METHODS = ("sps", "specdecpp")
-
 
 def check(gammas: Sequence[int], runtimes: Sequence[str]) -> None:
     """Raise UserError for draft lengths that allow no fit, and for `auto` among the runtimes."""
