@@ -8,6 +8,7 @@ from typer import Option
 
 from specbench import config
 from specbench.cli.options import (
+    AllowCodeExecution,
     AllowEntryPoint,
     Device,
     Draft,
@@ -92,6 +93,7 @@ def audit(
     draws: Annotated[int, Option(min=1, help="sampled texts of each document, of a few tokens")] = 25,
     machine: Machine,
     out: Annotated[Path | None, Option(help="also write the findings to this JSON file")] = None,
+    allow_code_execution: AllowCodeExecution = False,
     allow_entry_point: AllowEntryPoint = None,
 ) -> None:
     """Test whether methods are lossless on this pair and machine. Exit code 1 if one that should be is not.
@@ -103,12 +105,19 @@ def audit(
 
     `specbench audit --method sps --set sps.gamma=8 --draws 100`
 
+    `specbench audit --method sps --task gsm8k --documents 2`
+
     `specbench audit --runtime static`
     """
-    with (
-        user_errors(),
-        permitted(entry_points=allow_entry_point, assignments=prompts.set_, fetch_models=True, methods=method),
-    ):
+    allowed = permitted(
+        allow_code_execution=allow_code_execution,
+        entry_points=allow_entry_point,
+        assignments=prompts.set_,
+        fetch_models=True,
+        methods=method,
+        task_folders=prompts.folders,
+    )
+    with user_errors(), allowed:
         wanted = prompts.of_plan() | machine.of_plan()
         plan = resolve_plan(method or config.names("methods"), baseline=None, limit=documents, **wanted)
         check_out(out)

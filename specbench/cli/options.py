@@ -200,6 +200,11 @@ def chosen_pair(pair: str, target: str | None, draft: str | None, usual: str = "
     return config.own_pair(target, draft)
 
 
+def folders_of(names: Sequence[str | None]) -> list[Path]:
+    """The folders of the YAML files among names of suites and tasks."""
+    return [Path(name).parent for name in names if name and name.endswith((".yaml", ".yml"))]
+
+
 def folder(data_dir: Path | None) -> str | None:
     """A data folder as a plan records it."""
     return str(data_dir.resolve()) if data_dir else None
@@ -244,8 +249,7 @@ class Documents:
     @property
     def folders(self) -> list[Path]:
         """The folders whose tasks the command line names."""
-        typed = [text for text in (self.suite, *(self.task or [])) if text and text.endswith((".yaml", ".yml"))]
-        return [*([self.task_dir] if self.task_dir else []), *(Path(text).parent for text in typed)]
+        return [*([self.task_dir] if self.task_dir else []), *folders_of([self.suite, *(self.task or [])])]
 
     def of_plan(self) -> dict[str, Any]:
         """As arguments of `resolve_plan`."""
@@ -276,13 +280,21 @@ class Prompts(Models):
     """Options of the prompts, for commands that make no run."""
 
     suite: PromptSuite = None
+    task: TaskOption = None
+    prompts: PromptFile = None
     set_: Set = None
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders whose tasks the command line names."""
+        return folders_of([self.suite, *(self.task or [])])
 
     def of_plan(self) -> dict[str, Any]:
         """As arguments of `resolve_plan`."""
         values = self.values()
-        suite = self.suite or ("pocket" if values["pair"] == "pocket" else "smoke")
-        return values | {"assignments": values.pop("set_") or [], "suite": suite}
+        usual = None if self.task or self.prompts else "pocket" if values["pair"] == "pocket" else "smoke"
+        values |= {"suite": self.suite or usual, "task": self.task or []}
+        return values | {"assignments": values.pop("set_") or []}
 
 
 @dataclass(frozen=True)
@@ -295,16 +307,9 @@ class Draws(Prompts):
 
 @dataclass(frozen=True)
 class Texts(Draws):
-    """The same, where tasks or prompts may be named instead of a suite, and answers be made shorter."""
+    """The same, where answers may be made shorter."""
 
-    task: TaskOption = None
-    prompts: PromptFile = None
     max_new_tokens: MaxNewTokens = None
-
-    def of_plan(self) -> dict[str, Any]:
-        """As arguments of `resolve_plan`."""
-        values = super().of_plan() | {"task": self.task or []}
-        return values | {"suite": self.suite} if self.task or self.prompts else values
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from specbench.cli.options import (
     AllowCodeExecution,
     AllowEntryPoint,
     AllowPickle,
-    Draws,
     FetchModels,
     Place,
     Plain,
+    Texts,
     TrustRemoteCode,
     check_out,
     known,
@@ -35,7 +35,7 @@ PROFILED = ("sps", "specdecpp")  # the methods of a profile, if none is named
 def profile(
     run: Annotated[Path | None, Argument(help="a run folder to read, instead of running", show_default=False)] = None,
     *,
-    prompts: Draws,
+    texts: Texts,
     documents: Annotated[int, Option(min=2, help="documents of each task")] = 20,
     repeats: Annotated[int, Option(min=1, help="how often to decode every document; the median counts")] = 5,
     method: Annotated[
@@ -66,6 +66,8 @@ def profile(
 
     `specbench profile --pair pocket --documents 20 --repeats 5 --batch 1,4,16 --out pocket.json`
 
+    `specbench profile --task gsm8k --documents 10 --out gsm8k.json`
+
     `specbench profile runs/one`
 
     `specbench profile --ceilings`
@@ -78,16 +80,17 @@ def profile(
         False,
         allow_code_execution,
         allow_entry_point,
-        prompts.set_,
+        texts.set_,
         fetch_models=run is None,
         methods=method,
+        task_folders=texts.folders,
     )
     with user_errors(), allowed:
         if ceilings and run:
             raise UserError("--ceilings measures this machine, not a run; leave out the run folder")
         if run:
             stored_run(run)
-        wanted = prompts.of_plan() | place.of_plan() | ({"runtime": runtime[0]} if runtime else {})
+        wanted = texts.of_plan() | place.of_plan() | ({"runtime": runtime[0]} if runtime else {})
         plan = resolve_plan(method or PROFILED, baseline="vanilla", limit=documents, repeats=repeats, **wanted)
 
         from specbench.report.views.profile import view  # after the names are checked: these imports take seconds
@@ -97,7 +100,7 @@ def profile(
         from specbench.studies.ceilings import measure_ceilings
 
         if ceilings:
-            show(ceilings_view(measure_ceilings(prompts.chosen, place.device, place.dtype)))
+            show(ceilings_view(measure_ceilings(texts.chosen, place.device, place.dtype)))
             return
         if run:
             _check_profile(out)
@@ -110,7 +113,7 @@ def profile(
                 raise UserError(f"--batch {batch}: batches have at least one text, such as 1,2,4,8")
             out = out or Path(f"profile-{plan.pair.name}.json")
             _check_profile(out)
-            named = method is not None or bool(prompts.set_)
+            named = method is not None or bool(texts.set_)
             figures = study.carry_out(plan, gammas, runtime or (), named, out.with_suffix(""), sizes)
         if figures is None:
             raise typer.Exit(130)

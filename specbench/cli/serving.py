@@ -11,10 +11,10 @@ from typer import Argument, Option
 from specbench.base.console import PlainConsole, progress
 from specbench.cli.analyze import Printed
 from specbench.cli.options import (
+    AllowCodeExecution,
     AllowEntryPoint,
     AllowPickle,
     CellsOut,
-    Draws,
     FetchModels,
     Machine,
     Place,
@@ -42,13 +42,14 @@ def throughput(
         list[str] | None,
         Option(help="by name or YAML file; may be repeated; default: cospec", autocompletion=known("methods")),
     ] = None,
-    prompts: Draws,
+    texts: Texts,
     batch: Annotated[str, Option(help="how many texts are decoded together")] = "1,2,4,8,16,32",
     batches: Annotated[int, Option(min=2, help="batches of each size, at least; prompts may come again")] = 6,
     limit: Annotated[int, Option(min=1, help="documents of each task")] = 8,
     place: Place,
     out: CellsOut = None,
     format: Annotated[Printed, Option(help="how to print it")] = Printed.table,
+    allow_code_execution: AllowCodeExecution = False,
 ) -> None:
     """Tokens per second in fixed batches, by the target alone and by methods that speculate, interleaved.
 
@@ -57,16 +58,25 @@ def throughput(
     `specbench throughput --method cospec --batch 1,2,4,8,16,32`
 
     `specbench throughput --method sps --method cospec --set sps.gamma=4 --set cospec.arbiter=always`
+
+    `specbench throughput --method sps --prompts question.jsonl --max-new-tokens 64 --batch 1,4`
     """
     from specbench.papers import cells
     from specbench.report.finding import show
 
-    with user_errors(), permitted(fetch_models=True):
+    allowed = permitted(
+        allow_code_execution=allow_code_execution,
+        assignments=texts.set_,
+        fetch_models=True,
+        methods=method,
+        task_folders=texts.folders,
+    )
+    with user_errors(), allowed:
         sizes = list(dict.fromkeys(whole_numbers("--batch", batch)))
         if min(sizes) < 1:
             raise UserError(f"--batch {batch}: batches have at least one text, such as 1,2,4,8")
         check_out(out)
-        wanted = prompts.of_plan() | place.of_plan()
+        wanted = texts.of_plan() | place.of_plan()
         plan = resolve_plan(method or ["cospec"], baseline="vanilla", limit=limit, **wanted)
 
         from specbench.measure import prepare  # after the names are checked, for these imports take seconds

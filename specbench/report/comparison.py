@@ -13,6 +13,7 @@ from specbench.analysis.trace import document_scores, find_sample
 from specbench.analysis.trace import trace as trace_of
 from specbench.base import files
 from specbench.base.console import console, plain, say, warn
+from specbench.base.folder import member
 from specbench.config import UserError
 from specbench.report import tables
 from specbench.report.finding import print_lines
@@ -27,13 +28,16 @@ FEW = 4  # baselines; of more a legend does not list the methods
 
 def finish(folder: Path) -> int:
     """Write the summary of a finished run, print its table and what to do next; returns the exit code of `run`."""
-    compared.write_summary(folder)
     run = StoredRun(folder)
+    measured = compared.measured([run])
+    summary = compared.summary(measured)
+    write_frame(member(folder, "summary.parquet"), summary)
     for task, count in run.manifest.get("left_out", {}).items():
         warn(f"{task}: {count} documents left out: their prompts leave no room in {run.plan.max_length} tokens")
     if shared := ((run.manifest.get("models") or {}).get("draft") or {}).get("shared_tokens"):
         say(f"the draft has another tokenizer: it proposed only the {shared} tokens that the target has too")
-    summary = show(folder, "table")
+    text = tables.render(summary, "table", console.width, (), "task")
+    _print(text, sentences(summary), _notes([run], summary, measured), "table", titles([run]))
     for line in (
         f"\nrecords: {folder}/ (samples, rounds, scores and summary.parquet, manifest.json)",
         f"next:    specbench show {folder} --format md",
@@ -81,8 +85,7 @@ def compare(
     else:
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
-    notes = [*stopped, *warnings(runs, summary, measured), condition(runs[0], summary)]
-    notes += [] if by == "depth" else [*batch_speeds(runs[0], summary), *origins(runs), *legend(summary)]
+    notes = [*stopped, *_notes(runs, summary, measured, by == "depth")]
     lines = [] if by == "depth" else sentences(summary)
     if format == "parquet":
         assert out
@@ -123,6 +126,14 @@ def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
     texts = [trace_of(run, task, doc_id, method, decode=decode) for method in chosen]
     about = run.kept({task: [doc_id]}).get((task, doc_id))
     print_trace(console, texts, about, document_scores(run, run.headline()))
+
+
+def _notes(
+    runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compared.Measured, depths: bool = False
+) -> list[str]:
+    """What is printed after a table: warnings, conditions, and what its columns mean."""
+    notes = [*warnings(runs, summary, measured), condition(runs[0], summary)]
+    return notes + ([] if depths else [*batch_speeds(runs[0], summary), *origins(runs), *legend(summary)])
 
 
 def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compared.Measured) -> Iterator[str]:
