@@ -101,7 +101,7 @@ def test_own_method_gets_the_shipped_settings_for_the_rest(tmp_path):
     spec, shipped = config.load_method(path), yaml.safe_load((SUITES / "methods" / "csd.yaml").read_text())["settings"]
     assert (spec.name, spec.method, spec.description) == ("bold", "csd", "mine")
     assert spec.values == {key: entry["value"] for key, entry in shipped.items()} | {"gamma": 3, "online": False}
-    assert spec.settings["gamma"].source == "user"
+    assert Path(spec.settings["gamma"].source).name == "bold.yaml"
     assert spec.settings["gate_threshold"].source == shipped["gate_threshold"]["source"]
 
 

@@ -122,7 +122,9 @@ def collaboration(run: StoredRun) -> Collaboration:
     summary = compare.summary(compare.measured([run])).set_index(["task", "method"])
     tokens, prices = drafted_tokens(run, list(specs)), forward_seconds(run)
     if tokens.empty:
-        raise UserError(f"{run.folder}: no method of the CoS family proposed a token; give its texts more length")
+        raise UserError(
+            f"{run.folder}: no method of the CoS family proposed a token; run it with more --max-new-tokens"
+        )
     roles, greedy = list(run.plan.pair.collaboration), run.plan.sampling.temperature == 0
     if not tokens.proposer.between(0, len(roles) - 1).all():
         raise UserError(f"{run.folder} has tokens of models that are not in its pair: damaged; this run cannot be used")

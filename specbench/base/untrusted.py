@@ -58,7 +58,7 @@ def opened(source: Source, most: int | None = None, remedy: str = "") -> BinaryI
         raise UserError(f"{source} cannot be read ({error.strerror}){end}") from None
     except (OSError, ValueError) as error:
         why = "" if isinstance(error, FileNotFoundError | NotADirectoryError) else f" that can be read ({brief(error)})"
-        raise UserError(f"there is no file {source}{why}{end}") from None
+        raise UserError(f"there is no file {source}{why}{end or '; check its path'}") from None
     status = os.fstat(descriptor)
     if stat.S_ISDIR(status.st_mode):
         wrong = "is a folder, not a file"

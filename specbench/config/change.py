@@ -75,7 +75,7 @@ def check_settings(model: type[BaseModel], spec: MethodSpec) -> None:
         key = str(first["loc"][0]) if first["loc"] else ""
         source = spec.settings[key].source if key in spec.settings else "user"
         options = {
-            "user": f"--set {spec.name}.{key or 'KEY'}=… or the YAML file of {spec.name}",
+            "user": f"--set {spec.name}.{key or 'KEY'}=…",
             "swept": f"--param {key}=…",
         }
         line = wrong_value(first, f"method {spec.name}", model.model_fields)

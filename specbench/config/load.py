@@ -119,7 +119,8 @@ def load_method(text: str) -> MethodSpec:
     """A method by name, YAML file or FILE.py. A variant names a `method` and changes some of its settings."""
     shipped = names("methods")
     if text not in shipped and own_methods.implementation(text):
-        return _method(own_methods.read(text, shipped), text)
+        raw = own_methods.read(text, shipped)
+        return _method(raw, str(own_methods.yaml_of(raw["method"])) if raw.get("settings") else text)
     raw, name = _read("methods", text)
     if text.endswith((".yaml", ".yml")):
         raw["method"] = _base_of(str(raw.get("method")), text, shipped)
@@ -145,7 +146,8 @@ def _method(raw: dict[str, Any], where: str) -> MethodSpec:
     values = raw.get("settings") or {}
     if not isinstance(values, dict):
         raise UserError(f"{where}: settings must be a mapping of names to values")
-    settings = {k: v if isinstance(v, dict) and "value" in v else {"value": v} for k, v in values.items()}
+    source = {"source": where} if where.endswith((".yaml", ".yml")) else {}
+    settings = {k: v if isinstance(v, dict) and "value" in v else {"value": v, **source} for k, v in values.items()}
     return validated(MethodSpec, {**raw, "settings": settings}, where)
 
 

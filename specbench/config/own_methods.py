@@ -34,6 +34,11 @@ def entries() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
+def yaml_of(method: str) -> Path:
+    """The file with the description and the settings of an own method, which may be missing."""
+    return Path(method).with_suffix(".yaml")
+
+
 def read(text: str, shipped: list[str]) -> dict[str, Any]:
     """The description of an own method, as a method's YAML holds it, with `name` and `method`.
 
@@ -61,7 +66,7 @@ def read(text: str, shipped: list[str]) -> dict[str, Any]:
         raise UserError(f"{file}: a method that specbench brings is called {name}; write OTHER_NAME={file}")
     if not is_file(path):
         raise UserError(f"there is no file {file}; `specbench new method {name}` writes one to begin with")
-    beside = path.with_suffix(".yaml")
+    beside = yaml_of(str(path))
     raw = read_mapping(beside, str(beside)) if is_file(beside) else {}
     if taken := raw.keys() & {"method", "name"}:
         raise UserError(f"{beside}: leave out {taken.pop()!r}: the file beside it is the method")

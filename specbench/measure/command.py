@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specbench import config, permissions
 from specbench.base import files
@@ -51,7 +51,7 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: Shard |
         out, resume = _place_of(shard, out)
     if resume:
         folder, stored = resume, StoredRun(resume).plan
-        if plan and with_defaults(plan) != stored:
+        if plan and _facts(with_defaults(plan)) != _facts(stored):
             raise UserError(f"{resume} belongs to other settings ({_difference(stored, plan)}); give it --resume alone")
         permissions.check_loading(stored)
         if _is_whole(resume):
@@ -246,9 +246,17 @@ def _how_to_go_on(folder: Path) -> str:
     return f"to go on: specbench run --resume {folder}{permissions.flags()}"
 
 
+def _facts(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON, without where its settings are from."""
+    facts = plan.model_dump(mode="json")
+    for setting in (setting for method in facts["methods"] for setting in method["settings"].values()):
+        del setting["source"]
+    return facts
+
+
 def _difference(stored: Plan, plan: Plan) -> str:
     """The first field, or the first method, in which two plans differ, in words."""
-    there, here = stored.model_dump(mode="json"), plan.model_dump(mode="json")
+    there, here = _facts(stored), _facts(plan)
     key = next(key for key in there if there[key] != here[key])
     if key == "methods":
         there, here = ({spec.name: spec.values for spec in each.methods} for each in (stored, plan))

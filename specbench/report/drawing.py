@@ -11,6 +11,9 @@ BASES = ("#6B7076", "#9098A0", "#55677A")  # of baselines
 # Methods that are often side by side; the others get a colour by their name.
 NAMED = ("sps", "csd", "specdecpp", "fly", "eagle3", "pld", "cos", "rest", "swift")
 SCORES = 20.0  # points of a score that an axis shows at least: noise must not fill it
+# Of a method's colour in the parts of its time.
+OPACITY = {"target": 1.0, "draft": 0.5, "further models": 0.25, "outside forwards": 0.0}
+RATES = 0.2  # discarded drafts, or target forwards, a token that an axis shows at least
 SPEEDS = (0.9, 1.1)  # speedups that an axis shows at least
 
 
@@ -40,6 +43,15 @@ def score_range(low: float, high: float) -> tuple[float, float]:
 def speed_range(low: float, high: float) -> tuple[float, float]:
     """The limits of an axis of speedups, which holds 1 and what is near to it."""
     return min(low, SPEEDS[0]), max(high, SPEEDS[1])
+
+
+def rate_range(low: float, high: float) -> tuple[float, float]:
+    """The limits of an axis of rates, which are not negative, for values from low to high; not too narrow."""
+    low = max(0.0, low)
+    if high - low < RATES:
+        low = max(0.0, (low + high - RATES) / 2)
+        high = low + RATES
+    return low, high
 
 
 def pareto(x: pd.Series, y: pd.Series) -> pd.Series:

@@ -7,14 +7,15 @@ import numpy as np
 import pandas as pd
 
 from specbench.analysis import depth_intervals
-from specbench.report.page_style import GREY, Json, Look, clean, error_between, layout, marker, name_of
+from specbench.report.drawing import OPACITY
+from specbench.report.page_style import GREY, Json, Look, clean, error_between, layout, marker, name_of, see_through
 
 ROUNDING = 1e-6  # ms a token
-PARTS = (
-    ("target", "target forwards", "#0072B2", ""),
-    ("draft", "draft forwards", "#E69F00", "/"),
-    ("members", "forwards of further models", "#009E73", "x"),
-    ("rest", "outside forwards", GREY, "."),
+PARTS = (  # of a method's time, what they are called, and their pattern
+    ("target", "target forwards", ""),
+    ("draft", "draft forwards", "/"),
+    ("further models", "forwards of further models", "."),
+    ("outside forwards", "outside forwards", ""),
 )
 
 
@@ -23,16 +24,18 @@ def time(counts: pd.DataFrame, looks: Mapping[str, Look]) -> Json:
     sums = counts.groupby("label", sort=False)[["C", "target", "draft", "models", "decode"]].sum(min_count=1)
     sums = sums.reindex([label for label in looks if label in sums.index])
     per_token = sums[["target", "draft", "models", "decode"]].div(sums.C.replace(0, np.nan), axis=0) * 1000
-    per_token["members"] = (per_token.models - per_token.target - per_token.draft).where(lambda x: x > ROUNDING)
-    per_token["rest"] = per_token.decode - per_token.models.fillna(per_token.target)
+    per_token["further models"] = (per_token.models - per_token.target - per_token.draft).where(lambda x: x > ROUNDING)
+    per_token["outside forwards"] = per_token.decode - per_token.models.fillna(per_token.target)
     data: list[Json] = []
-    for name, title, colour, pattern in PARTS:
+    for name, title, pattern in PARTS:
         times = per_token[name].dropna()
         hover = [
             f"{name_of(label)}<br>{title}: {value:.3g} ms per token ({value / per_token.decode[label]:.0%})"
             for label, value in times.items()
         ]
-        look = {"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay"}}
+        colours = [see_through(looks[label].colour, OPACITY[name]) for label in times.index]
+        look = {"color": colours, "line": {"color": GREY, "width": 1}}
+        look |= {"pattern": {"shape": pattern, "fgcolor": GREY}} if pattern else {}
         data.append(
             {"type": "bar", "orientation": "h", "name": title, "marker": look, "hovertext": hover}
             | {

@@ -42,6 +42,12 @@ def looks(methods: Mapping[str, str], baselines: Sequence[str]) -> dict[str, Loo
     return {label: looks[label] for label in methods}
 
 
+def see_through(colour: str, opacity: float) -> str:
+    """A colour #RRGGBB with an opacity, as plotly writes it."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity:g})"
+
+
 def marker(label: str, look: Look, xs: Sequence[float], ys: Sequence[float], hover: Sequence[str]) -> Json:
     """Points of a method."""
     return {

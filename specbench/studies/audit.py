@@ -171,7 +171,7 @@ def _check_greedy(
 
 
 def prompts_of(plan: Plan, pair: Pair) -> list[Prompt]:
-    """The prompts of a plan's documents, of conversations the first turns. Raises UserError if one leaves no room to decode."""
+    """The prompts of a plan's documents (of conversations, first turns). Raises UserError if one leaves no room."""
     requests = prepare.load_tasks(plan, pair).requests()
     prompts = [Prompt(r.task, r.doc_id, prepare.encode(pair, r.prompt)) for r in requests if r.turn == 0]
     longest = max(len(prompt.ids) for prompt in prompts)

@@ -110,7 +110,10 @@ def score(
     samples = timed_samples(run.samples(["repeat", "task", "doc_id", "method", "warmup", "finish", "text"]))
     samples = samples[samples.task.isin(chosen) & samples.text.notna()]
     if samples.empty:
-        raise UserError(f"{folder} has no answers to {', '.join(chosen)}")
+        raise UserError(
+            f"{folder}/samples.parquet has no answers to {', '.join(chosen)}, as every sample failed; run it again, or "
+            "name other tasks with --task"
+        )
     spec = PairSpec(name="judge", description=judge, target=ModelSpec(model=judge, dtype="auto"))
     loaded = load_pair(spec, device, dtype)
     grader = Judge(loaded)
@@ -140,7 +143,7 @@ def _tasks(run: StoredRun, named: Sequence[str]) -> list[str]:
     if not chosen:
         raise UserError(f"{run.folder} has no task that needs a judge; name one of {', '.join(known)} with --task")
     if "imported" in run.manifest:
-        raise UserError(f"{run.folder} is imported, without its questions; a judge cannot grade it")
+        raise UserError(f"{run.folder} is imported, without its questions; grade a run that specbench made")
     return chosen
 
 
@@ -153,7 +156,10 @@ def _questions(run: StoredRun, tasks: Sequence[str]) -> dict[tuple[str, int], st
     for request in prepare.load_tasks(plain, None).requests():
         key = request.task, request.doc_id
         if hashes.get(key, request.doc_hash) != request.doc_hash:
-            raise UserError(f"document {request.doc_id} of {request.task} has changed since {run.folder}")
+            raise UserError(
+                f"document {request.doc_id} of {request.task} has changed since {run.folder}; put the old "
+                "documents back (--data-dir of the run), or run it again"
+            )
         questions[key] = request.prompt
     return questions
 

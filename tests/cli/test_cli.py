@@ -165,7 +165,9 @@ def test_manifest_has_methods_settings_and_sources(finished):
     assert set(methods) == {"vanilla", "mine", "csd"}
     shipped = yaml.safe_load((SUITES / "methods" / "csd.yaml").read_text())["settings"]
     assert methods["csd"]["settings"] == shipped | {"gamma": {"value": 4, "source": "user"}}
-    assert methods["mine"]["settings"] == shipped | {"gate_threshold": {"value": 0.5, "source": "user"}}
+    changed = methods["mine"]["settings"]["gate_threshold"]
+    assert changed["value"] == 0.5 and Path(changed["source"]).name == "mine.yaml"
+    assert methods["mine"]["settings"] == shipped | {"gate_threshold": changed}
     assert finished.manifest["plan"]["suite"] == "short" and finished.manifest["plan"]["seed"] == 3
 
 

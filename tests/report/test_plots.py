@@ -85,7 +85,7 @@ def test_speed_accuracy(run):
     front = line_of(ax, "Pareto front")
     assert front[1:-1] == pytest.approx(np.array([[2, 100], [2.5, 50]]))
     assert front[0, 1] == 100 and front[-1, 0] == 2.5
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("decode speedup (×)", "accuracy (%)")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("decode speedup (×)", "score (%)")
 
 
 def test_speed_accuracy_average(two_tasks):

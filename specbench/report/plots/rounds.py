@@ -20,7 +20,7 @@ from specbench.analysis.frontier import Family, families
 from specbench.base.console import plain
 from specbench.base.parquet import Rows
 from specbench.config import UserError
-from specbench.report.drawing import COLOURS, colour_of, free
+from specbench.report.drawing import COLOURS, OPACITY, colour_of, free, rate_range
 from specbench.report.plots.data import PlotData, drafted, panels
 from specbench.report.plots.style import BLACK, GREY, POINTS, WIDTH, Style, few_ticks, grid, head, label_axes
 
@@ -58,8 +58,8 @@ def discard_verification(data: PlotData) -> Figure:
         ax.margins(0.2)
         head(ax, title, columns)
         few_ticks(ax)
-    axes[0].set_xlim(left=max(0, axes[0].get_xlim()[0]))
-    axes[0].set_ylim(bottom=max(0, axes[0].get_ylim()[0]))
+    axes[0].set_xlim(rate_range(*axes[0].get_xlim()))
+    axes[0].set_ylim(rate_range(*axes[0].get_ylim()))
     for ax, (_, rows) in zip(axes, all_panels, strict=True):
         total = rows.sum(numeric_only=True)
         _iso_lines(ax, total.target / total.F, total.draft / total.G if total.G else 0.0)
@@ -248,10 +248,9 @@ def time(data: PlotData) -> Figure:
 
 
 def _parts(color: str, models: Sequence[str]) -> dict[str, tuple[object, str]]:
-    """Face colour and hatch of each part of a bar: a method's colour, lighter from part to part, then white."""
+    """Face colour and hatch of each part of a bar: a method's colour, lighter from part to part, then none."""
     hatches = dict(zip(("target", "draft", "further models"), ("", "////", "...."), strict=True))
-    alpha = {"target": 1.0, "draft": 0.5, "further models": 0.25}
-    return {name: ((color, alpha[name]), hatches[name]) for name in models} | {"outside forwards": ("white", "")}
+    return {name: ((color, OPACITY[name]), hatches.get(name, "")) for name in [*models, "outside forwards"]}
 
 
 def forwards(data: PlotData) -> Figure:

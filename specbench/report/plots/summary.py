@@ -17,7 +17,7 @@ from specbench.report.drawing import COLOURS, colour_of, free, front, mixed_mode
 from specbench.report.plots.data import PlotData, panels
 from specbench.report.plots.style import BLACK, GREY, few_ticks, grid, head, label_axes
 
-SPEEDUP, ACCURACY = "decode speedup (×)", "accuracy (%)"
+SPEEDUP, ACCURACY = "decode speedup (×)", "score (%)"
 SHADE = "#e9e9e9"
 BASELINES = (":", "--", "-.")  # of flat lines
 DECADES = 2  # values that span more are drawn on a log scale

@@ -84,7 +84,7 @@ def entries(path: Path, text: str) -> list[tuple[str, Row]]:
 
 
 def _line(path: Path, number: int, text: str) -> Any:
-    return parse_json(text, f"{path}, line {number}", "the file is damaged or no JSON Lines")
+    return parse_json(text, f"{path}, line {number}", "it should be an object: export the file again")
 
 
 def write(

@@ -26,6 +26,8 @@ from specbench.training.specdecpp.released import read_tensors
 ROPES = ("default", "linear", "llama3", "yarn")  # those that follow from their own parameters
 STRETCHED = ("llama3", "yarn")  # these stretch a rotation that was made for fewer positions
 LAYERS = "eagle_aux_hidden_state_layer_ids"  # in `eagle_config`: other trainers name the layers there
+REMEDY = "name the folder of a head that EAGLE-3's authors released, or one of the same form"
+AGAIN = "download the released head again"
 
 
 class Config(Settings):
@@ -96,7 +98,7 @@ def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
         # Raises if it cannot be read.
         eagle_head(Head(KIND, tensors, trained), loaded.models["target"], loaded.vocabulary)
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{checkpoint} cannot be used: {' '.join(str(error).split())[:120]}") from None
+        raise UserError(f"{checkpoint} cannot be used: {' '.join(str(error).split())[:120]}; {REMEDY}") from None
     write_head(path, KIND, tensors, loaded, trained)
     return path
 
@@ -109,7 +111,7 @@ def read_released(folder: Path) -> tuple[Config, dict[str, Tensor]]:
     try:
         stored_config = config.in_head_file()
     except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error}; {REMEDY}") from None
     width, inner, drafted = config.hidden_size, config.intermediate_size, config.draft_vocab_size
     heads = stored_config["num_attention_heads"], stored_config["num_key_value_heads"]
     queries, keys = (count * stored_config["head_dim"] for count in heads)
@@ -126,18 +128,18 @@ def read_released(folder: Path) -> tuple[Config, dict[str, Tensor]]:
         "t2d": (config.vocab_size,),
     }
     if missing := [name for name in wanted if name not in stored]:
-        raise UserError(f"{folder} holds no head of EAGLE-3: {missing[0]} is missing")
+        raise UserError(f"{folder} holds no head of EAGLE-3: {missing[0]} is missing; {REMEDY}")
     if strange := [name for name in stored if name not in {*wanted, "embed_tokens.weight"}]:
-        raise UserError(f"{folder} holds no head of EAGLE-3: it has {strange[0]} too")
+        raise UserError(f"{folder} holds no head of EAGLE-3: it has {strange[0]} too; {REMEDY}")
     for name, shape in wanted.items():
         if tuple(stored[name].shape) != shape:
             actual, expected = (" x ".join(map(str, sizes)) for sizes in (stored[name].shape, shape))
-            raise UserError(f"{folder}: {name} is {actual}, and its config.json says {expected}")
+            raise UserError(f"{folder}: {name} is {actual}, and its config.json says {expected}; {AGAIN}")
     if not all(stored[name].isfinite().all() for name in wanted):
-        raise UserError(f"{folder} holds values that are no numbers")
+        raise UserError(f"{folder} holds values that are no numbers; {AGAIN}")
     ids = torch.arange(drafted) + stored["d2t"].long()
     if not rising(ids, config.vocab_size) or not torch.equal(stored["t2d"].nonzero()[:, 0], ids):
-        raise UserError(f"{folder}: d2t and t2d do not name the same {drafted} of {config.vocab_size} tokens")
+        raise UserError(f"{folder}: d2t and t2d do not name the same {drafted} of {config.vocab_size} tokens; {AGAIN}")
     return config, stored
 
 

@@ -81,7 +81,10 @@ def read_released(folder: Path) -> tuple[int, dict[str, Tensor]]:
         depth,
         min(depth, 1),
     ):
-        raise UserError(f"{folder} holds no acceptance head of {depth} blocks that read {width} values")
+        raise UserError(
+            f"{folder} holds no acceptance head of {depth} blocks that read {width} values, as its "
+            "config.json says; name the folder of a released head, or download it again"
+        )
     layers = [[stored[f"model.{i}.linear.{part}"].float() for part in ("weight", "bias")] for i in blocks]
     if all(torch.equal(tensor, first) for layer in layers for tensor, first in zip(layer, layers[0], strict=True)):
         layers = layers[:1]  # one block, passed `depth` times
@@ -111,5 +114,5 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} is damaged ({brief(error)}); download the released head again") from None
     tensors = {name: tensor for name, tensor in stored.items() if isinstance(tensor, Tensor)}
     if any(tensor.dtype not in STORED for tensor in tensors.values()):
-        raise UserError(f"{path} holds tensors of types that heads do not have")
+        raise UserError(f"{path} holds tensors of types that heads do not have; download the released head again")
     return tensors
