@@ -126,7 +126,7 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
         figures = [figure for figure in every if claim.tasks is None or figure.task in claim.tasks]
         if any(figure.is_average for figure in figures):  # an average stands for all tasks of its table, one by one
             figures += every
-        for sampling, name, tasks in once(_places(paper, figures, pair)):
+        for sampling, name, tasks in once(_places(paper, figures, pair, claim.without)):
             if comparable(pair, (higher, lower), claim.metric):
                 compared = _compare(pair, claim, (higher, lower), sampling, name, tasks)
                 results += [compared] if compared else []
@@ -181,10 +181,13 @@ def once(places: Iterator[tuple[str, str, tuple[str, ...]]]) -> list[tuple[str, 
     return rest
 
 
-def _places(paper: Paper, figures: Sequence[Figure], ours: OnPair) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _places(
+    paper: Paper, figures: Sequence[Figure], ours: OnPair, without: Sequence[str]
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Our sampling, a name and our tasks for each figure of a task."""
     for figure in figures:
-        if not figure.is_average and (tasks := ours.tasks(paper, figure.task)):
+        tasks = () if figure.is_average else ours.tasks(paper, figure.task)
+        if tasks := tuple(task for task in tasks if task not in without):
             yield paper.sampling_of(figure).name, tasks[0] if len(tasks) == 1 else figure.task, tasks
 
 

@@ -93,6 +93,7 @@ class Claim(Settings):
     higher_setting: str | None = None
     lower_setting: str | None = None
     tasks: list[str] | None = None
+    without: list[str] = Field(default_factory=list)  # tasks of ours that are left out, also of a mixture
     loss: bool = False  # the claim is that `lower` loses accuracy; its collapse is what is claimed, and voids nothing
     same_rounds: bool = False  # the claim is about what the same rounds cost, so decoding alike does not void it
 

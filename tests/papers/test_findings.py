@@ -1,4 +1,4 @@
-"""Figures that results/README.md and the methods' pages quote, from the files that they cite."""
+"""Figures that results/README.md, the methods' pages and the page on strength quote, from the files that they cite."""
 
 import re
 from pathlib import Path
@@ -81,6 +81,169 @@ COSPEC = {
     ),
     "warm-up score": lambda: f"loses {' and '.join(points_lost())} points there",
 }
+
+
+def of_finding(name: str, sheet: str) -> pd.DataFrame:
+    """A table of an analysis that was stored as CSV: a row for each of its rows, numbers where they are."""
+    cells = pd.read_csv(REFERENCE / f"{name}.csv")
+    wide = cells[cells.table == sheet].pivot(index="row", columns="column", values="value").sort_index()
+    return wide.apply(lambda column: pd.to_numeric(column, errors="coerce").where(lambda x: x.notna(), column))
+
+
+def adjusted(ps: list[float]) -> list[float]:
+    """By Holm's rule, worked out here."""
+    order, least, found = sorted(range(len(ps)), key=ps.__getitem__), 0.0, [0.0] * len(ps)
+    for rank, at in enumerate(order):
+        least = max(least, min(1.0, ps[at] * (len(ps) - rank)))
+        found[at] = least
+    return found
+
+
+def risen(pair: str, method: str) -> dict[str, tuple[float, float]]:
+    """By task, and for their mean: points above vanilla, and p by Holm's rule over the six families."""
+    if (pair, method) == ("pocket-complement", "cospec"):
+        rows = pd.read_csv(REFERENCE / "strength-cospec-complement.csv").query("method == 'cospec'")
+        rows = rows.rename(columns={"accuracy_delta": "delta", "accuracy_p": "delta_p"})
+    else:
+        rows = of_finding("strength", "methods").query("pair == @pair and method == @method")
+    rows = rows.set_index("task")
+    ps = adjusted([float(rows.delta_p[task]) for task in SIX])
+    return {task: (100 * float(rows.delta[task]), p) for task, p in zip(SIX, ps, strict=True)} | {
+        "average": (100 * float(rows.delta["average"]), 1.0)
+    }
+
+
+def told(value: float, digits: int) -> str:
+    """A difference with its sign, as a page prints it; 0 where it would be printed as that."""
+    text = f"{value:+.{digits}f}".replace("-", "−")
+    return "0" if float(text.replace("−", "-")) == 0 else text
+
+
+@pytest.mark.parametrize(
+    ("pair", "method", "label", "speedup"),
+    [
+        ("pocket", "csd-pocket", "pocket, `csd-pocket`", "1.65 [1.55, 1.77]"),
+        ("pocket", "cospec", "pocket, CoSpec", "1.55 [1.42, 1.69]"),
+        ("pocket-complement", "csd-pocket", "pocket-complement, `csd-pocket`", "1.66 [1.55, 1.77]"),
+        ("pocket-complement", "cospec", "pocket-complement, CoSpec", "1.23 [1.11, 1.37]"),
+    ],
+)
+def test_what_rises_above_the_target(pair: str, method: str, label: str, speedup: str) -> None:
+    """The table of strength.md: points by family, p values of needles and instructions, speedups."""
+    page = (ROOT / "docs" / "pages" / "strength.md").read_text(encoding="utf-8")
+    line = next(line.strip() for line in page.splitlines() if line.strip().startswith(f"| {label} |"))
+    _, mean, needles, instructions, others, fast = (cell.strip() for cell in line.strip("| ").split("|"))
+    found = risen(pair, method)
+    assert mean == told(found["average"][0], 1) and fast == speedup
+    for cell, task in ((needles, "pocket_ruler"), (instructions, "pocket_ifeval")):
+        points, p = re.fullmatch(r"(\S+) \((?:p = )?([\d.]+)\)", cell).groups()  # type: ignore[union-attr]
+        assert float(points.replace("−", "-")) == pytest.approx(found[task][0], abs=0.051)
+        assert float(p) == pytest.approx(found[task][1], rel=0.2)
+    for cell, task in zip(others.split(", "), FOUR, strict=True):
+        assert float(cell.replace("−", "-")) == pytest.approx(found[task][0], abs=0.07)
+    rows = pd.read_csv(REFERENCE / "strength-cospec-complement.csv").query("method == 'cospec'").set_index("task")
+    if (pair, method) != ("pocket-complement", "cospec"):
+        rows = of_finding("strength", "methods").query("pair == @pair and method == @method").set_index("task")
+        rows = rows.rename(columns={f"speedup{end}": f"speedup_decode{end}" for end in ("", "_low", "_high")})
+    shown = [float(rows[f"speedup_decode{end}"]["average"]) for end in ("", "_low", "_high")]
+    assert "{:.2f} [{:.2f}, {:.2f}]".format(*shown) == speedup
+
+
+def mathematics(page: str) -> list[str]:
+    """What pages say of 300 documents a task."""
+    three = pd.read_csv(REFERENCE / "math-csd-300.csv").set_index(["task", "method"])
+    over = pd.read_csv(REFERENCE / "math-csd-300-sps.csv").set_index(["task", "method"])
+    words, algebra = ([100 * three.accuracy[task, m] for m in ("csd", "vanilla")] for task in (WORDS, ALGEBRA))
+    assert words[0] == words[1]
+    assert f"{100 * (three.accuracy['average', 'vanilla'] - three.accuracy['average', 'csd']):.1f}" == "1.0"
+    mean = [over[f"speedup_decode{end}"]["average", "csd"] for end in ("", "_low", "_high")]
+    parts = ["{:.2f} [{:.2f}, {:.2f}]".format(*mean), f"p = {three.accuracy_p[ALGEBRA, 'csd']:.2f}"]
+    told_scores = [f"{words[0]:.1f} % on word problems", f"{algebra[0]:.1f} %", f"vanilla has {algebra[1]:.1f}"]
+    return parts if page == "results" else [*parts, *told_scores]
+
+
+def rescues(page: str) -> list[str]:
+    kinds = of_finding("math-csd-rescues", "kinds").set_index("kind")
+    digits, rest = kinds.loc["digit for digit"], kinds.drop("digit for digit")
+    judged = int(digits.right + digits.wrong)
+    return [
+        f"of its {int(kinds['count'].sum())} rescues {int(digits['count'])} put a digit for a digit, and "
+        f"{int(digits.wrong)} of the {judged} of these in texts that vanilla has right go wrong; "
+        f"of the other {int(rest.right.sum() + rest.wrong.sum())} in such texts {int(rest.wrong.sum())} do"
+    ]
+
+
+def arbitrator(page: str) -> list[str]:
+    together = of_finding("arbitrator", "changes").query("task == 'together'").set_index("change")
+    shares = {
+        name: f"{100 * row.share:.1f} % [{100 * row.share_low:.0f}, {100 * row.share_high:.0f}]"
+        for name, row in together.iterrows()
+    }
+    swapped = together.loc["swapped"]
+    parts = [shares["random"], f"{int(swapped.decisions)} decisions", f"{100 * swapped.share:.0f} %"]
+    return parts if page == "results" else [*parts, shares["removed"]]
+
+
+def branches(page: str) -> list[str]:
+    kinds = of_finding("cospec-default-counterfactual", "kinds").set_index("kind")
+    every = kinds.loc["All mismatches"]
+    shares = [
+        f"{100 * every[name]:.1f} % [{100 * every[f'{name}_low']:.0f}, {100 * every[f'{name}_high']:.0f}]"
+        for name in ("not_worse", "agreement")
+    ]
+    return [f"all {int(every.states)} mismatches", *shares]
+
+
+PAGES = {
+    "results": ROOT / "results" / "README.md",
+    "strength": ROOT / "docs" / "pages" / "strength.md",
+    "csd": ROOT / "docs" / "pages" / "methods" / "csd.md",
+    "cospec": ROOT / "docs" / "pages" / "methods" / "cospec.md",
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "figures"),
+    [
+        ("results", mathematics),
+        ("strength", mathematics),
+        ("csd", mathematics),
+        ("strength", rescues),
+        ("results", arbitrator),
+        ("cospec", arbitrator),
+        ("cospec", branches),
+    ],
+)
+def test_figures_of_the_default_pair_are_those_of_the_files(page: str, figures) -> None:
+    text = re.sub(r"\s+", " ", PAGES[page].read_text(encoding="utf-8"))
+    assert [one for one in figures(page) if one not in text] == []
+
+
+@pytest.mark.parametrize("page", ["results", "strength", "csd", "specdecpp", "cospec"])
+def test_ratios_of_the_default_pair_are_those_of_the_verdicts(page: str) -> None:
+    """Each ratio with bounds that the default pair's section quotes stands in checks.md or in a file of its own."""
+    path = PAGES.get(page, ROOT / "docs" / "pages" / "methods" / f"{page}.md")
+    text = path.read_text(encoding="utf-8")
+    if page == "results":
+        text = text.partition("## What the default pair says")[2].partition("\n## ")[0]
+    elif page != "strength":
+        text = re.split(r"\*\*On `pocket-weak`|## Measured on the weak pair", text)[0]
+    checks = (ROOT / "results" / "tables" / "checks.md").read_text(encoding="utf-8")
+    verdicts = {tuple(found) for found in re.findall(r"([\d.]+) × \[([\d.]+), ([\d.]+)\]", checks)}
+    quoted = re.findall(r"(\d\.\d\d) \[(\d\.\d\d),\s+(\d\.\d\d)\]", text)
+    assert quoted or page == "strength"
+    files = " ".join(path.read_text() for path in (REFERENCE / "batches-cospec.txt",))
+    own = {
+        tuple(f"{row[f'{name}{end}']:.2f}" for end in ("", "_low", "_high"))
+        for source, name in [("math-csd-300-sps", "speedup_decode"), ("strength-cospec-complement", "speedup_decode")]
+        for _, row in pd.read_csv(REFERENCE / f"{source}.csv").iterrows()
+    }
+    methods = of_finding("strength", "methods")
+    own |= {
+        tuple(f"{float(row[f'speedup{end}']):.2f}" for end in ("", "_low", "_high")) for _, row in methods.iterrows()
+    }
+    missing = [q for q in quoted if q not in verdicts | own and "{} [{}, {}]".format(*q) not in files]
+    assert missing == []
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,18 @@ def test_claims_hold_in_their_tables(paper: str) -> None:
     assert data["claims"]
     for claim in data["claims"]:
         settings = {"higher_setting", "lower_setting"}
-        assert claim.keys() <= {"table", "text", "metric", "higher", "lower", "tasks", "loss", "same_rounds", *settings}
+        assert claim.keys() <= {
+            "table",
+            "text",
+            "metric",
+            "higher",
+            "lower",
+            "tasks",
+            "loss",
+            "same_rounds",
+            "without",
+            *settings,
+        }
         metrics = {label for label, column in data["metrics"].items() if column == claim["metric"]}
         found: dict[str, dict[tuple, str]] = {"higher": {}, "lower": {}}
         for r in rows(paper, claim["table"]):

@@ -167,6 +167,15 @@ def test_claims_about_a_mixture_are_about_its_average(paper, tmp_path):
     assert "pocket_gsm8k 2.00 ×" in found.detail and "pocket_ruler" not in found.detail
 
 
+def test_tasks_that_a_claim_leaves_out_are_no_part_of_a_mixture(paper, tmp_path):
+    """As above, without the slow task; and without that which stands alone too."""
+    slow = dict.fromkeys(POCKET, 0.25) | {"pocket_ruler": 1.0}
+    ours = Ours([make_run(tmp_path / "run", adaptive=slow)])
+    claim = paper.claims[0].model_copy(update={"without": ["pocket_ruler", "pocket_gsm8k"]})
+    (found, *_) = verdicts([paper.model_copy(update={"claims": [claim]})], ours)
+    assert found.detail == "holds: Mix (the average of 4 tasks) 2.00 × [2.00, 2.00]"
+
+
 def test_accuracy_of_a_mixture_weighs_its_tasks_alike(paper, tmp_path):
     """Adaptive loses 8 of 10 documents of one task: 80 points there, 80 / 5 on average without what stands alone."""
     ours = Ours([make_run(tmp_path / "run", right={("pocket_math500", "csd"): 2})])
