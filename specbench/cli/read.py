@@ -130,13 +130,15 @@ def tables(
 ) -> None:
     """Write the papers' tables with our own figures beside them; runs that are missing are made first.
 
+    A folder of tables instead of runs judges the claims again, from the documents that are stored in it.
+
     `specbench tables --paper csd --check`
 
     `specbench tables --batch 16 --time-documents 40 --check`
 
     `specbench tables runs/one runs/other --out tables`
 
-    `specbench tables results/tables --check` judges the claims again from the stored documents
+    `specbench tables results/tables --check`
     """
     from specbench.papers import reproduce
 

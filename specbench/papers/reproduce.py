@@ -26,7 +26,7 @@ from specbench.papers.orders import ORDER_NAMES, orders
 from specbench.papers.ours import Ours
 from specbench.papers.published import Paper, papers
 from specbench.papers.side_by_side import written
-from specbench.papers.stored import DOCUMENTS, FIGURES, Stored
+from specbench.papers.stored import DOCUMENTS, FIGURES, Stored, is_stored
 from specbench.plan import Plan, resolve_plan
 from specbench.report.finding import Finding, Sheet, show
 from specbench.report.tables import markdown
@@ -57,7 +57,7 @@ def tables(
     run are read from the files in MEASURED, if there are any.
     """
     chosen = papers(names)
-    if len(folders) == 1 and (folders[0] / DOCUMENTS).exists():
+    if len(folders) == 1 and is_stored(folders[0]):
         out.mkdir(parents=True, exist_ok=True)
         _write_verdicts(chosen, Stored(folders[0], chosen), out, check)
         say(f"checks.md, from the documents in {folders[0]}: {out}/")

@@ -41,6 +41,11 @@ class Stored(Ours):
         }
 
 
+def is_stored(folder: Path) -> bool:
+    """True for a folder of tables; a run has documents too, which are its prompts, and a manifest."""
+    return (folder / DOCUMENTS).exists() and not (folder / "manifest.json").exists()
+
+
 def read_documents(path: Path) -> pd.DataFrame:
     """The rows of every document. Raises UserError for a file of another form."""
     rows = parquet.read(path, SCHEMA, SCHEMA.names, remedy=REMEDY).to_pandas()

@@ -497,6 +497,14 @@ def test_the_command(paper, engine, tmp_path, capsys):
         reproduce.tables([], ["papyrus"], **options)
 
 
+def test_a_run_that_keeps_its_prompts_is_no_folder_of_tables(paper, tmp_path):
+    """Prompts are kept in a file of the same name."""
+    folder = make_run(tmp_path / "run")
+    (folder / "documents.parquet").write_bytes(b"prompts")
+    assert reproduce.tables([folder], None, "pocket", None, None, False, tmp_path / "tables") == 0
+    assert (tmp_path / "tables" / "paper-table1.md").exists()
+
+
 def test_verdicts_come_again_from_the_stored_documents(paper, tmp_path):
     """Of two runs in which one method stands twice, some texts in batches, and a figure of a file."""
     first, second = make_run(tmp_path / "first"), make_run(tmp_path / "second", times=(1.0, 0.6, 0.3))
