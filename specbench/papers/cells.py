@@ -112,9 +112,9 @@ def load(
     for row in table.to_dict("records"):
         if (label := labels.get(row["method"])) is None:
             continue
-        cells = [(label, "Throughput", row["tokens_per_s"], "tokens/s")]
+        cells: list[tuple[str, str, float | Interval, str]] = [(label, "Throughput", row["tokens_per_s"], "tokens/s")]
         if row["method"] != "vanilla":
-            cells.append((label, "Speedup", row["throughput_ratio"], "x"))
+            cells.append((label, "Speedup", _interval(row, "throughput_ratio"), "x"))
         rows += as_cells(LOAD, pair, "", temperature, cells, f"request_rate={names[row['rate']]:g}")
     return rows
 

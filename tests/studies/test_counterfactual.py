@@ -291,6 +291,8 @@ def test_figures_by_hand(two_tasks, tmp_path):
     assert all(ours[figure.key("")].unit == figure.unit for figure in paper.figures(3))
     label = next(figure for figure in paper.figures(3) if figure.settings == {"category": DRAFT})
     assert float(ours[label.key("")].value) == 25
+    bounded = [figure for figure in ours.values() if figure.low]
+    assert bounded and all(float(one.low) <= float(one.value) <= float(one.high) for one in bounded)
 
 
 def test_intervals_are_over_documents(two_tasks):
