@@ -102,7 +102,11 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "rsd, beam": {"search": "beam", "width": 3},
         "rsd, constant": {"search": "constant", "branching": (3, 2)},
     },
-    "mdsd": {"mdsd": {"drafts": 2, "replacement": False}},
+    "mdsd": {
+        "mdsd": {"drafts": 2, "replacement": False},
+        "mdsd, traversal": {"drafts": 2, "replacement": True, "rule": "traversal"},
+    },
+    "sps": {"sps": {}, "sps, block": {"rule": "block"}},
     "cospec": {"cospec, never": {"arbiter": "never"}},
     "fly": {"fly, no entropy is enough": {"entropy_threshold": 100.0, "window_length": 1}},
     "lossy": {"lossy, threshold 1": {"form": "gate", "gate_threshold": 1.0}},

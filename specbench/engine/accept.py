@@ -101,14 +101,23 @@ def exact_test(draft: Draft, logits: Tensor, sampling: Sampling, rng: torch.Gene
         emit = logits.argmax(-1)
         return Tested(tokens == emit[:count], emit)
     p = probabilities(logits, sampling)
-    q = torch.zeros_like(p)  # the last row stays zero: the bonus is drawn from p
-    if draft.probs is None:
-        q[:count].scatter_(-1, tokens[:, None], 1.0)
-    else:
-        q[:count] = draft.probs
+    q = proposals(draft, p)
     p_draft, q_draft = (x[:count].gather(-1, tokens[:, None])[:, 0] for x in (p, q))
     needed = torch.rand(count, generator=rng, device=p.device, dtype=p.dtype) * q_draft
     return Tested(needed < p_draft, pick(residual(p, q), rng), p_draft, needed)
+
+
+def proposals(draft: Draft, like: Tensor) -> Tensor:
+    """The distributions [K + 1, V] that the tokens of a draft were drawn from, of the type of `like` [K + 1, V].
+
+    The last row is zero: the bonus is drawn from the target's distribution.
+    """
+    q, count = torch.zeros_like(like), draft.tokens.shape[0]
+    if draft.probs is None:
+        q[:count].scatter_(-1, draft.tokens[:, None], 1.0)
+    else:
+        q[:count] = draft.probs
+    return q
 
 
 def weigh(

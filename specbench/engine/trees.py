@@ -5,7 +5,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from specbench.engine.accept import Tested, predicting_rows, weigh
+from specbench.engine.accept import Tested, Weighed, predicting_rows, weigh
 from specbench.engine.sampling import draw, pick, probabilities, residual
 from specbench.engine.types import Draft, Sampling, Scored, Verdict
 
@@ -47,16 +47,25 @@ def recursive_test(draft: Draft, q: Tensor, p: Tensor, rng: torch.Generator) -> 
 def exact_tree(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
     """From the context on, go to the first child that passes, until none does. Lossless."""
     weighed = weigh(draft, scored, sampling, rng, tree_test(draft, scored.logits, sampling, rng))
+    return weighed.along(first_path(weighed, repeated=draft.probs is not None))
+
+
+def first_path(weighed: Weighed, repeated: bool = True) -> tuple[int, ...]:
+    """From the context on, the first child that passes, until none does.
+
+    Where a token is `repeated` in one place, the path goes on under the first of its kind.
+    """
     children = defaultdict(list)
-    for i, parent in enumerate(draft.parents or ()):
+    for i, parent in enumerate(weighed.parents or ()):
         children[parent].append(i)
     path: list[int] = []
     node: int | None = -1
     while node is not None:
         siblings = children[node]
         distinct = len({weighed.drafted[i] for i in siblings}) == len(siblings)
-        assert distinct or draft.probs is not None, "a token is drafted twice in one place"
+        assert distinct or repeated, "a token is drafted twice in one place"
         node = next((i for i in siblings if weighed.passed[i]), None)
         if node is not None:
+            node = next(i for i in siblings if weighed.drafted[i] == weighed.drafted[node])
             path.append(node)
-    return weighed.along(tuple(path))
+    return tuple(path)

@@ -160,11 +160,12 @@ class Independent(TreeDrafter):
     passes, since p has nothing left where the token was just rejected (but for rounding). Its chain goes on under the
     first such token. That is lossless: after a token that stands come the next tokens of all chains that have reached
     it, drawn independently from the same q, and how many chains those are was settled before any of them was drawn.
+    Without `merge`, all chains stay apart: traversal verification needs what follows a token to be drawn for it alone.
     """
 
-    def __init__(self, session: Session, chains: int) -> None:
+    def __init__(self, session: Session, chains: int, merge: bool = True) -> None:
         super().__init__(session)
-        self.chains = chains
+        self.chains, self.merge = chains, merge
 
     @torch.inference_mode()
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
@@ -179,7 +180,10 @@ class Independent(TreeDrafter):
             if level < gamma - 1:
                 above = [-1] * self.chains if level == 0 else range((level - 1) * self.chains, level * self.chains)
                 logits = self.session.forward(tokens[-1], parents=above).logits
-        return Draft(torch.cat(tokens), torch.cat(rows), merged(torch.stack(tokens).tolist()))
+        count = self.chains * gamma
+        apart = tuple(max(-1, node - self.chains) for node in range(count))
+        parents = merged(torch.stack(tokens).tolist()) if self.merge else apart
+        return Draft(torch.cat(tokens), torch.cat(rows), parents)
 
 
 def merged(levels: list[list[int]]) -> tuple[int, ...]:

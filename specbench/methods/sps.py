@@ -1,10 +1,13 @@
 """SpS: speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318). Lossless."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
-from specbench.engine.accept import exact
+from pydantic import Field
+
+from specbench.engine.accept import Accept, exact
 from specbench.engine.drafters import Drafter, ModelDrafter
+from specbench.engine.joint import block
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
@@ -13,22 +16,27 @@ from specbench.methods.drafting import DraftedMethod, DraftSettings, model_draft
 
 
 class Settings(DraftSettings):
-    """The settings of every method that drafts from a model."""
+    rule: Literal["token", "block"] = Field(
+        default="token", description="tokens are tested one by one, or as a block (block verification)"
+    )
 
 
 class SpS(DraftedMethod):
-    """Draft up to γ tokens, score them by one target forward, keep those that pass rejection sampling."""
+    """Draft up to γ tokens, score them by one target forward, keep those that pass rejection sampling.
+
+    With `block` for `accept`, block verification (Sun et al., arXiv 2403.10444).
+    """
 
     lossless = True
-    accept = staticmethod(exact)
 
-    def __init__(self, target: Session, drafter: Drafter, gamma: int) -> None:
-        self.target, self.drafter, self.gamma = target, drafter, gamma
+    def __init__(self, target: Session, drafter: Drafter, gamma: int, accept: Accept = exact) -> None:
+        self.target, self.drafter, self.gamma, self.accept = target, drafter, gamma, accept
         self.reach = gamma + 1
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    return SpS(pair.session("target", watch), model_drafter(settings, pair, watch), settings.gamma)
+    rule = block if settings.rule == "block" else exact
+    return SpS(pair.session("target", watch), model_drafter(settings, pair, watch), settings.gamma, rule)
 
 
 def adaptive(lengths: Callable[[Any, Pair], Lengths]) -> Callable[[Any, Pair, Watch], Method]:
