@@ -83,6 +83,21 @@ def permitted(
         _in_force.reset(token)
 
 
+def now() -> Permissions:
+    """What is permitted now, to be sent to another process of this command."""
+    return _in_force.get()
+
+
+@contextmanager
+def under(granted: Permissions) -> Iterator[None]:
+    """Permit within the block what another process of the same command was permitted."""
+    token = _in_force.set(granted)
+    try:
+        yield
+    finally:
+        _in_force.reset(token)
+
+
 def flags() -> str:
     """The flags in force, as they stand on a command line, each after a space."""
     now = _in_force.get()

@@ -51,6 +51,7 @@ class Plan(Settings):
     runtime: str = "eager"
     batch: int = Field(default=1, ge=1, description="documents that are decoded together")
     time_documents: int = Field(default=0, ge=0, description="documents of each task that a run in batches times alone")
+    untimed: bool = Field(default=False, description="leave times out, as where processes share a device")
     share_prefix: bool = Field(default=True, description="read the common beginning of a task's prompts once")
     keep_prompts: bool = Field(default=True, description="write prompts and reference answers into the run folder")
     data_dir: str | None = None

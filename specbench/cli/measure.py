@@ -22,6 +22,8 @@ from specbench.cli.options import (
     RunOut,
     ShardOption,
     TimeDocuments,
+    Untimed,
+    Workers,
     known,
     user_errors,
     with_groups,
@@ -69,6 +71,8 @@ def run(
     no_prompts: NoPrompts = False,
     shard: ShardOption = None,
     plan_shards: PlanShards = None,
+    workers: Workers = None,
+    untimed: Untimed = False,
 ) -> None:
     """Decode a suite with one or more methods, time every forward, score the texts, and print a table.
 
@@ -92,6 +96,8 @@ def run(
 
     `specbench run --method csd --suite math --shard 2/4 --out runs/cut`
 
+    `specbench run --method csd --suite math --workers 2 --untimed`
+
     `specbench run --resume runs/20260101-120000-math-csd`
 
     Permissions to run other code (of models, in pickles, generated programs, your own functions) are never taken from a
@@ -101,7 +107,7 @@ def run(
     fetching = fetch_models or resume is None or documents.any
     with user_errors(), allowed.permitted(decoding.set_ or [], fetching, method or [], documents.folders):
         plan = None
-        permissions = {"fetch_models", "task_dir", *(field.name for field in fields(Allowed))}
+        permissions = {"fetch_models", "task_dir", "workers", *(field.name for field in fields(Allowed))}
         if resume and not documents.any and (typed := _typed(context) - {"resume"} - permissions):
             raise UserError(f"--resume takes its settings from the run; leave out --{typed.pop().replace('_', '-')}")
         if documents.any or not resume:
@@ -114,6 +120,7 @@ def run(
                 batch=batch,
                 time_documents=time_documents,
                 keep_prompts=not no_prompts,
+                untimed=untimed,
                 **documents.of_plan(),
                 **decoding.of_plan(),
                 **machine.of_plan(),
@@ -121,6 +128,8 @@ def run(
             )
         if plan_shards:
             raise typer.Exit(_say_how_cut(plan, plan_shards))
+        if workers:
+            raise typer.Exit(_with_workers(plan, out, resume, shard, workers))
         raise typer.Exit(_carry_out(plan, out, resume, shard))
 
 
@@ -187,6 +196,17 @@ def _carry_out(plan: Plan | None, out: Path | None, resume: Path | None = None, 
     if finished and (mine := StoredRun(finished).shard):
         say(f"{mine.shard} is done: {finished}; when all are: specbench join {finished.parent.parent}")
         return 0
+    return comparison.finish(finished) if finished else STOPPED
+
+
+def _with_workers(plan: Plan | None, out: Path | None, resume: Path | None, shard: str | None, workers: int) -> int:
+    """Run a plan with a pool of workers and print its table; returns the exit code."""
+    if shard:
+        raise UserError("--workers cuts the run itself; leave out --shard")
+    from specbench.measure import pool
+    from specbench.report import comparison
+
+    finished = pool.run(plan, out, resume, workers)
     return comparison.finish(finished) if finished else STOPPED
 
 

@@ -131,6 +131,11 @@ ShardOption = Annotated[
     ),
 ]
 PlanShards = Annotated[int | None, Option(min=1, help="say how the run is cut into so many shards, and decode nothing")]
+Workers = Annotated[
+    int | None,
+    Option(min=1, help="processes that share the run, each on a GPU of its own; default: this one"),
+]
+Untimed = Annotated[bool, Option("--untimed", help="leave times out, as workers that share a device must")]
 CellsOut = Annotated[Path | None, Option(help="a CSV file for `specbench tables`")]
 PromptSuite = Annotated[
     str | None,

@@ -36,6 +36,7 @@ from specbench.measure.sample import (
     round_rows,
     tell_worth,
     traceback_text,
+    untimed,
 )
 from specbench.measure.work import Progress, Work, shuffled
 from specbench.results.recorder import Recorder
@@ -100,6 +101,7 @@ class Batches:
     def _write(self, index: int, rows: list[Rows], states: dict[str, Any]) -> None:
         work = self.work
         rows = sorted(rows, key=lambda row: row[0]["order"])
+        rows = list(map(untimed, rows)) if work.plan.untimed else rows
         samples = [sample for sample, _ in rows]
         if work.sampling.greedy:
             ids = dict.fromkeys(self.crews, work.prompts[index % len(work.requests)])

@@ -95,12 +95,8 @@ def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None, shard: Shard
     """
     _import_engine()
     from specbench.measure import loop
-    from specbench.tasks import code
 
-    _check_disk(folder)
-    permissions.check_loading(plan)
-    code.check_code(plan)
-    check_settings(plan)
+    check(plan, folder)
     with stop_requests() as stopping, RunProgress() as bar:
 
         def started() -> None:
@@ -120,6 +116,16 @@ def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None, shard: Shard
     if not finished:
         console.print(f"stopped{_how_far(folder)}; {_how_to_go_on(folder)}", soft_wrap=True, highlight=False)
     return finished
+
+
+def check(plan: Plan, folder: Path) -> None:
+    """Check what can be before anything is loaded: the disk, permissions, settings. Raises UserError."""
+    from specbench.tasks import code
+
+    _check_disk(folder)
+    permissions.check_loading(plan)
+    code.check_code(plan)
+    check_settings(plan)
 
 
 def _place_of(shard: Shard, run: Path | None) -> tuple[Path | None, Path | None]:

@@ -19,7 +19,7 @@ from specbench.measure.batches import Batches
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.prepare import decode_beginning, prepare, suppress_failures
-from specbench.measure.sample import Decoder, Rows, tell_worth
+from specbench.measure.sample import Decoder, Rows, tell_worth, untimed
 from specbench.measure.setup_times import add_setup_seconds, setup_seconds
 from specbench.measure.work import Documents, Progress, Work, chunks, shuffled
 from specbench.plan import Plan
@@ -140,6 +140,7 @@ class OneByOne:
 
         for order, name in enumerate(shuffled(work, repeat, request)):
             rows.append(decode(name, order=order))
+        rows = list(map(untimed, rows)) if work.plan.untimed else rows
         samples = [sample for sample, _ in rows]
         rounds = [row for _, rounds_of_sample in rows for row in rounds_of_sample]
         if work.sampling.greedy:

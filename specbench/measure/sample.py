@@ -131,6 +131,16 @@ def beginning(
     }
 
 
+def untimed(rows: Rows) -> Rows:
+    """A text's rows without any times."""
+    sample, rounds = rows
+    return _without_seconds(sample), list(map(_without_seconds, rounds))
+
+
+def _without_seconds(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if not name.endswith("seconds")}
+
+
 def outcome(ending: Ending, laps: Sequence[Lap]) -> dict[str, Any]:
     """The columns of a sample whose text has ended."""
     return {

@@ -31,7 +31,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from faults import clocks, failing, folders, kill, logits, long_run, power, space, stop
+from faults import clocks, failing, folders, kill, logits, long_run, power, shards, space, stop
 from faults.bench import Bench, Fault, Outcome
 from specbench.base.environment import describe
 
@@ -44,6 +44,7 @@ KINDS = {
     "failing": failing.faults,
     "logits": logits.faults,
     "folders": folders.faults,
+    "shards": shards.faults,
     "clocks": clocks.faults,
 }
 WORKERS = 2

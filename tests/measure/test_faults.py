@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.long
 
 MAIN = Path(__file__).parents[1] / "faults" / "main.py"
-KINDS = ("kill", "power", "space", "stop", "failing", "logits", "folders")
+KINDS = ("kill", "power", "space", "stop", "failing", "logits", "folders", "shards")
 FAULTS = (
     "kill -9 at a random moment",
     "kill -9 before a file operation",
@@ -24,6 +24,8 @@ FAULTS = (
     "an exception in a method's step",
     "NaN or infinite logits",
     "two runs on one folder",
+    "one worker of two killed",
+    "disk full at one worker of two",
 )
 
 

@@ -1,0 +1,246 @@
+"""A pool of workers on this machine: they take the shards of one run from a queue, and their shards become the run.
+
+The driver decodes nothing. A worker that dies gives its shard back, and another one goes on with it; a shard that is
+lost TRIES times ends the run, and so does the last worker.
+"""
+
+import multiprocessing
+import os
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from specbench import permissions
+from specbench.base.console import RunProgress, say, warn
+from specbench.config import UserError
+from specbench.measure import command
+from specbench.measure.worker import Advanced, Ended, Ready, Refused, serve
+from specbench.methods import with_defaults
+from specbench.plan import Plan
+from specbench.results.lock import unused
+from specbench.results.shard import SHARDS, Shard
+from specbench.results.stored import StoredRun
+
+EACH = 2  # shards for each worker, if the run can be cut so: the last ones end at about the same time
+TRIES = 3  # of a shard
+PATIENCE = 0.2  # seconds between looks at Ctrl-C
+
+
+@dataclass(eq=False)
+class Worker:
+    """A process, and what it does now."""
+
+    number: int
+    process: BaseProcess
+    line: Connection
+    log: Path
+    ready: bool = False
+    shard: Shard | None = None
+
+
+def run(plan: Plan | None, out: Path | None, resume: Path | None, workers: int) -> Path | None:
+    """Carry out a plan with several workers, in a new folder or in one where its shards have begun.
+
+    Returns:
+        The folder if the run finished, else None.
+
+    Raises:
+        UserError: the folder cannot be used, workers would share a device that is timed, or no worker is left.
+    """
+    place = resume or out
+    begun = sorted((place / SHARDS).glob("*/manifest.json")) if place else []
+    stored = StoredRun(begun[0].parent) if begun else None
+    if resume and stored is None:
+        raise UserError(f"{resume} holds no shards that workers began; leave out --workers, or start a new run")
+    if place and stored is None and not unused(place):
+        raise UserError(f"{place} exists; choose another --out")
+    if plan is None:
+        assert stored
+        plan = stored.plan
+    plan = with_defaults(plan)
+    environments = devices(plan, workers)
+    folder = place or command.default_folder(plan)
+    command.check(plan, folder)
+    if not (folder / "manifest.json").exists():
+        (folder / SHARDS).mkdir(parents=True, exist_ok=True)
+        if not _decode(plan, folder, environments, stored.shard.shard.of if stored and stored.shard else None):
+            say(f"stopped; to go on: specbench run --resume {folder} --workers {workers}{permissions.flags()}")
+            return None
+    from specbench.measure.join import join  # with torch, which no driver needs before
+
+    join(folder)
+    return folder
+
+
+def devices(plan: Plan, workers: int) -> list[dict[str, str]]:
+    """The environment of each worker: a GPU of its own, or a share of the cores.
+
+    Raises:
+        UserError: some would share a device, and the plan is timed.
+    """
+    from specbench.measure.gpus import read_gpus
+
+    if plan.device == "spread" or ":" in plan.device:
+        raise UserError(f"--workers gives each worker a GPU of its own; leave out --device {plan.device}")
+    gpus = [] if plan.device == "cpu" else [gpu.index for gpu in read_gpus("spread")]
+    if workers > max(1, len(gpus)) and not plan.untimed:
+        have = f"{len(gpus)} GPUs" if gpus else "one device, the CPU"
+        raise UserError(
+            f"--workers {workers}: there is {have}, and workers that share one falsify each other's times; add "
+            "--untimed to leave times out, or take fewer"
+        )
+    if gpus:
+        return [{"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} for number in range(workers)]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // workers)))
+    return [{"OMP_NUM_THREADS": threads}] * workers
+
+
+def _decode(plan: Plan, folder: Path, environments: Sequence[Mapping[str, str]], count: int | None) -> bool:
+    """Have workers decode all shards, `count` if they have begun; False if the user stopped it."""
+    with command.stop_requests() as stopping, RunProgress() as bar, _started(plan, folder, environments) as workers:
+        pool = Pool(folder, workers, count)
+        try:
+            while not pool.finished:
+                stopping.waits = pool.busy
+                for worker in pool.heard(PATIENCE):
+                    if shown := pool.hear(worker):
+                        bar.update(pool.done, pool.documents, shown.task, shown.rounds)
+                if stopping.requested and pool.stopped():
+                    return False
+        except KeyboardInterrupt:
+            return False
+    return True
+
+
+class Pool:
+    """The queue of shards, and what workers tell of them."""
+
+    def __init__(self, folder: Path, workers: list[Worker], count: int | None) -> None:
+        self.folder, self.workers, self.count = folder, workers, count
+        self.each = EACH * len(workers)
+        self.documents = 0
+        self._queue: deque[Shard] | None = None  # unknown until a worker has read the documents
+        self._lost: Counter[Shard] = Counter()
+        self._done: dict[int, int] = {}  # documents by the number of their shard
+        self._ended = 0
+        self._stopping = False
+
+    @property
+    def done(self) -> int:
+        return sum(self._done.values())
+
+    @property
+    def finished(self) -> bool:
+        return self._queue is not None and self._ended == self.count
+
+    @property
+    def busy(self) -> bool:
+        return any(worker.shard for worker in self.workers)
+
+    def heard(self, seconds: float) -> list[Worker]:
+        """The workers that have something to tell, or are gone; waits for one so long at most."""
+        ready = wait([worker.line for worker in self.workers], seconds)
+        return [worker for worker in self.workers if worker.line in ready]
+
+    def hear(self, worker: Worker) -> Advanced | None:
+        """Take what a worker tells, and send it what it is to do next; returns its progress if it tells that.
+
+        Raises:
+            UserError: it refuses the plan, its shard was lost too often, or no worker is left.
+        """
+        try:
+            told = worker.line.recv()
+        except (EOFError, OSError):
+            self._lose(worker)
+            told = None
+        if isinstance(told, Refused):
+            raise UserError(told.line)
+        if isinstance(told, Ready):
+            worker.ready = True
+            self._begin(told)
+        if isinstance(told, Ended):
+            self._ended += told.finished
+            worker.shard = None
+        if isinstance(told, Advanced) and worker.shard:
+            self._done[worker.shard.number] = told.done
+        self._give()
+        return told if isinstance(told, Advanced) else None
+
+    def stopped(self) -> bool:
+        """Ask workers to stop after their documents; True once all have."""
+        if not self._stopping:
+            self._stopping = True
+            for worker in self.workers:
+                with suppress(OSError):
+                    worker.line.send(None)
+        return not self.busy
+
+    def _begin(self, told: Ready) -> None:
+        """Fill the queue with the shards that are not decoded yet."""
+        if self._queue is not None:
+            return
+        self.documents = told.documents
+        self.count = self.count or min(told.places, self.each)
+        self._queue = deque()
+        for shard in (Shard(number, self.count) for number in range(1, self.count + 1)):
+            place = shard.folder(self.folder)
+            run = StoredRun(place) if (place / "manifest.json").exists() else None
+            self._done[shard.number] = run.progress[0] if run else 0
+            if run and run.decoded:
+                self._ended += 1
+            else:
+                self._queue.append(shard)
+
+    def _give(self) -> None:
+        """Send shards to workers that have none."""
+        for worker in self.workers:
+            if self._queue and worker.ready and not worker.shard and not self._stopping:
+                worker.shard = self._queue.popleft()
+                with suppress(OSError):  # it is gone, and is lost when it is heard
+                    worker.line.send(worker.shard)
+
+    def _lose(self, worker: Worker) -> None:
+        """Strike a worker off; its shard goes to another one."""
+        self.workers.remove(worker)
+        worker.process.join(1)
+        how = f"worker {worker.number} is lost (exit code {worker.process.exitcode}; {worker.log} has its last words)"
+        again = f"specbench run --resume {self.folder} --workers 1 goes on"
+        if worker.shard and self._queue is not None:
+            self._lost[worker.shard] += 1
+            if self._lost[worker.shard] >= TRIES:
+                raise UserError(f"{worker.shard} was lost {TRIES} times: {how}; {again}")
+            self._queue.appendleft(worker.shard)
+        if not self.workers:
+            raise UserError(f"no worker is left: {how}" + f"; {again}" * (self._queue is not None))
+        warn(how + (f"; another one goes on with {worker.shard}" if worker.shard else ""))
+
+
+@contextmanager
+def _started(plan: Plan, folder: Path, environments: Sequence[Mapping[str, str]]) -> Iterator[list[Worker]]:
+    """Processes that load the plan's models; in the end none of them is left."""
+    context, granted = multiprocessing.get_context("spawn"), permissions.now()
+    workers = []
+    for number, environment in enumerate(environments, 1):
+        mine, theirs = context.Pipe()
+        log = folder / SHARDS / f"worker-{number}.txt"
+        given = (theirs, plan, granted, folder, log, dict(environment))
+        process = context.Process(target=serve, args=given, daemon=True)
+        process.start()
+        theirs.close()  # so that its end is heard
+        workers.append(Worker(number, process, mine, log))
+    everyone = list(workers)
+    try:
+        yield workers
+    finally:
+        for worker in everyone:
+            worker.line.close()
+            worker.process.terminate()
+        for worker in everyone:
+            worker.process.join(5)
+            if worker.process.is_alive():
+                worker.process.kill()

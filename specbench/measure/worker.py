@@ -1,0 +1,94 @@
+"""One worker of a pool: a process that loads the models once, and decodes the shards that it is sent (pool.py).
+
+It is sent a plan and the permissions of the command line. Nothing heavy is imported before its device and threads are
+set, so this module imports neither torch nor what needs it.
+"""
+
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specbench import permissions
+from specbench.base.errors import UserError
+from specbench.permissions import Permissions
+from specbench.plan import Plan
+from specbench.results.shard import Shard
+
+if TYPE_CHECKING:
+    from specbench.measure.work import Progress
+
+SHOWN = ("round", "warmup", "seconds", "committed", "drafted", "accepted")  # of rounds, for the progress bar
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The models are loaded: into how many shards the plan can be cut, and how many documents it has."""
+
+    places: int
+    documents: int
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """A shard has so many documents now."""
+
+    done: int
+    task: str
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A shard is decoded; or not, as the pool stops."""
+
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What no other worker could do either, in a line."""
+
+    line: str
+
+
+def serve(
+    driver: Connection, plan: Plan, granted: Permissions, folder: Path, log: Path, environment: dict[str, str]
+) -> None:
+    """Be a worker until the driver hangs up. What would be printed goes into `log`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's: it lets workers finish their documents
+    os.environ |= environment
+    opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for number in (1, 2):
+        os.dup2(opened, number)
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+    try:
+        with permissions.under(granted):
+            _serve(driver, plan, folder)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        os._exit(1)  # the driver is gone
+    except (UserError, OSError) as error:
+        driver.send(Refused(" ".join(str(error).split())))
+
+
+def _serve(driver: Connection, plan: Plan, folder: Path) -> None:
+    from specbench.measure import loop, shards
+    from specbench.measure.prepare import prepare
+
+    work = prepare(plan, None)
+    driver.send(Ready(len(shards.places(work)[0]), len(work.whole)))
+    while True:
+        shard: Shard | None = driver.recv()
+        if shard is None:  # the driver stops before anything was sent
+            continue
+
+        def report(state: "Progress") -> bool:
+            rounds = [{name: row.get(name) for name in SHOWN} for row in state.rounds]
+            driver.send(Advanced(state.done, state.request.task, rounds))
+            return not driver.poll()  # whatever comes meanwhile asks to stop
+
+        finished = loop.execute(plan, shard.folder(folder), report, work.pair, shard=shard)
+        driver.send(Ended(finished))

@@ -1,0 +1,218 @@
+"""A pool of workers: who gets which shard, what becomes of a lost one, and that the run is that of one process."""
+
+import json
+import os
+import signal
+import threading
+import time
+from multiprocessing import Pipe
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow.parquet as pq
+import pytest
+from screens import output, refusal
+from tiny_runs import SAME, always, samples_of
+
+from specbench.config import UserError
+from specbench.measure import loop, pool
+from specbench.measure.pool import Pool, Worker
+from specbench.measure.worker import Advanced, Ended, Ready, Refused
+from specbench.results.shard import Shard
+from specbench.results.stored import StoredRun
+
+
+class Fake:
+    """A worker that does as the test says."""
+
+    def __init__(self, number: int) -> None:
+        mine, self.line = Pipe()
+        process = SimpleNamespace(join=lambda seconds: None, exitcode=-9)
+        self.worker = Worker(number, process, mine, Path(f"worker-{number}.txt"))  # type: ignore[arg-type]
+
+    def told(self):
+        return self.line.recv() if self.line.poll() else "nothing"
+
+
+@pytest.fixture
+def fakes():
+    return [Fake(1), Fake(2)]
+
+
+@pytest.fixture
+def driver(fakes, tmp_path):
+    return Pool(tmp_path, [fake.worker for fake in fakes], None)
+
+
+def tell(driver, fake, what):
+    fake.line.send(what)
+    return listen(driver)
+
+
+def listen(driver):
+    return [driver.hear(worker) for worker in driver.heard(1)]
+
+
+def test_shards_are_given_to_whoever_is_free(driver, fakes):
+    one, two = fakes
+    tell(driver, one, Ready(places=100, documents=40))
+    assert driver.count == 4, "two for each worker"
+    assert one.told() == Shard(1, 4) and two.told() == "nothing" and driver.busy
+    tell(driver, two, Ready(100, 40))
+    assert two.told() == Shard(2, 4) and one.told() == "nothing"
+    (shown,) = tell(driver, one, Advanced(7, "task"))
+    assert shown.done == driver.done == 7 and driver.documents == 40
+    for fake, wanted in ((one, 3), (one, 4)):
+        tell(driver, fake, Ended(True))
+        assert fake.told() == Shard(wanted, 4)
+    tell(driver, one, Ended(True))
+    assert one.told() == "nothing" and not driver.finished
+    tell(driver, two, Ended(True))
+    assert driver.finished and not driver.busy
+
+
+def test_there_are_no_more_shards_than_places(driver, fakes):
+    tell(driver, fakes[0], Ready(places=3, documents=3))
+    assert driver.count == 3
+
+
+def test_a_lost_shard_goes_to_another_worker(driver, fakes, capsys):
+    one, two = fakes
+    for fake in fakes:
+        tell(driver, fake, Ready(2, 8))
+    assert (one.told(), two.told()) == (Shard(1, 2), Shard(2, 2))
+    one.line.close()
+    listen(driver)
+    assert driver.workers == [two.worker]
+    assert "worker 1 is lost (exit code -9" in capsys.readouterr().out
+    tell(driver, two, Ended(True))
+    assert two.told() == Shard(1, 2), "the one that was lost"
+    two.line.close()
+    with pytest.raises(UserError, match=r"no worker is left: worker 2 is lost .*--resume .* goes on"):
+        listen(driver)
+
+
+def test_a_shard_that_kills_its_workers_is_given_up(tmp_path):
+    fakes = [Fake(number) for number in (1, 2, 3, 4)]
+    driver = Pool(tmp_path, [fake.worker for fake in fakes], None)
+    driver.each = 1
+    for fake in fakes:
+        tell(driver, fake, Ready(1, 8))
+    for fake in fakes[:2]:
+        assert fake.told() == Shard(1, 1)
+        fake.line.close()
+        listen(driver)
+    fakes[2].line.close()
+    with pytest.raises(UserError, match="shard 1 of 1 was lost 3 times"):
+        listen(driver)
+
+
+def test_a_worker_that_dies_idle_loses_nothing(driver, fakes):
+    tell(driver, fakes[0], Ready(2, 8))
+    fakes[1].line.close()
+    listen(driver)
+    assert fakes[0].told() == Shard(1, 2) and driver.busy
+
+
+def test_what_no_worker_can_do_ends_the_run_in_its_words(driver, fakes):
+    with pytest.raises(UserError, match=r"^no such model$"):
+        tell(driver, fakes[0], Refused("no such model"))
+
+
+def test_workers_are_asked_to_stop_once_and_waited_for(driver, fakes):
+    one, two = fakes
+    for fake in fakes:
+        tell(driver, fake, Ready(9, 9))
+        fake.told()
+    assert not driver.stopped() and not driver.stopped()
+    assert one.told() is None and one.told() == "nothing"
+    tell(driver, one, Ended(False))
+    assert one.told() == "nothing", "no further shard"
+    assert not driver.stopped()
+    tell(driver, two, Ended(True))
+    assert driver.stopped() and not driver.finished
+
+
+# Devices
+
+
+def gpus(monkeypatch, count):
+    found = [SimpleNamespace(index=str(number)) for number in range(count)]
+    monkeypatch.setattr("specbench.measure.gpus.read_gpus", lambda device: found)
+
+
+@pytest.mark.parametrize(("device", "count", "workers"), [("auto", 0, 2), ("cpu", 4, 2), ("auto", 2, 3)])
+def test_workers_that_share_a_device_are_not_timed(device, count, workers, monkeypatch):
+    gpus(monkeypatch, count)
+    plan = SimpleNamespace(device=device, untimed=False)
+    with pytest.raises(UserError, match="--untimed"):
+        pool.devices(plan, workers)
+    assert len(pool.devices(SimpleNamespace(device=device, untimed=True), workers)) == workers
+
+
+def test_each_worker_has_a_gpu_or_its_share_of_the_cores(monkeypatch):
+    gpus(monkeypatch, 2)
+    plan = SimpleNamespace(device="auto", untimed=False)
+    assert pool.devices(plan, 2) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    shared = SimpleNamespace(device="cpu", untimed=True)
+    assert pool.devices(shared, 3) == [{"OMP_NUM_THREADS": "2"}] * 3
+    with pytest.raises(UserError, match="leave out --device cuda:1"):
+        pool.devices(SimpleNamespace(device="cuda:1", untimed=True), 2)
+
+
+# Without times
+
+
+def test_a_run_without_times_has_the_texts_and_no_seconds(make_plan, tmp_path):
+    for name, untimed in (("timed", False), ("untimed", True)):
+        assert loop.execute(make_plan(["sps"], untimed=untimed), tmp_path / name, always)
+    timed, untimed = samples_of(tmp_path / "timed"), samples_of(tmp_path / "untimed")
+    assert timed[SAME].astype(str).equals(untimed[SAME].astype(str))
+    for name in ("samples", "rounds"):
+        table = pq.read_table(tmp_path / "untimed" / f"{name}.parquet")
+        assert all(table[c].null_count == len(table) for c in table.column_names if c.endswith("seconds"))
+    shown = output("show", tmp_path / "untimed")
+    assert "its speed is not known" in " ".join(shown.split())
+
+
+# The command
+
+
+@pytest.fixture
+def words(place):
+    run = ["run", "--pair", f"target={place / 'target'},draft={place / 'draft'}", "--suite", place / "few.yaml"]
+    return [*run, "--method", "sps", "--method", "csd", "--repeats", "2", "--device", "cpu", "--untimed"]
+
+
+def test_what_workers_cannot_do_is_refused(words, tmp_path):
+    timed = [word for word in words if word != "--untimed"]
+    assert "falsify each other's times" in refusal(*timed, "--workers", "2", "--out", tmp_path / "run")
+    assert "leave out --shard" in refusal(*words, "--workers", "2", "--shard", "1/2", "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert "holds no shards that workers began" in refusal("run", "--resume", tmp_path, "--workers", "2")
+
+
+@pytest.mark.long
+def test_a_pool_whose_worker_is_killed_makes_the_run_of_one_process(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    output(*words, "--out", tmp_path / "whole")
+    folder, killed = tmp_path / "run", []
+
+    def kill() -> None:
+        """The process that has a shard's lock, once it has a document."""
+        while not killed:
+            for part in folder.glob("shards/*/parts/*.samples.parquet"):
+                lock = part.parents[1] / ".lock"
+                if lock.exists():
+                    os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
+                    killed.append(part)
+                    return
+            time.sleep(0.01)
+
+    threading.Thread(target=kill, daemon=True).start()
+    said = " ".join(output(*words, "--workers", "2", "--out", folder).split())
+    assert killed and "is lost (exit code -9" in said and "another one goes on with shard" in said
+    assert samples_of(tmp_path / "whole")[SAME].astype(str).equals(samples_of(folder)[SAME].astype(str))
+    assert StoredRun(folder).finished
