@@ -252,6 +252,7 @@ def faults() -> str:
 
 def hostile() -> str:
     counted = json.loads((RESULTS / "reference" / "hostile-programs.json").read_text())
+    counted.pop("environment", None)
     rows = [
         [row, *(f"{kind[row][0]} of {kind[row][2]}" for kind in counted.values())]
         for row in next(iter(counted.values()))

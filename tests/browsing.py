@@ -1,9 +1,11 @@
 """A real browser, and pages in it whose errors and requests are kept."""
 
+import os
 import shutil
 
 import pytest
 
+NO_BROWSER = "no chromium or google-chrome on the path; `apt-get install chromium` brings one"
 WAIT = 240_000  # milliseconds: a busy machine takes long to draw a page
 
 
@@ -12,7 +14,7 @@ def browser():
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
     if program is None:
-        pytest.skip("no chromium or google-chrome on the path; `apt-get install chromium` brings one")
+        (pytest.fail if os.environ.get("SPECBENCH_BROWSER") == "required" else pytest.skip)(NO_BROWSER)
     with api.sync_playwright() as started:
         opened = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield opened

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import faulthandler
 import io
+import json
 import os
 import random
 import shutil
@@ -37,6 +38,7 @@ WAITED = 30
 MEMORY = 500 * 2**20
 LONGEST = 4000  # characters of an error
 PROGRAMS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn", "os.startfile")
+PASSING = ("git", "load", "clock_mhz", "temperature_c", "command")  # what is different from one call to the next
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 
 
@@ -271,6 +273,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a reader; may be repeated")
     parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"), help="folder for inputs that failed")
+    parser.add_argument("--out", type=Path, help="a JSON file for the counts")
     given = parser.parse_args()
     faulthandler.enable()
     chosen = [one for one in TARGETS if not given.only or one.name in given.only]
@@ -278,10 +281,24 @@ def main() -> int:
         found = run(chosen, given.inputs, given.seed, Path(folder), given.keep, bar=True)
     console = Console()
     console.print(table(found))
+    if given.out:
+        counts = {name: [one.valid, one.refused, len(one.failures)] for name, one in found.items()}
+        totals = dict(zip(("valid", "refused", "failures"), map(sum, zip(*counts.values(), strict=True)), strict=True))
+        told = {"seed": given.seed, "inputs": sum(totals.values()), **totals, "readers": counts}
+        given.out.write_text(json.dumps(told | {"environment": machine()}, indent=1) + "\n")
     for name, one in found.items():
         for text in one.failures[:5]:
             console.print(f"{name}: {text[:80]} … {text[-600:]}", markup=False, highlight=False, soft_wrap=True)
     return int(any(one.failures for one in found.values()))
+
+
+def machine() -> dict[str, Any]:
+    """Where this runs, and with which versions."""
+    import torch
+
+    from specbench.base.environment import describe
+
+    return {key: value for key, value in describe(torch.device("cpu")).items() if key not in PASSING}
 
 
 def assert_refused(read, folder: Path, words: str) -> None:

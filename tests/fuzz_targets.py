@@ -16,6 +16,7 @@ import oracle
 import pyarrow as pa
 import torch
 from fuzz import Target
+from fuzz_doors import DOORS
 from made_runs import TOKENIZER
 from safetensors.torch import save_file
 
@@ -487,4 +488,5 @@ TARGETS = [
     Target("run: two", fuzz_run.make_two, fuzz_run.compare_two, 0.5),
     Target("run: unfinished", fuzz_run.make_parts, fuzz_run.read_parts, 1.5),
     Target("run: resumed", fuzz_run.make_parts, fuzz_run.resume_parts, 3),
+    *DOORS,
 ]

@@ -16,6 +16,7 @@ sys.path[:1] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 # ruff: noqa: E402 (the path comes first)
 from forging import FORGING, TESTS
+from fuzz import machine
 from hostile import PROGRAMS
 from rich import box
 from rich.console import Console
@@ -86,7 +87,8 @@ def main() -> int:
     print(f"{tried} tries: forged {forged}, escaped {escaped}, and {left_open} by ways that limits leave open")
     if given.out:
         rows = ",\n".join(f"{json.dumps(kind)}: {json.dumps(counts)}" for kind, counts in found.items())
-        given.out.write_text("{\n" + rows + "\n}\n")
+        text = "{\n" + rows + ",\n" + f'"environment": {json.dumps(machine())}' + "\n}\n"
+        given.out.write_text(text)
     return int(forged + escaped > 0)
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_runs import TOKENIZER
 from oracle import tiny
 from refusals import one_line_error
 from word_models import pair_of, tokenizer
 
 from specbench import permissions
 from specbench.base import hub
-from specbench.config import ModelSpec, UserError
+from specbench.config import ModelSpec, UserError, own_pair
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.pair import load_pair, load_tokenizer
 
@@ -216,3 +217,24 @@ def test_a_path_that_leads_nowhere_is_not_told_to_the_hub(name, monkeypatch):
     monkeypatch.setattr(permissions, "may_fetch", lambda name: True)
     with pytest.raises(UserError, match="there is no such folder"):
         model_folder(ModelSpec(model=name))
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("config.json", {"vocab_size": [1]}),
+        ("config.json", {"num_attention_heads": None}),
+        ("tokenizer.json", {"post_processor": {"type": "None"}}),
+        ("tokenizer.json", {"added_tokens": "x"}),
+        ("tokenizer_config.json", {"pad_token": {"a": 1}}),
+    ],
+)
+def test_a_damaged_folder_is_refused_in_a_line(tmp_path, name, changes):
+    """Whatever transformers raises on it."""
+    tiny("llama", 0, len(TOKENIZER)).save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    path = tmp_path / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(UserError, match=r"cannot load .*; |cannot load .* -- ") as raised:
+        load_pair(own_pair(str(tmp_path)), "cpu")
+    assert str(tmp_path) in str(raised.value) and "\n" not in str(raised.value)

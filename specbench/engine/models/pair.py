@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -257,15 +256,15 @@ def _load_model(
                 use_safetensors=None if allow_pickle else True,
                 trust_remote_code=trust_remote_code,
             )
-    except UserError:
+    except (UserError, torch.OutOfMemoryError, MemoryError):
         raise
     except pickle.UnpicklingError:
         raise UserError(
             f"{spec.model}: its pickled weights hold more than tensors, which is never loaded, not even with "
             "--allow-pickle; convert them to safetensors where you trust them"
         ) from None
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200]
+    except Exception as error:  # a damaged folder fails in any way within transformers
+        reason = _reason(error)
         if "trust_remote_code" in str(error):
             raise UserError(f"{spec.model} brings code of its own; to let it run, add --trust-remote-code") from None
         if not allow_pickle and any(where.glob("pytorch_model*.bin")):
@@ -293,13 +292,21 @@ def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrain
     try:
         with offline():
             return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # as above; tokenizers raises nothing narrower
+        reason = _reason(error)
         if "trust_remote_code" in str(error):
             raise UserError(
                 f"{spec.model}: its tokenizer brings code of its own; to let it run, add --trust-remote-code"
             ) from None
         raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json beside it") from None
+
+
+def _reason(error: Exception) -> str:
+    """An error of a library in a line, with its kind where that says more than the message does."""
+    kind = "" if isinstance(error, OSError | ValueError | ImportError) else f"{type(error).__name__}: "
+    return f"{kind}{' '.join(str(error).split())}"[:200]
 
 
 def _device(name: str) -> torch.device:
