@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from specbench import config
+from specbench.base.arrivals import Arrivals
 from specbench.base.console import console
 from specbench.config import (
     BATCHED,
@@ -23,6 +24,7 @@ from specbench.config import (
     task_info,
 )
 from specbench.config.messages import OPTIONS
+from specbench.config.servers import SERVER, VANILLA, load_servers
 
 EACH = "each"  # the baseline of every method is its own
 
@@ -52,6 +54,9 @@ class Plan(Settings):
     batch: int = Field(default=1, ge=1, description="documents that are decoded together")
     time_documents: int = Field(default=0, ge=0, description="documents of each task that a run in batches times alone")
     untimed: bool = Field(default=False, description="leave times out, as where processes share a device")
+    concurrency: int = Field(default=1, ge=1, description="requests that a server has at a time")
+    rate: float | None = Field(default=None, gt=0, description="requests a second that a server gets, instead")
+    arrivals: str | None = Field(default=None, description="poisson, constant, or a file of times; with a rate")
     share_prefix: bool = Field(default=True, description="read the common beginning of a task's prompts once")
     keep_prompts: bool = Field(default=True, description="write prompts and reference answers into the run folder")
     data_dir: str | None = None
@@ -77,6 +82,16 @@ class Plan(Settings):
         return own or task_info(task)
 
     @property
+    def servers(self) -> tuple[MethodSpec, ...]:
+        """The methods that are servers of other engines."""
+        return tuple(spec for spec in self.methods if spec.method == SERVER)
+
+    @property
+    def own(self) -> tuple[MethodSpec, ...]:
+        """The methods that are decoded here."""
+        return tuple(spec for spec in self.methods if spec.method != SERVER)
+
+    @property
     def sampling(self) -> SamplingSpec:
         return SamplingSpec(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
 
@@ -94,6 +109,7 @@ def resolve_plan(
     task_dir: Path | None = None,
     prompts: Path | None = None,
     max_new_tokens: int | None = None,
+    servers: Sequence[str] = (),
     **options: Any,
 ) -> Plan:
     """The plan that a command line asks for.
@@ -109,6 +125,7 @@ def resolve_plan(
         task: instead of a suite, tasks by name or YAML file.
         task_dir: a folder of tasks in lm-eval's form; without a suite and `task`, all of them are run.
         prompts: instead of a suite, a file of prompts without scores.
+        servers: NAME=URL texts or YAML files, of engines that are measured beside the methods.
         max_new_tokens: the limit of each answer, in tokens; default: that of the suite's lines or of the tasks.
         options: further fields of the plan; temperature, top_k and top_p are the suite's if missing or None.
 
@@ -122,18 +139,21 @@ def resolve_plan(
         raise UserError("--time-documents is of runs in batches: add --batch, or leave it out")
     if prompts and (data_dir or options.get("split")):
         raise UserError("--prompts has documents of its own; leave out --data-dir and --split")
-    if not (methods or suite_spec.methods):
+    served = load_servers(servers)
+    check_loops(served, options)
+    if not (methods or suite_spec.methods or served):
         what = f"the suite {suite} brings no methods" if suite else "no methods are named"
         raise UserError(f"{what}; name some: --method csd" + f" --suite {suite}" * bool(suite))
-    brought = [] if methods else config.suite_methods(suite_spec)
+    brought = [] if methods or served else config.suite_methods(suite_spec)
     common = config.load_method(baseline) if baseline not in (None, EACH) else None
-    specs = _by_name([*([common] if common else []), *map(config.load_method, methods), *brought])
+    specs = _by_name([*([common] if common else []), *map(config.load_method, methods), *brought, *served])
     specs = _assigned(specs, assignments)
     if params:
         specs = _swept(specs, params, common, baseline)
     against: dict[str, Any] = dict.fromkeys(specs, common and common.name)
     if baseline == EACH:
         specs, against = _with_baselines(specs)
+        against |= _of_servers(specs)
     tasks = resolve_tasks(suite_spec, pair_spec, data_dir)
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
         named = ", ".join(line.task for line in tasks)
@@ -229,9 +249,11 @@ def _with_baselines(specs: Specs) -> tuple[Specs, dict[str, str]]:
     all have the same one.
     """
     by_identity = {spec.identity: spec for spec in specs.values()}
-    bases = {name: config.baseline_of(spec) for name, spec in specs.items()}
+    bases = {name: config.baseline_of(spec) for name, spec in specs.items() if spec.method != SERVER}
     bases = {name: by_identity.get(base.identity, base) for name, base in bases.items()}
-    sharing_none = [name for name, spec in specs.items() if not spec.settings.keys() & bases[name].settings.keys()]
+    sharing_none = [
+        name for name, spec in specs.items() if name in bases and not spec.settings.keys() & bases[name].settings.keys()
+    ]
     for name in sharing_none:
         others = [*specs.values(), *(base for other, base in bases.items() if other not in sharing_none)]
         variants = {spec.identity: spec for spec in others if spec.method == bases[name].method}
@@ -245,6 +267,26 @@ def _with_baselines(specs: Specs) -> tuple[Specs, dict[str, str]]:
             )
     methods = {spec.name: spec for spec in [*bases.values(), *specs.values()]}
     return methods, {name: bases[name].name if name in bases else name for name in methods}
+
+
+def _of_servers(specs: Specs) -> dict[str, str]:
+    """Each server's baseline: the server called vanilla, else vanilla decoding here, else itself."""
+    plain = [name for name, spec in specs.items() if VANILLA in (spec.method, spec.method == SERVER and name)]
+    plain.sort(key=lambda name: specs[name].method != SERVER)
+    return {name: (plain or [name])[0] for name, spec in specs.items() if spec.method == SERVER}
+
+
+def check_loops(servers: Sequence[MethodSpec], options: dict[str, Any]) -> None:
+    """Raise UserError if how requests go to servers contradicts itself, or there is no server."""
+    concurrency, rate = options.get("concurrency", 1), options.get("rate")
+    if not servers and (concurrency != 1 or rate is not None or options.get("arrivals")):
+        raise UserError("--concurrency, --rate and --arrivals are of servers: add --server NAME=URL")
+    if concurrency != 1 and rate is not None:
+        raise UserError("--concurrency sends the next request when one is done, and --rate at its time; give one")
+    if rate is None and options.get("arrivals"):
+        raise UserError("--arrivals goes with --rate, the requests a second")
+    if options.get("arrivals"):
+        Arrivals.of(options["arrivals"])
 
 
 def resolve_tasks(suite: SuiteSpec, pair: PairSpec, data_dir: str | None) -> tuple[TaskLine, ...]:

@@ -154,12 +154,12 @@ class RunProgress:
         for row in rounds:
             if row["round"] and not row["warmup"]:
                 self._seconds += row.get("seconds") or 0.0
-                self._timed += row["committed"] if row.get("seconds") else 0
+                self._timed += (row["committed"] or 0) if row.get("seconds") else 0
                 for name in ("committed", "drafted", "accepted"):
-                    sums[name] += row[name]
+                    sums[name] += row[name] or 0
                 if row["drafted"]:
                     sums["draft_rounds"] += 1
-                    sums["draft_committed"] += row["committed"]
+                    sums["draft_committed"] += row["committed"] or 0
         rates = f"{self._timed / max(self._seconds, 1e-9):.0f} tok/s"
         if sums["drafted"]:
             tau, acceptance = sums["draft_committed"] / sums["draft_rounds"], sums["accepted"] / sums["drafted"]

@@ -12,14 +12,18 @@ from specbench.base.environment import MUST_AGREE
 from specbench.cli.options import (
     AllowCodeExecution,
     Allowed,
+    ArrivalTimes,
+    Concurrency,
     Decoding,
     Documents,
     FetchModels,
     Machine,
     NoPrompts,
     PlanShards,
+    Rate,
     RowsTogether,
     RunOut,
+    Server,
     ShardOption,
     TimeDocuments,
     Untimed,
@@ -69,6 +73,10 @@ def run(
         bool, Option(help="read the common beginning of a task's prompts, such as few-shot examples, only once")
     ] = True,
     no_prompts: NoPrompts = False,
+    server: Server = None,
+    concurrency: Concurrency = 1,
+    rate: Rate = None,
+    arrivals: ArrivalTimes = None,
     shard: ShardOption = None,
     plan_shards: PlanShards = None,
     workers: Workers = None,
@@ -93,6 +101,8 @@ def run(
     `specbench run --method sps --prompts question.jsonl --max-new-tokens 64`
 
     `specbench run --method sps --method csd --suite math --batch 16 --time-documents 20`
+
+    `specbench run --server vanilla=http://127.0.0.1:8000 --server eagle3=http://127.0.0.1:8001 --suite math`
 
     `specbench run --method csd --suite math --shard 2/4 --out runs/cut`
 
@@ -121,6 +131,10 @@ def run(
                 time_documents=time_documents,
                 keep_prompts=not no_prompts,
                 untimed=untimed,
+                servers=server or [],
+                concurrency=concurrency,
+                rate=rate,
+                arrivals=arrivals,
                 **documents.of_plan(),
                 **decoding.of_plan(),
                 **machine.of_plan(),

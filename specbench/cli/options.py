@@ -136,6 +136,15 @@ Workers = Annotated[
     Option(min=1, help="processes that share the run, each on a GPU of its own; default: this one"),
 ]
 Untimed = Annotated[bool, Option("--untimed", help="leave times out, as workers that share a device must")]
+Server = Annotated[
+    list[str] | None,
+    Option(metavar="NAME=URL", help="measure a server of OpenAI's completions as a method, or those of a YAML file"),
+]
+Concurrency = Annotated[int, Option(min=1, help="requests that a server has at a time")]
+Rate = Annotated[float | None, Option(help="requests a second that a server gets at fixed times, instead")]
+ArrivalTimes = Annotated[
+    str | None, Option("--arrivals", help="with --rate: poisson (default), constant, or a file of seconds")
+]
 CellsOut = Annotated[Path | None, Option(help="a CSV file for `specbench tables`")]
 PromptSuite = Annotated[
     str | None,

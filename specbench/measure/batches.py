@@ -25,7 +25,7 @@ from specbench.engine.runtimes.batched import Batched
 from specbench.engine.types import Additive, Method, NotFinite
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.manifest import digest
-from specbench.measure.prepare import build, why_alone
+from specbench.measure.prepare import build, decode_beginning, suppress_failures, why_alone
 from specbench.measure.sample import (
     WARMUP_TOKENS,
     Decoder,
@@ -38,6 +38,7 @@ from specbench.measure.sample import (
     traceback_text,
     untimed,
 )
+from specbench.measure.served import ServerCrew
 from specbench.measure.work import Progress, Work, shuffled
 from specbench.results.recorder import Recorder
 
@@ -53,9 +54,11 @@ class Batches:
         self.work, self.recorder = work, recorder
         self.first = recorder.done()
         pair = replace(work.pair, runtime=Batched(work.pair.runtime.name))
-        self.crews: dict[str, Crew | Single] = {
-            spec.name: Single(work, spec.name)
-            if why_alone(spec.name, work.methods[spec.name])
+        self.crews: dict[str, Crew | Single | ServerCrew] = {
+            spec.name: ServerCrew(work, work.clients[spec.name])
+            if spec.name in work.clients
+            else Single(work, spec.name)
+            if work.plan.batch == 1 or why_alone(spec.name, work.methods[spec.name])
             else Crew(work, pair, spec)
             for spec in work.plan.methods
         }
@@ -105,7 +108,8 @@ class Batches:
         samples = [sample for sample, _ in rows]
         if work.sampling.greedy:
             ids = dict.fromkeys(self.crews, work.prompts[index % len(work.requests)])
-            mark_divergence(samples, work.methods, work.plan, work.pair, ids)
+            own = [sample for sample in samples if sample["method"] in work.methods]
+            mark_divergence(own, work.methods, work.plan, work.pair, ids)
         self.recorder.write(index, samples, [row for _, rounds in rows for row in rounds], states)
 
 
@@ -127,7 +131,12 @@ class Single:
             self.decoder.attempt(self.name, partial(self.method.restore, state))
 
     def warm_up(self, places: range) -> None:
-        """It was, when the task's first documents were timed."""
+        """Decode the beginning of the first document; in batches it was, when the first documents were timed."""
+        if self.work.plan.batch == 1:
+            state = self.state
+            with suppress_failures():
+                decode_beginning(self.method, self.work.prompts[places.start], self.work.sampling, self.work.pair)
+            self.begin(self.work.requests[places.start].task, state)
 
     def decode(self, chunk: range, repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
         for index in chunk:

@@ -149,7 +149,7 @@ def _place_of(shard: Shard, run: Path | None) -> tuple[Path | None, Path | None]
 
 def check_settings(plan: Plan) -> None:
     """Raise UserError for a setting that its method does not accept; imports the methods, and torch with them."""
-    for spec in plan.methods:
+    for spec in plan.own:
         with _importing():
             method = module(spec.method)
         config.check_settings(method.Settings, spec)

@@ -78,7 +78,7 @@ def execute(
 def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool]) -> bool:
     """Decode all documents that are not recorded yet; False if `report` stopped it before the last."""
     single, first, last = OneByOne(work, recorder), recorder.done(), work.span.stop
-    batches = Batches(work, recorder) if work.plan.batch > 1 else None
+    batches = Batches(work, recorder) if work.plan.batch > 1 or work.clients else None
     gc.collect()
     gc.freeze()
     for chunk in chunks(work):

@@ -56,7 +56,7 @@ def manifest(
         "plan": plan.model_dump(mode="json"),
         "models": {role: model | {"forward": facts(pair.models[role])} for role, model in pair.describe().items()},
         "tokenizer_hash": pair.tokenizer_hash,
-        "inputs": {spec.name: code_hashes(spec) | methods[spec.name].inputs() for spec in plan.methods},
+        "inputs": {spec.name: code_hashes(spec) | methods[spec.name].inputs() for spec in plan.own},
         "prompts_hash": digest([request.prompt_hash for request in requests]),
         "prompt_ids": [digest(list(prompt)) for prompt in prompts],
         "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
@@ -64,7 +64,9 @@ def manifest(
         "prefix_tokens": {task: count for task, count in prefixes.items() if count},
         "headline": {line.task: plan.info(line.task).metric for line in plan.tasks},
         "environment": environment.describe(pair.device),
-        "ceilings": ceilings.load(pair.device, pair.models["target"].dtype),  # of this machine, if measured
+        "ceilings": ceilings.load(pair.device, pair.models["target"].dtype)
+        if pair.models
+        else None,  # of this machine, if measured
         "runtime": {"name": pair.runtime.name, "asked": plan.runtime, "why": why, **pair.runtime.facts()},
     }
 

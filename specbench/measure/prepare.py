@@ -16,7 +16,7 @@ from specbench.base.untrusted import brief
 from specbench.config import SUITES, MethodSpec, TaskLine, UserError, validated
 from specbench.engine.clock import Stopwatch
 from specbench.engine.models.folders import model_folder
-from specbench.engine.models.pair import Pair, load_pair
+from specbench.engine.models.pair import Pair, load_pair, load_tokenizer
 from specbench.engine.prefix import shared_tokens
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO
@@ -25,6 +25,7 @@ from specbench.engine.session import Unwatched
 from specbench.engine.types import Additive, Calibrated, Foresighted, Method, Sampling, Watch
 from specbench.measure.manifest import check_models, check_same, manifest
 from specbench.measure.room import check_room
+from specbench.measure.served import check_same_servers, check_served, connect
 from specbench.measure.shards import stretch
 from specbench.measure.work import Documents, Work
 from specbench.methods import module
@@ -57,9 +58,12 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     prompts = encode_all(pair, [request.prompt for request in requests])
     stored = StoredRun(folder).manifest if folder and (folder / "manifest.json").exists() else None
     longest = max(r.positions(p) for r, p in zip(requests, prompts, strict=True))
-    pair, why = at_runtime(plan, pair, prompts[0], longest, runtime_of(stored) if stored else plan.runtime)
+    check_served(plan, requests)
+    why = ""
+    if plan.own:
+        pair, why = at_runtime(plan, pair, prompts[0], longest, runtime_of(stored) if stored else plan.runtime)
     stopwatch = Stopwatch(pair.device)
-    methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.methods}
+    methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.own}
     sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
     for name, method in methods.items():
         try:
@@ -71,7 +75,7 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     if plan.batch > 1:
         check_batches(plan, methods, requests)
         check_room(pair, len(methods), plan.batch, longest)
-    check_lengths(requests, prompts, pair, max(method.reach for method in methods.values()))
+    check_lengths(requests, prompts, pair, max((method.reach for method in methods.values()), default=0))
     by_task: dict[str, list[list[int]]] = {request.task: [] for request in requests}
     for request, prompt in zip(requests, prompts, strict=True):
         if request.turn == 0:  # a later turn begins with the whole prompt of the first
@@ -80,15 +84,18 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
 
     runs_code = code.code_execution(plan)
     facts = manifest(plan, pair, requests, prompts, methods, shared, why) | {"left_out": tasks.left_out}
+    clients = connect(plan) if folder else {}
+    facts |= {"servers": {name: client.facts for name, client in clients.items()}} if clients else {}
     facts |= {"code_execution": runs_code} if runs_code else {}
     facts |= {"leaks": leaks} if (leaks := leaked(methods, requests)) else {}
     facts |= {"prompts": tasks.places()} if isinstance(tasks, PromptFile) else {}
     span = range(plan.repeats * len(requests))
-    work = Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling, span)
+    work = Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling, span, clients)
     if own := Stretch.of(stored) if stored else shard and stretch(work, shard):
         work, facts = replace(work, span=own.documents), facts | {"shard": own.told()}
     if stored and folder:
         check_same(stored, facts, folder)
+        check_same_servers(stored.get("servers", {}), facts.get("servers", {}))
     elif folder:
         with Folder.at(folder) as place:
             place.write_json("manifest.json", facts)
@@ -98,10 +105,14 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
 def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     """The plan's models at `runtime`, by default the plan's; if that is `auto`, at the pair's own.
 
+    For servers alone only the tokenizer is loaded.
+
     Raises:
         UserError: the plan lets models run code, and the command line does not.
     """
     permissions.check_loading(plan)
+    if not plan.own:
+        return Pair(plan.pair.name, {}, load_tokenizer(plan.pair.target, plan.trust_remote_code), plan.pair.models)
     pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle)
     name = runtime or plan.runtime
     return pair if name == AUTO else replace(pair, runtime=choose.runtime(name, pair))
@@ -188,7 +199,7 @@ def at_runtime(plan: Plan, pair: Pair, prompt: list[int], length: int, name: str
     text = list(itertools.islice(itertools.cycle(prompt), max(1, min(length, pair.context - TRIAL_ROOM))))
 
     def trial(candidate: Runtime) -> None:
-        for spec in plan.methods:
+        for spec in plan.own:
             with suppress_failures():
                 try_method(spec, replace(pair, runtime=candidate), text, Sampling(plan.temperature))
 

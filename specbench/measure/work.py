@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from specbench.engine.types import Method, Sampling
 from specbench.plan import Plan
 from specbench.results import documents
 from specbench.results.documents import Document
+from specbench.servers.client import Client
 from specbench.tasks.harness import Request, Tasks
 from specbench.tasks.prompts import PromptFile
 
@@ -34,6 +35,7 @@ class Work:
     methods: dict[str, Method]
     sampling: Sampling
     span: range  # the documents to decode: all, or those of a shard
+    clients: dict[str, Client] = field(default_factory=dict)  # of servers, by name
 
     @property
     def whole(self) -> range:
@@ -72,11 +74,13 @@ class Progress:
 def chunks(work: Work) -> Iterator[range]:
     """All documents, by index, in the parts that are decoded one after another; a shard has whole ones.
 
-    A chunk is one document that is decoded alone, or as many as TURNS for each row of a batch; all of one task.
+    A chunk is one document that is decoded alone, or as many as TURNS for each row of a batch, or for each request that
+    a server has at a time; all of one task. Where requests come at times of their own, it is all documents of a task.
     """
-    size, start, last = TURNS * work.plan.batch, 0, work.whole.stop
+    together = max(work.plan.batch, work.plan.concurrency)
+    size, start, last = work.whole.stop if work.plan.rate else TURNS * together, 0, work.whole.stop
     for end in range(1, last + 1):
-        alone = work.plan.batch == 1 or work.timed_alone(start)
+        alone = (together == 1 and not work.plan.rate) or work.timed_alone(start)
         if end == last or alone or end - start == size or work.begins_task(end):
             yield range(start, end)
             start = end
@@ -84,6 +88,6 @@ def chunks(work: Work) -> Iterator[range]:
 
 def shuffled(work: Work, repeat: int, request: Request) -> list[str]:
     """The methods in the order in which they decode a document."""
-    names = list(work.methods)
+    names = [spec.name for spec in work.plan.methods]
     random.Random(f"{work.plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(names)
     return names

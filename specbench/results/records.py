@@ -21,7 +21,7 @@ from specbench.base.errors import UserError
 from specbench.base.folder import Folder, LinkRefused, Member
 from specbench.base.untrusted import Source
 
-VERSION = 7
+VERSION = 8
 # 1: first version.
 # 2: new_tokens and wall_seconds of imported samples.
 # 3: levels and parents of drafts that are trees.
@@ -29,6 +29,7 @@ VERSION = 7
 # 5: overlaps and proposers of drafted tokens, forwards and seconds of further members, of collaborating models.
 # 6: forwards and seconds of an arbitrator.
 # 7: batch_seconds of samples.
+# 8: times, parts and evidence of what servers of other engines answered.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -52,7 +53,7 @@ SAMPLES = pa.schema(
         pa.field("decode_seconds", pa.float64()),  # all later rounds, stop handling included
         # Runs in batches that time some documents alone: the share of the batch's decoding; all other times are null.
         pa.field("batch_seconds", pa.float64()),
-        pa.field("new_tokens", pa.int32()),  # imported runs only: committed tokens, the prefill's included
+        pa.field("new_tokens", pa.int32()),  # imported runs and servers only: committed tokens, the prefill's included
         pa.field("wall_seconds", pa.float64()),  # imported runs only: prefill and decoding in one figure
         pa.field("peak_memory", pa.int64()),  # bytes
         pa.field("load", pa.float64()),  # of the host, before the sample
@@ -63,6 +64,17 @@ SAMPLES = pa.schema(
         pa.field("diverged_at", pa.int32()),
         pa.field("divergence_gap", pa.float64()),
         pa.field("divergence", pa.string()),  # tie or bug
+        # Servers only; times in seconds of Unix time, on the client's clock.
+        pa.field("due", pa.float64()),  # when the request should go
+        pa.field("sent", pa.float64()),
+        pa.field("first_token", pa.float64()),
+        pa.field("ended", pa.float64()),
+        pa.field("chunks", pa.list_(pa.float64())),  # when each part of the text came
+        pa.field("chunk_tokens", pa.list_(pa.int32())),  # in each part; null: not told
+        pa.field("evidence", pa.string()),  # steps, histogram, counters, chunks (a lower bound of the rounds) or none
+        pa.field("verify_rounds", pa.int32()),  # after the prefill, with a draft
+        pa.field("draft_tokens", pa.int32()),
+        pa.field("accepted_tokens", pa.int32()),
     ]
 )
 ROUNDS = pa.schema(

@@ -4,6 +4,7 @@ It contacts the server's own address and nothing else: redirects are refused, an
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import time
@@ -82,6 +83,12 @@ class Client:
         for path in self.adapter.facts:
             self.facts |= await self._fact(path)
         self.model = wanted
+
+    async def touch(self) -> None:
+        """Open a connection, so that no answer is timed with it."""
+        with contextlib.suppress(Refusal):
+            await self.meet()
+            await self._text("/v1/models")
 
     async def complete(self, prompt: list[int] | str, options: dict[str, Any], due: float) -> Reply:
         """Send one request and read its answer. Whatever goes wrong is the reply's `error`."""

@@ -100,12 +100,14 @@ class Pair:
     @cached_property
     def context(self) -> int:
         """The longest sequence that every model can read; a translated one does not count, as it may cut the text."""
-        return min(positions(model) for role, model in self.models.items() if role not in self.translations)
+        return min(
+            (positions(model) for role, model in self.models.items() if role not in self.translations), default=2**31
+        )
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
         """All tokens that end a text, by the target's generation settings and the tokenizer."""
-        ids = self.models["target"].generation_config.eos_token_id
+        ids = self.models["target"].generation_config.eos_token_id if self.models else None
         ids = ids if isinstance(ids, list) else [ids]
         return frozenset(i for i in (*ids, self.tokenizer.eos_token_id) if i is not None)
 
@@ -122,7 +124,8 @@ class Pair:
 
     @property
     def device(self) -> torch.device:
-        return self.models["target"].device
+        """Where the target is; the CPU if only the tokenizer is loaded."""
+        return self.models["target"].device if self.models else torch.device("cpu")
 
     def describe(self) -> dict[str, dict[str, object]]:
         """The description of each model that a manifest keeps."""

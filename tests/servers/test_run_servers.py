@@ -1,0 +1,164 @@
+"""Runs over servers: their texts, rounds and times in the same records and the same table as own methods'."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from fake import Fake, recorded, serving
+from screens import call, output, refusal
+from test_client import TOKENIZER
+
+from specbench.results.stored import StoredRun
+
+TASK = ("--task", "pocket_gsm8k", "--max-new-tokens", "64")
+SARA = 5  # the number of the document that Sara is in, among the first six
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def servers():
+    with serving(Fake(TOKENIZER, tells="nothing", coalesce=1)) as plain, serving(Fake(TOKENIZER)) as drafting:
+        yield plain, drafting
+
+
+def run(*words, limit=6, code=0):
+    return output("run", *TASK, "--limit", limit, "--out", "run", *words, code=code)
+
+
+def samples():
+    frame = StoredRun(Path("run")).samples()
+    return frame[~frame.warmup].set_index(["method", "doc_id"])
+
+
+def of_documents():
+    """The recorded answers by the number of their document."""
+    rows = pq.read_table("run/documents.parquet").to_pylist()
+    by_prompt = {one["prompt"]: one for one in recorded()}
+    return {row["doc_id"]: by_prompt[row["prompt"]] for row in rows if row["prompt"] in by_prompt}
+
+
+def test_servers_alone(servers):
+    plain, drafting = servers
+    told = run("--server", f"vanilla={plain.url}", "--server", f"vllm={drafting.url}")
+    assert "vllm" in told and "100.0" in told
+    documents, found = of_documents(), samples()
+    assert len(documents) == 6
+    for number, one in documents.items():
+        for name in ("vanilla", "vllm"):
+            row = found.loc[name, number]
+            assert (row.text, list(row.tokens), row.finish) == (one["text"], one["ids"], "eos")
+            assert row.due <= row.sent < row.first_token <= row.ended
+            assert row.prefill_seconds == pytest.approx(row.first_token - row.sent)
+            assert row.decode_seconds == pytest.approx(row.chunks[-1] - row.chunks[0])
+            assert sum(row.chunk_tokens) == len(one["ids"])
+        assert found.loc["vllm", number].evidence == "steps"
+        assert found.loc["vanilla", number].evidence == "chunks"
+    rounds = StoredRun(Path("run")).rounds().to_table().to_pandas()
+    for number, one in documents.items():
+        mine = rounds[(rounds.method == "vllm") & (rounds.doc_id == number)].sort_values("round")
+        assert mine.accepted.tolist() == one["accepted"] and mine.drafted.tolist() == one["drafted"]
+        assert mine.committed.sum() == len(one["ids"]) - 1  # the prefill gave the first
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    assert manifest["models"] == {} and manifest["servers"]["vllm"]["version"] == "0.32.0"
+    assert manifest["plan"]["baseline"] == "vanilla"
+    orders = found.order.unstack("method")
+    assert set(orders.vanilla) == {0, 1}  # the order is drawn for each document
+
+
+def test_beside_own_methods(servers):
+    """A real vLLM's texts are those of vanilla decoding and of sps here."""
+    told = run("--server", f"vllm={servers[1].url}", "--method", "sps", "--set", "sps.gamma=5")
+    found = samples()
+    for number in range(6):
+        assert found.loc["vllm", number].text == found.loc["sps", number].text == found.loc["vanilla", number].text
+    assert "vllm" in told
+    plan = StoredRun(Path("run")).plan
+    assert (plan.against("vllm"), plan.against("sps")) == ("vanilla", "vanilla")
+
+
+def test_a_document_that_fails_is_a_row(servers):
+    servers[1].fault, servers[1].only = "cut", "Sara"
+    told = run("--server", f"vllm={servers[1].url}", code=3)
+    found = samples()
+    failed = found[found.finish == "error"]
+    assert len(failed) == 1 and "the stream was cut" in failed.iloc[0].error
+    assert "1" in told
+
+
+FAULTS = {"other text": "are not those of its text", "lies": "counts"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_tokens_that_do_not_fit(servers, fault):
+    servers[1].fault, servers[1].only = fault, "Sara"
+    run("--server", f"vllm={servers[1].url}", code=3)
+    failed = samples().query("finish == 'error'")
+    assert len(failed) == 1 and FAULTS[fault] in failed.iloc[0].error
+
+
+def test_a_run_goes_on(servers):
+    fake = servers[1]
+    words = ("--server", f"vllm={fake.url}", "--concurrency", "1")
+    fake.fault = ""
+    run(*words, limit=2)
+    assert "nothing is left" in output("run", "--resume", "run")
+    before = len(fake.requests)
+
+    shutil.rmtree("run/parts", ignore_errors=True)
+    for name in ("samples", "rounds", "scores"):
+        (Path("run") / f"{name}.parquet").unlink()
+    output("run", "--resume", "run")
+    assert len(fake.requests) > before
+    fake.models = ("another",)
+    (Path("run") / "scores.parquet").unlink()
+    assert "another model" in refusal("run", "--resume", "run")
+
+
+def test_concurrency_and_rates(servers):
+    servers[1].delay = 0.01
+    run("--server", f"vllm={servers[1].url}", "--concurrency", "3")
+    assert servers[1].most == 3
+    output(
+        "run", *TASK, "--limit", 6, "--out", "rate", "--server", f"a={servers[0].url}", "--server",
+        f"b={servers[1].url}", "--rate", "20", "--arrivals", "constant",
+    )  # fmt: skip
+    frame = StoredRun(Path("rate")).samples().sort_values("due")
+    for _, rows in frame.groupby("method"):
+        assert rows.due.diff().dropna().tolist() == pytest.approx([0.05] * 5, abs=1e-4)
+
+
+WRONG = [
+    (["--server", "x"], "write NAME=URL"),
+    (["--method", "sps", "--concurrency", "2"], "add --server"),
+    (["--server", "x=http://h", "--rate", "2", "--concurrency", "2"], "give one"),
+    (["--server", "x=http://h", "--arrivals", "constant"], "goes with --rate"),
+    (["--server", "sps=http://h", "--method", "sps"], "two different methods are called sps"),
+]
+
+
+@pytest.mark.parametrize(("words", "why"), WRONG)
+def test_wrong_options(words, why):
+    assert why in " ".join(refusal("run", *TASK, *words).split())
+
+
+def test_nobody_is_there():
+    result = call("run", *TASK, "--limit", 2, "--out", "run", "--server", "x=http://127.0.0.1:9")
+    assert result.exit_code != 0 and "no connection" in result.output and "Traceback" not in result.output
+    assert (samples().finish == "error").all()
+
+
+def test_the_key_is_in_no_file(servers, monkeypatch, here):
+    servers[1].key = "s3cret"
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    (here / "s.yaml").write_text(f"vllm: {{url: '{servers[1].url}', key_variable: MY_KEY}}\n")
+    told = run("--server", "s.yaml", limit=2)
+    assert "s3cret" not in told
+    for path in (here / "run").rglob("*"):
+        assert not path.is_file() or b"s3cret" not in path.read_bytes(), path
