@@ -2,9 +2,11 @@
 
 `gate` is the static gate that CSD compares itself with (arXiv 2604.13634, section 5.1; Eq. 3 without a memory).
 `lenience` multiplies q by a factor ε where it is compared with p (Leviathan et al., arXiv 2211.17192).
+`typical` keeps what the target finds typical, whatever the draft's q (typical acceptance: Medusa, arXiv 2401.10774).
 """
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -13,21 +15,25 @@ from pydantic import Field
 from specbench.engine.accept import Weighed, exact_test, weigh
 from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
+from specbench.engine.sampling import pick, probabilities
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
 
 class Settings(DraftSettings):
-    form: Literal["gate", "lenience"] = Field(description="which rule keeps a rejected token")
+    form: Literal["gate", "lenience", "typical"] = Field(description="which rule keeps a token")
     gate_threshold: float = Field(ge=0, le=1, description="gate: least p(draft)/p(target token) to keep (τ); 1: SpS")
     lenience: float = Field(ge=0, le=1, description="lenience: accept with min(1, p/(ε q)) (ε); 1: SpS")
+    epsilon: float = Field(default=0.3, gt=0, le=1, description="typical: p(d) that always stands, if exceeded (ε)")
+    delta: float = Field(default=0.09, gt=0, le=1, description="typical: else p(d) must exceed δ exp(-H(p)) (δ)")
 
 
 class Lossy(DraftedMethod):
     """Speculative sampling that keeps a rejected token if the target finds it likely enough.
 
     With a threshold of 1 it is speculative sampling, except for exact ties with the likeliest token, which are kept.
+    (Not so `typical`, which also rejects tokens that speculative sampling keeps.)
     """
 
     lossless = False
@@ -35,7 +41,7 @@ class Lossy(DraftedMethod):
     def __init__(self, target: Session, drafter: Drafter, settings: Settings) -> None:
         self.target, self.drafter, self.settings = target, drafter, settings
         self.gamma, self.reach = settings.gamma, settings.gamma + 1
-        threshold = settings.gate_threshold if settings.form == "gate" else settings.lenience
+        threshold = settings.lenience if settings.form == "lenience" else settings.gate_threshold
         self.log_threshold = math.log(threshold) if threshold else -math.inf
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
@@ -44,6 +50,8 @@ class Lossy(DraftedMethod):
         At T = 0 both forms are this gate: p(d) ≥ ε max p. At T > 0 the gate applies where speculative sampling rejects,
         and a rejected argmax stays rejected (else a threshold of 1 would keep it); lenience has its own test.
         """
+        if self.settings.form == "typical":
+            return self.accept_typical(draft, scored, sampling, rng)
         if self.settings.form == "lenience" and not sampling.greedy:
             weighed, kept = weigh_leniently(draft, scored, self.settings.lenience, sampling, rng)
         else:
@@ -51,6 +59,24 @@ class Lossy(DraftedMethod):
             pairs = zip(weighed.drafted, weighed.targets, weighed.gaps, strict=True)
             kept = [d != t and gap >= self.log_threshold for d, t, gap in pairs]
         return weighed.scan(lambda i: kept[i])
+
+    def accept_typical(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        """Keep d while p(d) > min(ε, δ exp(-H(p))), by the target's p at the temperature that is sampled at.
+
+        At T = 0, p is taken at T = 1; its argmax always stands. What follows is the target's own token, drawn from all
+        of p at T > 0: no token is rejected at random, so there is no residual. Rescues are tokens that speculative
+        sampling, with the same random number, would have rejected.
+        """
+        p = probabilities(scored.logits, Sampling(1.0) if sampling.greedy else sampling)
+        least = self.settings.delta * (-torch.special.entr(p).sum(-1)).exp()
+        least = least.clamp(max=self.settings.epsilon)[: len(draft.tokens)]
+        stands = p[: len(draft.tokens)].gather(-1, draft.tokens[:, None])[:, 0] > least
+        tested = exact_test(draft, scored.logits, sampling, rng)
+        if not sampling.greedy:
+            tested = replace(tested, emit=pick(p, rng))
+        weighed = weigh(draft, scored, sampling, rng, tested, [stands])
+        accepted = next((i for i, kept in enumerate(weighed.columns[0]) if not kept), len(weighed.drafted))
+        return weighed.verdict(accepted, tuple(i for i in range(accepted) if not weighed.passed[i]))
 
 
 def weigh_leniently(

@@ -18,7 +18,7 @@ from specbench.engine.drafters import ModelDrafter
 from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.lengths import Lengths
 from specbench.engine.session import Session
-from specbench.engine.types import Sampling
+from specbench.engine.types import Draft, Sampling, Scored
 from specbench.methods.lossy import Lossy, Settings
 
 SAMPLED = Sampling(1.0, top_p=0.9)
@@ -219,3 +219,34 @@ def test_build_and_the_shipped_settings():
     assert not method.lossless and method.reach == SHIPPED["gamma"] + 1
     assert {r.drafted for r in rounds[1:]} == {6}
     assert (SHIPPED["form"], SHIPPED["gate_threshold"]) == ("gate", 0.6)
+
+
+# Typical acceptance
+
+
+def test_typical_tokens_by_hand():
+    """p = 1/2 1/4 1/8 1/8, H = 7/4 ln 2, exp(-H) = 0.297: at δ = 0.5 the bound is 0.149; at δ = 0.9 ε, 0.25, bounds it.
+
+    A token must exceed the bound.
+    """
+    rows = torch.tensor([[0.5, 0.25, 0.125, 0.125]] * 3).double().log()
+    draft = Draft(torch.tensor([1, 2]), None)
+    one = lossy(*pair("llama"), form="typical", epsilon=0.25, delta=0.5)
+    verdict = one.accept(draft, Scored(rows), GREEDY, torch.Generator())
+    assert (verdict.accepted, verdict.rescued, verdict.token) == (1, (0,), 0)
+    other = lossy(*pair("llama"), form="typical", epsilon=0.25, delta=0.9)
+    assert other.accept(draft, Scored(rows), GREEDY, torch.Generator()).accepted == 0
+    low = lossy(*pair("llama"), form="typical", epsilon=0.3, delta=0.4)
+    assert low.accept(draft, Scored(rows), GREEDY, torch.Generator()).accepted == 2
+
+
+def test_after_typical_tokens_the_target_draws_from_all_of_p():
+    """A rejected token may be drawn again: nothing was rejected at random. At T = 1, with the same bound."""
+    rows = torch.tensor([[0.5, 0.25, 0.125, 0.125]] * 2).double().log()
+    q = torch.tensor([[0.1, 0.1, 0.1, 0.7]]).double()
+    one, rng, counts = lossy(*pair("llama"), form="typical", epsilon=0.25, delta=0.5), torch.Generator(), [0] * 4
+    for seed in range(2000):
+        verdict = one.accept(Draft(torch.tensor([3]), q), Scored(rows), Sampling(1.0), rng.manual_seed(seed))
+        assert verdict.accepted == 0
+        counts[verdict.token] += 1
+    assert oracle.chi_square(np.array(counts), np.array([0.5, 0.25, 0.125, 0.125])) > 1e-4

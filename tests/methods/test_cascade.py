@@ -1,0 +1,82 @@
+"""Speculative cascades: the rules by hand, greedy texts by a decoder of both models, and the law of the mixture."""
+
+import itertools
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from builders_engine import build, made
+from gates import GREEDY, decode, pair
+from law import texts
+from refusals import one_line_error
+from tabled import Table, V, warped
+
+from specbench.engine.session import Session
+from specbench.engine.types import Sampling
+from specbench.methods.cascade import Cascade, Settings, trusted
+
+ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
+RULES = pytest.mark.parametrize(("defer", "alpha"), (("chow", 0.3), ("diff", 0.1), ("opt", 0.3)))
+
+
+def test_the_rules_by_hand():
+    """max q = 0.6, max p = 0.7, TV = 0.5: chow trusts from α = 0.4 on, diff from 0.1 on, opt from 0.2 on."""
+    p, q = torch.tensor([[0.7, 0.2, 0.1]]).double(), torch.tensor([[0.4, 0.0, 0.6]]).double()
+    for rule, edge in (("chow", 0.4), ("diff", 0.1), ("opt", 0.2)):
+        assert not trusted(p, q, rule, edge - 1e-6).item() and trusted(p, q, rule, edge + 1e-6).item()
+
+
+def mixture(p: np.ndarray, q: np.ndarray, defer: str, alpha: float) -> np.ndarray:
+    margin = {"diff": alpha, "opt": alpha * np.maximum(p - q, 0).sum()}.get(defer)
+    return q if (q.max() >= 1 - alpha if margin is None else q.max() >= p.max() - margin) else p
+
+
+@RULES
+@pytest.mark.parametrize("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), ids=str)
+def test_texts_follow_the_mixture(sampling, defer, alpha):
+    target, draft, prompt, count = Table(V, 3), Table(V, 12), [1, 2], 4
+    method = Cascade(target, draft, Settings(gamma=2, defer=defer, alpha=alpha))
+    drawn = texts(method, V, prompt, count, sampling, 800)
+    expected, of_target = np.ones((V,) * count), np.ones((V,) * count)
+    mixed, places = 0, 0
+    for text in itertools.product(range(V), repeat=count):
+        for i, token in enumerate(text):
+            last, length = text[i - 1] if i else prompt[-1], len(prompt) + i
+            p, q = (warped(model.row(last, length), sampling).numpy() for model in (target, draft))
+            row = mixture(p, q, defer, alpha) if i else p
+            mixed, places = mixed + (row is q), places + 1
+            expected[text] *= row[token]
+            of_target[text] *= p[token]
+    assert 0 < mixed < 0.9 * places * (count - 1) / count and drawn.accepted > 100
+    assert oracle.chi_square(drawn.counts, expected) > ALPHA
+    reachable = of_target > 0
+    assert oracle.chi_square(drawn.counts * reachable, of_target) < ALPHA, "it is not the target's law"
+
+
+@RULES
+def test_greedy_texts_are_those_of_the_mixture(defer, alpha):
+    target, draft = pair("llama")
+    for prompt in oracle.prompts(2, length=8, seed=3):
+        method = Cascade(
+            Session(target, "target"), Session(draft, "draft"), Settings(gamma=3, defer=defer, alpha=alpha)
+        )
+        tokens, _ = decode(method, prompt, 16)
+        text = [*prompt, oracle.best(oracle.next_logits(target, prompt))]
+        while len(text) < len(prompt) + 16:
+            logits = [oracle.next_logits(model, text).cpu() for model in (target, draft)]
+            p, q = (row.double().softmax(-1).numpy() for row in logits)
+            text.append(int(mixture(p, q, defer, alpha).argmax()))
+        assert tokens == text[len(prompt) :]
+
+
+def test_a_draft_that_is_never_trusted_is_speculative_sampling():
+    sps, never = build(made(), "sps", gamma=3), build(made(), "cascade", gamma=3, defer="chow", alpha=-1)
+    for sampling in (GREEDY, Sampling(1.0)):
+        assert decode(never, [5, 6, 7], 20, sampling)[0] == decode(sps, [5, 6, 7], 20, sampling)[0]
+    assert not never.lossless and never.reach == 4
+
+
+def test_what_is_refused():
+    with one_line_error("cascade: defer"):
+        build(made(), "cascade", defer="always")
