@@ -119,6 +119,7 @@ def measured(
         samples, rounds = run.samples([*metrics.TIMED, "prompt_tokens"]), run.rounds()
         run_counts = metrics.per_document(samples, rounds)
         lengths = samples[~samples.warmup].set_index(metrics.SAMPLE).prompt_tokens
+        run_counts = run_counts.assign(worker=_workers(run, run_counts.index))
         counts.append(labelled(run_counts.join(roofline.least_seconds(run, run_counts, lengths)).reset_index()))
         errors.append(labelled(samples[~samples.warmup & (samples.finish == "error")]))
         if with_depths:
@@ -137,6 +138,16 @@ def measured(
         mismatches=mismatches,
         imported=frozenset(number for number, run in enumerate(runs) if run.manifest.get("imported") is not None),
     )
+
+
+def _workers(run: StoredRun, samples: pd.MultiIndex) -> "int | np.ndarray[Any, Any]":
+    """Which worker decoded each sample, by the number of its shard; 0 for all of a run that was never cut."""
+    parts = run.manifest.get("joined")
+    if not parts:
+        return 0
+    places = {(task, doc_id): place for place, (task, doc_id, *_) in enumerate(run.manifest["requests"])}
+    indices = [repeat * len(places) + places.get((task, doc), 0) for repeat, task, doc, _ in samples]
+    return 1 + np.searchsorted([part["stop"] for part in parts], indices, side="right")
 
 
 def _baselines(runs: Sequence[StoredRun], labels: Sequence[dict[str, str]]) -> dict[str, str]:
@@ -244,9 +255,12 @@ def paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats
     both = mine[columns].merge(base[columns], left_index=True, right_index=True, suffixes=("", "_base"))
     if both.empty or both.isna().any(axis=None):
         return None
-    sums = both.groupby("doc_id").sum()
+    by_document = both.groupby("doc_id")
+    sums = by_document.sum()
     names = (*(f"{name}_base" for name in columns), *columns)
-    return stats.Paired(*(sums[name].to_numpy(float) for name in names))
+    workers = mine.worker.reindex(both.index).groupby("doc_id").first().to_numpy(int) if "worker" in mine else None
+    base_seconds, base_tokens, seconds, tokens = (sums[name].to_numpy(float) for name in names)
+    return stats.Paired(base_seconds, base_tokens, seconds, tokens, workers)
 
 
 def _limit_share(mine: pd.DataFrame) -> dict[str, Any]:
@@ -323,16 +337,16 @@ def _average(cells: list[Cell]) -> dict[str, Any]:
 
 
 def uneven(runs: Measured) -> list[str]:
-    """Warnings for tasks whose baseline was much faster in one run than in another."""
+    """Warnings for tasks whose baseline was much faster in one run, or at one worker of a run, than at another."""
     lines = []
     for key, counts in runs.by_row.items():
         if key[3] in runs.baselines.values():
-            sums = metrics.timed_alone(counts).groupby("run")[["decode", "decoded"]].sum()
+            sums = metrics.timed_alone(counts).groupby(["run", "worker"])[["decode", "decoded"]].sum()
             speeds = sums.decoded / sums.decode
             if len(speeds) > 1 and speeds.max() > (1 + metrics.DRIFT_BOUND) * speeds.min():
                 lines.append(
                     f"{key[2]}: {key[3]} ran at {speeds.min():.0f} to {speeds.max():.0f} tokens/s in these "
-                    "runs: compare speedups, not tokens/s"
+                    f"{'runs' if counts.worker.max() == 0 else 'shards'}: compare speedups, not tokens/s"
                 )
     return lines
 

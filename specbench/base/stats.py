@@ -41,6 +41,7 @@ class Paired:
     base_tokens: Floats
     seconds: Floats
     tokens: Floats
+    workers: NDArray[np.int64] | None = None  # which decoded each document, if several did
 
 
 def speedup(task: Paired) -> Interval | None:
@@ -65,7 +66,9 @@ def speed_noise(task: Paired) -> tuple[float, float] | None:
 
 def average_speedup(tasks: Sequence[Paired]) -> Interval | None:
     """The mean over tasks of their speedups; None as in `speedup`."""
-    return _mean([_ratio(np.stack([t.base_seconds, t.tokens]), np.stack([t.base_tokens, t.seconds])) for t in tasks])
+    return _mean(
+        [_ratio(np.stack([t.base_seconds, t.tokens]), np.stack([t.base_tokens, t.seconds]), t.workers) for t in tasks]
+    )
 
 
 def pooled_rate(numerator: Floats, denominator: Floats) -> Interval | None:
@@ -87,8 +90,11 @@ class Ratio:
     freedom: float  # degrees of freedom of that error
 
 
-def _ratio(over: Floats, under: Floats) -> Ratio | None:
+def _ratio(over: Floats, under: Floats, workers: NDArray[np.int64] | None = None) -> Ratio | None:
     """The product of the sums of `over` by that of `under`, arrays [factors, documents]; None if a sum is 0.
+
+    With `workers` [documents] the error is of documents within workers, as each worker has a speed of its own: the
+    stratified jackknife. A worker with a single document tells no error, and then all count as one.
 
     The error is the jackknife's, of the logarithm: each document is left out once. Long texts weigh more than short
     ones, so it has fewer degrees of freedom than documents: Kish's effective number (Σx)² / Σx², less one.
@@ -105,8 +111,10 @@ def _ratio(over: Floats, under: Floats) -> Ratio | None:
     if documents < FEWEST or effective <= 1 or not (rest > 0).all():  # or one document decides all
         return Ratio(value, math.nan, 1.0)
     change = signs @ np.log(rest)
-    error = math.sqrt((documents - 1) * float(change.var()))
-    return Ratio(value, error, max(1.0, effective - 1))
+    names, sizes = np.unique(np.zeros(documents) if workers is None else workers, return_counts=True)
+    strata = [change[workers == name] for name in names] if len(names) > 1 and sizes.min() > 1 else [change]
+    error = math.sqrt(sum((len(stratum) - 1) * float(stratum.var()) for stratum in strata))
+    return Ratio(value, error, max(1.0, effective - len(strata)))
 
 
 def _mean(ratios: Sequence[Ratio | None]) -> Interval | None:

@@ -131,6 +131,7 @@ class Manifest(Section):
     runtime: Runtime = Runtime()
     imported: dict[str, Any] | None = None
     shard: Shard | None = None
+    joined: list[Shard] | None = None
 
     @field_validator("prompt_ids")
     @classmethod

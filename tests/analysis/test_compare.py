@@ -330,6 +330,36 @@ def test_unfinished_and_foreign_folders_are_refused(tmp_path):
         table(StoredRun(tmp_path))
 
 
+def joined(run, *stops):
+    """The same run as of shards that end before these documents."""
+    path = run.folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    starts = [0, *stops[:-1]]
+    manifest["joined"] = [
+        {"number": number, "of": len(stops), "first": first, "stop": stop}
+        for number, (first, stop) in enumerate(zip(starts, stops, strict=True), 1)
+    ]
+    path.write_text(json.dumps(manifest))
+    return StoredRun(run.folder)
+
+
+def test_shards_at_other_speeds_are_named_and_speedups_are_paired_within_them(tmp_path):
+    """The worker of documents 4 to 7 is half as fast; within each, both methods are as even as can be."""
+    slow = {True: 1.0, False: 2.0}
+    methods = {
+        "plain": Timed(lambda task, doc: slow[doc < 4], SINGLE),
+        "sps": Timed(lambda task, doc: slow[doc < 4] / (2 if doc < 4 else 1)),
+    }
+    run = joined(timed_run(tmp_path / "a", methods, documents=8), 4, 8)
+    (line,) = compare.uneven(compare.measured([run]))
+    assert line == "one: plain ran at 2 to 4 tokens/s in these shards: compare speedups, not tokens/s"
+    found = row(table(run), method="sps")
+    assert found.speedup_decode == pytest.approx(12 / 10)
+    assert (found.speedup_decode_low, found.speedup_decode_high) == pytest.approx((1.2, 1.2))
+    whole = row(table(timed_run(tmp_path / "b", methods, documents=8)), method="sps")
+    assert whole.speedup_decode == pytest.approx(1.2) and whole.speedup_decode_low < 1.1
+
+
 def test_a_text_that_was_held_up_is_named(tmp_path):
     """Document 3 of sps took 9 s where the others took 0.5 s; plain was even."""
     methods = {"plain": Timed(1.0, SINGLE), "sps": Timed(lambda task, doc: 9.0 if doc == 3 else 0.5)}

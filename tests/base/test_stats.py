@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -138,6 +139,39 @@ def test_interval_is_that_of_documents_left_out(count: int) -> None:
     assert found is not None
     factor = math.exp(t.ppf(0.975, freedom) * error)
     assert (found.value, found.low, found.high) == pytest.approx((value, value / factor, value * factor))
+
+
+def test_documents_vary_within_their_workers() -> None:
+    """Of two workers one is twice as fast for the method alone: within each, all documents say the same."""
+    ones, workers = np.ones(8), np.repeat([1, 2], 4)
+    alike = Paired(ones, ones, np.repeat([0.5, 1.0], 4), ones)
+    whole, within = speedup(alike), speedup(replace(alike, workers=workers))
+    assert whole is not None and within is not None
+    assert whole.value == within.value == pytest.approx(8 / 6) and whole.low < 1.2
+    assert (within.low, within.high) == pytest.approx((within.value, within.value))
+
+
+def test_the_error_of_several_workers_is_that_of_each_added_up() -> None:
+    task, workers = documents(np.random.default_rng(4), 12, 2.5), np.repeat([7, 9, 2], [3, 4, 5])
+    columns = [column.tolist() for column in (task.base_seconds, task.tokens, task.base_tokens, task.seconds)]
+    logs = []
+    for left in range(12):
+        a, b, c, d = (math.log(math.fsum(x for i, x in enumerate(column) if i != left)) for column in columns)
+        logs.append(a + b - c - d)
+    variance = 0.0
+    for mine in (logs[:3], logs[3:7], logs[7:]):
+        mean = math.fsum(mine) / len(mine)
+        variance += (len(mine) - 1) / len(mine) * math.fsum((x - mean) ** 2 for x in mine)
+    effective = min(math.fsum(column) ** 2 / math.fsum(x * x for x in column) for column in columns)
+    factor = math.exp(t.ppf(0.975, effective - 3) * math.sqrt(variance))
+    found = speedup(replace(task, workers=workers))
+    assert found is not None and found.high == pytest.approx(found.value * factor)
+
+
+def test_a_worker_of_one_document_and_a_single_worker_change_nothing() -> None:
+    task = documents(np.random.default_rng(4), 9, 2.5)
+    for workers in (np.zeros(9, int), np.array([1] + [2] * 8)):
+        assert speedup(replace(task, workers=workers)) == speedup(task)
 
 
 def test_interval_of_an_average_by_hand() -> None:
