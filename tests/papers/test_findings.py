@@ -194,7 +194,34 @@ def branches(page: str) -> list[str]:
     return [f"all {int(every.states)} mismatches", *shares]
 
 
+def own_head(page: str) -> list[str]:
+    """How many fewer tokens a token the paper's head discards, at h = 0.3 and over all tasks."""
+    parts = []
+    for kind in ("greedy", "sampled"):
+        rows = of_finding(f"specdecpp-state-only-{kind}", "compared").query("task == 'pooled'")
+        (one,) = rows[rows.method.str.endswith("threshold=0.3]")].to_dict("records")
+        assert one["verdict"] == "holds"
+        parts.append(f"{-one['difference']:.3f} [{-one['high']:.3f}, {-one['low']:.3f}]")
+    return parts
+
+
+def coins(page: str) -> list[str]:
+    """What a coin and `always` score on the complementary pair."""
+    rows = pd.read_csv(REFERENCE / "cospec-complement-coin.csv").set_index(["task", "method"]).accuracy * 100
+    coin, every, own = (f"cospec[arbiter={name}]" for name in ("random:0.44", "always", "trained"))
+    tasks = {"words": WORDS, "algebra": ALGEBRA, "instructions": "pocket_ifeval"}
+    each = ", ".join(f"{name} {rows[task, coin]:.0f} for {rows[task, own]:.0f}" for name, task in tasks.items())
+    return [
+        f"scores {rows['average', coin]:.1f} on the mean of six",
+        f"CoSpec {rows['average', own] - rows['average', coin]:.1f} points more",
+        f"({each}; needles {rows['pocket_ruler', coin]:.1f} for {rows['pocket_ruler', own]:.1f})",
+        f"scores {rows['average', every]:.1f} on the mean: {rows['pocket_ruler', every]:.0f} % of the needles, but "
+        f"{rows[WORDS, every]:.0f} % of the words and {rows[ALGEBRA, every]:.0f} % of the algebra",
+    ]
+
+
 PAGES = {
+    "specdecpp": ROOT / "docs" / "pages" / "methods" / "specdecpp.md",
     "results": ROOT / "results" / "README.md",
     "strength": ROOT / "docs" / "pages" / "strength.md",
     "csd": ROOT / "docs" / "pages" / "methods" / "csd.md",
@@ -212,6 +239,9 @@ PAGES = {
         ("results", arbitrator),
         ("cospec", arbitrator),
         ("cospec", branches),
+        ("specdecpp", own_head),
+        ("results", own_head),
+        ("strength", coins),
     ],
 )
 def test_figures_of_the_default_pair_are_those_of_the_files(page: str, figures) -> None:
