@@ -93,3 +93,12 @@ def strength(runs: Sequence[Path], allowed: Sequence[str]) -> Analyzed:
     from specbench.report.views.strength import view
 
     return view(figures(list(map(StoredRun, runs)), allowed)), list
+
+
+def requests(run: Path, slo: str | None) -> Analyzed:
+    from specbench.analysis.requests import request_figures
+    from specbench.report.views.requests import view
+    from specbench.studies.under_load import parse_slo
+
+    kept = parse_slo(slo)
+    return view(request_figures(stored_run(run), kept), kept), list

@@ -207,7 +207,25 @@ def strength(
         _show(*analyses.strength(runs, allow_mismatch or []), format)
 
 
+def requests(
+    run: Run,
+    slo: Annotated[
+        str | None, Option(metavar="ttft=S,tpot=S", help="seconds that a request must keep to count as goodput")
+    ] = None,
+    format: PlainFormat = Plain.table,
+) -> None:
+    """What requests to servers took: times to the first token, per token, between chunks and in all; goodput.
+
+    `specbench analyze requests runs/one --slo ttft=0.3,tpot=0.03`
+    """
+    with user_errors():
+        from specbench.cli import analyses
+
+        _show(*analyses.requests(run, slo), format)
+
+
 ANALYSES = (
+    requests,
     rejections,
     acceptance,
     frontier,
