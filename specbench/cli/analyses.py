@@ -57,6 +57,16 @@ def multi_draft(run: Path, method: str | None, drafts: Sequence[int], aside: boo
         return view(multidraft.multi_draft(stored, texts, drafts, advance)), list
 
 
+def rules(run: Path, method: str | None, aside: bool) -> Analyzed:
+    stored = stored_run(run, method)
+    from specbench.report.views.rules import view
+    from specbench.studies.multidraft import texts_to_read
+    from specbench.studies.rules import compared
+
+    with progress("reading drafts", len(texts_to_read(stored, method)), aside) as advance:
+        return view(compared(stored, method, advance)), list
+
+
 def complementarity(run: Path, method: str | None, draft: Path | None, allowed: Sequence[str]) -> Analyzed:
     from specbench.analysis.complementarity import complementarity as analysis
     from specbench.papers import cells

@@ -117,6 +117,24 @@ def multi_draft(
         _show(*analyses.multi_draft(run, method, counts, aside=format is not Plain.table), format)
 
 
+def rules(
+    run: Run,
+    method: Method = None,
+    format: PlainFormat = Plain.table,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    fetch_models: FetchModels = False,
+) -> None:
+    """How many drafted tokens each rule of acceptance keeps; reads the drafts of a sampled run again.
+
+    `specbench analyze rules runs/sampled`
+    """
+    with user_errors(), permitted(trust_remote_code, allow_pickle, fetch_models=fetch_models):
+        from specbench.cli import analyses
+
+        _show(*analyses.rules(run, method, aside=format is not Plain.table), format)
+
+
 def complementarity(
     run: Run,
     method: Method = None,
@@ -231,6 +249,7 @@ ANALYSES = (
     frontier,
     collaboration,
     multi_draft,
+    rules,
     complementarity,
     counterfactual,
     arbitrator,

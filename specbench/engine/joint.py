@@ -34,11 +34,13 @@ def block_ends(tokens: Tensor, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     p and q [K + 1, V] are the distributions of target and draft, the last row of q zero. What is emitted is drawn from
     the second result [K + 1, V], which is not normalised.
     """
-    ratios = (p[:-1] / q[:-1]).gather(-1, tokens[:, None])[:, 0]
-    logs = ratios.log().cumsum(0)
-    # w_i = min(1, w_{i-1} p_i / q_i), for all i at once.
-    weights = torch.cat([torch.ones_like(p[:1, 0]), (logs - logs.cummax(0).values.clamp(min=0)).exp()])
-    return after_rejection(weights, p, q)
+    return after_rejection(block_weights(tokens, p[:-1], q[:-1]), p, q)
+
+
+def block_weights(tokens: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """w_0 = 1 and w_i = min(1, w_{i-1} p_i / q_i) [K + 1] of K drafted tokens, by p and q [K, V] at their places."""
+    logs = (p / q).gather(-1, tokens[:, None])[:, 0].log().cumsum(0)
+    return torch.cat([torch.ones_like(p[:1, 0]), (logs - logs.cummax(0).values.clamp(min=0)).exp()])
 
 
 def after_rejection(weights: Tensor, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:

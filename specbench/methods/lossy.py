@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from specbench.engine.accept import Weighed, exact_test, weigh
 from specbench.engine.drafters import Drafter
@@ -68,15 +69,19 @@ class Lossy(DraftedMethod):
         sampling, with the same random number, would have rejected.
         """
         p = probabilities(scored.logits, Sampling(1.0) if sampling.greedy else sampling)
-        least = self.settings.delta * (-torch.special.entr(p).sum(-1)).exp()
-        least = least.clamp(max=self.settings.epsilon)[: len(draft.tokens)]
-        stands = p[: len(draft.tokens)].gather(-1, draft.tokens[:, None])[:, 0] > least
+        stands = typical(draft.tokens, p[: len(draft.tokens)], self.settings.epsilon, self.settings.delta)
         tested = exact_test(draft, scored.logits, sampling, rng)
         if not sampling.greedy:
             tested = replace(tested, emit=pick(p, rng))
         weighed = weigh(draft, scored, sampling, rng, tested, [stands])
         accepted = next((i for i, kept in enumerate(weighed.columns[0]) if not kept), len(weighed.drafted))
         return weighed.verdict(accepted, tuple(i for i in range(accepted) if not weighed.passed[i]))
+
+
+def typical(tokens: Tensor, p: Tensor, epsilon: float, delta: float) -> Tensor:
+    """True [K] where the target's p [K, V] finds a token typical: p(d) > min(ε, δ exp(-H(p)))."""
+    least = (delta * (-torch.special.entr(p).sum(-1)).exp()).clamp(max=epsilon)
+    return p.gather(-1, tokens[:, None])[:, 0] > least
 
 
 def weigh_leniently(

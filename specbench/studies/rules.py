@@ -1,0 +1,141 @@
+"""`specbench analyze rules`: how many tokens of a run's drafts each rule of acceptance would have kept.
+
+Target and draft read every sampled draft of a run again. Their distributions give the expected number of accepted
+tokens of each rule for the same drafts, so that rules are compared without the noise of separate runs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from specbench.analysis.drafts import recorded_rounds
+from specbench.config import UserError
+from specbench.engine.joint import block_weights
+from specbench.engine.models.pair import Pair
+from specbench.engine.sampling import probabilities
+from specbench.engine.session import Session
+from specbench.engine.types import Sampling
+from specbench.measure import prepare
+from specbench.measure.prepare import load_models_of
+from specbench.methods.cascade import trusted
+from specbench.methods.lossy import typical
+from specbench.results.stored import StoredRun
+from specbench.studies.multidraft import KEY, mean, texts_to_read
+
+LENIENCE, EPSILON, DELTA, ALPHA = 0.6, 0.3, 0.09, 0.1  # as in lossy.yaml and cascade.yaml
+
+# p and q [K, V] of target and draft at the places of K drafted tokens -> expected accepted tokens.
+Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def one_by_one(tokens: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """Speculative sampling that follows p: the sum of the chances that the first i tokens are accepted."""
+    return (p / q).gather(-1, tokens[:, None])[:, 0].clamp(max=1).cumprod(0).sum()
+
+
+def as_a_block(tokens: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """Block verification: given the first i tokens, at least i are accepted with the probability of their weight."""
+    return block_weights(tokens, p, q)[1:].sum()
+
+
+def as_typical(tokens: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    return typical(tokens, p, EPSILON, DELTA).to(p.dtype).cumprod(0).sum()
+
+
+def of_a_mixture(tokens: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    return one_by_one(tokens, torch.where(trusted(p, q, "opt", ALPHA)[:, None], q, p), q)
+
+
+RULES: dict[str, Rule] = {
+    "token": one_by_one,
+    "block": as_a_block,
+    "typical": as_typical,
+    "lenience": lambda tokens, p, q: one_by_one(tokens, p / LENIENCE, q),
+    "cascade": of_a_mixture,
+}
+LOSSLESS = ("token", "block")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The expected accepted tokens of a draft under each rule."""
+
+    sampling: str
+    methods: list[str]
+    drafts: int
+    documents: int
+    figures: pd.DataFrame  # rule, lossless, value, low, high, over, over_low, over_high (95 %; beside `token`)
+
+
+def compared(run: StoredRun, method: str | None, advance: Callable[[int], None] = lambda count: None) -> Compared:
+    """Read the drafts of a run again; `advance` is called after each text.
+
+    Raises UserError as `texts_to_read`, for methods other than sps, and if prompts have changed since the run.
+    """
+    texts = [row for row in texts_to_read(run, method) if _is_sps(run, row["method"])]
+    if not texts:
+        raise UserError(f"{run.folder} has no drafts of sps; `specbench run --method sps --temperature 1` makes some")
+    pair = load_models_of(run)
+    pair.need_one_tokenizer("it cannot read the drafts token by token")
+    drafts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for name in dict.fromkeys(row["method"] for row in texts):
+        for row in recorded_rounds(run, name):
+            drafts.setdefault((row["repeat"], row["task"], row["doc_id"], name), []).append(row)
+    prompts = {(r.task, r.doc_id): r for r in prepare.stored_requests(run, pair)}
+    sampling = Sampling(**run.plan.sampling.model_dump())
+    sums, counts, documents = [], [], []
+    for row in texts:
+        request = prompts.get((row["task"], row["doc_id"]))
+        if request is None or request.prompt_hash != row["prompt_hash"]:
+            raise UserError(f"{run.folder}: the prompts of {row['task']} have changed since; run it anew")
+        prompt = prepare.encode(pair, request.prompt)
+        values = of_text(pair, prompt, list(row["tokens"]), drafts[tuple(row[name] for name in KEY)], sampling)
+        sums.append(values.sum(0))
+        counts.append(len(values))
+        documents.append((row["task"], row["doc_id"]))
+        advance(1)
+    methods = list(dict.fromkeys(row["method"] for row in texts))
+    table = figure_table(documents, np.array(sums), np.array(counts, float))
+    return Compared(run.sampling, methods, sum(counts), len(set(documents)), table)
+
+
+def _is_sps(run: StoredRun, name: str) -> bool:
+    return any(spec.name == name and spec.method == "sps" for spec in run.plan.methods)
+
+
+@torch.inference_mode()
+def of_text(
+    pair: Pair, prompt: list[int], tokens: list[int], rounds: Sequence[dict[str, Any]], sampling: Sampling
+) -> np.ndarray:
+    """The figure of each rule for each draft of a text [drafts, rules]."""
+    target, draft = pair.session("target"), pair.session("draft")
+    values, committed = [], 0
+    for row in rounds:
+        drafted = list(row["draft_tokens"] or ())
+        if drafted and committed:
+            context = [*prompt, *tokens[:committed]]
+            p, q = (probabilities(rows(model, context, drafted).double(), sampling) for model in (target, draft))
+            values.append([float(rule(torch.tensor(drafted, device=p.device), p, q)) for rule in RULES.values()])
+        committed += row["committed"]
+    return np.array(values).reshape(-1, len(RULES))
+
+
+def rows(session: Session, context: list[int], drafted: list[int]) -> Tensor:
+    """A model's logits [K, V] at the places of K drafted tokens after a context."""
+    first = session.catch_up(context).logits[-1:]
+    return torch.cat([first, session.forward(drafted).logits[:-1]])
+
+
+def figure_table(documents: Sequence[tuple[str, int]], sums: np.ndarray, counts: np.ndarray) -> pd.DataFrame:
+    """The table `Compared.figures`, by the sums of texts [texts, rules] and their numbers of drafts."""
+    found = []
+    for at, rule in enumerate(RULES):
+        value, over = (mean(documents, part, counts) for part in (sums[:, at], sums[:, at] - sums[:, 0]))
+        more = {"over": over.value, "over_low": over.low, "over_high": over.high}
+        found.append({"rule": rule, "lossless": rule in LOSSLESS} | vars(value) | more)
+    return pd.DataFrame(found)
