@@ -52,6 +52,7 @@ trace a --task pocket_gsm8k --doc 0
 analyze rejections a --method sps
 analyze acceptance a --method specdecpp
 analyze multi-draft t
+analyze rules t
 analyze complementarity a --draft e
 analyze counterfactual b --states 1
 serving a

@@ -153,6 +153,7 @@ READERS = {
     "trace": ("trace", "evil", "--task", "pocket_gsm8k", "--doc", "0"),
     "rejections": ("analyze", "rejections", "evil", "--method", "sps"),
     "multi-draft": ("analyze", "multi-draft", "evil", "--method", "sps"),
+    "rules": ("analyze", "rules", "evil", "--method", "sps"),
     "counterfactual": ("analyze", "counterfactual", "evil", "--method", "cospec"),
     "simulate": ("simulate", "evil", "--heads", "heads", "--method", "specdecpp"),
     "serving": ("serving", "evil"),

@@ -249,6 +249,7 @@ VIEWS = [
     ("analyze", "frontier", "--method", METHOD),
     ("analyze", "collaboration"),
     ("analyze", "multi-draft"),
+    ("analyze", "rules"),
     ("analyze", "complementarity", "--method", METHOD),
     ("analyze", "complementarity", "--format", "md"),
     ("analyze", "counterfactual"),
