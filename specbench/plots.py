@@ -12,10 +12,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from specbench.api import AnyRun, Run
-from specbench.report.plots import kinds
+from specbench.report.plots import kinds, listed
 from specbench.report.plots.style import save
 
-KINDS = tuple(kinds.KINDS)
+KINDS = tuple(listed.KINDS)
 """The names of the plots; `specbench plot --help` says what each shows."""
 
 

@@ -34,22 +34,12 @@ from specbench.cli.options import (
 )
 from specbench.config import own_methods
 from specbench.permissions import permitted
+from specbench.report.plots.listed import KINDS
 
 Kind = Enum("Kind", {"pairs": "pairs", "methods": "methods", "suites": "suites", "tasks": "tasks"}, type=str)
 
 
-class Plot(str, Enum):
-    """The keys of `KINDS` in report/plots/kinds.py, repeated because that is slow to import; a test compares them."""
-
-    speed_accuracy = "speed-accuracy"
-    discard_verification = "discard-verification"
-    depth = "depth"
-    lengths = "lengths"
-    sweep = "sweep"
-    time = "time"
-    forwards = "forwards"
-    reliability = "reliability"
-    strength = "strength"
+Plot = Enum("Plot", {name.replace("-", "_"): name for name in KINDS}, type=str)
 
 
 def show(run: Annotated[Path, Argument(help="a run folder")], format: FormatOption = Format.table) -> None:
@@ -157,23 +147,7 @@ def plot(
 ) -> None:
     """Draw runs: speed against accuracy, acceptance by depth, where time goes, and more.
 
-    speed-accuracy: accuracy against decode speedup, with intervals, a panel for each task and one for their average.
-
-    discard-verification: verification rate against discard rate, with lines of equal speed by the measured forwards.
-
-    depth: how often a draft token was accepted, of those that were tested, by its position in the draft.
-
-    lengths: shares of the rounds by how many of their draft tokens were accepted, without those that ended a text.
-
-    sweep: speedup and accuracy by the setting that a sweep changed.
-
-    time: milliseconds of decoding per token, in the forwards of each model and outside of them.
-
-    forwards: milliseconds of a target forward by the width of its block and by its context.
-
-    reliability: predicted chance of draft tokens against the share that was accepted.
-
-    strength: accuracy kept and speedup against the strength of the draft, of runs with other drafts of one target.
+    {kinds}
 
     `specbench plot speed-accuracy runs/one runs/other --out plot.pdf`
 
@@ -183,6 +157,9 @@ def plot(
 
     with user_errors():
         say(f"written: {kinds.plot(kind.value, runs, out, allow_mismatch or [])}")
+
+
+plot.__doc__ = (plot.__doc__ or "").format(kinds="\n\n    ".join(f"{name}: {k.shows}." for name, k in KINDS.items()))
 
 
 def report(

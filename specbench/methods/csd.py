@@ -80,7 +80,7 @@ class CSD(DraftedMethod):
         decodes greedily, where both are one); a rejected argmax has no pair and stays rejected.
         """
 
-        def judge(i: int) -> bool:
+        def keeps(i: int) -> bool:
             """True if token i is rescued; counts the pair."""
             d, t = weighed.drafted[i], weighed.targets[i]
             hit = self.often(self.count(d, t), self.settings.count_threshold)
@@ -92,7 +92,7 @@ class CSD(DraftedMethod):
             return rescue
 
         self.counted = []
-        return weighed.scan(judge)
+        return weighed.scan(keeps)
 
     def ended(self, last: Round) -> None:
         """Take back the pairs of mismatches whose position the end of the text cut off, as calibration does."""

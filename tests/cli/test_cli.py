@@ -443,7 +443,7 @@ def test_a_sweep_is_one_run_with_a_method_for_each_point(tmp_path):
 
 def test_plots_of_the_command_line_are_those_there_are_and_its_help_explains_each():
     from specbench.cli.read import Plot, plot
-    from specbench.report.plots.kinds import KINDS
+    from specbench.report.plots.listed import KINDS
 
     assert [kind.value for kind in Plot] == list(KINDS)
     explained = [text.partition(":")[0].strip() for text in inspect.getdoc(plot).split("\n\n")]

@@ -16,7 +16,8 @@ from specbench.report import drawing, page_style
 from specbench.report.plots import data as plot_data
 from specbench.report.plots import rounds as plot_rounds
 from specbench.report.plots import style
-from specbench.report.plots.kinds import KINDS, draw, plot
+from specbench.report.plots.kinds import draw, plot
+from specbench.report.plots.listed import KINDS
 from specbench.results.stored import StoredRun
 
 SPS2, SPS4 = "sps[gamma=2]", "sps[gamma=4]"

@@ -1,37 +1,26 @@
-"""The kinds of plots, and how run folders become a file."""
+"""How run folders become a plot of one of KINDS, and a file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from specbench.base.errors import did_you_mean
 from specbench.config import UserError
-from specbench.report.plots import calibration, rounds, strength, summary
-from specbench.report.plots.data import PlotData, read
+from specbench.report.plots.data import read
+from specbench.report.plots.listed import KINDS, Kind
 from specbench.report.plots.style import DATES, legend, look, save
 from specbench.results.stored import StoredRun
-
-KINDS: dict[str, Callable[[PlotData], Figure]] = {
-    "speed-accuracy": summary.speed_accuracy,
-    "discard-verification": rounds.discard_verification,
-    "depth": rounds.depth,
-    "lengths": rounds.lengths,
-    "sweep": summary.sweep,
-    "time": rounds.time,
-    "forwards": rounds.forwards,
-    "reliability": calibration.reliability,
-    "strength": strength.strength,
-}
-OF_DEPTHS = ("depth", "lengths")  # those that read acceptance by depth
 
 
 def draw(kind: str, runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> Figure:
     """A plot of one of KINDS. Raises UserError for an unknown kind, and for runs that lack what it shows."""
     chosen = _kind(kind)
-    data = read(runs, allowed, kind in OF_DEPTHS)
+    data = read(runs, allowed, chosen.reads_depths)
+    module, _, function = chosen.draws.partition(".")
     with look():
-        fig = chosen(data)
+        fig: Figure = getattr(import_module(f"specbench.report.plots.{module}"), function)(data)
         legend(fig, data.notes, data.caption)
     return fig
 
@@ -57,7 +46,7 @@ def writable(path: Path) -> Path:
     return path
 
 
-def _kind(name: str) -> Callable[[PlotData], Figure]:
+def _kind(name: str) -> Kind:
     if name not in KINDS:
         raise UserError(f"no plot {name!r}{did_you_mean(name, KINDS)}; there are {', '.join(KINDS)}")
     return KINDS[name]

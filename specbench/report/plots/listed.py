@@ -1,0 +1,51 @@
+"""The list of plots: `specbench plot`, its help, completion and the Python API come from it. A plot is added here.
+
+The functions are named, not imported: that takes a second, and help and misspelt names need not wait for it.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A plot: the function that draws it, as `MODULE.FUNCTION` beside this file, and what it shows, in a line."""
+
+    draws: str  # from PlotData to a Figure
+    shows: str
+    reads_depths: bool = False  # acceptance by depth
+
+
+KINDS = {
+    "speed-accuracy": Kind(
+        "summary.speed_accuracy",
+        "score against decode speedup, with intervals, a panel for each task and one for their average",
+    ),
+    "discard-verification": Kind(
+        "rounds.discard_verification",
+        "verification rate against discard rate, with lines of equal speed by the measured forwards",
+    ),
+    "depth": Kind(
+        "rounds.depth",
+        "how often a draft token was accepted, of those that were tested, by its position in the draft",
+        reads_depths=True,
+    ),
+    "lengths": Kind(
+        "rounds.lengths",
+        "shares of the rounds by how many of their draft tokens were accepted, without those that ended a text",
+        reads_depths=True,
+    ),
+    "sweep": Kind("summary.sweep", "speedup and score by the setting that a sweep changed"),
+    "time": Kind(
+        "rounds.time", "milliseconds of decoding per token, in the forwards of each model and outside of them"
+    ),
+    "forwards": Kind(
+        "rounds.forwards", "milliseconds of a target forward by the width of its block and by its context"
+    ),
+    "reliability": Kind(
+        "calibration.reliability", "predicted chance of draft tokens against the share that was accepted"
+    ),
+    "strength": Kind(
+        "strength.strength",
+        "accuracy kept and speedup against the strength of the draft, of runs with other drafts of one target",
+    ),
+}
