@@ -39,7 +39,7 @@ from specbench.report.plots.listed import KINDS
 Kind = Enum("Kind", {"pairs": "pairs", "methods": "methods", "suites": "suites", "tasks": "tasks"}, type=str)
 
 
-Plot = Enum("Plot", {name.replace("-", "_"): name for name in KINDS}, type=str)
+Plot = Enum("Plot", {name.replace("-", "_"): name for name in KINDS}, type=str)  # type: ignore[misc]
 
 
 def show(run: Annotated[Path, Argument(help="a run folder")], format: FormatOption = Format.table) -> None:
