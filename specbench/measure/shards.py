@@ -33,8 +33,8 @@ def places(work: Work) -> tuple[list[int], str]:
     starts = [chunk.start for chunk in chunks(work) if not work.requests[chunk.start % len(work.requests)].turn]
     if any(request.turn for request in work.requests):
         return starts, "no method learns from text to text: each conversation is whole"
-    if work.plan.batch > 1:
-        return starts, "no method learns from text to text: documents that a batch takes together are whole"
+    if len(starts) < len(work.whole):
+        return starts, "no method learns from text to text: documents that are decoded together stay so"
     return starts, "no method learns from text to text: between any two documents"
 
 

@@ -7,7 +7,7 @@ from specbench.report.finding import Finding, Sheet
 
 def view(work: Work, cut: Cut) -> Finding:
     """Every shard with its documents."""
-    documents, methods = len(work.whole), len(work.methods)
+    documents, methods = len(work.whole), len(work.plan.methods)
     rows, whole = [], sum(cut.weights)
     for number, (shard, weight) in enumerate(zip(cut.shards, cut.weights, strict=True), 1):
         parts = [_part(*part, repeats=work.plan.repeats) for part in contents(work, shard)]
