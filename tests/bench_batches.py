@@ -17,7 +17,7 @@ from specbench.config import load_pair as read_pair
 from specbench.engine.clock import BatchStopwatch, now
 from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair, load_pair
-from specbench.engine.rows import Batch, Row
+from specbench.engine.rows import Batch, Row, Seats
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.types import Method
@@ -64,19 +64,9 @@ def one_by_one(method: Method, pair: Pair, texts: list[list[int]]) -> list[list[
 
 
 def batch(methods: list[Method], pair: Pair, texts: list[list[int]]) -> list[list[int]]:
-    running, free, todo = Batch(BatchStopwatch(pair.device)), list(methods), list(enumerate(texts))
-    owners: dict[Row, tuple[Method, int]] = {}
-    said: dict[int, list[int]] = {}
-    while todo or running.rows:
-        while todo and free:
-            (index, prompt), method = todo.pop(0), free.pop()
-            row = begun(method, pair, prompt)
-            owners[row] = method, index
-            running.join(row)
-        for row in running.step():
-            method, index = owners.pop(row)
-            free.append(method)
-            said[index] = row.ending.tokens
+    seats: Seats[Method, int] = Seats(Batch(BatchStopwatch(pair.device)), methods)
+    ended = seats.decode(range(len(texts)), lambda method, index: begun(method, pair, texts[index]))
+    said = {index: row.ending.tokens for row, _, index in ended}
     return [said[index] for index in range(len(texts))]
 
 

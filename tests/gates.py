@@ -133,14 +133,22 @@ def methods(architecture: str, gamma: int, runtime: Runtime = EAGER) -> dict[str
     """
     models = tiny(architecture, runtime)
     found = {}
-    for name in names():
-        if name in ELSEWHERE:
-            continue
-        for label, changes in SETTINGS.get(name, {name: {}}).items():
-            method = with_settings(name, models, gamma, changes) if name != "specdecpp" else specdecpp(models, gamma)
-            if name in SETTINGS or (method.lossless and method.combination is None):
-                found[label] = method
+    for label, (name, _) in labelled().items():
+        method = made(label, models, gamma)
+        if name in SETTINGS or (method.lossless and method.combination is None):
+            found[label] = method
     return found
+
+
+def labelled() -> dict[str, tuple[str, dict[str, Any]]]:
+    """The name and the changed settings of every method that tiny models can run, by label; lossy ones too."""
+    known = [name for name in names() if name not in ELSEWHERE]
+    return {label: (name, changes) for name in known for label, changes in SETTINGS.get(name, {name: {}}).items()}
+
+
+def made(label: str, models: Pair, gamma: int) -> Method:
+    name, changes = labelled()[label]
+    return specdecpp(models, gamma) if name == "specdecpp" else with_settings(name, models, gamma, changes)
 
 
 def tiny(architecture: str, runtime: Runtime = EAGER) -> Pair:

@@ -15,7 +15,7 @@ GATES = (
     *("test_judge.py", "test_lengths.py", "test_combine.py", "test_cos_exactness.py", "test_cos_counts.py"),
     *("test_pld.py", "test_aasd.py", "test_rest.py", "test_rsd.py", "test_mdsd.py", "test_recursive_rejection.py"),
     *("test_eagle3.py", "test_translate.py", "test_draft_output.py", "test_cospec.py", "test_arbitrator.py"),
-    *("test_batch.py", "test_runtimes.py", "test_graph.py", "test_prefix.py"),
+    *("test_batch.py", "test_runtimes.py", "test_graph.py", "test_prefix.py", "test_rows.py"),
 )
 TESTS = Path(__file__).parent
 NEEDED = (

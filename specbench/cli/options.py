@@ -119,7 +119,7 @@ AllowEntryPoint = Annotated[
 RunOut = Annotated[Path | None, Option(help="run folder to make; default: a new one in runs/")]
 NoPrompts = Annotated[bool, Option("--no-prompts", help="do not keep prompts and reference answers in the run folder")]
 RowsTogether = Annotated[
-    int, Option("--batch", min=1, help="documents that are decoded together: the same texts sooner, speeds of a batch")
+    int, Option("--batch", min=1, help="documents that are decoded together, sooner; speeds are then of the batch")
 ]
 TimeDocuments = Annotated[
     int, Option(min=0, help="with --batch: decode the first so many documents of each task alone; speeds are of these")

@@ -1,14 +1,14 @@
-"""Documents decoded in batches: the same texts, rounds and counts as one by one, sooner.
+"""Documents decoded in batches, sooner than one by one: the same texts, rounds and counts, if methods learn nothing.
 
 Documents are taken in chunks of one task. Each method decodes the whole chunk, a text joining as soon as another has
 ended; then the chunk's documents are recorded in their order. All seconds are shares of the batch's: those of a forward
 are shared equally by the texts that it was for, so that sums over texts are the time that the batch took.
 
 What methods learn from text to text is added up in the order of the documents: a text begins with what all texts before
-the first unfinished one have taught. This depends on nothing but rounds, so a repeated run learns the same.
+the first unfinished one have taught. This depends on nothing but rounds, so a repeated run learns the same. It is less
+than what all texts before have taught, which a text knows that is decoded alone: such a method may say other things.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,8 +19,7 @@ import torch
 from specbench.config import MethodSpec
 from specbench.engine.clock import BatchStopwatch, RowStopwatch, peak_memory
 from specbench.engine.generate import decode_text
-from specbench.engine.models.pair import Pair
-from specbench.engine.rows import Batch, Row
+from specbench.engine.rows import Batch, Row, Seats, failing
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.types import Additive, Method, NotFinite
 from specbench.measure.divergence import mark_divergence
@@ -53,13 +52,12 @@ class Batches:
     def __init__(self, work: Work, recorder: Recorder) -> None:
         self.work, self.recorder = work, recorder
         self.first = recorder.done()
-        pair = replace(work.pair, runtime=Batched(work.pair.runtime.name))
         self.crews: dict[str, Crew | Single | ServerCrew] = {
             spec.name: ServerCrew(work, work.clients[spec.name])
             if spec.name in work.clients
             else Single(work, spec.name)
             if work.plan.batch == 1 or why_alone(spec.name, work.methods[spec.name])
-            else Crew(work, pair, spec)
+            else Crew(work, spec)
             for spec in work.plan.methods
         }
         self.task = ""
@@ -152,83 +150,92 @@ class Member:
 
     method: Method
     watch: RowStopwatch
-    row: Row | None = None
-    index: int = -1  # of the document
-    began: dict[str, Any] = field(default_factory=dict)  # the columns of the sample so far
+    began: dict[str, Any] = field(default_factory=dict)  # the columns of the text's sample so far
     state: Any = None  # what was known when the text began
 
 
-class Crew:
-    """One method, as many times as the batch has rows; and what it has learned."""
+class FailedBetween(Exception):
+    """A method failed between texts; the message is the traceback."""
 
-    def __init__(self, work: Work, pair: Pair, spec: MethodSpec) -> None:
+
+class Crew:
+    """One method, as many times as the batch has rows; and what it has learned.
+
+    If the method raises between texts, those that begin afterwards fail until the next task, as in `Decoder`.
+    """
+
+    def __init__(self, work: Work, spec: MethodSpec) -> None:
         self.work, self.name = work, spec.name
+        pair = replace(work.pair, runtime=Batched(work.pair.runtime.name))
         watches = [RowStopwatch() for _ in range(work.plan.batch)]
         self.members = [Member(build(spec, pair, watch), watch) for watch in watches]
         self.stopwatch = BatchStopwatch(work.pair.device)
+        self.decoder = Decoder(work.pair, work.stopwatch, work.sampling, work.plan.seed)
         self.state: Any = None
 
     def begin(self, task: str, state: Any) -> None:
         """Forget what was learned from another task, then take up `state`, if a run goes on from there."""
+        self.decoder.forgive()
         for member in self.members:
-            member.method.reset(task)
+            self._attempt(partial(member.method.reset, task))
             if state is not None:
-                member.method.restore(state)
-        self.state = self.members[0].method.state()
+                self._attempt(partial(member.method.restore, state))
+        self.state = self._attempt(self.members[0].method.state)
+
+    def _attempt(self, step: Callable[[], Any]) -> Any:
+        """What a step between texts returns; None if it fails: then nothing is learned any more."""
+        result = self.decoder.attempt(self.name, step)
+        if self.decoder.failure(self.name):
+            self.state = None
+        return result
 
     def warm_up(self, places: range) -> None:
         """Decode the beginnings of some documents, so that what is made once is made before anything is timed."""
-        batch = Batch(self.stopwatch)
-        for member, place in zip(self.members, places, strict=False):
-            batch.join(self._row(member, place, 0, WARMUP_TOKENS))
-        while batch.rows:
-            batch.step()
+        seats: Seats[Member, int] = Seats(Batch(self.stopwatch), self.members)
+        for _ in seats.decode(
+            places[: len(self.members)], lambda member, place: self._row(member, place, 0, WARMUP_TOKENS)
+        ):
+            pass
         for member in self.members if self.state is not None else ():
-            member.method.restore(self.state)
+            self._attempt(partial(member.method.restore, self.state))
 
     def decode(self, chunk: range, repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
         """The index and the records of each of a chunk's documents, as soon as its text has ended."""
-        batch, free, todo = Batch(self.stopwatch), deque(self.members), deque(chunk)
-        busy: dict[Row, Member] = {}
+        seats: Seats[Member, int] = Seats(Batch(self.stopwatch), self.members)
         decoded: set[int] = set()
         ended: dict[int, tuple[Any, Any]] = {}  # the states before and after texts that were decoded out of turn
         next_to_learn = chunk.start
-        while todo or batch.rows:
-            while todo and free:
-                member = free.popleft()
-                self._join(batch, member, todo.popleft(), repeat, order)
-                if member.row:
-                    busy[member.row] = member
-            for row in batch.step():
-                member = busy.pop(row)
-                decoded.add(member.index)
-                if self.state is not None and not row.error:
-                    ended[member.index] = member.state, member.method.state()
-                free.append(member)
-                yield member.index, self._records(member, row)
+        for row, member, index in seats.decode(chunk, partial(self._begun, repeat=repeat, order=order)):
+            decoded.add(index)
+            if self.state is not None and not row.error:
+                ended[index] = member.state, self._attempt(member.method.state)
             while next_to_learn in decoded:
-                if next_to_learn in ended:
-                    learner = self.members[0].method
-                    assert isinstance(learner, Additive)
-                    self.state = learner.added(self.state, *ended.pop(next_to_learn))
+                if next_to_learn in ended and self.state is not None:
+                    self.state = self._attempt(partial(self._added, *ended.pop(next_to_learn)))
                 next_to_learn += 1
+            yield index, self._records(member, row)
 
-    def _join(self, batch: Batch, member: Member, index: int, repeat: int, order: int) -> None:
-        """Let a member begin a document."""
+    def _added(self, before: Any, after: Any) -> Any:
+        learner = self.members[0].method
+        assert isinstance(learner, Additive)
+        return learner.added(self.state, before, after)
+
+    def _begun(self, member: Member, index: int, repeat: int, order: int) -> Row:
+        """The row of a document that a member begins."""
         work, place = self.work, index % len(self.work.requests)
         request, prompt = work.requests[place], work.prompts[place]
         if self.state is not None:
-            member.method.restore(self.state)
+            self._attempt(partial(member.method.restore, self.state))
         key = {"repeat": repeat, "task": request.task, "doc_id": request.doc_id, "method": self.name, "warmup": False}
-        state_hash = {"state_hash": digest(self.state)}
-        member.index, member.state = index, self.state
-        member.began = beginning(key, work.plan.seed, order, request, prompt) | state_hash
-        member.row = self._row(member, place, member.began["seed"])
-        batch.join(member.row)
+        member.state = self.state
+        member.began = beginning(key, work.plan.seed, order, request, prompt) | {"state_hash": digest(self.state)}
+        return self._row(member, place, member.began["seed"])
 
     def _row(self, member: Member, place: int, seed: int, length: int | None = None) -> Row:
         work = self.work
         ending = ending_of(work.pair, work.requests[place], length)
+        if failure := self.decoder.failure(self.name):
+            return Row(failing(FailedBetween(failure)), ending, member.watch)
         rng = torch.Generator(work.pair.device).manual_seed(seed)
         rounds = decode_text(member.method, work.prompts[place], work.sampling, rng, ending)
         return Row(rounds, ending, member.watch)
@@ -236,11 +243,11 @@ class Crew:
     def _records(self, member: Member, row: Row) -> Rows:
         """The sample row and the round rows of a text that has ended."""
         sample = member.began
+        if isinstance(row.error, FailedBetween):
+            return sample | {"finish": "error", "error": str(row.error)}, []
         if row.error:
-            return sample | {
-                "finish": "error",
-                "error": traceback_text(row.error, member.watch.highest.not_finite()),
-            }, []
+            why = traceback_text(row.error, member.watch.highest.not_finite())
+            return sample | {"finish": "error", "error": why}, []
         self.stopwatch.read()
         try:
             laps = member.watch.laps()

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ from specbench.engine.runtimes.types import Runtime, Unsupported
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Additive, Calibrated, Foresighted, Method, Sampling, Watch
 from specbench.measure.manifest import check_models, check_same, manifest
-from specbench.measure.room import check_room
+from specbench.measure.room import check_room, demand
 from specbench.measure.served import check_same_servers, check_served, connect
 from specbench.measure.shards import stretch
 from specbench.measure.work import Documents, Work
@@ -74,7 +75,11 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
             raise UserError(f"{name} needs to know what each answer is worth, and --prompts are without scores")
     if plan.batch > 1:
         check_batches(plan, methods, requests)
-        check_room(pair, len(methods), plan.batch, longest)
+        together = [
+            spec for spec in plan.methods if spec.name in methods and not why_alone(spec.name, methods[spec.name])
+        ]
+        needed = {spec.name: demand(pair, partial(build_alone, spec)) for spec in together}
+        check_room(pair, needed, plan.batch, longest)
     check_lengths(requests, prompts, pair, max((method.reach for method in methods.values()), default=0))
     by_task: dict[str, list[list[int]]] = {request.task: [] for request in requests}
     for request, prompt in zip(requests, prompts, strict=True):
@@ -185,6 +190,11 @@ def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
     return built
 
 
+def build_alone(spec: MethodSpec, pair: Pair) -> Method:
+    """The same for a method whose forwards nobody watches."""
+    return build(spec, pair, Unwatched())
+
+
 def at_runtime(plan: Plan, pair: Pair, prompt: list[int], length: int, name: str) -> tuple[Pair, str]:
     """The pair at a runtime by name, and why it was chosen; `auto` is the fastest that runs all methods of the plan.
 
@@ -210,7 +220,7 @@ def at_runtime(plan: Plan, pair: Pair, prompt: list[int], length: int, name: str
 
 def try_method(spec: MethodSpec, pair: Pair, prompt: list[int], sampling: Sampling = Sampling()) -> None:  # noqa: B008
     """Build a method and decode a few rounds, to see whether it raises."""
-    decode_beginning(build(spec, pair, Unwatched()), prompt, sampling, pair)
+    decode_beginning(build_alone(spec, pair), prompt, sampling, pair)
 
 
 def decode_beginning(method: Method, prompt: list[int], sampling: Sampling, pair: Pair) -> None:

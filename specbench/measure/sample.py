@@ -47,8 +47,12 @@ class Decoder:
         except Unsupported:
             raise
         except Exception:
-            self._broken[name] = traceback.format_exc()
+            self._broken.setdefault(name, traceback.format_exc())
             return None
+
+    def failure(self, name: str) -> str:
+        """The traceback of the method's failure between texts; empty if there was none."""
+        return self._broken.get(name, "")
 
     def forgive(self) -> None:
         """Let the methods that failed between texts try again."""
@@ -72,8 +76,8 @@ class Decoder:
         sample = beginning(key, self.run_seed, order, request, prompt) | {
             "state_hash": digest(self.attempt(name, method.state))
         }
-        if name in self._broken:
-            return sample | {"finish": "error", "error": self._broken[name]}, []
+        if failure := self.failure(name):
+            return sample | {"finish": "error", "error": failure}, []
         if isinstance(prompt, str):
             return sample | {"finish": "error", "error": prompt}, []
         ending = ending_of(self.pair, request, WARMUP_TOKENS if warmup else request.max_new_tokens)

@@ -22,7 +22,7 @@ class Settings(LengthSettings):
 
 
 class Goodput(Lengths):
-    """Maximise (1 - α^(k+1)) / (1 - α) over the seconds of a step that drafts k tokens for each of n texts.
+    """Maximise (1 - α^(k+1)) / (1 - α) over the time of a step that drafts k tokens for each of n texts.
 
     A step takes 1 + token · (n (k + 1) - 1) + k · (draft + draft_token · (n - 1)) target forwards. α is a moving
     average over the text's verified draft tokens, and returns to `expected` while nothing is drafted. Each text takes
@@ -37,13 +37,13 @@ class Goodput(Lengths):
 
     def most(self, gamma: int, context: int) -> int:
         texts = texts_together()
-        return max(range(gamma + 1), key=lambda k: self.tokens(k) / self.seconds(k, texts))
+        return max(range(gamma + 1), key=lambda k: self.tokens(k) / self.time(k, texts))
 
     def tokens(self, k: int) -> float:
         """The expected tokens of a round with k draft tokens (Leviathan et al., Eq. 1)."""
         return sum(self.alpha**i for i in range(k + 1))
 
-    def seconds(self, k: int, texts: int) -> float:
+    def time(self, k: int, texts: int) -> float:
         """The time of a step, in target forwards of one token."""
         given = self.settings
         verify = 1 + given.token * (texts * (k + 1) - 1)

@@ -214,6 +214,8 @@ def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     dtype += f", {runtime} runtime" if runtime != "eager" else ""
     alone = first.plan.time_documents
     times = f"times are of the first {alone} of each, alone" if alone else "times are shares of the batch's"
+    if any(spec.values.get("online") for spec in first.plan.methods):
+        times += ", and what is learned from text to text comes later than one by one"
     batch = f"; in batches of {first.plan.batch}, {times}" if first.plan.batch > 1 else ""
     return f"{', '.join(setups)}; {dtype}, {where or 'machine not known'}, up to {documents:.0f} {which} a task{batch}"
 

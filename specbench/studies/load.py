@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from specbench.engine.runtimes.batched import Batched
 from specbench.engine.types import Method, Sampling
 from specbench.measure import prepare
 from specbench.measure.manifest import manifest
-from specbench.measure.room import check_room
+from specbench.measure.room import check_room, demand
 from specbench.measure.sample import WARMUP_TOKENS, ending_of, traceback_text
 from specbench.plan import Plan
 from specbench.results.load_folder import Unit
@@ -192,9 +193,11 @@ def at_batch_runtime(
     Raises UserError if there is none, or no room for so many rows.
     """
     runtime, why = choose.for_batches(plan.runtime, pair)
+    pair = replace(pair, runtime=runtime)
     longest = max(request.positions(prompt) for request, prompt in zip(requests, prompts, strict=True))
-    check_room(pair, len(plan.methods), rows, longest)
-    return replace(pair, runtime=runtime), why
+    needed = {spec.name: demand(pair, partial(prepare.build_alone, spec)) for spec in plan.methods}
+    check_room(pair, needed, rows, longest)
+    return pair, why
 
 
 class Load:

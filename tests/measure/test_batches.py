@@ -12,6 +12,7 @@ from tiny_runs import COUNTS, TASKS, always, plan_of, rounds_of, samples_of, sav
 from specbench.analysis import compare as compared
 from specbench.config import UserError
 from specbench.measure import batches, loop, prepare, work
+from specbench.plan import resolve_plan
 from specbench.results import records
 from specbench.results.recorder import Recorder
 from specbench.results.stored import StoredRun
@@ -231,6 +232,52 @@ def test_a_text_that_fails_is_a_row_and_the_others_go_on(place, tmp_path, monkey
     assert 0 < len(failed) < len(samples)
     assert (failed.finish == "error").all() and failed.error.str.contains("ZeroDivisionError: odd").all()
     assert (samples[samples.prompt_tokens % 2 == 0].finish != "error").all()
+
+
+@pytest.mark.parametrize("step", ["reset", "restore", "state", "added"])
+def test_a_method_that_fails_between_texts_fails_alone(place, tmp_path, monkeypatch, step):
+    """At one of its calls: its own texts are rows of errors, the others' are those of a run without the failure."""
+    from specbench.methods.csd import CSD
+
+    chosen = plan(place, online=True, batch=3)
+    loop.execute(chosen, tmp_path / "whole", always)
+    inner, calls = getattr(CSD, step), iter(range(10**6))
+
+    def broken(self, *given):
+        if next(calls) == 5:
+            raise ZeroDivisionError("between texts")
+        return inner(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CSD, step, broken)
+        assert loop.execute(chosen, tmp_path / "run", always)
+    samples, whole = samples_of(tmp_path / "run"), samples_of(tmp_path / "whole")
+    assert len(samples) == len(whole)
+    failed = samples[samples.finish == "error"]
+    assert len(failed) > 0 and set(failed.method) == {"csd"}
+    assert failed.error.str.contains("Traceback").all() and failed.error.str.contains("between texts").all()
+    others = [in_order(each[each.method != "csd"], TEXTS) for each in (samples, whole)]
+    assert others[0] == others[1]
+    assert (samples.query("method == 'csd'").groupby("task").finish.last() != "error").any()  # until its task ends
+
+
+HEADS = ("eagle3", "eagle3-chain", "judge", "rest", "vocabtrim", "slimspec", "cospec", "specdecpp-pocket", "csd", "pld")
+
+
+FEW = ("eagle3", "judge", "rest", "vocabtrim")
+
+
+@pytest.mark.parametrize("methods", [FEW, pytest.param(HEADS, marks=pytest.mark.long)], ids=["few", "all"])
+def test_methods_with_trained_heads_decode_alike_in_batches(tmp_path, methods):
+    """The bundled heads, datastore and memory on the bundled pair, in float64."""
+    options = {"max_new_tokens": 24, "dtype": "float64", "runtime": "static", "device": "cpu"}
+    chosen = [resolve_plan(methods, "math", "pocket", [], "vanilla", 3, batch=batch, **options) for batch in (1, 3)]
+    for one in chosen:
+        assert loop.execute(one, tmp_path / str(one.batch), always)
+    same_records(tmp_path / "3", tmp_path / "1")
+    assert (samples_of(tmp_path / "3").finish != "error").all()
+    drafted = rounds_of(tmp_path / "3").groupby("method").accepted.sum()
+    assert (drafted.drop("vanilla") > 0).all()
 
 
 def test_the_table_says_so_and_does_not_mix(place, tmp_path, capsys):

@@ -29,6 +29,7 @@ class Rows(Protocol):
     slots: Slots
     size: int  # the parameters of the model
     order: int  # how many models of the runtime came before
+    sequences: int  # that were made
 
     def forward(self, fed: Sequence[tuple["RowRunner", Feed]]) -> list[Answer]:
         """What each sequence's own `Runner.forward` would return. Fills their caches, in place."""
@@ -51,7 +52,12 @@ class Batched(Runtime):
             rows = StaticRows(STATIC.lean(model)) if self.base == "static" else EagerRows(model)
             rows.order = len(self._rows)
             self._rows[model] = rows
+        rows.sequences += 1
         return RowRunner(rows)
+
+    def sequences(self) -> dict[PreTrainedModel, int]:
+        """How many sequences of each model were made, dropped ones too."""
+        return {model: rows.sequences for model, rows in self._rows.items()}
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         if key not in self._made:

@@ -50,7 +50,7 @@ class EagerRows:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.slots = Slots()
-        self.order = 0
+        self.order = self.sequences = 0
         self.size = model.num_parameters()
 
     def forward(self, fed: Fed) -> list[Answer]:

@@ -24,7 +24,7 @@ class StaticRows:
     def __init__(self, lean: Lean) -> None:
         self.lean = lean
         self.slots = Slots()
-        self.order = 0
+        self.order = self.sequences = 0
         self.size = lean.size
 
     @torch.inference_mode()
