@@ -54,10 +54,7 @@ def figures(requests: pd.DataFrame, steps: pd.DataFrame, slo: Slo) -> pd.DataFra
         own = steps[(steps.method == method) & (steps.rate == rate)]
         times, repeats = latencies(group), group.groupby("repeat")
         decoded = group.loc[times.index]
-        seconds = sum(
-            max(rounds[-1] for rounds in each.rounds) - float(group[group.repeat == repeat].came.min())
-            for repeat, each in decoded.groupby("repeat")
-        )
+        seconds = float(_by_repeat(group).seconds.sum())
         gaps = np.concatenate([np.diff(rounds) for rounds in decoded.rounds] or [np.empty(0)])
         kept = (times.ttft <= slo.ttft) & ~(times.tpot > slo.tpot)
         row = {"method": method, "rate": rate, "requests": len(group), "errors": len(group) - len(times)}
@@ -83,14 +80,14 @@ def is_stable(requests: pd.DataFrame) -> bool:
 
 
 def speedups(table: pd.DataFrame, requests: pd.DataFrame, base: str) -> pd.DataFrame:
-    """The table with `throughput_ratio` and `sooner`, against `base` at the same rate.
+    """The table with `throughput_ratio` and `sooner`, each with its 95 % interval, against `base` at the same rate.
 
-    The first is of tokens a second, which a server that keeps up gives whatever the method. The second is of the times
-    from arrival to end: the base's over the method's, of the same requests, with its 95 % interval (`sooner_low`,
-    `sooner_high`). Requests wait for one another, so the interval is over BLOCKS of consecutive ones of each repeat.
+    The first is of tokens a second, which a server that keeps up gives whatever the method; its interval is over
+    repeats. The second is of the times from arrival to end, the base's over the method's, of the same requests; its
+    interval is over BLOCKS of consecutive ones of each repeat, as requests wait for one another.
     """
-    tokens = table.rate.map(table[table.method == base].set_index("rate").tokens_per_s)
     requests = requests.reset_index(drop=True)
+    by_repeat = {key: _by_repeat(group) for key, group in requests.groupby(["method", "rate"], sort=False)}
     by_unit = {key: _blocks(group) for key, group in requests.groupby(["method", "rate"], sort=False)}
     columns = []
     for method, rate in zip(table.method, table.rate, strict=True):
@@ -100,8 +97,25 @@ def speedups(table: pd.DataFrame, requests: pd.DataFrame, base: str) -> pd.DataF
         sums = blocks.groupby("block").sum()
         ones = np.ones(len(sums))
         found = speedup(Paired(sums.base.to_numpy(), ones, sums.mine.to_numpy(), ones)) if len(sums) else None
-        columns.append(interval_columns("sooner", found if method != base else Interval(1.0, 1.0, 1.0)))
-    return table.assign(throughput_ratio=table.tokens_per_s / tokens).join(pd.DataFrame(columns, index=table.index))
+        faster = _throughput_ratio(by_repeat[method, rate], by_repeat[base, rate])
+        same = Interval(1.0, 1.0, 1.0) if method == base else None
+        columns.append(interval_columns("throughput_ratio", same or faster) | interval_columns("sooner", same or found))
+    return table.join(pd.DataFrame(columns, index=table.index))
+
+
+def _by_repeat(requests: pd.DataFrame) -> pd.DataFrame:
+    """Of a method at a rate, by repeat: `seconds` from the first arrival to the last end, and `tokens`."""
+    decoded = requests[requests.finish != "error"]
+    ends = decoded.rounds.map(lambda rounds: rounds[-1]).astype(float).groupby(decoded.repeat).max()
+    tokens = decoded.tokens.map(len).astype(float).groupby(decoded.repeat).sum()
+    return pd.DataFrame({"seconds": ends - requests.groupby("repeat").came.min(), "tokens": tokens}).dropna()
+
+
+def _throughput_ratio(mine: pd.DataFrame, base: pd.DataFrame) -> Interval | None:
+    """Tokens a second over the base's, with an interval over repeats."""
+    both = mine.index.intersection(base.index)
+    columns = (base.seconds[both], base.tokens[both], mine.seconds[both], mine.tokens[both])
+    return speedup(Paired(*(column.to_numpy() for column in columns))) if len(both) else None
 
 
 def _blocks(requests: pd.DataFrame) -> pd.DataFrame:

@@ -217,6 +217,7 @@ def test_how_much_sooner_by_hand():
     failed.loc[lost, "rounds"] = failed.loc[lost, "rounds"].map(lambda rounds: [])
     table = analysis.speedups(analysis.figures(failed, steps, analysis.Slo()), failed, "vanilla").set_index("method")
     kept = np.arange(20) != 3
+    assert math.isnan(table.throughput_ratio_low["sps"])  # one repeat
     assert table.sooner["sps"] == pytest.approx(base[kept].sum() / mine[kept].sum())
     assert table.errors.to_dict() == {"vanilla": 0, "sps": 1}
 
@@ -231,6 +232,20 @@ def test_repeats_are_measured_one_after_another():
     (row,) = analysis.figures(pd.concat([first, second]), steps, analysis.Slo()).to_dict("records")
     assert row["seconds"] == pytest.approx(8.0 + 11.0) and row["tokens_per_s"] == pytest.approx(16 / 19)
     assert not row["stable"] and analysis.is_stable(first)
+
+
+def test_throughput_has_an_interval_over_repeats():
+    """In three repeats, whose last requests end at 8, 9 and 10 s, and a second sooner."""
+    parts = []
+    for repeat, last in enumerate((1.0, 2.0, 3.0)):
+        parts.append(requests_of("vanilla", [0.5] * 7 + [last], repeat))
+        parts.append(requests_of("sps", [0.5] * 7 + [last - 1 + 0.5 * (repeat == 1)], repeat))
+    requests = pd.concat(parts)
+    steps = pd.DataFrame({"method": ["vanilla", "sps"], "rate": 1.0, "rows": 1, "seconds": 1.0})
+    table = analysis.speedups(analysis.figures(requests, steps, analysis.Slo()), requests, "vanilla")
+    row = table.set_index("method").loc["sps"]
+    assert row.throughput_ratio == pytest.approx((8 + 9 + 10) / (7 + 8.5 + 9))
+    assert 1.0 < row.throughput_ratio_low < row.throughput_ratio < row.throughput_ratio_high < 1.3
 
 
 @pytest.mark.parametrize("step", ["reset", "rounds"])

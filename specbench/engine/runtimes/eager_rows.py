@@ -1,6 +1,5 @@
 """The eager runtime for several sequences: transformers' own forward over slots, for every model."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,11 +7,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specbench.engine.runtimes.eager import attention
-from specbench.engine.runtimes.slots import Answer, Feed, Resident, Slots
-
-NARROW = 32  # tokens; sequences that are fed at most so many are padded to one width and computed together
-
-Fed = Sequence[tuple[Resident, Feed]]
+from specbench.engine.runtimes.slots import NARROW, Answer, Fed, Slots
 
 
 class SlotCache(DynamicCache):

@@ -11,6 +11,7 @@ from specbench.engine.runtimes.types import Reads
 
 FIRST_ROOM = 256  # tokens that a new slot has room for; the room doubles as needed
 FIRST_ROWS = 4  # slots of a new cache; their number doubles as needed
+NARROW = 32  # tokens; sequences that are fed at most so many are padded to one width and computed together
 
 
 class Feed(NamedTuple):
@@ -31,6 +32,9 @@ class Resident(Protocol):
 
     slot: int  # -1: it has none yet
     length: int  # cached tokens
+
+
+Fed = Sequence[tuple[Resident, Feed]]
 
 
 class Slots:

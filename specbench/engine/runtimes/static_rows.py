@@ -10,12 +10,8 @@ from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.decoder import Cache, Step
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.parts import Attention
-from specbench.engine.runtimes.slots import Answer, Feed, Resident, Slots
+from specbench.engine.runtimes.slots import NARROW, Answer, Fed, Feed, Resident, Slots
 from specbench.engine.runtimes.static import Lean
-
-NARROW = 32  # tokens; sequences that are fed at most so many attend together, padded to one width
-
-Fed = Sequence[tuple[Resident, Feed]]
 
 
 class StaticRows:
