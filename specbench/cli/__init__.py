@@ -23,6 +23,7 @@ from specbench.cli import (
     prepare,
     project,
     read,
+    recipes,
     replay,
     score,
     serving,
@@ -41,7 +42,15 @@ PANELS = {
         read.list_,
     ),
     "Project": (project.profile, project.simulate, replay.replay, needed.plan),
-    "Prepare": (new.new, prepare.calibrate, prepare.train, datastore.build_datastore, prepare.merge, prepare.import_),
+    "Prepare": (
+        new.new,
+        prepare.calibrate,
+        prepare.train,
+        datastore.build_datastore,
+        prepare.merge,
+        prepare.import_,
+        recipes.serve_recipe,
+    ),
     "Check": (check.doctor, check.audit, check.bench),
 }
 

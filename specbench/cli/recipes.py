@@ -1,0 +1,47 @@
+"""The command that says how an engine of others is started, so that it can be measured."""
+
+from enum import Enum
+from typing import Annotated
+
+from typer import Argument, Option
+
+from specbench import config
+from specbench.base.console import say
+from specbench.cli.options import Models, Set, known, user_errors, with_groups
+from specbench.config import UserError
+
+Engine = Enum("Engine", {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}, type=str)
+
+
+@with_groups
+def serve_recipe(
+    engine: Annotated[Engine, Argument(help="the engine")],
+    *,
+    models: Models,
+    method: Annotated[
+        str, Option(help="vanilla, sps, pld, pld-vllm, eagle3 or a variant", autocompletion=known("methods"))
+    ] = "vanilla",
+    set_: Set = None,
+) -> None:
+    """Print the command line that starts an engine with a pair and a method, so that it can be measured.
+
+    It has the engine tell of its rounds, and switches caches of prompts and a model's own sampling settings off. Add
+    what your machine needs, such as `--tensor-parallel-size`.
+
+    `specbench serve-recipe vllm --pair pocket --method sps --set sps.gamma=5`
+
+    `specbench serve-recipe sglang --pair llama-3.3-70b-3.1-8b --method pld-vllm`
+    """
+    with user_errors():
+        spec = config.load_method(method)
+        for name, settings in config.parse_assignments(set_ or []).items():
+            if name != spec.name:
+                raise UserError(f"--set {name}.…: the method is {spec.name}")
+            spec = config.override(spec, settings)
+
+        from specbench.servers.recipes import recipe  # after the names are checked
+
+        made = recipe(engine.value, config.load_pair(models.chosen), spec)
+        say(made.text())
+        named = f"--pair {models.pair}" if isinstance(models.chosen, str) else f"--target {models.target}"
+        say(f"# then: specbench run --server {engine.value}={made.url} {named} --suite math")
