@@ -33,7 +33,7 @@ def main() -> int:
         decode(method, pair, documents[0])
         scans: list[float] = []
         began = perf_counter()
-        with clocked((method, "scan", scans)):
+        with clocked((method, "rescue_or_stop", scans)):
             for prompt in documents:
                 decode(method, pair, prompt)
         share[name] = sum(scans) / (perf_counter() - began)

@@ -1,7 +1,7 @@
 """How a draft is judged by the target's logits.
 
 `weigh` does what every rule needs, on the device and in one copy to the host: it tests each draft token under the exact
-rule, and picks the token to emit if the draft ends there. A rule then decides which mismatches it keeps (`scan`).
+rule, and picks the token to emit if the draft ends there. A rule then decides which mismatches it keeps (`rescue`).
 """
 
 import math
@@ -31,7 +31,7 @@ class Weighed(NamedTuple):
     predictions: tuple[float, ...] | None = None  # [K], as in the draft
     confidences: list[float] | None = None  # [K]: q(drafted), where it was drawn at random
 
-    def scan(self, keeps: Callable[[int], bool]) -> Verdict:
+    def rescue(self, keeps: Callable[[int], bool]) -> Verdict:
         """Judge a chain: accept tokens that pass, and mismatches that `keeps(i)` rescues; stop at the first other one.
 
         `keeps` is called once for each mismatch that is reached, in their order.

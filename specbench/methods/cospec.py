@@ -107,7 +107,7 @@ class CoSpec(DraftedMethod):
         tested = candidates(draft, scored.logits, sampling, rng, self.settings.candidates)
         weighed = weigh(draft, scored, sampling, rng, tested)
         decisions = self.arbiter.keeps(block_of(draft.tokens, tested, weighed), rng)
-        return weighed.scan(lambda _: next(decisions))
+        return weighed.rescue(lambda _: next(decisions))
 
     def inputs(self) -> dict[str, str]:
         return {**super().inputs(), **self.hashes}

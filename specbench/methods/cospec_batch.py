@@ -125,7 +125,7 @@ def one_round(
             continue
         policy_logits = [scores[row][i] for i in block.mismatches] if scores else []
         decisions = decide(number, block, policy_logits)
-        verdict = weighed.scan(lambda _: next(decisions))  # noqa: B023 (used at once)
+        verdict = weighed.rescue(lambda _: next(decisions))  # noqa: B023 (used at once)
         stop = verdict.accepted  # the rejected mismatch; γ if there is none
         context = len(text.tokens)
         emitted = text.commit(verdict.committed)

@@ -68,9 +68,9 @@ class CSD(DraftedMethod):
         return super().rounds(prompt, sampling, rng)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        return self.scan(weigh(draft, scored, sampling, rng))
+        return self.rescue_or_stop(weigh(draft, scored, sampling, rng))
 
-    def scan(self, weighed: Weighed) -> Verdict:
+    def rescue_or_stop(self, weighed: Weighed) -> Verdict:
         """Algorithm 1: scan the draft; at a mismatch, look up, gate, count, then rescue or stop (Eq. 2-4).
 
         A pair is counted while `online`; a rescued one only with `count_rescued`.
@@ -92,7 +92,7 @@ class CSD(DraftedMethod):
             return rescue
 
         self.counted = []
-        return weighed.scan(keeps)
+        return weighed.rescue(keeps)
 
     def ended(self, last: Round) -> None:
         """Take back the pairs of mismatches whose position the end of the text cut off, as calibration does."""

@@ -61,7 +61,7 @@ class Judge(DraftedMethod):
         # Row 0 is the state after the last committed token, row i + 1 the one after draft token i.
         states = scored.hidden[1:].to(self.weight.dtype)
         weighed = weigh(draft, scored, sampling, rng, columns=[torch.addmv(self.bias, states, self.weight)])
-        return weighed.scan(lambda i: weighed.columns[0][i] > self.log_odds)
+        return weighed.rescue(lambda i: weighed.columns[0][i] > self.log_odds)
 
     def inputs(self) -> dict[str, str]:
         return {**super().inputs(), **self.head.hashes()}

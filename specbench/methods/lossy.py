@@ -59,7 +59,7 @@ class Lossy(DraftedMethod):
             weighed = weigh(draft, scored, sampling, rng)
             pairs = zip(weighed.drafted, weighed.targets, weighed.gaps, strict=True)
             kept = [d != t and gap >= self.log_threshold for d, t, gap in pairs]
-        return weighed.scan(lambda i: kept[i])
+        return weighed.rescue(lambda i: kept[i])
 
     def accept_typical(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """Keep d while p(d) > min(ε, δ exp(-H(p))), by the target's p at the temperature that is sampled at.

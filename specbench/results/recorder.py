@@ -85,7 +85,7 @@ class Recorder:
         """Merge the parts into the two tables, samples last, and remove the parts. A second call does nothing."""
         if not self.merged:
             for name in ("rounds", "samples"):
-                records.stream(Member(self._run, f"{name}.parquet"), records.scan(self._run, name))
+                records.stream(Member(self._run, f"{name}.parquet"), records.open_rows(self._run, name))
             self.merged = True
         self._run.remove_folder("parts")
 

@@ -128,11 +128,11 @@ DECISIONS = ("rejected", "accepted", "rescued", "unread", "cut")  # unread: afte
 def read_rows(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table:
     """The `samples` or `rounds` of a finished or unfinished run."""
     with Folder.at(folder) as opened:
-        return scan(opened, name).to_table(columns)
+        return open_rows(opened, name).to_table(columns)
 
 
-def scan(folder: Folder, name: str, known: "list[Part] | None" = None) -> parquet.Rows:
-    """The same, of which nothing is read yet. `known`: the parts of an unfinished run, if listed."""
+def open_rows(folder: Folder, name: str, known: "list[Part] | None" = None) -> parquet.Rows:
+    """As `read_rows`, but nothing is read yet. `known`: the parts of an unfinished run, if they were listed already."""
     schema = SAMPLES if name == "samples" else ROUNDS  # columns that an older version lacks are null
     return parquet.Rows(files_of(folder, name, known), schema)
 

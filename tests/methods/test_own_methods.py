@@ -14,7 +14,7 @@ from specbench.config import UserError, own_methods
 from specbench.results.stored import StoredRun
 
 PROMPT = "Tom has 3 apples and buys 4 more. How many apples does he have?"
-LOSSY = ("weighed.scan(lambda i: False)", "weighed.scan(lambda i: True)")
+LOSSY = ("weighed.rescue(lambda i: False)", "weighed.rescue(lambda i: True)")
 
 
 @pytest.fixture
