@@ -1,7 +1,7 @@
 """Commands that check this machine, the engine and the methods."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -91,6 +91,9 @@ def audit(
     documents: Annotated[int, Option(min=1, help="documents of each task")] = 3,
     length: Annotated[int, Option(min=4, help="tokens of each greedy text")] = 96,
     draws: Annotated[int, Option(min=1, help="sampled texts of each document, of a few tokens")] = 25,
+    server: Annotated[
+        str | None, Option(metavar="URL", help="instead: a server's greedy texts and rounds, against the same here")
+    ] = None,
     machine: Machine,
     out: Annotated[Path | None, Option(help="also write the findings to this JSON file")] = None,
     allow_code_execution: AllowCodeExecution = False,
@@ -108,6 +111,8 @@ def audit(
     `specbench audit --method sps --task gsm8k --documents 2`
 
     `specbench audit --runtime static`
+
+    `specbench audit --server http://127.0.0.1:8000 --method sps --set sps.gamma=5`
     """
     allowed = permitted(
         allow_code_execution=allow_code_execution,
@@ -119,8 +124,10 @@ def audit(
     )
     with user_errors(), allowed:
         wanted = prompts.of_plan() | machine.of_plan()
-        plan = resolve_plan(method or config.names("methods"), baseline=None, limit=documents, **wanted)
         check_out(out)
+        if server:
+            raise typer.Exit(_audit_server(server, method or ["vanilla"], wanted | {"limit": documents}, length, out))
+        plan = resolve_plan(method or config.names("methods"), baseline=None, limit=documents, **wanted)
 
         from specbench.report.finding import show  # after the names are checked, for these imports take seconds
         from specbench.report.views.audit import view
@@ -131,6 +138,26 @@ def audit(
         if out:
             audit_study.write(out, findings, audited)
         raise typer.Exit(int(any(finding.verdict == "defect" for finding in findings)))
+
+
+def _audit_server(server: str, method: list[str], wanted: dict[str, Any], length: int, out: Path | None) -> int:
+    """Audit a server, which is called `server` if it has no name; returns the exit code."""
+    if len(method) > 1:
+        raise UserError("--server is compared with one method, the one that it runs; give --method once")
+    named = server if "=" in server or server.endswith((".yaml", ".yml")) else f"server={server}"
+    plan = resolve_plan(method, baseline=None, servers=[named], **wanted)
+    if len(plan.servers) != 1 or len(plan.own) != 1:
+        raise UserError(f"--server {server}: an audit is of one server")
+
+    from specbench.report.finding import show
+    from specbench.report.views.audit_server import view
+    from specbench.studies import audit_server as study
+
+    audited, pair = study.carry_out(plan, length)
+    show(view(audited))
+    if out:
+        study.write(out, audited, pair)
+    return int(not audited.verdict.startswith("as here"))
 
 
 @with_groups

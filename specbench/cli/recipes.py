@@ -1,5 +1,6 @@
 """The command that says how an engine of others is started, so that it can be measured."""
 
+import shlex
 from enum import Enum
 from typing import Annotated
 
@@ -44,4 +45,6 @@ def serve_recipe(
         made = recipe(engine.value, config.load_pair(models.chosen), spec)
         say(made.text())
         named = f"--pair {models.pair}" if isinstance(models.chosen, str) else f"--target {models.target}"
-        say(f"# then: specbench run --server {engine.value}={made.url} {named} --suite math")
+        words = [] if spec.method == "vanilla" else ["--method", method]
+        words += [word for text in set_ or [] for word in ("--set", text)]
+        say(f"# then: specbench audit --server {made.url} {named} {shlex.join(words)}".rstrip())

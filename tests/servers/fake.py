@@ -38,6 +38,7 @@ class Fake:
     others: int = 0  # requests of somebody else meanwhile, as the counters see it
     key: str = ""  # that requests must bring
     cached: float | None = None  # seconds before the first chunk of a prompt that was not seen before
+    accepted: dict[str, list[int]] = field(default_factory=dict)  # by prompt, by round; instead of those recorded
     requests: list[dict[str, Any]] = field(default_factory=list)  # bodies that came
     paths: list[str] = field(default_factory=list)
     under_way: int = 0
@@ -84,7 +85,16 @@ class Fake:
             else self.tokenizer.decode(given, skip_special_tokens=True)
         )
         record = next((one for one in recorded() if one["prompt"] == prompt), recorded()[0])
+        if counts := self.accepted.get(prompt):
+            histogram = [counts.count(number) for number in range(6)]
+            record = record | {"accepted": counts, "drafted": [5] * len(counts), "histogram": histogram}
         fault = self.fault if self.only in prompt else ""
+        if fault == "another token":  # the sixth one, and the text with it
+            ids = record["ids"]
+            record = record | {"ids": [*ids[:5], ids[5] + 1, *ids[6:]]}
+        if fault == "one count":  # of the third round, one less than there were
+            counts = record["accepted"]
+            record = record | {"told": [*counts[:2], counts[2] - 1, *counts[3:]]}
         if fault == "refused":
             return web.json_response({"error": {"message": "the engine is\nbusy"}}, status=503)
         if fault == "redirect":
@@ -159,7 +169,7 @@ class Fake:
         if self.tells == "steps":
             told |= {
                 "per_step_drafted": drafted,
-                "per_step_accepted": [9] * len(drafted) if fault == "lies" else accepted,
+                "per_step_accepted": [9] * len(drafted) if fault == "lies" else record.get("told", accepted),
             }
         return {"metrics": {"speculative_decoding": told}} if self.tells in ("steps", "histogram") else {}
 

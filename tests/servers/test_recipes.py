@@ -34,7 +34,8 @@ def test_vllm():
     assert options["--per-request-spec-decode-metrics"] == "detailed" and "--enable-per-request-metrics" in options
     assert "--no-enable-prefix-caching" in options and options["--generation-config"] == "vllm"
     assert (options["--dtype"], options["--served-model-name"]) == ("float32", "pocket")
-    assert notes == ["# then: specbench run --server vllm=http://127.0.0.1:8000 --pair pocket --suite math"]
+    then = "specbench audit --server http://127.0.0.1:8000 --pair pocket --method sps --set sps.gamma=5"
+    assert notes == [f"# then: {then}"]
 
     lookup = pairs(words("vllm", "--method", "pld-vllm")[0])
     assert json.loads(lookup["--speculative-config"]) == {

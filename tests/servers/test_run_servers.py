@@ -13,7 +13,6 @@ from test_client import TOKENIZER
 from specbench.results.stored import StoredRun
 
 TASK = ("--task", "pocket_gsm8k", "--max-new-tokens", "64")
-SARA = 5  # the number of the document that Sara is in, among the first six
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,81 @@
+"""An audit of a server: texts and rounds by task, what is not as here, and what the server tells of itself."""
+
+from collections.abc import Iterator, Sequence
+
+from specbench.report.finding import Finding, Sheet, number
+from specbench.studies.audit_server import Audited, Text
+
+MOST = 5  # documents that are told one by one
+
+
+def view(audited: Audited) -> Finding:
+    tasks = dict.fromkeys(text.task for text in audited.texts)
+    rows = [_row(task, [text for text in audited.texts if text.task == task]) for task in tasks]
+    headings = ["task", "texts", "same", "ties", "other", "failed", "rounds", "wrong in", "known by"]
+    return Finding(
+        "audit",
+        sheets=[Sheet(headings, rows, f"audit of {audited.url}: {audited.verdict}", "lrrrrrrrl")],
+        sentences=[*_differences(audited), *_rounds(audited), *_cache(audited)],
+        notes=[
+            _told(audited),
+            "same: as vanilla's; rounds: of these texts, those with a draft, without the last of each",
+        ],
+    )
+
+
+def _row(task: str, texts: Sequence[Text]) -> list[str]:
+    kinds = [text.leaving.kind if text.leaving else "failed" if text.error else "same" for text in texts]
+    counts = [len(texts), *(kinds.count(kind) for kind in ("same", "tie", "bug", "failed"))]
+    rounds = [sum(text.rounds for text in texts), sum(bool(text.other) for text in texts)]
+    known = ", ".join(dict.fromkeys(text.evidence for text in texts if not text.error))
+    return [task, *map(str, [*counts, *rounds]), known or "-"]
+
+
+def _differences(audited: Audited) -> Iterator[str]:
+    lines = []
+    for text in audited.texts:
+        where = f"{text.task}, document {text.doc_id}"
+        if text.error:
+            lines.append(f"{where}: {text.error}")
+        elif text.leaving:
+            word = "a numeric tie" if text.leaving.kind == "tie" else "no tie: another model, prompt or a defect"
+            gap = f"logit gap {text.leaving.gap:.2g}"
+            lines.append(f"{where}: leaves vanilla at token {text.leaving.at}, {gap}: {word}")
+        elif text.other:
+            lines.append(f"{where}: {text.other}")
+    yield from lines[:MOST]
+    if len(lines) > MOST:
+        yield f"and {len(lines) - MOST} more documents"
+
+
+def _rounds(audited: Audited) -> Iterator[str]:
+    if audited.method is None:
+        yield "rounds were not compared: name the method that the server runs, such as --method sps --set sps.gamma=5"
+    elif audited.lengths is None:
+        yield f"the server does not list its rounds, so only sums, if any, were compared with {audited.method}"
+    elif audited.lengths[0] != audited.lengths[1]:
+        theirs, mine = audited.lengths
+        yield f"the server drafts up to {theirs} tokens and {audited.method} {mine}: give both the same settings"
+
+
+def _cache(audited: Audited) -> Iterator[str]:
+    kept = audited.kept
+    if kept.seen:
+        yield (
+            f"WARNING: the server keeps prompts: {1000 * kept.second:.1f} ms to the first token of one that comes "
+            f"again, {1000 * kept.first:.1f} ms before (p = {kept.p:.1g}); switch its prefix cache off, or times are "
+            "wrong wherever prompts begin alike"
+        )
+    else:
+        yield f"no prefix cache was seen: {kept.pairs} prompts were sent twice (p = {number(kept.p, '.2f')})"
+
+
+def _told(audited: Audited) -> str:
+    facts = audited.facts
+    cache = facts.get("cache") or {}
+    told = {
+        "engine": " ".join(str(facts[key]) for key in ("engine", "version") if facts.get(key)),
+        "model": facts.get("model"),
+        "prefix caching": cache.get("enable_prefix_caching"),
+    }
+    return "the server says: " + ", ".join(f"{key} {value}" for key, value in told.items() if value is not None)
