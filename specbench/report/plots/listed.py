@@ -48,4 +48,8 @@ KINDS = {
         "strength.strength",
         "accuracy kept and speedup against the strength of the draft, of runs with other drafts of one target",
     ),
+    "requests": Kind(
+        "requests.requests",
+        "tokens/s of a user against tokens/s of all, of servers, over runs at several concurrencies or rates",
+    ),
 }
