@@ -10,8 +10,8 @@ DOCUMENTS = $(or $(LIMIT),$(if $(PAIR),,150))
 BATCH = $(if $(PAIR),,16)
 TIMED ?= 25
 
-.PHONY: run test test-long docs bench bench-peers reproduce-tables fault-test fuzz determinism mutants gpu-check lock licences \
-  format clean
+.PHONY: run test test-long docs bench bench-peers server-test reproduce-tables fault-test fuzz determinism mutants gpu-check \
+  lock licences format clean
 .DEFAULT_GOAL := run
 
 # All packages are locked with their hashes in tools/supply/; build tools first, since some dependencies come as source.
@@ -56,6 +56,9 @@ bench: $(STAMP)  ## our engine beside others, and what its parts cost
 
 bench-peers: $(STAMP)  ## install the engines of others that `make bench` compares with
 	$(LOCKED) -r tools/supply/peers.txt
+
+server-test: $(STAMP)  ## a real vLLM, installed apart, held against the engine here: DOCUMENTS=, PORT=
+	tools/recipes/server-test.sh
 
 reproduce-tables: $(STAMP)  ## the papers' tables beside ours, into results/tables/: PAIR=, SUITE=, LIMIT=, BATCH=, TIMED=
 	$(if $(PAIR),,LIMIT=$(DOCUMENTS) BATCH=$(BATCH) TIMED=$(TIMED) tools/recipes/measured.sh)

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake import Fake, recorded, serving
-from screens import output, refusal
+from screens import output, refusal, rendered
 from test_client import TOKENIZER
 
 from specbench.engine.types import Round, Verdict
 from specbench.measure import divergence
 from specbench.measure.prepare import load_tasks
 from specbench.plan import resolve_plan
+from specbench.report.views.audit_server import view
 from specbench.servers.evidence import Evidence, of_histogram, of_steps
 from specbench.studies import audit_server
 from specbench.studies.audit_server import kept, same_rounds
@@ -150,3 +151,11 @@ def test_kept_prompts_by_hand():
     assert not kept([(1 + n / 1000, 1.0) for n in range(1, 9)]).seen  # always sooner, but by hardly anything
     assert not kept([(1.0, 1 + n / 10 * (-1) ** n) for n in range(1, 9)]).seen
     assert np.isnan(kept(sooner[:6]).p) and not kept(sooner[:6]).seen and not kept([]).seen
+
+
+def test_a_server_that_says_that_it_keeps_prompts():
+    """Even where the probe has seen nothing."""
+    for told, warned in (("True", True), ("False", False)):
+        facts = {"engine": "vllm", "cache": {"enable_prefix_caching": told}}
+        found = audit_server.Audited("http://x", facts, None, None, [], kept([]))
+        assert ("WARNING: the server says that it keeps prompts" in rendered(view(found))) == warned

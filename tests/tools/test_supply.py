@@ -68,7 +68,7 @@ def test_a_lock_file_holds_nothing_but_pinned_and_hashed_packages(file):
 
 
 def test_the_lock_files_are_those_that_are_installed():
-    assert {file.stem for file in FILES} == {"build", "torch-cpu", "torch-gpu", "tested", "peers", "uv"}
+    assert {file.stem for file in FILES} == {"build", "torch-cpu", "torch-gpu", "tested", "peers", "uv", "server"}
     done = subprocess.run(
         ["make", "-B", "-n", ".venv/.installed", "bench-peers", "lock"],
         cwd=ROOT,
@@ -80,7 +80,10 @@ def test_the_lock_files_are_those_that_are_installed():
     assert all("--no-deps" in one and "--no-build-isolation" in one for one in commands)
     unhashed = [one for one in commands if "--require-hashes" not in one]
     assert [one.split()[-2:] for one in unhashed] == [["-e", "."]] * len(unhashed)
-    assert set(re.findall(r"-r tools/supply/([\w-]+)\.txt", done.stdout)) == {file.stem for file in FILES}
+    recipe = (ROOT / "tools" / "recipes" / "server-test.sh").read_text()
+    installed = re.findall(r"-r tools/supply/([\w-]+)\.txt", done.stdout + recipe)
+    assert set(installed) == {file.stem for file in FILES}
+    assert re.findall(r".*-r tools/supply/server.*", recipe)[0].count("--require-hashes --no-deps") == 1
 
 
 def test_torch_for_cpus_and_for_gpus_are_one_version():

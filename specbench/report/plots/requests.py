@@ -10,35 +10,38 @@ from specbench.report.drawing import front
 from specbench.report.plots.data import PlotData
 from specbench.report.plots.style import GREY, few_ticks, grid, head, label_axes
 
+NAMES = "points: requests at a time, or a second (/s)"
 USER, ALL = "tokens/s of a user, median", "tokens/s of all"
 
 
 def requests(data: PlotData) -> Figure:
     """Tokens a second of each user against those of all, a panel for each task; a line for each server.
 
-    Its points are the runs, named by their rate or concurrency; the Pareto front is over all servers.
+    Its points are the runs, in the order of their concurrency or rate, which they are named by. The Pareto front is
+    over all servers.
     """
     tables = []
     for run, labels in zip(data.runs, data.labels, strict=True):
         table = request_figures(run, Slo())
-        tables.append(table.assign(label=table.method.map(labels), asked=asked(run.plan)))
-    rows = pd.concat(tables).dropna(subset=["user_tokens_per_s", "tokens_per_s"])
+        load = run.plan.rate or run.plan.concurrency
+        tables.append(table.assign(label=table.method.map(labels), asked=asked(run.plan), load=load))
+    rows = pd.concat(tables).sort_values("load", kind="stable").dropna(subset=["user_tokens_per_s", "tokens_per_s"])
     tasks = list(dict.fromkeys(rows.task))
     columns = min(2, len(tasks))
     fig, axes = grid([1.9 if columns == 1 else 1.5] * max(len(tasks), 1), max(columns, 1))
     for ax, task in zip(axes, tasks, strict=False):
         of_task = rows[rows.task == task]
-        for label, line in of_task.groupby("label", sort=False):
-            points = line.sort_values("tokens_per_s")
+        for label, points in of_task.groupby("label", sort=False):
             style = data.styles[str(label)].drawn()
             ax.plot(points.tokens_per_s, points.user_tokens_per_s, label=data.named(str(label)), **style)
             for point in points.itertuples():
                 place = (point.tokens_per_s, point.user_tokens_per_s)
-                ax.annotate(point.asked, place, (3, 3), textcoords="offset points", fontsize=6)
+                ax.annotate(point.asked, place, (4, 3), textcoords="offset points", fontsize=6)
         ax.set_xlim(0, 1.15 * of_task.tokens_per_s.max())
         ax.set_ylim(0, 1.15 * of_task.user_tokens_per_s.max())
         xs, ys = front(of_task.tokens_per_s, of_task.user_tokens_per_s, 0.0, 0.0)
         ax.plot(xs, ys, ls="--", color=GREY, lw=0.8, drawstyle="steps-pre", label="Pareto front", zorder=1)
+        ax.plot([], [], ls="", label=NAMES)
         head(ax, task, columns)
         few_ticks(ax)
     label_axes(axes, columns, ALL, USER)
@@ -46,5 +49,5 @@ def requests(data: PlotData) -> Figure:
 
 
 def asked(plan: Plan) -> str:
-    """How requests went to the servers of a run: the rate, or how many at a time."""
-    return f"{plan.rate:g}/s" if plan.rate else f"{plan.concurrency} at a time"
+    """The name of a run's points: the rate, or how many requests were sent at a time."""
+    return f"{plan.rate:g}/s" if plan.rate else str(plan.concurrency)

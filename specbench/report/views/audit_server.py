@@ -11,7 +11,7 @@ MOST = 5  # documents that are told one by one
 def view(audited: Audited) -> Finding:
     tasks = dict.fromkeys(text.task for text in audited.texts)
     rows = [_row(task, [text for text in audited.texts if text.task == task]) for task in tasks]
-    headings = ["task", "texts", "same", "ties", "other", "failed", "rounds", "wrong in", "known by"]
+    headings = ["task", "texts", "same", "ties", "other", "failed", "rounds", "wrong", "known by"]
     return Finding(
         "audit",
         sheets=[Sheet(headings, rows, f"audit of {audited.url}: {audited.verdict}", "lrrrrrrrl")],
@@ -19,6 +19,7 @@ def view(audited: Audited) -> Finding:
         notes=[
             _told(audited),
             "same: as vanilla's; rounds: of these texts, those with a draft, without the last of each",
+            "wrong: texts with other rounds",
         ],
     )
 
@@ -27,7 +28,9 @@ def _row(task: str, texts: Sequence[Text]) -> list[str]:
     kinds = [text.leaving.kind if text.leaving else "failed" if text.error else "same" for text in texts]
     counts = [len(texts), *(kinds.count(kind) for kind in ("same", "tie", "bug", "failed"))]
     rounds = [sum(text.rounds for text in texts), sum(bool(text.other) for text in texts)]
-    known = ", ".join(dict.fromkeys(text.evidence for text in texts if not text.error))
+    answered = [text for text in texts if not text.error]
+    compared = [text for text in answered if text.rounds or text.other] or answered
+    known = ", ".join(dict.fromkeys(text.evidence for text in compared))
     return [task, *map(str, [*counts, *rounds]), known or "-"]
 
 
@@ -53,7 +56,7 @@ def _rounds(audited: Audited) -> Iterator[str]:
         yield "rounds were not compared: name the method that the server runs, such as --method sps --set sps.gamma=5"
     elif audited.lengths is None:
         yield f"the server does not list its rounds, so only sums, if any, were compared with {audited.method}"
-    elif audited.lengths[0] != audited.lengths[1]:
+    elif audited.lengths[0] != audited.lengths[1] and any(text.other for text in audited.texts):
         theirs, mine = audited.lengths
         yield f"the server drafts up to {theirs} tokens and {audited.method} {mine}: give both the same settings"
 
@@ -66,6 +69,8 @@ def _cache(audited: Audited) -> Iterator[str]:
             f"again, {1000 * kept.first:.1f} ms before (p = {kept.p:.1g}); switch its prefix cache off, or times are "
             "wrong wherever prompts begin alike"
         )
+    elif str((audited.facts.get("cache") or {}).get("enable_prefix_caching")).lower() == "true":
+        yield "WARNING: the server says that it keeps prompts; switch its prefix cache off, or times may be wrong"
     else:
         yield f"no prefix cache was seen: {kept.pairs} prompts were sent twice (p = {number(kept.p, '.2f')})"
 
