@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specbench.base.errors import UserError
 from specbench.base.hashes import short_hash
-from specbench.base.stats import Floats
 from specbench.base.untrusted import is_file, read_text
 
 POISSON, CONSTANT = "poisson", "constant"
@@ -34,7 +34,7 @@ class Arrivals:
         """Of a trace, a hash of what it tells; empty for others."""
         return short_hash(repr(self.gaps)) if self.gaps else ""
 
-    def times(self, rate: float, count: int, seed: int) -> Floats:
+    def times(self, rate: float, count: int, seed: int) -> NDArray[np.float64]:
         """The seconds [count] at which requests come, the first at 0; `rate` in requests a second, inf: all at once.
 
         A trace is stretched to the rate, and begins again at its end. Raises UserError if so many of its requests come
@@ -56,7 +56,7 @@ class Arrivals:
         return times * ((count - 1) / rate / times[-1]) if count > 1 else times
 
 
-def trace_gaps(path: Path) -> Floats:
+def trace_gaps(path: Path) -> NDArray[np.float64]:
     """The seconds before each request of a trace; before the first, the mean of the others.
 
     Raises:

@@ -36,7 +36,6 @@ from specbench.config import UserError
 from specbench.permissions import permitted
 from specbench.plan import Plan, resolve_plan
 from specbench.results.shard import Shard
-from specbench.results.stored import StoredRun
 
 STOPPED = 130  # the exit code of a run that the user stopped
 MACHINE = ", ".join(key for key in MUST_AGREE if key != "versions")
@@ -205,6 +204,7 @@ def _carry_out(plan: Plan | None, out: Path | None, resume: Path | None = None, 
     part = Shard.parse(shard) if shard else None
     from specbench.measure import command
     from specbench.report import comparison
+    from specbench.results.stored import StoredRun
 
     finished = command.run(plan, out, resume, part)
     if finished and (mine := StoredRun(finished).shard):

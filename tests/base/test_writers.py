@@ -33,6 +33,7 @@ APART = {
     ("cli/__init__.py", "main"): "in the place of outputs that were closed, to nowhere",
     ("training/checkpoint.py", "save_checkpoint"): "into memory; the file is whole",
     ("engine/models/heads.py", "write_head"): "into memory; the file is whole",
+    ("measure/worker.py", "serve"): "in the place of outputs, to the worker's log, which is appended to",
     ("tasks/sandbox/jail.py", "unshare"): "into /proc",
     ("studies/bench/genai.py", "write"): "into a folder beside, which is renamed",
     ("engine/models/identity.py", "tokenizer_hash"): "into a folder that is gone after it was hashed",

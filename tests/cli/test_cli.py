@@ -204,7 +204,7 @@ def test_a_suites_sampling_counts_where_the_command_line_says_nothing(words, sam
     from specbench.measure import command as commands
 
     plans = []
-    monkeypatch.setattr(commands, "run", lambda plan, out, resume: plans.append(plan))
+    monkeypatch.setattr(commands, "run", lambda plan, out, resume, shard: plans.append(plan))
     result = call(*words.split())
     assert result.exit_code == measure.STOPPED, result.output
     assert plans[0].sampling.name == sampling

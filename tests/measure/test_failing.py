@@ -116,11 +116,12 @@ def break_in(monkeypatch, method, step, documents):
     monkeypatch.setattr(method, step, broken)
 
 
-@pytest.mark.parametrize("step", ["rounds", "reset", "state"])
-def test_one_method_fails_and_the_others_go_on(make_plan, tmp_path, monkeypatch, step):
+# Before the warm-up of a repeat, and before each task, a method is reset: the second call is that of the first task.
+@pytest.mark.parametrize(("step", "broken"), [("rounds", {1, 2}), ("reset", {1}), ("state", {1, 2})])
+def test_one_method_fails_and_the_others_go_on(make_plan, tmp_path, monkeypatch, step, broken):
     plan = make_plan()
     assert loop.execute(plan, tmp_path / "whole", always)
-    break_in(monkeypatch, CSD, step, range(1, 3))
+    break_in(monkeypatch, CSD, step, broken)
     assert loop.execute(plan, tmp_path / "run", always)
     samples, whole = samples_of(tmp_path / "run"), samples_of(tmp_path / "whole")
     failed = samples[samples.finish == "error"]

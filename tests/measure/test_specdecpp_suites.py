@@ -3,7 +3,6 @@
 import hashlib
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import datasets
 import pytest
@@ -11,7 +10,7 @@ from refusals import one_line_error
 
 from specbench import config
 from specbench.config import SUITES
-from specbench.measure import command, loop
+from specbench.measure import command
 from specbench.plan import resolve_plan
 from specbench.report import comparison
 from specbench.results.stored import StoredRun
@@ -172,33 +171,24 @@ def test_a_task_without_any_room_is_refused(data):
         tasks(data, room=lambda prompt: 0)
 
 
-def test_left_out_documents_are_told_in_one_line(monkeypatch, tmp_path, capsys):
-    """And how a run samples, where it does not take the likeliest token."""
-    plan = resolve_plan([], "specdecpp", "pocket", [], "vanilla", 1)
+def test_no_text_of_a_run_is_longer_than_its_suite_allows(tmp_path, capsys):
+    """With the bundled pair: prompts of 98, 124, 82 and 103 tokens, and of 112 and more, in 120.
 
-    stored = SimpleNamespace(manifest={"left_out": {"pocket_ruler": 7}}, plan=plan)
-
-    class Summary:
-        errors = pytest.importorskip("pandas").Series([0])
-
-    monkeypatch.setattr(command, "carry_out", lambda plan, folder: True)
-    monkeypatch.setattr(comparison, "StoredRun", lambda folder: stored)
-    monkeypatch.setattr(comparison.compared, "write_summary", lambda folder: None)
-    monkeypatch.setattr(comparison, "show", lambda folder, format: Summary)
-    assert comparison.finish(command.run(plan, tmp_path / "run", None)) == 0
-    printed = capsys.readouterr().out
-    assert "sampled: T=1 top-k=50" in printed
-    lines = [line for line in printed.splitlines() if "left out" in line]
-    assert len(lines) == 1 and "pocket_ruler: 7 documents" in lines[0] and "512" in lines[0]
-
-
-def test_no_text_of_a_run_is_longer_than_its_suite_allows(tmp_path):
-    """With the bundled pair: prompts of 98, 124, 82 and 103 tokens, and of 112 and more, in 120."""
+    The run says how it samples, and in one line of each task how many documents it left out.
+    """
     suite = tmp_path / "short.yaml"
     lines = "{task: pocket_gsm8k, fewshot: 1}, {task: pocket_ruler}"
     suite.write_text(f"description: d\nlimit: 4\nmax_length: 120\nsampling: {{temperature: 1}}\ntasks: [{lines}]\n")
     plan = resolve_plan(["sps"], str(suite), "pocket", [], "vanilla", None)
-    assert loop.execute(plan, tmp_path / "run", lambda _: True)
+    assert comparison.finish(command.run(plan, tmp_path / "run", None)) == 0
+    printed = capsys.readouterr().out
+    assert "sampled: T=1" in printed
+    lines = [line for line in printed.splitlines() if "left out" in line]
+    assert [line.removeprefix("warning: ").split(": ")[:2] for line in lines] == [
+        ["pocket_gsm8k", "1 documents left out"],
+        ["pocket_ruler", "3 documents left out"],
+    ]
+    assert all("120 tokens" in line for line in lines)
     run = StoredRun(tmp_path / "run")
     assert run.manifest["left_out"] == {"pocket_gsm8k": 1, "pocket_ruler": 3}
     samples = run.samples()

@@ -441,7 +441,8 @@ def test_sweep_of_two_combinations(tmp_path):
     assert all(tick == int(tick) for tick in fast.get_xticks())
 
 
-OF_ANY_RUN = [kind for kind in KINDS if kind != "strength"]  # which needs drafts alone: analysis/test_strength.py
+# Of drafts alone: analysis/test_strength.py; of servers: test_requests_plot.py.
+OF_ANY_RUN = [kind for kind in KINDS if kind not in ("strength", "requests")]
 BEGINNINGS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
 
@@ -466,8 +467,11 @@ def test_default_file(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", OF_ANY_RUN)
 def test_fits_the_column(two_tasks, kind):
+    fits_the_column(drawn(kind, two_tasks))
+
+
+def fits_the_column(fig):
     """8 point text in 3.4 inches, nothing cut off, and the legend outside of all panels."""
-    fig = drawn(kind, two_tasks)
     fig.draw_without_rendering()
     assert fig.get_size_inches()[0] == 3.4
     texts = [text for text in fig.findobj(Text) if text.get_text()]

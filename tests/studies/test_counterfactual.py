@@ -382,7 +382,7 @@ def test_the_command(run, tmp_path):
     assert "| all mismatches | 4 | 100.0 |" in call(*words, *asked, "--format", "md").stdout
     assert call(*words, *asked, "--format", "csv").stdout.startswith("analysis,table,row,column,value\n")
     assert "another run, method or seed" in call(*words, *asked, "--seed", 1).stderr
-    assert "has no arbiter called sps; it has cospec[arbiter=never]" in call(*words, "--method", "sps").stderr
+    assert "has no such method; it has vanilla, cospec[arbiter=never]" in call(*words, "--method", "sps").stderr
 
 
 def changed(run, **facts) -> StoredRun:

@@ -294,7 +294,7 @@ def test_what_is_wrong_is_one_line(tmp_path, lines, arguments, words):
 
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path):
-    assert "there is no file" in call("replay", "--traces", str(tmp_path / "none.jsonl")).stderr
+    assert "there is no such file" in call("replay", "--traces", str(tmp_path / "none.jsonl")).stderr
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     assert "no text in UTF-8" in call("replay", "--traces", str(tmp_path / "bytes")).stderr
 
