@@ -136,7 +136,7 @@ def resolve_plan(
     if options.get("batch", 1) > 1:
         check_batches(str(options.get("runtime", "auto")))
     if options.get("time_documents") and options.get("batch", 1) == 1:
-        raise UserError("--time-documents is of runs in batches: add --batch, or leave it out")
+        raise UserError("--time-documents is for runs in batches: add --batch, or leave it out")
     if prompts and (data_dir or options.get("split")):
         raise UserError("--prompts has documents of its own; leave out --data-dir and --split")
     served = load_servers(servers)
@@ -191,9 +191,9 @@ def documents(
 ) -> SuiteSpec:
     """The suite that a command line names, or one that is made of its tasks or prompts. Raises UserError."""
     if bool(suite) + bool(task) + bool(prompts) > 1 or (prompts and task_dir):
-        raise UserError("--suite, --task (with or without --task-dir) and --prompts each say what is run; give one")
+        raise UserError("--suite, --task (with or without --task-dir) and --prompts each say what to run; give one")
     if not (suite or task or task_dir or prompts):
-        raise UserError("say what is run: --suite NAME, --task NAME, --task-dir FOLDER or --prompts FILE.jsonl")
+        raise UserError("say what to run: --suite NAME, --task NAME, --task-dir FOLDER or --prompts FILE.jsonl")
     if suite:
         made = load_suite(suite, task_dir)
     elif prompts:
@@ -280,7 +280,7 @@ def check_loops(servers: Sequence[MethodSpec], options: dict[str, Any]) -> None:
     """Raise UserError if how requests go to servers contradicts itself, or there is no server."""
     concurrency, rate = options.get("concurrency", 1), options.get("rate")
     if not servers and (concurrency != 1 or rate is not None or options.get("arrivals")):
-        raise UserError("--concurrency, --rate and --arrivals are of servers: add --server NAME=URL")
+        raise UserError("--concurrency, --rate and --arrivals are for servers: add --server NAME=URL")
     if concurrency != 1 and rate is not None:
         raise UserError("--concurrency sends the next request when one is done, and --rate at its time; give one")
     if rate is None and options.get("arrivals"):

@@ -84,7 +84,7 @@ def test_the_summary_is_the_commands_table(run):
 def test_a_folder_goes_on_under_the_same_plan_only(run):
     (run.folder / "summary.parquet").unlink()
     assert specbench.run_plan(run.plan, run.folder).finished and (run.folder / "summary.parquet").exists()
-    with pytest.raises(specbench.UserError, match="other settings"):
+    with pytest.raises(specbench.UserError, match="different settings"):
         specbench.run("sps", "smoke", run.folder, limit=2, settings={"sps.gamma": 3})
 
 

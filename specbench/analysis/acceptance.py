@@ -151,7 +151,7 @@ def tested_tokens(run: StoredRun, method: str) -> Tested:
 def _flattened(run: StoredRun, batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table, int, int, int]:
     """Tokens and drafts of a batch of rounds; then the numbers of rescued tokens, unscored tokens and unseen drafts."""
     if batch.column("decisions").null_count:
-        raise UserError(f"{run.folder} does not tell what became of the drafted tokens")
+        raise UserError(f"{run.folder} does not record what became of the drafted tokens")
     elements = flatten(run.folder, batch, LISTS[:2], "confidences")
     row, count = elements.row, batch.num_rows
     decision, prediction, confidence = (elements.values[name] for name in LISTS)

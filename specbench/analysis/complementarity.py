@@ -111,7 +111,7 @@ def vanilla_of(run: StoredRun) -> str:
     for spec in run.plan.methods:
         if spec.method == "vanilla":
             return spec.name
-    raise UserError(f"{run.folder} does not have the target alone; run it anew with --baseline vanilla")
+    raise UserError(f"{run.folder} does not have the target alone; run it again with --baseline vanilla")
 
 
 def draft_of(run: StoredRun, other: StoredRun | None) -> tuple[StoredRun, str]:

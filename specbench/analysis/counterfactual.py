@@ -115,7 +115,7 @@ def method_of(run: StoredRun, name: str | None) -> MethodSpec:
     if run.manifest["schema"] < FIRST:
         raise UserError(
             f"{run.folder} has records of version {run.manifest['schema']}, and arbiters' decisions are recorded from "
-            f"version {FIRST} on; run it anew"
+            f"version {FIRST} on; run it again"
         )
     if run.plan.temperature:
         raise UserError(

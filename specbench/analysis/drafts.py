@@ -75,8 +75,8 @@ def check_order(run: StoredRun, method: str) -> None:
     lacking = [name for name in ("drafted", "accepted", "committed") if decoding(run, method, [name])[name].null_count]
     if lacking or any(file["method"] == method and not file.get("ordered", True) for file in files):
         raise UserError(
-            f"{method}: the imported file does not tell each round's {lacking[0] if lacking else 'place in its text'}; "
-            "have the server record every step (vLLM: --per-request-spec-decode-metrics detailed), and import that"
+            f"{method}: the imported file does not record each round's {lacking[0] if lacking else 'place in its text'}"
+            "; have the server record every step (vLLM: --per-request-spec-decode-metrics detailed), and import that"
         )
 
 

@@ -117,7 +117,7 @@ def from_records(rounds: pd.DataFrame, prefills: pd.DataFrame, vanilla: pd.DataF
     """
     columns = ["drafted", "draft_forwards", "target_seconds", "draft_seconds", "seconds"]
     if not len(rounds) or rounds[columns].isna().any(axis=None):
-        raise UserError("these records do not tell the seconds of forwards; give --forward-times t_draft=…,t_target=…")
+        raise UserError("these records lack the seconds of forwards; give --forward-times t_draft=…,t_target=…")
     parts = rounds.assign(rest=rounds.seconds - rounds.target_seconds - rounds.draft_seconds)
     grouped = parts.groupby("drafted")
     names = ["target_seconds", "draft_seconds", "rest"]
@@ -178,7 +178,7 @@ def with_context(times: Times, rounds: pd.DataFrame, vanilla: pd.DataFrame) -> T
     """
     alike = rounds[rounds.drafted == rounds.drafted.mode()[0]].dropna(subset=["context"]).iloc[:SAMPLED]
     if alike.context.nunique() < 2:
-        raise UserError("these records do not tell several contexts; give --forward-times a profile's FILE.json")
+        raise UserError("these records do not cover several contexts; give --forward-times a profile's FILE.json")
     context = alike.context.to_numpy(float)
     middle = float(np.median(context))
     target = _slope(context, alike.target_seconds.to_numpy(float), times.t_target)
@@ -210,7 +210,7 @@ def with_forwards(times: Times, forwards: Any, where: str) -> Times:
     They are of one text, or of several (`rows`), which each have the width and the context. Raises UserError if the
     forwards are damaged, or of fewer than two widths or contexts.
     """
-    anew = "make it anew by `specbench profile`"
+    anew = "make it again by `specbench profile`"
     if not forwards:
         raise UserError(f"{where} has no forwards by width and context; {anew}")
     rows = validated(Forwards, {"forwards": forwards}, where, anew).forwards
@@ -219,7 +219,7 @@ def with_forwards(times: Times, forwards: Any, where: str) -> Times:
     for role in ("target", "draft"):
         mine = table[table.model == role]
         if mine.width.nunique() < 2 or mine.context.nunique() < 2:
-            raise UserError(f"{where} has forwards of the {role} at one width or context only; make it anew")
+            raise UserError(f"{where} has forwards of the {role} at one width or context only; make it again")
     (target, width, context), (draft, draft_width, draft_context) = _plane(table, "target"), _plane(table, "draft")
     measured = {"t_target": target, "width_slope": width, "context_slope": context, "vanilla": 0.0}
     measured |= {"t_draft": draft, "draft_width_slope": draft_width, "draft_context_slope": draft_context}
@@ -263,12 +263,12 @@ def from_option(text: str, models: dict[str, Any] | None, by_context: bool = Fal
     path = Path(text)
     if not is_file(path):
         raise UserError(f"there is no file {text}; write a profile's FILE.json, or t_draft=SECONDS,t_target=SECONDS")
-    profile = read_json(path, remedy="make it anew by `specbench profile`")
+    profile = read_json(path, remedy="make it again by `specbench profile`")
     if not isinstance(profile, dict) or not isinstance(profile.get("times"), dict):
-        raise UserError(f"{path} is no profile of forward times; `specbench profile --out FILE.json` makes one")
+        raise UserError(f"{path} is not a profile of forward times; `specbench profile --out FILE.json` makes one")
     profiled = profile.get("models") or {}
     if not isinstance(profiled, dict) or not all(isinstance(facts, dict) for facts in profiled.values()):
-        raise UserError(f"{path} is damaged (its models are no mapping); make it anew by `specbench profile`")
+        raise UserError(f"{path} is damaged (its models are no mapping); make it again by `specbench profile`")
     for role in ("target", "draft"):
         mine, other = ((m or {}).get(role, {}) for m in (models, profiled))
         if mine.get("weights_hash") and other.get("weights_hash") and mine["weights_hash"] != other["weights_hash"]:

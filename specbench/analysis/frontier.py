@@ -157,7 +157,7 @@ def _counts(run: StoredRun, methods: Sequence[str]) -> pd.DataFrame:
     if counts.empty:
         raise UserError(f"no document of {run.folder} was decoded by all of {', '.join(methods)}; finish the run first")
     if counts.isna().any(axis=None):
-        raise UserError(f"{run.folder} does not tell how many tokens were drafted and accepted")
+        raise UserError(f"{run.folder} does not record how many tokens were drafted and accepted")
     return counts
 
 

@@ -171,7 +171,7 @@ def decided(run: StoredRun, method: str, decision: int) -> pd.DataFrame:
 
 def _flattened(run: StoredRun, batch: pa.RecordBatch, decision: int) -> pa.Table:
     if any(batch.column(name).null_count for name in LISTS[:3]):
-        raise UserError(f"{run.folder} does not tell which tokens were drafted and what became of them")
+        raise UserError(f"{run.folder} does not record which tokens were drafted and what became of them")
     elements = flatten(run.folder, batch, LISTS[:3], "ratios")
     at = np.flatnonzero(elements.values["decisions"] == decision)
     columns = keys_of(batch, (*DOCUMENT, "round"), elements.row[at])

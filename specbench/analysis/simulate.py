@@ -132,7 +132,7 @@ def times_of(run: StoredRun, method: str, given: str | None, options: Options) -
         return forward_times.from_option(given, run.manifest["models"], options.by_context or options.batch > 1)
     if options.batch > 1:
         raise UserError(
-            f"--batch {options.batch}: this run decoded one text at a time, and its records do not tell what a forward "
+            f"--batch {options.batch}: this run decoded one text at a time, and its records do not say what a forward "
             f"over several takes; give --forward-times a profile's FILE.json, or {', '.join(OF_BATCHES)}"
         )
     return recorded_times(run, [method], options.by_context)

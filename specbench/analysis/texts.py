@@ -25,7 +25,7 @@ def load_decode(run: StoredRun) -> Decode:
 
     recorded_hash = run.manifest.get("tokenizer_hash")
     if not run.manifest.get("models") or not recorded_hash:
-        raise UserError(f"{run.folder} does not tell its tokenizer, so its tokens cannot be read as text")
+        raise UserError(f"{run.folder} does not name its tokenizer, so its tokens cannot be read as text")
     permissions.check_loading(run.plan, weights=False)
     spec = run.plan.pair.target
     tokenizer = load_tokenizer(spec, run.plan.trust_remote_code)
@@ -34,7 +34,7 @@ def load_decode(run: StoredRun) -> Decode:
         what = "rules or added tokens differ" if same else "vocabulary differs"
         raise UserError(
             f"the tokenizer of {spec.model} is not the one that {run.folder} was made with (its {what}); put the old "
-            "one back, or run anew"
+            "one back, or run it again"
         )
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 

@@ -64,7 +64,7 @@ def trace_gaps(path: Path) -> NDArray[np.float64]:
     """
     if not is_file(path):
         raise UserError(
-            f"--arrivals {path}: choose {POISSON}, {CONSTANT} or a file with the seconds of a request a line"
+            f"--arrivals {path}: choose {POISSON}, {CONSTANT} or a file with one arrival time in seconds on each line"
         )
     lines = [line.strip() for line in read_text(path, MOST_TRACE).splitlines()]
     times: list[float] = []
@@ -73,14 +73,14 @@ def trace_gaps(path: Path) -> NDArray[np.float64]:
             continue
         if not _SECONDS.fullmatch(line) or not float(line) <= LATEST:
             raise UserError(
-                f"{path}, line {number}: {line[:40]!r} is no time; write seconds from 0 to {LATEST:.0e}, one a line"
+                f"{path}, line {number}: {line[:40]!r} is not a time; write seconds from 0 to {LATEST:.0e}, one a line"
             )
         if times and float(line) < times[-1]:
             raise UserError(f"{path}, line {number}: {line} is before the time of the line above; sort the lines")
         times.append(float(line))
     if len(times) < 2 or times[-1] == times[0]:
         raise UserError(
-            f"{path} is no trace of arrivals: it needs two different numbers of seconds or more, one a line"
+            f"{path} is not a trace of arrivals: it needs two different numbers of seconds or more, one a line"
         )
     gaps = np.diff(np.array(times))
     return np.concatenate([[gaps.mean()], gaps])

@@ -35,7 +35,7 @@ def online(what: str) -> Iterator[None]:
 
     url = urlsplit(constants.ENDPOINT)
     if constants.HF_HUB_OFFLINE:
-        raise UserError(f"{what} is not in the hub's local cache, and HF_HUB_OFFLINE forbids to fetch it")
+        raise UserError(f"{what} is not in the hub's local cache, and HF_HUB_OFFLINE forbids fetching it")
     PlainConsole(stderr=True).print(f"fetching {what} from {url.hostname}", highlight=False, soft_wrap=True)
     if not any(os.environ.get(name) for name in PROXIES):
         try:  # the libraries would try again for half a minute

@@ -63,7 +63,7 @@ def opened(source: Source, most: int | None = None, remedy: str = "") -> BinaryI
     if stat.S_ISDIR(status.st_mode):
         wrong = "is a folder, not a file"
     elif not stat.S_ISREG(status.st_mode):
-        wrong = "is no regular file (a pipe or a device)"
+        wrong = "is not a regular file (a pipe or a device)"
     elif most is not None and status.st_size > most:
         wrong = f"has {status.st_size} bytes, and such a file at most {most}; is it another one?"
     else:

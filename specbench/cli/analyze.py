@@ -55,7 +55,7 @@ def rejections(
 
 
 def acceptance(run: Run, method: Method = None, format: PlainFormat = Plain.table) -> None:
-    """How reliable a length policy's predictions are, and whether they tell more than the draft's confidence.
+    """How reliable a length policy's predictions are, and whether they say more than the draft's confidence.
 
     `specbench analyze acceptance runs/one --method specdecpp`
     """
@@ -100,7 +100,7 @@ def collaboration(run: Run, format: PlainFormat = Plain.table) -> None:
 def multi_draft(
     run: Run,
     method: Method = None,
-    drafts: Annotated[str, Option(help="numbers of drafts of a token")] = "2,3",
+    drafts: Annotated[str, Option(help="how many drafts of a token, such as 2,3")] = "2,3",
     format: PlainFormat = Plain.table,
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
@@ -159,11 +159,11 @@ def complementarity(
 def counterfactual(
     run: Run,
     method: Method = None,
-    states: Annotated[int, Option(min=1, help="how many mismatches to play")] = 200,
-    seed: Annotated[int, Option(help="seed by which they are drawn")] = 0,
-    batch: Annotated[int, Option(min=1, help="mismatches between two saves")] = 10,
+    states: Annotated[int, Option(min=1, help="how many mismatches to try")] = 200,
+    seed: Annotated[int, Option(help="seed for drawing them")] = 0,
+    batch: Annotated[int, Option(min=1, help="mismatches to try between two saves")] = 10,
     folder: Annotated[
-        Path | None, Option(help="folder of what was played; default: counterfactual-METHOD in RUN")
+        Path | None, Option(help="folder of what was tried; default: counterfactual-METHOD in RUN")
     ] = None,
     out: CellsOut = None,
     format: PrintedFormat = Printed.table,
@@ -213,7 +213,7 @@ def strength(
     allow_mismatch: AllowMismatch = None,
     format: PlainFormat = Plain.table,
 ) -> None:
-    """What accuracy, acceptance and speed of each method are as the draft gets stronger.
+    """How accuracy, acceptance and speed of each method change as the draft gets stronger.
 
     Each run needs the target and the draft alone: `specbench run --pair pocket-weak --suite strength` has both.
 
@@ -228,7 +228,8 @@ def strength(
 def requests(
     run: Run,
     slo: Annotated[
-        str | None, Option(metavar="ttft=S,tpot=S", help="seconds that a request must keep to count as goodput")
+        str | None,
+        Option(metavar="ttft=S,tpot=S", help="limits in seconds that a request must meet to count as goodput"),
     ] = None,
     format: PlainFormat = Plain.table,
 ) -> None:

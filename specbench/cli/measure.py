@@ -55,16 +55,16 @@ def run(
     documents: Documents,
     decoding: Decoding,
     baseline: Annotated[
-        str, Option(help="the method that speedups are against, none, or each (every method has its own)")
+        str, Option(help="the method to compute speedups against, none, or each (each method's own)")
     ] = "each",
     machine: Machine,
     batch: RowsTogether = 1,
     time_documents: TimeDocuments = 0,
     out: RunOut = None,
-    resume: Annotated[Path | None, Option(help="go on with an unfinished run")] = None,
+    resume: Annotated[Path | None, Option(help="continue an unfinished run")] = None,
     apply_chat_template: Annotated[
         bool | None,
-        Option(help="wrap prompts in the tokenizer's chat template; default: those of --prompts, where it has one"),
+        Option(help="wrap prompts in the tokenizer's chat template; default: only those of --prompts, if it has one"),
     ] = None,
     allowed: Allowed,
     fetch_models: FetchModels = False,
@@ -110,8 +110,8 @@ def run(
     `specbench run --resume runs/20260101-120000-math-csd`
 
     Permissions to run other code (of models, in pickles, generated programs, your own functions) are never taken from a
-    run or a file: give them again when you resume a run. Models and data sets of the hub that you name are fetched, if
-    they are not here; those that a run names, only with --fetch-models.
+    run or a file: give them again when you resume a run. Models and data sets that you name are fetched from the hub if
+    they are missing here; those that only a run names need --fetch-models.
     """
     fetching = fetch_models or resume is None or documents.any
     with user_errors(), allowed.permitted(decoding.set_ or [], fetching, method or [], documents.folders):
@@ -177,7 +177,7 @@ def sweep(
 
 
 def join(
-    run: Annotated[Path, Argument(help="the folder that was --out of all shards")],
+    run: Annotated[Path, Argument(help="the folder that every shard had as --out")],
     allow_mismatch: Annotated[
         list[str] | None, Option(metavar="FIELD", help=f"join shards of machines that differ in this: {MACHINE}")
     ] = None,
@@ -227,7 +227,7 @@ def _with_workers(plan: Plan | None, out: Path | None, resume: Path | None, shar
 def _say_how_cut(plan: Plan | None, count: int) -> int:
     """Print how a plan is cut into shards; returns the exit code."""
     if plan is None:
-        raise UserError("--plan-shards is of a run that has not begun; leave out --resume")
+        raise UserError("--plan-shards is for a run that has not begun; leave out --resume")
     from specbench.measure.prepare import prepare
     from specbench.measure.shards import cut
     from specbench.methods import with_defaults

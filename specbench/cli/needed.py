@@ -11,8 +11,8 @@ from specbench.config import UserError
 
 def plan(
     runs: Runs,
-    speedup: Annotated[float, Option(help="the speedup to be told from 1, such as 1.05 or 0.95")] = 1.05,
-    points: Annotated[float, Option(help="the difference in accuracy to be seen, in points")] = 5.0,
+    speedup: Annotated[float, Option(help="the speedup to tell from 1, such as 1.05 or 0.95")] = 1.05,
+    points: Annotated[float, Option(help="the difference in accuracy to detect, in points")] = 5.0,
     discordant: Annotated[
         float | None,
         Option(help="share of documents that only one of two methods solves, from 0 to 1; default: as in the runs"),
@@ -22,7 +22,7 @@ def plan(
 ) -> None:
     """How many documents a comparison needs for a difference of a given size, from the noise of runs.
 
-    It is shown in 80 of 100 runs at the 5 % level.
+    With that many, such a difference is shown in 80 of 100 comparisons, at the 5 % level.
 
     `specbench plan runs/one --speedup 1.1 --points 3`
 

@@ -30,7 +30,7 @@ def new(
     part: Annotated[
         Part, Argument(help="a method, a rule for draft lengths, a draft's output layer, or a combination")
     ],
-    name: Annotated[str, Argument(help="its name, which is a Python name", show_default=False)],
+    name: Annotated[str, Argument(help="its name, a valid Python name", show_default=False)],
     out: Annotated[Path, Option(help="the folder to write into")] = Path("."),
 ) -> None:
     """Write a method of your own to begin with: NAME.py, its settings in NAME.yaml, and a test.
@@ -43,7 +43,7 @@ def new(
     """
     with user_errors():
         if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
-            raise UserError(f"{name!r} is no Python name; take letters, digits and _, such as my_method")
+            raise UserError(f"{name!r} is not a valid Python name; take letters, digits and _, such as my_method")
         if part is not Part.combination and name in config.names("methods"):
             raise UserError(f"specbench brings a method called {name}; take another name")
         if not out.is_dir():

@@ -83,14 +83,19 @@ AllowMismatch = Annotated[
 FormatOption = Annotated[Format, Option(help="how to print the table")]
 Limit = Annotated[int | None, Option(min=1, help="documents of each task; default: all")]
 Split = Annotated[str | None, Option(help="documents other than those that the tasks evaluate, such as validation")]
-Repeats = Annotated[int, Option(min=1, help="times to decode every document")]
+Repeats = Annotated[int, Option(min=1, help="how many times to decode each document")]
 Seed = Annotated[int, Option(help="for sampling, shuffling and few-shot examples")]
 TrustRemoteCode = Annotated[
-    bool, Option("--trust-remote-code", help="let models run their own code; needed again for a run that began with it")
+    bool,
+    Option(
+        "--trust-remote-code", help="let models run their own code; give it again for a run that was started with it"
+    ),
 ]
 AllowPickle = Annotated[
     bool,
-    Option("--allow-pickle", help="load weights that are not safetensors; needed again for a run that began with it"),
+    Option(
+        "--allow-pickle", help="load weights that are not safetensors; give it again for a run that was started with it"
+    ),
 ]
 AllowCodeExecution = Annotated[
     bool,
@@ -106,7 +111,10 @@ AllowLeak = Annotated[
 ]
 FetchModels = Annotated[
     bool,
-    Option("--fetch-models", help="fetch models and data sets that the run names, and that are not here, from the hub"),
+    Option(
+        "--fetch-models",
+        help="fetch from the hub the models and data sets that the run names and that are missing here",
+    ),
 ]
 AllowEntryPoint = Annotated[
     list[str] | None,
@@ -119,36 +127,44 @@ AllowEntryPoint = Annotated[
 RunOut = Annotated[Path | None, Option(help="run folder to make; default: a new one in runs/")]
 NoPrompts = Annotated[bool, Option("--no-prompts", help="do not keep prompts and reference answers in the run folder")]
 RowsTogether = Annotated[
-    int, Option("--batch", min=1, help="documents that are decoded together, sooner; speeds are then of the batch")
+    int,
+    Option("--batch", min=1, help="documents to decode together, which is quicker; speeds are then those of the batch"),
 ]
 TimeDocuments = Annotated[
-    int, Option(min=0, help="with --batch: decode the first so many documents of each task alone; speeds are of these")
+    int, Option(min=0, help="with --batch: decode the first N documents of each task alone, and take speeds from these")
 ]
 ShardOption = Annotated[
     str | None,
-    Option(
-        metavar="K/N", help="decode the K-th of N parts of the run, in --out; `specbench join` makes one run of all"
-    ),
+    Option(metavar="K/N", help="decode part K of N of the run, in --out; `specbench join` makes one run of all parts"),
 ]
-PlanShards = Annotated[int | None, Option(min=1, help="say how the run is cut into so many shards, and decode nothing")]
+PlanShards = Annotated[
+    int | None, Option(min=1, help="show how the run would be cut into N shards, and decode nothing")
+]
 Workers = Annotated[
     int | None,
-    Option(min=1, help="processes that share the run, each on a GPU of its own; default: this one"),
+    Option(min=1, help="processes that share the run, each on its own GPU; default: this process alone"),
 ]
-Untimed = Annotated[bool, Option("--untimed", help="leave times out, as workers that share a device must")]
+Untimed = Annotated[bool, Option("--untimed", help="record no times; needed if workers share a device")]
 Server = Annotated[
     list[str] | None,
-    Option(metavar="NAME=URL", help="measure a server of OpenAI's completions as a method, or those of a YAML file"),
+    Option(
+        metavar="NAME=URL",
+        help="measure a server with OpenAI's completions API as a method, or the servers in a YAML file",
+    ),
 ]
-Concurrency = Annotated[int, Option(min=1, help="requests that a server has at a time")]
-Rate = Annotated[float | None, Option(help="requests a second that a server gets at fixed times, instead")]
+Concurrency = Annotated[int, Option(min=1, help="requests that a server works on at the same time")]
+Rate = Annotated[float | None, Option(help="instead of --concurrency: requests a second, sent at scheduled times")]
 ArrivalTimes = Annotated[
-    str | None, Option("--arrivals", help="with --rate: poisson (default), constant, or a file of seconds")
+    str | None,
+    Option("--arrivals", help="with --rate: poisson (default), constant, or a file of arrival times in seconds"),
 ]
 CellsOut = Annotated[Path | None, Option(help="a CSV file for `specbench tables`")]
 PromptSuite = Annotated[
     str | None,
-    Option(help="whose prompts; default: pocket for the bundled pair, else smoke", autocompletion=known("suites")),
+    Option(
+        help="the suite with the prompts; default: pocket for the bundled pair, otherwise smoke",
+        autocompletion=known("suites"),
+    ),
 ]
 TaskOption = Annotated[
     list[str] | None,
@@ -158,9 +174,9 @@ TaskOption = Annotated[
     ),
 ]
 PromptFile = Annotated[
-    Path | None, Option(metavar="FILE.jsonl", help="instead of a suite: prompts without scores, one on a line")
+    Path | None, Option(metavar="FILE.jsonl", help="instead of a suite: prompts that are not scored, one on each line")
 ]
-MaxNewTokens = Annotated[int | None, Option(min=1, help="tokens of an answer; default: the task's")]
+MaxNewTokens = Annotated[int | None, Option(min=1, help="the most tokens of an answer; default: the task's")]
 # Without a value, the suite's is taken.
 Temperature = Annotated[float | None, Option(help="0 is greedy; default: the suite's, which is 0 for most")]
 TopP = Annotated[float | None, Option(help="1 is off; default: the suite's, which is 1 for most")]
@@ -168,7 +184,7 @@ TopK = Annotated[int | None, Option(help="0 is off; default: the suite's, which 
 
 
 def numbers(option: str, text: str | None) -> list[float]:
-    """`0.3,0.5` as numbers; none where the option is not given. Raises UserError for what is no number."""
+    """`0.3,0.5` as numbers; none where the option is not given. Raises UserError for what is not a number."""
     return _split(option, text, float, "numbers")
 
 

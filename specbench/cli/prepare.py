@@ -41,7 +41,7 @@ class Calibration(Models):
     corpus: Annotated[Path | None, Option(help='instead of a suite: JSON Lines with a field "text"')] = None
     method: Annotated[str, Option(help="csd, or a YAML file based on it")] = "csd"
     documents: Annotated[int, Option(min=1, help="calibration documents of each task, or texts")] = 2000
-    temperature: Annotated[float, Option(help="of the speculative sampling that is watched")] = 1.0
+    temperature: Annotated[float, Option(help="of the speculative sampling whose rejections are counted")] = 1.0
     seed: Annotated[int, Option(help="of sampling and of generated documents")] = 0
     out: Annotated[
         Path | None,
@@ -108,7 +108,7 @@ def train(
     out: Annotated[Path | None, Option(help="head file to write; default: METHOD-PAIR.safetensors")] = None,
     allow_code_execution: AllowCodeExecution = False,
 ) -> None:
-    """Train a method's head on calibration documents (never test ones). A stopped training goes on if called again.
+    """Train a method's head on calibration documents (never test ones). The same command continues a stopped training.
 
     `specbench train --method judge --pair pocket --suite pocket --documents 50 --out judge.safetensors`
 
@@ -170,8 +170,8 @@ def import_(
         list[Path],
         Argument(help="a file for each method; for a head, the folder of its checkpoint", show_default=False),
     ],
-    baseline: Annotated[Path | None, Option(help="the tool's file of plain decoding: vanilla")] = None,
-    method: Annotated[str | None, Option(help="the name of the method of a single file")] = None,
+    baseline: Annotated[Path | None, Option(help="the tool's file of plain decoding, which becomes vanilla")] = None,
+    method: Annotated[str | None, Option(help="the name of the method, if there is one file")] = None,
     pair: Annotated[
         str | None, Option(help="the name of the pair of models; default: the tool's. For a head: its pair")
     ] = None,
@@ -179,7 +179,8 @@ def import_(
         bool, Option("--by-category", help="Spec-Bench: each category is a task; MT-Bench is one")
     ] = False,
     before: Annotated[
-        Path | None, Option(help="vLLM: a scrape of /metrics before the one in FILES; what was counted since is read")
+        Path | None,
+        Option(help="vLLM: an earlier scrape of /metrics than the one in FILES; only what was counted since is read"),
     ] = None,
     out: RunOut = None,
 ) -> None:

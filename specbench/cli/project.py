@@ -37,7 +37,7 @@ def profile(
     *,
     texts: Texts,
     documents: Annotated[int, Option(min=2, help="documents of each task")] = 20,
-    repeats: Annotated[int, Option(min=1, help="how often to decode every document; the median counts")] = 5,
+    repeats: Annotated[int, Option(min=1, help="how many times to decode each document; the median is taken")] = 5,
     method: Annotated[
         list[str] | None,
         Option(help="a method by name, or a YAML file; default: sps and specdecpp", autocompletion=known("methods")),
@@ -45,13 +45,13 @@ def profile(
     gamma: Annotated[str, Option(help="draft lengths of methods with a fixed one; at least two")] = "2,4,8",
     place: Place,
     runtime: Annotated[
-        list[str] | None, Option(help="how forwards are computed; may be repeated: the runs are at the first")
+        list[str] | None, Option(help="how forwards are computed; may be repeated; the runs use the first")
     ] = None,
     batch: Annotated[
-        str | None, Option(help="also time forwards over so many texts at once, such as 1,2,4,8,16")
+        str | None, Option(help="also time forwards over this many texts at once, such as 1,2,4,8,16")
     ] = None,
     ceilings: Annotated[
-        bool, Option("--ceilings", help="measure anew what the machine can do at best, and do nothing else")
+        bool, Option("--ceilings", help="measure again what the machine can do at best, and do nothing else")
     ] = False,
     out: Annotated[Path | None, Option(help="JSON file to write; default: profile-PAIR.json")] = None,
     allow_code_execution: AllowCodeExecution = False,
@@ -59,8 +59,8 @@ def profile(
 ) -> None:
     """Forward times of a pair by block width and context, and the time model that SpecDec++ fits to decoding.
 
-    Beside the times stands the least that a forward can take at the machine's ceilings: the bandwidth of its memory,
-    and the speed of a large matrix product. They are measured once; runs that come later record them.
+    Each time stands beside the least that the forward can take at the machine's ceilings: the bandwidth of its memory,
+    and the speed of a large matrix product. Ceilings are measured once, and later runs record them.
 
     Writes FILE.json, which `simulate --forward-times` reads, FILE.csv with the fits, and the runs in the folder FILE.
 
@@ -130,7 +130,9 @@ def _check_profile(out: Path | None) -> None:
 
 def simulate(
     run: Annotated[Path, Argument(help="a run folder with drafts", show_default=False)],
-    method: Annotated[str | None, Option(help="whose rounds; default: the run's first method with drafts")] = None,
+    method: Annotated[
+        str | None, Option(help="the method whose rounds to use; default: the run's first with drafts")
+    ] = None,
     forward_times: Annotated[
         str | None, Option(help="a profile's FILE.json, or t_draft=SECONDS,t_target=SECONDS,…; default: as in the run")
     ] = None,
@@ -138,7 +140,9 @@ def simulate(
     threshold: Annotated[
         str | None, Option(help="thresholds of the length policy that made the drafts, such as 0.3,0.5")
     ] = None,
-    shortest: Annotated[int | None, Option(min=1, help="with thresholds: no stop before so many tokens")] = None,
+    shortest: Annotated[
+        int | None, Option(min=1, help="with thresholds: the fewest tokens before a draft may stop")
+    ] = None,
     heads: Annotated[
         Path | None, Option(help="a folder of acceptance heads: the best threshold and speed of each")
     ] = None,
@@ -149,26 +153,26 @@ def simulate(
         str, Option(metavar="N1,N2,…", help="texts decoded together; needs the --forward-times of profile --batch")
     ] = "1",
     load: Annotated[
-        Path | None, Option(help="with several batches: the folder of specbench load to hold them against")
+        Path | None, Option(help="with several batches: a folder of specbench load to compare them with")
     ] = None,
     oracle: Annotated[
         bool, Option("--oracle", help="add the best length in hindsight, of each text and of each round")
     ] = False,
     second: Annotated[
-        str | None, Option(help="add the better of two drafters at each position: the other method")
+        str | None, Option(help="another method: add the better of the two drafters at each position")
     ] = None,
-    second_run: Annotated[Path | None, Option(help="its run folder; default: the same")] = None,
+    second_run: Annotated[Path | None, Option(help="the run folder of --second; default: the same run")] = None,
     out: Annotated[
-        Path | None, Option(help="with --heads: CSV file to write, in the form of results/published")
+        Path | None, Option(help="with --heads: a CSV file to write, in the form of results/published")
     ] = None,
     format: Annotated[Plain, Option(help="how to print; csv and json have each task")] = Plain.table,
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
     fetch_models: FetchModels = False,
 ) -> None:
-    """What other draft lengths would have given, from one run's records, and on other hardware; without a model.
+    """What other draft lengths, or other hardware, would have given, from the records of one run; needs no model.
 
-    With --heads the draft model reads a run's drafts once more, which must be of a fixed length, for heads to score.
+    With --heads the draft model reads the run's drafts again for heads to score; they must have a fixed length.
 
     Further forward times are width_slope (seconds for each further token that the target reads), draft_start (of a
     round's first draft forward), overhead (of a round), draft_overhead (of a drafted token) and vanilla (of a token);

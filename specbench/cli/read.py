@@ -118,9 +118,9 @@ def tables(
     out: Annotated[Path, Option(help="folder for the tables")] = Path("results/tables"),
     allow_code_execution: AllowCodeExecution = False,
 ) -> None:
-    """Write the papers' tables with our own figures beside them; runs that are missing are made first.
+    """Write the papers' tables with our own figures beside them; missing runs are made first.
 
-    A folder of tables instead of runs judges the claims again, from the documents that are stored in it.
+    Given a folder of tables instead of runs, it judges the claims again from the documents stored there.
 
     `specbench tables --paper csd --check`
 

@@ -12,7 +12,9 @@ from specbench.permissions import permitted
 
 
 def replay(
-    traces: Annotated[Path, Option(help='JSON Lines of {"prompt": [ids], "generated": [ids]}; `id`, `task` if wanted')],
+    traces: Annotated[
+        Path, Option(help='JSON Lines of {"prompt": [ids], "generated": [ids]}; `id` and `task` are optional')
+    ],
     method: Annotated[
         str, Option(help="a method that drafts without a model: pld, suffix or rest", autocompletion=known("methods"))
     ] = "pld",
@@ -20,14 +22,14 @@ def replay(
     pair: Annotated[
         str | None,
         Option(
-            help="whose tokenizer the ids are of; rest finds the datastore by it that ships with a pair",
+            help="the pair whose tokenizer made the ids; rest takes the datastore that ships with it",
             autocompletion=known("pairs"),
         ),
     ] = None,
     out: Annotated[Path | None, Option(help="Parquet file to write, a row for each position")] = None,
     format: Annotated[Plain, Option(help="how to print; csv and json have each task")] = Plain.table,
 ) -> None:
-    """How far recorded texts go along the drafts of a method, at every position; without any model.
+    """How far recorded texts follow the drafts of a method, at every position; needs no model.
 
     `specbench replay --traces texts.jsonl --method pld --set pld.ngram=4`
 

@@ -44,7 +44,7 @@ def throughput(
     ] = None,
     texts: Texts,
     batch: Annotated[str, Option(help="how many texts are decoded together")] = "1,2,4,8,16,32",
-    batches: Annotated[int, Option(min=2, help="batches of each size, at least; prompts may come again")] = 6,
+    batches: Annotated[int, Option(min=2, help="the least number of batches of each size; prompts may repeat")] = 6,
     limit: Annotated[int, Option(min=1, help="documents of each task")] = 8,
     place: Place,
     out: CellsOut = None,
@@ -53,7 +53,8 @@ def throughput(
 ) -> None:
     """Tokens per second in fixed batches, by the target alone and by methods that speculate, interleaved.
 
-    A batch begins as one and ends with its longest text. Exit code 1 if a lossless greedy text is not vanilla's.
+    The texts of a batch start together; the batch ends with the longest. Exit code 1 if a greedy text of a lossless
+    method is not vanilla's.
 
     `specbench throughput --method cospec --batch 1,2,4,8,16,32`
 
@@ -105,38 +106,40 @@ def load(
         str | None,
         Option(
             metavar="R1,R2,…",
-            help="requests a second; inf: all come at once; default: a quarter, a half, three quarters and all of what "
-            "vanilla can serve, which is looked for first",
+            help="requests a second; inf: all arrive at once; default: a quarter, a half, three quarters and all of "
+            "what vanilla can serve, which is measured first",
         ),
     ] = None,
     to_saturation: Annotated[
-        bool, Option("--to-saturation", help="stretch the rates: vanilla's queue begins to grow at the highest")
+        bool, Option("--to-saturation", help="scale the rates so that vanilla's queue begins to grow at the highest")
     ] = False,
     saturation: Annotated[
         bool, Option("--saturation", help="also find the rate at which each method's queue begins to grow")
     ] = False,
     arrivals: Annotated[
-        str, Option(help="poisson, constant, or a file with the seconds of a request on each line")
+        str, Option(help="poisson, constant, or a file with one arrival time in seconds on each line")
     ] = "poisson",
-    rows: Annotated[int, Option(min=1, help="texts that are decoded together at most")] = 16,
-    requests: Annotated[int, Option(min=8, help="requests at each rate; documents may come again")] = 100,
-    repeats: Annotated[int, Option(min=1, help="times that each rate is measured, with arrivals drawn anew")] = 1,
+    rows: Annotated[int, Option(min=1, help="the most texts to decode together")] = 16,
+    requests: Annotated[int, Option(min=8, help="requests at each rate; documents may repeat")] = 100,
+    repeats: Annotated[int, Option(min=1, help="how many times to measure each rate, with new arrivals each time")] = 1,
     limit: Annotated[int, Option(min=1, help="documents of each task")] = 25,
     slo: Annotated[
-        str | None, Option(metavar="ttft=S,tpot=S", help="seconds that a request must keep to count as goodput")
+        str | None,
+        Option(metavar="ttft=S,tpot=S", help="limits in seconds that a request must meet to count as goodput"),
     ] = None,
     place: Machine,
     out: Annotated[
-        Path | None, Option(metavar="FOLDER", help="keep every request and step there; the same command goes on there")
+        Path | None,
+        Option(metavar="FOLDER", help="keep every request and step in this folder; the same command continues there"),
     ] = None,
     plot: Annotated[Path | None, Option(help="also draw it: FILE.svg, .png or .pdf")] = None,
     cells: CellsOut = None,
     format: Annotated[Printed, Option(help="how to print it")] = Printed.table,
 ) -> None:
-    """Latency and throughput of requests that come while others are decoded, by the target alone and by methods.
+    """Latency and throughput of requests that arrive while others are decoded, for the target alone and for methods.
 
-    The same requests come to every method at the same times. Up to --rows texts are decoded together; a waiting one
-    joins between rounds. What a method learns from text to text is forgotten after each.
+    Every method gets the same requests at the same times. Up to --rows texts are decoded together; a waiting request
+    joins between rounds. What a method learns from one text to the next is forgotten after each text.
 
     `specbench load --method sps --method csd --rate 2,4,8 --rows 8 --requests 60 --repeats 3`
 

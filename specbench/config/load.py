@@ -210,7 +210,7 @@ def _read(kind: str, text: str) -> tuple[dict[str, Any], str]:
         return read_mapping(Path(text), text), Path(text).stem
     path, noun = _folder(kind) / f"{text}.yaml", kind.removesuffix("s")
     if path.parent != _folder(kind) or "\0" in text:  # a name must not lead to another folder
-        raise UserError(f"{text!r} is no name of a {noun}; give a name, or a file that ends in .yaml")
+        raise UserError(f"{text!r} is not a name of a {noun}; give a name, or a file that ends in .yaml")
     if not is_file(path):
         hint = did_you_mean(text, names(kind))
         raise UserError(f"no {noun} {text!r}{hint}; `specbench list {kind}` shows all, or give a YAML file")

@@ -61,7 +61,7 @@ def read(text: str, shipped: list[str]) -> dict[str, Any]:
     path = Path(file).resolve()
     name = name if equals else path.stem
     if not NAME.fullmatch(name):
-        raise UserError(f"{name!r} is no name of a method: letters, digits, dots and - _; write NAME={file}")
+        raise UserError(f"{name!r} is not a name of a method: letters, digits, dots and - _; write NAME={file}")
     if name in shipped:
         raise UserError(f"{file}: a method that specbench brings is called {name}; write OTHER_NAME={file}")
     if not is_file(path):

@@ -20,7 +20,7 @@ def own_task(path: Path, line: TaskLine | None = None) -> TaskLine:
     """
     config = _config(path, 0)
     if {"group", "class", "task_list"} & config.keys() or not isinstance(config.get("task"), str) or not config["task"]:
-        raise UserError(f"{path} is no single task of lm-eval: it needs `task: NAME`, and no group, class or task_list")
+        raise UserError(f"{path} is not a single task of lm-eval: it needs `task: NAME`, no group, class or task_list")
     generation = config.get("generation_kwargs")
     most = generation.get("max_gen_toks") if isinstance(generation, dict) else None
     source = config.get("dataset_path")

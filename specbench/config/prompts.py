@@ -82,7 +82,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _prompt(value: Any, where: str, place: int) -> Prompt:
     """A prompt from a line's value; one without an id is called by its `place`, from 0."""
     if not isinstance(value, dict):
-        raise UserError(f"{where} is no JSON object; {FORM}")
+        raise UserError(f"{where} is not a JSON object; {FORM}")
     said = value["turns"] if "turns" in value else value.get("prompt")
     if said is None:
         raise UserError(f'{where} has no "prompt" (and no "turns", as Spec-Bench and MT-Bench have); {FORM}')

@@ -52,7 +52,9 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: Shard |
     if resume:
         folder, stored = resume, StoredRun(resume).plan
         if plan and _facts(with_defaults(plan)) != _facts(stored):
-            raise UserError(f"{resume} belongs to other settings ({_difference(stored, plan)}); give it --resume alone")
+            raise UserError(
+                f"{resume} began with different settings ({_difference(stored, plan)}); give --resume alone"
+            )
         permissions.check_loading(stored)
         if _is_whole(resume):
             say(f"{resume} is finished: nothing is left to decode", "dim")

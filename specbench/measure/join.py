@@ -79,14 +79,14 @@ def found(folder: Path) -> list[StoredRun]:
         own = run.shard
         if own is None or own.shard.of != count or str(own.shard.number) != name:
             is_there = own.shard if own else "no shard"
-            raise UserError(f"{run.folder} holds {is_there}, not shard {name} of {count}; put it elsewhere")
+            raise UserError(f"{run.folder} holds {is_there}, not shard {name} of {count}; move it elsewhere")
     if missing := [str(number) for number in range(1, count + 1) if str(number) not in names]:
         raise UserError(f"{folder} lacks shard {', '.join(missing)} of {count}; run them, then join again")
     for run in shards:
         done, total = run.progress
         if not run.decoded:
             raise UserError(
-                f"{run.folder} has {done} of {total} documents; `specbench run --resume {run.folder}` goes on"
+                f"{run.folder} has {done} of {total} documents; `specbench run --resume {run.folder}` continues it"
             )
     return shards
 
@@ -106,7 +106,7 @@ def joined_manifest(shards: Sequence[StoredRun], allowed: Sequence[str]) -> dict
             options = " ".join(f"--allow-mismatch {key}" for key in refused)
             hint = "" if "versions" in refused else f", or pass {options}"
             raise UserError(
-                f"{run.folder} was decoded with other {', '.join(refused)} than {first.folder}: their times do not "
+                f"{run.folder} was decoded with different {', '.join(refused)} than {first.folder}: their times do not "
                 f"compare; decode it again on a like machine{hint}"
             )
         environment |= dict.fromkeys(machine)  # not the same for all: unknown
@@ -144,7 +144,7 @@ def check_rows(shards: Sequence[StoredRun]) -> None:
         states = dict(zip(rows[TEXT].itertuples(index=False, name=None), known, strict=True))
         wanted = {(repeat, *requests[at][:2], method) for repeat, at in places for method in methods}
         if len(rows) != len(wanted) or states.keys() != wanted:
-            raise UserError(f"{run.folder} is damaged (it lacks samples of its documents, or has others); run it anew")
+            raise UserError(f"{run.folder} is damaged (it lacks samples of its documents, or has others); run it again")
         for number, (repeat, at) in enumerate(places):
             task, doc_id = requests[at][:2]
             begins = at == 0 or requests[at - 1][0] != task
@@ -167,7 +167,7 @@ def documents_of(run: StoredRun) -> Documents:
     now = {(request.task, request.doc_id): request.doc_hash for request in tasks.requests()}
     for task, doc_id, _, doc_hash in run.manifest["requests"]:
         if now.get((task, doc_id)) != doc_hash:
-            raise UserError(f"document {doc_id} of {task} is another now than when {run.folder} was decoded")
+            raise UserError(f"document {doc_id} of {task} has changed since {run.folder} was decoded")
     return tasks
 
 

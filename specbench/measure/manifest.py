@@ -84,9 +84,10 @@ def check_same(
     now = json.loads(json.dumps(now))  # tuples become lists, as in what was stored
     differing = differences(stored, now) + other_machine(stored, now)
     if differing:
-        raise UserError(f"{folder} began with other {', '.join(differing)}; {remedy}")
+        raise UserError(f"{folder} began with different {', '.join(differing)}; {remedy}")
     if untold := same_models.untold(stored) + ["token ids of the prompts"] * ("prompt_ids" not in stored):
-        warn(f"{folder} is of an earlier version: whether it began with the same {', '.join(untold)} cannot be checked")
+        what = ", ".join(untold)
+        warn(f"{folder} was written by an earlier version: whether it began with the same {what} cannot be checked")
 
 
 def differences(stored: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -113,8 +114,8 @@ def check_models(run: StoredRun, pair: Pair) -> None:
     now = {"models": pair.describe(), "environment": {"versions": environment.versions()}}
     if differing := same_models.differences(run.manifest, now):
         raise UserError(
-            f"{run.folder} was decoded with other models than {pair.name} has now ({', '.join(differing)} differ); put "
-            "the old ones back, or run anew"
+            f"{run.folder} was decoded with different models than {pair.name} has now ({', '.join(differing)} differ); "
+            "put the old ones back, or run it again"
         )
 
 

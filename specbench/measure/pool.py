@@ -1,6 +1,6 @@
 """A pool of workers on this machine: they take the shards of one run from a queue, and their shards become the run.
 
-The driver decodes nothing. A worker that dies gives its shard back, and another one goes on with it; a shard that is
+The driver decodes nothing. A worker that dies gives its shard back, and another one continues it; a shard that is
 lost TRIES times ends the run, and so does the last worker.
 """
 
@@ -90,7 +90,7 @@ def devices(plan: Plan, workers: int) -> list[dict[str, str]]:
     if workers > max(1, len(gpus)) and not plan.untimed:
         have = f"{len(gpus)} GPUs" if gpus else "one device, the CPU"
         raise UserError(
-            f"--workers {workers}: there is {have}, and workers that share one falsify each other's times; add "
+            f"--workers {workers}: there is {have}, and workers that share one distort each other's times; add "
             "--untimed to leave times out, or take fewer"
         )
     if gpus:
@@ -209,7 +209,7 @@ class Pool:
         self.workers.remove(worker)
         worker.process.join(1)
         how = f"worker {worker.number} is lost (exit code {worker.process.exitcode}; {worker.log} has its last words)"
-        again = f"specbench run --resume {self.folder} --workers 1 goes on"
+        again = f"specbench run --resume {self.folder} --workers 1 continues the run"
         if worker.shard and self._queue is not None:
             self._lost[worker.shard] += 1
             if self._lost[worker.shard] >= TRIES:
@@ -217,7 +217,7 @@ class Pool:
             self._queue.appendleft(worker.shard)
         if not self.workers:
             raise UserError(f"no worker is left: {how}" + f"; {again}" * (self._queue is not None))
-        warn(how + (f"; another one goes on with {worker.shard}" if worker.shard else ""))
+        warn(how + (f"; another one continues {worker.shard}" if worker.shard else ""))
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
         except ValueError as error:
             raise UserError(f"{name}: {error}") from None
         if plan.prompts and isinstance(method, Foresighted) and method.needs_scores:
-            raise UserError(f"{name} needs to know what each answer is worth, and --prompts are without scores")
+            raise UserError(f"{name} needs to know what each answer is worth, and --prompts have no scores")
     if plan.batch > 1:
         check_batches(plan, methods, requests)
         together = [
@@ -186,7 +186,7 @@ def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
     settings = validated(implementation.Settings, spec.values, spec.name)
     built = implementation.build(settings, pair, watch)
     if not hasattr(built, "rounds"):
-        raise UserError(f"{spec.name}: build returned {type(built).__name__}, which is no method: it has no `rounds`")
+        raise UserError(f"{spec.name}: build returned {type(built).__name__}, not a method: it has no `rounds`")
     return built
 
 

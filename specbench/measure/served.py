@@ -48,7 +48,7 @@ def check_served(plan: Plan, requests: Sequence[Request]) -> None:
     if plan.servers and any(request.turn for request in requests):
         raise UserError("a later turn of a conversation waits for the answer to the earlier one; leave out --server")
     if plan.servers and plan.time_documents:
-        raise UserError("--time-documents is of own methods alone; leave it out beside --server")
+        raise UserError("--time-documents is for methods decoded here; leave it out with --server")
 
 
 def check_same_servers(stored: dict[str, Any], now: dict[str, Any]) -> None:

@@ -143,7 +143,7 @@ def find_arbitrator(setting: str, pair: Pair) -> tuple[PreTrainedModel, Head]:
     try:
         adapter = Adapter(rank=head.trained["rank"], alpha=head.trained["alpha"])
     except (KeyError, ValueError):
-        raise UserError(f"the arbitrator {setting} does not hold the rank of its adapters; train it anew") from None
+        raise UserError(f"the arbitrator {setting} does not hold the rank of its adapters; train it again") from None
     arbitrator = new_arbitrator(backbone, adapter, seed=0)
     shapes = {name: parameter.shape for name, parameter in own_parameters(arbitrator).items()}
     if shapes != {name: tensor.shape for name, tensor in head.tensors.items()}:

@@ -112,9 +112,9 @@ def read_counts(path: Path, documents: int = 0) -> Counts:
         doc_hashes = frozenset(map(str, parse_json(metadata.get(DOC_HASHES, "[]"), str(path))))
         columns = [column.to_pylist() for column in table.select(SCHEMA.names[1:]).cast(COUNTS).columns]
     except parquet.ERRORS as error:
-        raise UserError(f"{path} is no memory file, or damaged ({brief(error)}); calibrate anew") from None
+        raise UserError(f"{path} is not a memory file, or damaged ({brief(error)}); calibrate again") from None
     if any(None in column or min(column, default=0) < 0 for column in columns):
-        raise UserError(f"{path} is damaged: it has rows without a token, or tokens or counts below 0; calibrate anew")
+        raise UserError(f"{path} is damaged: it has rows without a token, or tokens or counts below 0; calibrate again")
     counts: Counter[tuple[int, int]] = Counter()
     for d, t, n in zip(*columns, strict=True):
         counts[d, t] += n

@@ -37,7 +37,7 @@ def number_or_share(name: str) -> Any:
 
     def fits(cls: type[Base], value: int | float) -> int | float:
         if value < 1 if isinstance(value, int) else not 0 < value <= 1:
-            raise PydanticCustomError("range", f"{value} is no number from 1 on, and no share up to 1.0")
+            raise PydanticCustomError("range", f"{value} is not a number from 1 on, nor a share up to 1.0")
         return value
 
     return field_validator(name)(classmethod(fits))
@@ -124,7 +124,7 @@ def load_output(name: str, pair: Pair) -> Output:
     method = module(spec.method)
     if not hasattr(method, "output"):
         choices = ", ".join(names_with("output"))
-        raise UserError(f"output={name}: {spec.method} is no output layer; these are: {choices}")
+        raise UserError(f"output={name}: {spec.method} is not an output layer; these are: {choices}")
     settings = config.validated(method.Settings, spec.values, spec.name)
     output: Output = pair.runtime.once((spec.method, spec.digest), lambda: method.output(settings, pair))
     return output._replace(hashes={"output": spec.digest, **_code("output", spec), **output.hashes})

@@ -23,7 +23,7 @@ def module(method: str) -> ModuleType:
     """The module of an own method, by its `MethodSpec.method`.
 
     Raises:
-        UserError: the command line does not name it, it cannot be imported, or it is no method.
+        UserError: the command line does not name it, it cannot be imported, or it is not a method.
     """
     permissions.check_entry_point(method, f"the method {method}")
     return _imported(method, _digest(method))

@@ -69,16 +69,16 @@ class Datastore:
         for name, size in self.about.sizes.items():
             actual = (folder / name).stat().st_size if is_file(folder / name) else 0
             if actual != size:
-                raise UserError(f"{damaged} ({name} has {actual} bytes, not {size}); build it anew: {BUILD}")
+                raise UserError(f"{damaged} ({name} has {actual} bytes, not {size}); build it again: {BUILD}")
         if sum(self.about.sizes.values()) <= CHECKED and digest(folder) != self.about.contents:
-            raise UserError(f"{damaged} (its contents are not what was written); build it anew: {BUILD}")
+            raise UserError(f"{damaged} (its contents are not what was written); build it again: {BUILD}")
         self._bytes = _mapped(folder / TOKENS)
         self._tokens = np.frombuffer(self._bytes, ">u4")
         self._suffixes = memoryview(_mapped(folder / SUFFIXES)).cast("I")
         self._places = np.frombuffer(self._suffixes, np.uint32)
         self._buckets = memoryview(_mapped(folder / BUCKETS)).cast("I")
         if int(np.frombuffer(self._buckets, np.uint32).max()) > len(self._places):
-            raise UserError(f"{damaged} ({BUCKETS} names suffixes that are not there); build it anew: {BUILD}")
+            raise UserError(f"{damaged} ({BUCKETS} names suffixes that are not there); build it again: {BUILD}")
 
     def __len__(self) -> int:
         return self.about.tokens
@@ -150,17 +150,17 @@ def read_about(folder: Path) -> About:
     path = folder / METADATA
     if not is_file(path):
         raise UserError(f"there is no datastore {folder}; build one: {BUILD}")
-    raw = read_object(path, remedy=f"build it anew: {BUILD}")
+    raw = read_object(path, remedy=f"build it again: {BUILD}")
     if type(raw.get("version")) is int and raw["version"] > VERSION:
         raise UserError(f"the datastore {folder} was written by a later version of specbench; use that to read it")
     try:
         about = About(**raw)
     except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({brief(error)}); build it anew: {BUILD}") from None
+        raise UserError(f"{path} is damaged ({brief(error)}); build it again: {BUILD}") from None
     if min(about.tokens, about.documents, about.shards, about.vocabulary) < 1:
-        raise UserError(f"{path} is damaged (it has no tokens); build it anew: {BUILD}")
+        raise UserError(f"{path} is damaged (it has no tokens); build it again: {BUILD}")
     if not 0 <= about.largest < min(about.vocabulary, END):
-        raise UserError(f"{path} is damaged (its largest token is not in its vocabulary); build it anew: {BUILD}")
+        raise UserError(f"{path} is damaged (its largest token is not in its vocabulary); build it again: {BUILD}")
     return about
 
 

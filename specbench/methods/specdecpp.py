@@ -130,7 +130,7 @@ def acceptance_head(head: Head, device: torch.device) -> AcceptanceHead:
             raise ValueError("its layers do not fit together")
         return AcceptanceHead(blocks[0], blocks[1], out[0], out[1], int(head.trained["depth"]))
     except (KeyError, ValueError, TypeError, OverflowError) as error:
-        raise UserError(f"the head for {KIND} is damaged ({error}); train it anew") from None
+        raise UserError(f"the head for {KIND} is damaged ({error}); train it again") from None
 
 
 def lengths(settings: Settings, pair: Pair) -> Lengths:
@@ -139,7 +139,7 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     loaded = acceptance_head(head, draft.device)
     more = loaded.out_weight.shape[1] - hidden_size(draft)
     if more not in (0, 1):
-        raise UserError(f"the head for {KIND} reads {more:+d} values beside the draft model's state; train it anew")
+        raise UserError(f"the head for {KIND} reads {more:+d} values beside the draft model's state; train it again")
     return Predicted(loaded, settings.threshold, settings.shortest, head.hashes(), confident=more == 1)
 
 

@@ -225,10 +225,10 @@ class Paper(Settings):
 def read_figures(path: Path) -> list[Figure]:
     """The figures in a tidy CSV file. Raises UserError for a file of another form."""
     try:
-        text = io.StringIO(read_text(path, MOST, "write it anew"), newline="")
+        text = io.StringIO(read_text(path, MOST, "write it again"), newline="")
         rows = list(csv.DictReader(text, restkey="one more column"))
     except csv.Error as error:
-        raise UserError(f"{path} is no CSV file ({error}); write it anew") from None
+        raise UserError(f"{path} is not a CSV file ({error}); write it again") from None
     figures = [config.validated(Figure, row, str(path)) for row in rows]
     for figure in figures:
         numbers = {"value": figure.value, "temperature": figure.temperature, "low": figure.low, "high": figure.high}

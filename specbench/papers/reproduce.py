@@ -245,6 +245,6 @@ def _announce(plan: Plan, folder: Path, pair: Pair) -> None:
     seconds = plan.repeats * sum(a_document.get(task, 0.0) * count for task, count in documents.items())
     console.print(
         f"about {math.ceil(seconds / 60)} min, one by one, for {documents.total()} documents by {len(plan.methods)} "
-        "methods; if stopped, the same command goes on",
+        "methods; if stopped, the same command continues",
         highlight=False,
     )

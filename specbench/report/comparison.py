@@ -178,7 +178,7 @@ def beyond_tau(summary: pd.DataFrame, runs: Sequence[StoredRun]) -> pd.DataFrame
 def how_much(run: StoredRun) -> str:
     """How much there is of an unfinished run, and how to go on. Raises UserError if there is nothing."""
     done, total = run.progress
-    remedy = f"`specbench run --resume {run.folder}` goes on"
+    remedy = f"`specbench run --resume {run.folder}` continues it"
     if run.shard and done == total:
         remedy = f"it is {run.shard.shard}, and `specbench join` makes one run of all"
     if not done:

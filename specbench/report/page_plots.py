@@ -86,7 +86,7 @@ def plots(figures: Figures) -> list[Json]:
                 "title": "Where decode time goes" + (f", {plain(run)}" if len(runs) > 1 else ""),
                 "help": "Milliseconds per committed token, in the forwards of the models and outside of them"
                 + ("; only methods of one run compare." if len(runs) > 1 else "."),
-                "lacks": "The records do not tell the seconds of the models' forwards.",
+                "lacks": "The records lack the seconds of the models' forwards.",
                 "views": by_looks([*pooled, *tasks], counts[counts.run == run], page_rounds.time),
             }
             for i, run in enumerate(runs)

@@ -199,14 +199,14 @@ def served_steps(path: Path) -> tuple[Plan, pd.DataFrame]:
             raise missing
         plan = plan_of(_manifest(Member(place, MANIFEST)), path)
         file = Member(place, f"{STEPS}.parquet")
-        steps = _read(file, STEPS, "measure it anew")
+        steps = _read(file, STEPS, "measure it again")
     if unknown := set(steps.method) - {spec.name for spec in plan.methods}:
-        raise UserError(f"{file} is damaged (it has steps of {min(unknown)!r}); measure it anew")
+        raise UserError(f"{file} is damaged (it has steps of {min(unknown)!r}); measure it again")
     return plan, steps
 
 
 def plan_of(manifest: Mapping[str, Any], path: Path) -> Plan:
-    return validated(Plan, manifest["plan"], f"{path / MANIFEST}: plan", "measure it anew")
+    return validated(Plan, manifest["plan"], f"{path / MANIFEST}: plan", "measure it again")
 
 
 def as_table(frame: pd.DataFrame, kind: str) -> pa.Table:
@@ -214,10 +214,10 @@ def as_table(frame: pd.DataFrame, kind: str) -> pa.Table:
 
 
 def _manifest(file: Member) -> dict[str, Any]:
-    manifest = read_object(file, remedy="measure it anew")
+    manifest = read_object(file, remedy="measure it again")
     if "load" not in manifest:
-        raise UserError(f"{file} is of an earlier version; measure it anew")
-    validated(LoadManifest, manifest, str(file), "measure it anew")
+        raise UserError(f"{file} was written by an earlier version; measure it again")
+    validated(LoadManifest, manifest, str(file), "measure it again")
     return manifest
 
 

@@ -90,7 +90,7 @@ def _owned(folder: Folder) -> Iterator[None]:
     with open(descriptor, "r+", encoding="utf-8") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:  # another name of it may be anywhere
-            raise UserError(f"{folder.path / LOCK} is no file of specbench's; remove it")
+            raise UserError(f"{folder.path / LOCK} is not a file of specbench; remove it")
         _lock(descriptor, folder)
         if not folder.holds(LOCK, status):  # its last owner has just removed it
             raise UserError(f"{folder.path} was being written by another process just now; try again")

@@ -53,7 +53,7 @@ class Recorder:
             self._run.sync()
             self._parts.remove_leftovers()
             for name in self._parts.odd_names():
-                warn(f"{folder}/parts/{name} is no file; set aside in {folder}/damaged")
+                warn(f"{folder}/parts/{name} is not a file; set aside in {folder}/damaged")
                 self._set_aside(self._parts, name)
             self._done = self._recover(warn, begins)
 
@@ -150,7 +150,7 @@ class Recorder:
             names = " and ".join(damaged)
             warn(f"{parts}: {names} damaged, as after a power cut; set aside in {self.folder}/damaged")
         if start < done:
-            warn(f"{parts}: what methods had learned by document {done} is gone; going on from {start + 1}")
+            warn(f"{parts}: what methods had learned by document {done} is gone; continuing from {start + 1}")
         if damaged or start < done:
             for name in aside:
                 self._set_aside(self._parts, name)

@@ -61,9 +61,9 @@ class StoredRun:
         try:
             return Folder.at(self.folder)
         except FileNotFoundError:
-            raise UserError(f"{self.folder} is no run folder (it has no manifest.json)") from None
+            raise UserError(f"{self.folder} is not a run folder (it has no manifest.json)") from None
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.folder} is no run folder ({brief(getattr(error, 'strerror', error))})") from None
+            raise UserError(f"{self.folder} is not a run folder ({brief(getattr(error, 'strerror', error))})") from None
 
     def _file(self, name: str) -> Member:
         return Member(self._open, name)
@@ -76,10 +76,10 @@ class StoredRun:
                 raise UserError(
                     f"{self.folder} holds shards of a run; `specbench join {self.folder}` makes one of them"
                 )
-            raise UserError(f"{self.folder} is no run folder (it has no manifest.json)")
+            raise UserError(f"{self.folder} is not a run folder (it has no manifest.json)")
         manifest = read_json(path, remedy="this run cannot be used")
         if not isinstance(manifest, dict) or not manifest.keys() >= NEEDED:
-            raise UserError(f"{path} is no manifest of a run of this version; run it again")
+            raise UserError(f"{path} is not a manifest of a run of this version; run it again")
         if type(manifest["schema"]) is int and manifest["schema"] > records.VERSION:
             raise UserError(f"{self.folder} was written by a later version of specbench; read it with that one")
         validated(Manifest, manifest, str(path), "this run cannot be used")
@@ -117,7 +117,7 @@ class StoredRun:
             return None
         policy = load_method(str(length))
         if self.manifest["inputs"].get(spec.name, {}).get("length", policy.digest) != policy.digest:
-            raise UserError(f"{self.folder}: {spec.name} was run with length={length}, whose settings are others now")
+            raise UserError(f"{self.folder}: {spec.name} was run with length={length}, whose settings have changed")
         return policy
 
     @property
@@ -181,7 +181,8 @@ class StoredRun:
             )
         if not self.finished:
             raise UserError(
-                f"{self.folder} has no scores: it is no finished run; `specbench run --resume {self.folder}` goes on"
+                f"{self.folder} has no scores: it is not a finished run; "
+                f"`specbench run --resume {self.folder}` continues it"
             )
         return [self._checked_rows(name) for name in TABLES][-1].to_table().to_pandas()
 
@@ -207,7 +208,7 @@ class StoredRun:
         metrics: dict[str, str] = self.manifest["headline"]
         if lacking := [line.task for line in self.plan.tasks if line.task not in metrics]:
             raise UserError(
-                f"{self.folder}/manifest.json is damaged (it does not tell the metric of {lacking[0]}); put a copy back"
+                f"{self.folder}/manifest.json is damaged (it does not name the metric of {lacking[0]}); put a copy back"
             )
         return metrics
 

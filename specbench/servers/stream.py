@@ -54,7 +54,7 @@ class Reader:
         except (ValueError, RecursionError) as error:
             raise Refusal(f"invalid answer: an event is not JSON ({brief(error)})") from None
         if not isinstance(event, dict):
-            raise Refusal("invalid answer: an event is no JSON object")
+            raise Refusal("invalid answer: an event is not a JSON object")
         if event.get("error"):
             raise Refusal(f"the server reports an error: {brief(_message(event['error']))}")
         if isinstance(event.get("model"), str) and event["model"] != self.model:

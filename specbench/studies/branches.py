@@ -78,7 +78,7 @@ class Player:
         self.method = method
         recorded = run.manifest["inputs"].get(spec.name)
         if recorded is None or not same_inputs(recorded, method.inputs()):
-            raise UserError(f"{run.folder}: {spec.name} was run with another arbitrator or draft output; run it anew")
+            raise UserError(f"{run.folder}: {spec.name} was run with another arbitrator or draft output; run it again")
         self.plan = run.plan
         self.seed, self.name, self.folder = seed, spec.name, run.folder
         self.tasks = prepare.load_tasks(run.plan, self.pair)
@@ -91,7 +91,7 @@ class Player:
     def request(self, task: str, number: int) -> Request:
         request = self.requests.get((task, number))
         if request is None or self.hashes[task].get(number) != request.prompt_hash:
-            raise UserError(f"{self.folder}: the prompts of {task} have changed since; run it anew")
+            raise UserError(f"{self.folder}: the prompts of {task} have changed since; run it again")
         return request
 
     def encoded(self, task: str, number: int) -> list[int]:

@@ -52,7 +52,7 @@ def carry_out(
         with progress("playing branches", len(chosen), aside) as advance:
             rows = play_all(player, chosen, store, batch, advance)
     except KeyboardInterrupt:
-        raise UserError(f"stopped; what was played is in {store.folder}, and the same command goes on") from None
+        raise UserError(f"stopped; what was played is in {store.folder}, and the same command continues") from None
     unchecked = [task for task in states.task.unique() if task not in checkable]
     return counterfactual(run, spec, seed, Played(rows, len(states), unchecked, player.repeatable))
 
@@ -84,7 +84,7 @@ class Store:
             raise UserError(f"{folder.path} holds branches of another run, method or seed; choose another --folder")
         if not folder.has(path.name):
             if os.listdir(folder.fileno()):
-                raise UserError(f"{folder.path} is no folder of branches, and is not empty; choose another --folder")
+                raise UserError(f"{folder.path} is not a folder of branches, and is not empty; choose another --folder")
             folder.write_json(path.name, facts)
         self._open, self.folder = folder, folder.path
 

@@ -120,7 +120,7 @@ def multi_draft(
     for row in texts:
         request = prompts.get((row["task"], row["doc_id"]))
         if request is None or request.prompt_hash != row["prompt_hash"]:
-            raise UserError(f"{run.folder}: the prompts of {row['task']} have changed since; run it anew")
+            raise UserError(f"{run.folder}: the prompts of {row['task']} have changed since; run it again")
         prompt, tokens, kind = prepare.encode(pair, request.prompt), list(row["tokens"]), kind_of[row["method"]]
         pairs = distributions(*sessions, prompt, tokens, sampling)
         rows = [[kind.at(p, q) for kind in computed] for p, q in pairs]  # [positions][kinds]

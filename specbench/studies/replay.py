@@ -74,7 +74,7 @@ def read_traces(path: Path) -> list[Trace]:
 def _trace(line: str, where: str, at: int) -> Trace:
     record = parse_json(line, where)
     if not isinstance(record, dict):
-        raise UserError(f'{where} is no object; write {{"prompt": [ids], "generated": [ids]}}')
+        raise UserError(f'{where} is not an object; write {{"prompt": [ids], "generated": [ids]}}')
     ids = {}
     for name, keys in NAMES.items():
         key = next((key for key in keys if key in record), None)
@@ -86,7 +86,7 @@ def _trace(line: str, where: str, at: int) -> Trace:
         wrong = next((x for x in ids[name] if type(x) is not int or not 0 <= x < 2**31), None)
         if wrong is not None:
             value = json.dumps(wrong)[:BRIEF]
-            raise UserError(f"{where}: {key!r} holds {value}, which is no token id (a whole number from 0)")
+            raise UserError(f"{where}: {key!r} holds {value}, which is not a token id (a whole number from 0)")
     return Trace(**ids, task=str(record.get("task", "-")), id=str(record.get("id", at)))
 
 

@@ -92,7 +92,7 @@ def compared(run: StoredRun, method: str | None, advance: Callable[[int], None] 
     for row in texts:
         request = prompts.get((row["task"], row["doc_id"]))
         if request is None or request.prompt_hash != row["prompt_hash"]:
-            raise UserError(f"{run.folder}: the prompts of {row['task']} have changed since; run it anew")
+            raise UserError(f"{run.folder}: the prompts of {row['task']} have changed since; run it again")
         prompt = prepare.encode(pair, request.prompt)
         values = of_text(pair, prompt, list(row["tokens"]), drafts[tuple(row[name] for name in KEY)], sampling)
         sums.append(values.sum(0))

@@ -63,7 +63,7 @@ def serving(run: StoredRun, advance: Callable[[int], None]) -> Serving:
     samples = timed_samples(run.samples(COLUMNS))
     base = next((spec.name for spec in run.plan.methods if spec.method == "vanilla"), None)
     if base is None or not (samples.method == base).any():
-        raise UserError(f"{run.folder} has no texts of vanilla; run it anew with --baseline vanilla")
+        raise UserError(f"{run.folder} has no texts of vanilla; run it again with --baseline vanilla")
     lengths = (samples.prompt_tokens + samples.tokens.str.len())[samples.method == base]
     longest = samples.loc[lengths.idxmax()]
     forwards = forwards_a_round(run)

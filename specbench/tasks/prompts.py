@@ -38,7 +38,7 @@ class PromptFile:
         for prompt in read_prompts(path):
             by_task.setdefault(prompt.task, []).append(prompt)
         if list(by_task) != list(tasks):
-            raise UserError(f"{path} has other categories than when the run began; put the old file back, or run anew")
+            raise UserError(f"{path} has other categories than when the run began; put the old file back, or run again")
         self._chat = chat
         self._turns: dict[tuple[str, int], tuple[Prompt, int]] = {}  # by task and doc_id: the conversation and the turn
         self._requests: list[Request] = []

@@ -26,11 +26,11 @@ def load_checkpoint(
     path: Path, facts: Mapping[str, Any], needed: Iterable[str] = (), device: torch.device | str = "cpu"
 ) -> dict[str, Any]:
     """What was saved, tensors on the device. Raises UserError if it is damaged or was begun under other facts."""
-    state = read_pickle(path, device, "delete it to train anew")
+    state = read_pickle(path, device, "delete it to train again")
     try:
         stored, _ = dict(state["facts"]), [state[name] for name in needed]
     except (LookupError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({brief(error)}); delete it to train anew") from None
+        raise UserError(f"{path} is damaged ({brief(error)}); delete it to train again") from None
     if differing := [key for key in {**stored, **facts} if stored.get(key) != facts.get(key)]:
-        raise UserError(f"{path} was begun with other {', '.join(differing)}; delete it, or choose another --out")
+        raise UserError(f"{path} was begun with different {', '.join(differing)}; delete it, or choose another --out")
     return state

@@ -52,10 +52,12 @@ def read_collected(path: Path, facts: Facts, read: Callable[[pa.Table], Data]) -
     except (*parquet.ERRORS, AttributeError) as error:
         raise UserError(f"{path} is damaged ({brief(error)}); {remedy}") from None
     if not isinstance(stored, dict):
-        raise UserError(f"{path} is damaged (it does not tell how it was collected); {remedy}")
+        raise UserError(f"{path} is damaged (it does not say how it was collected); {remedy}")
     if differing := [key for key, value in facts.items() if stored.get(key) != value]:
         names = ", ".join(differing)
-        raise UserError(f"{path.parent} was collected with other {names}; delete that folder, or choose another --out")
+        raise UserError(
+            f"{path.parent} was collected with different {names}; delete that folder, or choose another --out"
+        )
     return data
 
 

@@ -19,7 +19,7 @@ from specbench.training.train import Job
 def collecting(folder: Path, label: str, total: int, data: str) -> Iterator[Callable[[int], None]]:
     """The progress of collecting `data` (in words) in `folder`; says so if it goes on from an earlier call."""
     if folder.exists():
-        say(f"going on with {data} in {folder}")
+        say(f"continuing with {data} in {folder}")
     with progress(label, total) as advance:
         yield advance
 

@@ -318,7 +318,7 @@ def test_an_unfinished_run_without_records(tables, made):
 def test_records_that_do_not_tell(tables, made, name):
     add(tables, "sums", 0, "sps", [refused(SO, THUS, 0.5)])
     tables["rounds"][1][name] = None
-    with pytest.raises(UserError, match="does not tell which tokens were drafted"):
+    with pytest.raises(UserError, match="does not record which tokens were drafted"):
         rejections(made(), None, decode)
 
 

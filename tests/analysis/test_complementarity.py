@@ -158,7 +158,7 @@ def test_answers_that_are_missing(tmp_path):
     with pytest.raises(UserError, match="does not have the draft alone; `specbench run --pair tiny") as caught:
         complementarity(run)
     assert told in str(caught.value) and f"--draft {run.folder}-draft" in str(caught.value)
-    with pytest.raises(UserError, match="does not have the target alone; run it anew with --baseline vanilla"):
+    with pytest.raises(UserError, match="does not have the target alone; run it again with --baseline vanilla"):
         complementarity(made(tmp_path / "bold", {"bold": BOLD}, baseline=None))
     with pytest.raises(UserError, match="has no draft model"):
         complementarity(made(tmp_path / "single", {"vanilla": TARGET}, models=("t", None)))

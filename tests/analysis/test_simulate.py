@@ -342,7 +342,7 @@ def test_runs_that_cannot_be_replayed(tmp_path):
     with pytest.raises(UserError, match="pld drafts without a model"):
         simulate(looked_up, "pld")
     untimed = run_of(tmp_path / "untimed", {"sps[gamma=3]": [[(3, 1)] * 9]}, extra={"target_seconds": None})
-    with pytest.raises(UserError, match="do not tell the seconds"):
+    with pytest.raises(UserError, match="lack the seconds"):
         simulate(untimed)
 
 

@@ -164,5 +164,5 @@ def test_a_damaged_profile_is_one_line(tmp_path, change):
     forwards[3] = forwards[3] | change
     facts = {"times": {"t_draft": 9.0, "t_target": 9.0}, "models": {}, "batches": forwards}
     (tmp_path / "p.json").write_text(json.dumps(facts))
-    with pytest.raises(UserError, match=r"p\.json.*make it anew"):
+    with pytest.raises(UserError, match=r"p\.json.*make it again"):
         forward_times.from_option(str(tmp_path / "p.json"), None, by_context=True)

@@ -308,7 +308,7 @@ def test_rounds_without_tokens(tables, made):
 
 @pytest.mark.parametrize(
     ("changes", "told"),
-    [({"tokenizer_hash": "0123"}, "is not the one"), ({"models": None}, "does not tell its tokenizer")],
+    [({"tokenizer_hash": "0123"}, "is not the one"), ({"models": None}, "does not name its tokenizer")],
 )
 def test_another_tokenizer(tables, made, changes, told):
     add_sample(tables, "sums", 0, "csd", worked(), WORKED, "eos")

@@ -126,7 +126,7 @@ WRONG = {
     "no bundled name": (("--task", "gsm8"), "did you mean 'gsm8k'?"),
     "no such folder": (("--task-dir", "nowhere"), "no such folder"),
     "an empty folder": (("--task-dir", "empty"), "holds no task"),
-    "a group": (("--task", "group.yaml"), "no single task"),
+    "a group": (("--task", "group.yaml"), "not a single task"),
     "no YAML": (("--task", "broken.yaml"), "is not YAML"),
     "two of a name": (("--task", "mine/sums.yaml", "--task", "copy/sums.yaml"), "two different tasks are called sums"),
     "two of a name in a folder": (("--task-dir", "twice"), "are both called sums"),
@@ -135,7 +135,7 @@ WRONG = {
     "a choice": (("--task", "choice.yaml", CODE), "output type multiple_choice"),
     "includes itself": (("--task", "round.yaml"), "include each other"),
     "a key of ours": (("--suite", "keys.yaml"), "no keys `file` and `own`"),
-    "nothing": ((), "say what is run"),
+    "nothing": ((), "say what to run"),
     "too much": (("--task", "gsm8k", "--suite", "math"), "give one"),
     "prompts and tasks": (("--prompts", "p.jsonl", "--task-dir", "mine"), "give one"),
 }
@@ -211,7 +211,7 @@ def test_two_folders_are_a_pair_called_after_both(models, monkeypatch):
     assert call("run", "--resume", "../it").exit_code == 0, "folders are found from anywhere"
     shutil.copy("../small/model.safetensors", "../big/model.safetensors")
     Path("../it/scores.parquet").unlink()
-    assert "began with other" in refused("run", "--resume", "../it")
+    assert "began with different" in refused("run", "--resume", "../it")
 
 
 def test_a_method_without_a_draft_needs_no_draft(models):

@@ -306,7 +306,7 @@ def test_count_and_run(pocket, tmp_path):
     out.unlink()
     time.sleep(0.01)
     told = invoke(*train, "--documents", 4)
-    assert "going on with" in told and "4 texts" in told
+    assert "continuing with" in told and "4 texts" in told
     assert [os.stat(one).st_mtime_ns for one in files] == began, "read again, not decoded again"
     place = tmp_path / "run"
     options = ["--suite", suite, "--limit", 1, "--device", "cpu", "--set", f"vocabtrim.counts={out}", "--out", place]

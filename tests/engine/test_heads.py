@@ -99,8 +99,8 @@ def test_a_head_of_the_draft_belongs_to_both_models(file, pair):
     changed = [oracle.tiny("llama", seed=5) for _ in range(2)]
     assert fingerprint(changed[0]) not in {fingerprint(model) for model in pair.models.values()}
     for other, message in (
-        (made(target=changed[0]), "whose target has other weights"),
-        (made(draft=changed[1]), "whose draft has other weights"),
+        (made(target=changed[0]), "whose target has different weights"),
+        (made(draft=changed[1]), "whose draft has different weights"),
         (made(draft=oracle.tiny("llama", hidden_size=40)), "reads 32 values, but the draft of made has 40"),
         (Pair("made", pair.models, Words()), "another tokenizer"),
         (Pair("made", {"target": pair.models["target"]}, TOKENIZER), "has no draft model"),
@@ -136,7 +136,7 @@ def test_who_is_read_must_agree(file, pair):
     with pytest.raises(UserError, match="it reads the draft, and a head for specdecpp reads the target"):
         read_head(file, "specdecpp", pair, specdecpp.SHAPES)
     retold(file, draft=None)
-    with pytest.raises(UserError, match="whose draft has other weights"):
+    with pytest.raises(UserError, match="whose draft has different weights"):
         read(file, pair)
 
 

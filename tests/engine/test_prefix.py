@@ -374,7 +374,7 @@ def test_the_other_setting_is_refused(begun, pair, make_plan, few_shot, tmp_path
     assert not loop.execute(one, folder, lambda state: False, pair)
     with one_line_error("share_prefix"):
         command.run(other, None, folder)
-    with pytest.raises(UserError, match=r"began with other shared prefixes; start a new run instead of --resume$"):
+    with pytest.raises(UserError, match=r"began with different shared prefixes; start a new run instead of --resume$"):
         loop.execute(other, folder, always, pair)
     assert loop.execute(one, folder, always, pair)
 

@@ -259,7 +259,7 @@ def test_going_on_with_another_runtime_is_refused(pocket):
     with pytest.raises(UserError, match='runtime: "static" there, "eager" here'):
         commands.run(make_plan(runtime="eager", limit=2), None, Path("run"))
     stored = told()
-    with pytest.raises(UserError, match=r"began with other runtime; start a new run"):
+    with pytest.raises(UserError, match=r"began with different runtime; start a new run"):
         check_same(stored, stored | {"runtime": {"name": "eager"}}, Path("run"))
     # What the manifest tells counts, whatever was asked for.
     stored["runtime"]["name"] = "eager"

@@ -54,7 +54,7 @@ def vanishes(bench: Bench, goal: int, work: Path) -> Outcome:
     while folder.exists():
         place.removed(folder)
     code = command.end()
-    found = refused(code, command, what, "No such file or directory", "is no run folder")
+    found = refused(code, command, what, "No such file or directory", "is not a run folder")
     place.removed(folder)
     return both(found, bench.resumed(folder, 0.0, work / "end", what))
 

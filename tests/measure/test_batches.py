@@ -336,5 +336,5 @@ def test_a_stopped_run_with_documents_alone_goes_on(place, tmp_path):
 
 
 def test_alone_only_in_a_run_in_batches(place):
-    with pytest.raises(UserError, match="--time-documents is of runs in batches: add --batch, or leave it out"):
+    with pytest.raises(UserError, match="--time-documents is for runs in batches: add --batch, or leave it out"):
         plan(place, time_documents=2)

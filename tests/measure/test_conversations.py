@@ -148,7 +148,7 @@ def test_a_resumed_run_needs_the_prompts_that_it_began_with(plan, tmp_path):
     moved = plan.model_copy(update={"prompts": str(file)})
     loop.execute(moved, tmp_path / "it", lambda state: False)
     changed = [PROMPTS[0] | {"turns": ["Ann has 3 pens.", "How many has Eve?"]}, *PROMPTS[1:]]
-    for prompts, words in ((changed, "began with other prompts"), (PROMPTS[:1], "other categories")):
+    for prompts, words in ((changed, "began with different prompts"), (PROMPTS[:1], "other categories")):
         written(file, prompts)
         with one_line_error(words):
             loop.execute(moved, tmp_path / "it", always)

@@ -203,7 +203,7 @@ def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path):
         pass
     (tmp_path / "run" / ".lock").unlink()
     (tmp_path / "run" / ".lock").hardlink_to(tmp_path / "victim")
-    with pytest.raises(UserError, match="lock is no file of specbench's"), claimed(tmp_path / "run"):
+    with pytest.raises(UserError, match="lock is not a file of specbench"), claimed(tmp_path / "run"):
         pass
     assert (tmp_path / "victim").read_text() == "precious"
 

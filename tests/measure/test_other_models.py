@@ -155,9 +155,9 @@ def test_an_edited_folder_is_refused_and_the_edit_named(moved, prompts, name):
     file, edit, named = EDITS[name]
     edit(moved / file)
     run = StoredRun(moved / "run")
-    with one_line_error("began with other", named, "start a new run"):
+    with one_line_error("began with different", named, "start a new run"):
         check(run, prompts)
-    with one_line_error("was decoded with other models", named):  # what an analysis that decodes again asks
+    with one_line_error("was decoded with different models", named):  # what an analysis that decodes again asks
         check_models(run, load_pair(run.plan.pair, "cpu"))
     if name in TRULY:
         before = sorted((path.name, path.stat().st_mtime_ns) for path in (moved / "run").rglob("*"))

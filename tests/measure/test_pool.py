@@ -88,7 +88,7 @@ def test_a_lost_shard_goes_to_another_worker(driver, fakes, capsys):
     tell(driver, two, Ended(True))
     assert two.told() == Shard(1, 2), "the one that was lost"
     two.line.close()
-    with pytest.raises(UserError, match=r"no worker is left: worker 2 is lost .*--resume .* goes on"):
+    with pytest.raises(UserError, match=r"no worker is left: worker 2 is lost .*--resume .* continues the run"):
         listen(driver)
 
 
@@ -188,7 +188,7 @@ def words(place):
 
 def test_what_workers_cannot_do_is_refused(words, tmp_path):
     timed = [word for word in words if word != "--untimed"]
-    assert "falsify each other's times" in refusal(*timed, "--workers", "2", "--out", tmp_path / "run")
+    assert "distort each other's times" in refusal(*timed, "--workers", "2", "--out", tmp_path / "run")
     assert "leave out --shard" in refusal(*words, "--workers", "2", "--shard", "1/2", "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert "holds no shards that workers began" in refusal("run", "--resume", tmp_path, "--workers", "2")
@@ -213,6 +213,6 @@ def test_a_pool_whose_worker_is_killed_makes_the_run_of_one_process(words, tmp_p
 
     threading.Thread(target=kill, daemon=True).start()
     said = " ".join(output(*words, "--workers", "2", "--out", folder).split())
-    assert killed and "is lost (exit code -9" in said and "another one goes on with shard" in said
+    assert killed and "is lost (exit code -9" in said and "another one continues shard" in said
     assert samples_of(tmp_path / "whole")[SAME].astype(str).equals(samples_of(folder)[SAME].astype(str))
     assert StoredRun(folder).finished

@@ -205,7 +205,7 @@ def hash_of_the_target(manifest):
 REFUSED = {
     "a plan with another seed": (lambda m: m["plan"].update(seed=9), "of another plan"),
     "another model": (hash_of_the_target, "other weights of the target"),
-    "other versions": (lambda m: m["environment"]["versions"].update(torch="1.0"), "decoded with other versions"),
+    "other versions": (lambda m: m["environment"]["versions"].update(torch="1.0"), "decoded with different versions"),
     "another processor": (lambda m: m["environment"].update(cpu="Z80"), "--allow-mismatch cpu"),
     "another count": (lambda m: m["shard"].update(of=6), "not shard 3 of 5"),
     "another number": (lambda m: m["shard"].update(number=4), "not shard 3 of 5"),

@@ -313,7 +313,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(place, whole, tmp_path):
     shutil.copy(place / "arbitrator", changed)
     try:
         write_arbitrator(place / "arbitrator", scrambled(model, seed=6), both, {"rank": 3, "alpha": 7.0})
-        with pytest.raises(UserError, match="began with other inputs"):
+        with pytest.raises(UserError, match="began with different inputs"):
             loop.execute(other, tmp_path / "again", always)
     finally:
         shutil.move(changed, place / "arbitrator")

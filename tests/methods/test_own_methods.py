@@ -162,7 +162,7 @@ def test_a_file_that_is_no_method_is_one_line(text, message, here):
     [
         (("--method", "nowhere.py"), "there is no file nowhere.py"),
         (("--method", "sps.py"), "is called sps"),
-        (("--method", "a b=mine.py"), "is no name"),
+        (("--method", "a b=mine.py"), "is not a name"),
         (("--method", "mine.py", "--set", "mine.gama=3"), "gamma"),
         (("--method", "mine.py", "--set", "mine.gamma=0"), "gamma"),
     ],

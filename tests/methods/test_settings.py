@@ -115,7 +115,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"length": "fixed"}, "length"),
         ({"search": "constant", "gamma": 1}, "branching names 2 levels, but gamma is 1; change one"),
     ],
-    "slimspec": [({"rank": 300}, "rank 192 at most"), ({"rank": -1.0}, "rank: -1.0 is no number")],
+    "slimspec": [({"rank": 300}, "rank 192 at most"), ({"rank": -1.0}, "rank: -1.0 is not a number")],
     "specdecpp": [
         ({"threshold": 1.0}, "threshold: input should be less than 1"),
         ({"shortest": 5, "longest": 3}, "shortest: 5 is more than longest (3)"),
@@ -124,14 +124,14 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"gamma": 1, "length": "specdecpp"}, "length=specdecpp drafts at least 2 tokens"),
         ({"length": "sps"}, "length=sps: sps chooses no lengths; these do: bandit, confidence"),
         ({"length": "confidense"}, "did you mean 'confidence'"),
-        ({"output": "csd"}, "csd is no output layer; these are: slimspec, vocabtrim"),
+        ({"output": "csd"}, "csd is not an output layer; these are: slimspec, vocabtrim"),
         ({"output": "vocabtrimm"}, "did you mean 'vocabtrim'"),
     ],
     "swift": [({"branches": [1, 2]}, "swift: branches")],
     "vocabtrim": [
         ({"tokens": 3000}, "tokens=3000, but the draft of pocket has 2048"),
-        ({"tokens": 0}, "tokens: 0 is no number"),
-        ({"tokens": 1.5}, "tokens: 1.5 is no number"),
+        ({"tokens": 0}, "tokens: 0 is not a number"),
+        ({"tokens": 1.5}, "tokens: 1.5 is not a number"),
         ({"counts": "nowhere.safetensors"}, "there is no head nowhere"),
     ],
 }

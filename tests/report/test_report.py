@@ -401,7 +401,7 @@ def test_records_that_tell_little(tmp_path, open_page):
     table = pd.DataFrame([row("sums", "vanilla", math.nan, nan), row("sums", "csd", math.nan, nan, tau=1.0)])
     page.write_page(tmp_path / "page.html", [StoredRun(folder)], table, [], [], [])
     view = open_page(tmp_path / "page.html")
-    assert view.said == [] and "does not tell its tokenizer" in view.text_content("#documents .note")
+    assert view.said == [] and "does not name its tokenizer" in view.text_content("#documents .note")
     said = view.locator(".plot p").all_text_contents()
     assert len(said) == 6 and "No method here has both" in said[0] and all(line.endswith(".") for line in said)
     assert "verify 1.00" in view.locator(".sample").inner_text()

@@ -429,14 +429,14 @@ def test_rounds_of_vllm_are_simulated_if_their_order_is_known(tmp_path):
     """Accepted 2, 0 and 3 of 3: at γ = 1 the same text takes two rounds, one, and two (the bonus is not tested)."""
     mine = jsonl(tmp_path / "mtp.jsonl", response(9, 100.0, 900.0, detailed([3, 3, 3], [2, 0, 3])))
     run = StoredRun(import_vllm([mine], out=tmp_path / "run"))
-    with pytest.raises(UserError, match=r"do not tell the seconds of forwards; give --forward-times"):
+    with pytest.raises(UserError, match=r"lack the seconds of forwards; give --forward-times"):
         simulate(run, gammas=[1])
     table = simulate(run, given="t_draft=1,t_target=10", gammas=[1, 3]).table.set_index("setting")
     assert table.tau["gamma=1"] == pytest.approx(8 / 5) and table.tau["gamma=3"] == pytest.approx(8 / 3)
     told = {"num_spec_steps": 3, "acceptance_histogram": [1, 0, 1, 1], "num_draft_tokens": 9, "num_spec_tokens": 3}
     counts = jsonl(tmp_path / "counts.jsonl", response(9, 100.0, 900.0, told))
-    with pytest.raises(UserError, match="counts: the imported file does not tell each round's place in its text"):
+    with pytest.raises(UserError, match="counts: the imported file does not record each round's place in its text"):
         simulate(StoredRun(import_vllm([counts], out=tmp_path / "counts")), given="t_draft=1,t_target=10")
     odd = jsonl(tmp_path / "odd.jsonl", response(20, 100.0, 900.0, detailed([3, 3, 3], [2, 0, 3])))
-    with pytest.raises(UserError, match="odd: the imported file does not tell each round's committed"):
+    with pytest.raises(UserError, match="odd: the imported file does not record each round's committed"):
         simulate(StoredRun(import_vllm([odd], out=tmp_path / "odd")), given="t_draft=1,t_target=10")

@@ -69,7 +69,7 @@ def test_what_grew_between_two_scrapes(tmp_path):
     row = rows(tmp_path / "run").loc[("vllm", "mtp")]
     assert row.tau == pytest.approx(1 + 12 / 8) and row.acceptance_rate == pytest.approx(12 / 24)
     assert depths(tmp_path / "run").joint_accept.tolist() == pytest.approx([6 / 8, 4 / 8, 2 / 8])
-    with pytest.raises(UserError, match=r"before.txt counts less than .*after.txt: the server was started anew"):
+    with pytest.raises(UserError, match=r"before.txt counts less than .*after.txt: the server was restarted"):
         import_vllm([before], out=tmp_path / "wrong", before=after)
 
 
@@ -118,7 +118,7 @@ def test_damaged_scrapes(tmp_path, text, words):
 
 def test_a_scrape_before_goes_with_a_scrape(tmp_path):
     path = scrape(tmp_path / "a.txt", FIRST)
-    with pytest.raises(UserError, match="is no scrape of /metrics; --before goes with one"):
+    with pytest.raises(UserError, match="is not a scrape of /metrics; --before goes with one"):
         import_vllm([jsonl(tmp_path / "a.json", SERVED)], out=tmp_path / "run", before=path)
     with pytest.raises(UserError, match="import several one by one"):
         import_vllm([path, path], out=tmp_path / "run", before=path)

@@ -359,7 +359,7 @@ def test_a_stopped_analysis_goes_on(run, players, tmp_path, monkeypatch):
         Store(folder, facts_of(run, method_of(run, name("always")), 1))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(UserError, match="is no folder of branches, and is not empty"):
+    with pytest.raises(UserError, match="is not a folder of branches, and is not empty"):
         Store(tmp_path / "full", facts)
 
 
@@ -394,7 +394,7 @@ def changed(run, **facts) -> StoredRun:
 def test_runs_that_cannot_be_asked(run, tmp_path):
     with pytest.raises(UserError, match="was imported"):
         method_of(changed(run, imported={}), None)
-    with pytest.raises(UserError, match=r"records of version 5, and arbiters' decisions .* run it anew"):
+    with pytest.raises(UserError, match=r"records of version 5, and arbiters' decisions .* run it again"):
         method_of(changed(run, schema=5), None)
     sampled = changed(run, plan=run.manifest["plan"] | {"temperature": 1.0})
     with pytest.raises(UserError, match=r"is sampled, .* take a greedy run"):
@@ -405,7 +405,7 @@ def test_runs_that_cannot_be_asked(run, tmp_path):
     with pytest.raises(UserError, match="met no mismatch of draft and target"):
         reached_states(run, "vanilla")
     other = run.manifest["models"] | {"draft": {"weights_hash": "other"}}
-    with pytest.raises(UserError, match=r"decoded with other models .*weights of the draft"):
+    with pytest.raises(UserError, match=r"decoded with different models .*weights of the draft"):
         Player(changed(run, models=other), method_of(run, None), 0)
     with pytest.raises(UserError, match="with another arbitrator or draft output"):
         Player(changed(run, inputs={}), method_of(run, None), 0)

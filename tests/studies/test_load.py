@@ -150,10 +150,10 @@ def test_even_and_traced_arrivals(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        *((text, "is no trace of arrivals: it needs two different numbers") for text in ("", "1\n", "\n", "5\n5\n5\n")),
+        *((text, "is not a trace of arrivals: it needs two different") for text in ("", "1\n", "\n", "5\n5\n5\n")),
         ("2\n1\n", "line 2: 1 is before the time of the line above; sort the lines"),
-        *((f"1\n{text}\n", "line 2: .* is no time; write seconds") for text in ("x", "nan", "inf", "1_0", "1 2")),
-        *((f"{text}\n7\n", "line 1: .* is no time; write seconds") for text in ("-1", "1e308", "0x1", "١", "1e999")),
+        *((f"1\n{text}\n", "line 2: .* is not a time; write seconds") for text in ("x", "nan", "inf", "1_0", "1 2")),
+        *((f"{text}\n7\n", "line 1: .* is not a time; write seconds") for text in ("-1", "1e308", "0x1", "١", "1e999")),
     ],
 )
 def test_no_trace(tmp_path, content, message):

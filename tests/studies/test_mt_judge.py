@@ -227,7 +227,7 @@ def test_a_question_is_asked_without_shots(run: Path, graded: list[tuple[str, st
     [
         ("", ["chess"], "has no task 'chess'; it has mt_bench, pocket_gsm8k"),
         ("headline", [], "has no task that needs a judge; name one of mt_bench, pocket_gsm8k with --task"),
-        ("scores", [], "has no scores: it is no finished run"),
+        ("scores", [], "has no scores: it is not a finished run"),
         ("documents", [], "document 1 of mt_bench has changed since"),
         ("failed", [], "has no answers to mt_bench"),
     ],

@@ -206,7 +206,7 @@ def test_bad_input_is_one_clear_line(run, tmp_path):
     other = StoredRun(run.folder)
     models = run.manifest["models"]
     other.__dict__["manifest"] = {**run.manifest, "models": {**models, "draft": {"weights_hash": "other"}}}
-    with pytest.raises(UserError, match=r"decoded with other models .*weights of the draft"):
+    with pytest.raises(UserError, match=r"decoded with different models .*weights of the draft"):
         multi_draft(other, texts, [2])
     told = StoredRun(run.folder)
     told.__dict__["manifest"] = {**run.manifest, "imported": {}}

@@ -94,7 +94,7 @@ def test_times_of_one_draft_length_come_from_prefills():
     assert forward_times.from_records(rounds, steep, VANILLA).width_slope == pytest.approx(0.75)
     nothing = forward_times.from_records(rounds, NO_PREFILLS, VANILLA.iloc[:0])
     assert vars(nothing) == pytest.approx(vars(Times(11.1 / 8, 14, 0, 0, 2)))
-    with pytest.raises(UserError, match="do not tell the seconds"):
+    with pytest.raises(UserError, match="lack the seconds"):
         forward_times.from_records(rounds.assign(draft_seconds=None), prefills, VANILLA)
 
 

@@ -252,14 +252,14 @@ def test_a_file_of_texts(tmp_path):
     ("line", "words"),
     [
         ("{", "line 2 is damaged (not JSON"),
-        ("[1, 2]", "line 2 is no object; write"),
+        ("[1, 2]", "line 2 is not an object; write"),
         ({"prompt": [1]}, "line 2 has no 'generated' or 'generated_ids' or 'generated_token_ids'; it has prompt"),
         (
             {"text": "a", "generated": [1]},
             "line 2 has no 'prompt' or 'prompt_ids' or 'prompt_token_ids'; it has text, generated",
         ),
         ({"prompt": "a b", "generated": [1]}, "line 2: 'prompt' must be a list of token ids; tokenise texts first"),
-        ({"prompt": [1], "generated": [1, "2"]}, "line 2: 'generated' holds \"2\", which is no token id"),
+        ({"prompt": [1], "generated": [1, "2"]}, "line 2: 'generated' holds \"2\", which is not a token id"),
         ({"prompt": [1], "generated_ids": [1, 2.0]}, "line 2: 'generated_ids' holds 2.0, which"),
         ({"prompt": [True], "generated": [1]}, "line 2: 'prompt' holds true, which"),
         ({"prompt": [-1], "generated": [1]}, "line 2: 'prompt' holds -1, which"),

@@ -51,7 +51,7 @@ def test_mt_benchs_real_questions(real_data):
 
 BAD = {
     "not json": ([{"prompt": "a"}, b"{oops"], "line 2 .*not JSON"),
-    "no object": ([["a"]], "line 1 is no JSON object"),
+    "no object": ([["a"]], "line 1 is not a JSON object"),
     "no prompt": ([{"prompt": "a"}, {"text": "b"}], 'line 2 has no "prompt"'),
     "empty prompt": ([{"prompt": ""}], "line 1: .*none is empty"),
     "no turns": ([{"prompt": []}], "line 1: .*one for each turn"),

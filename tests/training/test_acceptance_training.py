@@ -185,7 +185,7 @@ def test_collected_documents_are_read_again_and_nothing_else_is(tiny, tmp_path, 
         (Collector(tiny, SAMPLED, True, 0.2, 0), "mix"),
         (Collector(tiny, SAMPLED, True, 0.15, 1), "seed"),
     ):
-        with pytest.raises(UserError, match=rf"collected with other {what}; delete that folder"):
+        with pytest.raises(UserError, match=rf"collected with different {what}; delete that folder"):
             observe_all(other, documents, tmp_path, lambda _: None)
     file = tmp_path / "made-00000.parquet"
     file.write_bytes(file.read_bytes()[:-9])
@@ -433,7 +433,7 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(job, monke
     monkeypatch.setattr(acceptance_fit.Training, "end", stopping)
     with pytest.raises(KeyboardInterrupt):
         specdecpp.train(job())
-    with pytest.raises(UserError, match=r"checkpoint.pt was begun with other weight; delete it"):
+    with pytest.raises(UserError, match=r"checkpoint.pt was begun with different weight; delete it"):
         specdecpp.train(job(weight=3))
     file = job().out.with_name("head.checkpoint.pt")
     file.write_bytes(file.read_bytes()[:-200])
@@ -478,7 +478,7 @@ def test_a_grid_collects_once_and_trains_each_head_once(job, tiny, monkeypatch, 
     specdecpp.train(job("heads", grid=grid))
     assert [(one.depth, one.weight) for one in asked] == [(0, 1), (0, 6), (2, 1), (2, 6), (2, 1)]
     assert pq.read_table(folder / "grid.parquet").to_pylist() == rows
-    with pytest.raises(UserError, match=r"depth0-weight1.safetensors was trained with other epochs"):
+    with pytest.raises(UserError, match=r"depth0-weight1.safetensors was trained with different epochs"):
         specdecpp.train(job("heads", grid=grid, epochs=5))
     with pytest.raises(UserError, match=r"--grid mix=…: .*collected once"):
         specdecpp.train(job("heads", grid={"mix": [0.1]}))
@@ -486,7 +486,7 @@ def test_a_grid_collects_once_and_trains_each_head_once(job, tiny, monkeypatch, 
         specdecpp.train(job("heads", grid={"depth": [0, -1]}))
     fewer = specdecpp.training_documents()[:11]
     monkeypatch.setattr(specdecpp, "training_documents", lambda *_, **__: fewer)
-    with pytest.raises(UserError, match=r"depth0-weight1.safetensors was trained with other data; delete it"):
+    with pytest.raises(UserError, match=r"depth0-weight1.safetensors was trained with different data; delete it"):
         specdecpp.train(job("heads", grid=grid))
 
 

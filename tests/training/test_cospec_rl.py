@@ -437,7 +437,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_arbitrator(tmp_path, m
 def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(tmp_path):
     trained(tmp_path, reinforcement(recipe(updates=1)))
     file = tmp_path / "checkpoint.pt"
-    with pytest.raises(UserError, match=r"begun with other of; delete it, or choose another --out"):
+    with pytest.raises(UserError, match=r"begun with different of; delete it, or choose another --out"):
         reinforcement().run(file, {"of": "another"})
     whole = file.read_bytes()
     for data in (whole[:-100], b"", b"a checkpoint"):

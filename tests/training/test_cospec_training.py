@@ -257,7 +257,7 @@ def test_traces_made_otherwise_or_damaged_are_refused(tmp_path):
         "draft": {"models": "opt"},
     }
     for what, changes in others.items():
-        with pytest.raises(UserError, match=rf"collected with other .*{what}.*; delete that folder, or"):
+        with pytest.raises(UserError, match=rf"collected with different .*{what}.*; delete that folder, or"):
             traced(changes.pop("models", "llama"), folder, **changes)
     traced("llama", folder, settings=recipe(learning_rate=1, epochs=9))  # has no part in it
     (file,) = folder.iterdir()
@@ -459,7 +459,7 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(tmp_path, 
     lessons, file = lessons_of_a_rule(6, 0), tmp_path / "checkpoint.pt"
     learn(tmp_path, lessons, epochs=1)
     for facts, what in (({"seed": 1}, "seed"), ({"seed": 0, "mask": "causal"}, "mask")):
-        with pytest.raises(UserError, match=rf"begun with other {what}; delete it, or choose another --out"):
+        with pytest.raises(UserError, match=rf"begun with different {what}; delete it, or choose another --out"):
             learn(tmp_path, lessons, facts=facts, epochs=1)
     whole = file.read_bytes()
     torch.save({"own": {}, "facts": {"seed": 0}}, file)

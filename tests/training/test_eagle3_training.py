@@ -286,9 +286,9 @@ def test_what_was_made_otherwise_is_refused(job, monkeypatch):
     monkeypatch.setattr(Training, "learn", stopping(3, Training.learn))
     with pytest.raises(KeyboardInterrupt):
         eagle3.train(job())
-    refused("was begun with other batch; delete it", job(batch=3))
-    refused("was collected with other seed", job(seed=1))
-    refused("was collected with other temperature", job(temperature=0.5))
+    refused("was begun with different batch; delete it", job(batch=3))
+    refused("was collected with different seed", job(seed=1))
+    refused("was collected with different temperature", job(temperature=0.5))
     job().out.with_suffix(".checkpoint.pt").write_bytes(b"PK nothing")
     refused("is damaged", job())
     job().out.with_suffix(".checkpoint.pt").unlink()

@@ -149,7 +149,7 @@ def test_a_stopped_training_goes_on_and_gives_the_same_head(job, monkeypatch):
 
 def test_what_was_mined_otherwise_or_is_damaged_is_refused(job):
     judge.train(job())
-    with pytest.raises(UserError, match=r"collected with other seed; delete that folder"):
+    with pytest.raises(UserError, match=r"collected with different seed; delete that folder"):
         judge.train(job(seed=1))
     file = next(judge.mined_folder(job().out).iterdir())
     file.write_bytes(file.read_bytes()[:-9])

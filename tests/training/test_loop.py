@@ -76,7 +76,7 @@ def test_no_checkpoint_is_written_in_the_middle_of_what_cannot_be_resumed(tmp_pa
 
 def test_a_checkpoint_of_other_facts_and_a_loss_that_is_not_finite_are_refused(tmp_path: Path, monkeypatch) -> None:
     Toy().run(tmp_path / "c.pt", {"seed": 0})
-    with pytest.raises(UserError, match="begun with other seed"):
+    with pytest.raises(UserError, match="begun with different seed"):
         Toy(seed=1).run(tmp_path / "c.pt", {"seed": 1})
     monkeypatch.setattr(Toy, "learn", lambda self, batch: math.inf)
     with pytest.raises(UserError, match="the loss is inf at step 0; try a smaller learning_rate"):

@@ -48,12 +48,12 @@ def model_folder(spec: ModelSpec, weights: bool = True, pickles: bool = False) -
         UserError: there is no such model, it must not be fetched, or its folder holds what is never read.
     """
     if not REVISION.fullmatch(spec.revision):
-        raise UserError(f"{spec.model}: {spec.revision!r} is no revision; give a branch, a tag or a commit")
+        raise UserError(f"{spec.model}: {spec.revision!r} is not a revision; give a branch, a tag or a commit")
     folder = Path(location(spec.model))
     if not folder.exists():
         folder = _of_hub(spec, weights, pickles)
     elif not folder.is_dir():
-        raise UserError(f"cannot load {spec.model}: it is no folder -- {NEEDED}")
+        raise UserError(f"cannot load {spec.model}: it is not a folder -- {NEEDED}")
     check_folder(folder, spec.model)
     return folder
 
@@ -116,7 +116,7 @@ def check_folder(folder: Path, name: str) -> None:
         except OSError as error:
             raise UserError(f"{name}: {path.name} cannot be read ({brief(error.strerror)})") from None
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-            raise UserError(f"{name}: {path.name} is no regular file (a pipe or a device)")
+            raise UserError(f"{name}: {path.name} is not a regular file (a pipe or a device)")
     if (folder / "adapter_config.json").exists():
         raise UserError(f"{name} has adapters beside its weights (adapter_config.json); merge them into the model")
     for ending in (".safetensors", ".bin"):

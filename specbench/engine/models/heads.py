@@ -144,7 +144,8 @@ def read_head(path: Path, kind: str, pair: Pair, shapes: Shapes | None, reads: R
     for role, actual in weights(pair, reads).items():
         if metadata.get(role) != actual:
             raise UserError(
-                f"the head {path} was trained on {trained_on}, whose {role} has other weights than this; {remedy}"
+                f"the head {path} was trained on {trained_on}, whose {role} has different weights from this "
+                f"one; {remedy}"
             )
     if shapes is not None and not (
         tensors.keys() == shapes.keys() and all(_fits(tensors[name], shape) for name, shape in shapes.items())

@@ -44,7 +44,7 @@ class Combining(Base):
     def listed(cls, value: Any) -> Any:
         """Raise an error of its own for a list that was written without brackets."""
         if isinstance(value, str):
-            raise PydanticCustomError("list", f"{value!r} is no number; write several in brackets: [{value}]")
+            raise PydanticCustomError("list", f"{value!r} is not a number; write several in brackets: [{value}]")
         return value
 
 
@@ -140,7 +140,7 @@ def _load_function(text: str) -> tuple[Function, str]:
         hint = f"; for the file here write combine={place}.py:{name}" if Path(f"{place}.py").is_file() else ""
         raise UserError(f"combine={text}: cannot be imported ({' '.join(str(error).split())}){hint}") from None
     if not callable(function):
-        raise UserError(f"combine={text}: {name} is no function")
+        raise UserError(f"combine={text}: {name} is not a function")
     file = ""
     try:
         file = inspect.getfile(inspect.getmodule(function) or function)

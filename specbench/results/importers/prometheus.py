@@ -38,7 +38,7 @@ def read(path: Path, text: str, digest: str, before: Path | None) -> list[Figure
         old = earlier.get(model, {})
         grown = {key: value - old.get(key, 0.0) for key, value in values.items()}
         if any(value < 0 for value in grown.values()) or any(key not in values for key in old):
-            raise UserError(f"{path} counts less than {before}: the server was started anew, or the files are swapped")
+            raise UserError(f"{path} counts less than {before}: the server was restarted, or the files are swapped")
         totals = [_totals(grown, f"{path}")]
         found.append(Figures(path, digest, model if len(now) > 1 else path.stem, totals=totals))
     return found

@@ -76,13 +76,13 @@ class Response(Entry):
 def read(path: Path, before: Path | None = None) -> list[Figures]:
     """The figures in a file of any form, by method; `before` is a scrape of the same server before the one in `path`.
 
-    Raises UserError for a file of another kind, and if `before` comes with a file that is no scrape.
+    Raises UserError for a file of another kind, and if `before` comes with a file that is not a scrape.
     """
     text, digest = text_of(path)
     if prometheus.is_scrape(text):
         return prometheus.read(path, text, digest, before)
     if before:
-        raise UserError(f"{path} is no scrape of /metrics; --before goes with one")
+        raise UserError(f"{path} is not a scrape of /metrics; --before goes with one")
     objects = entries(path, text)
     if acceptance.holds(objects[0][1]):
         return acceptance.read(path, objects, digest)

@@ -40,7 +40,7 @@ class WarmUp(Epochs[Sequence[Lesson]]):
         """As `Training.run`; also raises UserError for weights that are not finite at the end."""
         super().run(checkpoint, facts, advance)
         if not all(bool(parameter.isfinite().all()) for parameter in self.parameters.values()):
-            raise UserError("a weight is no number at the end; try a smaller learning_rate by --recipe")
+            raise UserError("a weight is not a number at the end; try a smaller learning_rate by --recipe")
 
     def batches(self, epoch: int) -> list[Sequence[Lesson]]:
         rng = random.Random(stable_seed(self.seed, "epoch", epoch))

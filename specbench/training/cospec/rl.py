@@ -139,7 +139,7 @@ class Reinforcement(Training):
         """The reason why the training must not go on; empty if it may."""
         finite = all(bool(parameter.isfinite().all()) for parameter in self.parameters.values())
         if not finite or not all(math.isfinite(value) for value in self.history[-1].values()):
-            return "the loss or a weight is no number"
+            return "the loss or a weight is not a number"
         recent = self.history[-PATIENCE:]
         if len(recent) < PATIENCE:
             return ""

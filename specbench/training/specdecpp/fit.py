@@ -175,7 +175,7 @@ class Training(Epochs[list[Bounds]]):
 
     def diverged(self, loss: float, kept: Path | None) -> UserError:
         return UserError(
-            f"the loss is no number any more in epoch {len(self.epochs) + 1}; take a lower rate, such as "
+            f"the loss is not a number any more in epoch {len(self.epochs) + 1}; take a lower rate, such as "
             f"--recipe learning_rate={self.recipe.learning_rate / 10:g}, and another --out"
             + (f"; what was learned before is kept in {kept}" if kept else "")
         )

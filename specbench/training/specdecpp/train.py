@@ -144,7 +144,9 @@ def train_one(job: Job, recipe: Recipe, collected: Collected, path: Path) -> dic
     if path.exists():
         trained = dict(read_head(path, KIND, job.pair, SHAPES, "draft").trained)
         if differing := [key for key, value in facts.items() if trained.get(key) != value]:
-            raise UserError(f"{path} was trained with other {', '.join(differing)}; delete it, or choose another --out")
+            raise UserError(
+                f"{path} was trained with different {', '.join(differing)}; delete it, or choose another --out"
+            )
         return trained
     device = job.pair.models["draft"].device
     steps = recipe.epochs * math.ceil(len(collected.learned.bounds) / recipe.batch)
