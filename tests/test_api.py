@@ -159,7 +159,7 @@ def test_plots(run, tmp_path):
 
 
 def test_what_is_refused(run, tmp_path):
-    with pytest.raises(specbench.UserError, match="no run folder"):
+    with pytest.raises(specbench.UserError, match="not a run folder"):
         specbench.load_run(tmp_path)
     with pytest.raises(specbench.UserError, match="nobody"):
         specbench.compare([run], against="nobody")

@@ -529,7 +529,7 @@ def test_a_bundled_name_stays_in_its_folder(name):
 def test_a_revision_is_no_path(benign, revision):
     pair = config.load_pair(f"target={benign}")
     spec = pair.model_copy(update={"target": pair.target.model_copy(update={"revision": revision})})
-    with pytest.raises(UserError, match="no revision"):
+    with pytest.raises(UserError, match="not a revision"):
         load_pair(spec, "cpu")
 
 

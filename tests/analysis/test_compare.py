@@ -378,7 +378,7 @@ def test_runs_at_other_speeds_are_named(tmp_path):
 @pytest.mark.parametrize("content", ["{}", "[]", '{"plan": 1}'])
 def test_foreign_manifests_are_refused(tmp_path, content):
     (tmp_path / "manifest.json").write_text(content)
-    with pytest.raises(UserError, match="no manifest of a run"):
+    with pytest.raises(UserError, match="not a manifest of a run"):
         table(StoredRun(tmp_path))
 
 

@@ -332,7 +332,7 @@ def test_errors_are_one_line(tmp_path):
     plain.add("plain", 0, 1.0, [(0, 0)])
     folder = plain.run(tmp_path / "plain").folder
     assert "no method of the CoS family (cos, cos-naive, cos-sd)" in refused(folder)
-    assert "no run folder" in refused(tmp_path)
+    assert "not a run folder" in refused(tmp_path)
     bad = made(tmp_path / "bad", {"cos": [([A], [0], [0.5, 0.5])]})
     assert "different lengths" in refused(bad.folder)
     empty = made(tmp_path / "empty", {"cos": []})

@@ -107,7 +107,7 @@ def test_errors_name_the_whole_path(tmp_path):
     with pytest.raises(UserError, match="is a folder, not a file"):
         opened(Member(place, "inner"))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="no regular file"):
+    with pytest.raises(UserError, match="not a regular file"):
         opened(Member(place, "pipe"))
 
 

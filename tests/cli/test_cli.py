@@ -357,7 +357,7 @@ def test_a_folder_that_exists(finished, here):
 @pytest.mark.parametrize("name", ["gone", "."])
 def test_resume_of_what_is_no_run(name):
     assert "manifest.json" in refused("run", "--resume", name)
-    assert "manifest.json" in refused("show", name) or "no finished run" in refused("show", name)
+    assert "manifest.json" in refused("show", name) or "not a finished run" in refused("show", name)
 
 
 def test_resume_of_a_broken_manifest(here):

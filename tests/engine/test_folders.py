@@ -155,7 +155,7 @@ HOSTILE = {
     **{each.__name__: (each, "is a link out of") for each in (linked_shard, linked_configuration, linked_folder)},
     "device": (device, "is a link out of"),
     "no_map": (no_map, "weight_map"),
-    "pipe": (pipe, "no regular file"),
+    "pipe": (pipe, "not a regular file"),
 }
 
 

@@ -200,9 +200,9 @@ def test_a_stored_arbitrator_comes_back(here):
     draft = copy.deepcopy(made().models["draft"])
     draft.model.layers[1].mlp.up_proj.weight[3] += 1
     for other in (made(draft=draft), made(target=oracle.tiny("llama", seed=9).to(DEVICE))):
-        with pytest.raises(UserError, match="other weights than this"):
+        with pytest.raises(UserError, match="different weights from this"):
             find_arbitrator(str(here / "a"), with_backbone(other, "draft"))
-    with pytest.raises(UserError, match="whose arbitrator has other weights"):  # another backbone, the same draft
+    with pytest.raises(UserError, match="whose arbitrator has different weights"):  # another backbone, the same draft
         find_arbitrator(str(here / "a"), made().with_model("arbitrator", draft))
 
     for trained in ({}, {"rank": 3}, {"rank": 0, "alpha": 7.0}, {"rank": "many", "alpha": 7.0}):

@@ -229,7 +229,7 @@ WRONG = [
     (PAIR, {"combine": "math:"}, "module:function"),
     (PAIR, {"combine": "no_such_module:f"}, "no_such_module"),
     (PAIR, {"combine": "math:no_such_function"}, "no_such_function"),
-    (PAIR, {"combine": "math:pi"}, "no function"),
+    (PAIR, {"combine": "math:pi"}, "not a function"),
     (PAIR, {"level": "words"}, "level"),
 ]
 

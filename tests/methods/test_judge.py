@@ -192,7 +192,7 @@ DEFECTS = {
     "of another kind": (lambda f: retold(f, kind="specdecpp"), "for specdecpp, not for judge"),
     "of another size": (lambda f: retold(f, hidden_size=64), "reads 64 values, but the target of made has 32"),
     "of another tokenizer": (lambda f: retold(f, tokenizer="0" * 16), "another tokenizer"),
-    "of another target": (lambda f: retold(f, target="0" * 16, pair="else"), "trained on else.*other weights"),
+    "of another target": (lambda f: retold(f, target="0" * 16, pair="else"), "trained on else.*different weights"),
 }
 
 

@@ -118,8 +118,8 @@ def table(**columns) -> pa.Table:
         (b"words", "is damaged"),
         (-20, "damaged"),  # a good file whose end is missing
         (None, "specbench calibrate"),
-        (table().drop_columns("count"), "no memory file, or damaged"),
-        (table(count=["many"]), "no memory file, or damaged"),
+        (table().drop_columns("count"), "not a memory file, or damaged"),
+        (table(count=["many"]), "not a memory file, or damaged"),
         (table(count=[-1]), "counts below 0"),
         (table(draft_token=pa.array([None], pa.int32())), "without a token"),
         (table().replace_schema_metadata({"schema": "9", "tokenizer": HASH}), "later version"),

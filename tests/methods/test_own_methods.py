@@ -183,8 +183,8 @@ def test_a_bad_yaml_beside_it_is_one_line(text, message, mine):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("method", "a-b"), "no Python name"),
-        (("method", "class"), "no Python name"),
+        (("method", "a-b"), "not a valid Python name"),
+        (("method", "class"), "not a valid Python name"),
         (("method", "sps"), "brings a method"),
         (("length", "mine"), "exists"),
         (("method", "x", "--out", "nowhere"), "no folder"),

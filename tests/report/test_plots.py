@@ -576,7 +576,7 @@ def test_unknown_kinds_and_files(run, tmp_path):
         plot("depth", [run], tmp_path / "a.gif")
     with pytest.raises(UserError, match="no folder"):
         plot("depth", [run], tmp_path / "none" / "a.svg")
-    with pytest.raises(UserError, match="no run folder"):
+    with pytest.raises(UserError, match="not a run folder"):
         plot("depth", [tmp_path], tmp_path / "a.svg")
     assert list(tmp_path.iterdir()) == []
 

@@ -491,8 +491,8 @@ def test_a_huge_step_is_one_clear_error(tmp_path):
         ([("accuracy", 0.6), ("accuracy", 0.29), ("accuracy", 0.2), ("accuracy", 0.1)], "accuracy fell below half"),
         ([("accuracy", 0.6), ("accuracy", 0.29), ("accuracy", 0.31), ("accuracy", 0.1)], ""),
         ([("accuracy", 0.0)] * 4, ""),
-        ([("loss", math.nan)], "no number"),
-        ([("kl", math.inf)], "no number"),
+        ([("loss", math.nan)], "not a number"),
+        ([("kl", math.inf)], "not a number"),
     ],
 )
 def test_what_counts_as_a_collapse(rows, why):
