@@ -13,6 +13,7 @@ from specbench.cli.analyze import Printed
 from specbench.cli.options import (
     AllowCodeExecution,
     AllowEntryPoint,
+    AllowLeak,
     AllowPickle,
     CellsOut,
     FetchModels,
@@ -134,6 +135,7 @@ def load(
     ] = None,
     plot: Annotated[Path | None, Option(help="also draw it: FILE.svg, .png or .pdf")] = None,
     cells: CellsOut = None,
+    allow_leak: AllowLeak = False,
     format: Annotated[Printed, Option(help="how to print it")] = Printed.table,
 ) -> None:
     """Latency and throughput of requests that arrive while others are decoded, for the target alone and for methods.
@@ -156,7 +158,7 @@ def load(
     from specbench.results.load_folder import opened
     from specbench.studies.under_load import Asked, Study, parse_slo
 
-    with user_errors(), permitted(fetch_models=True):
+    with user_errors(), permitted(fetch_models=True, allow_leak=allow_leak):
         rates = _rates(rate, to_saturation)
         coming = Arrivals.of(arrivals)
         coming.times(1.0, requests, 0)

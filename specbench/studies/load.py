@@ -215,7 +215,9 @@ class Load:
         self.servers = {spec.name: Server(plan, self.pair, spec, rows) for spec in plan.methods}
         methods = {name: server.method for name, server in self.servers.items()}
         prepare.check_lengths(requests, prompts, self.pair, max(method.reach for method in methods.values()))
+        self.leaks = prepare.leaked(methods, requests)
         self.manifest = manifest(plan, self.pair, requests, prompts, methods, {}, why)
+        self.manifest |= {"leaks": self.leaks} if self.leaks else {}
         drawn = random.Random(plan.seed).sample(range(len(requests)), len(requests))
         chosen = [drawn[i % len(drawn)] for i in range(count)]
         self.requests, self.prompts = [requests[i] for i in chosen], [prompts[i] for i in chosen]

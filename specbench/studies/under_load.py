@@ -34,6 +34,7 @@ class Loaded:
     repeats: int
     slo: dict[str, float]  # seconds, by the name of the latency that is bounded; empty: none is
     saturation: dict[str, float]  # by method, requests a second; empty: not looked for
+    leaks: dict[str, int]  # by method, the documents that its inputs were made from
     failures: dict[str, str]  # by method with requests that an exception ended, the first of these
     environment: dict[str, Any]
     settings: dict[str, dict[str, Any]]  # of each method
@@ -147,6 +148,7 @@ class Study:
             repeats=plan.repeats,
             slo={name: bound for name, bound in vars(asked.slo).items() if math.isfinite(bound)},
             saturation=found,
+            leaks=load.leaks,
             failures={str(name): last_line(error) for name, error in failed.items()},
             environment=environment.describe(load.pair.device),
             settings={spec.name: spec.values for spec in plan.methods},

@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from screens import call
 
 from specbench.config import UserError
 from specbench.measure import loop
@@ -9,6 +10,7 @@ from specbench.methods.csd_memory import read_counts
 from specbench.permissions import permitted
 from specbench.plan import resolve_plan
 from specbench.report.comparison import compare
+from specbench.results.load_folder import opened
 from specbench.results.stored import StoredRun
 from specbench.training import csd
 
@@ -57,3 +59,17 @@ def test_other_documents_are_no_leak(place):
     memory = f"csd.memory={place / 'calibrated.parquet'}"
     assert loop.execute(plan(place, "csd", memory, limit=1), place / "calibrated", lambda progress: True)
     assert "leaks" not in StoredRun(place / "calibrated").manifest
+
+
+def test_a_server_is_refused_or_marked_too(place, tmp_path):
+    words = ["load", "--pair", "pocket", "--suite", place / "two.yaml", "--device", "cpu", "--runtime", "static"]
+    words += ["--method", "csd", "--set", f"csd.memory={place / 'memory.parquet'}"]
+    words += ["--rate", "inf", "--rows", 4, "--requests", 8, "--limit", 2, "--out", tmp_path / "load"]
+    refused = call(*words)
+    assert refused.exit_code == 2
+    assert "csd would be tested on 2 documents that its inputs were made from (of 2)" in refused.stderr.splitlines()[-1]
+    allowed = call(*words, "--allow-leak")
+    assert allowed.exit_code == 0, allowed.output
+    assert "LEAK: the memory of csd was made from 2 of the documents that it serves" in " ".join(allowed.stdout.split())
+    with opened(tmp_path / "load") as folder:
+        assert folder.manifest["leaks"] == {"csd": 2}

@@ -38,6 +38,7 @@ def figures() -> Loaded:
         repeats=1,
         slo={},
         saturation={},
+        leaks={},
         failures={},
         environment={"cpu": "a processor"},
         settings=settings,

@@ -91,6 +91,8 @@ def sentences(figures: Loaded) -> Iterator[str]:
 
 
 def notes(figures: Loaded) -> Iterator[str]:
+    for name, count in figures.leaks.items():
+        yield f"LEAK: the memory of {name} was made from {count} of the documents that it serves"
     times = "once" if figures.repeats == 1 else f"{figures.repeats} times"
     yield (
         f"{figures.requests} requests at each rate, {times}, {figures.arrivals}, the same for all methods; up to "
