@@ -210,10 +210,10 @@ def with_forwards(times: Times, forwards: Any, where: str) -> Times:
     They are of one text, or of several (`rows`), which each have the width and the context. Raises UserError if the
     forwards are damaged, or of fewer than two widths or contexts.
     """
-    anew = "make it again by `specbench profile`"
+    remedy = "make it again by `specbench profile`"
     if not forwards:
-        raise UserError(f"{where} has no forwards by width and context; {anew}")
-    rows = validated(Forwards, {"forwards": forwards}, where, anew).forwards
+        raise UserError(f"{where} has no forwards by width and context; {remedy}")
+    rows = validated(Forwards, {"forwards": forwards}, where, remedy).forwards
     table = pd.DataFrame([vars(row) for row in rows])
     table = table[table.runtime == table.runtime.iloc[0]]  # the first is the pair's own
     for role in ("target", "draft"):

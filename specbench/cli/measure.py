@@ -63,14 +63,24 @@ def run(
     out: RunOut = None,
     resume: Annotated[Path | None, Option(help="continue an unfinished run")] = None,
     apply_chat_template: Annotated[
-        bool | None,
-        Option(help="wrap prompts in the tokenizer's chat template; default: only those of --prompts, if it has one"),
-    ] = None,
+        bool, Option("--apply-chat-template", help="wrap prompts in the tokenizer's chat template")
+    ] = False,
+    no_apply_chat_template: Annotated[
+        bool,
+        Option(
+            "--no-apply-chat-template",
+            help="do not wrap those of --prompts, which are wrapped if the tokenizer has a template",
+        ),
+    ] = False,
     allowed: Allowed,
     fetch_models: FetchModels = False,
-    share_prefix: Annotated[
-        bool, Option(help="read the common beginning of a task's prompts, such as few-shot examples, only once")
-    ] = True,
+    no_share_prefix: Annotated[
+        bool,
+        Option(
+            "--no-share-prefix",
+            help="read what all prompts of a task begin with, such as few-shot examples, again for each text",
+        ),
+    ] = False,
     no_prompts: NoPrompts = False,
     server: Server = None,
     concurrency: Concurrency = 1,
@@ -120,12 +130,14 @@ def run(
         if resume and not documents.any and (typed := _typed(context) - {"resume"} - permissions):
             raise UserError(f"--resume takes its settings from the run; leave out --{typed.pop().replace('_', '-')}")
         if documents.any or not resume:
-            wrapped = apply_chat_template if apply_chat_template is not None else documents.prompts is not None
+            if apply_chat_template and no_apply_chat_template:
+                raise UserError("give --apply-chat-template or --no-apply-chat-template, not both")
+            wrapped = apply_chat_template or (documents.prompts is not None and not no_apply_chat_template)
             plan = resolve_plan(
                 method or [],
                 baseline=None if baseline == "none" else baseline,
                 chat_template=wrapped,
-                share_prefix=share_prefix,
+                share_prefix=not no_share_prefix,
                 batch=batch,
                 time_documents=time_documents,
                 keep_prompts=not no_prompts,

@@ -56,7 +56,7 @@ def user_errors() -> Iterator[None]:
 Pair = Annotated[
     str,
     Option(
-        help="a pair by name, a YAML file, or target=NAME_OR_PATH,draft=NAME_OR_PATH", autocompletion=known("pairs")
+        help="a pair by name, a YAML file, or target=A,draft=B (folders or hub names)", autocompletion=known("pairs")
     ),
 ]
 Target = Annotated[

@@ -219,7 +219,7 @@ def eagle_head(head: Head, target: PreTrainedModel, vocabulary: int) -> EagleHea
         model.load_state_dict(tensors)
     except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
         cause = " ".join(str(error).split())[:80]
-        raise UserError(f"the head for {KIND} is damaged ({cause}); train it again, or import it again") from None
+        raise UserError(f"the head for {KIND} is damaged ({cause}); train or import it again") from None
     model.requires_grad_(False).eval().to(target.device)
     for parameter in model.parameters():  # the frequencies of the positions stay in float32
         parameter.data = parameter.data.to(target.dtype)

@@ -14,7 +14,7 @@ from specbench.papers.ours import COUNTED, OnPair, Ours
 from specbench.papers.published import Paper, read_figures
 
 DOCUMENTS, FIGURES = "documents.parquet", "figures.csv"
-REMEDY = "write the tables anew: `specbench tables`"
+REMEDY = "write the tables again: `specbench tables`"
 TEXTS = [*compare.ROW, "baseline", "run"]
 SCHEMA = pa.schema(
     [

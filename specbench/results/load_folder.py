@@ -26,7 +26,7 @@ from specbench.results.check_tables import FINISHES
 from specbench.results.lock import claimed, unused
 
 MANIFEST, RATES, REQUESTS, STEPS, PARTS = "load.json", "saturation.json", "requests", "steps", "parts"
-ANEW = "remove it, and it is measured anew"
+ANEW = "remove it, and it is measured again"
 LONGEST = 1e12  # seconds
 _KEY = [
     pa.field("method", pa.string()),

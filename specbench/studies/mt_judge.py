@@ -193,6 +193,6 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
 def _remember(folder: Path, tasks: Sequence[str], judge: Pair) -> None:
     """Note in judge.json, by task, the model that graded and the prompt."""
     path = member(folder, "judge.json")
-    known = read_object(path, remedy="delete it to grade anew") if path.folder.has(path.name) else {}
+    known = read_object(path, remedy="delete it to grade again") if path.folder.has(path.name) else {}
     facts = judge.describe()["target"] | {"tokenizer_hash": judge.tokenizer_hash, "request": REQUEST + BEGINNING}
     path.folder.write_json(path.name, known | dict.fromkeys(tasks, facts))

@@ -100,7 +100,7 @@ def test_a_profile_by_width_and_context(tmp_path):
         with pytest.raises(UserError, match="at one width or context only"):
             forward_times.from_option(str(one), None, by_context=True)
     (tmp_path / "s.json").write_text(json.dumps({"times": {"t_draft": 1, "t_target": 2}, "forwards": [{"width": "x"}]}))
-    with pytest.raises(UserError, match="field required; make it anew by `specbench profile`"):
+    with pytest.raises(UserError, match="field required; make it again by `specbench profile`"):
         forward_times.from_option(str(tmp_path / "s.json"), None, by_context=True)
 
 

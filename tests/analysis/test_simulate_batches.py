@@ -126,7 +126,7 @@ def test_a_damaged_server_is_one_line(tmp_path):
     facts = tmp_path / "load" / "load.json"
     whole, steps = json.loads(facts.read_text()), pd.read_parquet(tmp_path / "load" / "steps.parquet")
     wrong = {
-        "load.json is of an earlier version": {"plan": {"methods": [{"name": 1}]}},
+        "load.json was written by an earlier version": {"plan": {"methods": [{"name": 1}]}},
         "load.json: load.rows: input should be a valid integer": whole | {"load": whole["load"] | {"rows": "x"}},
         "load.json: plan: methods": whole | {"plan": whole["plan"] | {"methods": [{"name": 1}]}},
         "it has steps of 'mine'": whole | {"plan": whole["plan"] | {"methods": whole["plan"]["methods"][:1]}},

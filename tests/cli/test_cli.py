@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -101,6 +102,12 @@ def test_help_is_quick_and_in_panels():
 def test_help_of_every_command_has_an_example(command):
     text = quick(command, "--help") if command == "run" else call(*command.split(), "--help").stdout
     assert f"specbench {command} " in text.split("Options")[0].split("Usage:")[1].split("\n", 1)[1]
+
+
+def test_help_cuts_no_option_short_in_80_columns():
+    """`run` has the longest options; their names must stand there whole."""
+    text = quick("run", "--help", COLUMNS="80")
+    assert "--no-apply-chat-template" in text and not re.search(r"--[a-z-]*…", text)
 
 
 def test_help_names_the_fields_in_which_runs_may_differ():
@@ -279,6 +286,7 @@ def test_two_methods_of_one_name_do_not_replace_each_other_in_silence():
         ("--dtype float7", "float7"),
         ("--data-dir gone", "gone"),
         ("--apply-chat-template", "chat template"),
+        ("--apply-chat-template --no-apply-chat-template", "not both"),
     ],
 )
 def test_settings_that_cannot_be(options, said):

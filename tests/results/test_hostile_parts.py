@@ -202,7 +202,7 @@ def test_what_is_no_file_is_set_aside_and_the_document_decoded_again(run, name, 
     make(run / "parts" / name)
     said = []
     recorder = Recorder(run, said.append)
-    assert name in said[0] and "no file" in said[0]
+    assert name in said[0] and "not a file" in said[0]
     for index in range(recorder.done(), 2):
         write(recorder, index)
     recorder.finish()

@@ -87,7 +87,7 @@ def test_damaged_requests_are_one_line(place, folder, message):
     path = folder / "parts" / "sps-20.0-0.requests.parquet"
     changed(path, **REQUESTS[message])
     said = refused(place, folder)
-    assert message in said and said.startswith(str(path)) and said.endswith("remove it, and it is measured anew")
+    assert message in said and said.startswith(str(path)) and said.endswith("remove it, and it is measured again")
     path.unlink()
     assert call(*words(place, folder)).exit_code == 0
 
@@ -112,7 +112,7 @@ def test_damaged_files_are_one_line(place, folder):
     for content in ("[]", "{", '{"sps": -1}', '{"sps": "4"}', '{"sps": NaN}', '{"pld": 3.0}'):
         rates.write_text(content)
         said = refused(place, folder)
-        assert said.startswith(str(rates)) and said.endswith("remove it, and it is measured anew")
+        assert said.startswith(str(rates)) and said.endswith("remove it, and it is measured again")
     rates.unlink()
     facts = folder / "load.json"
     for content in ("{}", "[]", "{", json.dumps({"load": {}}), json.dumps({"load": 3, "plan": 3})):

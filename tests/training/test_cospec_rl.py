@@ -467,7 +467,7 @@ def test_a_weight_that_is_no_number_stops_it_and_the_last_good_update_stays(tmp_
         return found
 
     monkeypatch.setattr(Reinforcement, "learn", broken)
-    with pytest.raises(UserError, match=rf"stopped at update {at + 1}: .*no number"):
+    with pytest.raises(UserError, match=rf"stopped at update {at + 1}: .*not a number"):
         trained(tmp_path, training)
     file = tmp_path / "checkpoint.pt"
     if at:

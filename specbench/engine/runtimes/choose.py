@@ -30,7 +30,7 @@ def runtime(name: str, pair: Pair) -> Runtime:
         _runs(candidate, pair)
     except (ImportError, OSError, TypeError) as error:  # an unsuitable release of its library
         reason = " ".join(str(error).split())[:160]
-        raise Unsupported(f"the {name} runtime cannot run here: {reason}; install its library anew") from None
+        raise Unsupported(f"the {name} runtime cannot run here: {reason}; install its library again") from None
     return candidate
 
 
