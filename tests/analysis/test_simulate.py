@@ -324,7 +324,7 @@ def test_files_of_forward_times(tmp_path):
     assert forward_times.from_option(str(path), mine) == Times(1, 2.5)
     with pytest.raises(UserError, match="another pair: its draft is small, the run's another"):
         forward_times.from_option(str(path), other)
-    for text, words in (("{", "damaged"), ("[]", "not a profile"), ('{"times": {"t_draft": "x"}}', "t_target is missing")):
+    for text, words in (("{", "damaged"), ("[]", "not a prof"), ('{"times": {"t_draft": "x"}}', "t_target is missing")):
         path.write_text(text)
         with pytest.raises(UserError, match=words):
             forward_times.from_option(str(path), mine)
