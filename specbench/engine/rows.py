@@ -32,6 +32,7 @@ class Row:
     watch: RowStopwatch | None = None  # the watch of the method that decodes it; None: it is not timed
     finished: list[Round] = field(default_factory=list)
     error: Exception | None = None  # what ended it early
+    told: Any = None  # what its method last told those of the other rows
     runners: set[RowRunner] = field(default_factory=set)
 
     @property
@@ -61,7 +62,7 @@ class Batch:
         for group in (new, old):
             if group:
                 with self.stopwatch.step(group):
-                    next_rounds(group, self.stopwatch, len(self.rows))
+                    next_rounds(group, self.stopwatch, self.rows)
         left = [row for row in self.rows if row.ended]
         self.rows = [row for row in self.rows if not row.ended]
         for row in left:
@@ -107,11 +108,11 @@ def failing(error: Exception) -> Iterator[Round]:
 
 
 @torch.inference_mode()
-def next_rounds(rows: Sequence[Row], stopwatch: BatchStopwatch, together: int) -> None:
-    """Decode one round of every row, in place. `together`: how many rows the batch has."""
+def next_rounds(rows: Sequence[Row], stopwatch: BatchStopwatch, together: Sequence[Row]) -> None:
+    """Decode one round of every row, in place. `together`: all rows of the batch."""
     jobs = {Job(partial(next, row.rounds)): row for row in rows}
-    for job in jobs:
-        job.rows = together
+    for job, row in jobs.items():
+        job.text, job.texts = row, together
     waiting: dict[Job, tuple[RowRunner, Feed]] = {}
 
     def resume(job: Job, go_on: Callable[[], Any]) -> None:

@@ -3,11 +3,13 @@
 SmartSpec, later TurboSpec (Liu et al., arXiv 2406.14066): k = argmax of expected tokens over the time of a step.
 """
 
+import numpy as np
 from pydantic import Field
 
+from specbench.base.stats import Floats
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.runtimes.batched import texts_together
+from specbench.engine.runtimes.batched import tell, told
 from specbench.engine.types import Verdict
 from specbench.methods.drafting import LengthSettings
 from specbench.methods.sps import adaptive
@@ -22,29 +24,26 @@ class Settings(LengthSettings):
 
 
 class Goodput(Lengths):
-    """Maximise (1 - α^(k+1)) / (1 - α) over the time of a step that drafts k tokens for each of n texts.
+    """Maximise the sum of (1 - α^(k+1)) / (1 - α) over all n texts over the time of a step that drafts k for each.
 
     A step takes 1 + token · (n (k + 1) - 1) + k · (draft + draft_token · (n - 1)) target forwards. α is a moving
-    average over the text's verified draft tokens, and returns to `expected` while nothing is drafted. Each text takes
-    the others to be like itself, where SmartSpec adds up the goodput of all.
+    average over a text's verified draft tokens, and returns to `expected` while nothing is drafted. All texts choose by
+    the same sum, so they draft equally long, and none waits for a longer draft of another.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     def begin(self, prompt: list[int]) -> None:
-        self.alpha = self.settings.expected
+        self._set(self.settings.expected)
 
     def most(self, gamma: int, context: int) -> int:
-        texts = texts_together()
-        return max(range(gamma + 1), key=lambda k: self.tokens(k) / self.time(k, texts))
+        rates, k = np.array(told() or [self.alpha]), np.arange(gamma + 1.0)
+        tokens = np.cumsum(rates[:, None] ** k, axis=1).sum(0)  # Leviathan et al., Eq. 1
+        return int((tokens / self.time(k, len(rates))).argmax())
 
-    def tokens(self, k: int) -> float:
-        """The expected tokens of a round with k draft tokens (Leviathan et al., Eq. 1)."""
-        return sum(self.alpha**i for i in range(k + 1))
-
-    def time(self, k: int, texts: int) -> float:
-        """The time of a step, in target forwards of one token."""
+    def time(self, k: Floats, texts: int) -> Floats:
+        """The time of a step by k, in target forwards of one token."""
         given = self.settings
         verify = 1 + given.token * (texts * (k + 1) - 1)
         return verify + k * (given.draft + given.draft_token * (texts - 1))
@@ -52,8 +51,15 @@ class Goodput(Lengths):
     def observe(self, verdict: Verdict) -> None:
         rejected = verdict.accepted < len(verdict.drafted)
         outcomes = [1.0] * verdict.accepted + [0.0] * rejected if verdict.drafted else [self.settings.expected]
+        alpha = self.alpha
         for outcome in outcomes:
-            self.alpha += (outcome - self.alpha) / self.settings.memory
+            alpha += (outcome - alpha) / self.settings.memory
+        self._set(alpha)
+
+    def _set(self, alpha: float) -> None:
+        """Take a rate, and tell it the texts that are decoded together."""
+        self.alpha = alpha
+        tell(alpha)
 
 
 def lengths(settings: Settings, pair: Pair) -> Lengths:

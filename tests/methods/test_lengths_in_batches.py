@@ -14,7 +14,7 @@ from specbench.engine.clock import BatchStopwatch
 from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.rows import Batch, Row
 from specbench.engine.runtimes.batched import Batched
-from specbench.engine.types import Verdict
+from specbench.engine.types import Sampling, Verdict
 from specbench.methods import goodput, k_by_batch, target_acceptance
 from specbench.methods.goodput import Goodput
 from specbench.methods.k_by_batch import ByBatch
@@ -64,6 +64,7 @@ def test_a_text_knows_how_many_are_decoded_with_it():
     assert set(seen) >= {1, 2, 5} and sorted(seen, reverse=True) == seen
 
 
+SAMPLED = Sampling(1.0)
 COSTS = {"token": 0.2, "draft": 0.1, "draft_token": 0.02, "expected": 0.5, "memory": 4}
 
 
@@ -71,26 +72,56 @@ def policy(**changes) -> Goodput:
     return Goodput(goodput.Settings(longest=20, stop_at_eos=False, **{**COSTS, **changes}))
 
 
-def best(alpha: float, texts: int, longest: int = 20) -> int:
+def best(alphas: list[float], longest: int = 20) -> int:
     """The argmax by enumeration: each outcome's tokens by its probability, over the parts of a step."""
-    speeds = []
+    speeds, texts = [], len(alphas)
     for k in range(longest + 1):
-        outcomes = [(i + 1, alpha**i * (1 - alpha)) for i in range(k)] + [(k + 1, alpha**k)]
+        outcomes = [(i + 1, a**i * (1 - a)) for a in alphas for i in range(k)] + [(k + 1, a**k) for a in alphas]
         seconds = 1 + 0.2 * (texts * k + texts - 1) + sum(0.1 + 0.02 * (texts - 1) for _ in range(k))
-        speeds.append(texts * math.fsum(tokens * chance for tokens, chance in outcomes) / seconds)
+        speeds.append(math.fsum(tokens * chance for tokens, chance in outcomes) / seconds)
     return speeds.index(max(speeds))
 
 
 def test_goodput_is_the_argmax_of_expected_tokens_over_seconds(monkeypatch):
     lengths, chosen = policy(), {}
     for texts in (1, 2, 4, 8, 16, 64):
-        monkeypatch.setattr(goodput, "texts_together", lambda texts=texts: texts)
         for alpha in (0.1, 0.5, 0.8, 0.95):
-            lengths.alpha = alpha
+            monkeypatch.setattr(goodput, "told", lambda rates=[alpha] * texts: rates)
             chosen[alpha, texts] = lengths.most(20, 100)
-            assert chosen[alpha, texts] == best(alpha, texts)
+            assert chosen[alpha, texts] == best([alpha] * texts)
     assert len(set(chosen.values())) >= 5
     assert all(chosen[alpha, 64] <= chosen[alpha, 1] for alpha in (0.1, 0.5, 0.8, 0.95))
+    for rates in ([0.1, 0.95], [0.5, 0.99, 0.99], [0.0, 1.0, 0.9]):
+        monkeypatch.setattr(goodput, "told", lambda rates=rates: rates)
+        assert lengths.most(20, 100) == best(rates) != best(rates[:1])
+    monkeypatch.setattr(goodput, "told", list)
+    lengths.alpha = 0.8
+    assert lengths.most(20, 100) == best([0.8])
+
+
+def test_texts_of_a_batch_draft_equally_long_by_what_all_of_them_had_accepted():
+    """Four texts, of which two join later; the rates of those that ended count no longer."""
+    models = replace(made(), runtime=Batched("eager"))
+    counts, waits = (60, 12, 40, 30), (0, 0, 3, 5)
+    batch, chosen = Batch(BatchStopwatch(torch.device(DEVICE))), set()
+    texts = list(zip(oracle.prompts(4, length=9), counts, waits, strict=True))
+    policies = {}
+    for number in range(100):
+        for prompt, count, _ in [text for text in texts if text[2] == number]:
+            method = build(models, "goodput", **COSTS, longest=8)
+            ending = Ending(Limits(count, frozenset()), lambda ids: "")
+            row = Row(decode_text(method, prompt, SAMPLED, torch.Generator(DEVICE).manual_seed(count), ending), ending)
+            policies[row] = method.drafter.lengths
+            batch.join(row)
+        rows = [row for row in batch.rows if row.finished]
+        k = best([policies[row].alpha if row.finished else 0.5 for row in batch.rows], 8)
+        batch.step()
+        if rows:
+            assert {len(row.finished[-1].verdict.drafted) for row in rows} == {k}
+            chosen.add(k)
+        if not batch.rows:
+            break
+    assert not batch.rows and len(policies) == 4 and len(chosen) >= 3
 
 
 def test_acceptance_is_a_moving_average_of_verified_tokens_that_fades_without_drafts():

@@ -66,16 +66,36 @@ class Batched(Runtime):
         return made
 
 
+class Text(Protocol):
+    """A text of a batch."""
+
+    told: Any  # what it last told the others; None: nothing
+
+
 class Job(greenlet):
     """A greenlet in which a text is decoded. It switches to its parent with what one of its runners must be fed."""
 
-    rows = 1  # texts of the batch
+    text: Text
+    texts: Sequence[Text]  # of the batch
 
 
 def texts_together() -> int:
     """How many texts are decoded together with the one that asks, itself included."""
     job = getcurrent()
-    return job.rows if isinstance(job, Job) else 1
+    return len(job.texts) if isinstance(job, Job) else 1
+
+
+def tell(value: Any) -> None:
+    """Let the texts that are decoded together know a value of the one that tells it; alone, nobody hears it."""
+    job = getcurrent()
+    if isinstance(job, Job):
+        job.text.told = value
+
+
+def told() -> list[Any]:
+    """What each of the texts that are decoded together told last, the one that asks included; alone, nothing."""
+    job = getcurrent()
+    return [text.told for text in job.texts if text.told is not None] if isinstance(job, Job) else []
 
 
 class RowRunner:
