@@ -113,8 +113,8 @@ def measured(
         # First of all scores: a run that is unfinished or damaged is refused by them.
         scores.append(labelled(metrics.headline_rows(run, unfinished)))
         metric |= run.headline()
-        for name, parts in totals.totals(run).items():
-            row = pairs[number], run.sampling, next(iter(run.headline())), labels[number][name]
+        for (task, name), parts in totals.totals(run).items():
+            row = pairs[number], run.sampling, task, labels[number][name]
             of_servers.setdefault(row, []).extend(parts)
         samples, rounds = run.samples([*metrics.TIMED, "prompt_tokens"]), run.rounds()
         run_counts = metrics.per_document(samples, rounds)

@@ -1,6 +1,7 @@
 """What a server counted and timed of all its requests together: vLLM's `spec_decode_*` counters, and its latencies.
 
-Imported runs keep it in their manifest; `compare` shows it where a file has no rounds.
+Imported runs keep it in their manifest. Where a server told only sums of a text's rounds, the samples hold them, and
+they are added up here. `compare` shows totals where a row has no rounds.
 """
 
 import math
@@ -11,20 +12,55 @@ import pandas as pd
 
 from specbench.analysis.metrics import DEPTH
 from specbench.results.importers.vllm_bench import SERVED
+from specbench.results.records import KEY as KEY_FIELDS
 from specbench.results.stored import StoredRun
+from specbench.servers.evidence import CHUNKS, COUNTERS, HISTOGRAM
 
+KEY = [field.name for field in KEY_FIELDS]
+COUNTED = {"verify_rounds": "num_drafts", "draft_tokens": "draft_tokens", "accepted_tokens": "accepted_tokens"}
 MOST = 2**53  # a count of more is no exact number
 
 
-def totals(run: StoredRun) -> dict[str, list[dict[str, Any]]]:
-    """The totals of an imported run by method, one for each result of a file; methods without any are left out."""
+def totals(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """A run's totals by task and method, one for each result of a file; methods without any are left out."""
+    return of_files(run) | of_sums(run)
+
+
+def of_files(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The totals of an imported run's files, under its first task."""
     files = (run.manifest.get("imported") or {}).get("files") or []
-    known = {spec.name for spec in run.plan.methods}
-    kept: dict[str, list[dict[str, Any]]] = {}
+    known, task = {spec.name for spec in run.plan.methods}, next(iter(run.headline()), "")
+    kept: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for file in files if isinstance(files, list) else []:
         if isinstance(file, dict) and file.get("method") in known and isinstance(parts := file.get("totals"), list):
-            kept[file["method"]] = [part for part in parts if isinstance(part, dict) and part]
-    return {method: parts for method, parts in kept.items() if parts}
+            kept[task, file["method"]] = [part for part in parts if isinstance(part, dict) and part]
+    return {row: parts for row, parts in kept.items() if parts}
+
+
+def of_sums(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The sums over all texts of each server that tells sums of some; a count that some text lacks is left out.
+
+    A text of more tokens than its rounds can give had rounds without a draft, of one token each; `num_plain` are those.
+    Parts of a stream are no count of rounds, only a bound.
+    """
+    servers = [spec.name for spec in run.plan.servers]
+    if not servers:
+        return {}
+    samples = run.samples([*KEY, "finish", "new_tokens", "evidence", *COUNTED])
+    samples = samples[~samples.warmup & (samples.finish != "error") & samples.method.isin(servers)]
+    samples = samples[samples.new_tokens.isna() | (samples.new_tokens > 1)]  # the prefill gave the only token
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row, texts in samples.groupby(["task", "method"], sort=False):
+        if not texts.evidence.isin((HISTOGRAM, COUNTERS)).any():
+            continue
+        rounds, accepted = texts.verify_rounds.where(texts.evidence != CHUNKS), texts.accepted_tokens
+        part = {f"spec_decode_{name}": texts[column] for column, name in COUNTED.items()}
+        part |= {"spec_decode_num_drafts": rounds}
+        part |= {"spec_decode_num_plain": (texts.new_tokens - 1 - accepted - rounds).clip(lower=0)}
+        told = {name: float(counts.sum()) for name, counts in part.items() if counts.notna().all()}
+        if told:
+            found[str(row[0]), str(row[1])] = [told]
+    return found
 
 
 def counted(parts: Sequence[dict[str, Any]]) -> bool:
@@ -42,21 +78,23 @@ def rates(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Acceptance rate, α and τ of the results together; NaN for what they do not tell.
 
     A server counts whole rounds: drafts after the end of a text are in D and A, and τ counts tokens that the end cut
-    off. α needs drafts of one length, of which the last position tells how many were accepted as a whole.
+    off, and of rounds without a draft only those that are known. α needs drafts of one length, of which the last
+    position tells how many were accepted as a whole.
     """
-    sums = dict.fromkeys(("drafted", "accepted", "rounds", "whole"), 0.0)
+    sums = dict.fromkeys(("drafted", "accepted", "rounds", "plain", "whole"), 0.0)
     for part in parts:
         rounds, drafted, accepted = _counts(part)
         shares = _shares(part)
         sums["drafted"] += drafted
         sums["accepted"] += accepted
         sums["rounds"] += rounds
+        sums["plain"] += _number(part, "num_plain") if "spec_decode_num_plain" in part else 0.0
         sums["whole"] += shares[-1] * rounds if shares and drafted == rounds * len(shares) else math.nan
-    drafted, accepted, rounds, whole = sums.values()
+    drafted, accepted, rounds, plain, whole = sums.values()
     return {
         "acceptance_rate": _ratio(accepted, drafted),
         "alpha": _ratio(accepted, accepted + rounds - whole),
-        "tau": 1 + _ratio(accepted, rounds),
+        "tau": 1 + _ratio(accepted, rounds + plain),
     }
 
 

@@ -39,6 +39,7 @@ class Fake:
     key: str = ""  # that requests must bring
     cached: float | None = None  # seconds before the first chunk of a prompt that was not seen before
     accepted: dict[str, list[int]] = field(default_factory=dict)  # by prompt, by round; instead of those recorded
+    plain: int = 0  # rounds after those, without a draft, of which nothing is told
     requests: list[dict[str, Any]] = field(default_factory=list)  # bodies that came
     paths: list[str] = field(default_factory=list)
     under_way: int = 0
@@ -137,7 +138,7 @@ class Fake:
 
     def _parts(self, record: dict[str, Any], most: int) -> list[list[int]]:
         """The text's tokens as chunks: the prefill's, then those of as many steps as are coalesced."""
-        ids, sizes = record["ids"][:most], [1, *(n + 1 for n in record["accepted"])]
+        ids, sizes = record["ids"][:most], [1, *(n + 1 for n in record["accepted"]), *[1] * self.plain]
         places = [0]
         for size in sizes:
             places.append(min(places[-1] + size, len(ids)))

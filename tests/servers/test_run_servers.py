@@ -1,6 +1,7 @@
 """Runs over servers: their texts, rounds and times in the same records and the same table as own methods'."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fake import Fake, recorded, serving
 from screens import call, output, refusal
 from test_client import TOKENIZER
 
+from specbench.analysis import compare
 from specbench.results.stored import StoredRun
 
 TASK = ("--task", "pocket_gsm8k", "--max-new-tokens", "64")
@@ -80,6 +82,57 @@ def test_beside_own_methods(servers):
     assert "vllm" in told
     plan = StoredRun(Path("run")).plan
     assert (plan.against("vllm"), plan.against("sps")) == ("vanilla", "vanilla")
+
+
+def summary():
+    return compare.summary(compare.measured([StoredRun(Path("run"))])).set_index("method")
+
+
+def by_hand():
+    """What the recorded steps of the run's documents add up to: rounds, drafted, accepted."""
+    lists = [(one["drafted"], one["accepted"]) for one in of_documents().values()]
+    return (
+        sum(len(accepted) for _, accepted in lists),
+        sum(sum(drafted) for drafted, _ in lists),
+        sum(sum(accepted) for _, accepted in lists),
+    )
+
+
+@pytest.mark.parametrize("tells", ["histogram", "counters"])
+def test_totals_where_rounds_are_not_told(servers, tells):
+    servers[1].tells = tells
+    told = run("--server", f"vanilla={servers[0].url}", "--server", f"vllm={servers[1].url}")
+    assert set(samples().loc["vllm"].evidence) == {tells}
+    rounds, drafted, accepted = by_hand()
+    row = summary().loc["vllm"]
+    assert row.acceptance_rate == pytest.approx(accepted / drafted) and row.tau == pytest.approx(1 + accepted / rounds)
+    assert math.isnan(row.alpha) and math.isnan(row.discard_rate) and math.isnan(summary().loc["vanilla"].tau)
+    assert "of vllm are a server's totals" in " ".join(told.split())
+    servers[1].others = 1  # what the counters grew by is then not of these texts
+    if tells == "counters":
+        shutil.rmtree("run")
+        run("--server", f"vllm={servers[1].url}", "--server", f"vanilla={servers[0].url}")
+        assert math.isnan(summary().loc["vllm"].tau)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "llamacpp"])
+def test_totals_of_other_engines(servers, engine):
+    """SGLang tells rounds and what they accepted, llama.cpp what was drafted and accepted."""
+    servers[1].engine = engine
+    run("--server", f"vanilla={servers[0].url}", "--server", f"other={servers[1].url}")
+    rounds, drafted, accepted = by_hand()
+    row = summary().loc["other"]
+    tau, rate = (1 + accepted / rounds, math.nan) if engine == "sglang" else (math.nan, accepted / drafted)
+    assert row.tau == pytest.approx(tau, nan_ok=True) and row.acceptance_rate == pytest.approx(rate, nan_ok=True)
+
+
+def test_totals_count_rounds_without_a_draft(servers):
+    """Every text has two rounds that accepted 1 and 0, and six of one token without a draft: 2 accepted in 16."""
+    servers[1].tells, servers[1].plain = "histogram", 6
+    servers[1].accepted = {one["prompt"]: [1, 0] for one in recorded()}
+    run("--server", f"vanilla={servers[0].url}", "--server", f"vllm={servers[1].url}", limit=2)
+    assert samples().loc["vllm"].new_tokens.tolist() == [1 + 3 + 6] * 2
+    assert summary().loc["vllm"].tau == pytest.approx(1 + 2 / 16)
 
 
 def test_a_document_that_fails_is_a_row(servers):
