@@ -22,6 +22,7 @@ from specbench.results import records
 
 # What is measured, and what tells of other methods than a row's own. Every other column is compared, those to come too.
 MEASURED = {"prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "load", "clock_mhz", "temperature_c"}
+MEASURED |= {"host", "device", "worker", "attempt"}  # who decoded it
 MEASURED |= {f"{what}_seconds" for what in ("target", "draft", "model", "member", "arbitrator")} | {"seconds"}
 OF_OTHERS = {"order", "diverged_at", "divergence_gap", "divergence"}
 KEY = ("repeat", "task", "doc_id", "method")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench.analysis import metrics, roofline, totals
+from specbench.analysis import metrics, roofline, totals, workers
 from specbench.analysis.alike import check_alike, method_labels, pair_labels
 from specbench.base import scores as of_scores
 from specbench.base import stats
@@ -116,10 +116,10 @@ def measured(
         for (task, name), parts in totals.totals(run).items():
             row = pairs[number], run.sampling, task, labels[number][name]
             of_servers.setdefault(row, []).extend(parts)
-        samples, rounds = run.samples([*metrics.TIMED, "prompt_tokens"]), run.rounds()
+        samples, rounds = run.samples([*metrics.TIMED, *workers.WHO, "prompt_tokens"]), run.rounds()
         run_counts = metrics.per_document(samples, rounds)
         lengths = samples[~samples.warmup].set_index(metrics.SAMPLE).prompt_tokens
-        run_counts = run_counts.assign(worker=_workers(run, run_counts.index))
+        run_counts = run_counts.join(workers.of_texts(run, samples))
         counts.append(labelled(run_counts.join(roofline.least_seconds(run, run_counts, lengths)).reset_index()))
         errors.append(labelled(samples[~samples.warmup & (samples.finish == "error")]))
         if with_depths:
@@ -138,16 +138,6 @@ def measured(
         mismatches=mismatches,
         imported=frozenset(number for number, run in enumerate(runs) if run.manifest.get("imported") is not None),
     )
-
-
-def _workers(run: StoredRun, samples: pd.MultiIndex) -> "int | np.ndarray[Any, Any]":
-    """Which worker decoded each sample, by the number of its shard; 0 for all of a run that was never cut."""
-    parts = run.manifest.get("joined")
-    if not parts:
-        return 0
-    places = {(task, doc_id): place for place, (task, doc_id, *_) in enumerate(run.manifest["requests"])}
-    indices = [repeat * len(places) + places.get((task, doc), 0) for repeat, task, doc, _ in samples]
-    return 1 + np.searchsorted([part["stop"] for part in parts], indices, side="right")
 
 
 def _baselines(runs: Sequence[StoredRun], labels: Sequence[dict[str, str]]) -> dict[str, str]:
@@ -224,6 +214,8 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     }
     row |= _accuracy(runs.scores, key, baseline)
     row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)
+    if workers.unlike(mine):
+        row |= dict.fromkeys(metrics.SPEEDS, np.nan)
     parts = runs.totals.get(key, [])
     row |= totals.served(parts)
     if parts:
@@ -249,7 +241,10 @@ def _tau_interval(tau: stats.Interval | None) -> dict[str, float]:
 
 
 def paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
-    """Times per document, added up over the passes in which both methods decoded it; `whole` includes the prefill."""
+    """Times per document, added up over the passes in which both methods decoded it; `whole` includes the prefill.
+
+    Both texts of a pass are of one worker. Intervals are of documents within those that the same workers decoded.
+    """
     columns = ["whole", "whole_tokens"] if whole else ["decode", "decoded"]  # seconds, tokens
     mine, base = metrics.timed_alone(mine), metrics.timed_alone(base)
     both = mine[columns].merge(base[columns], left_index=True, right_index=True, suffixes=("", "_base"))
@@ -258,9 +253,10 @@ def paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats
     by_document = both.groupby("doc_id")
     sums = by_document.sum()
     names = (*(f"{name}_base" for name in columns), *columns)
-    workers = mine.worker.reindex(both.index).groupby("doc_id").first().to_numpy(int) if "worker" in mine else None
+    several = "worker" in mine and mine.worker.any()
+    strata = pd.factorize(mine.worker.reindex(both.index).groupby("doc_id").agg(tuple))[0] if several else None
     base_seconds, base_tokens, seconds, tokens = (sums[name].to_numpy(float) for name in names)
-    return stats.Paired(base_seconds, base_tokens, seconds, tokens, workers)
+    return stats.Paired(base_seconds, base_tokens, seconds, tokens, strata)
 
 
 def _limit_share(mine: pd.DataFrame) -> dict[str, Any]:
@@ -346,9 +342,21 @@ def uneven(runs: Measured) -> list[str]:
             if len(speeds) > 1 and speeds.max() > (1 + metrics.DRIFT_BOUND) * speeds.min():
                 lines.append(
                     f"{key[2]}: {key[3]} ran at {speeds.min():.0f} to {speeds.max():.0f} tokens/s in these "
-                    f"{'runs' if counts.worker.max() == 0 else 'shards'}: compare speedups, not tokens/s"
+                    f"{'runs' if counts.worker.max() == 0 else 'workers'}: compare speedups, not tokens/s"
                 )
     return lines
+
+
+def unpooled(runs: Measured) -> list[str]:
+    """Warnings for tasks with texts of unlike hardware, whose tokens/s are not pooled."""
+    found: dict[str, list[str]] = {}
+    for key, counts in runs.by_row.items():
+        if differing := workers.unlike(counts):
+            found.setdefault(key[2], differing)
+    return [
+        f"{task}: machines of different {', '.join(keys)} decoded it, so it has no tokens/s; --by worker shows each's"
+        for task, keys in found.items()
+    ]
 
 
 def stalled(runs: Measured) -> list[str]:

@@ -48,6 +48,8 @@ TIMES = [
     "arbitrator_share",
     "overhead",
 ]
+# Those that mean nothing of texts from unlike hardware.
+SPEEDS = ["tokens_per_s", "tokens_per_s_mean", "tokens_per_s_e2e", "tokens_per_s_e2e_mean", "tokens_per_s_batch"]
 DEPTH = ["depth", "cond_accept", "joint_accept", "tested"]
 CUT = records.DECISIONS.index("cut")
 DRIFT_BOUND = 0.10  # a baseline is flagged if its time per token moved by more than this between the halves of a run

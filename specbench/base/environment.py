@@ -59,6 +59,18 @@ def describe(device: "torch.device") -> dict[str, Any]:
     }
 
 
+def origin(device: "torch.device") -> dict[str, str]:
+    """The host's name and what `device` is there: a GPU's UUID, or the CPU's name and number of cores."""
+    import torch
+
+    name = f"{os.cpu_count()} cores of {_cpu_model()}" if device.type == "cpu" else str(device)
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        uuid = getattr(properties, "uuid", None)  # not of every build of torch
+        name = f"GPU-{uuid}" if uuid else f"{properties.name}, {device}"
+    return {"host": platform.node(), "device": name}
+
+
 def versions() -> dict[str, str]:
     """The versions of the libraries that figures depend on; empty for one that is not installed."""
     return {name: _version(name) for name in LIBRARIES}

@@ -27,7 +27,7 @@ Format = Enum(
     type=str,
 )
 Plain = Enum("Plain", {"table": "table", "csv": "csv", "json": "json"}, type=str)  # of all but tables of methods
-By = Enum("By", {"task": "task", "method": "method", "pair": "pair", "depth": "depth"}, type=str)
+By = Enum("By", {"task": "task", "method": "method", "pair": "pair", "depth": "depth", "worker": "worker"}, type=str)
 
 
 def known(kind: str) -> Callable[[str], list[str]]:

@@ -56,7 +56,9 @@ def show(run: Annotated[Path, Argument(help="a run folder")], format: FormatOpti
 def compare(
     runs: Runs,
     format: FormatOption = Format.table,
-    by: Annotated[By, Option(help="how rows are grouped; depth: acceptance by draft position")] = By.task,
+    by: Annotated[
+        By, Option(help="how rows are grouped; depth: acceptance by draft position; worker: speeds of each worker")
+    ] = By.task,
     sort: Annotated[str | None, Option(help="a column: largest first; COLUMN:asc: smallest first")] = None,
     columns: Annotated[
         str | None, Option(help="only these, such as accuracy,tau,speedup_decode; +NAME: besides the usual ones")
@@ -78,6 +80,8 @@ def compare(
     `specbench compare runs/one runs/other --sort speedup_decode`
 
     `specbench compare runs/one --by depth`
+
+    `specbench compare runs/joined --by worker`
 
     `specbench compare runs/one --columns +acceptance_rate_in_text`
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specbench.base import environment
 from specbench.base.console import warn
 from specbench.base.folder import member
 from specbench.engine.models.pair import Pair
@@ -38,6 +39,7 @@ def execute(
     pair: Pair | None = None,
     started: Callable[[], None] = lambda: None,
     shard: Shard | None = None,
+    worker: int | None = None,
 ) -> bool:
     """Carry out a plan, or a shard of it, in `folder`, from the document at which an earlier call stopped.
 
@@ -46,6 +48,7 @@ def execute(
         pair: the plan's models, if they are loaded already.
         started: called before the first document.
         shard: which part of the plan a new folder gets; None for all of it, and for a folder that has begun.
+        worker: the number of this worker in a pool; None if there is none.
 
     Returns:
         True if all documents are done; the folder then holds samples, rounds and scores. A shard is not scored.
@@ -60,7 +63,10 @@ def execute(
             work = prepare(plan, folder, pair, shard)
         finally:
             gc.enable()
-        recorder = Recorder(folder, warn, work.begins_task, work.span.start)
+        part = StoredRun(folder).shard
+        number = worker or (part.shard.number if part else 0)
+        origin = environment.origin(work.pair.device) | {"worker": number}
+        recorder = Recorder(folder, warn, work.begins_task, work.span.start, origin)
         work.keep_prompts(folder)
         if not recorder.merged and recorder.done() < work.span.stop:
             started()
@@ -70,7 +76,7 @@ def execute(
             finally:
                 add_setup_seconds(folder, work.pair, before)
         recorder.finish()
-        if StoredRun(folder).shard is None:
+        if part is None:
             score(folder, work.tasks)
     return True
 

@@ -228,7 +228,7 @@ def _started(plan: Plan, folder: Path, environments: Sequence[Mapping[str, str]]
     for number, environment in enumerate(environments, 1):
         mine, theirs = context.Pipe()
         log = folder / SHARDS / f"worker-{number}.txt"
-        given = (theirs, plan, granted, folder, log, dict(environment))
+        given = (theirs, number, plan, granted, folder, log, dict(environment))
         process = context.Process(target=serve, args=given, daemon=True)
         process.start()
         theirs.close()  # so that its end is heard

@@ -124,7 +124,7 @@ class ServerCrew:
         key = {"repeat": repeat, "task": request.task, "doc_id": request.doc_id, "method": self.name, "warmup": False}
         sent = work.prompts[place]
         sample = beginning(key, work.plan.seed, order, request, sent)
-        sample |= {"due": reply.due, "sent": reply.sent, "ended": reply.ended}
+        sample |= {"due": reply.due, "sent": reply.sent, "ended": reply.ended, "device": None}
         reply.error = reply.error or problem(reply, work.pair, request, sent, self.client.chat)
         if reply.error:
             return sample | {"finish": "error", "error": reply.error}, []

@@ -56,25 +56,31 @@ class Refused:
 
 
 def serve(
-    driver: Connection, plan: Plan, granted: Permissions, folder: Path, log: Path, environment: dict[str, str]
+    driver: Connection,
+    number: int,
+    plan: Plan,
+    granted: Permissions,
+    folder: Path,
+    log: Path,
+    environment: dict[str, str],
 ) -> None:
-    """Be a worker until the driver hangs up. What would be printed goes into `log`."""
+    """Be worker `number` until the driver hangs up. What would be printed goes into `log`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's: it lets workers finish their documents
     os.environ |= environment
     opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for number in (1, 2):
-        os.dup2(opened, number)
-    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+    for output in (1, 2):
+        os.dup2(opened, output)
+    sys.stdout, sys.stderr = (open(output, "w", buffering=1, closefd=False) for output in (1, 2))  # noqa: SIM115
     try:
         with permissions.under(granted):
-            _serve(driver, plan, folder)
+            _serve(driver, number, plan, folder)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(1)  # the driver is gone
     except (UserError, OSError) as error:
         driver.send(Refused(" ".join(str(error).split())))
 
 
-def _serve(driver: Connection, plan: Plan, folder: Path) -> None:
+def _serve(driver: Connection, number: int, plan: Plan, folder: Path) -> None:
     from specbench.measure import loop, shards
     from specbench.measure.prepare import prepare
 
@@ -90,5 +96,5 @@ def _serve(driver: Connection, plan: Plan, folder: Path) -> None:
             driver.send(Advanced(state.done, state.request.task, rounds))
             return not driver.poll()  # whatever comes meanwhile asks to stop
 
-        finished = loop.execute(plan, shard.folder(folder), report, work.pair, shard=shard)
+        finished = loop.execute(plan, shard.folder(folder), report, work.pair, shard=shard, worker=number)
         driver.send(Ended(finished))

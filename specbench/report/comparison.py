@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.analysis import by_worker, metrics, totals
 from specbench.analysis import compare as compared
-from specbench.analysis import metrics, totals
 from specbench.analysis.texts import load_decode
 from specbench.analysis.trace import document_scores, find_sample
 from specbench.analysis.trace import trace as trace_of
@@ -23,6 +23,11 @@ from specbench.results.importers import origin
 from specbench.results.records import write_frame
 from specbench.results.stored import StoredRun, runtime_of
 
+# Tables with columns of their own, by what --by is.
+OTHER = {
+    "depth": (compared.depth_table, tables.DEPTH_COLUMNS),
+    "worker": (by_worker.table, tables.WORKER_COLUMNS),
+}
 FEW = 4  # baselines; of more a legend does not list the methods
 
 
@@ -69,8 +74,8 @@ def compare(
     were stopped are shown as far as they came. Raises UserError if the runs cannot be compared, or for an unknown
     column or method.
     """
-    if by == "depth" and columns:
-        raise UserError("--by depth has columns of its own; leave out --columns")
+    if by in OTHER and columns:
+        raise UserError(f"--by {by} has columns of its own; leave out --columns")
     if format == "parquet" and not out:
         raise UserError("--format parquet is not text; give a file for it: --out FILE.parquet")
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
@@ -79,14 +84,15 @@ def compare(
     summary = compared.summary(measured if against is None else measured.against(against))
     if sort:
         summary = tables.sort(summary, sort)
-    if by == "depth":
-        shown = compared.depth_table(measured)
-        text = "" if format == "parquet" else tables.render_depths(shown, format, console.width)
+    if by in OTHER:
+        make, shown_columns = OTHER[by]
+        shown = make(measured if against is None else measured.against(against))
+        text = "" if format == "parquet" else tables.render_other(shown, shown_columns, format, console.width)
     else:
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
-    notes = [*stopped, *_notes(runs, summary, measured, by == "depth")]
-    lines = [] if by == "depth" else sentences(summary)
+    notes = [*stopped, *_notes(runs, summary, measured, by in OTHER)]
+    lines = [] if by in OTHER else sentences(summary)
     if format == "parquet":
         assert out
         write_frame(out, shown)
@@ -129,11 +135,11 @@ def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
 
 
 def _notes(
-    runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compared.Measured, depths: bool = False
+    runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compared.Measured, other: bool = False
 ) -> list[str]:
     """What is printed after a table: warnings, conditions, and what its columns mean."""
     notes = [*warnings(runs, summary, measured), condition(runs[0], summary)]
-    return notes + ([] if depths else [*batch_speeds(runs[0], summary), *origins(runs), *legend(summary)])
+    return notes + ([] if other else [*batch_speeds(runs[0], summary), *origins(runs), *legend(summary)])
 
 
 def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compared.Measured) -> Iterator[str]:
@@ -144,6 +150,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compare
         yield f"accept, α and τ of {named} are a server's totals: what came after the end of a text counts too"
     yield from compared.stalled(measured)
     yield from compared.uneven(measured)
+    yield from compared.unpooled(measured)
     if summary.errors.any():
         failed = int(summary[summary.task != compared.AVERAGE].errors.sum())
         yield f"failed samples: {failed}; their tracebacks are in samples.parquet"

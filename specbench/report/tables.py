@@ -142,6 +142,14 @@ DEPTH_COLUMNS: dict[str, Column] = {
     "joint_accept": _plain("accepted of all rounds %", "joint_accept", percent),
     "tested": _plain("tested", "tested", number(0)),
 }
+WORKER_COLUMNS: dict[str, Column] = {
+    "worker": _plain("worker", "worker", number(0)),
+    "host": _plain("host", "host", str),
+    "device": _plain("device", "device", str),
+    "documents": _plain("docs", "documents", number(0)),
+    "tokens_per_s": _plain("tok/s", "tokens_per_s", number(1)),
+    "speedup_decode": COLUMNS["speedup_decode"],
+}
 
 
 def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
@@ -244,11 +252,11 @@ def limit_notes(summary: pd.DataFrame) -> list[str]:
     return lines
 
 
-def render_depths(table: pd.DataFrame, format: str, width: int = 80) -> str:
-    """Acceptance by depth as text in one of FORMATS."""
+def render_other(table: pd.DataFrame, columns: dict[str, Column], format: str, width: int = 80) -> str:
+    """Acceptance by depth (DEPTH_COLUMNS) or workers (WORKER_COLUMNS) as text in one of FORMATS."""
     if format in ("csv", "json"):
         return csv_text(table) if format == "csv" else table.to_json(orient="records", indent=1)
-    return _formatted(table, DEPTH_COLUMNS, format, width, "task")
+    return _formatted(table, columns, format, width, "task")
 
 
 def raw_columns(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

@@ -102,6 +102,7 @@ class Shard(Section):
     of: Annotated[int, Field(ge=1, lt=2**31)]
     first: Place
     stop: Place
+    environment: Environment | None = None  # of a joined run's
 
     @model_validator(mode="after")
     def _has_documents(self) -> "Shard":

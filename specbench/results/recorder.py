@@ -5,7 +5,7 @@ end. A part is on the disk before its document counts as done. Every `BLOCK` par
 many files. When all documents are done, the parts become `samples.parquet` and `rounds.parquet`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ class Recorder:
     Documents are counted over the whole run; a folder that holds a shard begins with document `first`, and its files
     are numbered from there.
 
+    `origin` are the columns of every sample that tell who decodes it; the attempt is counted here, from the last part.
+
     Raises LinkRefused, before anything is written, if there is a link in the folder, in `parts/` or in `damaged/`.
     """
 
@@ -40,6 +42,7 @@ class Recorder:
         warn: Callable[[str], None] = lambda line: None,
         begins: Callable[[int], bool] = lambda index: index == 0,
         first: int = 0,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder, self._first = folder, first
         self._run = Folder.at(folder)  # which must be there: it holds the manifest
@@ -56,6 +59,7 @@ class Recorder:
                 warn(f"{folder}/parts/{name} is not a file; set aside in {folder}/damaged")
                 self._set_aside(self._parts, name)
             self._done = self._recover(warn, begins)
+            self._origin = {**origin, "attempt": self._attempts() + 1} if origin else {}
 
     def done(self) -> int:
         """The next document to record, as documents are written in order."""
@@ -69,7 +73,7 @@ class Recorder:
         part = self._part(index)
         self._parts.write_json(part.name("states"), states, indent=None)
         records.write_table(self._file(part, "rounds"), rounds, ROUNDS)
-        records.write_table(self._file(part, "samples"), samples, SAMPLES)
+        records.write_table(self._file(part, "samples"), [self._origin | row for row in samples], SAMPLES)
         self._done = part.last + 1
         self._single.append(part)
         if len(self._single) > STATES_KEPT:  # the states at the end of a block stay
@@ -157,6 +161,11 @@ class Recorder:
         self._drop_covered()
         self._single = [part for part in records.parts(self._run) if part.first == part.last]
         return start
+
+    def _attempts(self) -> int:
+        """How often the folder was begun and recorded something."""
+        last = [Rows([self._file(part, "samples")], SAMPLES) for part in records.parts(self._run)[-1:]]
+        return max((row["attempt"] or 0 for rows in last for row in rows.to_table(["attempt"]).to_pylist()), default=0)
 
     def _has_states(self, index: int) -> bool:
         try:

@@ -21,7 +21,7 @@ from specbench.base.errors import UserError
 from specbench.base.folder import Folder, LinkRefused, Member
 from specbench.base.untrusted import Source
 
-VERSION = 8
+VERSION = 9
 # 1: first version.
 # 2: new_tokens and wall_seconds of imported samples.
 # 3: levels and parents of drafts that are trees.
@@ -30,6 +30,7 @@ VERSION = 8
 # 6: forwards and seconds of an arbitrator.
 # 7: batch_seconds of samples.
 # 8: times, parts and evidence of what servers of other engines answered.
+# 9: host, device, worker and attempt of samples.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -75,6 +76,11 @@ SAMPLES = pa.schema(
         pa.field("verify_rounds", pa.int32()),  # after the prefill, with a draft
         pa.field("draft_tokens", pa.int32()),
         pa.field("accepted_tokens", pa.int32()),
+        # Who decoded it; null in runs of earlier versions. Of servers, whose device is not known, who asked.
+        pa.field("host", pa.string()),
+        pa.field("device", pa.string()),  # of the target: a GPU's UUID, or the CPU's name and number of cores
+        pa.field("worker", pa.int32()),  # of a pool: its number; else the number of the shard, or 0 of a whole run
+        pa.field("attempt", pa.int32()),  # how often the run or shard had begun; only what recorded documents counts
     ]
 )
 ROUNDS = pa.schema(

@@ -352,7 +352,7 @@ def test_shards_at_other_speeds_are_named_and_speedups_are_paired_within_them(tm
     }
     run = joined(timed_run(tmp_path / "a", methods, documents=8), 4, 8)
     (line,) = compare.uneven(compare.measured([run]))
-    assert line == "one: plain ran at 2 to 4 tokens/s in these shards: compare speedups, not tokens/s"
+    assert line == "one: plain ran at 2 to 4 tokens/s in these workers: compare speedups, not tokens/s"
     found = row(table(run), method="sps")
     assert found.speedup_decode == pytest.approx(12 / 10)
     assert (found.speedup_decode_low, found.speedup_decode_high) == pytest.approx((1.2, 1.2))

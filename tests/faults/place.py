@@ -19,6 +19,7 @@ SETTINGS = (
     *("bandit.choices=[1,2,4]", "swift.gamma=4", "swift.branches=[1,2,2,2]", "swift.context_window=8"),
 )
 TIMES = ("seconds", "load", "clock_mhz", "temperature_c", "peak_memory")  # in names of columns that may differ
+TIMES += ("host", "device", "worker", "attempt")  # who decoded a text
 KEY = ["repeat", "task", "doc_id", "method", "warmup"]
 TRIES = 20  # to read a run that another process writes
 

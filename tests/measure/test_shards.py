@@ -20,6 +20,7 @@ from specbench.results.stored import StoredRun
 from specbench.tasks.requests import Request
 
 TIMES = ("seconds", "load", "clock_mhz", "temperature_c", "peak_memory")  # in names of columns that may differ
+TIMES += ("host", "device", "worker", "attempt")  # who decoded a text
 REPEATS = 3  # of two tasks: six places for methods that learn
 
 

@@ -38,6 +38,17 @@ def test_parts_are_readable_at_any_moment(recorder):
     ]
 
 
+def test_samples_tell_who_decoded_them_and_how_often_the_folder_was_begun(tmp_path):
+    """An attempt that recorded nothing is not counted."""
+    (tmp_path / "run").mkdir()
+    for index, attempt in enumerate((1, 2, 3)):
+        Recorder(tmp_path / "run", origin={"host": "node", "worker": 4})
+        begun = Recorder(tmp_path / "run", origin={"host": "node", "worker": 4})
+        write(begun, index)
+        rows = read_rows(tmp_path / "run", "samples", ["host", "worker", "attempt"]).to_pylist()
+        assert rows[-1] == {"host": "node", "worker": 4, "attempt": attempt}
+
+
 def test_values_survive(recorder):
     write(recorder, 0)
     (first, *_) = read_rows(recorder.folder, "rounds").to_pylist()

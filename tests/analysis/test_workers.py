@@ -1,0 +1,111 @@
+"""Who decoded a text: speedups within workers, a table of them, and no tokens/s of unlike machines together."""
+
+import json
+
+import pytest
+from screens import output
+from synthetic import CHAIN, ENVIRONMENT, SINGLE, Rows, change_manifest, scores
+
+from specbench.analysis import by_worker, compare, workers
+
+SLOW = {1: 1.0, 2: 2.0}  # seconds of the baseline for 4 tokens, by worker
+GAIN = {1: 2, 2: 1}  # the speedup of sps there
+
+
+def run_of(folder, worker_of, documents=8, repeats=1, **options):
+    """A run in which a worker's times are the same for all documents; `worker_of` tells whose each pass is."""
+    found = Rows()
+    for repeat in range(repeats):
+        for doc in range(documents):
+            worker = worker_of(doc, repeat)
+            who = {"host": f"node{worker}", "device": f"GPU-{worker}", "worker": worker, "attempt": 1}
+            for name, shapes in (("plain", SINGLE), ("sps", CHAIN)):
+                seconds = SLOW[worker] / (GAIN[worker] if name == "sps" else 1)
+                found.add(name, doc, seconds, shapes, repeat=repeat, **who)
+        for name in ("plain", "sps"):
+            found.scores += scores(name, [1] * documents, repeat=repeat)
+    return found.run(folder, **options)
+
+
+def halves(doc, repeat=0):
+    return 1 + (doc >= 4)
+
+
+def speedup(run):
+    found = compare.summary(compare.measured([run]))
+    return found[found.method == "sps"].iloc[0]
+
+
+def test_intervals_are_of_documents_within_workers(tmp_path):
+    """Each worker's documents say the same, so nothing varies: 12 seconds over 10."""
+    found = speedup(run_of(tmp_path / "a", halves))
+    assert found.speedup_decode == pytest.approx(1.2)
+    assert (found.speedup_decode_low, found.speedup_decode_high) == pytest.approx((1.2, 1.2))
+
+
+def test_documents_that_other_workers_decode_in_the_next_repeat_are_told_apart(tmp_path):
+    """Even documents go to worker 1 first, then to 2; odd ones always to worker 1: alike within both groups."""
+    found = speedup(run_of(tmp_path / "a", lambda doc, repeat: 1 + (doc % 2 == 0 and repeat), repeats=2))
+    assert found.speedup_decode == pytest.approx((4 * 3 + 4 * 2) / (4 * 2.5 + 4 * 1))
+    assert found.speedup_decode_low == pytest.approx(found.speedup_decode_high)
+
+
+def test_the_run_of_one_worker_is_as_one_that_tells_none(tmp_path):
+    """The same times; the second is as of a version that did not record who decoded."""
+    named = run_of(tmp_path / "named", lambda doc, repeat: 1)
+    found = Rows()
+    for doc in range(8):
+        for name, shapes in (("plain", SINGLE), ("sps", CHAIN)):
+            found.add(name, doc, SLOW[1] / (GAIN[1] if name == "sps" else 1), shapes)
+    found.scores += scores("plain", [1] * 8) + scores("sps", [1] * 8)
+    untold = found.run(tmp_path / "untold")
+    one, other = (compare.summary(compare.measured([run])) for run in (named, untold))
+    assert one.equals(other)
+    told = workers.of_texts(untold, untold.samples())
+    assert set(told.worker) == {0} and set(told.host) == {""} and set(told.number) == {0}
+
+
+def test_a_table_of_workers(tmp_path):
+    run = run_of(tmp_path / "a", halves)
+    found = by_worker.table(compare.measured([run]))
+    assert found.worker.tolist() == [1, 1, 2, 2] and found.method.tolist() == ["plain", "sps"] * 2
+    assert found.tokens_per_s.tolist() == [4, 8, 2, 2] and found.documents.tolist() == [4] * 4
+    assert found[found.method == "sps"].speedup_decode.tolist() == [2, 1]
+    assert found.host.tolist() == ["node1", "node1", "node2", "node2"]
+    said = output("compare", run.folder, "--by", "worker")
+    assert "node2" in said and "GPU-1" in said and "2.00 [2.00, 2.00]" in said
+    assert json.loads(output("compare", run.folder, "--by", "worker", "--format", "json"))[1]["speedup_decode"] == 2
+
+
+def test_workers_of_unlike_speed_are_named(tmp_path):
+    (line,) = compare.uneven(compare.measured([run_of(tmp_path / "a", halves)]))
+    assert line == "one: plain ran at 2 to 4 tokens/s in these workers: compare speedups, not tokens/s"
+
+
+def joined(run, *cpus):
+    """The same run, as of two shards of four documents on these processors."""
+    parts = [
+        {"number": n, "of": 2, "first": 4 * n - 4, "stop": 4 * n, "environment": ENVIRONMENT | {"cpu": cpu}}
+        for n, cpu in enumerate(cpus, 1)
+    ]
+    return change_manifest(run.folder, joined=parts, environment=ENVIRONMENT | {"cpu": None})
+
+
+def test_tokens_a_second_of_unlike_machines_are_not_pooled(tmp_path):
+    run = joined(run_of(tmp_path / "a", halves), "abacus", "slide rule")
+    measured = compare.measured([run])
+    found = compare.summary(measured)
+    assert found[["tokens_per_s", "tokens_per_s_mean", "tokens_per_s_e2e"]].isna().all(axis=None)
+    assert found.speedup_decode.iloc[1] == pytest.approx(1.2) and found.tau.notna().all()
+    (line,) = compare.unpooled(measured)
+    assert line.startswith("one: machines of different cpu decoded it")
+    assert by_worker.table(measured).tokens_per_s.tolist() == [4, 8, 2, 2]
+    like = compare.measured([joined(run_of(tmp_path / "b", halves), "abacus", "abacus")])
+    assert compare.unpooled(like) == [] and compare.summary(like).tokens_per_s.notna().all()
+
+
+def test_runs_of_unlike_machines_that_were_allowed_are_not_pooled(tmp_path):
+    one = run_of(tmp_path / "a", lambda doc, repeat: 1)
+    other = run_of(tmp_path / "b", lambda doc, repeat: 2, environment={"cpu": "slide rule"}, seed=1)
+    found = compare.summary(compare.measured([one, other], ["cpu"]))
+    assert found.tokens_per_s.isna().all() and found.speedup_decode.iloc[1] == pytest.approx(1.2)
