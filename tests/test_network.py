@@ -38,6 +38,8 @@ run --method member --baseline none --suite one.yaml --out e
 run --method vanilla --suite others.yaml --runtime openvino --out o
 run --method sps --suite one.yaml --pair PAIR --temperature 1 --out t
 run --resume a
+run --method vanilla --suite one.yaml --shard 1/1 --out c
+join c
 sweep --method sps --param gamma=2,3 --suite one.yaml --pair PAIR --out s
 score a --judge bundled:target --task pocket_gsm8k
 throughput --method sps --suite one.yaml --pair PAIR --batch 1,2 --batches 2 --limit 1
@@ -56,7 +58,9 @@ analyze rules t
 analyze complementarity a --draft e
 analyze counterfactual b --states 1
 serving a
+analyze arbitrator b
 plan a
+serve-recipe vllm --pair pocket --method sps
 new method mine
 list
 profile --pair PAIR --suite one.yaml --documents 2 --repeats 1 --gamma 2,4 --method sps --out p.json
