@@ -1,4 +1,4 @@
-"""Commands that measure: run and sweep."""
+"""Commands that measure: run, join, sweep and score."""
 
 from dataclasses import fields
 from pathlib import Path

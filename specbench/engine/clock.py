@@ -1,4 +1,4 @@
-"""Measures the time of forward passes, rounds and whole samples, and peak memory. No other file reads clocks.
+"""Measures the time of forward passes, rounds and whole samples, and peak memory: every time in a table.
 
 On a GPU two events bracket a forward pass. They are read once, after the sample, so nothing waits for the device inside
 a round. Rounds end when the host knows their tokens, so the host's clock times them on every device.
@@ -16,7 +16,7 @@ import torch
 
 from specbench.engine.types import NotFinite
 
-now = time.perf_counter  # seconds; for progress and bench only
+now = time.perf_counter  # seconds; also for servers, shared prefixes, checks of the machine, and studies
 
 
 @dataclass

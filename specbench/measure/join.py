@@ -1,7 +1,8 @@
 """Shards become one run: the tables of the whole, as if one process had decoded it, scored once.
 
 Nothing is joined that is not all of one run: every document is there once, decoded by the same methods with the same
-models, inputs and versions, and what methods had learned goes on where the shard before ended.
+models, inputs and versions. A method begins a task in the same state in every repeat, and has learned nothing where a
+shard begins within a task.
 """
 
 import shutil
