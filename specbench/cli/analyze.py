@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Printed = Enum("Printed", {"table": "table", "md": "md", "csv": "csv", "json": "json"}, type=str)
 HELP = (
-    "What a run rejected and rescued, how good its predictions were, which curve is better, what an arbiter or a "
-    "stronger draft is worth."
+    "What a run rejected and rescued, how good its predictions were, which curve is better, what an arbitrator or "
+    "a stronger draft is worth."
 )
 Run = Annotated[Path, Argument(help="a run folder")]
 Method = Annotated[str | None, Option(help="a method of the run; default: the first that has what the analysis needs")]
@@ -42,7 +42,7 @@ def rejections(
     trust_remote_code: TrustRemoteCode = False,
     fetch_models: FetchModels = False,
 ) -> None:
-    """How few pairs make up most rejections, of what kinds rescued tokens are, and which of them hurt.
+    """How few token pairs make up most rejections, what kinds of tokens are rescued, and which rescues hurt.
 
     `specbench analyze rejections runs/one --method csd`
 

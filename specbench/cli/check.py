@@ -92,7 +92,8 @@ def audit(
     length: Annotated[int, Option(min=4, help="tokens of each greedy text")] = 96,
     draws: Annotated[int, Option(min=1, help="sampled texts of each document, of a few tokens")] = 25,
     server: Annotated[
-        str | None, Option(metavar="URL", help="instead: a server's greedy texts and rounds, against the same here")
+        str | None,
+        Option(metavar="URL", help="audit this server instead: its greedy texts and rounds against those decoded here"),
     ] = None,
     machine: Machine,
     out: Annotated[Path | None, Option(help="also write the findings to this JSON file")] = None,

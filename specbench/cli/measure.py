@@ -55,7 +55,8 @@ def run(
     documents: Documents,
     decoding: Decoding,
     baseline: Annotated[
-        str, Option(help="the method to compute speedups against, none, or each (each method's own)")
+        str,
+        Option(help="compute all speedups against this method; each: each method's own baseline; none: no baselines"),
     ] = "each",
     machine: Machine,
     batch: RowsTogether = 1,
@@ -174,7 +175,7 @@ def sweep(
     allowed: Allowed,
     no_prompts: NoPrompts = False,
 ) -> None:
-    """Run a method under every combination of some settings, as one run that can be resumed.
+    """Run a method under every combination of some settings, as one run; `run --resume` continues it.
 
     `specbench sweep --method csd --param gamma=2,4,6,8 --suite math`
 
@@ -189,7 +190,7 @@ def sweep(
 
 
 def join(
-    run: Annotated[Path, Argument(help="the folder that every shard had as --out")],
+    run: Annotated[Path, Argument(help="the folder that was given to every shard as --out")],
     allow_mismatch: Annotated[
         list[str] | None, Option(metavar="FIELD", help=f"join shards of machines that differ in this: {MACHINE}")
     ] = None,

@@ -33,9 +33,10 @@ def new(
     name: Annotated[str, Argument(help="its name, a valid Python name", show_default=False)],
     out: Annotated[Path, Option(help="the folder to write into")] = Path("."),
 ) -> None:
-    """Write a method of your own to begin with: NAME.py, its settings in NAME.yaml, and a test.
+    """Write starter files for a method of your own: NAME.py, its settings in NAME.yaml, and a test.
 
-    The files work as they are. `specbench audit` tells whether what you make of them is lossless.
+    Or of a rule for draft lengths, an output layer, or a combination (which has no YAML). The files work as they are.
+    `specbench audit` tells whether what you make of them is lossless.
 
     `specbench new method mine`
 

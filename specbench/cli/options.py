@@ -82,7 +82,9 @@ AllowMismatch = Annotated[
 ]
 FormatOption = Annotated[Format, Option(help="how to print the table")]
 Limit = Annotated[int | None, Option(min=1, help="documents of each task; default: all")]
-Split = Annotated[str | None, Option(help="documents other than those that the tasks evaluate, such as validation")]
+Split = Annotated[
+    str | None, Option(help="decode this split of each task, such as validation, instead of the one that it evaluates")
+]
 Repeats = Annotated[int, Option(min=1, help="how many times to decode each document")]
 Seed = Annotated[int, Option(help="for sampling, shuffling and few-shot examples")]
 TrustRemoteCode = Annotated[
@@ -101,8 +103,8 @@ AllowCodeExecution = Annotated[
     bool,
     Option(
         "--allow-code-execution",
-        help="score tasks by running the programs that models wrote; the bundled pair on bundled tasks needs it only "
-        "if they cannot be isolated",
+        help="run programs that models wrote, to score them, and the code of your own task files; the bundled pair on "
+        "bundled tasks needs it only if programs cannot be isolated",
     ),
 ]
 AllowLeak = Annotated[
@@ -120,8 +122,8 @@ AllowEntryPoint = Annotated[
     list[str] | None,
     Option(
         metavar="MODULE:FUNCTION",
-        help="allow this function (or FILE.py:FUNCTION), or this own method (FILE.py), which a YAML file or a run "
-        "names; --set and --method allow their own",
+        help="allow this code of yours (also FILE.py:FUNCTION, or a method's FILE.py), which a YAML or a run names; "
+        "what --set and --method name needs no permission",
     ),
 ]
 RunOut = Annotated[Path | None, Option(help="run folder to make; default: a new one in runs/")]
@@ -152,8 +154,10 @@ Server = Annotated[
         help="measure a server with OpenAI's completions API as a method, or the servers in a YAML file",
     ),
 ]
-Concurrency = Annotated[int, Option(min=1, help="requests that a server works on at the same time")]
-Rate = Annotated[float | None, Option(help="instead of --concurrency: requests a second, sent at scheduled times")]
+Concurrency = Annotated[int, Option(min=1, help="with --server: requests under way at the same time")]
+Rate = Annotated[
+    float | None, Option(help="with --server, instead of --concurrency: requests a second, sent at scheduled times")
+]
 ArrivalTimes = Annotated[
     str | None,
     Option("--arrivals", help="with --rate: poisson (default), constant, or a file of arrival times in seconds"),

@@ -184,9 +184,10 @@ def import_(
     ] = None,
     out: RunOut = None,
 ) -> None:
-    """Turn another tool's figures into a run folder, so that `compare` puts them under the same definitions.
+    """Turn another tool's figures into a run folder for `compare`, or a released head into a head file.
 
-    What a format does not hold stays empty. From a released head of SpecDec++ or EAGLE-3, make a head file.
+    The figures get the definitions of this project's tables; what a format does not hold stays empty. For a head of
+    SpecDec++ or EAGLE-3, --out names the .safetensors file to write.
 
     `specbench import spec-bench answers-eagle.jsonl --baseline answers-vanilla.jsonl --by-category`
 

@@ -62,7 +62,7 @@ def profile(
     Each time stands beside the least that the forward can take at the machine's ceilings: the bandwidth of its memory,
     and the speed of a large matrix product. Ceilings are measured once, and later runs record them.
 
-    Writes FILE.json, which `simulate --forward-times` reads, FILE.csv with the fits, and the runs in the folder FILE.
+    Writes --out FILE.json (for `simulate --forward-times`), the fits to FILE.csv, and the runs to the folder FILE/.
 
     `specbench profile --pair pocket --documents 20 --repeats 5 --batch 1,4,16 --out pocket.json`
 
@@ -170,14 +170,16 @@ def simulate(
     allow_pickle: AllowPickle = False,
     fetch_models: FetchModels = False,
 ) -> None:
-    """What other draft lengths, or other hardware, would have given, from the records of one run; needs no model.
+    """What other draft lengths or hardware would have given, from the records of one run, without a model.
 
-    With --heads the draft model reads the run's drafts again for heads to score; they must have a fixed length.
+    Only with --heads is a model needed: the draft reads the run's drafts again for heads to score. Drafts must then
+    have a fixed length.
 
-    Further forward times are width_slope (seconds for each further token that the target reads), draft_start (of a
-    round's first draft forward), overhead (of a round), draft_overhead (of a drafted token) and vanilla (of a token);
-    context_slope and draft_context_slope (for each token in the cache), draft_width_slope (for each further token that
-    a draft forward reads, as in a batch), and prefill and draft_prefill (for each token of the prompt).
+    --forward-times also takes these, in seconds: width_slope (for each further token that the target reads),
+    draft_start (of a round's first draft forward), overhead (of a round), draft_overhead (of a drafted token) and
+    vanilla (of a token); context_slope and draft_context_slope (for each token in the cache), draft_width_slope (for
+    each further token that a draft forward reads, as in a batch), and prefill and draft_prefill (for each token of the
+    prompt).
 
     `specbench simulate runs/one --method sps --gamma 1,2,4,8`
 

@@ -61,10 +61,14 @@ def compare(
     ] = By.task,
     sort: Annotated[str | None, Option(help="a column: largest first; COLUMN:asc: smallest first")] = None,
     columns: Annotated[
-        str | None, Option(help="only these, such as accuracy,tau,speedup_decode; +NAME: besides the usual ones")
+        str | None, Option(help="only these, such as accuracy,tau,speedup_decode; +NAME adds one to the usual ones")
     ] = None,
     limit_share: Annotated[
-        bool, Option("--limit-share", help="add a column: the least time that memory needs, of the time taken")
+        bool,
+        Option(
+            "--limit-share",
+            help="add a column: the share of decode time that moving weights and caches through memory needs",
+        ),
     ] = False,
     against: Annotated[
         str | None, Option(help="the baseline of all methods; default: the baselines of the runs")
@@ -74,8 +78,9 @@ def compare(
 ) -> None:
     """Put runs side by side, per task and on average, and say which differences are significant.
 
-    Runs of the same pair and method are pooled as repeats. Runs that differ in hardware, dtype, versions, documents or
-    prompts are refused. The column acceptance_rate_in_text leaves out drafts after the end of a text.
+    Runs of the same pair and method are pooled as repeats. Runs that differ in hardware, versions, dtype, runtime,
+    models, documents or prompts are refused, unless allowed. The column acceptance_rate_in_text leaves out drafts after
+    the end of a text.
 
     `specbench compare runs/one runs/other --sort speedup_decode`
 
@@ -190,7 +195,7 @@ def trace(
     method: Annotated[
         list[str] | None, Option(help="a method of the run; twice: side by side. Default: the first that drafts")
     ] = None,
-    color: Annotated[bool, Option(help="colours, or marks instead of them")] = True,
+    color: Annotated[bool, Option(help="use colours; --no-color uses marks instead")] = True,
     trust_remote_code: TrustRemoteCode = False,
     fetch_models: FetchModels = False,
 ) -> None:

@@ -26,7 +26,7 @@ def serve_recipe(
 ) -> None:
     """Print the command line that starts an engine with a pair and a method, so that it can be measured.
 
-    It has the engine tell of its rounds, and switches caches of prompts and a model's own sampling settings off. Add
+    It makes the engine report its rounds, and switches off caches of prompts and the model's own sampling settings. Add
     what your machine needs, such as `--tensor-parallel-size`.
 
     `specbench serve-recipe vllm --pair pocket --method sps --set sps.gamma=5`

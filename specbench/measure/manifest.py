@@ -91,7 +91,7 @@ def check_same(
 
 
 def differences(stored: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """In words, what differs between two manifests of which the same texts, rounds and counts must come."""
+    """In words, what differs between two manifests that must lead to the same texts, rounds and counts."""
     differing = same_models.differences(stored, now)
     differing += [name for key, name in SAME.items() if key in stored and stored[key] != now.get(key)]
     if not all(same_models.same_inputs(stored["inputs"].get(name, {}), own) for name, own in now["inputs"].items()):

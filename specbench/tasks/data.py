@@ -33,10 +33,10 @@ class TaskChoice:
     used when the task names none, and the upper limit when it does. `data` is the stem of the files
     `<data>_<split>.jsonl` in the data folder (`<data>_val.jsonl` if there is no `<data>_test.jsonl`); None if the task
     is never replaced. `hub` (the hub data set) and `counterpart` (the bundled task or tasks that can stand in) appear
-    in error messages only. `split` takes the documents from another split than the one that the task evaluates, without
-    few-shot examples if they come from that same split. `same_shots` gives all documents the first few-shot examples;
-    otherwise lm-eval draws some for each. `file` is the
-    YAML of a user's own task, which wins over others of its name; paths of data files in it are relative to its folder.
+    in error messages only. `split` takes the documents from this split instead of the one that the task
+    evaluates; there are no few-shot examples if they would come from the same split. `same_shots` gives all documents
+    the first few-shot examples; otherwise lm-eval draws some for each. `file` is the YAML of a user's own task, which
+    wins over others of its name; paths of data files in it are relative to its folder.
     """
 
     task: str

@@ -16,7 +16,7 @@ class Request:
     without the model's end-of-sequence text. The hashes are the first 16 hex digits of SHA-256.
 
     Each turn of a conversation is a document; `turn` counts them from 0, and their `doc_id`s follow each other. From
-    turn 1 on every method has a prompt of its own, with its own answers; `prompt` then has empty answers.
+    turn 1 on each method's prompt contains its own earlier answers; in `prompt` those answers are empty.
     """
 
     task: str

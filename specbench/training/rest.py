@@ -3,7 +3,7 @@
 Documents come as a stream of token ids and are written and sorted shard by shard, in bounded memory. Suffixes are
 sorted by numpy with prefix doubling: four rounds of sorting give the order by DEPTH tokens. That takes about 0.3 s per
 million tokens, and 45 bytes for each token of a shard (0.4 GB for one of 8 Mi tokens). A suffix-array library
-(pydivsufsort) took 0.6 of the time and of the memory, too little for one more dependency.
+(pydivsufsort) needed 60 % of the time and memory, too small a gain for one more dependency.
 """
 
 import os

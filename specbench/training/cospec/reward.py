@@ -1,7 +1,7 @@
 """The reward of CoSpec's reinforcement learning and its division over groups and decisions (CoSpec, section 3.4).
 
-The code follows the paper's words. Where only its formulas would settle a detail and they could not be read, the choice
-is marked "rebuilt".
+The code follows the paper's words. Where only its formulas would settle a detail, and the text of the paper
+lacks them, the choice is marked "rebuilt".
 """
 
 import math
