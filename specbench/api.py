@@ -166,12 +166,14 @@ def run(
     pair: str = "pocket",
     settings: Mapping[str, Any] | None = None,
     baseline: str | None = EACH,
+    servers: str | Path | Mapping[str, str] | Sequence[str | Path] = (),
     **options: Any,
 ) -> Run:
     """Decode a suite with some methods, as `specbench run` does, and return the run.
 
         run = specbench.run(["sps", "csd"], suite="math", limit=20, settings={"csd.gamma": 6})
         run.summary[["task", "method", "accuracy", "speedup_decode"]]
+        beside = specbench.run("sps", servers={"vllm": "http://127.0.0.1:8000"}, limit=20, concurrency=8)
 
     A folder that holds an unfinished run of the same plan is continued. After Ctrl-C the run is not `finished`.
 
@@ -182,13 +184,17 @@ def run(
         pair: a name, a YAML file, or target=NAME_OR_PATH,draft=NAME_OR_PATH.
         settings: values by METHOD.KEY.
         baseline: the method that all speedups are against, `each` (every method has its own), or None.
+        servers: engines that are measured beside the methods: URLs by name, or NAME=URL texts and YAML files.
         options: fields of the plan, such as limit, temperature, seed, repeats, dtype, device, runtime, data_dir.
 
     Raises:
         UserError: a name, setting or value does not exist, or the folder cannot be used or belongs to another plan.
     """
     assignments = [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
-    plan = resolve_plan(_listed(methods), suite, pair, assignments, baseline, **options)
+    asked = [f"{name}={url}" for name, url in servers.items()] if isinstance(servers, Mapping) else _listed(servers)
+    plan = resolve_plan(
+        _listed(methods), suite, pair, assignments, baseline, servers=[str(one) for one in asked], **options
+    )
     return run_plan(plan, folder)
 
 

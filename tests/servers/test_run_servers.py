@@ -11,6 +11,7 @@ from fake import Fake, recorded, serving
 from screens import call, output, refusal
 from test_client import TOKENIZER
 
+import specbench
 from specbench.analysis import compare
 from specbench.results.stored import StoredRun
 
@@ -133,6 +134,21 @@ def test_totals_count_rounds_without_a_draft(servers):
     run("--server", f"vanilla={servers[0].url}", "--server", f"vllm={servers[1].url}", limit=2)
     assert samples().loc["vllm"].new_tokens.tolist() == [1 + 3 + 6] * 2
     assert summary().loc["vllm"].tau == pytest.approx(1 + 2 / 16)
+
+
+@pytest.mark.parametrize("named", [dict, list])
+def test_from_python(servers, named):
+    urls = {"vanilla": servers[0].url, "vllm": servers[1].url}
+    given = urls if named is dict else [f"{name}={url}" for name, url in urls.items()]
+    done = specbench.run(folder="run", suite="math", servers=given, limit=1, max_new_tokens=64, concurrency=2)
+    assert done.finished and set(done.samples.method) == set(urls) and done.plan.concurrency == 2
+
+
+def test_conversations_are_refused(servers, here):
+    """A later turn of a conversation holds the answer to the earlier one, which would have to be waited for."""
+    (here / "turns.jsonl").write_text(json.dumps({"turns": ["Tom has 3 apples.", "And then?"]}) + "\n")
+    words = ("--prompts", "turns.jsonl", "--server", f"vllm={servers[1].url}", "--out", "turns")
+    assert "leave out --server" in refusal("run", *words)
 
 
 def test_a_document_that_fails_is_a_row(servers):
