@@ -4,6 +4,8 @@ import functools
 import gc
 import itertools
 import random
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import oracle
 import pytest
@@ -17,8 +19,9 @@ from hypothesis import strategies as st
 
 from specbench.engine.clock import BatchStopwatch, RowStopwatch
 from specbench.engine.generate import Ending, Limits, decode_text
-from specbench.engine.rows import Batch, Row, Seats, failing
+from specbench.engine.rows import Batch, Row, Seats, failing, smallest
 from specbench.engine.runtimes.batched import Batched
+from specbench.engine.runtimes.slots import Feed
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import Session
 from specbench.engine.types import Round, Sampling
@@ -220,6 +223,28 @@ def test_forwards_of_different_lengths_wait_for_one_another():
     assert rounds[0].busy <= rounds[0].seconds
 
 
+@dataclass(eq=False)
+class Model:
+    """What a batch knows of a model."""
+
+    size: int
+    order: int
+
+
+def test_the_smallest_model_goes_first():
+    """And of equally large ones the last; forwards that read other hidden states are not computed with the rest."""
+    target, draft, twin = Model(9, 0), Model(4, 1), Model(4, 2)
+    plain, deep = Feed(torch.zeros(1), 0, (), None, None), Feed(torch.zeros(1), 0, (2,), None, None)
+    waiting = {"a": (target, plain), "b": (draft, plain), "c": (twin, plain), "d": (draft, deep), "e": (twin, plain)}
+    waiting = {job: (SimpleNamespace(rows=model), feed) for job, (model, feed) in waiting.items()}
+    took = []
+    while waiting:
+        took.append(smallest(waiting))
+        for job in took[-1]:
+            del waiting[job]
+    assert took[0] == ["c", "e"] and sorted(took[1:3]) == [["b"], ["d"]] and took[3] == ["a"]
+
+
 class Broken:
     """A method whose second round raises, or whose model does."""
 
@@ -241,9 +266,9 @@ def test_an_error_ends_its_own_row_alone():
         raise ZeroDivisionError("of a method")
 
     def poisons(method):
-        cache = method.target._runner.rows.slots
-        for part in cache.values:
-            part[method.target._runner.slot] = torch.nan
+        runner = method.target._runner
+        for part in runner.rows.slots.values:
+            part[runner.slot, :, : runner.length] = torch.nan
 
     batch = Batch(BatchStopwatch(torch.device(DEVICE)))
     sound = row_of(with_settings("sps", shared, 4, {}), prompt, 40)
@@ -256,9 +281,12 @@ def test_an_error_ends_its_own_row_alone():
     assert left[-1] is sound and sound.ending.tokens == text
     assert isinstance(broken[0].error, ZeroDivisionError)
     assert "not finite" in str(broken[1].error)
-    # Another text takes over the poisoned slot.
-    again = together([with_settings("sps", shared, 4, {}) for _ in range(3)], [(prompt, 40)] * 3)
-    assert [tokens for tokens, _ in again] == [text] * 3
+    # Other texts take over the three slots, beside a longer one, whose length all are read to.
+    del batch, sound, broken, row, left
+    gc.collect()
+    texts = [(prompt, 40)] * 3 + [(prompt + text[:30], 10)]
+    again = together([with_settings("sps", shared, 4, {}) for _ in texts], texts)
+    assert [tokens for tokens, _ in again] == [text] * 3 + [text[30:]]
 
 
 def test_a_text_that_cannot_begin_fails_alone():
