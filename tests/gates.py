@@ -97,6 +97,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "pld, last": {"ngram": 3, "shortest": 1, "match": "last", "whole": False, "reuse": True},
         "pld, whole": {"ngram": 3, "shortest": 1, "match": "first", "whole": True, "reuse": False},
     },
+    "eagle2": {"eagle2": {"nodes": 9, "top_k": 3}},
+    "opt-tree": {"opt-tree": {"nodes": 8, "threshold": 0.01}},
     "recycling": {"recycling": {"successors": 3, "nodes": 20}},
     "rsd": {
         "rsd, beam": {"search": "beam", "width": 3},

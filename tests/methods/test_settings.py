@@ -37,6 +37,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"backbone": "arbitrary/gone"}, "cannot load arbitrary/gone"),
     ],
     "cumulative": [({"threshold": 1.5}, "threshold: input should be less than 1")],
+    "eagle2": [({"nodes": 0}, "eagle2: nodes"), ({"top_k": 0}, "eagle2: top_k"), ({"gamma": 0}, "eagle2: gamma")],
     "eagle3": [
         ({"top_k": 0}, "eagle3: top_k"),
         ({"total_tokens": 1}, "eagle3: total_tokens"),
@@ -78,6 +79,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"leniency": 0.5}, "did you mean 'lenience'"),
     ],
     "mdsd": [({"drafts": 0}, "mdsd: drafts"), ({"replacement": "often"}, "mdsd: replacement")],
+    "opt-tree": [({"nodes": 0}, "opt-tree: nodes"), ({"threshold": -0.1}, "opt-tree: threshold")],
     "pld": [
         ({"ngram": 0}, "pld: ngram"),
         ({"shortest": 4}, "pld: shortest: 4 is more than ngram (3); change one of them"),
