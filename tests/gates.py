@@ -91,6 +91,10 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "suffix, chain": {"offset": 2.0, "form": "chain", "fallback": "draft"},
     },
     "target-acceptance": {"target-acceptance": {"target": 0.5, "window": 3, "fewest": 1}},
+    "graft": {
+        f"graft, {variant}": {"drafter": "draft", "variant": variant, "nodes": 12, "depth": 3, "kept": (2, 4, 6)}
+        for variant in ("graft", "root", "tail")
+    },
     "lookahead": {"lookahead": {"window": 5, "ngram": 4, "candidates": 3}},
     "pld": {
         "pld, first": {"ngram": 3, "shortest": 1, "match": "first", "whole": False, "reuse": False},

@@ -1,6 +1,6 @@
 """Draft, score, accept, keep: the loop that most methods share. A method that would need a flag here writes its own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -26,11 +26,14 @@ def read_once(target: Session, recent: Tensor, draft: Draft) -> Scored:
     return target.forward(torch.cat([recent[-1:], draft.tokens]), parents=parents)
 
 
-def read_in_chunks(target: Session, prompt: list[int], size: int) -> Iterator[Scored]:
-    """Read a prompt into an empty cache, `size` tokens at a time; logits [n, V] after every token of each chunk."""
+def read_in_chunks(target: Session, prompt: list[int], size: int, hidden: Sequence[int] = ()) -> Iterator[Scored]:
+    """Read a prompt into an empty cache, `size` tokens at a time; logits [n, V] after every token of each chunk.
+
+    `hidden` is as in `Session.forward`.
+    """
     target.truncate(0)
     for start in range(0, len(prompt), size):
-        yield target.forward(prompt[start : start + size])
+        yield target.forward(prompt[start : start + size], hidden=hidden)
 
 
 def speculate(

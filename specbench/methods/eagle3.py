@@ -4,7 +4,7 @@ The shape of a tree follows EAGLE-2 (arXiv 2406.16858): a node's value is the pr
 path. At each level the best nodes are expanded, and the best of all nodes are drafted.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -59,31 +59,50 @@ class Grown(NamedTuple):
     parents: Tensor  # [K]: the index of the parent; -1: the context
 
 
-def grow(logits: Tensor, read: Read, top_k: int, depth: int, most: int) -> Grown:
-    """The `most` best nodes of a tree (or all, if fewer) over the context, whose next token `logits` [V] predict.
+class Level(NamedTuple):
+    """Nodes of one level of a tree that grows."""
+
+    tokens: Tensor  # [n], in the draft vocabulary
+    values: Tensor  # [n]: the log-probability of each node's path
+    parents: Tensor  # [n]: the index of the parent among the nodes of all levels; -1: the context
+
+
+def levels(logits: Tensor, read: Read, top_k: int, depth: int) -> Iterator[Level]:
+    """The levels of a tree over the context, whose next token `logits` [V] predict; at most `depth` + 1.
 
     Each node that is read has `top_k` children, its likeliest tokens. The whole first level is read; then the `top_k`
-    best nodes of each further level, `depth` times in all. Among equals the earlier node is better. The chosen nodes
-    form a tree, since no child is better than its parent, and each comes after it. Nothing leaves the device. V is the
-    size of the draft vocabulary.
+    best nodes of each further level. A level is read only when the next one is asked for. Nothing leaves the device.
+    V is the size of the draft vocabulary.
     """
     gains, tokens = best_children(logits[None], top_k)  # [1, k]
     width = tokens.shape[1]
-    levels = [(tokens[0], gains[0], torch.full_like(tokens[0], -1))]
+    yield Level(tokens[0], gains[0], torch.full_like(tokens[0], -1))
     scores, tokens, followed = gains[0], tokens[0], None
     nodes = torch.arange(width, device=logits.device)  # the nodes that are read next, as indices into all nodes
     seen = width
     for _ in range(depth):
         gains, children = best_children(read(tokens, followed), width)  # [k, k]
         values, children = (scores[:, None] + gains).flatten(), children.flatten()
-        levels.append((children, values, nodes.repeat_interleave(width)))
+        yield Level(children, values, nodes.repeat_interleave(width))
         best = ranked(values)[:width]
         tokens, scores, followed, nodes = children[best], values[best], best // width, seen + best
         seen += len(values)
-    every, values, parents = (torch.cat(column) for column in zip(*levels, strict=True))
+
+
+def best_of(grown: Iterable[Level], most: int) -> Grown:
+    """The `most` best nodes of all levels (or all, if fewer). Among equals the earlier node is better.
+
+    They form a tree, since no child is better than its parent, and each comes after it.
+    """
+    every, values, parents = (torch.cat(column) for column in zip(*grown, strict=True))
     chosen = ranked(values)[:most].sort().values
     parents = parents[chosen]
     return Grown(every[chosen], torch.where(parents < 0, -1, torch.searchsorted(chosen, parents)))
+
+
+def grow(logits: Tensor, read: Read, top_k: int, depth: int, most: int) -> Grown:
+    """The `most` best nodes of all `levels`."""
+    return best_of(levels(logits, read, top_k, depth), most)
 
 
 def best_children(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
@@ -118,14 +137,18 @@ class EagleDrafter:
     @torch.inference_mode()
     def prefill(self, target: Session, prompt: list[int]) -> Scored:
         """The target reads the prompt; the head reads each token after the first, with the feature before it."""
-        target.truncate(0)
-        scored = target.forward(prompt, keep=1, hidden=self.layers)
+        scored = self.read_prompt(target, prompt)
         assert scored.hidden is not None
         features = self.head.fuse(scored.hidden)
         if len(prompt) > 1:
             self.session.forward(prompt[1:], keep=1, features=features[:-1])
         self.unread = features[-1:]  # [n, D]: the features before each committed token that the head has not read
         return scored
+
+    def read_prompt(self, target: Session, prompt: list[int]) -> Scored:
+        """Logits after the prompt's last token, and the states [n, D] that the head reads, of all its tokens."""
+        target.truncate(0)
+        return target.forward(prompt, keep=1, hidden=self.layers)
 
     @torch.inference_mode()
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
@@ -150,9 +173,13 @@ class EagleDrafter:
             states = scored.hidden
             return scored.logits
 
-        grown = grow(root.logits[-1], read, self.top_k, self.depth, self.most)
+        grown = self.grow(root.logits[-1], read)
         session.truncate(len(context) - 1)
         return Draft(self.head.ids[grown.tokens], None, tuple(grown.parents.tolist()))
+
+    def grow(self, logits: Tensor, read: Read) -> Grown:
+        """The tree over the context, whose next token `logits` [V] predict."""
+        return grow(logits, read, self.top_k, self.depth, self.most)
 
     def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
         """One forward of the target over the last committed token and the tree, with the states that the head reads."""
@@ -231,15 +258,26 @@ def rising(ids: torch.Tensor, vocabulary: int) -> bool:
     return bool((ids.diff() > 0).all()) and int(ids[0]) >= 0 and int(ids[-1]) < vocabulary
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Uses only the pair's target. Raises UserError for a head that does not fit it."""
+def loaded(file: str, pair: Pair) -> tuple[EagleHead, dict[str, str]]:
+    """The head of a file, or the one that ships with the pair, and its hashes. Raises UserError if it does not fit."""
     target = check_target(pair)
 
     def load() -> tuple[EagleHead, dict[str, str]]:
-        head = find_head(settings.head, KIND, pair, SHAPES)
+        head = find_head(file, KIND, pair, SHAPES)
         return eagle_head(head, target, pair.vocabulary), head.hashes()
 
-    model, hashes = pair.runtime.once((KIND, settings.head), load)
-    session = Session(model, "draft", watch, model.config.vocab_size, derived_runtime(pair.runtime, model))
-    drafter = EagleDrafter(model, session, layers_read(target), settings.total_tokens, settings.top_k, settings.depth)
+    model, hashes = pair.runtime.once((KIND, file), load)
+    return model, hashes
+
+
+def head_session(model: EagleHead, pair: Pair, watch: Watch) -> Session:
+    return Session(model, "draft", watch, model.config.vocab_size, derived_runtime(pair.runtime, model))
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    """Uses only the pair's target. Raises UserError for a head that does not fit it."""
+    model, hashes = loaded(settings.head, pair)
+    layers = layers_read(pair.models["target"])
+    session = head_session(model, pair, watch)
+    drafter = EagleDrafter(model, session, layers, settings.total_tokens, settings.top_k, settings.depth)
     return Eagle3(pair.session("target", watch), drafter, hashes)

@@ -6,7 +6,7 @@ a fixed template of ranks. No draft model, no training, no datastore.
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from pydantic import Field
@@ -45,6 +45,20 @@ class Successors:
         """Note the likeliest successors of tokens [n] by logits [n, V] after them. The host does not wait."""
         best = logits.topk(min(self.count, logits.shape[-1])).indices
         self._read.append((tokens.to("cpu", non_blocking=True), best.to("cpu", non_blocking=True)))
+
+    def read(self, target: Session, prompt: list[int], hidden: Sequence[int] = ()) -> Scored:
+        """Let the target read a prompt into an empty cache, and learn from every token of it.
+
+        Returns logits of its last chunk, and the hidden states of all its tokens that `hidden` names.
+        """
+        states: list[Tensor] = []
+        start = 0
+        for scored in read_in_chunks(target, prompt, CHUNK, hidden):
+            self.learn(torch.tensor(prompt[start : start + CHUNK]), scored.logits)
+            start += CHUNK
+            if scored.hidden is not None:
+                states.append(scored.hidden)
+        return Scored(scored.logits, hidden=torch.cat(states) if states else None)
 
     def of(self, token: int) -> list[int]:
         """The successors of a token; none if the target has not read it. Call it after a wait for the device."""
@@ -90,8 +104,13 @@ class Recycler:
         return Draft(ids, None, parents if tokens else None)
 
 
-def grow(successors: Successors, last: int, template: Sequence[tuple[int, int]]) -> tuple[list[int], tuple[int, ...]]:
-    """The tree after the token `last` by a template: tokens [K] and parents [K]."""
+def grow(
+    successors: Successors, last: int, template: Sequence[tuple[int, int]], taken: Collection[int] = ()
+) -> tuple[list[int], tuple[int, ...]]:
+    """The tree after the token `last` by a template: tokens [K] and parents [K].
+
+    Tokens that are `taken` do not follow `last`: the next ranks do.
+    """
     tokens: list[int] = []
     parents: list[int] = []
     nodes: dict[int, int] = {-1: -1}  # node of the template -> node of the tree
@@ -100,6 +119,8 @@ def grow(successors: Successors, last: int, template: Sequence[tuple[int, int]])
             continue
         above = nodes[parent]
         row = successors.of(last if above < 0 else tokens[above])
+        if above < 0:
+            row = [token for token in row if token not in taken]
         if rank < len(row):
             nodes[place] = len(tokens)
             tokens.append(row[rank])
@@ -124,13 +145,7 @@ class Recycling(Stateless):
         )
 
     def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        """Read a prompt, and learn from every token of it; logits of its last chunk."""
-        start = 0
-        for scored in read_in_chunks(target, prompt, CHUNK):
-            tokens = torch.tensor(prompt[start : start + CHUNK])
-            self.drafter.successors.learn(tokens, scored.logits)
-            start += CHUNK
-        return scored
+        return self.drafter.successors.read(target, prompt)
 
     def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
         """Score a tree, and learn from each of its tokens, whether they will be accepted or not."""

@@ -15,11 +15,12 @@ from recalled import recalled
 from refusals import one_line_error
 from safetensors.torch import save_file
 from tabled import draw_for_each_branch
+from tiny_heads import head, in_file, trained
 from typer.testing import CliRunner
 
 from specbench import config
 from specbench.cli import app
-from specbench.engine.models.eagle_head import EagleHead, layers_read, stored_settings
+from specbench.engine.models.eagle_head import EagleHead, layers_read
 from specbench.engine.models.heads import Head, find_head, read_head
 from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling
@@ -27,34 +28,11 @@ from specbench.methods import eagle3
 from specbench.methods.eagle3 import Eagle3, EagleDrafter, eagle_head, grow
 from specbench.tasks.pocket.corpus import prompt_and_completion
 from specbench.training.eagle3 import released
-from specbench.training.eagle3.data import Answered
-from specbench.training.eagle3.fit import Training, new_head
-from specbench.training.recipe import EagleRecipe, load_recipe
+from specbench.training.eagle3.fit import new_head
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 SHIPPED = config.load_method("eagle3").values
 HEADS = {"opt": (4, 1)}  # attention heads of the tiny models, and how many share a key
-
-
-def in_file(model: EagleHead) -> Head:
-    """A head as it would be read back."""
-    ids = model.ids.cpu()
-    tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    tensors["d2t"] = (ids - torch.arange(len(ids))).float()
-    return Head("eagle3", tensors, {"config": stored_settings(model.config)})
-
-
-@functools.cache
-def head(architecture: str, ids: tuple[int, ...] = tuple(range(0, 96, 2)), seed: int = 0) -> EagleHead:
-    """A random head for a tiny target, whose states differ from token to token."""
-    target = pair(architecture)[0]
-    made = new_head(target, ids, seed)
-    with torch.no_grad():
-        rng = torch.Generator().manual_seed(seed)
-        for name, parameter in made.named_parameters():
-            if "norm" in name:  # norms that do nothing would hide where they stand
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
-    return eagle_head(in_file(made), target, 96)
 
 
 def method(architecture: str, model: EagleHead, total: int = 16, top_k: int = 4, depth: int = 3) -> Eagle3:
@@ -200,19 +178,6 @@ def test_every_draft_equals_one_without_cache(monkeypatch, architecture, size):
 
 
 # Greedy texts
-
-
-@functools.cache
-def trained(architecture: str, epochs: int) -> EagleHead:
-    """A head that has learned the text of one prompt, more or less by heart."""
-    prompt, text = lively_prompt(architecture, 12, 30)
-    told = {**load_recipe("eagle3", []).values, "steps": 3, "epochs": epochs, "batch": 1, "learning_rate": 0.01}
-    recipe = EagleRecipe(**{**told, "autocast": False, "warmup": 0.0})
-    run = Training(pair(architecture)[0], [Answered("one", prompt + text, len(prompt))], range(96), recipe, 0)
-    while run.step < run.steps:
-        run.learn(run.answered)
-        run.step += 1
-    return eagle_head(in_file(run.head), pair(architecture)[0], 96)
 
 
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)

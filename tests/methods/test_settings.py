@@ -58,6 +58,12 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"entropy_treshold": 0.3}, "did you mean 'entropy_threshold'"),
         ({"length": "confidence"}, "fly.ngram=false"),
     ],
+    "graft": [
+        ({"variant": "stem"}, "graft: variant"),
+        ({"thresholds": [0.35, 1.5, 0.1]}, "graft: thresholds"),
+        ({"kept": [0, 8, 9]}, "graft: kept"),
+        ({"kept": [8, 24]}, "graft: checkpoints, thresholds and kept have different lengths"),
+    ],
     "judge": [
         ({"threshold": 1.5}, "threshold"),
         ({"gamma": 0}, "gamma"),
