@@ -29,6 +29,10 @@ ERROR_BYTES = 4096  # of an error's text
 ZERO = time.time() - now()  # of the clock, in Unix time
 
 
+class Unanswered(Refusal):
+    """The connection was closed before a word of the answer; llama.cpp closes it after each stream without a word."""
+
+
 def clock() -> float:
     """Seconds of Unix time that never jump."""
     return ZERO + now()
@@ -95,13 +99,19 @@ class Client:
         reply = Reply(due, sent=clock())
         try:
             await self.meet()
-            assert self.model is not None
-            reply.sent = clock()
-            await self._stream(reply, self.body(prompt, options), self.model)
+            try:
+                await self._sent(reply, prompt, options)
+            except Unanswered:  # once more, on a new connection
+                await self._sent(reply, prompt, options)
         except Refusal as refusal:
             reply.error = self._clean(str(refusal))
         reply.ended = reply.ended or clock()
         return reply
+
+    async def _sent(self, reply: Reply, prompt: list[int] | str, options: dict[str, Any]) -> None:
+        assert self.model is not None
+        reply.sent = clock()
+        await self._stream(reply, self.body(prompt, options), self.model)
 
     def body(self, prompt: list[int] | str, options: dict[str, Any]) -> dict[str, Any]:
         """The JSON of a request."""
@@ -188,11 +198,12 @@ class Client:
     ) -> None:
         """One exchange over HTTP. Raises Refusal, whatever goes wrong."""
         assert self._session
-        url = self.settings.url + path
+        url, answered = self.settings.url + path, False
         try:
             async with self._session.request(
                 method, url, json=body, timeout=timeout, allow_redirects=False
             ) as response:
+                answered = True
                 if 300 <= response.status < 400:
                     where = brief(response.headers.get("Location", "nowhere"))
                     raise Refusal(f"{path} redirects to {where}, which is refused; if you trust it, give its address")
@@ -209,8 +220,9 @@ class Client:
             raise Refusal(f"no trusted connection: {brief(error.certificate_error)}") from None
         except aiohttp.ClientConnectorError as error:
             raise Refusal(f"no connection to {self.settings.url}: {brief(error.os_error.strerror or error)}") from None
-        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionError) as error:
-            raise Refusal(f"the stream was cut: {brief(error)}") from None
+        except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, ConnectionError) as error:
+            kind = Refusal if answered else Unanswered
+            raise kind(f"the stream was cut: {brief(error)}") from None
         except (aiohttp.ClientError, ValueError, OSError) as error:
             raise Refusal(f"invalid answer: {brief(error)}") from None
 

@@ -37,6 +37,7 @@ class Fake:
     delay: float = 0.0  # seconds before each chunk
     others: int = 0  # requests of somebody else meanwhile, as the counters see it
     key: str = ""  # that requests must bring
+    closes: bool = False  # a connection is good for one text; who uses it again is cut off
     cached: float | None = None  # seconds before the first chunk of a prompt that was not seen before
     accepted: dict[str, list[int]] = field(default_factory=dict)  # by prompt, by round; instead of those recorded
     plain: int = 0  # rounds after those, without a draft, of which nothing is told
@@ -49,6 +50,7 @@ class Fake:
     def __post_init__(self) -> None:
         self.counts = {"requests": 0, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
         self.seen: set[str] = set()
+        self.used: set[Any] = set()  # connections that had their text
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.paths.append(request.path)
@@ -66,6 +68,10 @@ class Fake:
         if request.path == "/metrics":
             return web.Response(text=self._metrics())
         if request.path in ("/v1/completions", "/v1/chat/completions"):
+            if self.closes and request.transport in self.used and request.transport:
+                request.transport.abort()
+                return web.Response()
+            self.used.add(request.transport)
             self.under_way += 1
             self.most = max(self.most, self.under_way)
             try:

@@ -142,6 +142,13 @@ def test_a_fault_is_one_line_and_others_go_on(server, fault):
     assert second.reply.error == "" and second.reply.text == recorded()[1]["text"]
 
 
+def test_a_connection_that_the_server_closed_is_opened_anew(server):
+    server.closes = True
+    found, _ = answers(server, asks(3))
+    assert [one.reply.error for one in found] == ["", "", ""] and len(server.requests) == 3
+    assert all(one.reply.due <= one.reply.sent < one.reply.first for one in found)
+
+
 def test_nobody_is_there(server):
     gone = Fake(TOKENIZER)
     with serving(gone):
