@@ -95,6 +95,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         f"graft, {variant}": {"drafter": "draft", "variant": variant, "nodes": 12, "depth": 3, "kept": (2, 4, 6)}
         for variant in ("graft", "root", "tail")
     },
+    "logitspec": {"logitspec": {"nodes": 20, "gamma": 6, "ranks": (2, 5)}},
     "lookahead": {"lookahead": {"window": 5, "ngram": 4, "candidates": 3}},
     "pld": {
         "pld, first": {"ngram": 3, "shortest": 1, "match": "first", "whole": False, "reuse": False},
