@@ -109,6 +109,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "rsd, beam": {"search": "beam", "width": 3},
         "rsd, constant": {"search": "constant", "branching": (3, 2)},
     },
+    "sequoia": {"sequoia": {"acceptance": (0.5, 0.3, 0.2), "nodes": 9}},
     "mdsd": {
         "mdsd": {"drafts": 2, "replacement": False},
         "mdsd, traversal": {"drafts": 2, "replacement": True, "rule": "traversal"},

@@ -20,7 +20,7 @@ from specbench.engine.drafters import Drafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import pick, probabilities, wide
-from specbench.engine.session import Session
+from specbench.engine.session import Session, to_device
 from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Stateless, Watch
@@ -80,28 +80,40 @@ class Branching(TreeDrafter):
         super().__init__(session)
         self.counts = tuple(counts)
 
+    def children(self, level: int, nodes: int) -> list[int]:
+        """How many children each of the `nodes` tokens of a level has (the context is level 0)."""
+        return [self.counts[level] if level < len(self.counts) else 1] * nodes
+
     @torch.inference_mode()
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
-        """γ levels. At T > 0 one copy to the host at the end finds the impossible tokens."""
+        """γ levels. Tokens without children are not read. At T > 0 a copy to the host finds the impossible tokens."""
         logits = self.session.catch_up(context).logits[-1:]
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
         parents: list[int] = []
-        above = [-1]  # the parents of the next level
+        above, counts = [-1], self.children(0, 1)  # the parents of the next level, and how many children each has
+        read = {-1: -1}  # node -> its place among those that the draft model has read
         for level in range(gamma):
-            count = min(self.counts[level] if level < len(self.counts) else 1, logits.shape[-1])
+            counts = [min(count, logits.shape[-1]) for count in counts]
+            most = max(counts)  # drawn for each; the first ones of each are taken
+            taken = to_device([at * most + i for at, count in enumerate(counts) for i in range(count)], logits.device)
             if sampling.greedy:
-                tokens.append(logits.topk(count).indices.flatten())
+                tokens.append(logits.topk(most).indices.flatten()[taken])
             else:
-                q = probabilities(logits, sampling)
-                tokens.append(draw_distinct(q, count, rng).flatten())
-                place = torch.arange(len(above), device=q.device).repeat_interleave(count)
+                q, place = probabilities(logits, sampling), taken // most
+                tokens.append(draw_distinct(q, most, rng).flatten()[taken])
                 rows.append(given_earlier(q[place], tokens[-1], place))
-            here = [node for node in above for _ in range(count)]
-            above = list(range(len(parents), len(parents) + len(here)))
-            parents += here
-            if level < gamma - 1:
-                logits = self.session.forward(tokens[-1], parents=here).logits
+            start = len(parents)
+            parents += [node for node, count in zip(above, counts, strict=True) for _ in range(count)]
+            following = self.children(level + 1, len(parents) - start)
+            fed = [place for place, count in enumerate(following) if count]
+            if level == gamma - 1 or not fed:
+                break
+            above, counts = [start + place for place in fed], [following[place] for place in fed]
+            chosen = tokens[-1] if len(fed) == len(following) else tokens[-1][to_device(fed, logits.device)]
+            logits = self.session.forward(chosen, parents=[read[parents[node]] for node in above]).logits
+            for node in above:
+                read[node] = len(read) - 1
         drafted = torch.cat(tokens)
         if sampling.greedy:
             return Draft(drafted, None, tuple(parents))

@@ -123,6 +123,11 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"length": "fixed"}, "length"),
         ({"search": "constant", "gamma": 1}, "branching names 2 levels, but gamma is 1; change one"),
     ],
+    "sequoia": [
+        ({"acceptance": []}, "sequoia: acceptance"),
+        ({"acceptance": [1.5]}, "sequoia: acceptance"),
+        ({"nodes": 0}, "sequoia: nodes"),
+    ],
     "slimspec": [({"rank": 300}, "rank 192 at most"), ({"rank": -1.0}, "rank: -1.0 is not a number")],
     "specdecpp": [
         ({"threshold": 1.0}, "threshold: input should be less than 1"),
