@@ -6,11 +6,12 @@ set -eu
 . "$(dirname "$0")/common.sh"
 out=runs/load
 mkdir -p $out/methods
-common="--suite pocket --runtime static --rows 16 --requests 120"
+common="--suite pocket --runtime static --rows 16"
 
 # shellcheck disable=SC2086 # $common is several words
 specbench load --method cospec --method sps --method csd --method specdecpp-pocket --rate 2,4,8,12,16 --to-saturation \
-  $common --out $out/methods-by-rate --plot $out/methods-by-rate.svg --cells $out/cospec-table10.csv
+  $common --requests 48 --repeats 4 --out $out/methods-by-rate --plot $out/methods-by-rate.svg \
+  --cells $out/cospec-table10.csv
 
 fixed=()
 for gamma in 2 4 8; do
@@ -27,7 +28,7 @@ done
 
 # The schedule is what a projection from validation documents gives for each number of texts.
 make_once $out/batches.json \
-  specbench profile --method sps --gamma 2,4,8 --batch 1,2,4,8,16 --documents 8 --repeats 1 --runtime static \
+  specbench profile --method sps --gamma 2,4,8 --batch 1,2,4,8,16,64 --documents 8 --repeats 1 --runtime static \
   --out $out/batches.json
 run_into $out/alone --suite pocket --split validation --method sps --set sps.gamma=8 --limit 20 --runtime static
 specbench simulate $out/alone --forward-times $out/batches.json --batch 1,2,4,8,16 --gamma 1,2,3,4,5
@@ -35,5 +36,11 @@ specbench simulate $out/alone --forward-times $out/batches.json --batch 1,2,4,8,
 # shellcheck disable=SC2086
 specbench load "${fixed[@]}" --method goodput --method target-acceptance --method k-by-batch \
   ${SCHEDULE:+--set "k-by-batch.schedule=$SCHEDULE"} --rate 2,4,8,12,16 --to-saturation \
-  $common --out $out/lengths-by-rate --plot $out/lengths-by-rate.svg
-specbench simulate $out/alone --forward-times $out/batches.json --batch 1,4,16 --gamma 2,4 --load $out/lengths-by-rate
+  $common --requests 120 --out $out/lengths-by-rate --plot $out/lengths-by-rate.svg
+
+# How far projections are from a server that always has as many texts.
+for rows in 1 4 16 64; do
+  specbench load "${fixed[@]}" --suite pocket --runtime static --rows $rows --rate inf \
+    --requests $((rows < 4 ? 8 : 2 * rows)) --repeats 4 --out $out/full-$rows
+  specbench simulate $out/alone --forward-times $out/batches.json --batch $rows --gamma 2,4 --load $out/full-$rows
+done

@@ -35,6 +35,6 @@ make_once $measured/cospec-table9.csv \
   specbench throughput --method cospec --batch 2,4,8,16,32,64 --limit 4 --out $measured/cospec-table9.csv
 make_once $measured/cospec-table10.csv \
   specbench load --method cospec --rate 2,4,8,12,16 --to-saturation --suite pocket --runtime static --rows 16 \
-  --requests 120 --out runs/load/cospec --cells $measured/cospec-table10.csv
+  --requests 48 --repeats 4 --out runs/load/cospec --cells $measured/cospec-table10.csv
 make_once $measured/cospec-table11.csv \
   specbench serving runs/cospec/arbiters --out $measured/cospec-table11.csv
