@@ -39,6 +39,11 @@ class Row:
     def ended(self) -> bool:
         return bool(self.ending.reason or self.error)
 
+    @property
+    def damaged(self) -> bool:
+        """True if caches may hold what is not finite. On a GPU that is seen only when the text has ended."""
+        return bool(self.error or (self.watch and self.watch.highest.not_finite()))
+
 
 class Batch:
     """Rows that decode together; they join and leave between steps."""
@@ -66,8 +71,9 @@ class Batch:
         left = [row for row in self.rows if row.ended]
         self.rows = [row for row in self.rows if not row.ended]
         for row in left:
+            damaged = row.damaged
             for runner in row.runners:
-                runner.leave(damaged=row.error is not None)
+                runner.leave(damaged)
         return left
 
 

@@ -258,7 +258,9 @@ class Broken:
                 self.spoil(self.inner)
 
 
-def test_an_error_ends_its_own_row_alone():
+@pytest.mark.parametrize("waits", (True, False), ids=("cpu", "gpu"))
+def test_an_error_ends_its_own_row_alone(monkeypatch, waits):
+    """As on a GPU too, where nobody waits within a text to see whether logits are finite."""
     shared = tiny("llama", Batched("static"))
     prompt, text = lively(pair("llama")[0], 12, 40)
 
@@ -268,21 +270,32 @@ def test_an_error_ends_its_own_row_alone():
     def poisons(method):
         runner = method.target._runner
         for part in runner.rows.slots.values:
-            part[runner.slot, :, : runner.length] = torch.nan
+            part[runner.slot] = torch.nan
 
+    def notes(session, logits):
+        session._watch.saw(session.role, 0, logits.amax(-1))
+
+    if not waits:
+        monkeypatch.setattr(Session, "_check", notes)
     batch = Batch(BatchStopwatch(torch.device(DEVICE)))
     sound = row_of(with_settings("sps", shared, 4, {}), prompt, 40)
-    broken = [row_of(Broken(with_settings("sps", shared, 4, {}), spoil), prompt, 40) for spoil in (raises, poisons)]
+    broken = []
+    for spoil in (raises, poisons):
+        method, watch = with_settings("sps", shared, 4, {}), RowStopwatch()
+        method.target._watch = method.drafter.session._watch = watch
+        broken.append(row_of(Broken(method, spoil), prompt, 40, watch=watch))
     for row in (broken[0], sound, broken[1]):
         batch.join(row)
     left = []
     while batch.rows:
         left += batch.step()
-    assert left[-1] is sound and sound.ending.tokens == text
+    assert sound in left and sound.ending.tokens == text
     assert isinstance(broken[0].error, ZeroDivisionError)
-    assert "not finite" in str(broken[1].error)
+    assert "not finite" in str(broken[1].error or broken[1].watch.highest.not_finite())
+    assert bool(broken[1].error) == waits
     # Other texts take over the three slots, beside a longer one, whose length all are read to.
-    del batch, sound, broken, row, left
+    monkeypatch.undo()
+    del batch, sound, broken, row, left, method
     gc.collect()
     texts = [(prompt, 40)] * 3 + [(prompt + text[:30], 10)]
     again = together([with_settings("sps", shared, 4, {}) for _ in texts], texts)

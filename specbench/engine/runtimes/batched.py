@@ -123,7 +123,7 @@ class RowRunner:
     def leave(self, damaged: bool = False) -> None:
         """Let sequences that are decoding have the first slots. After an error nothing may be left that spoils them."""
         if damaged:
-            self.rows.slots.wipe(self)
+            self.rows.slots.wipe()
         self.rows.slots.rest(self)
 
     def save(self) -> Any:

@@ -97,10 +97,10 @@ class Slots:
             rows[:, start : start + len(path)] = rows[:, torch.tensor(path, device=cached.device) + start]
 
     @torch.inference_mode()
-    def wipe(self, sequence: Resident) -> None:
-        """Zero a slot, in place: numbers that are not finite would spoil products even with a weight of zero."""
+    def wipe(self) -> None:
+        """Zero what is not finite, in place: it would spoil products of later sequences even with a weight of zero."""
         for cached in (*self.keys, *self.values):
-            cached[sequence.slot] = 0
+            cached.nan_to_num_(0.0, 0.0, 0.0)
 
     def _resident(self, slot: int) -> Resident | None:
         reference = self._residents[slot]
