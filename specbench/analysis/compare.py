@@ -359,6 +359,17 @@ def unpooled(runs: Measured) -> list[str]:
     ]
 
 
+def late(runs: Measured) -> list[str]:
+    """Servers of whose texts some have no decode time, because the first token came with later ones."""
+    counts = runs.counts[~runs.counts.index.get_level_values("run").isin(runs.imported)]
+    unknown = (counts.decode.isna() & counts.whole.notna()).groupby("method").agg(["sum", "size"])
+    return [
+        f"{name}: in {row['sum']} of {row['size']} texts the first token came with later ones, so no time per token is "
+        "known: the client was late, or the server holds tokens back"
+        for name, row in unknown[unknown["sum"] > 0].iterrows()
+    ]
+
+
 def stalled(runs: Measured) -> list[str]:
     """Warnings for rows with documents that took far longer per token than the rest: the machine was busy."""
     lines = []

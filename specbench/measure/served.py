@@ -21,6 +21,7 @@ from specbench.servers.reply import Refusal, Reply
 from specbench.servers.schedule import Answer, Ask, closed_loop, open_loop
 from specbench.tasks.harness import Request
 
+EARLY = 0.1  # the share of parts that may come with the first: decode times are too short by no more
 SAME = ("engine", "model", "version")  # of a server, when a run goes on
 
 
@@ -158,13 +159,15 @@ def outcome(reply: Reply, found: Evidence, pair: Pair, request: Request) -> dict
     for stop in filter(None, request.until):  # some engines leave it in
         text = text.split(stop)[0]
     sizes = [None if chunk.ids is None else len(chunk.ids) for chunk in chunks]
+    late = came_late([chunk.at for chunk in chunks], reply.tokens)
     return {
         "tokens": ids,
         "text": text,
         "finish": _finish(reply, pair, request),
         "new_tokens": reply.tokens,
         "prefill_seconds": first - reply.sent,
-        "decode_seconds": last - first,
+        "decode_seconds": None if late else last - first,
+        "wall_seconds": last - reply.sent if late else None,
         "first_token": first,
         "chunks": [chunk.at for chunk in chunks],
         "chunk_tokens": None if None in sizes else sizes,
@@ -173,6 +176,17 @@ def outcome(reply: Reply, found: Evidence, pair: Pair, request: Request) -> dict
         "draft_tokens": found.draft_tokens,
         "accepted_tokens": found.accepted_tokens,
     }
+
+
+def came_late(times: Sequence[float], tokens: int | None) -> bool:
+    """True if the first part came with so many of the later ones that no time per token is known from it.
+
+    These are more than a tenth of them: the client read them late, or the server held them back. A text of one part has
+    no time per token either, unless it is of one token.
+    """
+    if len(times) < 2:
+        return tokens != 1
+    return sum(at == times[0] for at in times[1:]) > EARLY * (len(times) - 1)
 
 
 def _finish(reply: Reply, pair: Pair, request: Request) -> str | None:

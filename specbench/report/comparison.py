@@ -148,6 +148,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compare
     named = ", ".join(dict.fromkeys(row[-1] for row, parts in measured.totals.items() if totals.counted(parts)))
     if named:
         yield f"accept, α and τ of {named} are a server's totals: what came after the end of a text counts too"
+    yield from compared.late(measured)
     yield from compared.stalled(measured)
     yield from compared.uneven(measured)
     yield from compared.unpooled(measured)

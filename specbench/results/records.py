@@ -55,7 +55,7 @@ SAMPLES = pa.schema(
         # Runs in batches that time some documents alone: the share of the batch's decoding; all other times are null.
         pa.field("batch_seconds", pa.float64()),
         pa.field("new_tokens", pa.int32()),  # imported runs and servers only: committed tokens, the prefill's included
-        pa.field("wall_seconds", pa.float64()),  # imported runs only: prefill and decoding in one figure
+        pa.field("wall_seconds", pa.float64()),  # imported runs and servers only: prefill and decoding in one figure
         pa.field("peak_memory", pa.int64()),  # bytes
         pa.field("load", pa.float64()),  # of the host, before the sample
         pa.field("clock_mhz", pa.float64()),

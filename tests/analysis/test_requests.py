@@ -23,6 +23,7 @@ def sample(number, due, chunks, ended, tokens, **more):
     key = {"repeat": 0, "task": "t", "doc_id": number, "method": "vllm", "warmup": False, "finish": "eos"}
     told = {"evidence": "steps", "verify_rounds": 2, "accepted_tokens": 5}
     times = {"due": due, "sent": due, "first_token": chunks[0], "ended": ended, "chunks": chunks}
+    times |= {"decode_seconds": chunks[-1] - chunks[0]}
     return key | told | times | {"new_tokens": tokens} | more
 
 
@@ -44,6 +45,15 @@ def test_figures_by_hand():
     assert row["tokens_per_s"] == pytest.approx(10 / 2.5) and row["served"] == pytest.approx(3 / 2.5)
     assert row["goodput"] == pytest.approx(2 / 2.5)  # the second is late
     assert row["user_tokens_per_s"] == pytest.approx((10 + 1 / 0.3) / 2) and row["per_round"] == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(("bound", "kept"), [(0.15, 0), (0.25, 1)])
+def test_a_text_that_came_late_has_no_time_per_token(bound, kept):
+    """Its 5 tokens after the first took 0.2 s each at most, from sending on: it keeps a bound only above that."""
+    row = sample(0, 10.0, [11.0, 11.0, 11.0], 11.0, 6, decode_seconds=None)
+    (figures,) = request_figures(run([row]), Slo(tpot=bound)).to_dict("records")
+    assert math.isnan(figures["tpot_p50"]) and math.isnan(figures["user_tokens_per_s"])
+    assert figures["goodput"] == pytest.approx(kept)
 
 
 def test_chunks_tell_no_acceptance():

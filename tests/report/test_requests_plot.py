@@ -19,7 +19,8 @@ def run(rate, concurrency, *rows):
     table = pd.DataFrame(rows, columns=["task", "due", "first_token", "ended", "new_tokens"])
     chunks = list(zip(table.first_token, table.ended, strict=True))
     table = table.assign(repeat=0, doc_id=range(len(rows)), method="vllm", warmup=False, finish="eos", sent=table.due)
-    table = table.assign(chunks=chunks, evidence="chunks", verify_rounds=1, accepted_tokens=None)
+    table = table.assign(chunks=chunks, decode_seconds=table.ended - table.first_token)
+    table = table.assign(evidence="chunks", verify_rounds=1, accepted_tokens=None)
     plan = SimpleNamespace(servers=servers, rate=rate, concurrency=concurrency)
     return SimpleNamespace(plan=plan, folder="run", samples=lambda columns: table[columns])
 

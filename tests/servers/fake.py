@@ -38,6 +38,7 @@ class Fake:
     others: int = 0  # requests of somebody else meanwhile, as the counters see it
     key: str = ""  # that requests must bring
     closes: bool = False  # a connection is good for one text; who uses it again is cut off
+    held: bool = False  # the text's parts go out together
     cached: float | None = None  # seconds before the first chunk of a prompt that was not seen before
     accepted: dict[str, list[int]] = field(default_factory=dict)  # by prompt, by round; instead of those recorded
     plain: int = 0  # rounds after those, without a draft, of which nothing is told
@@ -111,12 +112,16 @@ class Fake:
         self.seen.add(prompt)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        parts = self._parts(record, body["max_tokens"])
+        parts, kept = self._parts(record, body["max_tokens"]), b""
         for number, ids in enumerate(parts):
             await asyncio.sleep(self.delay)
             if number == 1 and await self._faulty(fault, response):
                 return response
-            await self._send(response, self._event(record, ids, parts, number, fault))
+            event = self._event(record, ids, parts, number, fault)
+            kept += f"data: {json.dumps(event)}\n\n".encode()
+            if not self.held or number == len(parts) - 1:
+                await response.write(kept)
+                kept = b""
         self._count(record)
         usage = {"prompt_tokens": 9, "completion_tokens": sum(map(len, parts)) + (2 if fault == "lies" else 0)}
         last = {"model": self.models[0], "choices": [], "usage": usage}

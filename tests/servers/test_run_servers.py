@@ -13,6 +13,7 @@ from test_client import TOKENIZER
 
 import specbench
 from specbench.analysis import compare
+from specbench.measure.served import came_late
 from specbench.results.stored import StoredRun
 
 TASK = ("--task", "pocket_gsm8k", "--max-new-tokens", "64")
@@ -48,6 +49,7 @@ def of_documents():
 
 def test_servers_alone(servers):
     plain, drafting = servers
+    plain.delay = drafting.delay = 0.002
     told = run("--server", f"vanilla={plain.url}", "--server", f"vllm={drafting.url}")
     assert "vllm" in told and "100.0" in told
     documents, found = of_documents(), samples()
@@ -58,7 +60,8 @@ def test_servers_alone(servers):
             assert (row.text, list(row.tokens), row.finish) == (one["text"], one["ids"], "eos")
             assert row.due <= row.sent < row.first_token <= row.ended
             assert row.prefill_seconds == pytest.approx(row.first_token - row.sent)
-            assert row.decode_seconds == pytest.approx(row.chunks[-1] - row.chunks[0])
+            if row.chunks[1] > row.chunks[0]:  # this machine was not late
+                assert row.decode_seconds == pytest.approx(row.chunks[-1] - row.chunks[0])
             assert sum(row.chunk_tokens) == len(one["ids"])
         assert found.loc["vllm", number].evidence == "steps"
         assert found.loc["vanilla", number].evidence == "chunks"
@@ -134,6 +137,34 @@ def test_totals_count_rounds_without_a_draft(servers):
     run("--server", f"vanilla={servers[0].url}", "--server", f"vllm={servers[1].url}", limit=2)
     assert samples().loc["vllm"].new_tokens.tolist() == [1 + 3 + 6] * 2
     assert summary().loc["vllm"].tau == pytest.approx(1 + 2 / 16)
+
+
+def test_a_text_that_comes_at_once_has_no_time_per_token(servers):
+    servers[1].held = True
+    told = run("--server", f"vllm={servers[1].url}", "--server", f"vanilla={servers[0].url}", limit=3)
+    rows = samples().loc["vllm"]
+    assert rows.decode_seconds.isna().all()
+    assert rows.wall_seconds.tolist() == pytest.approx([row.chunks[-1] - row.sent for row in rows.itertuples()])
+    row = summary().loc["vllm"]
+    tokens = sum(len(one["ids"]) for one in of_documents().values())
+    assert math.isnan(row.tokens_per_s) and math.isnan(row.speedup_decode)
+    assert row.tokens_per_s_e2e == pytest.approx(tokens / rows.wall_seconds.sum())
+    assert "vllm: in 3 of 3 texts the first token came with later ones" in " ".join(told.split())
+
+
+@pytest.mark.parametrize(
+    ("times", "tokens", "late"),
+    [
+        ([1.0], 1, False),
+        ([1.0], 5, True),
+        ([1.0, 2.0], 5, False),
+        ([1.0, 1.0, 2.0], 3, True),
+        ([1.0] * 2 + [2.0] * 9, 11, False),  # one of ten later ones
+        ([1.0] * 3 + [2.0] * 8, 11, True),
+    ],
+)
+def test_late_parts(times, tokens, late):
+    assert came_late(times, tokens) is late
 
 
 @pytest.mark.parametrize("named", [dict, list])
