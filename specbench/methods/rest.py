@@ -1,28 +1,27 @@
 """REST: drafts are retrieved from a datastore by the last tokens of the text (arXiv 2311.08252). Lossless."""
 
-import heapq
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.drafters import Drafter, ModelDrafter
-from specbench.engine.lengths import Lengths
+from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.ngrams import Ngram, trie
+from specbench.engine.sampling import wide
 from specbench.engine.session import Session
 from specbench.engine.trees import exact_tree
-from specbench.engine.types import Draft, Method, Sampling, Watch
+from specbench.engine.types import Draft, Method, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import DraftedMethod, bounded
 from specbench.methods.rest_datastore import DEPTH, END, Datastore, Tokens, find_datastore
+from specbench.methods.rest_trigrams import FOLLOWERS, Trigrams
 
-FOLLOWERS = 10  # tri-grams: how many of the most frequent tokens after two others are tried
-REMEMBERED = 2**16  # pairs of tokens whose followers are kept
 GREEDY = Sampling()
 
 
@@ -34,8 +33,23 @@ class Settings(Base):
     gamma: int = Field(ge=1, description="tokens of a continuation: levels of the draft (γ)")
     nodes: int = Field(ge=1, description="the most retrieved tokens of a draft")
     ngram: Literal[0, 3] = Field(description="3: what is left of nodes goes to tri-grams of the datastore; 0: off")
+    prior: float = Field(
+        default=0,
+        ge=0,
+        allow_inf_nan=False,
+        description="ngram: tokens seen after two others that weigh as much as the datastore does; 0: it alone counts",
+    )
+    search: Literal["best", "puct"] = Field(
+        default="best", description="ngram: the likeliest texts, or those that a search by PUCT meets first"
+    )
+    iterations: int = Field(default=150, ge=1, description="ngram: the most iterations of that search")
     fusion: Literal["none", "draft"] = Field(description="draft: the draft model's chain is merged into the tree")
     fusion_gamma: int = Field(ge=1, description="tokens of that chain")
+    prune: int = Field(
+        default=0,
+        ge=0,
+        description="fusion: what is retrieved begins with one of so many likeliest tokens of the draft model; 0: off",
+    )
 
     _fits = bounded("shortest", "longest")
 
@@ -44,14 +58,28 @@ class Settings(Base):
         return 1 + self.nodes + (min(self.gamma, self.fusion_gamma) if self.fusion == "draft" else 0)
 
 
+class FirstPlace(Lengths):
+    """Always γ tokens; notes the likeliest tokens of each draft's first place."""
+
+    looks = True
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def enough(self, step: int, token: DraftToken) -> bool:
+        if step == 1:
+            self.likeliest = token.logits[0].topk(min(self.count, token.logits.shape[-1])).indices
+        return False
+
+
 class Retrieval:
     """Drafts a trie: the most frequent continuations of the longest suffix of the context that the store holds.
 
     Suffixes have `shortest` to `longest` tokens, and the trie has at most `nodes`; if nothing is found, the draft is
-    empty. With `trigrams`, the rest of `nodes` goes to the likeliest texts by the store's tri-grams, best first (after
-    ADED, whose statistics also learn while decoding; these do not). With a `model`, the chain of up to `fusion` tokens
-    that it drafts greedily is merged in by its longest common prefix with the trie (RASD's tree fusion, without its
-    pruning of the retrieved tree).
+    empty. With `trigrams`, the rest of `nodes` goes to texts by tri-grams (after ADED): the likeliest, or those that a
+    search of so many `iterations` meets. With a `model`, the chain of up to `fusion` tokens that it drafts greedily is
+    merged in by its longest common prefix with the trie (RASD). With `first`, the model's length policy, branches that
+    begin with another token than its likeliest are pruned before.
     """
 
     def __init__(
@@ -62,16 +90,22 @@ class Retrieval:
         hits: int,
         nodes: int,
         device: torch.device,
-        trigrams: bool = False,
+        trigrams: Trigrams | None = None,
+        iterations: int = 0,
         model: Drafter | None = None,
         fusion: int = 0,
+        first: "FirstPlace | None" = None,
     ) -> None:
         self.store, self.longest, self.shortest, self.hits, self.nodes = store, longest, shortest, hits, nodes
-        self.device, self.trigrams, self.model, self.fusion = device, trigrams, model, fusion
+        self.device, self.trigrams, self.iterations = device, trigrams, iterations
+        self.model, self.fusion, self.first = model, fusion, first
         self.lengths = Lengths()
-        self._followers = lru_cache(REMEMBERED)(self._find_followers)
+        self.read = 0  # tokens of the text that the tri-grams have counted
 
     def begin(self, prompt: list[int]) -> None:
+        self.read = 0
+        if self.trigrams:
+            self.trigrams.begin()
         if self.model:
             self.model.begin(prompt)
 
@@ -81,10 +115,31 @@ class Retrieval:
         chain = self.model.propose(context, min(gamma, self.fusion), GREEDY, rng).tokens if self.model else None
         prefixes = self.retrieve(context[-self.longest :], gamma)
         if self.trigrams:
-            prefixes += self.likeliest(context[-2:], gamma, set(prefixes), self.nodes - len(prefixes))
+            prefixes += self.fill(self.trigrams, context, gamma, set(prefixes), self.nodes - len(prefixes))
+        if self.first:
+            allowed = set(self.first.likeliest.tolist())
+            prefixes = [prefix for prefix in prefixes if prefix[0] in allowed]
         tokens, parents = trie([*prefixes, *([] if chain is None else [tuple(chain.tolist())])])
         drafted = torch.tensor(tokens, dtype=torch.long, device=self.device)
         return Draft(drafted, None, parents if tokens else None)
+
+    def fill(self, trigrams: Trigrams, context: list[int], gamma: int, known: set[Ngram], count: int) -> list[Ngram]:
+        """At most `count` texts by tri-grams that are not in `known`; the text's own are counted first."""
+        trigrams.read(context[self.read :])
+        self.read, self.pair = len(context), tuple(context[-2:])
+        if self.iterations:
+            return trigrams.searched(self.pair, gamma, known, count, self.iterations)
+        return trigrams.likeliest(self.pair, gamma, known, count)
+
+    def learn(self, verdict: Verdict, logits: Tensor) -> None:
+        """Let the tri-grams learn the target's likeliest tokens at verified places, by logits [K + 1, V]."""
+        if not self.trigrams or self.trigrams.prior is None:
+            return
+        rows = logits[[0, *(node + 1 for node in verdict.path)]]
+        best = wide(rows).softmax(-1).topk(min(FOLLOWERS, rows.shape[-1]))
+        text = [*self.pair, *(verdict.drafted[node] for node in verdict.path)]
+        for place, (tokens, chances) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True)):
+            self.trigrams.learn(tuple(text[place : place + 2]), dict(zip(tokens, chances, strict=True)))
 
     def retrieve(self, context: Sequence[int], gamma: int) -> list[Ngram]:
         """The most frequent continuations, and their prefixes, of the longest suffix that has any."""
@@ -95,32 +150,6 @@ class Retrieval:
                 return prefixes
             length -= 1  # this suffix occurs only at the very end of documents
         return []
-
-    def likeliest(self, pair: Sequence[int], gamma: int, known: set[Ngram], count: int) -> list[Ngram]:
-        """At most `count` texts of up to γ tokens that are not in `known`, likeliest first.
-
-        A text comes after its own prefixes. Its probability is the product, over its tokens, of the token's share among
-        all that followed the two tokens before it.
-        """
-        texts: list[Ngram] = []
-        heap: list[tuple[float, Ngram]] = [(-1.0, ())]
-        while heap and len(texts) < count:
-            chance, text = heapq.heappop(heap)
-            if text and text not in known:
-                texts.append(text)
-            if len(text) < gamma:
-                for token, share in self._followers((*pair, *text)[-2:]):
-                    heapq.heappush(heap, (chance * share, (*text, token)))
-        return texts
-
-    def _find_followers(self, pair: Ngram) -> list[tuple[int, float]]:
-        """The most frequent tokens after two tokens, and their shares."""
-        if len(pair) < 2:
-            return []
-        rows = self.store.continuations(pair, 2, self.hits, 1)
-        tokens, counts = np.unique(rows[rows != END], return_counts=True)
-        order = np.argsort(-counts, kind="stable")[:FOLLOWERS]
-        return list(zip(tokens[order].tolist(), (counts[order] / max(1, len(rows))).tolist(), strict=True))
 
 
 def frequent(rows: Tokens, nodes: int) -> list[Ngram]:
@@ -163,11 +192,16 @@ class Rest(DraftedMethod):
     """
 
     lossless = True
-    accept = staticmethod(exact_tree)
+    drafter: Retrieval
 
     def __init__(self, target: Session, drafter: Retrieval, settings: Settings, contents: str) -> None:
         self.target, self.drafter, self.settings, self.contents = target, drafter, settings, contents
         self.gamma, self.reach = settings.gamma, settings.reach()
+
+    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        verdict = exact_tree(draft, scored, sampling, rng)
+        self.drafter.learn(verdict, scored.logits)
+        return verdict
 
     def inputs(self) -> dict[str, str]:
         return {**super().inputs(), "datastore": self.contents}
@@ -181,7 +215,11 @@ def drafter(settings: Settings, tokenizer: str | None, device: torch.device) -> 
 
 
 def _retrieval(
-    settings: Settings, store: Datastore, device: torch.device, model: ModelDrafter | None = None
+    settings: Settings,
+    store: Datastore,
+    device: torch.device,
+    model: Drafter | None = None,
+    first: FirstPlace | None = None,
 ) -> Retrieval:
     return Retrieval(
         store,
@@ -190,9 +228,11 @@ def _retrieval(
         settings.hits,
         settings.nodes,
         device,
-        trigrams=settings.ngram == 3,
+        trigrams=Trigrams(store, settings.hits, settings.prior or None) if settings.ngram == 3 else None,
+        iterations=settings.iterations if settings.search == "puct" else 0,
         model=model,
         fusion=settings.fusion_gamma,
+        first=first,
     )
 
 
@@ -209,6 +249,9 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
             f"rest: nodes {settings.nodes} makes rounds of up to {settings.reach()} tokens, but {pair.name} reads "
             f"{pair.context}; choose fewer"
         )
-    model = ModelDrafter(pair.session("draft", watch)) if settings.fusion == "draft" else None
-    retrieval = _retrieval(settings, store, pair.device, model)
+    model = first = None
+    if settings.fusion == "draft":
+        first = FirstPlace(settings.prune) if settings.prune else None
+        model = ModelDrafter(pair.session("draft", watch), first)
+    retrieval = _retrieval(settings, store, pair.device, model, first)
     return Rest(pair.session("target", watch), retrieval, settings, store.about.contents)

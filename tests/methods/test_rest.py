@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 
 import naive_datastore as naive
 import numpy as np
@@ -21,9 +22,9 @@ from specbench import config
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.session import Session
-from specbench.engine.types import Draft, Sampling
+from specbench.engine.types import Draft, Sampling, Scored, Verdict
 from specbench.methods import rest
-from specbench.methods.rest import Rest, Retrieval, Settings, frequent
+from specbench.methods.rest import FirstPlace, Rest, Retrieval, Settings, frequent
 from specbench.methods.rest_datastore import END, Datastore, find_datastore
 from specbench.training.rest import build as build_store
 
@@ -47,8 +48,14 @@ def stored(tmp_path_factory):
     return store
 
 
-def drafter(store, model=None, **changes) -> Retrieval:
-    return rest._retrieval(chosen(**changes), store, torch.device(DEVICE), model)
+def drafter(store, model=None, first=None, **changes) -> Retrieval:
+    return rest._retrieval(chosen(**changes), store, torch.device(DEVICE), model, first)
+
+
+def drafting(session, fusion="none", prune=0, **_):
+    """The draft model and its policy, as `build` makes them."""
+    first = FirstPlace(prune) if prune else None
+    return (None, None) if fusion == "none" else (ModelDrafter(session, first), first)
 
 
 def texts(draft: Draft) -> list[tuple[int, ...]]:
@@ -121,10 +128,14 @@ def test_trigrams_fill_what_is_left(stored):
     """Behind 1 2: 3 (3 of 4) and 4 (1 of 4). Behind 2 3: 5 (2 of 4), 6 and 7. Behind 2 4: nothing but 9."""
     store = stored([[1, 2, 3, 5], [1, 2, 3, 5], [1, 2, 3, 6], [8, 2, 3, 7], [1, 2, 4, 9]])
     one = drafter(store, ngram=3, nodes=64)
-    assert one.likeliest([1, 2], 2, set(), 5) == [(3,), (3, 5), (4,), (4, 9), (3, 6)]
-    assert one.likeliest([1, 2], 2, {(3,), (3, 5)}, 3) == [(4,), (4, 9), (3, 6)]
-    assert one.likeliest([1, 2], 1, set(), 9) == [(3,), (4,)]
-    assert one.likeliest([2], 2, set(), 9) == one.likeliest([7, 7], 2, set(), 9) == one.likeliest([1, 2], 2, set(), 0)
+    assert one.trigrams.likeliest((1, 2), 2, set(), 5) == [(3,), (3, 5), (4,), (4, 9), (3, 6)]
+    assert one.trigrams.likeliest((1, 2), 2, {(3,), (3, 5)}, 3) == [(4,), (4, 9), (3, 6)]
+    assert one.trigrams.likeliest((1, 2), 1, set(), 9) == [(3,), (4,)]
+    assert (
+        one.trigrams.likeliest((2,), 2, set(), 9)
+        == one.trigrams.likeliest((7, 7), 2, set(), 9)
+        == one.trigrams.likeliest((1, 2), 2, set(), 0)
+    )
     # The longest suffix knows 7 alone; the tri-grams of 2 3 know more.
     assert proposed(one, [8, 2, 3]) == [(7,), (5,), (6,)]
     assert proposed(drafter(store, nodes=2, ngram=3), [8, 2, 3]) == [(7,), (5,)]
@@ -161,6 +172,75 @@ def test_a_models_chain_is_merged_by_its_common_prefix(stored):
     assert proposed(drafter(store, Chain(8), fusion="draft"), [1, 2])[-1] == (8,)
 
 
+def test_what_is_retrieved_is_pruned_by_the_draft(stored):
+    """The draft model finds the tokens 5, 3 and 1 the likeliest; retrieved are 3, 3-4, 6 and 1."""
+
+    class Told:
+        device = torch.device(DEVICE)
+
+        def catch_up(self, context, hidden=()):
+            return Scored(torch.tensor([[0.0, 2, 0, 3, 0, 4, 1, 0]], device=DEVICE))
+
+    store = stored([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 6], [1, 2, 1]])
+    for count, expected in (
+        (3, [(3,), (3, 4), (1,), (5,)]),
+        (2, [(3,), (3, 4), (5,)]),
+        (0, [(3,), (3, 4), (1,), (6,), (5,)]),
+    ):
+        changes = {"fusion": "draft", "fusion_gamma": 1, "prune": count}
+        assert proposed(drafter(store, *drafting(Told(), **changes), **changes), [1, 2]) == expected
+
+
+def test_trigrams_learn_by_hand(stored):
+    """The datastore: after 1 2 comes 3. The text shows 4 twice after 1 2, so 3 has 1/3 and 4 has 2/3; 8 9 is new."""
+    one = drafter(stored([[1, 2, 3], [1, 2, 3]]), ngram=3, prior=1)
+    one.begin([])
+    assert one.trigrams.followers((1, 2)) == [(3, 1.0)]
+    text = [1, 2, 4, 1, 2, 4, 8, 9, 5]
+    one.propose(text[:5], 2, GREEDY, torch.Generator())
+    one.propose(text, 2, GREEDY, torch.Generator())
+    assert one.trigrams.followers((1, 2)) == [(4, pytest.approx(2 / 3)), (3, pytest.approx(1 / 3))]
+    assert one.trigrams.followers((8, 9)) == [(5, 1.0)] and one.trigrams.followers((9, 5)) == []
+    # The target said, after … 9 5: 7 (.9) or 6 (.1); and after 5 7, which stood: 0.
+    logits = torch.full((2, 96), -torch.inf)
+    logits[0, 7], logits[0, 6], logits[1, 0] = math.log(0.9), math.log(0.1), 0.0
+    one.learn(Verdict((0,), 0, [7], [7], [1.0]), logits)
+    assert one.trigrams.followers((9, 5))[:2] == [(7, pytest.approx(0.9)), (6, pytest.approx(0.1))]
+    assert one.trigrams.followers((5, 7))[0] == (0, 1.0)
+    one.begin([])
+    assert one.trigrams.followers((1, 2)) == [(3, 1.0)] and one.trigrams.followers((8, 9)) == []
+    still = drafter(stored([[1, 2, 3], [1, 2, 3]]), ngram=3)
+    still.begin([])
+    still.propose(text, 2, GREEDY, torch.Generator())
+    still.learn(Verdict((0,), 0, [7], [7], [1.0]), logits)
+    assert still.trigrams.followers((1, 2)) == [(3, 1.0)] and still.trigrams.followers((9, 5)) == []
+
+
+def test_a_search_by_hand(stored):
+    """After 1 2: 3 (.75) and 4 (.25); after 2 3: 5; after 2 4: 9; nothing follows these.
+
+    3 and 3-5 are met first. All texts of 3 have the value .75, so 4 is met as soon as its bonus, 1.25 * .25 * √N, is
+    above .75 and 3's bonus, which falls as 3 is visited: in the twelfth iteration.
+    """
+    trigrams = drafter(stored([[1, 2, 3, 5], [1, 2, 3, 5], [1, 2, 3, 5], [1, 2, 4, 9]]), ngram=3).trigrams
+    found = trigrams.searched((1, 2), 4, set(), 9, 150)
+    assert found == [(3,), (3, 5), (4,), (4, 9)]
+    assert trigrams.searched((1, 2), 4, set(), 9, 2) == [(3,), (3, 5)] == trigrams.searched((1, 2), 4, set(), 2, 150)
+    assert trigrams.searched((1, 2), 1, set(), 9, 150) == [(3,), (4,)]
+    assert trigrams.searched((1, 2), 4, {(3,), (3, 5)}, 1, 150) == [(4,)]
+    assert trigrams.searched((7, 7), 4, set(), 9, 150) == []
+    met = [len(trigrams.searched((1, 2), 4, set(), 9, count)) for count in range(1, 30)]
+    first = next(count for count in range(3, 30) if passed(count))
+    assert met[:first] == [1, *[2] * (first - 2), 3] and first == 12
+
+
+def passed(count: int) -> bool:
+    """True if PUCT, after so many iterations of which all but the last went to 3, prefers 4."""
+    n = count - 1
+    bonus = 1.25 + math.log((n + 19653) / 19652)
+    return 0.25 * math.sqrt(n) * bonus > 0.75 + 0.75 * math.sqrt(n) / (1 + n) * bonus
+
+
 # The target is followed
 
 
@@ -173,7 +253,14 @@ def own_texts(architecture, prompt, count=60):
     return [text[:20], wrong, text[30:], *greedy]  # of some places the wrong one alone
 
 
-VARIANTS = ({}, {"ngram": 3, "nodes": 30}, {"nodes": 3, "gamma": 4}, {"fusion": "draft"})
+VARIANTS = (
+    {},
+    {"ngram": 3, "nodes": 30},
+    {"nodes": 3, "gamma": 4},
+    {"fusion": "draft"},
+    {"fusion": "draft", "prune": 9},
+    {"ngram": 3, "nodes": 30, "prior": 1, "search": "puct"},
+)
 
 
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
@@ -186,7 +273,7 @@ def test_greedy_texts_equal_the_oracle(stored, architecture):
     store = stored(own_texts(architecture, prompt), shard=40)
     fell = 0
     for changes in VARIANTS:
-        one = drafter(store, ModelDrafter(Session(draft, "draft")) if "fusion" in changes else None, **changes)
+        one = drafter(store, *drafting(Session(draft, "draft"), **changes), **changes)
         method = Rest(Session(target, "target"), one, chosen(**changes), "hash")
         tokens, rounds = decode(method, prompt, 40)
         assert tokens == expected, changes
@@ -237,9 +324,9 @@ def sampled_model():
 
 def drawn(store, sampling, draws, **changes):
     """How `draws` texts fit the target's law."""
-    model = ModelDrafter(recalled(sampled_model(), "draft")) if "fusion" in changes else None
+    model = drafting(recalled(sampled_model(), "draft"), **changes)
     changes = {"gamma": 3, "nodes": 10, "shortest": 1, **changes}
-    method = Rest(recalled(sampled_model(), "target"), drafter(store, model, **changes), chosen(**changes), "hash")
+    method = Rest(recalled(sampled_model(), "target"), drafter(store, *model, **changes), chosen(**changes), "hash")
     return fit(method, sampled_model(), [1, 3, 2], COUNT, sampling, draws)
 
 
@@ -257,6 +344,8 @@ def small_store(stored):
         (Sampling(0.7, top_p=0.9), {}),
         (Sampling(1.3, top_k=3), {"nodes": 3, "ngram": 3}),
         (Sampling(0.8), {"nodes": 3, "fusion": "draft", "fusion_gamma": 2}),
+        (Sampling(0.9), {"nodes": 5, "fusion": "draft", "fusion_gamma": 2, "prune": 2}),
+        (Sampling(1.1), {"nodes": 6, "ngram": 3, "prior": 1, "search": "puct"}),
     ],
     ids=str,
 )
@@ -279,8 +368,8 @@ def test_settings_as_shipped():
     assert (one.longest, one.shortest, one.hits, one.gamma, one.nodes) == (16, 2, 5000, 10, 64)
     assert one.reach() == 65 and chosen(fusion="draft", fusion_gamma=20).reach() == 75
     for name, changed in (
-        ("rest-rasd", {"fusion": "draft"}),
-        ("rest-aded", {"ngram": 3}),
+        ("rest-rasd", {"fusion": "draft", "prune": 10}),
+        ("rest-aded", {"ngram": 3, "prior": 1, "search": "puct"}),
         ("rest-pocket", {"nodes": 8}),
     ):
         assert config.load_method(name).values == {**SHIPPED, **changed}
