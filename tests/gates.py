@@ -27,6 +27,7 @@ from specbench.methods.entropy import Entropy
 from specbench.methods.heuristic import Heuristic
 from specbench.methods.oracle import Oracle
 from specbench.methods.specdecpp import AcceptanceHead, Predicted
+from specbench.methods.specserve import Efficiency
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
 
@@ -85,6 +86,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "bandit": {"bandit": {"choices": (1, 2, 4)}},
     "oracle": {"oracle": {"tokens": 40}},
     "k-by-batch": {"k-by-batch": {"schedule": {"1-1": 3, "2-2": 0, "3-9": 2}}},
+    "specserve": {"specserve": {"draft": 0.2, "token": 0.05, "shortest": 1}},
     "goodput": {"goodput": {"token": 0.3, "draft": 0.2, "draft_token": 0.05, "expected": 0.6, "memory": 8}},
     "suffix": {
         "suffix, tree": {"offset": 2.0, "answers": 3},
@@ -194,6 +196,7 @@ def policies(architecture: str) -> dict[str, Lengths]:
         "cumulative": Cumulative(0.01, shortest=2),
         "entropy": Entropy(2.8, shortest=1),
         "specdecpp": Predicted(random_head(draft), 0.6, shortest=1, hashes={}),
+        "specserve": Efficiency(0.08, 1.0, shortest=1),
         "heuristic": Heuristic(3),
         "bandit": Bandit((1, 2, 4), draft_cost=0.2, alpha=1.0),
         "oracle": oracle,

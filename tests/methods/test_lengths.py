@@ -24,6 +24,7 @@ from specbench.methods.entropy import Entropy
 from specbench.methods.heuristic import Heuristic
 from specbench.methods.oracle import Oracle
 from specbench.methods.specdecpp import AcceptanceHead, Predicted, features
+from specbench.methods.specserve import Efficiency
 from specbench.methods.sps import SpS
 
 ROUNDS = 14
@@ -102,10 +103,18 @@ def accepted(slow: Slow, architecture: str, drafted: list[int]) -> list[float]:
     return [float(net(slow.state(drafted[: i + 1]).float()).softmax(-1)[1]) for i in range(len(drafted))]
 
 
+def falls(chances: list[float], cost: float) -> bool:
+    """True if one more token, as likely as the last one, promises fewer tokens per time."""
+    now = 1 + sum(math.prod(chances[: i + 1]) for i in range(len(chances)))
+    more = now + math.prod(chances) * chances[-1]
+    return more / (1 + cost * (len(chances) + 1)) < now / (1 + cost * len(chances))
+
+
 RULES = {
     "confidence": lambda slow, name, d: confidences(slow, d)[-1] < 0.15,
     "cumulative": lambda slow, name, d: len(d) >= 2 and math.prod(confidences(slow, d)) < 0.01,
     "entropy": lambda slow, name, d: -sum(x * math.log(x) for x in slow.q(d[:-1]) if x) > 2.8,
+    "specserve": lambda slow, name, d: falls(confidences(slow, d), cost=0.08),
     # The last token is not scored: only those before it are known when the draft has to be ended.
     "specdecpp": lambda slow, name, d: 1 - math.prod(accepted(slow, name, d)[:-1]) > 0.6,
 }
@@ -186,6 +195,7 @@ def test_sampled_texts_follow_the_target_whatever_the_policy(name):
         "cumulative": Cumulative(0.3, 1),
         "entropy": Entropy(1.2, 1),
         "specdecpp": Predicted(random_head(draft), 0.4, 1, {}),
+        "specserve": Efficiency(0.4, 1.0, 1),
         "heuristic": Heuristic(2),
         "bandit": Bandit((1, 2, 3), 0.2, 1.0),
     }[name]
@@ -219,6 +229,26 @@ def test_a_draft_ends_behind_an_end_token():
     assert any(len(one) < 6 for one in drafts)
     for one in drafts:
         assert end not in one[:-1] and (len(one) == 6 or one[-1] == end)
+
+
+def test_specserve_by_hand():
+    """A cost of .5 a token. One token of .8 promises 1.8 in 1.5 = 1.2; two 2.44 in 2 = 1.22, so the draft goes on.
+
+    Then a token of .5: 1 + .8 + .4 = 2.2 in 2 = 1.1; with another one 2.4 in 2.5 = .96. So it ends, unless the
+    threshold is below .96 / 1.1 = .873.
+    """
+    for threshold, stops in ((1.0, True), (0.88, True), (0.86, False)):
+        lengths = Efficiency(0.5, threshold, shortest=1)
+        lengths.most(20, 10)
+        found = [lengths.enough(step, chance(q)) for step, q in ((1, 0.8), (2, 0.5))]
+        assert found == [False, stops]
+        assert lengths.predictions(3) == pytest.approx((0.8, 0.5, math.nan), nan_ok=True)
+
+
+def chance(q: float) -> DraftToken:
+    """A token that was drawn with probability q."""
+    probs = torch.tensor([[q, 1 - q]], dtype=torch.float64)
+    return DraftToken(torch.tensor([0]), probs.log(), probs, None)
 
 
 def test_heuristic_by_hand_and_afresh_for_each_text():

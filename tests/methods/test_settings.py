@@ -133,6 +133,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"threshold": 1.0}, "threshold: input should be less than 1"),
         ({"shortest": 5, "longest": 3}, "shortest: 5 is more than longest (3)"),
     ],
+    "specserve": [({"draft": 0}, "specserve: draft"), ({"shortest": 30}, "30 is more than longest (20)")],
     "sps": [
         ({"gamma": 1, "length": "specdecpp"}, "length=specdecpp drafts at least 2 tokens"),
         ({"length": "sps"}, "length=sps: sps chooses no lengths; these do: bandit, confidence"),
