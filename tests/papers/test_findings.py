@@ -51,6 +51,11 @@ def average(name: str, method: str) -> str:
     return "{:.2f} [{:.2f}, {:.2f}] of vanilla".format(*bounds)
 
 
+def words_interval(name: str, method: str) -> str:
+    row = table(name).loc[WORDS, method]
+    return f"{row.speedup_decode:.2f} [{row.speedup_decode_low:.2f}, {row.speedup_decode_high:.2f}]"
+
+
 def pairs(name: str) -> list[str]:
     """CoSpec's speedup and that of SpS on each task."""
     mine, other = (column(name, method, "speedup_decode") for method in ("cospec", "sps[gamma=25]"))
@@ -75,6 +80,11 @@ COSPEC = {
     "τ of never": lambda: listed(column("cospec-sampled", "cospec[arbiter=never]", "tau")),
     "sampled": lambda: "({} times vanilla, {}, {}, {})".format(*pairs("cospec-sampled")),
     "average": lambda: average("cospec-sampled", "cospec"),
+    "other length": lambda: "{} times vanilla on words, {} on algebra, {} on code, where CoSpec has {}".format(
+        words_interval("pocket-csd", "sps"),
+        *column("pocket-csd", "sps", "speedup_decode", (ALGEBRA, CODE)),
+        words_interval("cospec-greedy", "cospec"),
+    ),
     "greedy": lambda: "{} times vanilla there, {} on algebra, {} on code, {} on news".format(*pairs("cospec-greedy")),
     "warm-up τ": lambda: "τ {} on algebra and code".format(
         " and ".join(column("cospec-rewards", "cospec[arbitrator=sft-only]", "tau", (ALGEBRA, CODE), digits=1))
