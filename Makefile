@@ -50,9 +50,10 @@ test-long: $(STAMP)  ## laws by many draws, walks, audits, every command of the 
 docs: $(STAMP)  ## the documentation site, into build/docs/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/mkdocs.yml
 
-bench: $(STAMP)  ## our engine beside others, and what its parts cost
+bench: $(STAMP)  ## our engine beside others, and what its parts cost: SERVERS='NAME=URL …'
 	$(BIN)/specbench bench --documents 15
 	for file in tests/bench_*.py; do $(BIN)/python $$file || exit 1; done
+	SERVERS='$(SERVERS)' DOCUMENTS=15 tools/recipes/bench-servers.sh
 
 bench-peers: $(STAMP)  ## install the engines of others that `make bench` compares with
 	$(LOCKED) -r tools/supply/peers.txt

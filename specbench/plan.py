@@ -260,7 +260,10 @@ def _with_baselines(specs: Specs) -> tuple[Specs, dict[str, str]]:
         if len(variants) == 1:
             (bases[name],) = variants.values()
     for name, base in bases.items():
-        if (same := specs.get(base.name)) and same.identity != base.identity:
+        same = specs.get(base.name)
+        if same and same.method == SERVER:
+            raise UserError(f"{name} needs {base.name} decoding here as its baseline; give the server another name")
+        if same and same.identity != base.identity:
             raise UserError(
                 f"{name} needs {base.name} with its own settings as the baseline, and this run has another "
                 f"{base.name}; give both the same settings, or --baseline {base.name}"

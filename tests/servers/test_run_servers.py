@@ -239,6 +239,7 @@ WRONG = [
     (["--server", "x=http://h", "--rate", "2", "--concurrency", "2"], "give one"),
     (["--server", "x=http://h", "--arrivals", "constant"], "goes with --rate"),
     (["--server", "sps=http://h", "--method", "sps"], "two different methods are called sps"),
+    (["--server", "vanilla=http://h", "--method", "sps"], "sps needs vanilla decoding here as its baseline; give the"),
 ]
 
 
