@@ -87,6 +87,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "oracle": {"oracle": {"tokens": 40}},
     "k-by-batch": {"k-by-batch": {"schedule": {"1-1": 3, "2-2": 0, "3-9": 2}}},
     "specserve": {"specserve": {"draft": 0.2, "token": 0.05, "shortest": 1}},
+    "tlt": {"tlt": {"strategies": ((2, 2, 4), (3, 3, 9), (4, 1, 4)), "epsilon": 0.3}},
     "goodput": {"goodput": {"token": 0.3, "draft": 0.2, "draft_token": 0.05, "expected": 0.6, "memory": 8}},
     "suffix": {
         "suffix, tree": {"offset": 2.0, "answers": 3},

@@ -142,6 +142,12 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"output": "vocabtrimm"}, "did you mean 'vocabtrim'"),
     ],
     "swift": [({"branches": [1, 2]}, "swift: branches")],
+    "tlt": [
+        ({"strategies": []}, "tlt: strategies"),
+        ({"strategies": [[2, 2]]}, "tlt: strategies"),
+        ({"strategies": [[2, 0, 4]]}, "tlt: strategies"),
+        ({"epsilon": 1.5}, "tlt: epsilon"),
+    ],
     "vocabtrim": [
         ({"tokens": 3000}, "tokens=3000, but the draft of pocket has 2048"),
         ({"tokens": 0}, "tokens: 0 is not a number"),
