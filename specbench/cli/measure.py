@@ -21,6 +21,7 @@ from specbench.cli.options import (
     NoPrompts,
     PlanShards,
     Rate,
+    Ray,
     RowsTogether,
     RunOut,
     Server,
@@ -90,6 +91,7 @@ def run(
     shard: ShardOption = None,
     plan_shards: PlanShards = None,
     workers: Workers = None,
+    ray: Ray = None,
     untimed: Untimed = False,
 ) -> None:
     """Decode a suite with one or more methods, time every forward, score the texts, and print a table.
@@ -118,6 +120,8 @@ def run(
 
     `specbench run --method csd --suite math --workers 2 --untimed`
 
+    `specbench run --method csd --suite math --workers 2 --ray local --untimed`
+
     `specbench run --resume runs/20260101-120000-math-csd`
 
     Permissions to run other code (of models, in pickles, generated programs, your own functions) are never taken from a
@@ -127,7 +131,7 @@ def run(
     fetching = fetch_models or resume is None or documents.any
     with user_errors(), allowed.permitted(decoding.set_ or [], fetching, method or [], documents.folders):
         plan = None
-        permissions = {"fetch_models", "task_dir", "workers", *(field.name for field in fields(Allowed))}
+        permissions = {"fetch_models", "task_dir", "workers", "ray", *(field.name for field in fields(Allowed))}
         if resume and not documents.any and (typed := _typed(context) - {"resume"} - permissions):
             raise UserError(f"--resume takes its settings from the run; leave out --{typed.pop().replace('_', '-')}")
         if documents.any or not resume:
@@ -154,8 +158,10 @@ def run(
             )
         if plan_shards:
             raise typer.Exit(_say_how_cut(plan, plan_shards))
+        if ray and not workers:
+            raise UserError("--ray needs --workers: how many of the cluster's nodes or GPUs decode")
         if workers:
-            raise typer.Exit(_with_workers(plan, out, resume, shard, workers))
+            raise typer.Exit(_with_workers(plan, out, resume, shard, workers, ray))
         raise typer.Exit(_carry_out(plan, out, resume, shard))
 
 
@@ -226,14 +232,16 @@ def _carry_out(plan: Plan | None, out: Path | None, resume: Path | None = None, 
     return comparison.finish(finished) if finished else STOPPED
 
 
-def _with_workers(plan: Plan | None, out: Path | None, resume: Path | None, shard: str | None, workers: int) -> int:
+def _with_workers(
+    plan: Plan | None, out: Path | None, resume: Path | None, shard: str | None, workers: int, ray: str | None
+) -> int:
     """Run a plan with a pool of workers and print its table; returns the exit code."""
     if shard:
         raise UserError("--workers cuts the run itself; leave out --shard")
     from specbench.measure import pool
     from specbench.report import comparison
 
-    finished = pool.run(plan, out, resume, workers)
+    finished = pool.run(plan, out, resume, workers, ray)
     return comparison.finish(finished) if finished else STOPPED
 
 

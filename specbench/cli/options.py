@@ -146,6 +146,14 @@ Workers = Annotated[
     int | None,
     Option(min=1, help="processes that share the run, each on its own GPU; default: this process alone"),
 ]
+Ray = Annotated[
+    str | None,
+    Option(
+        metavar="ADDRESS|local",
+        help="have the workers on this Ray cluster, or on one that is started here; whoever reaches a cluster can run "
+        "code on it",
+    ),
+]
 Untimed = Annotated[bool, Option("--untimed", help="record no times; needed if workers share a device")]
 Server = Annotated[
     list[str] | None,

@@ -16,6 +16,7 @@ from specbench.base.folder import Folder, Member
 from specbench.base.parquet import Rows
 from specbench.base.untrusted import read_object
 from specbench.config import UserError
+from specbench.measure.attempts import begun
 from specbench.measure.loop import score
 from specbench.measure.manifest import differences, other_machine
 from specbench.measure.prepare import load_tasks
@@ -23,7 +24,7 @@ from specbench.measure.work import Documents
 from specbench.results import documents, records
 from specbench.results.lock import claimed
 from specbench.results.records import ROUNDS, SAMPLES
-from specbench.results.shard import SHARDS
+from specbench.results.shard import SHARDS, Shard, attempts
 from specbench.results.stored import StoredRun
 from specbench.tasks import code
 
@@ -71,17 +72,17 @@ def found(folder: Path) -> list[StoredRun]:
     place = folder / SHARDS
     if not place.is_dir():
         raise UserError(f"{folder} holds no shards; `specbench run … --shard 1/2 --out {folder}` makes one")
-    names = sorted((path.name for path in place.iterdir() if path.name.isdecimal()), key=int)
-    shards = [StoredRun(place / name) for name in names]
-    if not shards:
+    by_number = {number: run for number in attempts(folder) if (run := begun(folder, number))}
+    if not by_number:
         raise UserError(f"{place} is empty: no shard has begun")
+    shards = list(by_number.values())
     count = shards[0].shard.shard.of if shards[0].shard else 0
-    for name, run in zip(names, shards, strict=True):
+    for number, run in by_number.items():
         own = run.shard
-        if own is None or own.shard.of != count or str(own.shard.number) != name:
+        if own is None or own.shard != Shard(number, count):
             is_there = own.shard if own else "no shard"
-            raise UserError(f"{run.folder} holds {is_there}, not shard {name} of {count}; move it elsewhere")
-    if missing := [str(number) for number in range(1, count + 1) if str(number) not in names]:
+            raise UserError(f"{run.folder} holds {is_there}, not shard {number} of {count}; move it elsewhere")
+    if missing := [str(number) for number in range(1, count + 1) if number not in by_number]:
         raise UserError(f"{folder} lacks shard {', '.join(missing)} of {count}; run them, then join again")
     for run in shards:
         done, total = run.progress

@@ -1,24 +1,22 @@
-"""A pool of workers on this machine: they take the shards of one run from a queue, and their shards become the run.
+"""A pool of workers: they take the shards of one run from a queue, and their shards become the run.
 
-The driver decodes nothing. A worker that dies gives its shard back, and another one continues it; a shard that is
-lost TRIES times ends the run, and so does the last worker.
+Workers are processes on this machine, or of a Ray cluster (ray_workers.py). The driver decodes nothing. A worker that
+is lost gives its shard back, and another one continues it; a shard that is lost TRIES times ends the run, and so does
+the last worker.
 """
 
-import multiprocessing
 import os
+import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from specbench import permissions
 from specbench.base.console import RunProgress, say, warn
 from specbench.config import UserError
-from specbench.measure import command
-from specbench.measure.worker import Advanced, Ended, Ready, Refused, serve
+from specbench.measure import attempts, command, crew
+from specbench.measure.crew import Crew, Worker
+from specbench.measure.worker import Advanced, Ended, Given, Ready, Refused, version
 from specbench.methods import with_defaults
 from specbench.plan import Plan
 from specbench.results.lock import unused
@@ -28,22 +26,13 @@ from specbench.results.stored import StoredRun
 EACH = 2  # shards for each worker, if the run can be cut so: the last ones end at about the same time
 TRIES = 3  # of a shard
 PATIENCE = 0.2  # seconds between looks at Ctrl-C
+LOADING = 1800  # seconds until the first worker must have loaded the models
 
 
-@dataclass(eq=False)
-class Worker:
-    """A process, and what it does now."""
-
-    number: int
-    process: BaseProcess
-    line: Connection
-    log: Path
-    ready: bool = False
-    shard: Shard | None = None
-
-
-def run(plan: Plan | None, out: Path | None, resume: Path | None, workers: int) -> Path | None:
+def run(plan: Plan | None, out: Path | None, resume: Path | None, workers: int, ray: str | None = None) -> Path | None:
     """Carry out a plan with several workers, in a new folder or in one where its shards have begun.
+
+    `ray`: the address of a cluster that they are of, or `local`; None for processes on this machine.
 
     Returns:
         The folder if the run finished, else None.
@@ -62,13 +51,25 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, workers: int) 
         assert stored
         plan = stored.plan
     plan = with_defaults(plan)
-    environments = devices(plan, workers)
+    if ray:
+        from specbench.measure import ray_workers
+
+        ray_workers.imported(ray)
+    environments = [] if ray else devices(plan, workers)
     folder = place or command.default_folder(plan)
     command.check(plan, folder)
     if not (folder / "manifest.json").exists():
         (folder / SHARDS).mkdir(parents=True, exist_ok=True)
-        if not _decode(plan, folder, environments, stored.shard.shard.of if stored and stored.shard else None):
-            say(f"stopped; to go on: specbench run --resume {folder} --workers {workers}{permissions.flags()}")
+        starting = ray_workers.started(plan, folder, workers, ray) if ray else crew.started(plan, folder, environments)
+        try:
+            finished = _decode(plan, folder, starting, stored.shard.shard.of if stored and stored.shard else None)
+        finally:
+            with suppress(OSError):  # the folders are not empty
+                (folder / SHARDS).rmdir()
+                folder.rmdir()
+        if not finished:
+            on = f" --ray {ray}" if ray else ""
+            say(f"stopped; to go on: specbench run --resume {folder} --workers {workers}{on}{permissions.flags()}")
             return None
     from specbench.measure.join import join  # with torch, which no driver needs before
 
@@ -100,13 +101,15 @@ def devices(plan: Plan, workers: int) -> list[dict[str, str]]:
     return [{"OMP_NUM_THREADS": threads}] * workers
 
 
-def _decode(plan: Plan, folder: Path, environments: Sequence[Mapping[str, str]], count: int | None) -> bool:
+def _decode(plan: Plan, folder: Path, starting: AbstractContextManager[Crew], count: int | None) -> bool:
     """Have workers decode all shards, `count` if they have begun; False if the user stopped it."""
-    with command.stop_requests() as stopping, RunProgress() as bar, _started(plan, folder, environments) as workers:
-        pool = Pool(folder, workers, count)
+    with command.stop_requests() as stopping, RunProgress() as bar, starting as everyone:
+        pool, begun = Pool(folder, everyone, count, timed=not plan.untimed), time.monotonic()
         try:
             while not pool.finished:
                 stopping.waits = pool.busy
+                if not pool.documents and time.monotonic() > begun + LOADING:
+                    raise UserError(f"no worker has loaded the models within {LOADING / 60:.0f} minutes; see {folder}")
                 for worker in pool.heard(PATIENCE):
                     if shown := pool.hear(worker):
                         bar.update(pool.done, pool.documents, shown.task, shown.rounds)
@@ -120,9 +123,10 @@ def _decode(plan: Plan, folder: Path, environments: Sequence[Mapping[str, str]],
 class Pool:
     """The queue of shards, and what workers tell of them."""
 
-    def __init__(self, folder: Path, workers: list[Worker], count: int | None) -> None:
-        self.folder, self.workers, self.count = folder, workers, count
-        self.each = EACH * len(workers)
+    def __init__(self, folder: Path, crew: Crew, count: int | None, timed: bool = False) -> None:
+        self.folder, self.crew, self.count, self.timed = folder, crew, count, timed
+        self.workers = crew.workers
+        self.each = EACH * len(self.workers)
         self.documents = 0
         self._queue: deque[Shard] | None = None  # unknown until a worker has read the documents
         self._lost: Counter[Shard] = Counter()
@@ -144,14 +148,15 @@ class Pool:
 
     def heard(self, seconds: float) -> list[Worker]:
         """The workers that have something to tell, or are gone; waits for one so long at most."""
-        ready = wait([worker.line for worker in self.workers], seconds)
+        ready = self.crew.wait([worker.line for worker in self.workers], seconds)
         return [worker for worker in self.workers if worker.line in ready]
 
     def hear(self, worker: Worker) -> Advanced | None:
         """Take what a worker tells, and send it what it is to do next; returns its progress if it tells that.
 
         Raises:
-            UserError: it refuses the plan, its shard was lost too often, or no worker is left.
+            UserError: it refuses the plan, has another version or the device of another one, its shard was lost too
+                often, or no worker is left.
         """
         try:
             told = worker.line.recv()
@@ -161,7 +166,8 @@ class Pool:
         if isinstance(told, Refused):
             raise UserError(told.line)
         if isinstance(told, Ready):
-            worker.ready = True
+            self._check(worker, told)
+            worker.ready, worker.device = True, told.device
             self._begin(told)
         if isinstance(told, Ended):
             self._ended += told.finished
@@ -180,6 +186,20 @@ class Pool:
                     worker.line.send(None)
         return not self.busy
 
+    def _check(self, worker: Worker, told: Ready) -> None:
+        """Raise UserError if a worker has another version, or shares a device that is timed."""
+        if told.version and told.version != version():
+            raise UserError(
+                f"worker {worker.number} has specbench {told.version}, and this is {version()}: install one version "
+                "everywhere"
+            )
+        sharing = [other.number for other in self.workers if told.device and other.device == told.device]
+        if self.timed and sharing:
+            raise UserError(
+                f"workers {sharing[0]} and {worker.number} share {told.device}, and distort each other's times; add "
+                "--untimed to leave times out, or take fewer workers"
+            )
+
     def _begin(self, told: Ready) -> None:
         """Fill the queue with the shards that are not decoded yet."""
         if self._queue is not None:
@@ -188,8 +208,7 @@ class Pool:
         self.count = self.count or min(told.places, self.each)
         self._queue = deque()
         for shard in (Shard(number, self.count) for number in range(1, self.count + 1)):
-            place = shard.folder(self.folder)
-            run = StoredRun(place) if (place / "manifest.json").exists() else None
+            run = attempts.begun(self.folder, shard.number)
             self._done[shard.number] = run.progress[0] if run else 0
             if run and run.decoded:
                 self._ended += 1
@@ -200,15 +219,21 @@ class Pool:
         """Send shards to workers that have none."""
         for worker in self.workers:
             if self._queue and worker.ready and not worker.shard and not self._stopping:
-                worker.shard = self._queue.popleft()
+                shard = worker.shard = self._queue.popleft()
                 with suppress(OSError):  # it is gone, and is lost when it is heard
-                    worker.line.send(worker.shard)
+                    worker.line.send(Given(shard, self._place(shard)))
+
+    def _place(self, shard: Shard) -> Path:
+        """The folder in which a shard is decoded, or continued."""
+        if self.crew.may_write:
+            return attempts.new_attempt(self.folder, shard.number)
+        run = attempts.begun(self.folder, shard.number)
+        return run.folder if run else shard.folder(self.folder)
 
     def _lose(self, worker: Worker) -> None:
         """Strike a worker off; its shard goes to another one."""
         self.workers.remove(worker)
-        worker.process.join(1)
-        how = f"worker {worker.number} is lost (exit code {worker.process.exitcode}; {worker.log} has its last words)"
+        how = f"worker {worker.number} is lost ({worker.end()}; {worker.log} has its last words)"
         again = f"specbench run --resume {self.folder} --workers 1 continues the run"
         if worker.shard and self._queue is not None:
             self._lost[worker.shard] += 1
@@ -218,29 +243,3 @@ class Pool:
         if not self.workers:
             raise UserError(f"no worker is left: {how}" + f"; {again}" * (self._queue is not None))
         warn(how + (f"; another one continues {worker.shard}" if worker.shard else ""))
-
-
-@contextmanager
-def _started(plan: Plan, folder: Path, environments: Sequence[Mapping[str, str]]) -> Iterator[list[Worker]]:
-    """Processes that load the plan's models; in the end none of them is left."""
-    context, granted = multiprocessing.get_context("spawn"), permissions.now()
-    workers = []
-    for number, environment in enumerate(environments, 1):
-        mine, theirs = context.Pipe()
-        log = folder / SHARDS / f"worker-{number}.txt"
-        given = (theirs, number, plan, granted, folder, log, dict(environment))
-        process = context.Process(target=serve, args=given, daemon=True)
-        process.start()
-        theirs.close()  # so that its end is heard
-        workers.append(Worker(number, process, mine, log))
-    everyone = list(workers)
-    try:
-        yield workers
-    finally:
-        for worker in everyone:
-            worker.line.close()
-            worker.process.terminate()
-        for worker in everyone:
-            worker.process.join(5)
-            if worker.process.is_alive():
-                worker.process.kill()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench import permissions
+from specbench.base.environment import versions
 from specbench.base.errors import UserError
 from specbench.permissions import Permissions
 from specbench.plan import Plan
@@ -26,10 +27,20 @@ SHOWN = ("round", "warmup", "seconds", "committed", "drafted", "accepted")  # of
 
 @dataclass(frozen=True)
 class Ready:
-    """The models are loaded: into how many shards the plan can be cut, and how many documents it has."""
+    """The models are loaded: into how many shards the plan can be cut, how many documents it has, and who tells it."""
 
     places: int
     documents: int
+    device: str = ""  # with its host
+    version: str = ""  # of specbench
+
+
+@dataclass(frozen=True)
+class Given:
+    """A shard to decode, and the folder for it."""
+
+    shard: Shard
+    place: Path
 
 
 @dataclass(frozen=True)
@@ -55,12 +66,16 @@ class Refused:
     line: str
 
 
+def version() -> str:
+    """The version of specbench here."""
+    return versions()["specbench-harness"]
+
+
 def serve(
     driver: Connection,
     number: int,
     plan: Plan,
     granted: Permissions,
-    folder: Path,
     log: Path,
     environment: dict[str, str],
 ) -> None:
@@ -73,22 +88,24 @@ def serve(
     sys.stdout, sys.stderr = (open(output, "w", buffering=1, closefd=False) for output in (1, 2))  # noqa: SIM115
     try:
         with permissions.under(granted):
-            _serve(driver, number, plan, folder)
+            _serve(driver, number, plan)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(1)  # the driver is gone
     except (UserError, OSError) as error:
         driver.send(Refused(" ".join(str(error).split())))
 
 
-def _serve(driver: Connection, number: int, plan: Plan, folder: Path) -> None:
+def _serve(driver: Connection, number: int, plan: Plan) -> None:
+    from specbench.base import environment
     from specbench.measure import loop, shards
     from specbench.measure.prepare import prepare
 
     work = prepare(plan, None)
-    driver.send(Ready(len(shards.places(work)[0]), len(work.whole)))
+    device = " on ".join(reversed(environment.origin(work.pair.device).values()))
+    driver.send(Ready(len(shards.places(work)[0]), len(work.whole), device, version()))
     while True:
-        shard: Shard | None = driver.recv()
-        if shard is None:  # the driver stops before anything was sent
+        given: Given | None = driver.recv()
+        if given is None:  # the driver stops before anything was sent
             continue
 
         def report(state: "Progress") -> bool:
@@ -96,5 +113,5 @@ def _serve(driver: Connection, number: int, plan: Plan, folder: Path) -> None:
             driver.send(Advanced(state.done, state.request.task, rounds))
             return not driver.poll()  # whatever comes meanwhile asks to stop
 
-        finished = loop.execute(plan, shard.folder(folder), report, work.pair, shard=shard, worker=number)
+        finished = loop.execute(plan, given.place, report, work.pair, shard=given.shard, worker=number)
         driver.send(Ended(finished))

@@ -21,7 +21,7 @@ class Shard:
         return f"shard {self.number} of {self.of}"
 
     def folder(self, run: Path) -> Path:
-        return run / SHARDS / str(self.number)
+        return attempt_folder(run, self.number, 1)
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
@@ -30,6 +30,20 @@ class Shard:
         if not match or not 1 <= int(match[1]) <= int(match[2]):
             raise UserError(f"--shard {text}: write K/N, with K from 1 to N, such as 2/5")
         return cls(int(match[1]), int(match[2]))
+
+
+def attempt_folder(run: Path, number: int, attempt: int) -> Path:
+    """Where a shard is decoded; a further attempt has a folder of its own if a cut-off worker may still write."""
+    return run / SHARDS / (f"{number}.{attempt}" if attempt > 1 else str(number))
+
+
+def attempts(run: Path) -> dict[int, list[int]]:
+    """The attempts at each shard that have a folder in `run`, in order, by the shard's number, in order."""
+    found: dict[int, list[int]] = {}
+    for path in (run / SHARDS).iterdir() if (run / SHARDS).is_dir() else []:
+        if match := re.fullmatch(r"([0-9]{1,6})(?:\.([0-9]{1,6}))?", path.name):
+            found.setdefault(int(match[1]), []).append(int(match[2] or 1))
+    return {number: sorted(found[number]) for number in sorted(found)}
 
 
 @dataclass(frozen=True)

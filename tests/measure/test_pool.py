@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +17,9 @@ from tiny_runs import SAME, always, samples_of
 
 from specbench.config import UserError
 from specbench.measure import loop, pool
-from specbench.measure.pool import Pool, Worker
-from specbench.measure.worker import Advanced, Ended, Ready, Refused
+from specbench.measure.crew import Crew, Worker
+from specbench.measure.pool import Pool
+from specbench.measure.worker import Advanced, Ended, Given, Ready, Refused
 from specbench.results.shard import Shard
 from specbench.results.stored import StoredRun
 
@@ -27,11 +29,11 @@ class Fake:
 
     def __init__(self, number: int) -> None:
         mine, self.line = Pipe()
-        process = SimpleNamespace(join=lambda seconds: None, exitcode=-9)
-        self.worker = Worker(number, process, mine, Path(f"worker-{number}.txt"))  # type: ignore[arg-type]
+        self.worker = Worker(number, mine, Path(f"worker-{number}.txt"), lambda: "exit code -9")
 
     def told(self):
-        return self.line.recv() if self.line.poll() else "nothing"
+        told = self.line.recv() if self.line.poll() else "nothing"
+        return told.shard if isinstance(told, Given) else told
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def fakes():
 
 @pytest.fixture
 def driver(fakes, tmp_path):
-    return Pool(tmp_path, [fake.worker for fake in fakes], None)
+    return Pool(tmp_path, Crew([fake.worker for fake in fakes], wait), None)
 
 
 def tell(driver, fake, what):
@@ -94,7 +96,7 @@ def test_a_lost_shard_goes_to_another_worker(driver, fakes, capsys):
 
 def test_a_shard_that_kills_its_workers_is_given_up(tmp_path):
     fakes = [Fake(number) for number in (1, 2, 3, 4)]
-    driver = Pool(tmp_path, [fake.worker for fake in fakes], None)
+    driver = Pool(tmp_path, Crew([fake.worker for fake in fakes], wait), None)
     driver.each = 1
     for fake in fakes:
         tell(driver, fake, Ready(1, 8))

@@ -1,0 +1,84 @@
+"""The workers of a pool, as its driver sees them, and those that are processes on this machine."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Protocol
+
+from specbench import permissions
+from specbench.measure.worker import serve
+from specbench.plan import Plan
+from specbench.results.shard import SHARDS, Shard
+
+
+class Line(Protocol):
+    """What the driver hears of a worker, and tells it; EOFError or OSError if the worker is gone."""
+
+    def recv(self) -> Any: ...
+
+    def send(self, what: Any, /) -> None: ...
+
+
+@dataclass(eq=False)
+class Worker:
+    """A process somewhere, and what it does now."""
+
+    number: int
+    line: Line
+    log: Path
+    end: Callable[[], str]  # tells how it ended
+    device: str = ""
+    ready: bool = False
+    shard: Shard | None = None
+
+
+@dataclass
+class Crew:
+    """The workers of a pool, and what depends on where they are."""
+
+    workers: list[Worker]
+    wait: Callable[[list[Any], float], Sequence[Any]]  # the lines that have something to tell, within some seconds
+    may_write: bool = False  # one that is lost may still write: its shard is continued in another folder
+
+
+def start(
+    number: int, plan: Plan, granted: permissions.Permissions, log: Path, environment: Mapping[str, str]
+) -> tuple[BaseProcess, Connection]:
+    """Start a worker on this machine; returns its process, and the line to it."""
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, number, plan, granted, log, dict(environment)), daemon=True)
+    process.start()
+    theirs.close()  # so that its end is heard
+    return process, mine
+
+
+def how_it_ended(process: BaseProcess) -> str:
+    process.join(1)
+    return f"exit code {process.exitcode}"
+
+
+@contextmanager
+def started(plan: Plan, folder: Path, environments: Sequence[Mapping[str, str]]) -> Iterator[Crew]:
+    """Processes that load the plan's models; in the end none of them is left."""
+    workers, everyone = [], []
+    for number, environment in enumerate(environments, 1):
+        log = folder / SHARDS / f"worker-{number}.txt"
+        process, line = start(number, plan, permissions.now(), log, environment)
+        workers.append(Worker(number, line, log, partial(how_it_ended, process)))
+        everyone.append((process, line))
+    try:
+        yield Crew(workers, wait)
+    finally:
+        for process, line in everyone:
+            line.close()
+            process.terminate()
+        for process, _ in everyone:
+            process.join(5)
+            if process.is_alive():
+                process.kill()

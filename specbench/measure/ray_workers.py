@@ -1,0 +1,142 @@
+"""Workers of a Ray cluster: an actor for each, which starts a worker process on its node and passes on what it tells.
+
+Actors are never restarted: a restart waits for what a lost node had, and may wait forever. The driver gives the shard
+of a lost actor to another one (pool.py), in a folder of its own, since a node that is cut off may still write.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from specbench import permissions
+from specbench.config import UserError
+from specbench.measure.crew import Crew, Worker, how_it_ended, start
+from specbench.permissions import Permissions
+from specbench.plan import Plan
+from specbench.results.shard import SHARDS
+
+LOCAL = "local"
+REACH = 10.0  # seconds for a cluster to answer
+
+
+def imported(address: str) -> ModuleType:
+    """Ray, set up for a cluster. Raises UserError if it is not installed."""
+    if address == LOCAL:  # read when Ray is imported: all of its ports are on loopback, as they are on macOS
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--ray needs Ray: pip install 'specbench-harness[ray]'") from None
+    return ray
+
+
+class Relay:
+    """An actor: a worker process on its node, and the line to it. It reads and sends at the same time."""
+
+    def __init__(self, number: int, plan: Plan, granted: Permissions, log: Path, place: str) -> None:
+        os.chdir(place)  # a plan and its folder may be named from there
+        self.process, self.line = start(number, plan, granted, log, {})
+
+    def hear(self) -> Any:
+        """What the worker tells next. Raises EOFError, with how it ended, if it is gone."""
+        try:
+            return self.line.recv()
+        except (EOFError, OSError):
+            raise EOFError(how_it_ended(self.process)) from None
+
+    def send(self, what: Any) -> None:
+        with suppress(OSError):  # it is gone: the next `hear` tells
+            self.line.send(what)
+
+
+class RayLine:
+    """The driver's line to a relay."""
+
+    def __init__(self, ray: ModuleType, relay: Any) -> None:
+        self.ray, self.relay, self.coming = ray, relay, relay.hear.remote()
+        self.end = "its process or node is gone"
+
+    def recv(self) -> Any:
+        try:
+            told = self.ray.get(self.coming)
+        except self.ray.exceptions.RayTaskError as error:
+            self.end = str(error.cause)
+            raise EOFError from None
+        except self.ray.exceptions.RayError:
+            raise EOFError from None
+        self.coming = self.relay.hear.remote()
+        return told
+
+    def send(self, what: Any) -> None:
+        self.relay.send.remote(what)
+
+
+def _check_reachable(address: str) -> None:
+    """Raise UserError if nothing answers there; Ray itself tries for minutes."""
+    if address == LOCAL:
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(f"--ray {address}: write HOST:PORT of a cluster, or {LOCAL}")
+    try:
+        socket.create_connection((host, int(port)), REACH).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(f"--ray {address}: no cluster can be reached there ({error})") from None
+
+
+@contextmanager
+def started(plan: Plan, folder: Path, count: int, address: str) -> Iterator[Crew]:
+    """Actors that load the plan's models, on as many GPUs where there are any; in the end none of them is left.
+
+    `address`: of a cluster, or LOCAL for one on this machine, which listens on loopback only and ends with the run.
+
+    Raises:
+        UserError: Ray is not installed, the cluster cannot be reached, or has too few CPUs or GPUs.
+    """
+    _check_reachable(address)
+    ray, mine = imported(address), signal.getsignal(signal.SIGTERM)
+    place: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
+    try:
+        ray.init(None if address == LOCAL else address, log_to_driver=False, logging_level="ERROR", **place)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        why = str(error).strip().partition("\n")[0]
+        raise UserError(f"--ray {address}: no cluster can be reached there ({why})") from None
+    finally:
+        signal.signal(signal.SIGTERM, mine)  # which asks to stop, as Ctrl-C does
+    relays: list[Any] = []
+    try:
+        has = ray.cluster_resources()
+        gpus = int(plan.device != "cpu" and bool(has.get("GPU")))
+        for what, needed in (("CPU", count), ("GPU", count * gpus)):
+            if needed > has.get(what, 0):
+                free = f"{has.get(what, 0):.0f} {what}{'s' * (has.get(what, 0) != 1)}"
+                raise UserError(f"--workers {count}: the Ray cluster has {free}; take fewer")
+        actor = ray.remote(Relay).options(
+            num_cpus=1,
+            num_gpus=gpus,
+            max_restarts=0,
+            max_task_retries=0,
+            max_concurrency=2,
+            scheduling_strategy="SPREAD",
+        )
+        workers = []
+        for number in range(1, count + 1):
+            log = folder / SHARDS / f"worker-{number}.txt"
+            relays.append(actor.remote(number, plan, permissions.now(), log, os.getcwd()))
+            line = RayLine(ray, relays[-1])
+            workers.append(Worker(number, line, log, lambda line=line: line.end))  # type: ignore[misc]
+
+        def wait(lines: Sequence[RayLine], seconds: float) -> list[RayLine]:
+            ready, _ = ray.wait([line.coming for line in lines], num_returns=1, timeout=seconds)
+            return [line for line in lines if line.coming in ready]
+
+        yield Crew(workers, wait, may_write=True)
+    finally:
+        for relay in relays:
+            ray.kill(relay)
+        ray.shutdown()

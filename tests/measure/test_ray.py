@@ -1,0 +1,166 @@
+"""Workers of a Ray cluster: a node is lost, no worker is left, and what is refused; skipped without Ray."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from screens import output, refusal
+from tiny_runs import SAME, samples_of
+
+from specbench.measure.attempts import begun, new_attempt
+from specbench.results import records
+from specbench.results.recorder import Recorder
+from specbench.results.shard import attempts
+from specbench.results.stored import StoredRun
+
+
+@pytest.fixture
+def words(place):
+    run = ["run", "--pair", f"target={place / 'target'},draft={place / 'draft'}", "--suite", place / "few.yaml"]
+    return [*run, "--method", "sps", "--repeats", "4", "--device", "cpu", "--untimed"]
+
+
+@pytest.fixture
+def cluster(monkeypatch, request):
+    """A cluster on this machine, whose head lends so many CPUs."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    head = {"num_cpus": getattr(request, "param", 0), "node_ip_address": "127.0.0.1", "include_dashboard": False}
+    started = Cluster(initialize_head=True, head_node_args=head)
+    yield started
+    started.shutdown()
+
+
+def lose(cluster, nodes, when):
+    """Remove nodes as soon as something holds, in a thread of its own."""
+
+    def watch():
+        while not when():
+            time.sleep(0.02)
+        for node in nodes:
+            cluster.remove_node(node, allow_graceful=False)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def test_without_ray_it_is_one_line(words, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    said = refusal(*words, "--workers", "2", "--ray", "local", "--out", tmp_path / "run")
+    assert "pip install 'specbench-harness[ray]'" in said and not (tmp_path / "run").exists()
+    assert "--ray needs --workers" in refusal(*words, "--ray", "local", "--out", tmp_path / "run")
+
+
+LISTENING = "0A"  # the state of a socket in /proc/net/tcp
+LOOPBACKS = ("0100007F", "0" * 31 + "1", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+
+
+def descendants(pid):
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    with suppress(FileNotFoundError):
+        for child in map(int, path.read_text().split()):
+            yield child
+            yield from descendants(child)
+
+
+def open_to_others(pids):
+    """The addresses, as the kernel writes them, at which processes listen for more than this machine."""
+    inodes = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            with suppress(OSError):
+                inodes.add(os.readlink(link))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = row.split()[:10]
+            if state == LISTENING and f"socket:[{inode}]" in inodes:
+                found.append(local.split(":")[0])
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_cluster_that_is_started_here_listens_on_loopback_only(words, tmp_path):
+    pytest.importorskip("ray")
+    command = [sys.executable, "-m", "specbench.cli", *words, "--workers", "1", "--ray", "local", "--out", "run"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    addresses = []
+    with subprocess.Popen(list(map(str, command)), cwd=tmp_path, env=environment) as run:
+        while run.poll() is None:
+            addresses += open_to_others([run.pid, *descendants(run.pid)])
+            time.sleep(0.2)
+    assert run.returncode == 0
+    assert addresses, "nothing listened: this tests nothing"
+    assert set(addresses) <= set(LOOPBACKS)
+
+
+def recorded(folder, count):
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    for index in range(count):
+        row = {"repeat": 0, "task": "one", "doc_id": index, "method": "sps", "warmup": False}
+        Recorder(folder, origin={"worker": 1}).write(index, [row], [row | {"round": 0}], {"sps": None})
+
+
+def test_a_further_attempt_begins_with_what_was_recorded(tmp_path):
+    """What a cut-off worker still writes is in its own folder alone."""
+    first = new_attempt(tmp_path, 7)
+    assert first == tmp_path / "shards" / "7" and begun(tmp_path, 7) is None
+    recorded(first, 3)
+    (first / "parts" / "000003.rounds.parquet.0123abcd.new").write_text("half of it")
+    second = new_attempt(tmp_path, 7)
+    assert second.name == "7.2" and attempts(tmp_path) == {7: [1, 2]}
+    left = Recorder(first, origin={"worker": 1})
+    left.write(3, [], [], {})
+    went_on = Recorder(second, origin={"worker": 2})
+    assert went_on.done() == 3 and not list(second.glob("parts/*.new"))
+    went_on.write(3, [{"repeat": 0, "task": "one", "doc_id": 3, "method": "sps", "warmup": False}], [], {"sps": None})
+    assert records.read_rows(second, "samples", ["attempt"]).to_pylist()[-1] == {"attempt": 4}
+    assert begun(tmp_path, 7).folder == second
+    left.finish()
+    assert begun(tmp_path, 7).folder == first, "what is decoded whole comes before what is not"
+    assert new_attempt(tmp_path, 7).name == "7.3"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cluster", [1], indirect=True)
+def test_the_shard_of_a_lost_node_is_continued_on_another(words, cluster, tmp_path):
+    """Rows lost 0, duplicates 0; the attempt has a folder of its own, and its rows say so."""
+    node, folder = cluster.add_node(num_cpus=1), tmp_path / "run"
+    lose(cluster, [node], lambda: len(list(folder.glob("shards/*/parts/*.samples.parquet"))) >= 2)
+    said = " ".join(output(*words, "--workers", "2", "--ray", cluster.address, "--out", folder).split())
+    output(*words, "--out", tmp_path / "whole")
+    assert "is lost (" in said and "another one continues shard" in said
+    assert samples_of(tmp_path / "whole")[SAME].astype(str).equals(samples_of(folder)[SAME].astype(str))
+    assert len(list((folder / "shards").glob("*.2"))) == 1
+    assert StoredRun(folder).finished
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_no_worker_left_is_one_line_and_the_run_goes_on_without_ray(words, cluster, tmp_path):
+    """The head has no CPU to lend, so the only worker is on the node that is lost."""
+    node, folder = cluster.add_node(num_cpus=1), tmp_path / "run"
+    assert "the Ray cluster has 1 CPU;" in refusal(*words, "--workers", "2", "--ray", cluster.address, "--out", folder)
+    lose(cluster, [node], lambda: list(folder.glob("shards/*/parts/*.samples.parquet")))
+    said = refusal(*words, "--workers", "1", "--ray", cluster.address, "--out", folder)
+    assert "no worker is left: worker 1 is lost" in said and "Traceback" not in said
+    output("run", "--resume", folder, "--workers", "1")
+    output(*words, "--out", tmp_path / "whole")
+    assert samples_of(tmp_path / "whole")[SAME].astype(str).equals(samples_of(folder)[SAME].astype(str))
+
+
+def test_a_cluster_that_is_not_there_is_one_line(words, tmp_path):
+    pytest.importorskip("ray")
+    assert "write HOST:PORT" in refusal(*words, "--workers", "2", "--ray", "somewhere", "--out", tmp_path / "run")
+    said = refusal(*words, "--workers", "2", "--ray", "127.0.0.1:1", "--out", tmp_path / "run")
+    assert "no cluster can be reached there" in said and "Traceback" not in said
