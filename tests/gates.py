@@ -81,6 +81,7 @@ class Words:
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "confidence": {"confidence": {"threshold": 0.15, "shortest": 1}},
     "cumulative": {"cumulative": {"threshold": 0.01, "shortest": 2}},
+    "cs-drafting": {"cs-drafting": {"later": 3, "ngram": 3, "guesses": 4}},
     "entropy": {"entropy": {"threshold": 2.8, "shortest": 1}},
     "heuristic": {"heuristic": {"first": 3}},
     "bandit": {"bandit": {"choices": (1, 2, 4)}},
