@@ -67,6 +67,13 @@ def rules(run: Path, method: str | None, aside: bool) -> Analyzed:
         return view(compared(stored, method, advance)), list
 
 
+def tree(run: Path, method: str | None, nodes: int, forward_times: str | None) -> Analyzed:
+    from specbench.analysis.tree_sizes import tree_sizes
+    from specbench.report.views.tree_sizes import view
+
+    return view(tree_sizes(stored_run(run, method), method, nodes, forward_times)), list
+
+
 def complementarity(run: Path, method: str | None, draft: Path | None, allowed: Sequence[str]) -> Analyzed:
     from specbench.analysis.complementarity import complementarity as analysis
     from specbench.papers import cells

@@ -135,6 +135,26 @@ def rules(
         _show(*analyses.rules(run, method, aside=format is not Plain.table), format)
 
 
+def tree(
+    run: Run,
+    method: Method = None,
+    nodes: Annotated[int, Option(min=1, max=512, help="the most tokens of a tree")] = 64,
+    forward_times: Annotated[
+        str | None,
+        Option(help="a profile's FILE.json, or t_draft=SECONDS,t_target=SECONDS,…; default: from the run's records"),
+    ] = None,
+    format: PlainFormat = Plain.table,
+) -> None:
+    """How often each rank of a tree's tokens is accepted, and the best tree for that and for this machine (Sequoia).
+
+    `specbench analyze tree runs/ranks --forward-times profile.json`
+    """
+    with user_errors():
+        from specbench.cli import analyses
+
+        _show(*analyses.tree(run, method, nodes, forward_times), format)
+
+
 def complementarity(
     run: Run,
     method: Method = None,
@@ -251,6 +271,7 @@ ANALYSES = (
     collaboration,
     multi_draft,
     rules,
+    tree,
     complementarity,
     counterfactual,
     arbitrator,

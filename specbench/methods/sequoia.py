@@ -58,9 +58,15 @@ class Plan:
                 before = now
 
     def shape(self) -> list[list[int]]:
-        """The children of each node of the best tree, level by level, from the root on; the last level has none."""
-        best = int(self.expected[-1].argmax())
-        level = [(len(self.expected) - 1, best)]  # levels below each node, nodes of its tree
+        """The best tree of all (see `shape_of`)."""
+        return self.shape_of(len(self.expected) - 1, int(self.expected[-1].argmax()))
+
+    def shape_of(self, levels: int, size: int) -> list[list[int]]:
+        """The children of each node of the best tree of at most so many levels and of `size` nodes with the root.
+
+        Level by level, from the root on; the last level has none. There must be such a tree.
+        """
+        level = [(levels, size)]  # levels below each node, nodes of its tree
         found = []
         while level:
             below = [self._subtrees(*node) for node in level]

@@ -250,6 +250,7 @@ VIEWS = [
     ("analyze", "collaboration"),
     ("analyze", "multi-draft"),
     ("analyze", "rules"),
+    ("analyze", "tree"),
     ("analyze", "complementarity", "--method", METHOD),
     ("analyze", "complementarity", "--format", "md"),
     ("analyze", "counterfactual"),
