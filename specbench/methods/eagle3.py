@@ -189,11 +189,15 @@ class EagleDrafter:
 
     @torch.inference_mode()
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """The exact rule of trees. The head reads the accepted tokens next, with the target's features."""
+        """Judge a tree. The head reads the accepted tokens next, with the target's features."""
         assert scored.hidden is not None
-        verdict = exact_tree(draft, scored, sampling, rng)
+        verdict = self.judge(draft, scored, sampling, rng)
         self.unread = self.head.fuse(scored.hidden[[0, *(node + 1 for node in verdict.path)]])
         return verdict
+
+    def judge(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        """The exact rule of trees."""
+        return exact_tree(draft, scored, sampling, rng)
 
 
 class Eagle3(Stateless):
