@@ -38,10 +38,10 @@ def of_files(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 def of_sums(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """The sums over all texts of each server that tells sums of some; a count that some text lacks is left out.
+    """The sums over all texts of each server that does not list all rounds; a count that some text lacks is left out.
 
-    A text of more tokens than its rounds can give had rounds without a draft, of one token each; `num_plain` are those.
-    Parts of a stream are no count of rounds, only a bound.
+    A text of more tokens than its rounds can give had rounds without a draft, of one token each, which no server lists;
+    `num_plain` are those. Parts of a stream are no count of rounds, only a bound.
     """
     servers = [spec.name for spec in run.plan.servers]
     if not servers:
@@ -51,12 +51,12 @@ def of_sums(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
     samples = samples[samples.new_tokens.isna() | (samples.new_tokens > 1)]  # the prefill gave the only token
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row, texts in samples.groupby(["task", "method"], sort=False):
-        if not texts.evidence.isin((HISTOGRAM, COUNTERS)).any():
-            continue
         rounds, accepted = texts.verify_rounds.where(texts.evidence != CHUNKS), texts.accepted_tokens
+        plain = (texts.new_tokens - 1 - accepted - rounds).clip(lower=0)
+        if not (texts.evidence.isin((HISTOGRAM, COUNTERS)) | (plain > 0)).any():
+            continue
         part = {f"spec_decode_{name}": texts[column] for column, name in COUNTED.items()}
-        part |= {"spec_decode_num_drafts": rounds}
-        part |= {"spec_decode_num_plain": (texts.new_tokens - 1 - accepted - rounds).clip(lower=0)}
+        part |= {"spec_decode_num_drafts": rounds, "spec_decode_num_plain": plain}
         told = {name: float(counts.sum()) for name, counts in part.items() if counts.notna().all()}
         if told:
             found[str(row[0]), str(row[1])] = [told]

@@ -130,9 +130,10 @@ def test_totals_of_other_engines(servers, engine):
     assert row.tau == pytest.approx(tau, nan_ok=True) and row.acceptance_rate == pytest.approx(rate, nan_ok=True)
 
 
-def test_totals_count_rounds_without_a_draft(servers):
+@pytest.mark.parametrize("tells", ["histogram", "steps"])
+def test_totals_count_rounds_without_a_draft(servers, tells):
     """Every text has two rounds that accepted 1 and 0, and six of one token without a draft: 2 accepted in 16."""
-    servers[1].tells, servers[1].plain = "histogram", 6
+    servers[1].tells, servers[1].plain = tells, 6
     servers[1].accepted = {one["prompt"]: [1, 0] for one in recorded()}
     run("--server", f"vanilla={servers[0].url}", "--server", f"vllm={servers[1].url}", limit=2)
     assert samples().loc["vllm"].new_tokens.tolist() == [1 + 3 + 6] * 2

@@ -54,7 +54,7 @@ audit_with() {
 
 server=
 trap '[ -z "$server" ] || kill $server' EXIT
-export VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
+export VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind NUMBA_NUM_THREADS=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 if answers; then echo "port $port is in use; choose another: PORT=8001 make server-test"; exit 1; fi
 mkdir -p $folder
 make_once $folder/installed install_server
