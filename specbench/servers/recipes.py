@@ -113,16 +113,17 @@ def _llamacpp(pair: PairSpec, method: MethodSpec) -> Recipe:
     if method.method == "sps":
         assert pair.draft is not None
         converted.append(pair.draft.model)
-        speculation = [["--model-draft", _gguf(pair.draft.model)]]
-        speculation += [["--draft-max", str(values["gamma"]), "--draft-p-min", "0"]]
+        speculation = [["--spec-type", "draft-simple", "--spec-draft-model", _gguf(pair.draft.model)]]
+        speculation += [["--spec-draft-n-max", str(values["gamma"]), "--spec-draft-n-min", "0"]]
+        speculation += [["--spec-draft-p-min", "0"]]
     elif method.method == "pld":
-        sizes = ["--spec-ngram-size-n", str(values["ngram"]), "--spec-ngram-size-m", str(values["gamma"])]
-        speculation = [["--spec-type", "ngram-simple", *sizes, "--draft-max", str(values["gamma"])]]
+        sizes = ["--spec-ngram-simple-size-n", str(values["ngram"]), "--spec-ngram-simple-size-m", str(values["gamma"])]
+        speculation = [["--spec-type", "ngram-simple", *sizes]]
         notes.append(f"llama.cpp looks for the last match of one length: its rounds are not those of {method.name}")
     elif method.method == "eagle3":
         converted.append(values["head"])
-        speculation = [["--spec-type", "draft-eagle3", "--model-draft", _gguf(values["head"])]]
-        speculation += [["--draft-max", str(values["depth"] + 1), "--draft-p-min", "0"]]
+        speculation = [["--spec-type", "draft-eagle3", "--spec-draft-model", _gguf(values["head"])]]
+        speculation += [["--spec-draft-n-max", str(values["depth"] + 1), "--spec-draft-p-min", "0"]]
     notes += [
         f"first: python convert_hf_to_gguf.py {shlex.quote(location(name))} --outfile {shlex.quote(_gguf(name))}"
         " --outtype f32"
@@ -130,11 +131,11 @@ def _llamacpp(pair: PairSpec, method: MethodSpec) -> Recipe:
     ]
     groups = [
         ["llama-server", "--model", _gguf(pair.target.model), "--alias", pair.name, *_place(8080)],
-        ["--parallel", "1", "--top-k", "0", "--top-p", "1", "--min-p", "0"],
+        ["--parallel", "1", "--no-cache-prompt", "--top-k", "0", "--top-p", "1", "--min-p", "0"],
         *speculation,
     ]
     return Recipe(
-        "http://127.0.0.1:8080", groups, [*notes, "from llama.cpp's documentation; this project never ran it"]
+        "http://127.0.0.1:8080", groups, [*notes, "with the flags of llama.cpp of October 2026; older ones have others"]
     )
 
 

@@ -77,11 +77,12 @@ def test_llamacpp():
     found, notes = words("llamacpp", "--method", "sps", "--set", "sps.gamma=5")
     options = pairs(found)
     assert found[:3] == ["llama-server", "--model", "target.gguf"]
-    assert (options["--model-draft"], options["--draft-max"], options["--draft-p-min"]) == ("draft.gguf", "5", "0")
+    assert (options["--spec-type"], options["--spec-draft-model"]) == ("draft-simple", "draft.gguf")
+    assert (options["--spec-draft-n-max"], options["--spec-draft-p-min"]) == ("5", "0")
     assert sum("convert_hf_to_gguf.py" in note for note in notes) == 2
     lookup = pairs(words("llamacpp", "--method", "pld-vllm")[0])
-    assert (lookup["--spec-ngram-size-n"], lookup["--spec-ngram-size-m"]) == ("7", "20")
-    assert "--draft-max" not in words("llamacpp")[0]
+    assert (lookup["--spec-ngram-simple-size-n"], lookup["--spec-ngram-simple-size-m"]) == ("7", "20")
+    assert "--spec-type" not in words("llamacpp")[0]
 
 
 WRONG = [
