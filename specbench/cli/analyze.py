@@ -141,7 +141,7 @@ def tree(
     nodes: Annotated[int, Option(min=1, max=512, help="the most tokens of a tree")] = 64,
     forward_times: Annotated[
         str | None,
-        Option(help="a profile's FILE.json, or t_draft=SECONDS,t_target=SECONDS,…; default: from the run's records"),
+        Option(help="a profile's FILE.json, or KEY=SECONDS,…; default: from the run's records"),
     ] = None,
     format: PlainFormat = Plain.table,
 ) -> None:
