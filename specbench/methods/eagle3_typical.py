@@ -16,12 +16,13 @@ from specbench.engine.trees import tree_test
 from specbench.engine.types import Draft, Method, Sampling, Scored, Verdict, Watch
 from specbench.methods import eagle3
 from specbench.methods.eagle3 import Eagle3, EagleDrafter
+from specbench.methods.eagle3 import Settings as Base
 from specbench.methods.lossy import typical
 
 RAW = Sampling(1.0)
 
 
-class Settings(eagle3.Settings):
+class Settings(Base):
     epsilon: float = Field(gt=0, le=1, description="p(d) that always stands, if exceeded (ε)")
     delta: float = Field(gt=0, le=1, description="else p(d) must exceed δ exp(-H(p)) (δ)")
 
