@@ -48,12 +48,13 @@ RUNTIMES = {"eager": EAGER, "static": STATIC}
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize(
-    ("name", "rows"), [("vanilla", 3), ("sps", 5), ("mdsd", 3), ("reflective", 3), ("cos", 2), ("rsd", 9)]
+    ("name", "rows"),
+    [("vanilla", 3), ("sps", 5), ("mdsd", 3), ("reflective", 3), ("cos", 2), ("rsd", 9), ("oracle", 3)],
 )
 def test_what_is_allocated(name, rows, runtime):
     """The longest text of a batch fills its cache up to the last draft; others end sooner."""
-    changes = {"prompt": "7 70 17", "prefix_tokens": 4} if name == "reflective" else {}
-    build_on = partial(with_settings, name, gamma=4, changes=changes)
+    changes = {"reflective": {"prompt": "7 70 17", "prefix_tokens": 4}, "oracle": {"tokens": 40}}
+    build_on = partial(with_settings, name, gamma=4, changes=changes.get(name, {}))
     needed = room.demand(tiny("llama", RUNTIMES[runtime]), lambda pair: build_on(models=pair))
     shared = Batched(runtime)
     pair, count = tiny("llama", shared), 40
