@@ -87,8 +87,8 @@ def _write_verdicts(chosen: Sequence[Paper], ours: Ours, out: Path, check: bool)
         f" tokens (for speeds, in forwards too). The {of_claims} intervals and p values of claims are not corrected for"
         " their number: if nothing differed, one in twenty would be told apart by chance. Those of an order are, by "
         "Holm's rule; the bounds of its τ are those that the pairs of methods leave that are not told apart. Without a "
-        "number of documents, a claim rests on figures of figures.csv, which were measured apart (results/README.md says "
-        "how)."
+        "number of documents, a claim rests on figures of figures.csv, which were measured apart "
+        "(results/README.md says how)."
     )
     title = f"# Which claims of the papers hold on {markdown_text(', '.join(ours.pairs))}"
     table = markdown(pd.DataFrame(vars(one) | {"documents": one.documents or "-"} for one in checked))
