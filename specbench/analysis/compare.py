@@ -27,7 +27,6 @@ SETUP = ["pair", "sampling"]
 ROW = [*SETUP, "task", "method"]
 ONCE = ["run", "repeat"]  # one pass over the documents
 AVERAGE = "average"
-STALL = 5  # a text that took over this many times the median time per token of its row was held up
 
 
 @dataclass(frozen=True)
@@ -330,59 +329,6 @@ def _average(cells: list[Cell]) -> dict[str, Any]:
         known = [of_task for of_task in times if of_task]
         row |= _speedup_columns(name, stats.average_speedup(known) if len(known) == len(cells) else None)
     return row
-
-
-def uneven(runs: Measured) -> list[str]:
-    """Warnings for tasks whose baseline was much faster in one run, or at one worker of a run, than at another."""
-    lines = []
-    for key, counts in runs.by_row.items():
-        if key[3] in runs.baselines.values():
-            sums = metrics.timed_alone(counts).groupby(["run", "worker"])[["decode", "decoded"]].sum()
-            speeds = sums.decoded / sums.decode
-            if len(speeds) > 1 and speeds.max() > (1 + metrics.DRIFT_BOUND) * speeds.min():
-                lines.append(
-                    f"{key[2]}: {key[3]} ran at {speeds.min():.0f} to {speeds.max():.0f} tokens/s in these "
-                    f"{'runs' if counts.worker.max() == 0 else 'workers'}: compare speedups, not tokens/s"
-                )
-    return lines
-
-
-def unpooled(runs: Measured) -> list[str]:
-    """Warnings for tasks with texts of unlike hardware, whose tokens/s are not pooled."""
-    found: dict[str, list[str]] = {}
-    for key, counts in runs.by_row.items():
-        if differing := workers.unlike(counts):
-            found.setdefault(key[2], differing)
-    return [
-        f"{task}: machines of different {', '.join(keys)} decoded it, so it has no tokens/s; --by worker shows each's"
-        for task, keys in found.items()
-    ]
-
-
-def late(runs: Measured) -> list[str]:
-    """Servers of whose texts some have no decode time, because the first token came with later ones."""
-    counts = runs.counts[~runs.counts.index.get_level_values("run").isin(runs.imported)]
-    unknown = (counts.decode.isna() & counts.whole.notna()).groupby("method").agg(["sum", "size"])
-    return [
-        f"{name}: in {row['sum']} of {row['size']} texts the first token came with later ones, so no time per token is "
-        "known: the client was late, or the server holds tokens back"
-        for name, row in unknown[unknown["sum"] > 0].iterrows()
-    ]
-
-
-def stalled(runs: Measured) -> list[str]:
-    """Warnings for rows with documents that took far longer per token than the rest: the machine was busy."""
-    lines = []
-    for key, counts in runs.by_row.items():
-        per_token = counts.decode / counts.decoded.replace(0, np.nan)
-        slow = per_token > STALL * per_token.median()
-        if slow.any():
-            share = counts.decode[slow].sum() / counts.decode.sum()
-            lines.append(
-                f"{key[2]}, {key[3]}: {int(slow.sum())} of {len(counts)} texts took over {STALL} times the median per "
-                f"token, {share:.0%} of the time; measure again on an idle machine"
-            )
-    return lines
 
 
 def depth_table(runs: Measured) -> pd.DataFrame:

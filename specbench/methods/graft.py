@@ -122,10 +122,7 @@ class GraftedHead(EagleDrafter):
         return self.grafting.fill(super().propose(context, gamma, sampling, rng), context[-1])
 
     def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
-        """Score a tree, and learn from each of its tokens, whether they will be accepted or not."""
-        scored = super().score(target, recent, draft)
-        self.grafting.successors.learn(torch.cat([recent[-1:], draft.tokens]), scored.logits)
-        return scored
+        return self.grafting.successors.learn_tree(recent, draft, super().score(target, recent, draft))
 
 
 class GraftedChain:
@@ -150,10 +147,7 @@ class GraftedChain:
         return self.grafting.fill(Draft(chain.tokens, None, tuple(chain.parents.tolist())), context[-1])
 
     def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
-        """Score a tree, and learn from each of its tokens, whether they will be accepted or not."""
-        scored = read_once(target, recent, draft)
-        self.grafting.successors.learn(torch.cat([recent[-1:], draft.tokens]), scored.logits)
-        return scored
+        return self.grafting.successors.learn_tree(recent, draft, read_once(target, recent, draft))
 
 
 class Graft(Stateless):

@@ -46,6 +46,11 @@ class Successors:
         best = logits.topk(min(self.count, logits.shape[-1])).indices
         self._read.append((tokens.to("cpu", non_blocking=True), best.to("cpu", non_blocking=True)))
 
+    def learn_tree(self, recent: Tensor, draft: Draft, scored: Scored) -> Scored:
+        """Learn from the token before a tree and from each of its tokens, whether they will be accepted or not."""
+        self.learn(torch.cat([recent[-1:], draft.tokens]), scored.logits)
+        return scored
+
     def read(self, target: Session, prompt: list[int], hidden: Sequence[int] = ()) -> Scored:
         """Let the target read a prompt into an empty cache, and learn from every token of it.
 
@@ -148,10 +153,7 @@ class Recycling(Stateless):
         return self.drafter.successors.read(target, prompt)
 
     def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
-        """Score a tree, and learn from each of its tokens, whether they will be accepted or not."""
-        scored = read_once(target, recent, draft)
-        self.drafter.successors.learn(torch.cat([recent[-1:], draft.tokens]), scored.logits)
-        return scored
+        return self.drafter.successors.learn_tree(recent, draft, read_once(target, recent, draft))
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

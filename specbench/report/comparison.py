@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.analysis import by_worker, metrics, totals
+from specbench.analysis import by_worker, metrics, time_warnings, totals
 from specbench.analysis import compare as compared
 from specbench.analysis.texts import load_decode
 from specbench.analysis.trace import document_scores, find_sample
@@ -148,10 +148,10 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compare
     named = ", ".join(dict.fromkeys(row[-1] for row, parts in measured.totals.items() if totals.counted(parts)))
     if named:
         yield f"accept, α and τ of {named} are a server's totals: what came after the end of a text counts too"
-    yield from compared.late(measured)
-    yield from compared.stalled(measured)
-    yield from compared.uneven(measured)
-    yield from compared.unpooled(measured)
+    yield from time_warnings.late(measured)
+    yield from time_warnings.stalled(measured)
+    yield from time_warnings.uneven(measured)
+    yield from time_warnings.unpooled(measured)
     if summary.errors.any():
         failed = int(summary[summary.task != compared.AVERAGE].errors.sum())
         yield f"failed samples: {failed}; their tracebacks are in samples.parquet"

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binomtest, t
 from synthetic import CHAIN, SINGLE, Rows, Timed, rounds, sample, scores, timed_run, write_run
 
-from specbench.analysis import compare
+from specbench.analysis import compare, time_warnings
 from specbench.base import files
 from specbench.config import UserError
 from specbench.report import comparison
@@ -266,7 +266,7 @@ def test_the_drift_of_pooled_runs_is_the_largest_with_its_sign(tmp_path):
 def test_every_baseline_that_ran_at_other_speeds_is_named(tmp_path):
     slow = SECONDS | {"pool": 4.0}
     one, other = mixed(tmp_path / "a"), mixed(tmp_path / "b", seconds=slow, seed=1)
-    (line,) = compare.uneven(compare.measured([one, other]))
+    (line,) = time_warnings.uneven(compare.measured([one, other]))
     assert line == "one: pool ran at 1 to 2 tokens/s in these runs: compare speedups, not tokens/s"
 
 
@@ -351,7 +351,7 @@ def test_shards_at_other_speeds_are_named_and_speedups_are_paired_within_them(tm
         "sps": Timed(lambda task, doc: slow[doc < 4] / (2 if doc < 4 else 1)),
     }
     run = joined(timed_run(tmp_path / "a", methods, documents=8), 4, 8)
-    (line,) = compare.uneven(compare.measured([run]))
+    (line,) = time_warnings.uneven(compare.measured([run]))
     assert line == "one: plain ran at 2 to 4 tokens/s in these workers: compare speedups, not tokens/s"
     found = row(table(run), method="sps")
     assert found.speedup_decode == pytest.approx(12 / 10)
@@ -363,16 +363,16 @@ def test_shards_at_other_speeds_are_named_and_speedups_are_paired_within_them(tm
 def test_a_text_that_was_held_up_is_named(tmp_path):
     """Document 3 of sps took 9 s where the others took 0.5 s; plain was even."""
     methods = {"plain": Timed(1.0, SINGLE), "sps": Timed(lambda task, doc: 9.0 if doc == 3 else 0.5)}
-    (line,) = compare.stalled(compare.measured([timed_run(tmp_path / "a", methods)]))
+    (line,) = time_warnings.stalled(compare.measured([timed_run(tmp_path / "a", methods)]))
     assert line.startswith("one, sps: 1 of 4 texts took over 5 times the median per token, 86% of the time")
-    assert compare.stalled(compare.measured([simple(tmp_path / "b")])) == []
+    assert time_warnings.stalled(compare.measured([simple(tmp_path / "b")])) == []
 
 
 def test_runs_at_other_speeds_are_named(tmp_path):
     run = timed_run(tmp_path / "slow", {"plain": Timed(2.0, SINGLE, 3)})
-    (line,) = compare.uneven(compare.measured([simple(tmp_path / "a"), run]))
+    (line,) = time_warnings.uneven(compare.measured([simple(tmp_path / "a"), run]))
     assert line == "one: plain ran at 2 to 4 tokens/s in these runs: compare speedups, not tokens/s"
-    assert compare.uneven(compare.measured([simple(tmp_path / "b"), simple(tmp_path / "c")])) == []
+    assert time_warnings.uneven(compare.measured([simple(tmp_path / "b"), simple(tmp_path / "c")])) == []
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"plan": 1}'])

@@ -6,7 +6,7 @@ import pytest
 from screens import output
 from synthetic import CHAIN, ENVIRONMENT, SINGLE, Rows, change_manifest, scores
 
-from specbench.analysis import by_worker, compare, workers
+from specbench.analysis import by_worker, compare, time_warnings, workers
 
 SLOW = {1: 1.0, 2: 2.0}  # seconds of the baseline for 4 tokens, by worker
 GAIN = {1: 2, 2: 1}  # the speedup of sps there
@@ -78,7 +78,7 @@ def test_a_table_of_workers(tmp_path):
 
 
 def test_workers_of_unlike_speed_are_named(tmp_path):
-    (line,) = compare.uneven(compare.measured([run_of(tmp_path / "a", halves)]))
+    (line,) = time_warnings.uneven(compare.measured([run_of(tmp_path / "a", halves)]))
     assert line == "one: plain ran at 2 to 4 tokens/s in these workers: compare speedups, not tokens/s"
 
 
@@ -97,11 +97,11 @@ def test_tokens_a_second_of_unlike_machines_are_not_pooled(tmp_path):
     found = compare.summary(measured)
     assert found[["tokens_per_s", "tokens_per_s_mean", "tokens_per_s_e2e"]].isna().all(axis=None)
     assert found.speedup_decode.iloc[1] == pytest.approx(1.2) and found.tau.notna().all()
-    (line,) = compare.unpooled(measured)
+    (line,) = time_warnings.unpooled(measured)
     assert line.startswith("one: machines of different cpu decoded it")
     assert by_worker.table(measured).tokens_per_s.tolist() == [4, 8, 2, 2]
     like = compare.measured([joined(run_of(tmp_path / "b", halves), "abacus", "abacus")])
-    assert compare.unpooled(like) == [] and compare.summary(like).tokens_per_s.notna().all()
+    assert time_warnings.unpooled(like) == [] and compare.summary(like).tokens_per_s.notna().all()
 
 
 def test_runs_of_unlike_machines_that_were_allowed_are_not_pooled(tmp_path):
