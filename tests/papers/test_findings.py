@@ -299,3 +299,18 @@ def test_figures_are_those_of_the_files(page: str, name: str) -> None:
     expected = {"specdecpp": SPECDECPP, "cospec": COSPEC}[page][name]()
     for path in (ROOT / "results" / "README.md", ROOT / "docs" / "pages" / "methods" / f"{page}.md"):
         assert expected in re.sub(r"\s+", " ", path.read_text(encoding="utf-8")), path.name
+
+
+@pytest.mark.parametrize("page", ["lookup", "sps", "eagle3", "trees"])
+def test_figures_of_drafts_on_the_default_pair_are_those_of_their_file(page: str) -> None:
+    """Every figure with bounds in a paragraph that cites the file, of the methods' averages."""
+    averages = table("drafts-default").loc["average"]
+    known = {
+        tuple(f"{row[name + end]:.2f}" for end in ("", "_low", "_high"))
+        for name in ("tau", "speedup_decode")
+        for _, row in averages.iterrows()
+    }
+    text = (ROOT / "docs" / "pages" / "methods" / f"{page}.md").read_text(encoding="utf-8")
+    cited = [part for part in re.split(r"\n\n|\n- ", text) if "drafts-default.csv" in part]
+    quoted = re.findall(r"(\d\.\d\d) \[(\d\.\d\d),\s+(\d\.\d\d)\]", " ".join(cited))
+    assert quoted and [figure for figure in quoted if figure not in known] == []
