@@ -70,6 +70,18 @@ def test_percentiles_need_enough_requests():
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_long_names_fit_80_columns():
+    """Columns keep their headings; a name of 40 letters goes on below itself."""
+    name = "eagle3-of-the-second-cluster-at-port-8001"
+    rows = [sample(n, 1e4 * n, [1e4 * n + 123.4, 1e4 * n + 234.5], 1e4 * n + 345.6, 1234) for n in range(100)]
+    table = request_figures(run([row | {"method": name, "task": "minerva_math500"} for row in rows], (name,)), Slo())
+    lines = rendered(view(table, Slo())).splitlines()
+    assert max(map(len, lines)) <= 80
+    for headings in ("TTFT TPOT chunks E2E", "n failed req/s goodput tok/s user all accepted by"):
+        assert sum(line.split()[1:] == headings.split() for line in lines) == 1
+    assert sum(line.startswith("minerva_math500") for line in lines) == 2
+
+
 def test_time_in_which_requests_were_open():
     assert union([(0, 2), (1, 3), (5, 6), (5.5, 5.7)]) == 4
     assert math.isnan(union([]))
