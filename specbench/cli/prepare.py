@@ -73,7 +73,7 @@ def calibrate(*, options: Calibration, set_: Set = None, place: Place) -> None:
 @with_groups
 def train(
     *,
-    method: Annotated[str, Option(help="judge, specdecpp, eagle3, vocabtrim, cospec, or a YAML based on one")],
+    method: Annotated[str, Option(help="judge, specdecpp, eagle3, vocabtrim, cospec, a YAML based on one, or draft")],
     suite: CalibrationSuite = None,
     data: Annotated[
         list[str] | None,
@@ -85,9 +85,7 @@ def train(
     set_: Set = None,
     recipe: Annotated[
         list[str] | None,
-        Option(
-            metavar="KEY=VALUE", help="specdecpp, eagle3, cospec: change a setting of its recipe (suites/training/)"
-        ),
+        Option(metavar="KEY=VALUE", help="specdecpp, eagle3, cospec, draft: change a setting of its recipe"),
     ] = None,
     grid: Annotated[
         list[str] | None,
@@ -104,8 +102,13 @@ def train(
     warm_up: Annotated[
         Path | None, Option(metavar="FILE", help="cospec, rl: the file of sft; none: begin by rejecting all")
     ] = None,
+    preset: Annotated[
+        str | None, Option(help="draft: distillspec (the default), fastdraft, direct-alignment or draft-opd")
+    ] = None,
     place: Place,
-    out: Annotated[Path | None, Option(help="head file to write; default: METHOD-PAIR.safetensors")] = None,
+    out: Annotated[
+        Path | None, Option(help="head file (draft: folder) to write; default: METHOD-PAIR.safetensors (draft-PAIR)")
+    ] = None,
     allow_code_execution: AllowCodeExecution = False,
 ) -> None:
     """Train a method's head on calibration documents (never test ones). The same command continues a stopped training.
@@ -124,9 +127,11 @@ def train(
 
     `specbench train --method cospec --stage rl --warm-up sft.safetensors --data pocket_gsm8k:calibration --recipe
     updates=10 --recipe prompts=16 --recipe group=8`
+
+    `specbench train --method draft --preset fastdraft --suite pocket --documents 200 --out better-draft`
     """
     with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True):
-        check_names(models.chosen, suite, method)
+        check_names(models.chosen, suite, None if method == "draft" else method)
         from specbench.training import train as module  # after the names are checked, as this import takes seconds
 
         module.train(
@@ -144,6 +149,7 @@ def train(
             stage=stage,
             judge=judge,
             warm_up=warm_up,
+            preset=preset,
         )
 
 

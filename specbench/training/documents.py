@@ -25,6 +25,7 @@ class Document:
     max_new_tokens: int
     score: Callable[[str], float]  # of an answer, by the task's headline metric
     split: str = ""  # set if the user named the split
+    reference: str | None = None  # the prompt with its reference answer, if asked for and if there is one
 
     @property
     def name(self) -> str:
@@ -56,13 +57,13 @@ class Source:
 
 
 def training_documents(
-    plan: Plan, pair: Pair, reach: int, data: Sequence[str] = (), stand_ins: bool = False
+    plan: Plan, pair: Pair, reach: int, data: Sequence[str] = (), stand_ins: bool = False, references: bool = False
 ) -> list[Document]:
     """The first `plan.limit` documents of each split in `data` (TASK:SPLIT), or of the calibration split of each task.
 
     Tasks without calibration documents are named and left out. Tasks that use documents of another task instead are
     left out too, unless `stand_ins`: then these are read as `calibrate` reads them, and scored by the other task's
-    rules. Raises UserError if no task is left, if a split is a test split, or if a prompt is too long for the pair
+    rules. With `references`, each has its reference answer too. Raises UserError if no task is left, if a split is a test split, or if a prompt is too long for the pair
     (`reach`: as in Method).
     """
     documents: list[Document] = []
@@ -72,6 +73,7 @@ def training_documents(
         prompts = [encode(pair, request.prompt) for request in requests]
         check_lengths(requests, prompts, pair, reach)
         metric = task_info(source.line.task).metric
+        answers = list(tasks.references(source.line.task)) if references else []
         for request, prompt in zip(requests, prompts, strict=True):
             documents.append(
                 Document(
@@ -83,6 +85,7 @@ def training_documents(
                     request.max_new_tokens,
                     scorer(tasks, source.line.task, request.doc_id, metric),
                     source.split if source.named else "",
+                    answers[request.doc_id] if references else None,
                 )
             )
     if not documents:

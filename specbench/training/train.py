@@ -2,7 +2,8 @@
 
 A trainer is a file here, NAME.py or NAME/train.py, with `train(job)`. It learns from documents that no test uses and
 writes one head file (engine/models/heads.py), or a folder of them for a grid of recipes. It may declare `STAGES`, the
-stages of its training, each with a recipe of its own, and `SCORED`, True if it scores what it generates.
+stages of its training, each with a recipe of its own; `PRESETS`, the papers whose recipes it has; and `SCORED`, True if
+it scores what it generates. NAME is a method, or `draft`: the pair's draft model, which `sps` decodes with.
 """
 
 import importlib
@@ -22,6 +23,7 @@ from specbench.training.documents import named_sources
 from specbench.training.recipe import load_recipe, parse_grid
 
 FOLDER = Path(__file__).parent
+DRAFT, DECODES_WITH_DRAFT = "draft", "sps"  # what is trained that is no method, and the method that shows it
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Job:
     recipe: MethodSpec | None = None  # of methods that have one
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values of recipe settings; `out` is a folder then
     stage: str = ""  # of methods that have several
+    preset: str = ""  # of methods that have recipes of several papers
     judge: str = ""  # who labels the data; empty: the method's own choice
     warm_up: Path | None = None  # the file of an earlier stage
 
@@ -86,15 +89,17 @@ def train(
     stage: str | None = None,
     judge: str | None = None,
     warm_up: Path | None = None,
+    preset: str | None = None,
 ) -> None:
     """Train a method's head for a pair on `documents` of each task of a suite, or of each TASK:SPLIT in `data`.
 
-    Without `stage`, a method that has several is trained in its first. Raises UserError.
+    Without `stage`, a method that has several is trained in its first, and likewise for `preset`. Raises UserError.
     """
-    spec = config.load_method(method)
-    module = trainer(spec.method)
+    spec = config.load_method(DECODES_WITH_DRAFT if method == DRAFT else method)
+    name = DRAFT if method == DRAFT else spec.method
+    module = trainer(name)
     if module is None:
-        trainable = ", ".join(name for name in methods.names() if trainer(name))
+        trainable = ", ".join((*(name for name in methods.names() if trainer(name)), DRAFT))
         raise UserError(f"{method} has nothing to train; these have: {trainable}")
     assigned = config.parse_assignments(assignments)
     if others := set(assigned) - {spec.name}:
@@ -102,14 +107,15 @@ def train(
     spec = config.override(spec, assigned.get(spec.name, {}))
     settings = config.validated(methods.module(spec.method).Settings, spec.values, spec.name)
     chosen = _chosen_stage(method, getattr(module, "STAGES", ()), stage, bool(judge or warm_up))
-    base = load_recipe("-".join([spec.method, *([chosen] if chosen else [])]), recipe)
+    chosen_preset = _chosen_preset(method, getattr(module, "PRESETS", ()), preset)
+    base = load_recipe("-".join(part for part in (name, chosen, chosen_preset) if part), recipe)
     axes = parse_grid(grid)
     if base is None and (recipe or grid):
         raise UserError(f"{method} is trained without a recipe; leave out --recipe and --grid")
     if (suite is None) == (not data):
         raise UserError("train needs --suite (calibration documents of its tasks) or --data TASK:SPLIT, one of them")
     pair_spec = config.load_pair(pair)
-    path = out or Path(f"{spec.method}-{pair_spec.name}" + ("-grid" if axes else ".safetensors"))
+    path = out or Path(f"{name}-{pair_spec.name}" + ("-grid" if axes else "" if name == DRAFT else ".safetensors"))
     if path.exists() and not (axes and path.is_dir()):
         raise UserError(f"{path} exists; choose another --out")
     if suite:
@@ -119,7 +125,8 @@ def train(
     if getattr(module, "SCORED", False):
         code.check_code(plan)
     loaded = load_pair(pair_spec, device, dtype)
-    module.train(Job(spec, settings, loaded, plan, path, tuple(data), base, axes, chosen, judge or "", warm_up))
+    options = {"stage": chosen, "preset": chosen_preset, "judge": judge or "", "warm_up": warm_up}
+    module.train(Job(spec, settings, loaded, plan, path, tuple(data), base, axes, **options))
 
 
 def _chosen_stage(method: str, stages: Sequence[str], stage: str | None, other_options: bool) -> str:
@@ -129,6 +136,14 @@ def _chosen_stage(method: str, stages: Sequence[str], stage: str | None, other_o
     if stages and stage and stage not in stages:
         raise UserError(f"--stage {stage}: {method} is trained in the stages {' and '.join(stages)}; name one of them")
     return stage or (stages[0] if stages else "")
+
+
+def _chosen_preset(method: str, presets: Sequence[str], preset: str | None) -> str:
+    """The paper whose recipe is taken; empty for a method with a single recipe. Raises UserError for another one."""
+    if preset and preset not in presets:
+        which = f"has the recipes of {', '.join(presets)}; name one of them" if presets else "has a single recipe"
+        raise UserError(f"--preset {preset}: {method} {which}")
+    return preset or (presets[0] if presets else "")
 
 
 def _of_splits(

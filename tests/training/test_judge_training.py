@@ -221,7 +221,8 @@ def test_every_trainer_is_found_by_its_file_and_named_in_the_help():
     trainable = {name for name in methods.names() if train.trainer(name)}
     assert trainable == {"judge", "specdecpp", "eagle3", "vocabtrim", "cospec"}
     words = " ".join(output("train", "--help").split())
-    assert all(name in words for name in trainable)
+    assert all(name in words for name in (*trainable, "draft"))
+    assert train.trainer("draft")
     assert train.trainer("../train") is None and train.trainer("nothing") is None
 
 

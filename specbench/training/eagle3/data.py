@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import torch
@@ -37,6 +37,9 @@ class Answered:
     name: str
     tokens: list[int]
     prompt: int
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
     @property
     def rows(self) -> int:
@@ -96,16 +99,24 @@ def answer_all(
 
 def _answered(pair: Pair, documents: Sequence[Document], sampling: Sampling, seed: int) -> pa.Table:
     rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, documents[0].name))
+    answers = answers_of(pair.models["target"], pair, documents, sampling, rng)
+    names = [document.name for document in documents]
+    return pa.table({"name": names, "answer": pa.array(answers, pa.list_(pa.int32()))})
+
+
+def answers_of(
+    model: PreTrainedModel, pair: Pair, documents: Sequence[Document], sampling: Sampling, rng: torch.Generator
+) -> list[list[int]]:
+    """A model's answer to each document, up to its stop strings, its end token or its limit; all in one batch."""
     longest = max(document.max_new_tokens for document in documents)
     prompts = [document.prompt for document in documents]
-    rows = answer(pair.models["target"], prompts, longest, pair.eos_ids, pair.vocabulary, sampling, rng)
+    rows = answer(model, prompts, longest, pair.eos_ids, pair.vocabulary, sampling, rng)
     answers = []
     for document, row in zip(documents, rows, strict=True):
         ending = document.ending(pair)
         ending.keep(row)
         answers.append(ending.tokens)
-    names = [document.name for document in documents]
-    return pa.table({"name": names, "answer": pa.array(answers, pa.list_(pa.int32()))})
+    return answers
 
 
 @torch.inference_mode()
@@ -168,13 +179,13 @@ def draft_ids(answered: Iterable[Answered], size: int, vocabulary: int) -> list[
     return sorted(ranked[:size])
 
 
-def batches(answered: Sequence[Answered], size: int, seed: int) -> list[list[Answered]]:
-    """One epoch: every document once, `size` of similar length to a batch, in an order drawn from the seed."""
+def batches(items: Sequence[T], size: int, seed: int, length: Callable[[Any], int] = len) -> list[list[T]]:
+    """One epoch: every item once, `size` of similar length to a batch, in an order drawn from the seed."""
     rng = random.Random(seed)
-    shuffled = rng.sample(answered, len(answered))
+    shuffled = rng.sample(items, len(items))
     epoch = []
     for window in grouped(shuffled, size * WINDOW):
-        by_length = sorted(window, key=lambda document: len(document.tokens))
+        by_length = sorted(window, key=length)
         epoch += [list(batch) for batch in grouped(by_length, size)]
     rng.shuffle(epoch)
     return epoch

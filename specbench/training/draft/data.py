@@ -1,0 +1,178 @@
+"""Lessons for a draft: texts of references, of the target, of the draft itself, of both, or of speculative decoding.
+
+What the draft takes part in is made anew in every step with the weights as they are then (on-policy), and no gradient
+reaches the drawing of tokens (DistillSpec, arXiv 2310.08461).
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.base.seeds import stable_seed
+from specbench.engine.accept import exact
+from specbench.engine.drafters import ModelDrafter
+from specbench.engine.generate import until_end
+from specbench.engine.models.pair import Pair
+from specbench.engine.sampling import draw
+from specbench.engine.speculate import speculate
+from specbench.engine.types import Round, Sampling
+from specbench.training.documents import Document
+from specbench.training.draft.recipe import DraftRecipe
+from specbench.training.eagle3.data import MICRO_TOKENS, answers_of, grouped
+
+Answers = Mapping[str, Sequence[list[int]]]  # tokens by the document's name, several of each
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A text and the places in it from which the draft learns."""
+
+    tokens: list[int]
+    places: list[int]  # indices of `tokens`, from 1 on: the draft predicts these tokens from those before each
+    rejected: frozenset[int] = frozenset()  # places whose token the target rejected, or that followed such a one
+    slots: tuple[int, ...] = ()  # of a drafted block: the slot of each place, from 0
+
+    def cut(self, length: int) -> "Lesson":
+        """The same without tokens from `length` on."""
+        places = [place for place in self.places if place < length]
+        return Lesson(self.tokens[:length], places, self.rejected, self.slots[: len(places)])
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Some lessons, padded at their ends, with their N places one after the other."""
+
+    tokens: Tensor  # [B, T]
+    rows: Tensor  # [N]: the text of each place
+    places: Tensor  # [N]
+    rejected: Tensor  # [N], bool
+    slots: Tensor  # [N]; 0 where there is no block
+
+    @property
+    def targets(self) -> Tensor:
+        """The tokens [N] at the places."""
+        return self.tokens[self.rows, self.places]
+
+    def at_places(self, logits: Tensor) -> Tensor:
+        """The rows [N, V] of logits [B, T, V] that predict the tokens at the places."""
+        return logits[self.rows, self.places - 1]
+
+
+def packed(lessons: Sequence[Lesson], device: torch.device) -> Iterator[Packed]:
+    """The lessons in blocks of at most MICRO_TOKENS tokens with padding (at least one lesson each)."""
+    ordered = sorted(lessons, key=lambda lesson: len(lesson.tokens))
+    width = max((len(lesson.tokens) for lesson in ordered), default=1)
+    for some in grouped(ordered, max(1, MICRO_TOKENS // width)):
+        longest = max(len(lesson.tokens) for lesson in some)
+        places = [(row, place) for row, lesson in enumerate(some) for place in lesson.places]
+        slots = [slot for lesson in some for slot in lesson.slots or [0] * len(lesson.places)]
+        yield Packed(
+            torch.tensor([lesson.tokens + [0] * (longest - len(lesson.tokens)) for lesson in some], device=device),
+            torch.tensor([row for row, _ in places], device=device),
+            torch.tensor([place for _, place in places], device=device),
+            torch.tensor([place in some[row].rejected for row, place in places], device=device),
+            torch.tensor(slots, device=device),
+        )
+
+
+def answer_lesson(prompt: Sequence[int], answer: Sequence[int]) -> Lesson:
+    """All tokens of an answer after its prompt."""
+    tokens = [*prompt, *answer]
+    return Lesson(tokens, list(range(max(1, len(prompt)), len(tokens))))
+
+
+class Teacher:
+    """Makes lessons from documents with the pair's target and the draft as it is."""
+
+    def __init__(self, pair: Pair, draft: PreTrainedModel, answers: Answers, recipe: DraftRecipe, seed: int) -> None:
+        """`answers` are the references, or the target's; other data leaves them unread."""
+        self.pair, self.draft, self.answers, self.recipe, self.seed = pair, draft, answers, recipe, seed
+
+    def lessons(self, documents: Sequence[Document], epoch: int) -> list[Lesson]:
+        """Lessons of the documents, cut to the recipe's length; those without a place are left out.
+
+        All that is random follows from the seed, the epoch and the documents' names.
+        """
+        seed = stable_seed(self.seed, "lessons", epoch, *(document.name for document in documents))
+        rng = torch.Generator(self.pair.device).manual_seed(seed)
+        sampling = Sampling(self.recipe.temperatures[epoch % len(self.recipe.temperatures)])
+        made = [lesson.cut(self.recipe.length) for lesson in self._made(documents, epoch, sampling, rng)]
+        return [lesson for lesson in made if lesson.places]
+
+    def _made(
+        self, documents: Sequence[Document], epoch: int, sampling: Sampling, rng: torch.Generator
+    ) -> Iterator[Lesson]:
+        match self.recipe.data:
+            case "ground_truth" | "target":
+                yield from (self._kept(document, epoch) for document in documents)
+            case "draft":
+                yield from self._own(documents, sampling, rng)
+            case "mix_request":
+                coins = [random.Random(stable_seed(self.seed, "mix", epoch, one.name)).random() for one in documents]
+                mix = self.recipe.mix
+                yield from self._own([one for one, c in zip(documents, coins, strict=True) if c < mix], sampling, rng)
+                yield from (self._kept(one, epoch) for one, c in zip(documents, coins, strict=True) if c >= mix)
+            case "mix_token":
+                yield from (answer_lesson(one.prompt, self._in_turns(one, sampling, rng)) for one in documents)
+            case "served":
+                yield from (self._served(one, sampling, rng) for one in documents)
+            case "replay":
+                for document in documents:
+                    yield from self._blocks(document, sampling, rng)
+
+    def _kept(self, document: Document, epoch: int) -> Lesson:
+        answers = self.answers[document.name]
+        return answer_lesson(document.prompt, answers[epoch % len(answers)])
+
+    def _own(self, documents: Sequence[Document], sampling: Sampling, rng: torch.Generator) -> Iterator[Lesson]:
+        if documents:
+            answers = answers_of(self.draft, self.pair, documents, sampling, rng)
+            for document, answer in zip(documents, answers, strict=True):
+                yield answer_lesson(document.prompt, answer)
+
+    def _in_turns(self, document: Document, sampling: Sampling, rng: torch.Generator) -> list[int]:
+        """An answer each of whose tokens is the draft's with probability `mix`, and the target's otherwise."""
+        coins = random.Random(stable_seed(self.seed, "mix", rng.initial_seed(), document.name))
+        ending = document.ending(self.pair)
+        sessions = self.pair.session("target"), self.pair.session("draft", model=self.draft)
+        rows = [session.restart(document.prompt).logits[-1:] for session in sessions]
+        while True:
+            token = int(draw(rows[coins.random() < self.recipe.mix], sampling, rng)[0])
+            ending.keep([token])
+            if ending.reason:
+                return ending.tokens
+            rows = [session.forward([token]).logits for session in sessions]
+
+    def _rounds(self, document: Document, sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        """Exact speculative decoding with the draft as it is."""
+        drafter = ModelDrafter(self.pair.session("draft", model=self.draft))
+        target = self.pair.session("target")
+        rounds = speculate(target, drafter, exact, self.recipe.gamma, document.prompt, sampling, rng)
+        return until_end(rounds, document.ending(self.pair))
+
+    def _served(self, document: Document, sampling: Sampling, rng: torch.Generator) -> Lesson:
+        """The text that was served; the places are those where the target rejected a token (OSD, arXiv 2310.07177)."""
+        tokens, places = list(document.prompt), []
+        for decoded in self._rounds(document, sampling, rng):
+            verdict = decoded.verdict
+            if verdict and verdict.accepted < min(len(verdict.drafted), len(decoded.tokens)):
+                places.append(len(tokens) + verdict.accepted)
+            tokens += decoded.tokens
+        return Lesson(tokens, places)
+
+    def _blocks(self, document: Document, sampling: Sampling, rng: torch.Generator) -> Iterator[Lesson]:
+        """Each drafted block after the text before it, the tokens after the first rejection too (Draft-OPD)."""
+        context = list(document.prompt)
+        for decoded in self._rounds(document, sampling, rng):
+            if verdict := decoded.verdict:
+                # Behind the end of the text nothing was asked for.
+                kept = len(decoded.tokens) if decoded.truncated else len(verdict.drafted)
+                drafted = verdict.drafted[:kept]
+                places = list(range(len(context), len(context) + len(drafted)))
+                rejected = frozenset(places[verdict.accepted :])
+                yield Lesson([*context, *drafted], places, rejected, tuple(range(len(places))))
+            context += decoded.tokens

@@ -1,0 +1,128 @@
+"""Train the pair's draft model to be accepted by its target: `specbench train --method draft`.
+
+The result is a folder that `--draft` and a pair's YAML take as a draft. Texts, losses and recipes of several papers
+share one loop; recipe.py names them.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from specbench.base import files, parquet
+from specbench.base.console import note, progress, say
+from specbench.config import UserError, validated
+from specbench.engine.models.heads import fingerprint
+from specbench.engine.session import common
+from specbench.engine.types import Sampling
+from specbench.measure.manifest import digest
+from specbench.measure.prepare import encode
+from specbench.training.documents import Document, documents_hash, hold_out, training_documents
+from specbench.training.draft.fit import Training, held_lessons
+from specbench.training.draft.recipe import ANSWERED, SPECULATED, DraftRecipe
+from specbench.training.eagle3.data import answer_all
+from specbench.training.publish import checkpoint_of, collecting, source
+from specbench.training.train import Job
+
+PRESETS = ("distillspec", "fastdraft", "direct-alignment", "draft-opd")
+HELD_OUT = 10  # one document in this many chooses the weights that are kept
+LOG = pa.schema(
+    {
+        "epoch": pa.int32(),
+        "step": pa.int32(),
+        "loss": pa.float64(),
+        "learning_rate": pa.float64(),
+        "places": pa.int64(),
+        "held_out": pa.float64(),
+    }
+)
+
+
+def train(job: Job) -> None:
+    """Train a copy of the job's draft and write it, with its tokenizer, to the folder `job.out`.
+
+    Beside it stay NAME.answers/, the target's answers, and NAME.log.parquet, a row for each step and for each look at
+    held-out documents. Raises UserError if there is nothing to learn from.
+    """
+    assert job.recipe
+    if job.grid:
+        raise UserError("draft is trained one model at a time; leave out --grid")
+    recipe = validated(DraftRecipe, job.recipe.values, job.recipe.name)
+    recipe.check()
+    if "draft" not in job.pair.models:
+        raise UserError(f"the pair {job.pair.name} has no draft to train; choose another --pair, or add --draft")
+    job.pair.need_one_tokenizer("a draft is trained on the target's own tokens")
+    reach = recipe.gamma + 1 if recipe.data in SPECULATED else 1
+    referenced = recipe.data == "ground_truth"
+    documents = training_documents(job.plan, job.pair, reach, job.data, references=referenced)
+    learned, held = split(documents, job.plan.seed)
+    answers = _answers(job, recipe, [*learned, *held] if recipe.data in ANSWERED else held)
+    lessons = held_lessons(held, answers, recipe.length)
+    if not lessons:
+        raise UserError(f"no held-out prompt is shorter than {recipe.length} tokens; set a larger length by --recipe")
+    given = {one.name: [_reference(job, one)] for one in learned} if referenced else answers
+    models = {role: fingerprint(job.pair.models[role]) for role in ("target", "draft")}
+    kept = sorted((name, list(texts)) for name, texts in given.items())
+    facts = {**recipe.model_dump(mode="json"), **models, "seed": job.plan.seed}
+    facts |= {"documents": documents_hash(documents), "answers": digest(kept)}
+    training = Training(job.pair, learned, given, lessons, recipe, job.plan.seed)
+    with progress(f"training {job.out.name}", training.steps) as advance:
+        training.run(checkpoint_of(job.out), facts, advance)
+    rows = training.log
+    first, best = (pick(row["held_out"] for row in rows if row["held_out"] is not None) for pick in (next, max))
+    log = job.out.with_name(f"{job.out.name}.log.parquet")
+    parquet.write(log, pa.Table.from_pylist(rows, schema=LOG))
+    trained = {**facts, **source(job, documents), "preset": job.preset, "held_out": [first, best]}
+    write_model(job, training.finished(), trained)
+    checkpoint_of(job.out).unlink(missing_ok=True)
+    note(
+        f"{len(learned)} documents learned, {len(held)} held out: acceptance Σ min(p, q) there {first:.4f} → {best:.4f}"
+    )
+    if best == first:
+        note("no epoch did better on held-out documents, so the draft is as it was; try more --documents")
+    say(f"{job.out}; log: {log}")
+    target = job.plan.pair.target.model
+    suite = "SUITE" if job.data else job.plan.suite
+    say(f"next: specbench run --method {job.spec.method} --target {target} --draft {job.out} --suite {suite}")
+
+
+def split(documents: Sequence[Document], seed: int) -> tuple[list[Document], list[Document]]:
+    """Documents to learn from, and those held out. Raises UserError if none is left to learn from."""
+    learned, held = map(set, hold_out([document.name for document in documents], seed, HELD_OUT))
+    if not learned:
+        raise UserError(f"no document is left to learn from once {len(held)} is held out; take more --documents")
+    return [one for one in documents if one.name in learned], [one for one in documents if one.name in held]
+
+
+def _answers(job: Job, recipe: DraftRecipe, documents: Sequence[Document]) -> dict[str, list[list[int]]]:
+    """The target's answers to documents by name, one at each temperature of the recipe; made, or read if they are."""
+    folder = job.out.with_name(f"{job.out.name}.answers")
+    answers: dict[str, list[list[int]]] = {document.name: [] for document in documents}
+    with collecting(folder, "answering", len(recipe.temperatures) * len(documents), "the answers") as advance:
+        for number, temperature in enumerate(recipe.temperatures):
+            place, sampling = folder / f"{number}", Sampling(temperature)
+            for one in answer_all(job.pair, documents, 1, sampling, job.plan.seed, place, advance):
+                answers[one.name].append(one.tokens[one.prompt :])
+    return answers
+
+
+def _reference(job: Job, document: Document) -> list[int]:
+    """The tokens of a document's reference answer, its end token included. Raises UserError if it has none in words."""
+    if document.reference is None:
+        raise UserError(f"{document.task} has no reference answers in words; take data=target")
+    tokens = encode(job.pair, document.reference)
+    end = job.pair.tokenizer.eos_token_id
+    return [*tokens[common(tokens, document.prompt) :], *([] if end is None else [end])]
+
+
+def write_model(job: Job, model: Any, trained: Mapping[str, Any]) -> None:
+    """Write a model, its tokenizer and training.json, on what it was trained, to the folder `job.out`, whole or not."""
+    part: Path = job.out.with_name(f"{job.out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    model.save_pretrained(part)
+    job.pair.tokenizer.save_pretrained(part)
+    files.write_text(part / "training.json", json.dumps(trained, indent=1))
+    part.rename(job.out)

@@ -1,0 +1,388 @@
+"""Training of a draft model: the lessons of each kind of data, learning, resuming, and what is refused."""
+
+import copy
+import functools
+import math
+
+import oracle
+import pyarrow.parquet as pq
+import pytest
+import torch
+from gates import DEVICE
+from jobs import document, stopping
+from screens import call
+from transformers import AutoModelForCausalLM
+from word_models import tokenizer
+
+from specbench import config
+from specbench.config import UserError
+from specbench.engine.models.pair import Pair
+from specbench.methods import module
+from specbench.plan import Plan
+from specbench.training.draft import data
+from specbench.training.draft import train as draft_training
+from specbench.training.draft.data import Lesson, Teacher, packed
+from specbench.training.draft.fit import Training, held_lessons, learner
+from specbench.training.draft.recipe import DraftRecipe
+from specbench.training.draft.train import PRESETS
+from specbench.training.recipe import load_recipe
+from specbench.training.train import Job
+
+VOCABULARY = 96
+QUICK = {"autocast": False, "learning_rate": 0.01, "batch": 3, "epochs": 2, "gamma": 3, "length": 64}
+
+
+def recipe(**changes) -> DraftRecipe:
+    return DraftRecipe(**{**load_recipe("draft-distillspec", []).values, **QUICK, **changes})
+
+
+@functools.cache
+def pair() -> Pair:
+    target, draft = (oracle.tiny("llama", seed=seed).float().to(DEVICE) for seed in (1, 2))
+    return Pair("made", {"target": target, "draft": draft}, tokenizer())
+
+
+def documents(count: int = 6):
+    return [document(i, prompt, length=10) for i, prompt in enumerate(oracle.prompts(count, length=7, seed=5))]
+
+
+@functools.cache
+def greedy(role: str, model=None) -> dict[str, list[int]]:
+    """The greedy answer to each document by a second implementation, up to the end token."""
+    made, cpu = {}, copy.deepcopy(model or pair().models[role]).cpu()
+    for one in documents():
+        tokens = oracle.greedy(cpu, one.prompt, one.max_new_tokens)
+        made[one.name] = tokens[: tokens.index(1) + 1] if 1 in tokens else tokens
+    return made
+
+
+def teacher(draft=None, answers=None, **changes) -> Teacher:
+    draft = draft or learner(pair().models["draft"], recipe(), 0)
+    return Teacher(pair(), draft, answers or {}, recipe(temperatures=[0], **changes), 0)
+
+
+# Lessons
+
+
+@pytest.mark.parametrize("kind", ("ground_truth", "target"))
+def test_texts_that_are_given_teach_at_every_token_of_the_answer(kind):
+    given = {one.name: [[5, 6, 7], [8, 9]] for one in documents()}
+    first, second = (teacher(answers=given, data=kind).lessons(documents()[:1], epoch) for epoch in (0, 1))
+    prompt = documents()[0].prompt
+    assert first == [Lesson([*prompt, 5, 6, 7], [7, 8, 9])] and second == [Lesson([*prompt, 8, 9], [7, 8])]
+    cut = teacher(answers=given, data=kind, length=9).lessons(documents()[:1], 0)
+    assert cut == [Lesson([*prompt, 5, 6], [7, 8])]
+    assert teacher(answers=given, data=kind, length=7).lessons(documents()[:1], 0) == []
+
+
+def test_on_policy_texts_are_those_of_the_draft_as_it_is_now():
+    """After the weights have changed in place, the lessons are the changed draft's; stale texts would fail."""
+    draft = learner(pair().models["draft"], recipe(), 0)
+    made = teacher(draft, data="draft")
+
+    def answers():
+        return {
+            one.name: lesson.tokens[7:] for one, lesson in zip(documents(), made.lessons(documents(), 0), strict=True)
+        }
+
+    before, first = answers(), greedy("draft")
+    with torch.no_grad():
+        draft.get_output_embeddings().weight.neg_()
+    after, second = answers(), greedy("draft", draft)
+    assert before == first and after == second and before != after
+
+
+@pytest.mark.parametrize("kind", ("mix_request", "mix_token"))
+def test_mixtures_are_the_draft_or_the_target_at_their_ends(kind):
+    kept = {name: [tokens] for name, tokens in greedy("target").items()}
+    for mix, role in ((0.0, "target"), (1.0, "draft")):
+        lessons = teacher(answers=kept, data=kind, mix=mix).lessons(documents(), 0)
+        assert sorted(one.tokens[7:] for one in lessons) == sorted(greedy(role).values())
+
+
+def test_a_mixture_by_request_has_whole_texts_of_both_and_other_ones_in_each_epoch():
+    kept = {name: [tokens] for name, tokens in greedy("target").items()}
+    made = teacher(answers=kept, data="mix_request", mix=0.5)
+    both = {name: (kept[name][0], greedy("draft")[name]) for name in kept}
+    sides = []
+    for epoch in range(3):
+        texts = [lesson.tokens for lesson in made.lessons(documents(), epoch)]
+        side = [[one.prompt + tokens in texts for tokens in both[one.name]] for one in documents()]
+        assert all(any(row) for row in side) and len(texts) == len(documents())
+        sides.append(tuple(map(tuple, side)))
+    assert len(set(sides)) > 1
+
+
+def test_a_mixture_by_token_follows_each_model_after_the_mixed_text():
+    """Every token is one of the two models' greedy choices after all tokens before it, and both occur."""
+    lessons = teacher(data="mix_token", mix=0.5).lessons(documents(), 0)
+    chosen = {"target": 0, "draft": 0}
+    for lesson in lessons:
+        with torch.no_grad():
+            choices = {
+                role: model(torch.tensor([lesson.tokens], device=DEVICE)).logits[0].argmax(-1).tolist()
+                for role, model in pair().models.items()
+            }
+        for place in lesson.places:
+            fits = [role for role in chosen if choices[role][place - 1] == lesson.tokens[place]]
+            assert fits
+            for role in fits:
+                chosen[role] += 1
+    assert min(chosen.values()) > 5
+
+
+def near() -> torch.nn.Module:
+    """A draft that the target often accepts: the target with some noise."""
+    model = copy.deepcopy(pair().models["target"])
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=rng).to(parameter.device)
+            parameter.add_(0.1 * parameter.std() * noise)
+    return model
+
+
+def test_served_texts_teach_where_the_draft_was_rejected():
+    """Greedy: the text is the target's, and a place is counted where the draft, read behind the text, differs."""
+    draft = near()
+    lessons = teacher(draft, data="served").lessons(documents(), 0)
+    target, seen = greedy("target"), 0
+    for lesson in lessons:
+        assert lesson.tokens[7:] in target.values()
+        with torch.no_grad():
+            choices = draft(torch.tensor([lesson.tokens], device=DEVICE)).logits[0].argmax(-1).tolist()
+        assert all(choices[place - 1] != lesson.tokens[place] for place in lesson.places)
+        seen += len(lesson.places)
+    assert seen > 3
+
+
+def test_replayed_blocks_keep_what_was_drafted_after_the_first_rejection():
+    draft = near()
+    lessons = teacher(draft, data="replay").lessons(documents(), 0)
+    target, kinds = greedy("target"), set()
+    for lesson in lessons:
+        start, text = lesson.places[0], [*lesson.tokens[:7], *target[_name(lesson)]]
+        assert lesson.tokens[:start] == text[:start] and lesson.places == list(range(start, len(lesson.tokens)))
+        assert lesson.slots == tuple(range(len(lesson.places)))
+        with torch.no_grad():
+            choices = draft(torch.tensor([lesson.tokens], device=DEVICE)).logits[0].argmax(-1).tolist()
+        assert [choices[place - 1] for place in lesson.places] == [lesson.tokens[place] for place in lesson.places]
+        for place in lesson.places:
+            agrees = lesson.tokens[start : place + 1] == text[start : place + 1]
+            if place < len(text):
+                assert (place in lesson.rejected) != agrees
+                kinds.add(agrees)
+    assert kinds == {True, False}
+
+
+def _name(lesson: Lesson) -> str:
+    return next(one.name for one in documents() if one.prompt == lesson.tokens[:7])
+
+
+def test_lessons_are_packed_with_their_places(monkeypatch):
+    monkeypatch.setattr(data, "MICRO_TOKENS", 8)
+    some = [Lesson([1, 2, 3, 4], [2, 3], frozenset({3}), (0, 1)), Lesson([5, 6], [1]), Lesson([7, 8, 9], [1])]
+    first, second = packed(some, DEVICE)
+    assert first.tokens.tolist() == [[5, 6, 0], [7, 8, 9]] and second.tokens.tolist() == [[1, 2, 3, 4]]
+    assert (first.targets.tolist(), second.targets.tolist()) == ([6, 8], [3, 4])
+    assert (second.rejected.tolist(), second.slots.tolist()) == ([False, True], [0, 1])
+    logits = torch.arange(12.0, device=DEVICE).view(1, 4, 3)
+    assert second.at_places(logits).tolist() == [[3, 4, 5], [6, 7, 8]]
+
+
+# Learning
+
+
+def training(seed=0, **changes) -> Training:
+    answers = {name: [tokens] for name, tokens in greedy("target").items()}
+    learned, held = documents()[:4], documents()[4:]
+    made = recipe(temperatures=[0], **changes)
+    return Training(pair(), learned, answers, held_lessons(held, answers, 64), made, seed)
+
+
+def test_the_parts_of_a_split_loss_are_means_of_their_own():
+    """One accepted slot, two rejected ones at slots 1 and 2: fkl + (0.8 rkl + 0.64 rkl)/2, and half of the sum."""
+    made = training(data="replay", loss="split")
+    lesson = Lesson([5, 6, 7, 8, 9], [2, 3, 4], frozenset({3, 4}), (0, 1, 2))
+    (block,) = packed([lesson], DEVICE)
+    with torch.no_grad():
+        found = float(made.loss(block, (1, 2)))
+        q, p = (one(block.tokens).logits[0, 1:4].double().softmax(-1) for one in (made.draft, made.target))
+    forward = float((p[0] * (p[0] / q[0]).log()).sum())
+    reverse = [float((q[i] * (q[i] / p[i]).log()).sum()) for i in (1, 2)]
+    assert found == pytest.approx((forward + (0.8 * reverse[0] + 0.64 * reverse[1]) / 2) / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    ({}, {"lora_rank": 4}, pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.long)),
+    ids=str,
+)
+def test_a_draft_comes_nearer_to_its_target_and_both_models_of_the_pair_stay(tmp_path, changes):
+    before = {(r, n): t.clone() for r, model in pair().models.items() for n, t in model.state_dict().items()}
+    made = training(data="target", epochs=8, batch=2, **changes)
+    made.held = held_lessons(documents()[:4], {one.name: [greedy("target")[one.name]] for one in documents()}, 64)
+    made.run(tmp_path / "c", {})
+    seen = [row["held_out"] for row in made.log if row["held_out"] is not None]
+    assert len(seen) == 9 and max(seen) > seen[0] + 0.05
+    model = made.finished()
+    assert not any("lora" in name for name in model.state_dict())
+    made.draft = model
+    assert made.acceptance() == pytest.approx(max(seen), abs=1e-4)
+    after = {(r, n): t for r, model in pair().models.items() for n, t in model.state_dict().items()}
+    assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_held_out_acceptance_is_the_mass_that_both_share():
+    made = training()
+    kept, places = 0.0, 0
+    for lesson in made.held:
+        for place in lesson.places:
+            prefix = torch.tensor([lesson.tokens[:place]], device=DEVICE)
+            with torch.no_grad():
+                p, q = (one(prefix).logits[0, -1].double().softmax(-1) for one in (made.target, made.draft))
+            kept, places = kept + float(torch.minimum(p, q).sum()), places + 1
+    assert made.acceptance() == pytest.approx(kept / places, abs=1e-5)
+
+
+def test_the_weights_that_did_best_are_kept_not_the_last():
+    made = training()
+    values = iter((0.5, 0.7, 0.6))
+    made.acceptance = lambda: next(values)
+    weight = made.draft.get_output_embeddings().weight
+    for value in (1.0, 2.0, 3.0):
+        with torch.no_grad():
+            weight.fill_(value)
+        made.look()
+    assert float(made.finished().get_output_embeddings().weight.flatten()[0]) == 2.0
+
+
+# A job
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    monkeypatch.setattr(draft_training, "training_documents", lambda *_, **__: documents())
+    monkeypatch.setattr(draft_training, "HELD_OUT", 3)
+
+    def make(name="better", seed=0, grid=None, models=None, preset="distillspec", **changes):
+        spec = config.load_method("sps")
+        plan = Plan(pair=config.load_pair("pocket"), methods=(spec,), baseline=None, suite="made", tasks=(), seed=seed)
+        given = {**QUICK, "batch": 2, **changes}
+        chosen = load_recipe(f"draft-{preset}", [f"{key}={value}" for key, value in given.items()])
+        settings = module("sps").Settings(**spec.values)
+        made = models or pair()
+        return Job(spec, settings, made, plan, tmp_path / name, recipe=chosen, grid=grid or {}, preset=preset)
+
+    return make
+
+
+def weights(folder) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "preset", [preset if i == 0 else pytest.param(preset, marks=pytest.mark.long) for i, preset in enumerate(PRESETS)]
+)
+def test_every_preset_writes_a_folder_that_is_a_draft(job, preset, capsys):
+    made = job(preset=preset)
+    draft_training.train(made)
+    model = AutoModelForCausalLM.from_pretrained(made.out)
+    assert model.config.vocab_size == VOCABULARY and (made.out / "tokenizer.json").exists()
+    log = pq.read_table(made.out.with_name("better.log.parquet")).to_pylist()
+    assert [row["step"] for row in log if row["held_out"] is not None] == [0, 2, 4]
+    assert sum(row["places"] or 0 for row in log) > 10
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 held out" in printed and "specbench run --method sps --target" in printed
+    assert not made.out.with_suffix(".checkpoint.pt").exists()
+
+
+def test_a_stopped_training_goes_on_and_gives_the_same_weights(job, monkeypatch):
+    draft_training.train(job("whole"))
+    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
+    monkeypatch.setattr(Training, "learn", stopping(4, Training.learn))
+    with pytest.raises(KeyboardInterrupt):
+        draft_training.train(job("stopped"))
+    assert not job("stopped").out.exists()
+    draft_training.train(job("stopped"))
+    assert weights(job("stopped").out) == weights(job("whole").out)
+    logs = [pq.read_table(job(name).out.with_name(f"{name}.log.parquet")) for name in ("whole", "stopped")]
+    assert logs[0].equals(logs[1])
+
+
+def test_what_cannot_be_trained_is_refused_in_a_line(job, monkeypatch):
+    def refused(words, made):
+        with pytest.raises(UserError) as caught:
+            draft_training.train(made)
+        assert words in str(caught.value) and "\n" not in str(caught.value)
+
+    alone = Pair("alone", {"target": pair().models["target"]}, tokenizer())
+    refused("alone has no draft to train", job(models=alone))
+    refused("leave out --grid", job(grid={"batch": [1, 2]}))
+    refused("take data=replay, not draft", job(loss="split"))
+    refused("data", job(data="nothing"))
+    refused("no held-out prompt is shorter than 5 tokens; set a larger length", job(length=5))
+    refused("has no reference answers in words; take data=target", job(data="ground_truth"))
+    monkeypatch.setattr(draft_training, "training_documents", lambda *_, **__: documents(1))
+    refused("no document is left to learn from once 1 is held out; take more --documents", job())
+
+
+def test_a_draft_of_another_tokenizer_is_refused(job, monkeypatch):
+    other = Pair("other", dict(pair().models), tokenizer(), translations={"draft": object()})
+    with pytest.raises(UserError, match="a draft is trained on the target's own tokens"):
+        draft_training.train(job(models=other))
+
+
+def test_a_loss_that_is_not_a_number_stops_and_keeps_the_last_good_checkpoint(job, monkeypatch):
+    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
+    real, calls = Training.loss, []
+
+    def broken(self, *given):
+        calls.append(given)
+        return real(self, *given) * (math.nan if self.step == 2 else 1.0)
+
+    monkeypatch.setattr(Training, "loss", broken)
+    made = job()
+    with pytest.raises(UserError) as caught:
+        draft_training.train(made)
+    kept = made.out.with_suffix(".checkpoint.pt")
+    assert "the loss is nan at step 2 (documents made-" in str(caught.value) and str(kept) in str(caught.value)
+    saved = torch.load(kept, weights_only=True)
+    assert saved["step"] == 2 and all(tensor.isfinite().all() for tensor in saved["draft"].values())
+
+
+def test_out_of_memory_says_what_to_lower(job, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(Training, "loss", full)
+    with pytest.raises(
+        UserError, match="out of memory at step 0; lower batch or length, or set gradient_checkpointing"
+    ):
+        draft_training.train(job())
+
+
+def test_every_recipe_has_all_settings_with_their_sources():
+    for preset in PRESETS:
+        spec = load_recipe(f"draft-{preset}", [])
+        assert set(spec.values) == set(DraftRecipe.model_fields)
+        assert all(setting.source != "user" for setting in spec.settings.values())
+        DraftRecipe(**spec.values).check()
+    expected = {"distillspec": ("draft", "fkl"), "fastdraft": ("target", "ce")}
+    expected |= {"direct-alignment": ("target", "tvd++"), "draft-opd": ("replay", "split")}
+    found = {preset: load_recipe(f"draft-{preset}", []).values for preset in PRESETS}
+    assert {preset: (values["data"], values["loss"]) for preset, values in found.items()} == expected
+
+
+@pytest.mark.long
+def test_the_command_line_trains_a_draft_of_the_bundled_pair(tmp_path):
+    out = tmp_path / "d"
+    quick = ["epochs=1", "batch=4", "data=ground_truth", "temperatures=0"]
+    words = ["train", "--method", "draft", "--data", "pocket_gsm8k:calibration", "--documents", "12", "--out", str(out)]
+    told = call(*words, *(part for one in quick for part in ("--recipe", one)))
+    assert told.exit_code == 0, told.output
+    assert (out / "model.safetensors").exists()
+    wrong = call(*words[:-1], str(tmp_path / "e"), "--preset", "nothing")
+    assert "draft has the recipes of distillspec, fastdraft" in " ".join(wrong.output.split())
+    other = call("train", "--method", "judge", "--preset", "fastdraft", "--suite", "math")
+    assert "judge has a single recipe" in " ".join(other.output.split())
