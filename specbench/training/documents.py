@@ -63,8 +63,8 @@ def training_documents(
 
     Tasks without calibration documents are named and left out. Tasks that use documents of another task instead are
     left out too, unless `stand_ins`: then these are read as `calibrate` reads them, and scored by the other task's
-    rules. With `references`, each has its reference answer too. Raises UserError if no task is left, if a split is a test split, or if a prompt is too long for the pair
-    (`reach`: as in Method).
+    rules. With `references`, each has its reference answer too. Raises UserError if no task is left, if a split is a
+    test split, or if a prompt is too long for the pair (`reach`: as in Method).
     """
     documents: list[Document] = []
     for source in named_sources(data) if data else calibration_sources(plan, stand_ins):

@@ -125,8 +125,8 @@ def train(
     if getattr(module, "SCORED", False):
         code.check_code(plan)
     loaded = load_pair(pair_spec, device, dtype)
-    options = {"stage": chosen, "preset": chosen_preset, "judge": judge or "", "warm_up": warm_up}
-    module.train(Job(spec, settings, loaded, plan, path, tuple(data), base, axes, **options))
+    made = Job(spec, settings, loaded, plan, path, tuple(data), base, axes, chosen, chosen_preset, judge or "", warm_up)
+    module.train(made)
 
 
 def _chosen_stage(method: str, stages: Sequence[str], stage: str | None, other_options: bool) -> str:
