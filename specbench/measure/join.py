@@ -97,6 +97,7 @@ def joined_manifest(shards: Sequence[StoredRun], allowed: Sequence[str]) -> dict
     """The manifest of the whole run. Raises UserError if the shards are not of one run."""
     first, stop = shards[0], 0
     parts, environment = [], dict(first.manifest["environment"])
+    unlike: set[str] = set()  # what of their machines is not the same for all
     for run in shards:
         assert run.shard
         if _alike(run) != _alike(first):
@@ -111,7 +112,7 @@ def joined_manifest(shards: Sequence[StoredRun], allowed: Sequence[str]) -> dict
                 f"{run.folder} was decoded with different {', '.join(refused)} than {first.folder}: their times do not "
                 f"compare; decode it again on a like machine{hint}"
             )
-        environment |= dict.fromkeys(machine)  # not the same for all: unknown
+        unlike.update(machine)
         span = run.shard.documents
         if span.start != stop:
             what = "are missing" if span.start > stop else "are there twice"
@@ -122,7 +123,8 @@ def joined_manifest(shards: Sequence[StoredRun], allowed: Sequence[str]) -> dict
     if stop != total:
         raise UserError(f"the shards in {first.folder.parent} end with document {stop} of {total}")
     whole = {key: value for key, value in first.manifest.items() if key != "shard"}
-    if None in environment.values():
+    if unlike:
+        environment |= dict.fromkeys(unlike)  # unknown
         whole["ceilings"] = None
     return whole | {"environment": environment, "joined": parts}
 

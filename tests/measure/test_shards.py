@@ -22,6 +22,13 @@ from specbench.tasks.requests import Request
 TIMES = ("seconds", "load", "clock_mhz", "temperature_c", "peak_memory")  # in names of columns that may differ
 TIMES += ("host", "device", "worker", "attempt")  # who decoded a text
 REPEATS = 3  # of two tasks: six places for methods that learn
+CEILINGS = {
+    "machine": {"device": "cpu", "cpu": "Z80", "threads": 1},
+    "dtype": "float32",
+    "measured": "2026-01-01",
+    "bandwidth": [{"bytes": 64, "median": 200.0}],
+    "products": [{"median": 2000.0}],
+}
 
 
 def columns(folder):
@@ -78,7 +85,12 @@ def copied(cut_in_five, tmp_path):
 
 
 def test_joined_shards_are_the_whole_run_to_the_last_column(whole, copied):
+    for number in range(1, 6):
+        changed(copied / "shards" / str(number), lambda manifest: manifest.update(ceilings=CEILINGS))
+        seconds = {"prefix": float(number)} | ({"capture": 0.5} if number == 2 else {})
+        (copied / "shards" / str(number) / "apart.json").write_text(json.dumps(seconds))
     joining.join(copied)
+    assert json.loads((copied / "apart.json").read_text()) == {"prefix": 15.0, "capture": 0.5}
     assert differing(whole, copied) == []
     assert (copied / "documents.parquet").read_bytes() == (whole / "documents.parquet").read_bytes()
     there, here = StoredRun(whole), StoredRun(copied)
@@ -86,6 +98,7 @@ def test_joined_shards_are_the_whole_run_to_the_last_column(whole, copied):
     same = {"plan", "models", "inputs", "requests", "prompt_ids", "generation", "headline", "tokenizer_hash"}
     assert all(there.manifest[key] == here.manifest[key] for key in same)
     assert [(part["number"], part["of"]) for part in here.manifest["joined"]] == [(n, 5) for n in range(1, 6)]
+    assert here.manifest["ceilings"] == CEILINGS, "all shards were decoded on machines of one kind"
     before = (copied / "samples.parquet").stat().st_mtime_ns
     joining.join(copied)
     assert (copied / "samples.parquet").stat().st_mtime_ns == before, "a second join changes nothing"
@@ -226,9 +239,12 @@ def test_what_is_not_of_one_run_is_not_joined(name, copied):
 
 
 def test_unlike_machines_are_joined_when_asked_and_the_run_tells_no_machine(copied):
+    for number in range(1, 6):
+        changed(copied / "shards" / str(number), lambda manifest: manifest.update(ceilings=CEILINGS))
     changed(copied / "shards" / "3", REFUSED["another processor"][0])
     joining.join(copied, ["cpu"])
     environment = StoredRun(copied).manifest["environment"]
+    assert StoredRun(copied).manifest["ceilings"] is None, "the ceilings are of some of the texts only"
     assert environment["cpu"] is None and environment["device"] == "cpu"
     assert "does not tell its cpu" in " ".join(output("show", copied).split())
 
