@@ -1,11 +1,13 @@
 """The stopwatch under a clock that only the test moves."""
 
 import time
+from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from specbench.engine.clock import DeviceForward, Lap, Stopwatch, peak_memory
+from specbench.engine.clock import BatchStopwatch, DeviceForward, Lap, RowStopwatch, Stopwatch, peak_memory
 
 
 class Clock:
@@ -91,6 +93,24 @@ def test_a_forward_that_raises_is_closed(clock):
     watch.lap()
     (lap,) = watch.laps()
     assert (lap.count("target"), lap.time("target")) == (2, 3)
+
+
+def test_what_a_text_of_a_batch_computes_alone_is_its_own_time(clock):
+    """A step of 10 s: two texts share a forward of 4 s, one has another of 3 s for itself; the rest is halved."""
+    watches = [RowStopwatch(), RowStopwatch()]
+    rows, stopwatch = [SimpleNamespace(watch=watch) for watch in watches], BatchStopwatch(torch.device("cpu"))
+    with stopwatch.step(rows):
+        forward(watches[0], clock, "arbitrator", 3)
+        with ExitStack() as begun:
+            for watch in watches:
+                begun.enter_context(watch.forward("target", 1, 0))
+            with stopwatch.forward(rows):
+                clock.time += 4
+        clock.time += 3
+    stopwatch.read()
+    (one,), (other,) = (watch.laps() for watch in watches)
+    assert (one.time("arbitrator"), one.time("target"), one.seconds) == (3, 2, 6.5)
+    assert (other.time("arbitrator"), other.time("target"), other.seconds) == (0, 2, 3.5)
 
 
 def test_no_laps():

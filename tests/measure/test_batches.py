@@ -293,9 +293,16 @@ def test_the_table_says_so_and_does_not_mix(place, tmp_path, capsys):
     assert both.exit_code == 2 and "batch" in both.output
 
 
-def test_some_documents_are_timed_alone(place, tmp_path):
+def test_some_documents_are_timed_alone(place, tmp_path, monkeypatch):
     """The same texts; all speeds are of the first documents of each task, but for the batch's own."""
-    folder = tmp_path / "run"
+    folder, shares = tmp_path / "run", []
+    outcome = batches.outcome
+
+    def noted(ending, laps):
+        shares.append(sum(lap.seconds for lap in laps[1:]))
+        return outcome(ending, laps)
+
+    monkeypatch.setattr(batches, "outcome", noted)
     chosen = plan(place, online=True, batch=3, time_documents=2)
     assert loop.execute(chosen, folder, always)
     loop.execute(plan(place, online=False, methods=("sps",)), tmp_path / "single", always)
@@ -305,6 +312,7 @@ def test_some_documents_are_timed_alone(place, tmp_path):
     alone = samples[samples.doc_id < 2]
     assert samples.decode_seconds.notna().equals(samples.doc_id < 2)
     assert samples.batch_seconds.notna().equals(samples.doc_id >= 2)
+    assert sorted(samples.batch_seconds.dropna()) == sorted(shares), "the decoding's, without the prefill's"
     assert rounds.seconds.notna().equals(rounds.doc_id < 2) and rounds.target_seconds.notna().equals(rounds.doc_id < 2)
     summary = compared.summary(compared.measured([StoredRun(folder)]))
     for task in TASKS:

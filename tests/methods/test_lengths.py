@@ -15,7 +15,7 @@ from torch import nn
 
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import DraftToken, Lengths
-from specbench.engine.session import Session
+from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling, Verdict
 from specbench.methods.bandit import Bandit
 from specbench.methods.confidence import Confidence
@@ -170,6 +170,30 @@ def test_a_head_that_reads_q_gets_that_of_its_own_token(sampling):
             scored += 1
         context += one.tokens
     assert scored >= 10
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="the reference decodes on the CPU")
+def test_a_policy_sees_the_state_after_the_token_before_its_own():
+    """Of a first token too, for which the draft reads two where the last draft was accepted whole."""
+    seen: list[torch.Tensor] = []
+
+    class Seeing(Lengths):
+        looks, hidden = True, LAST
+
+        def enough(self, step, token):
+            seen.append(token.hidden)
+            return False
+
+    (prompt,) = oracle.prompts(1, length=9, seed=5)
+    drafter, context = ModelDrafter(Session(pair("llama")[1], "draft"), Seeing()), [*prompt, 3]
+    drafter.begin(prompt)
+    for _ in range(2):
+        seen.clear()
+        drafted = drafter.propose(context, 3, GREEDY, torch.Generator(DEVICE)).tokens.tolist()
+        slow = Slow("llama", context)
+        expected = torch.stack([slow.state(drafted[:i]) for i in range(3)])
+        torch.testing.assert_close(torch.stack(seen), expected, rtol=1e-5, atol=1e-4)
+        context = [*context, *drafted, 4]
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the reference decodes on the CPU")

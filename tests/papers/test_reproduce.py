@@ -12,8 +12,8 @@ from specbench import config
 from specbench.base import files
 from specbench.base.folder import Folder, Member
 from specbench.config import SamplingSpec, UserError
-from specbench.papers import published, reproduce
-from specbench.papers.checks import Check, once
+from specbench.papers import orders, published, reproduce
+from specbench.papers.checks import Check, difference, once
 from specbench.papers.ours import MISSING, Ours
 from specbench.papers.side_by_side import side_by_side, written
 from specbench.papers.stored import Stored
@@ -256,6 +256,14 @@ def test_a_comparison_with_what_collapsed_is_void(paper, tmp_path):
     assert "the order of methods by speed" not in found, "only two methods are left to be ranked"
 
 
+def test_tasks_count_alike_however_many_documents_they_have():
+    """One of two documents is solved beside the other's, and three of four are not: the mean of 1/2 and -3/4."""
+    scores = [([1.0, 1.0], [0.0, 1.0]), ([0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0])]
+    pairs = [tuple(pd.DataFrame({"score": column}) for column in pair) for pair in scores]
+    assert difference(pairs).value == pytest.approx((0.5 - 0.75) / 2)
+    assert difference(pairs[1:]).value == -0.75
+
+
 def test_a_data_set_counts_once():
     """A mixture leaves out what stands alone, under the same sampling; the same place twice is one."""
     mixture = ("greedy", "Mixed", ("a", "b", "c"))
@@ -362,6 +370,16 @@ def test_an_order_of_methods_that_are_not_told_apart_is_void(paper, tmp_path):
     order = verdicts(paper, ours)["the order of methods by speed"]
     assert order.verdict == "void"
     assert order.detail.startswith("Kendall's τ 1.00 [-1.00, 1.00], 0 of 3 pairs of methods told apart")
+
+
+@pytest.mark.parametrize(("ps", "verdict", "told"), [((0.02, 0.03, 0.04), "void", 0), ((0.01, 0.02, 0.04), "holds", 3)])
+def test_pairs_of_methods_are_told_apart_after_holms_correction(paper, ps, verdict, told):
+    """Of three tests the smallest p counts threefold, the next twofold."""
+    names = [("a", "b"), ("a", "c"), ("b", "c")]
+    pairs = [orders.Two(two, 1, 1, p, 30) for two, p in zip(names, ps, strict=True)]
+    place = ("pocket", "greedy", ("pocket_gsm8k",), "speedup_decode")
+    check = orders._order(paper, 1, "speed", {place: [pairs]}, "")
+    assert check.verdict == verdict and f"{told} of 3 pairs of methods told apart" in check.detail
 
 
 def test_a_claim_that_cannot_be_told(paper, tmp_path):

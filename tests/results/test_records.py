@@ -300,6 +300,17 @@ def test_without_what_was_learned_the_run_goes_back_to_where_it_is_known(recorde
     assert texts(recorder.folder) == expected_texts(12)
 
 
+def test_a_shard_goes_on_from_the_beginning_of_a_task_counted_over_the_whole_run(tmp_path):
+    """Its documents 10 to 14, of which 12 begins a task; rot in 13, and what was learned by 12 is not kept."""
+    (tmp_path / "run").mkdir()
+    recorder = Recorder(tmp_path / "run", first=10)
+    for index in range(10, 15):
+        write(recorder, index)
+    tear(recorder.folder / "parts" / "000003.rounds.parquet", "half")
+    for begins, start in (({10, 12}, 12), ({0, 2}, 10)):
+        assert Recorder(recorder.folder, begins=begins.__contains__, first=10).done() == start
+
+
 @pytest.mark.parametrize("how", ["gone", "empty", "half"])
 def test_lost_states_cost_a_document_not_the_run(recorder, how):
     for index in range(4):

@@ -36,6 +36,7 @@ class Fake:
     only: str = ""  # the fault is of prompts with this text alone
     delay: float = 0.0  # seconds before each chunk
     others: int = 0  # requests of somebody else meanwhile, as the counters see it
+    behind: int = 0  # times that the counters are asked after a text before it is in them
     key: str = ""  # that requests must bring
     closes: bool = False  # a connection is good for one text; who uses it again is cut off
     held: bool = False  # the text's parts go out together
@@ -50,6 +51,10 @@ class Fake:
 
     def __post_init__(self) -> None:
         self.counts = {"requests": 0, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+        self.before, self.late = (
+            dict(self.counts),
+            0,
+        )  # the counts before the last text, and how often they are told yet
         self.seen: set[str] = set()
         self.used: set[Any] = set()  # connections that had their text
 
@@ -67,7 +72,8 @@ class Fake:
         if request.path == "/version":
             return web.json_response({"version": "0.32.0"})
         if request.path == "/metrics":
-            return web.Response(text=self._metrics())
+            late, self.late = self.late > 0, max(0, self.late - 1)
+            return web.Response(text=self._metrics(self.before if late else self.counts))
         if request.path in ("/v1/completions", "/v1/chat/completions"):
             if self.closes and request.transport in self.used and request.transport:
                 request.transport.abort()
@@ -186,17 +192,18 @@ class Fake:
         return {"metrics": {"speculative_decoding": told}} if self.tells in ("steps", "histogram") else {}
 
     def _count(self, record: dict[str, Any]) -> None:
+        self.before, self.late = dict(self.counts), self.behind
         self.counts["requests"] += 1 + self.others
         self.counts["drafts"] += len(record["drafted"])
         self.counts["draft_tokens"] += sum(record["drafted"])
         self.counts["accepted_tokens"] += sum(record["accepted"])
 
-    def _metrics(self) -> str:
+    def _metrics(self, counts: dict[str, int]) -> str:
         if self.tells == "nothing":
             return "# nothing\n"
-        rows = [f'vllm:request_success_total{{finished_reason="stop"}} {self.counts["requests"]}.0']
+        rows = [f'vllm:request_success_total{{finished_reason="stop"}} {counts["requests"]}.0']
         for name in ("drafts", "draft_tokens", "accepted_tokens"):
-            rows.append(f'vllm:spec_decode_num_{name}_total{{model_name="pocket"}} {self.counts[name]}.0')
+            rows.append(f'vllm:spec_decode_num_{name}_total{{model_name="pocket"}} {counts[name]}.0')
         rows.append('vllm:cache_config_info{block_size="16",enable_prefix_caching="False"} 1.0')
         return "\n".join(rows) + "\n"
 

@@ -96,6 +96,21 @@ def test_evidence_in_falling_order(server):
     assert found.kind == "none" and reply.ids is None and reply.tokens == 38
 
 
+def test_counters_are_asked_until_the_text_is_in_them(server):
+    """The second text is in them when they are asked for the third time."""
+    server.tells = "counters"
+
+    async def ask():
+        async with Client("x", ServerSettings(url=server.url)) as client:
+            await closed_loop(client, asks(1), 1)
+            server.behind = 2
+            return client, *await closed_loop(client, asks(2)[1:], 1)
+
+    client, one = asyncio.run(ask())
+    found = evidence(client.adapter, one.reply, one.before, one.after)
+    assert (found.kind, found.rounds, found.accepted_tokens) == ("counters", 7, 1 + 2 + 5 + 5 + 5 + 0 + 5)
+
+
 @pytest.mark.parametrize(
     ("engine", "sums"), [("sglang", (8, None, 33)), ("llamacpp", (None, 40, 33)), ("generic", (8, None, None))]
 )

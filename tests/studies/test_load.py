@@ -122,6 +122,34 @@ def test_texts_do_not_depend_on_company(plan, pair):
     assert len({token for text in said[0] for token in text}) >= 6
 
 
+def test_what_a_text_taught_is_forgotten(plan, pair, place):
+    """The same request twice: the second text would be drafted whole from the first."""
+    load = Load(
+        plan_of(place, ["suffix"], assignments=["suffix.answers=9"], dtype="float64"), pair, 1, 1, Arrivals("constant")
+    )
+    method = load.servers["suffix"].method
+    (one, other), _ = load.servers["suffix"].serve(load.requests * 2, load.prompts * 2, np.zeros(2))
+    assert one.tokens == other.tokens and len(one.rounds) == len(other.rounds)
+    method.drafter.remember(one.tokens)
+    (sooner,), _ = load.servers["suffix"].serve(load.requests, load.prompts, np.zeros(1))
+    assert len(sooner.rounds) == len(one.rounds), "what it knew before is forgotten too"
+    assert len(one.rounds) > 3
+
+
+def test_each_repeat_has_arrivals_and_seeds_of_its_own(plan, pair, monkeypatch):
+    load, asked = Load(plan, pair, 2, 4, Arrivals("poisson")), []
+    monkeypatch.setattr(load, "warm_up", lambda: None)
+    monkeypatch.setattr(
+        load.servers["sps"], "serve", lambda *_, seeds: asked.append((_[2].tolist(), list(seeds))) or ([], [])
+    )
+    for repeat in (0, 1, 0):
+        load.at(Unit("sps", 5.0, repeat))
+    first, second, again = asked
+    assert first == again
+    assert first[0] == Arrivals("poisson").times(5.0, 4, plan.seed).tolist() != second[0]
+    assert all(one != other for one, other in zip(first[1], second[1], strict=True))
+
+
 def test_poisson_arrivals():
     """Exponential gaps, the same for one seed; by the law of their mean and spread."""
     times = Arrivals("poisson").times(5.0, 4000, 7)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 import types
@@ -122,6 +123,24 @@ def test_few_shot_examples_come_from_train_only(folder: Path) -> None:
     again = tasks(folder, choice(fewshot=2)).requests()
     assert found == again
     assert [r.prompt for r in tasks(folder, choice(fewshot=2), seed=8).requests()] != [r.prompt for r in found]
+
+
+def test_documents_that_a_task_draws_are_those_of_the_seed(folder: Path) -> None:
+    """Whatever was drawn before: a run that goes on has the same documents."""
+    code = "import random\n\nimport datasets\n\n\ndef load(**_):\n"
+    code += "    rows = [{'question': str(random.random()), 'answer': ''} for _ in range(4)]\n"
+    (folder / "tasks" / "drawing.py").write_text(code + "    return {'test': datasets.Dataset.from_list(rows)}\n")
+    drawn = ECHO.replace(
+        "task: echo\ndataset_path: nobody/no-such-echo", "task: drawn\ncustom_dataset: !function drawing.load"
+    )
+    (folder / "tasks" / "drawn.yaml").write_text(drawn)
+
+    def prompts(seed: int) -> list[str]:
+        return [request.prompt for request in tasks(folder, choice("drawn", data=None), seed=seed).requests()]
+
+    one = prompts(7)
+    random.random()
+    assert len({*one}) == 4 and prompts(7) == one and not {*prompts(8)} & {*one}
 
 
 def test_documents_of_the_split_that_examples_come_from_have_none(folder: Path) -> None:
