@@ -381,7 +381,8 @@ def test_the_command_line_trains_a_draft_of_the_bundled_pair(tmp_path):
     words = ["train", "--method", "draft", "--data", "pocket_gsm8k:calibration", "--documents", "12", "--out", str(out)]
     told = call(*words, *(part for one in quick for part in ("--recipe", one)))
     assert told.exit_code == 0, told.output
-    assert (out / "model.safetensors").exists()
+    shown = call("run", *told.output.split("specbench run ")[1].split(), "--limit", "1", "--out", str(tmp_path / "run"))
+    assert shown.exit_code == 0, shown.output
     wrong = call(*words[:-1], str(tmp_path / "e"), "--preset", "nothing")
     assert "draft has the recipes of distillspec, fastdraft" in " ".join(wrong.output.split())
     other = call("train", "--method", "judge", "--preset", "fastdraft", "--suite", "math")

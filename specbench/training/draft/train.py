@@ -85,8 +85,8 @@ def train(job: Job) -> None:
         note("no epoch did better on held-out documents, so the draft is as it was; try more --documents")
     say(f"{job.out}; log: {log}")
     target = job.plan.pair.target.model
-    suite = "SUITE" if job.data else job.plan.suite
-    say(f"next: specbench run --method {job.spec.method} --target {target} --draft {job.out} --suite {suite}")
+    tasks = " ".join(f"--task {line.task}" for line in job.plan.tasks)  # a suite may name others for a pair of its own
+    say(f"next: specbench run --method {job.spec.method} --target {target} --draft {job.out} {tasks}")
 
 
 def split(documents: Sequence[Document], seed: int) -> tuple[list[Document], list[Document]]:
