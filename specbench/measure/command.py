@@ -51,10 +51,8 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: Shard |
         out, resume = _place_of(shard, out)
     if resume:
         folder, stored = resume, StoredRun(resume).plan
-        if plan and _facts(with_defaults(plan)) != _facts(stored):
-            raise UserError(
-                f"{resume} began with different settings ({_difference(stored, plan)}); give --resume alone"
-            )
+        if plan:
+            check_same(with_defaults(plan), stored, resume)
         permissions.check_loading(stored)
         if _is_whole(resume):
             say(f"{resume} is finished: nothing is left to decode", "dim")
@@ -128,6 +126,12 @@ def check(plan: Plan, folder: Path) -> None:
     permissions.check_loading(plan)
     code.check_code(plan)
     check_settings(plan)
+
+
+def check_same(plan: Plan, stored: Plan, folder: Path) -> None:
+    """Raise UserError if a plan is not the one that has begun in a folder; where settings are from does not matter."""
+    if _facts(plan) != _facts(stored):
+        raise UserError(f"{folder} began with different settings ({_difference(stored, plan)}); give --resume alone")
 
 
 def _place_of(shard: Shard, run: Path | None) -> tuple[Path | None, Path | None]:

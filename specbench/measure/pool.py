@@ -51,6 +51,8 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, workers: int, 
         assert stored
         plan = stored.plan
     plan = with_defaults(plan)
+    if stored and place:
+        command.check_same(plan, stored.plan, place)
     if ray:
         from specbench.measure import ray_workers
 

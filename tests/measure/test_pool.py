@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from specbench.config import UserError
 from specbench.measure import loop, pool
 from specbench.measure.crew import Crew, Worker
 from specbench.measure.pool import Pool
-from specbench.measure.worker import Advanced, Ended, Given, Ready, Refused
+from specbench.measure.worker import Advanced, Ended, Given, Ready, Refused, version
 from specbench.results.shard import Shard
 from specbench.results.stored import StoredRun
 
@@ -123,6 +124,35 @@ def test_what_no_worker_can_do_ends_the_run_in_its_words(driver, fakes):
         tell(driver, fakes[0], Refused("no such model"))
 
 
+def test_a_worker_with_another_version_ends_the_run(driver, fakes):
+    tell(driver, fakes[0], Ready(9, 9, version=version()))
+    with pytest.raises(
+        UserError, match=r"^worker 2 has specbench 0\.0\.1, and this is .*: install one version [^\n]*$"
+    ):
+        tell(driver, fakes[1], Ready(9, 9, version="0.0.1"))
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_two_workers_that_tell_one_device_are_not_timed(timed, fakes, tmp_path):
+    """As two actors on one node of a Ray cluster without GPUs."""
+    driver = Pool(tmp_path, Crew([fake.worker for fake in fakes], wait), None, timed)
+    tell(driver, fakes[0], Ready(9, 9, "8 cores of a CPU on here"))
+    if not timed:
+        tell(driver, fakes[1], Ready(9, 9, "8 cores of a CPU on here"))
+        assert fakes[1].told() == Shard(2, 4)
+        return
+    with pytest.raises(UserError, match=r"^workers 1 and 2 share 8 cores of a CPU on here, [^\n]*--untimed [^\n]*$"):
+        tell(driver, fakes[1], Ready(9, 9, "8 cores of a CPU on here"))
+
+
+def test_without_a_worker_that_began_there_is_nothing_to_continue(tmp_path):
+    fake = Fake(1)
+    driver = Pool(tmp_path, Crew([fake.worker], wait), None)
+    fake.line.close()
+    with pytest.raises(UserError, match=r"^no worker is left: worker 1 is lost \(exit code -9[^\n]*its last words\)$"):
+        listen(driver)
+
+
 def test_workers_are_asked_to_stop_once_and_waited_for(driver, fakes):
     one, two = fakes
     for fake in fakes:
@@ -196,6 +226,28 @@ def test_what_workers_cannot_do_is_refused(words, tmp_path):
     assert "leave out --shard" in refusal(*words, "--workers", "2", "--shard", "1/2", "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert "holds no shards that workers began" in refusal("run", "--resume", tmp_path, "--workers", "2")
+
+
+def test_shards_of_another_plan_are_not_continued(words, tmp_path):
+    """Neither by workers nor by `join`, which would take those that are decoded for this plan's."""
+    folder = tmp_path / "run"
+    output(*words, "--shard", "1/2", "--out", folder)
+    before = sorted(folder.rglob("*"))
+    for where in (["--out", folder], ["--resume", folder]):
+        said = refusal(*words, "--seed", "9", "--workers", "2", *where)
+        assert "began with different settings (seed: 0 there, 9 here)" in " ".join(said.split())
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.long
+def test_workers_that_cannot_load_the_models_end_the_run_in_one_line(words, place, tmp_path):
+    """The driver reads no weights, so it hears it from a worker."""
+    shutil.copytree(place / "target", tmp_path / "target")
+    (tmp_path / "target" / "model.safetensors").write_bytes(b"no weights")
+    words[words.index("--pair") + 1] = f"target={tmp_path / 'target'},draft={place / 'draft'}"
+    said = refusal(*words, "--workers", "2", "--out", tmp_path / "run")
+    assert said.count("error: ") == 1 and "Traceback" not in said
+    assert f"cannot load {tmp_path / 'target'}" in " ".join(said.split())
 
 
 @pytest.mark.long
