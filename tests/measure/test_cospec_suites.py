@@ -218,6 +218,7 @@ BESIDE = [("sps", {"gamma": 25}), ("rest", {}), ("eagle3", {}), ("fly", {}), ("a
 ABLATIONS = ["sft-only", "no-judge", "draft-judge", "terminal-only", "no-length", "no-risk", "no-rejection"]
 ABLATIONS += ["no-rebalancing"]
 TRANSFER = ["mt_bench", "triviaqa", "gpqa", "mgsm", "minerva_math500"]
+SIX = [(name, 0) for name in ("gsm8k", "minerva_math500", "humaneval", "cnn_dailymail_abisee", "ifeval", "niah_single_1")]
 # By table: tasks with their shots, the temperature, and each method with the settings that it is known by.
 PAPER: dict[str, tuple[list[tuple[str, int]], float, list[tuple[str, dict[str, Any]]]]] = {
     "cospec": (THREE, 0.0, BESIDE),
@@ -237,6 +238,14 @@ PAPER: dict[str, tuple[list[tuple[str, int]], float, list[tuple[str, dict[str, A
     "cospec-draft-length": (THREE[:1], 0.0, [("cospec", {"gamma": gamma}) for gamma in (15, 20, 25)]),
     "cospec-threshold": (THREE[:1], 0.0, [("cospec", {"threshold": threshold}) for threshold in (0.4, 0.6, 0.8)]),
     "cospec-mask": (THREE[:1], 0.0, [("cospec", {"mask": mask}) for mask in ("hybrid", "causal")]),
+    "cospec-mask-trained": (
+        SIX,
+        0.0,
+        [
+            ("cospec", {"mask": "hybrid"}),
+            ("cospec", {"arbitrator": "pocket-work/heads/cospec-causal-pocket-complement.safetensors"}),
+        ],
+    ),
     "cospec-arbiters": (
         [("gsm8k", 0), ("minerva_math500", 0), ("humaneval", 0), ("cnn_dailymail_abisee", 0)],
         0.0,

@@ -230,6 +230,25 @@ def coins(page: str) -> list[str]:
     ]
 
 
+def masks(page: str) -> list[str]:
+    """The arbitrator that was trained causally against the hybrid one; the mean's bounds from each family's own."""
+    rows = table("cospec-mask-complement").xs("causal", level="method")
+    six = rows.loc[list(SIX)]
+    halves = (six.accuracy_delta_high - six.accuracy_delta_low) / 2
+    loss, half = -rows.accuracy_delta["average"], (halves**2).sum() ** 0.5 / 6
+    assert (six.accuracy_delta < 0).all() and (6 * six.accuracy_p.min() < 0.1)
+    assert min(adjusted([float(p) for p in six.accuracy_p])) > 0.05
+    changes = of_finding("arbitrator-causal", "changes").query("task == 'together' and change == 'random'").iloc[0]
+    assert int(changes.changed) == 0
+    speed = [rows[f"speedup_decode{end}"]["average"] for end in ("", "_low", "_high")]
+    return [
+        f"{100 * loss:.1f} points less [{100 * (loss - half):.1f}, {100 * (loss + half):.1f}]",
+        f"{rows.tau['average']:.1f} on the mean of six families",
+        f"{int(changes.decisions)} decisions",
+        "speed is {:.2f} [{:.2f}, {:.2f}] times".format(*speed),
+    ]
+
+
 PAGES = {
     "specdecpp": ROOT / "docs" / "pages" / "methods" / "specdecpp.md",
     "results": ROOT / "results" / "README.md",
@@ -249,6 +268,8 @@ PAGES = {
         ("results", arbitrator),
         ("cospec", arbitrator),
         ("cospec", branches),
+        ("results", masks),
+        ("cospec", masks),
         ("specdecpp", own_head),
         ("results", own_head),
         ("strength", coins),
@@ -274,8 +295,8 @@ def test_ratios_of_the_default_pair_are_those_of_the_verdicts(page: str) -> None
     assert quoted or page == "strength"
     files = " ".join(path.read_text() for path in (REFERENCE / "batches-cospec.txt",))
     own = {
-        tuple(f"{row[f'{name}{end}']:.2f}" for end in ("", "_low", "_high"))
-        for source, name in [("math-csd-300-sps", "speedup_decode"), ("strength-cospec-complement", "speedup_decode")]
+        tuple(f"{row[f'speedup_decode{end}']:.2f}" for end in ("", "_low", "_high"))
+        for source in ("math-csd-300-sps", "strength-cospec-complement", "cospec-mask-complement")
         for _, row in pd.read_csv(REFERENCE / f"{source}.csv").iterrows()
     }
     methods = of_finding("strength", "methods")

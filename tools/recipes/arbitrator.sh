@@ -3,7 +3,9 @@
 # calibration documents (DATA, by default of one family), less than an hour on one core. That of pocket-complement:
 # DATA="--data pocket_math500:calibration --data pocket_ifeval:calibration --documents 750".
 # With `ablations`: arbitrators whose training lacks a part (CoSpec, Table 6), and `whole`, which lacks none; a fifth of
-# the updates, half an hour. The suite cospec-rewards runs them. A command that was stopped goes on.
+# the updates, half an hour. The suite cospec-rewards runs them.
+# With `causal`: one that learns to read causally, like the one that ships otherwise; the suite cospec-mask-trained runs
+# that of pocket-complement. A command that was stopped goes on.
 set -eu
 . "$(dirname "$0")/common.sh"
 pair=${PAIR:-pocket}
@@ -25,6 +27,13 @@ rl() {
   make_once "$out" specbench train --method cospec --stage rl --warm-up "$from" $data "$@" \
     --recipe prompts=24 --recipe group=8 --recipe epochs=2 --recipe learning_rate=0.0005 --out "$out"
 }
+
+if [ "${1:-}" = causal ]; then
+  sft $heads/cospec-causal-sft-$pair.safetensors --set cospec.mask=causal
+  rl $heads/cospec-causal-$pair.safetensors $heads/cospec-causal-sft-$pair.safetensors --set cospec.mask=causal \
+    --recipe updates=40
+  exit
+fi
 
 sft $warm_up
 if [ "${1:-}" != ablations ]; then
