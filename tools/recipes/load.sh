@@ -38,9 +38,10 @@ specbench load "${fixed[@]}" --method goodput --method target-acceptance --metho
   ${SCHEDULE:+--set "k-by-batch.schedule=$SCHEDULE"} --rate 2,4,8,12,16 --to-saturation \
   $common --requests 120 --out $out/lengths-by-rate --plot $out/lengths-by-rate.svg
 
-# How far projections are from a server that always has as many texts.
+# How far projections are from a server that has as many texts. Steps are compared in which none joins; with as many
+# requests as rows, those are all until the first text ends.
 for rows in 1 4 16 64; do
   specbench load "${fixed[@]}" --suite pocket --runtime static --rows $rows --rate inf \
-    --requests $((rows < 4 ? 8 : 2 * rows)) --repeats 4 --out $out/full-$rows
+    --requests $((rows < 8 ? 8 : rows)) --repeats $((rows < 8 ? 4 : 12)) --out $out/full-$rows
   specbench simulate $out/alone --forward-times $out/batches.json --batch $rows --gamma 2,4 --load $out/full-$rows
 done
