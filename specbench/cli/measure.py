@@ -20,20 +20,19 @@ from specbench.cli.options import (
     Machine,
     NoPrompts,
     PlanShards,
+    Pooled,
     Rate,
-    Ray,
     RowsTogether,
     RunOut,
     Server,
     ShardOption,
     TimeDocuments,
-    Untimed,
-    Workers,
     known,
     user_errors,
     with_groups,
 )
 from specbench.config import UserError
+from specbench.measure.staffing import Staffing
 from specbench.permissions import permitted
 from specbench.plan import Plan, resolve_plan
 from specbench.results.shard import Shard
@@ -90,9 +89,7 @@ def run(
     arrivals: ArrivalTimes = None,
     shard: ShardOption = None,
     plan_shards: PlanShards = None,
-    workers: Workers = None,
-    ray: Ray = None,
-    untimed: Untimed = False,
+    pooled: Pooled,
 ) -> None:
     """Decode a suite with one or more methods, time every forward, score the texts, and print a table.
 
@@ -122,6 +119,8 @@ def run(
 
     `specbench run --method csd --suite math --workers 2 --ray local --untimed`
 
+    `specbench run --method csd --pair large.yaml --suite math --workers 2 --gpus-per-worker 4`
+
     `specbench run --resume runs/20260101-120000-math-csd`
 
     Permissions to run other code (of models, in pickles, generated programs, your own functions) are never taken from a
@@ -131,7 +130,14 @@ def run(
     fetching = fetch_models or resume is None or documents.any
     with user_errors(), allowed.permitted(decoding.set_ or [], fetching, method or [], documents.folders):
         plan = None
-        permissions = {"fetch_models", "task_dir", "workers", "ray", *(field.name for field in fields(Allowed))}
+        permissions = {
+            "fetch_models",
+            "task_dir",
+            "workers",
+            "ray",
+            "gpus_per_worker",
+            *(field.name for field in fields(Allowed)),
+        }
         if resume and not documents.any and (typed := _typed(context) - {"resume"} - permissions):
             raise UserError(f"--resume takes its settings from the run; leave out --{typed.pop().replace('_', '-')}")
         if documents.any or not resume:
@@ -146,7 +152,7 @@ def run(
                 batch=batch,
                 time_documents=time_documents,
                 keep_prompts=not no_prompts,
-                untimed=untimed,
+                untimed=pooled.untimed,
                 servers=server or [],
                 concurrency=concurrency,
                 rate=rate,
@@ -158,11 +164,7 @@ def run(
             )
         if plan_shards:
             raise typer.Exit(_say_how_cut(plan, plan_shards))
-        if ray and not workers:
-            raise UserError("--ray needs --workers: how many of the cluster's nodes or GPUs decode")
-        if workers:
-            raise typer.Exit(_with_workers(plan, out, resume, shard, workers, ray))
-        raise typer.Exit(_carry_out(plan, out, resume, shard))
+        raise typer.Exit(_carry_out(plan, out, resume, shard, pooled.staffing()))
 
 
 @with_groups
@@ -180,19 +182,22 @@ def sweep(
     out: RunOut = None,
     allowed: Allowed,
     no_prompts: NoPrompts = False,
+    pooled: Pooled,
 ) -> None:
     """Run a method under every combination of some settings, as one run; `run --resume` continues it.
 
     `specbench sweep --method csd --param gamma=2,4,6,8 --suite math`
 
     `specbench sweep --method csd --param gamma=4,8 --param gate_threshold=0.01,0.1 --suite math --limit 50`
+
+    `specbench sweep --method csd --param gamma=2,4 --suite math --workers 2 --untimed`
     """
     typed = [*(decoding.set_ or []), *param]
     with user_errors(), allowed.permitted(typed, True, [method], documents.folders):
         options = documents.of_plan() | decoding.of_plan() | machine.of_plan() | allowed.of_plan()
         options |= {"chat_template": documents.prompts is not None, "keep_prompts": not no_prompts}
-        options |= {"batch": batch, "time_documents": time_documents}
-        raise typer.Exit(_carry_out(resolve_plan([method], params=param, **options), out))
+        options |= {"batch": batch, "time_documents": time_documents, "untimed": pooled.untimed}
+        raise typer.Exit(_carry_out(resolve_plan([method], params=param, **options), out, staffing=pooled.staffing()))
 
 
 def join(
@@ -218,30 +223,25 @@ def join(
         raise typer.Exit(comparison.finish(run))
 
 
-def _carry_out(plan: Plan | None, out: Path | None, resume: Path | None = None, shard: str | None = None) -> int:
+def _carry_out(
+    plan: Plan | None,
+    out: Path | None,
+    resume: Path | None = None,
+    shard: str | None = None,
+    staffing: Staffing | None = None,
+) -> int:
     """Run a plan and print its table; returns the exit code. Imports take seconds, so they come here, after names."""
+    if staffing and shard:
+        raise UserError("--workers cuts the run itself; leave out --shard")
     part = Shard.parse(shard) if shard else None
-    from specbench.measure import command
+    from specbench.measure import command, pool
     from specbench.report import comparison
     from specbench.results.stored import StoredRun
 
-    finished = command.run(plan, out, resume, part)
+    finished = pool.run(plan, out, resume, staffing) if staffing else command.run(plan, out, resume, part)
     if finished and (mine := StoredRun(finished).shard):
         say(f"{mine.shard} is done: {finished}; when all are: specbench join {finished.parent.parent}")
         return 0
-    return comparison.finish(finished) if finished else STOPPED
-
-
-def _with_workers(
-    plan: Plan | None, out: Path | None, resume: Path | None, shard: str | None, workers: int, ray: str | None
-) -> int:
-    """Run a plan with a pool of workers and print its table; returns the exit code."""
-    if shard:
-        raise UserError("--workers cuts the run itself; leave out --shard")
-    from specbench.measure import pool
-    from specbench.report import comparison
-
-    finished = pool.run(plan, out, resume, workers, ray)
     return comparison.finish(finished) if finished else STOPPED
 
 

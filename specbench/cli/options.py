@@ -18,6 +18,7 @@ from specbench import config
 from specbench.base.console import PlainConsole, leave_closed_pipe, plain, reader_has_gone
 from specbench.base.environment import MISMATCHES as FIELDS
 from specbench.config import PairSpec, UserError
+from specbench.measure.staffing import Staffing
 from specbench.permissions import permitted
 
 Number = TypeVar("Number", int, float)
@@ -153,6 +154,9 @@ Ray = Annotated[
         help="have the workers on this Ray cluster, or on one that is started here; whoever reaches a cluster can run "
         "code on it",
     ),
+]
+GpusPerWorker = Annotated[
+    int, Option(min=1, help="GPUs of each worker; over several of them its target is spread, layer by layer")
 ]
 Untimed = Annotated[bool, Option("--untimed", help="record no times; needed if workers share a device")]
 Server = Annotated[
@@ -372,6 +376,26 @@ class Machine(Place):
     """The same, with how forwards are computed."""
 
     runtime: Runtime = "eager"
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Options of workers that share a run."""
+
+    workers: Workers = None
+    ray: Ray = None
+    gpus_per_worker: GpusPerWorker = 1
+    untimed: Untimed = False
+
+    def staffing(self) -> Staffing | None:
+        """The workers; None for this process alone. Raises UserError for what only workers have."""
+        if self.workers:
+            return Staffing(self.workers, self.ray, self.gpus_per_worker)
+        if self.ray:
+            raise UserError("--ray needs --workers: how many of the cluster's nodes or GPUs decode")
+        if self.gpus_per_worker > 1:
+            raise UserError("--gpus-per-worker needs --workers; for one process over all GPUs: --device spread")
+        return None
 
 
 @dataclass(frozen=True)

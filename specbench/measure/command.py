@@ -122,6 +122,7 @@ def check(plan: Plan, folder: Path) -> None:
     """Check what can be before anything is loaded: the disk, permissions, settings. Raises UserError."""
     from specbench.tasks import code
 
+    _check_alone()
     _check_disk(folder)
     permissions.check_loading(plan)
     code.check_code(plan)
@@ -275,6 +276,16 @@ def _difference(stored: Plan, plan: Plan) -> str:
         name = next((name for name in {**there, **here} if there.get(name) != here.get(name)), "their order")
         return f"methods: {name} with {json.dumps(there.get(name))} there, with {json.dumps(here.get(name))} here"
     return f"{key}: {json.dumps(there[key])} there, {json.dumps(here[key])} here"
+
+
+def _check_alone() -> None:
+    """Raise UserError in one of several processes of torchrun: each would make the whole run."""
+    count = os.environ.get("WORLD_SIZE", "1")
+    if "TORCHELASTIC_RUN_ID" in os.environ and count != "1":
+        raise UserError(
+            f"torchrun has started {count} processes of one run, and there is no tensor parallelism here; start it "
+            "without torchrun, with --device spread or --workers N --gpus-per-worker M"
+        )
 
 
 def _check_disk(folder: Path) -> None:

@@ -5,7 +5,6 @@ is lost gives its shard back, and another one continues it; a shard that is lost
 the last worker.
 """
 
-import os
 import time
 from collections import Counter, deque
 from contextlib import AbstractContextManager, suppress
@@ -16,6 +15,7 @@ from specbench.base.console import RunProgress, say, warn
 from specbench.config import UserError
 from specbench.measure import attempts, command, crew
 from specbench.measure.crew import Crew, Worker
+from specbench.measure.staffing import Staffing
 from specbench.measure.worker import Advanced, Ended, Given, Ready, Refused, version
 from specbench.methods import with_defaults
 from specbench.plan import Plan
@@ -29,10 +29,8 @@ PATIENCE = 0.2  # seconds between looks at Ctrl-C
 LOADING = 1800  # seconds until the first worker must have loaded the models
 
 
-def run(plan: Plan | None, out: Path | None, resume: Path | None, workers: int, ray: str | None = None) -> Path | None:
+def run(plan: Plan | None, out: Path | None, resume: Path | None, staffing: Staffing) -> Path | None:
     """Carry out a plan with several workers, in a new folder or in one where its shards have begun.
-
-    `ray`: the address of a cluster that they are of, or `local`; None for processes on this machine.
 
     Returns:
         The folder if the run finished, else None.
@@ -50,19 +48,22 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, workers: int, 
     if plan is None:
         assert stored
         plan = stored.plan
-    plan = with_defaults(plan)
+    plan = staffing.fitted(with_defaults(plan))
     if stored and place:
         command.check_same(plan, stored.plan, place)
-    if ray:
+    if staffing.ray:
         from specbench.measure import ray_workers
 
-        ray_workers.imported(ray)
-    environments = [] if ray else devices(plan, workers)
+        ray_workers.imported(staffing.ray)
+    environments = [] if staffing.ray else staffing.environments(plan)
     folder = place or command.default_folder(plan)
     command.check(plan, folder)
     if not (folder / "manifest.json").exists():
         (folder / SHARDS).mkdir(parents=True, exist_ok=True)
-        starting = ray_workers.started(plan, folder, workers, ray) if ray else crew.started(plan, folder, environments)
+        if staffing.ray:
+            starting = ray_workers.started(plan, folder, staffing.workers, staffing.gpus, staffing.ray)
+        else:
+            starting = crew.started(plan, folder, environments)
         try:
             finished = _decode(plan, folder, starting, stored.shard.shard.of if stored and stored.shard else None)
         finally:
@@ -70,37 +71,12 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, workers: int, 
                 (folder / SHARDS).rmdir()
                 folder.rmdir()
         if not finished:
-            on = f" --ray {ray}" if ray else ""
-            say(f"stopped; to go on: specbench run --resume {folder} --workers {workers}{on}{permissions.flags()}")
+            say(f"stopped; to go on: specbench run --resume {folder} {staffing.words}{permissions.flags()}")
             return None
     from specbench.measure.join import join  # with torch, which no driver needs before
 
     join(folder)
     return folder
-
-
-def devices(plan: Plan, workers: int) -> list[dict[str, str]]:
-    """The environment of each worker: a GPU of its own, or a share of the cores.
-
-    Raises:
-        UserError: some would share a device, and the plan is timed.
-    """
-    from specbench.measure.gpus import read_gpus
-
-    if plan.device == "spread" or ":" in plan.device:
-        raise UserError(f"--workers gives each worker a GPU of its own; leave out --device {plan.device}")
-    gpus = [] if plan.device == "cpu" else [gpu.index for gpu in read_gpus("spread")]
-    if workers > max(1, len(gpus)) and not plan.untimed:
-        have = f"{len(gpus)} GPUs" if gpus else "one device, the CPU"
-        raise UserError(
-            f"--workers {workers}: there is {have}, and workers that share one distort each other's times; add "
-            "--untimed to leave times out, or take fewer"
-        )
-    if gpus:
-        return [{"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} for number in range(workers)]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // workers)))
-    return [{"OMP_NUM_THREADS": threads}] * workers
 
 
 def _decode(plan: Plan, folder: Path, starting: AbstractContextManager[Crew], count: int | None) -> bool:

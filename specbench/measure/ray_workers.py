@@ -7,7 +7,7 @@ of a lost actor to another one (pool.py), in a folder of its own, since a node t
 import os
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -89,9 +89,29 @@ def _check_reachable(address: str) -> None:
         raise UserError(f"--ray {address}: no cluster can be reached there ({error})") from None
 
 
+def check_room(nodes: Sequence[Mapping[str, float]], count: int, each: int, device: str) -> int:
+    """The GPUs of a worker, by what the nodes of a cluster have. Raises UserError if not all workers find room.
+
+    A worker that finds none is never started, and nothing tells so.
+    """
+    has = {what: sum(node.get(what, 0) for node in nodes) for what in ("CPU", "GPU")}
+    gpus = each * (device != "cpu" and (each > 1 or has["GPU"] > 0))
+    for what, needed in (("CPU", count), ("GPU", count * gpus)):
+        if needed > has[what]:
+            free = f"{has[what]:.0f} {what}{'s' * (has[what] != 1)}"
+            raise UserError(f"--workers {count}: the Ray cluster has {free}; take fewer")
+    room = sum(int(min(node.get("CPU", 0), node.get("GPU", 0) // gpus if gpus else count)) for node in nodes)
+    if room < count:
+        raise UserError(
+            f"--workers {count}: the Ray cluster's nodes have room for {room}, of a CPU and "
+            f"{gpus} GPU{'s' * (gpus != 1)} on one node each; take fewer"
+        )
+    return gpus
+
+
 @contextmanager
-def started(plan: Plan, folder: Path, count: int, address: str) -> Iterator[Crew]:
-    """Actors that load the plan's models, on as many GPUs where there are any; in the end none of them is left.
+def started(plan: Plan, folder: Path, count: int, each: int, address: str) -> Iterator[Crew]:
+    """Actors that load the plan's models, on so many GPUs each where there are any; in the end none of them is left.
 
     `address`: of a cluster, or LOCAL for one on this machine, which listens on loopback only and ends with the run.
 
@@ -110,12 +130,7 @@ def started(plan: Plan, folder: Path, count: int, address: str) -> Iterator[Crew
         signal.signal(signal.SIGTERM, mine)  # which asks to stop, as Ctrl-C does
     relays: list[Any] = []
     try:
-        has = ray.cluster_resources()
-        gpus = int(plan.device != "cpu" and bool(has.get("GPU")))
-        for what, needed in (("CPU", count), ("GPU", count * gpus)):
-            if needed > has.get(what, 0):
-                free = f"{has.get(what, 0):.0f} {what}{'s' * (has.get(what, 0) != 1)}"
-                raise UserError(f"--workers {count}: the Ray cluster has {free}; take fewer")
+        gpus = check_room([node["Resources"] for node in ray.nodes() if node["Alive"]], count, each, plan.device)
         actor = ray.remote(Relay).options(
             num_cpus=1,
             num_gpus=gpus,

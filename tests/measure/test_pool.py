@@ -19,10 +19,12 @@ from screens import output, refusal
 from tiny_runs import SAME, always, samples_of
 
 from specbench.config import UserError
-from specbench.measure import loop, pool
+from specbench.measure import loop
 from specbench.measure.crew import Crew, Worker
 from specbench.measure.pool import Pool
+from specbench.measure.staffing import Staffing
 from specbench.measure.worker import Advanced, Ended, Given, Ready, Refused, version
+from specbench.plan import Plan
 from specbench.results.shard import Shard
 from specbench.results.stored import StoredRun
 
@@ -175,25 +177,47 @@ def gpus(monkeypatch, count):
     monkeypatch.setattr("specbench.measure.gpus.read_gpus", lambda device: found)
 
 
-@pytest.mark.parametrize(("device", "count", "workers"), [("auto", 0, 2), ("cpu", 4, 2), ("auto", 2, 3)])
-def test_workers_that_share_a_device_are_not_timed(device, count, workers, monkeypatch):
+def plan_on(device, untimed=False):
+    return Plan.model_construct(device=device, untimed=untimed)
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "workers", "each"),
+    [("auto", 0, 2, 1), ("cpu", 4, 2, 1), ("auto", 2, 3, 1), ("spread", 4, 3, 2), ("spread", 5, 3, 2)],
+)
+def test_workers_that_share_a_device_are_not_timed(device, count, workers, each, monkeypatch):
     gpus(monkeypatch, count)
-    plan = SimpleNamespace(device=device, untimed=False)
-    with pytest.raises(UserError, match="--untimed"):
-        pool.devices(plan, workers)
-    assert len(pool.devices(SimpleNamespace(device=device, untimed=True), workers)) == workers
+    staffing = Staffing(workers, gpus=each)
+    with pytest.raises(UserError, match=r"^--workers [^\n]*--untimed[^\n]*$"):
+        staffing.environments(plan_on(device))
+    assert len(staffing.environments(plan_on(device, untimed=True))) == workers
 
 
 def test_each_worker_has_a_gpu_or_its_share_of_the_cores(monkeypatch):
     gpus(monkeypatch, 2)
-    plan = SimpleNamespace(device="auto", untimed=False)
-    assert pool.devices(plan, 2) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    assert Staffing(2).environments(plan_on("auto")) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
-    shared = SimpleNamespace(device="cpu", untimed=True)
-    assert pool.devices(shared, 3) == [{"OMP_NUM_THREADS": "2"}] * 3
+    assert Staffing(3).environments(plan_on("cpu", untimed=True)) == [{"OMP_NUM_THREADS": "2"}] * 3
     with pytest.raises(UserError, match="leave out --device cuda:1"):
-        pool.devices(SimpleNamespace(device="cuda:1", untimed=True), 2)
+        Staffing(2).fitted(plan_on("cuda:1", untimed=True))
+
+
+def test_a_worker_has_several_gpus_over_which_its_target_is_spread(monkeypatch):
+    """No GPU is in two groups; one that is left over stays idle."""
+    gpus(monkeypatch, 5)
+    two = Staffing(2, gpus=2)
+    assert two.fitted(plan_on("auto")).device == "spread" and two.fitted(plan_on("spread")).device == "spread"
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in two.environments(plan_on("spread"))] == ["0,1", "2,3"]
+    shared = Staffing(3, gpus=2).environments(plan_on("spread", untimed=True))
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in shared] == ["0,1", "2,3", "0,1"]
+    assert two.words == "--workers 2 --gpus-per-worker 2" and Staffing(1).fitted(plan_on("auto")).device == "auto"
+    with pytest.raises(UserError, match=r"^--gpus-per-worker 6: this machine has 5 GPUs; give a worker fewer$"):
+        Staffing(1, gpus=6).environments(plan_on("spread"))
+    with pytest.raises(UserError, match="leave it out, or --device cpu"):
+        two.fitted(plan_on("cpu"))
+    with pytest.raises(UserError, match="--device spread needs --gpus-per-worker"):
+        Staffing(2).fitted(plan_on("spread"))
 
 
 # Without times
@@ -223,9 +247,21 @@ def words(place):
 def test_what_workers_cannot_do_is_refused(words, tmp_path):
     timed = [word for word in words if word != "--untimed"]
     assert "distort each other's times" in refusal(*timed, "--workers", "2", "--out", tmp_path / "run")
+    several = ["--gpus-per-worker", "2", "--out", tmp_path / "run"]
+    assert "--gpus-per-worker needs --workers" in refusal(*words, *several)
+    assert "--gpus-per-worker is for GPUs" in refusal(*words, "--workers", "2", *several)
     assert "leave out --shard" in refusal(*words, "--workers", "2", "--shard", "1/2", "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert "holds no shards that workers began" in refusal("run", "--resume", tmp_path, "--workers", "2")
+
+
+def test_processes_of_torchrun_do_not_make_one_run_each(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for workers in ([], ["--workers", "2"]):
+        said = " ".join(refusal(*words, *workers, "--out", tmp_path / "run").split())
+        assert "torchrun has started 2 processes of one run" in said and "no tensor parallelism" in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_shards_of_another_plan_are_not_continued(words, tmp_path):
@@ -272,6 +308,18 @@ def test_a_pool_whose_worker_is_killed_makes_the_run_of_one_process(words, tmp_p
     assert killed and "is lost (exit code -9" in said and "another one continues shard" in said
     assert samples_of(tmp_path / "whole")[SAME].astype(str).equals(samples_of(folder)[SAME].astype(str))
     assert StoredRun(folder).finished
+
+
+@pytest.mark.long
+def test_a_sweep_with_workers_is_that_of_one_process(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    sweep = ["sweep", *words[1 : words.index("--method")], "--method", "csd", "--param", "gamma=2,3"]
+    sweep += ["--repeats", "2", "--device", "cpu", "--untimed"]
+    output(*sweep, "--out", tmp_path / "whole")
+    output(*sweep, "--workers", "2", "--out", tmp_path / "pool")
+    whole, pooled = samples_of(tmp_path / "whole"), samples_of(tmp_path / "pool")
+    assert whole.method.nunique() == 3 and set(pooled.worker) == {1, 2}, "it tests nothing"
+    assert whole[SAME].astype(str).equals(pooled[SAME].astype(str))
 
 
 @pytest.mark.long

@@ -12,7 +12,9 @@ import pytest
 from screens import output, refusal
 from tiny_runs import SAME, samples_of
 
+from specbench.config import UserError
 from specbench.measure.attempts import begun, new_attempt
+from specbench.measure.ray_workers import check_room
 from specbench.results import records
 from specbench.results.recorder import Recorder
 from specbench.results.shard import attempts
@@ -56,6 +58,32 @@ def test_without_ray_it_is_one_line(words, tmp_path, monkeypatch):
     said = refusal(*words, "--workers", "2", "--ray", "local", "--out", tmp_path / "run")
     assert "pip install 'specbench-harness[ray]'" in said and not (tmp_path / "run").exists()
     assert "--ray needs --workers" in refusal(*words, "--ray", "local", "--out", tmp_path / "run")
+
+
+GPUS = {"CPU": 8.0, "GPU": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "count", "each", "device", "gpus"),
+    [
+        ([{"CPU": 2.0}], 2, 1, "auto", 0),
+        ([GPUS, GPUS], 4, 1, "auto", 1),
+        ([GPUS, GPUS], 2, 2, "spread", 2),
+        ([GPUS, GPUS], 9, 1, "cpu", 0),
+        ([GPUS, GPUS], 5, 1, "auto", "the Ray cluster has 4 GPUs; take fewer"),
+        ([{"CPU": 1.0}], 2, 1, "auto", "the Ray cluster has 1 CPU; take fewer"),
+        ([{"CPU": 8.0}], 1, 2, "spread", "the Ray cluster has 0 GPUs; take fewer"),
+        ([{"CPU": 8.0, "GPU": 3.0}] * 2, 3, 2, "spread", "have room for 2, of a CPU and 2 GPUs on one node each"),
+        ([{"CPU": 8.0}, {"CPU": 1.0, "GPU": 4.0}], 2, 1, "auto", "have room for 1, of a CPU and 1 GPU on one node"),
+    ],
+)
+def test_workers_find_room_on_the_nodes_or_it_is_one_line(nodes, count, each, device, gpus):
+    """An actor for which no node has room would wait forever."""
+    if isinstance(gpus, int):
+        assert check_room(nodes, count, each, device) == gpus
+        return
+    with pytest.raises(UserError, match=f"^--workers {count}: [^\n]*{gpus}"):
+        check_room(nodes, count, each, device)
 
 
 LISTENING = "0A"  # the state of a socket in /proc/net/tcp
