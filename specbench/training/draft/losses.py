@@ -57,8 +57,9 @@ def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
 def normalised_reward(log_p: Tensor, log_q: Tensor) -> Tensor:
     """A loss [n] whose gradient is TVD++'s; its value is no divergence.
 
-    The reward of a token is r = 1{p > q}; its advantage is (r - μ)/σ, with μ and σ over all n places and the vocabulary
-    under q, and σ left out where all rewards are equal (the scope is our inference). The gradient is that of
+    The reward of a token is r = 1{p > q}; its advantage is (r - μ)/σ, with μ and σ over the n places and the vocabulary
+    under q, and σ left out where all rewards are equal. The n places are those of one forward, of at most 4,096 tokens,
+    not of the whole batch where that has more (the scope is our inference). The gradient is that of
     -E_q[advantage · log q], its expectation taken over the vocabulary and not by sampling (our inference).
     """
     q = log_q.detach().exp()
