@@ -125,4 +125,7 @@ def write_model(job: Job, model: Any, trained: Mapping[str, Any]) -> None:
     model.save_pretrained(part)
     job.pair.tokenizer.save_pretrained(part)
     files.write_text(part / "training.json", json.dumps(trained, indent=1))
+    for place in (*part.iterdir(), part):
+        files.sync(place)
     part.rename(job.out)
+    files.sync(job.out.parent)
