@@ -1,5 +1,6 @@
 """Losses of a draft: a two-token example by hand, finite differences, and the identity of TVD++'s gradient."""
 
+import functools
 import math
 
 import pytest
@@ -13,8 +14,13 @@ from specbench.training.recipe import load_recipe
 LOSSES = ("ce", "fkl", "rkl", "jsd", "tvd", "split")
 
 
+@functools.cache
+def preset() -> dict:
+    return load_recipe("draft-distillspec", []).values
+
+
 def recipe(**changes) -> DraftRecipe:
-    return DraftRecipe(**{**load_recipe("draft-distillspec", []).values, **changes})
+    return DraftRecipe(**{**preset(), **changes})
 
 
 def places(n: int = 6, vocabulary: int = 5):

@@ -32,8 +32,13 @@ VOCABULARY = 96
 QUICK = {"autocast": False, "learning_rate": 0.01, "batch": 3, "epochs": 2, "gamma": 3, "length": 64}
 
 
+@functools.cache
+def preset() -> dict:
+    return load_recipe("draft-distillspec", []).values
+
+
 def recipe(**changes) -> DraftRecipe:
-    return DraftRecipe(**{**load_recipe("draft-distillspec", []).values, **QUICK, **changes})
+    return DraftRecipe(**{**preset(), **QUICK, **changes})
 
 
 @functools.cache
