@@ -119,6 +119,10 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "mdsd, traversal": {"drafts": 2, "replacement": True, "rule": "traversal"},
     },
     "sps": {"sps": {}, "sps, block": {"rule": "block"}},
+    "window": {
+        "window": {"sink": 1, "recent": 6},
+        "window, draft": {"sink": 0, "recent": 9, "drafter": "draft"},
+    },
     "cospec": {"cospec, never": {"arbiter": "never"}},
     "fly": {"fly, no entropy is enough": {"entropy_threshold": 100.0, "window_length": 1}},
     "lossy": {"lossy, threshold 1": {"form": "gate", "gate_threshold": 1.0}},

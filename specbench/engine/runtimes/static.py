@@ -111,13 +111,14 @@ class StaticRunner:
         if width > CHUNK and not reads:
             return in_chunks(partial(StaticRunner.forward, self), ids, keep, hidden, features, CHUNK)
         self.reserve(end)
-        lean, rows = self.lean, slice(self.length, end)
+        lean, rows, positions = self.lean, slice(self.length, end), end
         if reads:
+            positions = max(end, reads.end)
             step = Step(rows, reads.places[-width:], end, {**lean.tree(reads)})
         else:
             step = Step(rows, rows, end, lean.chain(width, self.length))
         scored = decoder.run(
-            lean.parts, ids, step, self.cache, lean.angles(end), slice(-keep or None, None), hidden, features
+            lean.parts, ids, step, self.cache, lean.angles(positions), slice(-keep or None, None), hidden, features
         )
         self.length = end
         return scored

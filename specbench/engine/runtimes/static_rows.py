@@ -45,7 +45,7 @@ class StaticRows:
         hidden = feeds[0].hidden  # those of all feeds
         features = None if feeds[0].features is None else torch.cat([feed.features for feed in feeds])  # type: ignore[misc]
         ids = torch.cat([feed.ids for feed in feeds])
-        reach = max(sequence.length + len(feed.ids) for sequence, feed in fed)
+        reach = max(max(sequence.length + len(feed.ids), feed.reads.end if feed.reads else 0) for sequence, feed in fed)
         cache = Cache(slots.keys, slots.values)
         keep, counts = _kept(feeds, lean.device)
         logits, states = decoder.run(lean.parts, ids, block, cache, lean.angles(reach), keep, hidden, features)

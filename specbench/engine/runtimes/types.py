@@ -22,6 +22,7 @@ class Reads(NamedTuple):
     allowed: Tensor  # [n, S] bool: which of the S cached or fed tokens each one reads; it reads itself
     places: Tensor  # [S]: the positions of all S tokens
     root: int  # the first `root` tokens are a chain that all n read; then comes the open tree, or the block
+    end: int = 0  # all positions are below it; 0: below S
 
 
 class Runner(Protocol):
