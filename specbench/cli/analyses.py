@@ -112,6 +112,16 @@ def strength(runs: Sequence[Path], allowed: Sequence[str]) -> Analyzed:
     return view(figures(list(map(StoredRun, runs)), allowed)), list
 
 
+def drafts(runs: Sequence[Path], method: str | None, allowed: Sequence[str], aside: bool) -> Analyzed:
+    from specbench.report.views.drafts import view
+    from specbench.studies import drafts as study
+    from specbench.studies.multidraft import texts_to_read
+
+    stored = [stored_run(run, method) for run in runs]
+    with progress("reading texts", sum(len(texts_to_read(run, method)) for run in stored), aside) as advance:
+        return view(study.drafts(stored, method, allowed, advance)), list
+
+
 def requests(run: Path, slo: str | None) -> Analyzed:
     from specbench.analysis.requests import request_figures
     from specbench.report.views.requests import view

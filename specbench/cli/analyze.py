@@ -245,6 +245,27 @@ def strength(
         _show(*analyses.strength(runs, allow_mismatch or []), format)
 
 
+def drafts(
+    runs: Annotated[list[Path], Argument(help="sampled runs, one for each draft of one target")],
+    method: Method = None,
+    allow_mismatch: AllowMismatch = None,
+    format: PlainFormat = Plain.table,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    fetch_models: FetchModels = False,
+) -> None:
+    """What drafts of one target are worth to sps: α, measured and as predicted by 1 - TVD, τ, MBSU and speedup.
+
+    τ is compared with that of the first run. Both models read the texts again.
+
+    `specbench analyze drafts better.before better.after`
+    """
+    with user_errors(), permitted(trust_remote_code, allow_pickle, fetch_models=fetch_models):
+        from specbench.cli import analyses
+
+        _show(*analyses.drafts(runs, method, allow_mismatch or [], aside=format is not Plain.table), format)
+
+
 def requests(
     run: Run,
     slo: Annotated[
@@ -276,6 +297,7 @@ ANALYSES = (
     counterfactual,
     arbitrator,
     strength,
+    drafts,
 )
 
 

@@ -105,6 +105,10 @@ def train(
     preset: Annotated[
         str | None, Option(help="draft: distillspec (the default), fastdraft, direct-alignment or draft-opd")
     ] = None,
+    evaluate: Annotated[
+        bool,
+        Option("--evaluate", help="draft: then decode the held-out documents by sps, with the draft before and after"),
+    ] = False,
     place: Place,
     out: Annotated[
         Path | None, Option(help="head file (draft: folder) to write; default: METHOD-PAIR.safetensors (draft-PAIR)")
@@ -128,13 +132,15 @@ def train(
     `specbench train --method cospec --stage rl --warm-up sft.safetensors --data pocket_gsm8k:calibration --recipe
     updates=10 --recipe prompts=16 --recipe group=8`
 
-    `specbench train --method draft --preset fastdraft --suite pocket --documents 200 --out better-draft`
+    `specbench train --method draft --preset fastdraft --suite pocket --documents 200 --evaluate --out better-draft`
     """
     with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True):
         check_names(models.chosen, suite, None if method == "draft" else method)
+        if evaluate and method != "draft":
+            raise UserError(f"--evaluate is for --method draft; {method} is evaluated by `specbench run`")
         from specbench.training import train as module  # after the names are checked, as this import takes seconds
 
-        module.train(
+        job = module.train(
             method=method,
             pair=models.chosen,
             suite=suite,
@@ -151,6 +157,18 @@ def train(
             warm_up=warm_up,
             preset=preset,
         )
+        if evaluate:
+            from specbench.cli import analyses
+            from specbench.report.finding import show
+            from specbench.studies import drafts
+            from specbench.training.publish import held_out_prompts
+
+            prompts, chosen = held_out_prompts(job.out), place.of_plan()
+            runs = list(
+                drafts.evaluate(job.plan.pair, job.out, job.spec, prompts, seed, chosen["device"], chosen["dtype"])
+            )
+            if len(runs) == 2:
+                show(analyses.drafts(runs, None, [], aside=False)[0])
 
 
 def merge(

@@ -1,7 +1,7 @@
 """A file of prompts without scores: JSON Lines of specbench's own form, of Spec-Bench or of MT-Bench."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,24 @@ MOST_NAME = 200  # characters of an id and of a category
 NEW_TOKENS = 256  # of an answer, unless the command line says otherwise
 SPEC_BENCH = {"translation", "summarization", "qa", "math_reasoning", "rag"}  # beside those of MT-Bench
 MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
+MOST_STOPS = 100
 FORM = 'write {"id": …, "prompt": TEXT or [TURN, TURN, …], "category": …}, one on a line'
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One conversation: what the user says, turn by turn. `reference` is a text for each turn that has one."""
+    """One conversation: what the user says, turn by turn. `reference` is a text for each turn that has one.
+
+    An answer ends before the first of `stop`, and after `max_new_tokens` where the file gives a limit for this prompt.
+    """
 
     id: str
     category: str  # as in the file; empty if it has none
     task: str  # under which it stands in tables
     turns: tuple[str, ...]
     reference: tuple[str, ...]
+    stop: tuple[str, ...] = ()
+    max_new_tokens: int | None = None
 
 
 def read_prompts(path: Path) -> list[Prompt]:
@@ -57,9 +63,7 @@ def read_prompts(path: Path) -> list[Prompt]:
         raise UserError(f"{path} holds no prompts; {FORM}")
     spec_bench = bool(SPEC_BENCH & {prompt.category for prompt in prompts})
     names = dict.fromkeys(MT_BENCH, "mt_bench") if spec_bench else {}
-    return [
-        Prompt(p.id, p.category, names.get(p.category, p.category) or path.stem, p.turns, p.reference) for p in prompts
-    ]
+    return [replace(p, task=names.get(p.category, p.category) or path.stem) for p in prompts]
 
 
 def prompt_lines(path: Path, max_new_tokens: int | None) -> tuple[TaskLine, ...]:
@@ -97,6 +101,8 @@ def _prompt(value: Any, where: str, place: int) -> Prompt:
         task="",
         turns=tuple(turns),
         reference=_reference(value.get("reference"), where),
+        stop=_stop(value.get("stop"), where),
+        max_new_tokens=_limit(value.get("max_new_tokens"), where),
     )
 
 
@@ -117,3 +123,16 @@ def _reference(value: Any, where: str) -> tuple[str, ...]:
     if not all(isinstance(text, str) for text in texts):
         raise UserError(f"{where}: `reference` is a text, or a list of texts, one for each turn")
     return tuple(texts)
+
+
+def _stop(value: Any, where: str) -> tuple[str, ...]:
+    texts = value if isinstance(value, list) else [] if value is None else [value]
+    if len(texts) > MOST_STOPS or not all(isinstance(text, str) and text for text in texts):
+        raise UserError(f"{where}: `stop` is a text, or a list of at most {MOST_STOPS} texts, and none is empty")
+    return tuple(texts)
+
+
+def _limit(value: Any, where: str) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31):
+        return value
+    raise UserError(f"{where}: `max_new_tokens` is {brief(repr(value))}; write a number of tokens from 1 on")

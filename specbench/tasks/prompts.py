@@ -23,7 +23,7 @@ class PromptFile:
     Args:
         tasks: the tasks in the order of the requests, as they were when the run began.
         limit: first conversations of every task to keep; None keeps all.
-        max_new_tokens: the limit of each answer.
+        max_new_tokens: by task, the limit of each answer to a prompt without one of its own.
         chat: turns messages (`role`, `content`) into a prompt that ends where the assistant's answer begins; None joins
             texts as they are, with a blank line between an answer and the next turn.
 
@@ -52,8 +52,12 @@ class PromptFile:
     def _request(self, task: str, doc_id: int, max_new_tokens: int) -> Request:
         conversation, turn = self._turns[task, doc_id]
         prompt = self._text(conversation.turns[: turn + 1], [""] * turn)
-        content = json.dumps([conversation.turns[: turn + 1], conversation.reference], ensure_ascii=False)
-        return Request(task, doc_id, prompt, (), max_new_tokens, short_hash(prompt), short_hash(content), turn)
+        ends = [[conversation.stop, conversation.max_new_tokens]]
+        ends = ends if any(ends[0]) else []
+        content = json.dumps([conversation.turns[: turn + 1], conversation.reference, *ends], ensure_ascii=False)
+        most = conversation.max_new_tokens or max_new_tokens
+        hashes = short_hash(prompt), short_hash(content)
+        return Request(task, doc_id, prompt, conversation.stop, most, *hashes, turn)
 
     def names(self) -> list[str]:
         """The tasks that have requests, in order."""

@@ -26,6 +26,7 @@ class Document:
     score: Callable[[str], float]  # of an answer, by the task's headline metric
     split: str = ""  # set if the user named the split
     reference: str | None = None  # the prompt with its reference answer, if asked for and if there is one
+    text: str = ""  # of the prompt
 
     @property
     def name(self) -> str:
@@ -86,6 +87,7 @@ def training_documents(
                     scorer(tasks, source.line.task, request.doc_id, metric),
                     source.split if source.named else "",
                     answers[request.doc_id] if references else None,
+                    request.prompt,
                 )
             )
     if not documents:

@@ -34,6 +34,11 @@ def checkpoint_of(head: Path) -> Path:
     return head.with_suffix(".checkpoint.pt")
 
 
+def held_out_prompts(draft: Path) -> Path:
+    """The file of prompts of the documents that a draft has not learned from."""
+    return draft.with_name(f"{draft.name}.held-out.jsonl")
+
+
 def publish(
     head: Path,
     kind: str,

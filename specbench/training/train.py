@@ -90,8 +90,10 @@ def train(
     judge: str | None = None,
     warm_up: Path | None = None,
     preset: str | None = None,
-) -> None:
+) -> Job:
     """Train a method's head for a pair on `documents` of each task of a suite, or of each TASK:SPLIT in `data`.
+
+    Returns what was trained.
 
     Without `stage`, a method that has several is trained in its first, and likewise for `preset`. Raises UserError.
     """
@@ -127,6 +129,7 @@ def train(
     loaded = load_pair(pair_spec, device, dtype)
     made = Job(spec, settings, loaded, plan, path, tuple(data), base, axes, chosen, chosen_preset, judge or "", warm_up)
     module.train(made)
+    return made
 
 
 def _chosen_stage(method: str, stages: Sequence[str], stage: str | None, other_options: bool) -> str:

@@ -24,7 +24,7 @@ from specbench.training.documents import Document, documents_hash, hold_out, tra
 from specbench.training.draft.fit import Training, held_lessons
 from specbench.training.draft.recipe import ANSWERED, SPECULATED, DraftRecipe
 from specbench.training.eagle3.data import answer_all
-from specbench.training.publish import checkpoint_of, collecting, source
+from specbench.training.publish import checkpoint_of, collecting, held_out_prompts, source
 from specbench.training.train import Job
 
 PRESETS = ("distillspec", "fastdraft", "direct-alignment", "draft-opd")
@@ -44,8 +44,8 @@ LOG = pa.schema(
 def train(job: Job) -> None:
     """Train a copy of the job's draft and write it, with its tokenizer, to the folder `job.out`.
 
-    Beside it stay NAME.answers/, the target's answers, and NAME.log.parquet, a row for each step and for each look at
-    held-out documents. Raises UserError if there is nothing to learn from.
+    Beside it stay NAME.answers/, the target's answers; NAME.log.parquet, a row for each step and for each look at
+    held-out documents; and NAME.held-out.jsonl, the prompts of these documents (--prompts). Raises UserError if there is nothing to learn from.
     """
     assert job.recipe
     if job.grid:
@@ -75,6 +75,7 @@ def train(job: Job) -> None:
     first, best = (pick(row["held_out"] for row in rows if row["held_out"] is not None) for pick in (next, max))
     log = job.out.with_name(f"{job.out.name}.log.parquet")
     parquet.write(log, pa.Table.from_pylist(rows, schema=LOG))
+    files.write_text(held_out_prompts(job.out), prompt_lines(held))
     trained = {**facts, **source(job, documents), "preset": job.preset, "held_out": [first, best]}
     write_model(job, training.finished(), trained)
     checkpoint_of(job.out).unlink(missing_ok=True)
@@ -87,6 +88,16 @@ def train(job: Job) -> None:
     target = job.plan.pair.target.model
     tasks = " ".join(f"--task {line.task}" for line in job.plan.tasks)  # a suite may name others for a pair of its own
     say(f"next: specbench run --method {job.spec.method} --target {target} --draft {job.out} {tasks}")
+
+
+def prompt_lines(documents: Sequence[Document]) -> str:
+    """Documents as a file of prompts, with their stop strings and limits; task by task, in the documents' order."""
+    lines = [
+        {"id": one.name, "category": one.task, "prompt": one.text, "stop": one.until}
+        | {"max_new_tokens": one.max_new_tokens}
+        for one in documents
+    ]
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
 
 
 def split(documents: Sequence[Document], seed: int) -> tuple[list[Document], list[Document]]:
