@@ -163,10 +163,8 @@ def train(
             from specbench.studies import drafts
             from specbench.training.publish import held_out_prompts
 
-            prompts, chosen = held_out_prompts(job.out), place.of_plan()
-            runs = list(
-                drafts.evaluate(job.plan.pair, job.out, job.spec, prompts, seed, chosen["device"], chosen["dtype"])
-            )
+            prompts = held_out_prompts(job.out)
+            runs = list(drafts.evaluate(job.plan.pair, job.out, job.spec, prompts, seed, place.device, place.dtype))
             if len(runs) == 2:
                 show(analyses.drafts(runs, None, [], aside=False)[0])
 

@@ -55,12 +55,11 @@ def drafts(
     targets = {run.manifest["models"].get("target", {}).get("weights_hash") for run in runs}
     if len(targets) > 1:
         raise UserError("these runs have different targets; give runs with other drafts of one target")
-    names = [spec.name for spec in runs[0].plan.methods if spec.method == "sps" or spec.name == method]
-    if not names:
+    name = method or next((spec.name for spec in runs[0].plan.methods if spec.method == "sps"), None)
+    if name is None:
         raise UserError(f"{runs[0].folder} has no method sps; name another by --method")
-    name = method if method in names else names[0]
-    texts = [texts_to_read(run, name) for run in runs]
     figures = compare.measured(runs, allowed)
+    texts = [texts_to_read(run, name) for run in runs]
     summary = compare.summary(figures)
     rows, first = [], None
     for number, (run, of_run) in enumerate(zip(runs, texts, strict=True)):

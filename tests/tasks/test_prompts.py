@@ -67,6 +67,10 @@ BAD = {
     "a long id": ([{"id": "x" * 201, "prompt": "a"}], "line 1: `id` is"),
     "a reserved category": ([{"category": "average", "prompt": "a"}], "line 1: .*rename this category"),
     "a reference that is none": ([{"reference": 3, "prompt": "a"}], "line 1: `reference`"),
+    "an empty stop": ([{"stop": ["a", ""], "prompt": "a"}], "line 1: `stop`.*none is empty"),
+    "a stop that is none": ([{"stop": 3, "prompt": "a"}], "line 1: `stop`"),
+    "a limit of nothing": ([{"max_new_tokens": 0, "prompt": "a"}], "line 1: `max_new_tokens` is 0"),
+    "a limit that is none": ([{"max_new_tokens": True, "prompt": "a"}], "line 1: `max_new_tokens` is True"),
     "half a character": ([b'{"prompt": "\\ud800"}'], "line 1 .*halves of characters"),
     "no text": ([b'{"prompt": "\xff"}'], "line 1 .*UTF-8"),
     "nothing": ([], "holds no prompts"),
@@ -110,3 +114,17 @@ def test_a_limit_keeps_whole_conversations(tmp_path):
     path = written(tmp_path, {"prompt": ["One.", "Two."]}, {"prompt": "Three."})
     kept = PromptFile(path, ["asked"], 1, {"asked": 8}, None).requests()
     assert [(request.doc_id, request.turn) for request in kept] == [(0, 0), (1, 1)]
+
+
+def test_a_prompt_may_have_stops_and_a_limit_of_its_own(tmp_path):
+    path = written(
+        tmp_path, {"prompt": "One.", "stop": "\n", "max_new_tokens": 3}, {"prompt": "Two.", "stop": ["a", "b"]}
+    )
+    first, second = PromptFile(path, ["asked"], None, {"asked": 8}, None).requests()
+    assert (first.until, first.max_new_tokens) == (("\n",), 3)
+    assert (second.until, second.max_new_tokens) == (("a", "b"), 8)
+    plain, other = (
+        PromptFile(written(tmp_path, {"prompt": "One."} | more), ["asked"], None, {"asked": 8}, None).requests()[0]
+        for more in ({}, {"max_new_tokens": 3})
+    )
+    assert len({request.doc_hash for request in (first, plain, other)}) == 3

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import math
 
 import oracle
@@ -297,6 +298,9 @@ def test_every_preset_writes_a_folder_that_is_a_draft(job, preset, capsys):
     log = pq.read_table(made.out.with_name("better.log.parquet")).to_pylist()
     assert [row["step"] for row in log if row["held_out"] is not None] == [0, 2, 4]
     assert sum(row["places"] or 0 for row in log) > 10
+    asked = [json.loads(line) for line in made.out.with_name("better.held-out.jsonl").read_text().splitlines()]
+    assert len(asked) == 2 and {one["id"] for one in asked} < {one.name for one in documents()}
+    assert all((one["category"], one["stop"], one["max_new_tokens"]) == ("made", [], 10) for one in asked)
     printed = " ".join(capsys.readouterr().out.split())
     assert "2 held out" in printed and "specbench run --method sps --target" in printed
     assert not made.out.with_suffix(".checkpoint.pt").exists()
@@ -384,11 +388,14 @@ def test_the_command_line_trains_a_draft_of_the_bundled_pair(tmp_path):
     out = tmp_path / "d"
     quick = ["epochs=1", "batch=4", "data=ground_truth", "temperatures=0"]
     words = ["train", "--method", "draft", "--data", "pocket_gsm8k:calibration", "--documents", "12", "--out", str(out)]
-    told = call(*words, *(part for one in quick for part in ("--recipe", one)))
+    told = call(*words, "--evaluate", *(part for one in quick for part in ("--recipe", one)))
     assert told.exit_code == 0, told.output
+    assert "DRAFTS of bundled:target, decoded by sps (T=1)" in told.output and "τ is" in told.output
     shown = call("run", *told.output.split("specbench run ")[1].split(), "--limit", "1", "--out", str(tmp_path / "run"))
     assert shown.exit_code == 0, shown.output
     wrong = call(*words[:-1], str(tmp_path / "e"), "--preset", "nothing")
     assert "draft has the recipes of distillspec, fastdraft" in " ".join(wrong.output.split())
     other = call("train", "--method", "judge", "--preset", "fastdraft", "--suite", "math")
     assert "judge has a single recipe" in " ".join(other.output.split())
+    other = call("train", "--method", "judge", "--suite", "math", "--evaluate")
+    assert "--evaluate is for --method draft" in " ".join(other.output.split())
