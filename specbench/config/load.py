@@ -118,12 +118,24 @@ def checked_lines(
 def load_method(text: str) -> MethodSpec:
     """A method by name, YAML file or FILE.py. A variant names a `method` and changes some of its settings."""
     shipped = names("methods")
-    if text not in shipped and own_methods.implementation(text):
+    if text in shipped:
+        return _shipped_method(_folder("methods"), text).model_copy(deep=True)
+    if own_methods.implementation(text):
         raw = own_methods.read(text, shipped)
         return _method(raw, str(own_methods.yaml_of(raw["method"])) if raw.get("settings") else text)
     raw, name = _read("methods", text)
     if text.endswith((".yaml", ".yml")):
         raw["method"] = _base_of(str(raw.get("method")), text, shipped)
+    return _whole(raw, name, text)
+
+
+@cache  # a YAML takes some 10 ms to parse, and `methods.names` asks for all
+def _shipped_method(folder: Path, name: str) -> MethodSpec:
+    return _whole(read_mapping(folder / f"{name}.yaml", name), name, name)
+
+
+def _whole(raw: dict[str, Any], name: str, text: str) -> MethodSpec:
+    """The method of a YAML `text`: with the settings of the method that it is a variant of, if it is one."""
     spec = _method({**raw, "name": name}, text)
     if text == spec.method:
         return spec

@@ -66,7 +66,7 @@ def spoken(architecture):
     rest = oracle.prompts(4, length=37, seed=6)
     lively_ones = [lively_prompt(architecture, length, 40)[0] for length in (12, 13)]
     prompts = [*lively_ones, rest[0], rest[1][:3], rest[2][:1], rest[3]]
-    return list(zip(prompts, (34, 40, 9, 26, 17, 1), strict=True))
+    return list(zip(prompts, (26, 30, 9, 20, 13, 1), strict=True))
 
 
 @functools.cache

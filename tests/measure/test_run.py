@@ -228,9 +228,11 @@ def heeded(number):
 
 
 @pytest.mark.usefixtures("heeded")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "SIGHUP"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.long)], ids=["Ctrl-C", "SIGHUP"]
+)
 def test_first_interrupt_finishes_the_document(number, whole, place, make_plan, tmp_path, monkeypatch):
-    """What a run is interrupted or killed by otherwise: tests/faults."""
+    """Each signal by itself: test_stopping.py. What a run is interrupted or killed by otherwise: tests/faults."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as the process that goes on
     folder = tmp_path / "run"
     pair = f"target={place / 'target'},draft={place / 'draft'}"
