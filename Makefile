@@ -7,6 +7,7 @@ SUITE ?= math
 # Documents of each task: half of the bundled ones, or LIMIT; all of another pair's.
 DOCUMENTS = $(or $(LIMIT),$(if $(PAIR),,150))
 # Of the papers' tables: the bundled pair decodes BATCH documents together, and the first TIMED of each task alone.
+# WORKERS processes decode them, each on a GPU of its own; where they share a device, UNTIMED=1 leaves speeds out.
 BATCH = $(if $(PAIR),,16)
 TIMED ?= 25
 
@@ -61,10 +62,11 @@ bench-peers: $(STAMP)  ## install the engines of others that `make bench` compar
 server-test: $(STAMP)  ## a real vLLM, installed apart, held against the engine here: DOCUMENTS=, PORT=
 	tools/recipes/server-test.sh
 
-reproduce-tables: $(STAMP)  ## the papers' tables beside ours, into results/tables/: PAIR=, SUITE=, LIMIT=, BATCH=, TIMED=
+reproduce-tables: $(STAMP)  ## the papers' tables beside ours, into results/tables/: PAIR=, SUITE=, LIMIT=, WORKERS=
 	$(if $(PAIR),,LIMIT=$(DOCUMENTS) BATCH=$(BATCH) TIMED=$(TIMED) tools/recipes/measured.sh)
 	$(BIN)/specbench tables --check $(if $(PAIR),--pair $(PAIR)) $(if $(DOCUMENTS),--limit $(DOCUMENTS)) \
 	  $(if $(BATCH),--batch $(BATCH) --time-documents $(TIMED)) \
+	  $(if $(WORKERS),--workers $(WORKERS)) $(if $(UNTIMED),--untimed) \
 	  $(if $(filter command line environment,$(origin SUITE)),--suite $(SUITE))
 
 fault-test: $(STAMP)  ## faults and recovery from them (20 minutes), and what hostile programs get (2 minutes)

@@ -22,6 +22,7 @@ from specbench.cli.options import (
     Limit,
     Pair,
     Place,
+    Pooled,
     Repeats,
     RowsTogether,
     Runs,
@@ -126,6 +127,7 @@ def tables(
     allow_mismatch: AllowMismatch = None,
     out: Annotated[Path, Option(help="folder for the tables")] = Path("results/tables"),
     allow_code_execution: AllowCodeExecution = False,
+    pooled: Pooled,
 ) -> None:
     """Write the papers' tables with our own figures beside them; missing runs are made first.
 
@@ -135,6 +137,8 @@ def tables(
 
     `specbench tables --batch 16 --time-documents 40 --check`
 
+    `specbench tables --workers 2 --gpus-per-worker 4`
+
     `specbench tables runs/one runs/other --out tables`
 
     `specbench tables results/tables --check`
@@ -143,9 +147,11 @@ def tables(
 
     with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True):
         options = {"repeats": repeats, "seed": seed, "batch": batch, "time_documents": time_documents}
-        options |= place.of_plan()
-        allowed = allow_mismatch or []
-        raise typer.Exit(reproduce.tables(runs or [], paper, pair, suite, limit, check, out, allowed, **options))
+        options |= place.of_plan() | {"untimed": pooled.untimed}
+        allowed, staffing = allow_mismatch or [], pooled.staffing()
+        raise typer.Exit(
+            reproduce.tables(runs or [], paper, pair, suite, limit, check, out, allowed, staffing, **options)
+        )
 
 
 def plot(

@@ -19,7 +19,8 @@ from specbench.base.console import console, say
 from specbench.base.escape import markdown_text
 from specbench.config import MethodSpec, PairSpec, SamplingSpec, UserError, task_info
 from specbench.engine.models.pair import Pair
-from specbench.measure import command, loop, prepare
+from specbench.measure import command, loop, pool, prepare
+from specbench.measure.staffing import Staffing
 from specbench.papers.cells import write_cells
 from specbench.papers.checks import ALIKE, COLLAPSED, Check, claims
 from specbench.papers.orders import ORDER_NAMES, orders
@@ -31,6 +32,7 @@ from specbench.plan import Plan, resolve_plan
 from specbench.report.finding import Finding, Sheet, show
 from specbench.report.tables import markdown
 from specbench.results import records
+from specbench.results.shard import SHARDS
 from specbench.results.stored import StoredRun
 
 STORE = Path("runs") / "tables"
@@ -46,12 +48,15 @@ def tables(
     check: bool,
     out: Path,
     allowed: Sequence[str] = (),
+    staffing: Staffing | None = None,
     **options: Any,
 ) -> int:
     """Write every table of the papers to `out`; without `folders`, first run what is missing. Returns the exit code.
 
     Beside them stand the verdicts on the papers' claims, and what they rest on: every document's counts and times, and
     figures that come from no run. A folder of tables instead of runs gives the verdicts again from these.
+
+    Missing runs are made by the workers of `staffing`, or by this process without it.
 
     A paper that names bundled pairs is run on these if `pair` is bundled too, else on `pair`. Figures that come from no
     run are read from the files in MEASURED, if there are any.
@@ -64,7 +69,7 @@ def tables(
         return 0
     runs: list[StoredRun] | None = [StoredRun(folder) for folder in folders]
     if not folders:
-        runs = measure(chosen, pair, suite, limit, **options)
+        runs = measure(chosen, pair, suite, limit, staffing, **options)
     if runs is None:
         return 130
     ours = Ours(runs, allowed, sorted(MEASURED.glob("*.csv")), _default_pair(runs, pair, chosen))
@@ -138,36 +143,50 @@ def _write(paper: Paper, ours: Ours, out: Path) -> int:
 
 
 def measure(
-    chosen: Sequence[Paper], pair: str, suite: str | None, limit: int | None, **options: Any
+    chosen: Sequence[Paper],
+    pair: str,
+    suite: str | None,
+    limit: int | None,
+    staffing: Staffing | None = None,
+    **options: Any,
 ) -> list[StoredRun] | None:
     """The stored runs that these papers need, after running what was missing; None if the user stopped."""
     loaded: tuple[str, Pair] | None = None
-    runs = []
+    folders: list[Path] = []
     for template, specs in _wanted(chosen, pair, suite, limit, options):
+        if staffing:
+            template = staffing.fitted(template)
         stored = _stored(template)
-        plans = [(run.plan, run.folder) for run in stored if not run.finished]
-        stored_methods = {spec.identity for run in stored for spec in run.plan.methods}
+        plans = {folder: plan for folder, plan in stored.items() if not _finished(folder)}
+        stored_methods = {spec.identity for plan in stored.values() for spec in plan.methods}
         if missing := [spec for spec in specs if spec.identity not in stored_methods]:
             (baseline,) = template.methods
             methods = (baseline, *(spec for spec in missing if spec.identity != baseline.identity))
             top = f"-top{template.top_k}" if template.top_k else ""
             sampling = f"T{template.temperature:g}{top}"
             name = f"{template.pair.name}-{template.suite}-{sampling}-{time.strftime('%Y%m%d-%H%M%S')}"
-            folder = STORE / files.safe_name(name)
-            plans.append((template.model_copy(update={"methods": methods}), folder))
-        for plan, folder in plans:
-            if loaded is None or loaded[0] != plan.pair.name:
-                loaded = plan.pair.name, prepare.load_models(plan)
-            _announce(plan, folder, loaded[1])
-            if not command.carry_out(plan, folder, loaded[1]):
-                return None
+            plans[STORE / files.safe_name(name)] = template.model_copy(update={"methods": methods})
+        for folder, plan in plans.items():
+            begun = folder in stored
+            if _in_shards(folder) if begun else staffing:
+                by = staffing or Staffing(1)
+                _say_what(plan, folder)
+                say(f"by {by.workers} worker{'s' * (by.workers > 1)}; if stopped, the same command continues")
+                if not (pool.run(None, None, folder, by) if begun else pool.run(plan, folder, None, by)):
+                    return None
+            else:
+                if loaded is None or loaded[0] != plan.pair.name:
+                    loaded = plan.pair.name, prepare.load_models(plan)
+                _announce(plan, folder, loaded[1])
+                if not command.carry_out(plan, folder, loaded[1]):
+                    return None
             compare.write_summary(folder)
-        runs += [*stored, *(StoredRun(folder) for plan, folder in plans if folder not in [s.folder for s in stored])]
-    if not runs:
+        folders += dict.fromkeys([*stored, *plans])
+    if not folders:
         raise UserError(
             "none of these papers' tables asks for a method of this version on these tasks; choose another --suite"
         )
-    return runs
+    return [StoredRun(folder) for folder in folders]
 
 
 def _wanted(
@@ -224,22 +243,45 @@ def needed(
     return {sampling: list(specs.values()) for sampling, specs in methods.items()}
 
 
-def _stored(plan: Plan) -> list[StoredRun]:
-    """The runs of the store that differ from a plan in their methods only.
+def _stored(plan: Plan) -> dict[Path, Plan]:
+    """The folders of the store whose plans differ from this one in their methods only, with their plans.
 
     Runs that an older version left unfinished cannot go on, and are left out.
     """
-    runs = [StoredRun(path.parent) for path in sorted(STORE.glob("*/manifest.json"))]
-    runs = [run for run in runs if run.finished or run.manifest["schema"] == records.VERSION]
-    return [run for run in runs if run.plan.model_copy(update={"methods": plan.methods}) == plan]
+    found = {}
+    for folder in sorted(STORE.glob("*")):
+        shards = _in_shards(folder)
+        if not shards and not (folder / "manifest.json").exists():
+            continue
+        run = StoredRun(shards[0] if shards else folder)
+        if not run.finished and run.manifest["schema"] != records.VERSION:
+            continue
+        if run.plan.model_copy(update={"methods": plan.methods}) == plan:
+            found[folder] = run.plan
+    return found
+
+
+def _in_shards(folder: Path) -> list[Path]:
+    """The shards that workers have begun of a run that is not joined yet."""
+    if (folder / "manifest.json").exists():
+        return []
+    return [path.parent for path in sorted((folder / SHARDS).glob("*/manifest.json"))]
+
+
+def _finished(folder: Path) -> bool:
+    return not _in_shards(folder) and StoredRun(folder).finished
+
+
+def _say_what(plan: Plan, folder: Path) -> None:
+    console.print(f"to run in {folder}: {', '.join(spec.name for spec in plan.methods)}", highlight=False, markup=False)
 
 
 def _announce(plan: Plan, folder: Path, pair: Pair) -> None:
     """Print how long a plan will take, from a trial of one document a task."""
-    console.print(f"to run in {folder}: {', '.join(spec.name for spec in plan.methods)}", highlight=False, markup=False)
+    _say_what(plan, folder)
     documents = Counter(request.task for request in prepare.load_tasks(plan, pair).requests())
     with tempfile.TemporaryDirectory() as scratch:
-        trial = {"limit": 1, "repeats": 1, "batch": 1, "time_documents": 0}
+        trial = {"limit": 1, "repeats": 1, "batch": 1, "time_documents": 0, "untimed": False}
         loop.execute(plan.model_copy(update=trial), Path(scratch), lambda _: True, pair)
         samples = StoredRun(Path(scratch)).samples(["task", "warmup", "prefill_seconds", "decode_seconds"])
     timed = samples[~samples.warmup]
