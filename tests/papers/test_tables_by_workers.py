@@ -73,6 +73,7 @@ def pools(monkeypatch):
     monkeypatch.setattr(reproduce.pool, "run", run)
     monkeypatch.setattr(reproduce.compare, "write_summary", lambda folder: None)
     monkeypatch.setattr(reproduce.prepare, "load_models", never)
+    monkeypatch.setattr(reproduce.time, "strftime", lambda _: f"time-{len(asked)}")
     return asked
 
 
