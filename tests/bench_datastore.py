@@ -19,7 +19,7 @@ import torch
 
 from specbench import config
 from specbench.engine.models.identity import vocabulary_hash
-from specbench.engine.models.pair import load_tokenizer
+from specbench.engine.models.load import load_tokenizer
 from specbench.engine.types import Sampling
 from specbench.methods import rest
 from specbench.methods.rest_datastore import Datastore, find_datastore

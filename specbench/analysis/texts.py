@@ -21,7 +21,7 @@ def load_decode(run: StoredRun) -> Decode:
     Raises UserError if the tokenizer is not available, or has changed since the run.
     """
     from specbench.engine.models.identity import tokenizer_hash, vocabulary_hash
-    from specbench.engine.models.pair import load_tokenizer
+    from specbench.engine.models.load import load_tokenizer
 
     recorded_hash = run.manifest.get("tokenizer_hash")
     if not run.manifest.get("models") or not recorded_hash:

@@ -25,7 +25,10 @@ LIBRARIES = (
 # Runs may be compared only if these agree.
 MUST_AGREE = ("device", "cpu", "cores", "threads", "driver", "versions")
 # What --allow-mismatch may name.
-MISMATCHES = (*MUST_AGREE, "dtype", "runtime", "prefix", "batch", "baseline", "documents", "prompts", "models")
+MISMATCHES = (
+    *MUST_AGREE,
+    *("dtype", "weights", "runtime", "prefix", "batch", "baseline", "documents", "prompts", "models"),
+)
 
 
 def cache_folder() -> Path:

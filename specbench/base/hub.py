@@ -70,7 +70,7 @@ def cached(name: str, revision: str) -> Path | None:
     """The folder of a model in the local cache, which may lack some of its files; None if there is none."""
     from huggingface_hub import try_to_load_from_cache
 
-    for file in ("config.json", "tokenizer_config.json", "tokenizer.json"):
+    for file in ("config.json", "tokenizer_config.json", "tokenizer.json", "adapter_config.json"):
         try:
             path = try_to_load_from_cache(name, file, revision=revision)
         except ValueError:  # no name of a model

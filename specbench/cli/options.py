@@ -64,6 +64,10 @@ Target = Annotated[
     str | None, Option(metavar="DIR_OR_NAME", help="instead of --pair: the target, a model's folder or hub name")
 ]
 Draft = Annotated[str | None, Option(metavar="DIR_OR_NAME", help="with --target: the draft, for methods that need one")]
+Weights = Annotated[
+    list[str] | None,
+    Option(metavar="SCHEME", help="quantise on loading: int8, int4 or fp8 for all models, or draft=int4 for one"),
+]
 Suite = Annotated[str, Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))]
 Set = Annotated[list[str] | None, Option("--set", metavar="METHOD.KEY=VALUE", help="change a method's setting")]
 Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:1, or spread (the target over all GPUs)")]
@@ -263,16 +267,18 @@ class Models:
     pair: Pair = "pocket"
     target: Target = None
     draft: Draft = None
+    weights: Weights = None
 
     @property
     def chosen(self) -> str | PairSpec:
-        """The pair that is named. Raises UserError if two are."""
-        return chosen_pair(self.pair, self.target, self.draft)
+        """The pair that is named, with the weights that are asked for. Raises UserError if two are named."""
+        pair = chosen_pair(self.pair, self.target, self.draft)
+        return config.with_weights(pair, self.weights) if self.weights else pair
 
     def values(self) -> dict[str, Any]:
         """All options by name, with the chosen pair as `pair`. Raises UserError as `chosen`."""
         values = vars(self) | {"pair": self.chosen}
-        return {key: value for key, value in values.items() if key not in ("target", "draft")}
+        return {key: value for key, value in values.items() if key not in ("target", "draft", "weights")}
 
 
 @dataclass(frozen=True)
@@ -338,7 +344,9 @@ class Prompts(Models):
     def of_plan(self) -> dict[str, Any]:
         """As arguments of `resolve_plan`."""
         values = self.values()
-        usual = None if self.task or self.prompts else "pocket" if values["pair"] == "pocket" else "smoke"
+        usual = (
+            None if self.task or self.prompts else "pocket" if self.pair == "pocket" and not self.target else "smoke"
+        )
         values |= {"suite": self.suite or usual, "task": self.task or []}
         return values | {"assignments": values.pop("set_") or []}
 

@@ -42,7 +42,12 @@ def serve_recipe(
 
         from specbench.servers.recipes import recipe  # after the names are checked
 
-        made = recipe(engine.value, config.load_pair(models.chosen), spec)
+        pair = config.load_pair(models.chosen)
+        if any(model.weights or model.adapter for model in pair.models.values()):
+            raise UserError(
+                "engines read checkpoints: name one that holds the adapters, or weights in fewer bits, itself"
+            )
+        made = recipe(engine.value, pair, spec)
         say(made.text())
         named = f"--pair {models.pair}" if isinstance(models.chosen, str) else f"--target {models.target}"
         words = [] if spec.method == "vanilla" else ["--method", method]

@@ -20,6 +20,7 @@ from specbench.config.load import own_pair as own_pair
 from specbench.config.load import task_info as task_info
 from specbench.config.load import tasks as tasks
 from specbench.config.load import validated as validated
+from specbench.config.load import with_weights as with_weights
 from specbench.config.own_tasks import own_task as own_task
 from specbench.config.own_tasks import tasks_of_folder as tasks_of_folder
 from specbench.config.prompts import prompt_lines as prompt_lines
@@ -27,6 +28,7 @@ from specbench.config.specs import BATCHED as BATCHED
 from specbench.config.specs import BUNDLED as BUNDLED
 from specbench.config.specs import MOST_VARIANTS as MOST_VARIANTS
 from specbench.config.specs import RUNTIMES as RUNTIMES
+from specbench.config.specs import WEIGHTS as WEIGHTS
 from specbench.config.specs import MemberSpec as MemberSpec
 from specbench.config.specs import MethodLine as MethodLine
 from specbench.config.specs import MethodSpec as MethodSpec

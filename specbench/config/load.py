@@ -14,6 +14,7 @@ from specbench.config.messages import wrong_value
 from specbench.config.own_tasks import resolved_line, tasks_of_folder
 from specbench.config.specs import (
     BUNDLED,
+    WEIGHTS,
     MemberSpec,
     MethodLine,
     MethodSpec,
@@ -63,6 +64,36 @@ def own_pair(target: str, draft: str | None = None) -> PairSpec:
     name = "-".join(dict.fromkeys(short))
     name = f"own-{name}" if name in names("pairs") else name
     return PairSpec(name=name, description=described, target=specs["target"], draft=specs.get("draft"))
+
+
+def with_weights(text: str | PairSpec, assignments: Sequence[str]) -> PairSpec:
+    """A pair whose models are quantised on loading: `int8` is for all of them, `draft=int4` for one; it has a new name.
+
+    Raises UserError for a role or a scheme that does not exist.
+    """
+    pair = load_pair(text)
+    chosen: dict[str, str] = {}
+    for assignment in assignments:
+        role, _, scheme = assignment.rpartition("=")
+        roles = [role] if role else list(pair.models)
+        if scheme not in WEIGHTS or not set(roles) <= pair.models.keys():
+            raise UserError(
+                f"--weights {assignment}: write {', '.join(WEIGHTS)} for all models, or ROLE=SCHEME for one; "
+                f"{pair.name} has {', '.join(pair.models)}"
+            )
+        chosen |= dict.fromkeys(roles, scheme)
+    models: dict[str, Any] = {
+        role: model.model_copy(update={"weights": chosen[role]})
+        for role, model in (("target", pair.target), ("draft", pair.draft))
+        if model and role in chosen
+    }
+    members = [
+        member.model_copy(update={"weights": chosen[role]}) if role in chosen and role not in models else member
+        for role, member in zip(pair.collaboration, pair.members, strict=False)
+    ]
+    every = chosen.keys() == pair.models.keys() and len({*chosen.values()}) == 1
+    words = next(iter(chosen.values())) if every else "-".join(f"{role}-{scheme}" for role, scheme in chosen.items())
+    return pair.model_copy(update=models | {"members": tuple(members), "name": f"{pair.name}-{words}"})
 
 
 def _located(role: str, name: str) -> str:

@@ -1,9 +1,10 @@
 """What YAML files and the command line may hold: pairs, methods, tasks and suites, as validated, immutable settings."""
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from specbench.base.errors import UserError
 from specbench.base.hashes import short_hash
@@ -11,6 +12,8 @@ from specbench.base.hashes import short_hash
 RUNTIMES = ("eager", "static", "graph", "openvino", "auto")  # ways to compute forwards; auto picks the fastest here
 BATCHED = ("eager", "static")  # those that compute several texts at once
 BUNDLED = "bundled:"
+Scheme = Literal["int8", "int4", "fp8"]
+WEIGHTS = get_args(Scheme)  # what weights can be quantised to on loading
 MOST_VARIANTS = 1000  # methods of one run, by all combinations of their settings' values
 
 
@@ -24,6 +27,12 @@ class ModelSpec(Settings):
     model: str = Field(description="hub name, folder, or bundled:NAME")
     revision: str = "main"
     dtype: str = "bfloat16"
+    adapter: str | None = Field(default=None, description="LoRA adapters: folder or hub name")
+    merge: bool = Field(default=True, description="add the adapters to the weights on loading; false: keep them apart")
+    weights: Scheme | None = Field(default=None, description="quantise on loading, but for the output layer")
+    group: int | None = Field(
+        default=None, ge=1, description="inputs that share a scale in int4; default: 128, if it fits"
+    )
 
 
 class MemberSpec(ModelSpec):
@@ -42,6 +51,19 @@ class PairSpec(Settings):
     members: tuple[MemberSpec, ...] = Field(
         default=(), description="those that decode together; default: draft, target"
     )
+
+    @field_validator("draft", mode="before")
+    @classmethod
+    def _of_target(cls, draft: Any, checked: ValidationInfo) -> Any:
+        """`{of: target, weights: int4}`, a target that drafts for itself, as a model of its own."""
+        target = checked.data.get("target")
+        if not (isinstance(draft, Mapping) and "of" in draft and target):
+            return draft
+        changes = {key: value for key, value in draft.items() if key != "of"}
+        made = target.model_dump(exclude_unset=True) | changes
+        if draft["of"] != "target" or made == target.model_dump(exclude_unset=True):
+            raise ValueError("beside `of: target`, say what is different, such as `weights: int4`")
+        return made
 
     @property
     def bundled(self) -> bool:

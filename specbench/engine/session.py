@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench.config import UserError
 from specbench.engine.clock import now
 from specbench.engine.prefix import Kept, Prefixes
 from specbench.engine.runtimes.eager import EAGER
@@ -34,7 +35,8 @@ class Session:
 
     While a tree is open, `tokens` are the context, then the tree's tokens in the order in which they were fed. `keep`
     makes one path of the tree the sequence; `truncate` drops the whole tree. `role` names the model in the watch's
-    records. Logits are cut to `vocabulary`. The runtime decides how forwards are computed.
+    records. Logits are cut to `vocabulary`. The runtime decides how forwards are computed. With `trees` False, the
+    model's positions or masks are its own, and whatever is no causal chain is refused.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Session:
         vocabulary: int | None = None,
         runtime: Runtime = EAGER,
         prefixes: Prefixes | None = None,
+        trees: bool = True,
     ) -> None:
         self.model = model
         self.role = role
@@ -53,6 +56,7 @@ class Session:
         self._watch: Watch = watch or Unwatched()
         self.runtime = runtime
         self.prefixes = prefixes
+        self.trees = trees
         self._runner = runtime.runner(model)
         self._tokens: list[int] = []
         self._fed: list[Fed] = []  # ids fed from the device that are not in `_tokens` yet
@@ -141,7 +145,12 @@ class Session:
         return kept[key].states
 
     def _reads(self, parents: Sequence[int] | None, width: int, together: int) -> Reads:
-        """What the next tokens read, and their positions, if they are not a causal chain."""
+        """What the next tokens read, and their positions, if they are not a causal chain. Raises UserError."""
+        if not self.trees:
+            kind = type(self.model).__name__
+            raise UserError(
+                f"{kind} reads chains only, no trees; choose a method that drafts chains, such as sps or pld"
+            )
         if parents is None:
             if self._tree:
                 raise ValueError("a tree is open: keep a path of it, or truncate it, before a chain is fed")

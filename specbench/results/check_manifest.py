@@ -37,6 +37,7 @@ class Model(Section):
     config_hash: str | None = None
     generation_hash: str | None = None
     tokenizer_state: str | None = None
+    weights: str | None = None
     shared_tokens: Size | None = None
     forward: Forward | Annotated[dict[str, Any], Field(max_length=0)] | None = None
 

@@ -220,6 +220,7 @@ class StoredRun:
         prefix = "read once" if self.manifest.get("prefix_tokens") else "read each time"
         return {key: environment.get(key) for key in MUST_AGREE} | {
             "dtype": models["target"]["dtype"] if models else None,
+            "weights": _weights(models) if models else None,
             "runtime": runtime_text(self.manifest) if models else None,
             "prefix": prefix if models else None,
             "batch": self.plan.batch if models else None,
@@ -239,3 +240,9 @@ class StoredRun:
         for (task, doc_id, *_), value in zip(self.manifest["requests"], values, strict=False):
             by_task.setdefault(task, {})[doc_id] = value
         return by_task
+
+
+def _weights(models: Mapping[str, Mapping[str, Any]]) -> str:
+    """How the weights of models are kept, in words: `float`, or what is quantised, by role."""
+    words = [f"{role}: {told['weights']}" for role, told in sorted(models.items()) if told.get("weights")]
+    return "; ".join(words) or "float"

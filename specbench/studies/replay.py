@@ -21,7 +21,7 @@ from specbench.config import UserError
 from specbench.engine.clock import now
 from specbench.engine.drafters import Drafter, Remembering
 from specbench.engine.models.identity import vocabulary_hash
-from specbench.engine.models.pair import load_tokenizer
+from specbench.engine.models.load import load_tokenizer
 from specbench.engine.types import Draft, Sampling
 
 ALL = "all tasks"

@@ -5,6 +5,8 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from specbench.engine.models.quantize import is_plain, stored_bytes
+
 # Settings of models whose forwards do not read every weight, or do not keep keys and values in every layer.
 UNKNOWN = ("num_experts", "num_local_experts", "n_routed_experts", "num_kv_shared_layers", "kv_lora_rank")
 
@@ -25,7 +27,7 @@ def facts(model: PreTrainedModel) -> dict[str, Any]:
     groups = getattr(config, "num_key_value_heads", None) or heads
     if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(groups, int)):
         return {}
-    if any(getattr(config, name, None) for name in UNKNOWN):
+    if any(getattr(config, name, None) for name in UNKNOWN) or _packed(model):
         return {}
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
@@ -38,7 +40,7 @@ def facts(model: PreTrainedModel) -> dict[str, Any]:
     inner = [weight for weight in model.parameters() if id(weight) not in outer]
     element = model.dtype.itemsize
     return {
-        "weight_bytes": sum(weight.numel() * weight.element_size() for weight in [*inner, *output]),
+        "weight_bytes": sum(stored_bytes(weight) for weight in [*inner, *output]),
         "lookup_bytes": sum(table.shape[-1] * table.element_size() for table in tables),
         "matrix_weights": sum(weight.numel() for weight in inner if weight.ndim > 1),
         "output_weights": sum(weight.numel() for weight in output if weight.ndim > 1),
@@ -49,3 +51,8 @@ def facts(model: PreTrainedModel) -> dict[str, Any]:
         "window": window if near else None,
         "window_layers": near,
     }
+
+
+def _packed(model: PreTrainedModel) -> bool:
+    """True if a checkpoint's weights are packed in a way of its own, so that their number is not known."""
+    return getattr(model, "hf_quantizer", None) is not None and all(is_plain(weight) for weight in model.parameters())

@@ -18,6 +18,7 @@ HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 NEEDED = "give a folder with config.json and safetensors weights, or a hub name on a machine that reaches the hub"
 SINGLE, INDEX = "model.safetensors", ".safetensors.index.json"
 PICKLED = ("pytorch_model*.bin", "pytorch_model*.bin.index.json")
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # as peft saves LoRA adapters
 # Keys of a model's files that name other files, and how those must end.
 NAMING = (
     ("config.json", "transformers_weights", (".safetensors", INDEX)),
@@ -58,6 +59,32 @@ def model_folder(spec: ModelSpec, weights: bool = True, pickles: bool = False) -
     return folder
 
 
+def adapter_folder(name: str) -> Path:
+    """The folder of LoRA adapters, checked: the user's own, or that of the hub's local cache, fetched if permitted.
+
+    Raises:
+        UserError: there are no such adapters, they must not be fetched, or the folder holds what is never read.
+    """
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        if folder.exists() or not HUB_NAME.fullmatch(name):
+            raise UserError(f"adapter {name}: there is no such folder; give one with {' and '.join(ADAPTER)}")
+        cached = hub.cached(name, "main")
+        if cached is None or not all((cached / file).exists() for file in ADAPTER):
+            if not permissions.may_fetch(name):
+                raise UserError(
+                    f"adapter {name}: there is no such folder, and the local cache of the hub has no such adapters; to "
+                    "fetch them from the hub, add --fetch-models"
+                )
+            with hub.online(name):
+                cached = hub.fetch(name, "main", ADAPTER)
+        folder = cached
+    if not is_file(folder / ADAPTER[0]):
+        raise UserError(f"adapter {name} has no {ADAPTER[0]}; save the adapters with peft's save_pretrained")
+    _check_links(folder, name)
+    return folder
+
+
 def _of_hub(spec: ModelSpec, weights: bool, pickles: bool) -> Path:
     name, revision = spec.model, spec.revision
     if not HUB_NAME.fullmatch(name):  # a path tells more of this machine than a hub should know
@@ -75,7 +102,7 @@ def _of_hub(spec: ModelSpec, weights: bool, pickles: bool) -> Path:
             folder = hub.fetch(name, revision, SMALL)
             check_folder(folder, name)
             if weights:
-                hub.fetch(name, folder.name, _weight_files(folder))
+                hub.fetch(name, folder.name, weight_files(folder))
                 if pickles and not _complete(folder, weights, pickles=False):
                     hub.fetch(name, folder.name, PICKLED)
     except UserError as error:
@@ -87,11 +114,11 @@ def _complete(folder: Path, weights: bool, pickles: bool) -> bool:
     """True if a folder of the local cache has a tokenizer and, if they are wanted, weights."""
     names = {path.name for path in folder.iterdir() if path.is_file()}
     pickled = any(PurePath(name).match(PICKLED[0]) for name in names)
-    has_weights = names >= set(_weight_files(folder)) or (pickles and pickled)
+    has_weights = names >= set(weight_files(folder)) or (pickles and pickled)
     return any(re.match("tokenizer|vocab|.*\\.model$", name) for name in names) and (has_weights or not weights)
 
 
-def _weight_files(folder: Path) -> list[str]:
+def weight_files(folder: Path) -> list[str]:
     """The safetensors files that hold a model's weights, by its index if there is one."""
     index = folder / f"model{INDEX}"
     return sorted(set(_weight_map(index).values())) if is_file(index) else [SINGLE]
@@ -105,6 +132,23 @@ def check_folder(folder: Path, name: str) -> None:
             a pipe or a device; a file names weights that are no safetensors of this folder, or other files elsewhere;
             or adapters lie beside the weights, which may be pickled and name another model.
     """
+    _check_links(folder, name)
+    if (folder / ADAPTER[0]).exists():
+        raise UserError(
+            f"{name} has adapters beside its weights ({ADAPTER[0]}); put them into a folder of their own and name it "
+            "as `adapter:` in the pair's YAML file"
+        )
+    for ending in (".safetensors", ".bin"):
+        for index in sorted(folder.glob(f"*{ending}.index.json")):
+            _check_named(name, index.name, _weight_map(index).values(), (ending,))
+    for file, key, endings in NAMING:
+        if is_file(folder / file):
+            named = read_object(folder / file).get(key) or []
+            _check_named(name, file, named if isinstance(named, list) else [named], endings)
+
+
+def _check_links(folder: Path, name: str) -> None:
+    """Raise UserError if a file is a link out of the folder, but for blobs of the hub's cache, a pipe or a device."""
     home = folder.resolve()
     blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
     for path in sorted(folder.iterdir()):
@@ -117,15 +161,6 @@ def check_folder(folder: Path, name: str) -> None:
             raise UserError(f"{name}: {path.name} cannot be read ({brief(error.strerror)})") from None
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             raise UserError(f"{name}: {path.name} is not a regular file (a pipe or a device)")
-    if (folder / "adapter_config.json").exists():
-        raise UserError(f"{name} has adapters beside its weights (adapter_config.json); merge them into the model")
-    for ending in (".safetensors", ".bin"):
-        for index in sorted(folder.glob(f"*{ending}.index.json")):
-            _check_named(name, index.name, _weight_map(index).values(), (ending,))
-    for file, key, endings in NAMING:
-        if is_file(folder / file):
-            named = read_object(folder / file).get(key) or []
-            _check_named(name, file, named if isinstance(named, list) else [named], endings)
 
 
 def _check_named(model: str, file: str, named: Iterable[Any], endings: tuple[str, ...]) -> None:

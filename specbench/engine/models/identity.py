@@ -11,6 +11,7 @@ from torch import uint8
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.base.hashes import short_hash
+from specbench.engine.models.quantize import stored
 
 # Of configurations: where a model lies, what wrote it, and the type that its weights were cast to.
 NOT_OF_A_MODEL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}
@@ -56,7 +57,8 @@ def weights_hash(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(uint8).numpy().data)
+        for part in stored(tensor.detach()):
+            digest.update(part.cpu().contiguous().view(-1).view(uint8).numpy().data)
     return digest.hexdigest()[:16]
 
 

@@ -1,26 +1,19 @@
 """The models of a pair and their tokenizer: load them, and check that they fit together and can roll back."""
 
 import logging
-import pickle
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from specbench.base.hub import offline
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.generate import Detokenizer
-from specbench.engine.models.folders import NEEDED, model_folder
+from specbench.engine.models.folders import model_folder
 from specbench.engine.models.identity import loaded_hashes, vocabulary_hash, weights_hash
+from specbench.engine.models.load import device_of, load_model, load_tokenizer, type_of
+from specbench.engine.models.room import Coming, check_room
 from specbench.engine.prefix import Prefixes
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import Runtime
@@ -49,6 +42,7 @@ class Pair:
     runtime: Runtime = EAGER  # computes the forwards
     prefixes: Prefixes = field(default_factory=Prefixes)  # caches of the prefix that all prompts of a task share
     hashes: dict[str, dict[str, str | None]] = field(default_factory=dict)  # by role, of what was loaded beside weights
+    chains_only: frozenset[str] = frozenset()  # the roles of models that cannot read trees
 
     def session(self, role: str, watch: Watch | None = None, model: PreTrainedModel | None = None) -> Session:
         """A new sequence, in the target's tokens, for the model of a role, or for `model` in its place."""
@@ -60,7 +54,8 @@ class Pair:
         chosen = model or self.models[role]
         if role in self.translations:
             return Translated(chosen, role, watch, self.translations[role], self.runtime)
-        return Session(chosen, role, watch, self.vocabulary, self.runtime, self.prefixes)
+        trees = role not in self.chains_only
+        return Session(chosen, role, watch, self.vocabulary, self.runtime, self.prefixes, trees)
 
     def with_model(self, role: str, model: PreTrainedModel) -> "Pair":
         """The same pair with one more model, over the target's vocabulary."""
@@ -154,16 +149,21 @@ def load_pair(
     """
     transformers_logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    where = _device(device)
+    where = device_of(device)
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"--dtype {dtype}: no such type; use auto, float32, bfloat16, float16 or float64")
     specs = spec.models
+    folders = [
+        Coming(each, model_folder(each, pickles=allow_pickle), type_of(each, where, dtype)) for each in specs.values()
+    ]
+    check_room(spec.name, folders, where, torch.cuda.device_count() if device == "spread" else 1)
     models, tokenizers = {}, {}
+    hashes: dict[str, dict[str, str | None]] = {}
     for role, model_spec in specs.items():
         spread = device == "spread" and role == "target"
-        models[role] = _load_model(model_spec, where, dtype, trust_remote_code, allow_pickle, spread)
+        models[role], facts = load_model(model_spec, where, dtype, trust_remote_code, allow_pickle, spread)
         tokenizers[role] = load_tokenizer(model_spec, trust_remote_code)
-    hashes = {role: loaded_hashes(models[role], tokenizers[role]) for role in models}
+        hashes[role] = {**loaded_hashes(models[role], tokenizers[role]), **facts}
     translations = {}
     for role, model_spec in specs.items():
         if vocabulary_hash(tokenizers["target"]) == vocabulary_hash(tokenizers[role]):
@@ -179,7 +179,7 @@ def load_pair(
     pair = Pair(spec.name, models, tokenizers["target"], specs, members, gammas, translations, hashes=hashes)
     for role in models:
         check_rollback(Session(models[role], role))
-    return pair
+    return replace(pair, chains_only=frozenset(r for r in models if not reads_trees(Session(models[r], r))))
 
 
 def load_member(name: str, pair: Pair, why: str) -> PreTrainedModel:
@@ -189,7 +189,7 @@ def load_member(name: str, pair: Pair, why: str) -> PreTrainedModel:
     """
     spec = ModelSpec(model=name)
     dtype = str(pair.models["target"].dtype).removeprefix("torch.")
-    model = _load_model(spec, pair.device, dtype, False, False, False)
+    model, _ = load_model(spec, pair.device, dtype, False, False, False)
     tokenizer = load_tokenizer(spec, False)
     if vocabulary_hash(tokenizer) != pair.tokenizer_hash:
         raise UserError(
@@ -242,88 +242,22 @@ def check_rollback(session: Session) -> None:
         raise UserError(f"{kind} cannot be used: after a rollback of its cache it gives other logits")
 
 
-def _load_model(
-    spec: ModelSpec, device: torch.device, dtype: str, trust_remote_code: bool, allow_pickle: bool, spread: bool
-) -> PreTrainedModel:
-    where = model_folder(spec, pickles=allow_pickle)
-    chosen = dtype if dtype != "auto" else "float32" if device.type == "cpu" else spec.dtype
+def reads_trees(session: Session) -> bool:
+    """True if a token of a tree has the logits that it has in a chain of its own path. Leaves the session empty."""
+    vocabulary = session.model.config.get_text_config().vocab_size
+    root, path, other = [5 % vocabulary, 7 % vocabulary, 11 % vocabulary], [13 % vocabulary, 3 % vocabulary], 17
     try:
-        with offline():
-            settings = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
-            if not trust_remote_code:
-                _refuse_kernels(settings, spec.model)
-            model = AutoModelForCausalLM.from_pretrained(
-                where,
-                dtype=chosen if chosen == "auto" else getattr(torch, chosen),
-                device_map="auto" if spread else None,
-                use_safetensors=None if allow_pickle else True,
-                trust_remote_code=trust_remote_code,
-            )
-    except (UserError, torch.OutOfMemoryError, MemoryError):
+        expected = session.forward(root + path).logits[-1].float()
+        session.truncate(len(root))
+        actual = session.forward([other % vocabulary, *path], parents=[-1, -1, 1]).logits[-1].float()
+    except torch.OutOfMemoryError:
         raise
-    except pickle.UnpicklingError:
-        raise UserError(
-            f"{spec.model}: its pickled weights hold more than tensors, which is never loaded, not even with "
-            "--allow-pickle; convert them to safetensors where you trust them"
-        ) from None
-    except Exception as error:  # a damaged folder fails in any way within transformers
-        reason = _reason(error)
-        if "trust_remote_code" in str(error):
-            raise UserError(f"{spec.model} brings code of its own; to let it run, add --trust-remote-code") from None
-        if not allow_pickle and any(where.glob("pytorch_model*.bin")):
-            raise UserError(
-                f"{spec.model} has no safetensors, and pickled weights may run code; "
-                "if you trust them, add --allow-pickle"
-            ) from None
-        raise UserError(f"cannot load {spec.model}: {reason} -- {NEEDED}") from None
-    if not hasattr(model, "hf_device_map"):
-        model = model.to(device)
-    return model.eval()
-
-
-def _refuse_kernels(settings: PreTrainedConfig, name: str) -> None:
-    """Raise UserError if a model's settings name compiled code on the hub, OWNER/REPOSITORY."""
-    parts = [settings, *(getattr(settings, name, None) for name in settings.sub_configs)]
-    keys = ("_attn_implementation", "_experts_implementation")
-    if any("/" in str(getattr(part, key, None)) for part in parts for key in keys):
-        raise UserError(f"{name} asks for a kernel of the hub, which is code; to let it run, add --trust-remote-code")
-
-
-def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """A model's tokenizer without the model. Raises UserError if it cannot be loaded."""
-    folder = model_folder(spec, weights=False)
-    try:
-        with offline():
-            return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (UserError, MemoryError):
-        raise
-    except Exception as error:  # as above; tokenizers raises nothing narrower
-        reason = _reason(error)
-        if "trust_remote_code" in str(error):
-            raise UserError(
-                f"{spec.model}: its tokenizer brings code of its own; to let it run, add --trust-remote-code"
-            ) from None
-        raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json beside it") from None
-
-
-def _reason(error: Exception) -> str:
-    """An error of a library in a line, with its kind where that says more than the message does."""
-    kind = "" if isinstance(error, OSError | ValueError | ImportError) else f"{type(error).__name__}: "
-    return f"{kind}{' '.join(str(error).split())}"[:200]
-
-
-def _device(name: str) -> torch.device:
-    try:
-        usual = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "spread": "cuda:0"}
-        device = torch.device(usual.get(name, name))
-        torch.empty(0, device=device)
-        if device.type == "cuda" and device.index is not None:
-            torch.cuda.set_device(device)  # events are recorded on the current device
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"--device {name}: {str(error).splitlines()[0]}; use auto, cpu, cuda, cuda:N or spread"
-        ) from None
-    return device
+    except Exception:  # models that take no mask of ours fail in their own ways
+        return False
+    finally:
+        session.truncate(0)
+    spread = float(expected[expected.isfinite()].std())
+    return torch.allclose(expected, actual, rtol=0.1, atol=0.1 * spread)
 
 
 def _describe(model: PreTrainedModel, spec: ModelSpec | None) -> dict[str, object]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedModel
 
+from specbench.engine.models.quantize import is_quantized
 from specbench.engine.runtimes.types import Runner, Runtime, Unsupported
 
 if TYPE_CHECKING:  # OpenVINO is an extra, which is not imported before it is used
@@ -63,6 +64,8 @@ class OpenVINO(Runtime):
                 f"the openvino runtime computes in float32 on a CPU, and {type(model).__name__} is {dtype} on "
                 f"{model.device}; add --device cpu --dtype float32"
             )
+        if is_quantized(model):
+            raise Unsupported("the openvino runtime takes float weights, and these are quantised; use --runtime static")
         for anew in (False, True):
             with self.timed("export"):
                 export, from_cache = exported(model, anew)

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specbench.engine.models.quantize import is_plain
+
 Map = Callable[[Tensor], Tensor]  # [n, …] -> [n, …]
 
 LEAST = 300_000  # multiplications (and two rows) from which on oneDNN pays off: it takes about 9 µs to start
@@ -49,9 +51,10 @@ def product(modules: list[nn.Module]) -> Map:
     """Linear layers with the same input as one map, with their outputs [n, sum of widths] side by side.
 
     On a CPU the weights are copied into the layouts in which products with few rows are fastest. On a GPU weights that
-    are read together are stacked, in place. Modules that are more than a weight (adapters) are called.
+    are read together are stacked, in place. Modules that are more than a weight (adapters) are called, and so are those
+    with weights in fewer bits.
     """
-    if any(type(module) is not nn.Linear for module in modules):
+    if any(type(module) is not nn.Linear or not is_plain(module.weight) for module in modules):
         if len(modules) == 1:
             return modules[0]
         return lambda x: torch.cat([module(x) for module in modules], -1)

@@ -1,0 +1,131 @@
+"""Load one model or its tokenizer from a folder or the hub's cache. What cannot be loaded is refused in one line."""
+
+import pickle
+from typing import NamedTuple
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from specbench.base.hub import offline
+from specbench.config import ModelSpec, UserError
+from specbench.engine.models.folders import NEEDED, model_folder
+from specbench.engine.models.quantize import brought_words, needed_package, quantized
+
+
+class Loaded(NamedTuple):
+    """A model, and what the manifest keeps of how it was changed on loading: adapters, weights in fewer bits."""
+
+    model: PreTrainedModel
+    facts: dict[str, str]
+
+
+def load_model(
+    spec: ModelSpec, device: torch.device, dtype: str, trust_remote_code: bool, allow_pickle: bool, spread: bool
+) -> Loaded:
+    """The model of a spec on `device`, with its adapters, quantised if the spec says so. Raises UserError."""
+    where = model_folder(spec, pickles=allow_pickle)
+    chosen = type_of(spec, device, dtype)
+    try:
+        with offline():
+            settings = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
+            if not trust_remote_code:
+                _refuse_kernels(settings, spec.model)
+            needed_package(settings, spec.model)
+            model = AutoModelForCausalLM.from_pretrained(
+                where,
+                dtype=chosen or "auto",
+                device_map="auto" if spread else None,
+                use_safetensors=None if allow_pickle else True,
+                trust_remote_code=trust_remote_code,
+            )
+    except (UserError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except pickle.UnpicklingError:
+        raise UserError(
+            f"{spec.model}: its pickled weights hold more than tensors, which is never loaded, not even with "
+            "--allow-pickle; convert them to safetensors where you trust them"
+        ) from None
+    except Exception as error:  # a damaged folder fails in any way within transformers
+        reason = _reason(error)
+        if "trust_remote_code" in str(error):
+            raise UserError(f"{spec.model} brings code of its own; to let it run, add --trust-remote-code") from None
+        if not allow_pickle and any(where.glob("pytorch_model*.bin")):
+            raise UserError(
+                f"{spec.model} has no safetensors, and pickled weights may run code; "
+                "if you trust them, add --allow-pickle"
+            ) from None
+        raise UserError(f"cannot load {spec.model}: {reason} -- {NEEDED}") from None
+    if not hasattr(model, "hf_device_map"):
+        model = model.to(device)
+    facts = {"weights": words} if (words := brought_words(model)) else {}
+    if spec.adapter:
+        from specbench.engine.models.adapters import adapted  # here, as peft takes a second to import
+
+        model, of_adapter = adapted(model, spec)
+        facts |= of_adapter
+    if spec.weights:
+        facts["weights"] = quantized(model, spec)
+    return Loaded(model.eval(), facts)
+
+
+def type_of(spec: ModelSpec, device: torch.device, dtype: str) -> torch.dtype | None:
+    """What the weights of a model are converted to: the type that is asked for, or the usual one; None: as stored."""
+    chosen = dtype if dtype != "auto" else "float32" if device.type == "cpu" else spec.dtype
+    if chosen == "auto":
+        return None
+    kind = getattr(torch, chosen, None)
+    if not isinstance(kind, torch.dtype):
+        raise UserError(f"{spec.model}: there is no dtype {chosen}; use auto, float32, bfloat16, float16 or float64")
+    return kind
+
+
+def _refuse_kernels(settings: PreTrainedConfig, name: str) -> None:
+    """Raise UserError if a model's settings name compiled code on the hub, OWNER/REPOSITORY."""
+    parts = [settings, *(getattr(settings, name, None) for name in settings.sub_configs)]
+    keys = ("_attn_implementation", "_experts_implementation")
+    if any("/" in str(getattr(part, key, None)) for part in parts for key in keys):
+        raise UserError(f"{name} asks for a kernel of the hub, which is code; to let it run, add --trust-remote-code")
+
+
+def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """A model's tokenizer without the model. Raises UserError if it cannot be loaded."""
+    folder = model_folder(spec, weights=False)
+    try:
+        with offline():
+            return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # as above; tokenizers raises nothing narrower
+        reason = _reason(error)
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"{spec.model}: its tokenizer brings code of its own; to let it run, add --trust-remote-code"
+            ) from None
+        raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json beside it") from None
+
+
+def _reason(error: Exception) -> str:
+    """An error of a library in a line, with its kind where that says more than the message does."""
+    kind = "" if isinstance(error, OSError | ValueError | ImportError) else f"{type(error).__name__}: "
+    return f"{kind}{' '.join(str(error).split())}"[:200]
+
+
+def device_of(name: str) -> torch.device:
+    try:
+        usual = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "spread": "cuda:0"}
+        device = torch.device(usual.get(name, name))
+        torch.empty(0, device=device)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # events are recorded on the current device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"--device {name}: {str(error).splitlines()[0]}; use auto, cpu, cuda, cuda:N or spread"
+        ) from None
+    return device

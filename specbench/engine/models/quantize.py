@@ -1,0 +1,185 @@
+"""Weights in fewer bits: quantise a model on loading (torchao), and check what a checkpoint brings."""
+
+import importlib.util
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+from specbench.base.untrusted import brief
+from specbench.config import ModelSpec, UserError
+
+GROUPS = (128, 64, 32)  # inputs that share a scale in int4: torchao's default, and the smaller ones that it allows
+# Packages that transformers needs for a checkpoint's `quant_method`; others bring what they need in transformers.
+PACKAGES = {
+    "aqlm": ("aqlm", "accelerate"),
+    "auto-round": ("auto-round",),
+    "awq": ("gptqmodel", "accelerate"),
+    "bitnet": ("accelerate",),
+    "bitsandbytes": ("bitsandbytes", "accelerate"),
+    "compressed-tensors": ("compressed-tensors",),
+    "fp8": ("accelerate",),
+    "gptq": ("optimum", "gptqmodel"),
+    "hqq": ("hqq",),
+    "mxfp4": ("accelerate",),
+    "quanto": ("optimum-quanto", "accelerate"),
+    "quark": ("amd-quark",),
+    "spqr": ("spqr_quant", "accelerate"),
+    "torchao": ("torchao",),
+    "vptq": ("vptq", "accelerate"),
+}
+MODULES = {"amd-quark": "quark", "optimum-quanto": "optimum.quanto"}  # whose names are not their packages'
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """True if a weight's numbers are what it computes with; a quantised one has parts."""
+    return not hasattr(tensor, "__tensor_flatten__")
+
+
+def stored(tensor: Tensor) -> list[Tensor]:
+    """The plain tensors that hold a weight: itself, or the numbers and scales of a quantised one."""
+    if is_plain(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return [part for name in names for part in stored(getattr(tensor, name))]
+
+
+def stored_bytes(tensor: Tensor) -> int:
+    """The bytes that a weight takes in memory."""
+    return sum(part.numel() * part.element_size() for part in stored(tensor))
+
+
+def is_quantized(model: PreTrainedModel) -> bool:
+    """True if some weights are in fewer bits than the model computes in."""
+    if getattr(model, "hf_quantizer", None) is not None:
+        return True
+    return not all(is_plain(weight) for weight in model.parameters())
+
+
+def needed_package(settings: Any, name: str) -> None:
+    """Raise UserError if a checkpoint is quantised in a way that nothing here reads, or whose package is missing."""
+    config = _brought(settings)
+    if not config:
+        return
+    method = str(getattr(config.get("quant_method"), "value", config.get("quant_method")))
+    what = f"{name} is quantised by {brief(method)}"
+    read = {known.partition("_")[0] for known in AUTO_QUANTIZATION_CONFIG_MAPPING} | {*AUTO_QUANTIZATION_CONFIG_MAPPING}
+    if method not in read:  # transformers would load its numbers as they are
+        raise UserError(f"{what}, which this version of transformers does not read; give the model in float")
+    missing = [each for each in PACKAGES.get(method, ()) if not _installed(MODULES.get(each, each.replace("-", "_")))]
+    if missing:
+        raise UserError(f"{what}, and what reads it is missing: pip install {' '.join(missing)}")
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
+
+
+def _brought(settings: Any) -> dict[str, Any]:
+    """The `quantization_config` of a checkpoint; empty for one in float."""
+    text = settings.get_text_config()
+    config = getattr(settings, "quantization_config", None) or getattr(text, "quantization_config", None) or {}
+    return config if isinstance(config, dict) else config.to_dict()
+
+
+def brought_words(model: PreTrainedModel) -> str | None:
+    """What a checkpoint's quantisation is, for the manifest: `gptq, 4 bits, groups of 128`; None for float weights."""
+    config = _brought(model.config)
+    if not config:
+        return None
+    method = config.get("quant_method")
+    words = [str(getattr(method, "value", method))]
+    words += [f"{config[key]} bits" for key in ("bits", "w_bit") if isinstance(config.get(key), int)][:1]
+    words += [f"groups of {config[key]}" for key in ("group_size", "q_group_size") if isinstance(config.get(key), int)]
+    words += ["computed in float"] if config.get("dequantize") else []
+    return ", ".join(words)
+
+
+def quantized(model: PreTrainedModel, spec: ModelSpec) -> str:
+    """Quantise the linear layers of a model in place, but for its output layer; returns the scheme, for the manifest.
+
+    Scales are symmetric: int8 and fp8 have one for each output, int4 one for each group of inputs. On a CPU a weight in
+    int4 takes a byte. Raises UserError without torchao, for a scheme that the device cannot run, for layers that do not
+    fit, and for weights that are not finite.
+    """
+    scheme = str(spec.weights)
+    if is_quantized(model):
+        raise UserError(f"{spec.model} is quantised already; leave out --weights and `weights:`")
+    if not _installed("torchao"):
+        raise UserError(f"weights in {scheme} need torchao: pip install 'specbench-harness[quantized]'")
+    layers = _layers(model)
+    if not layers:
+        raise UserError(f"{type(model).__name__} has no linear layers that {scheme} could take; leave out its weights")
+    group = _group(layers, spec) if scheme == "int4" else None
+    config = _config(scheme, group, model)
+    from torchao.quantization import quantize_
+
+    try:
+        quantize_(model, config, lambda module, name: name in layers)
+    except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
+        raise UserError(f"{spec.model} cannot be quantised to {scheme} on {model.device}: {brief(error)}") from None
+    _check_finite(layers, spec)
+    taken = sum(layer.weight.numel() for layer in layers.values())
+    share = f"{taken / model.num_parameters():.0%} of the parameters"
+    grouped = f" in groups of {group}" if group else ""
+    return f"{scheme}{grouped}, {share}, torchao {metadata.version('torchao')}"
+
+
+def _layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
+    """The linear layers by name, without output layer and adapters; experts are often none, and stay as they are."""
+    output = model.get_output_embeddings()
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not output and "lora_" not in name
+    }
+
+
+def _group(layers: dict[str, nn.Linear], spec: ModelSpec) -> int:
+    """The number of inputs that share a scale: the one that the pair's file states, or the largest that fits."""
+    choices = (spec.group,) if spec.group else GROUPS
+    for group in choices:
+        if all(layer.in_features % group == 0 for layer in layers.values()):
+            return group
+    raise UserError(
+        f"{spec.model}: int4 needs layers whose inputs divide into groups of {choices[-1]}, and not all do; use int8"
+    )
+
+
+def _config(scheme: str, group: int | None, model: PreTrainedModel) -> Any:
+    """torchao's name for a scheme on this device. Raises UserError if it cannot run there."""
+    from torchao import quantization as ao
+
+    if scheme == "int8":
+        return ao.Int8WeightOnlyConfig(set_inductor_config=False)
+    if scheme == "fp8":
+        if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < (8, 9):
+            raise UserError("fp8 needs a GPU of compute capability 8.9 or more; use --weights int8")
+        return ao.Float8WeightOnlyConfig(set_inductor_config=False)
+    if model.device.type == "cuda":
+        if model.dtype != torch.bfloat16:
+            raise UserError("int4 computes in bfloat16 on a GPU; add --dtype bfloat16, or use --weights int8")
+        from torchao.quantization.quantize_.workflows import Int4PackingFormat
+
+        packing = Int4PackingFormat.TILE_PACKED_TO_4D
+        return ao.Int4WeightOnlyConfig(group_size=group, int4_packing_format=packing, set_inductor_config=False)
+    from torchao.quantization.granularity import PerGroup
+
+    return ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(group))  # type: ignore[attr-defined]
+
+
+def _check_finite(layers: dict[str, nn.Linear], spec: ModelSpec) -> None:
+    """Raise UserError if a number or a scale of a quantised weight is not finite."""
+    for name, layer in layers.items():
+        for part in stored(layer.weight):
+            if part.dtype.is_floating_point and not part.float().isfinite().all():
+                raise UserError(
+                    f"{spec.model}: {name} is not finite after quantisation to {spec.weights}; its weights are "
+                    "damaged, or its type is too narrow"
+                )

@@ -1,0 +1,65 @@
+"""The memory that weights need, from the headers of their files: against the bytes of the models that are loaded."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from oracle import tiny
+from refusals import one_line_error
+from test_models import save
+from word_models import pair_of
+
+from specbench.engine.models import room
+from specbench.engine.models.pair import load_pair
+from specbench.engine.models.room import Coming, peak, sizes
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("llama"), tiny("llama"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_sizes_are_those_of_the_loaded_model(saved, tmp_path, dtype):
+    tiny("llama").save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    model = load_pair(pair_of(saved), "cpu", str(dtype).removeprefix("torch.")).models["target"]
+    taken = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    inner = sum(weight.numel() for weight in model.model.layers.parameters() if weight.ndim == 2)
+    for folder in (Path(saved.model), tmp_path):
+        assert sizes(folder, dtype) == (taken, inner * dtype.itemsize)
+    assert sizes(tmp_path, None)[0] == sum(weight.numel() * 8 for weight in model.parameters()), "as stored: float64"
+
+
+def test_the_peak_of_models_that_are_quantised_one_after_another(saved, tmp_path):
+    """Whole weights of one model at a time, what is left of those before it: on a CPU int8 and int4 leave a byte."""
+    whole, matrices = sizes(Path(saved.model), torch.float32)
+
+    def coming(*schemes):
+        specs = [saved.model_copy(update={"weights": scheme}) for scheme in schemes]
+        return [Coming(spec, Path(spec.model), torch.float32) for spec in specs]
+
+    assert peak(coming(None), CPU) == peak(coming("int8"), CPU) == whole
+    assert peak(coming(None, None), CPU) == 2 * whole
+    assert peak(coming("int4", None), CPU) == peak(coming("int8", "int8"), CPU) == 2 * whole - matrices * 3 // 4
+    assert peak(coming("int4", None), torch.device("cuda")) == 2 * whole - matrices + matrices // 8
+
+
+def test_too_little_memory_is_told_before_loading(saved, monkeypatch):
+    needed = sizes(Path(saved.model), torch.float32)[0]
+    monkeypatch.setattr(room, "free_memory", lambda device: needed)
+    load_pair(pair_of(saved), "cpu")
+    monkeypatch.setattr(room, "GIB", 1)
+    monkeypatch.setattr(room, "free_memory", lambda device: needed - 1)
+    with one_line_error(f"needs {needed:.1f} GiB", f"{needed - 1:.1f} GiB are free on cpu", "--weights int8"):
+        load_pair(pair_of(saved), "cpu")
+
+
+def test_a_system_that_does_not_tell_its_memory(saved, monkeypatch):
+    def untold(device):
+        raise FileNotFoundError("/proc/meminfo")
+
+    monkeypatch.setattr(room, "free_memory", untold)
+    load_pair(pair_of(saved), "cpu")
