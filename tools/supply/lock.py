@@ -4,7 +4,7 @@ build.txt      what builds this project and the dependencies that come as source
 torch-cpu.txt  torch's build for CPUs, which is taken where pip is set up to find one
 torch-gpu.txt  torch and, on Linux, the libraries of NVIDIA that this build needs: what is taken elsewhere
 tested.txt     all else that `make run` and `make test` use
-peers.txt      engines of others that `make bench-peers` installs, and Ray and submitit, which only extras name
+peers.txt      engines of others that `make bench-peers` installs, and Ray, submitit and torchao, which only extras name
 uv.txt         what `make lock` itself runs
 
 pip is in none of them: it is the one that comes with Python, which checks the hashes of all others.
