@@ -14,7 +14,14 @@ GATES = (
     *("test_csd.py", "test_lossy.py", "test_fly.py", "test_reflective.py", "test_lookahead.py", "test_swift.py"),
     *("test_judge.py", "test_lengths.py", "test_combine.py", "test_cos_exactness.py", "test_cos_counts.py"),
     *("test_pld.py", "test_aasd.py", "test_rest.py", "test_rsd.py", "test_mdsd.py", "test_recursive_rejection.py"),
-    *("test_eagle3.py", "test_translate.py", "test_draft_output.py", "test_cospec.py", "test_arbitrator.py"),
+    *(
+        "test_eagle3.py",
+        "test_dflash.py",
+        "test_translate.py",
+        "test_draft_output.py",
+        "test_cospec.py",
+        "test_arbitrator.py",
+    ),
     *("test_batch.py", "test_runtimes.py", "test_graph.py", "test_prefix.py", "test_rows.py"),
 )
 TESTS = Path(__file__).parent

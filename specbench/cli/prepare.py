@@ -73,7 +73,9 @@ def calibrate(*, options: Calibration, set_: Set = None, place: Place) -> None:
 @with_groups
 def train(
     *,
-    method: Annotated[str, Option(help="judge, specdecpp, eagle3, vocabtrim, cospec, a YAML based on one, or draft")],
+    method: Annotated[
+        str, Option(help="judge, specdecpp, eagle3, dflash, vocabtrim, cospec, a YAML based on one, or draft")
+    ],
     suite: CalibrationSuite = None,
     data: Annotated[
         list[str] | None,
@@ -85,7 +87,7 @@ def train(
     set_: Set = None,
     recipe: Annotated[
         list[str] | None,
-        Option(metavar="KEY=VALUE", help="specdecpp, eagle3, cospec, draft: change a setting of its recipe"),
+        Option(metavar="KEY=VALUE", help="specdecpp, eagle3, dflash, cospec, draft: change a setting of its recipe"),
     ] = None,
     grid: Annotated[
         list[str] | None,

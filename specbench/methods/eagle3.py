@@ -221,13 +221,13 @@ class Eagle3(Stateless):
         return dict(self.hashes)
 
 
-def check_target(pair: Pair) -> PreTrainedModel:
-    """The target, which a head must be able to read. Raises UserError if it cannot."""
+def check_target(pair: Pair, kind: str = KIND) -> PreTrainedModel:
+    """The target, which a head of a kind must be able to read. Raises UserError if it cannot."""
     target = pair.models["target"]
     width, embedded = target.config.get_text_config().hidden_size, target.get_input_embeddings().weight.shape[-1]
     if width != embedded:
         raise UserError(
-            f"eagle3 reads embeddings and hidden states of one width, but {type(target).__name__} has {embedded} and "
+            f"{kind} reads embeddings and hidden states of one width, but {type(target).__name__} has {embedded} and "
             f"{width}; choose another target or method"
         )
     return target

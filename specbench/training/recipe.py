@@ -52,6 +52,29 @@ class EagleRecipe(Settings):
     autocast: bool = Field(description="matrix products in bfloat16")
 
 
+class BlockRecipe(Settings):
+    """The recipe of DFlash's block drafter (arXiv 2602.06036, and the trainers that others published)."""
+
+    layers: int = Field(ge=1, description="layers of the head")
+    features: int = Field(ge=1, description="layers of the target whose outputs the head reads")
+    block: int = Field(ge=2, description="tokens of a block, with the committed one that it begins with")
+    anchors: int = Field(ge=1, description="blocks of a document in a pass, each after a random place of the answer")
+    loss: Literal["tokens", "distillation"] = Field(
+        description="cross-entropy of each slot with the text's token, or with the target's distribution"
+    )
+    decay: float = Field(gt=0, description="slot k weighs exp(-(k - 1) / decay)")
+    answers: int = Field(ge=1, description="answers of the target to each document; equal ones count once")
+    temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's answers; 0 is greedy")
+    length: int = Field(ge=3, description="tokens of a document with its answer, at most; the rest is cut off")
+    epochs: int = Field(ge=1, description="passes over the documents")
+    batch: int = Field(ge=1, description="documents a step")
+    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls as a cosine")
+    warmup: float = Field(ge=0, lt=1, description="share of the steps in which the learning rate rises")
+    weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
+    clip: float = Field(gt=0, description="largest norm of a step's gradient")
+    autocast: bool = Field(description="matrix products in bfloat16")
+
+
 COLLECTING = ("mix", "temperature", "top_k", "warped")  # settings of `Recipe` that the collected data depends on
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import DynamicCache, LlamaConfig, PreTrainedModel
+from transformers import DynamicCache, LlamaConfig, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.llama.modeling_llama import (
     LlamaAttention,
@@ -125,11 +125,7 @@ def config_of(width: int, inner: int, vocabulary: int, stored: dict[str, Any]) -
 
     Raises KeyError, TypeError or ValueError for settings that are missing or do not fit.
     """
-    heads, groups, size = (stored[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
-    if any(type(count) is not int or count < 1 for count in (heads, groups, size)):
-        raise ValueError("its numbers of heads are no counts")
-    if max(heads, groups) * size > WIDEST * width:  # before memory is allocated for them
-        raise ValueError(f"its attention is {heads} x {size} wide")
+    check_attention(width, stored)
     sizes = {"hidden_size": width, "intermediate_size": inner, "vocab_size": vocabulary, "num_hidden_layers": 1}
     try:
         return LlamaConfig(**sizes, bos_token_id=None, eos_token_id=None, **{name: stored[name] for name in STORED})
@@ -137,8 +133,23 @@ def config_of(width: int, inner: int, vocabulary: int, stored: dict[str, Any]) -
         raise ValueError(str(error)) from None
 
 
+def check_attention(width: int, stored: dict[str, Any]) -> None:
+    """Raise KeyError or ValueError if the STORED settings of a head of this width D are no sizes of an attention."""
+    heads, groups, size = (stored[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    if any(type(count) is not int or count < 1 for count in (heads, groups, size)):
+        raise ValueError("its numbers of heads are no counts")
+    if max(heads, groups) * size > WIDEST * width:  # before memory is allocated for them
+        raise ValueError(f"its attention is {heads} x {size} wide")
+
+
 def head_config(target: PreTrainedModel, vocabulary: int) -> LlamaConfig:
     """The configuration of a new head, with the layer sizes of the target and a draft vocabulary of this size."""
+    inner, stored = layer_sizes(target)
+    return config_of(target.config.get_text_config().hidden_size, inner, vocabulary, stored)
+
+
+def layer_sizes(target: PreTrainedModel) -> tuple[int, dict[str, Any]]:
+    """The inner width of the target's MLPs, and the STORED settings of a new head with layers of the target's sizes."""
     config = target.config.get_text_config()
     heads = config.num_attention_heads
     stored = {
@@ -151,9 +162,9 @@ def head_config(target: PreTrainedModel, vocabulary: int) -> LlamaConfig:
     }
     named = (getattr(config, name, None) for name in ("intermediate_size", "ffn_dim", "n_inner"))
     inner = next(filter(None, named), 4 * config.hidden_size)  # without a name for it, as GPT-2's is by default
-    return config_of(config.hidden_size, inner, vocabulary, stored)
+    return inner, stored
 
 
-def stored_settings(config: LlamaConfig) -> dict[str, Any]:
+def stored_settings(config: PreTrainedConfig) -> dict[str, Any]:
     """The STORED settings of a configuration, JSON-like."""
     return {name: getattr(config, name) for name in STORED}

@@ -1,0 +1,172 @@
+"""DFlash: layers that read the target's hidden states draft a block at once (arXiv 2602.06036). Lossless.
+
+A forward fills all slots of a block: each has a distribution of its own, given the committed text and nothing of the
+other slots' tokens. These distributions are the block's lattice. DFlash reads it as a chain.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.config import Settings as Base
+from specbench.config import UserError
+from specbench.engine.accept import exact
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.block_head import BlockHead, block_config
+from specbench.engine.models.heads import Head, find_head
+from specbench.engine.models.pair import Pair
+from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.sampling import draw
+from specbench.engine.session import Session
+from specbench.engine.speculate import speculate
+from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.methods.eagle3 import check_target
+from specbench.methods.rsd import refuse_long
+
+KIND = "dflash"
+MASK = 0  # the id that stands for a mask in the head's sequence, where no embedding is looked up
+Proposal = Literal["likeliest", "drawn"]
+
+
+class Settings(Base):
+    block: int = Field(
+        ge=0, description="tokens of a block with the last committed one, at most as trained; 0: as trained"
+    )
+    proposal: Proposal = Field(
+        description="at T > 0: each slot's likeliest token, or a draw from the slot's distribution"
+    )
+    head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
+
+
+class BlockDrafter:
+    """Drafts `block` - 1 tokens by one forward of the head over the features it has not read yet and a block.
+
+    The head's cache holds the committed text but for its last token, read with the target's features. The block
+    follows there while it is drafted. The head needs the target's hidden states of every round, so `prefill`, `score`
+    and `accept` are methods here, which keep them.
+    """
+
+    def __init__(self, head: BlockHead, session: Session, block: int, proposal: Proposal) -> None:
+        self.head, self.session, self.block, self.proposal = head, session, block, proposal
+        self.lengths = Lengths()  # no policy: the size of a block is fixed
+
+    def begin(self, prompt: list[int]) -> None:
+        self.session.truncate(0)
+
+    @torch.inference_mode()
+    def prefill(self, target: Session, prompt: list[int]) -> Scored:
+        """The target reads the prompt, then the head all of its features."""
+        target.truncate(0)
+        scored = target.forward(prompt, keep=1, hidden=self.head.hidden)
+        assert scored.hidden is not None
+        self.session.forward(prompt, features=self.head.fuse(scored.hidden))
+        self.unread = scored.hidden[:0]  # [n, T D]: the states after each committed token that the head has not read
+        return scored
+
+    @torch.inference_mode()
+    def lattice(self, context: list[int]) -> Tensor:
+        """Logits [block - 1, V] of what follows `context`, whose last token no model has read: one row a slot."""
+        session = self.session
+        fed = [*context[len(session) :], *[MASK] * (self.block - 1)]
+        scored = session.forward(fed, keep=self.block - 1, features=self.head.fuse(self.unread))
+        session.truncate(len(context) - 1)
+        return scored.logits
+
+    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
+        """The lattice as a chain. Tokens that are drawn have their slot's distribution, others are point masses."""
+        tokens, probs = draw(self.lattice(context), sampling if self.proposal == "drawn" else Sampling(), rng)
+        return Draft(tokens, probs)
+
+    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+        """One forward of the target over the last committed token and the draft, with the states that the head reads."""
+        return target.forward(torch.cat([recent[-1:], draft.tokens]), hidden=self.head.hidden)
+
+    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        """The exact rule. The head reads the last committed token and the accepted ones next."""
+        assert scored.hidden is not None
+        verdict = exact(draft, scored, sampling, rng)
+        self.unread = scored.hidden[: 1 + verdict.accepted]
+        return verdict
+
+
+class DFlash(Stateless):
+    """Speculative decoding with a head's blocks."""
+
+    lossless = True
+
+    def __init__(self, target: Session, drafter: BlockDrafter, hashes: dict[str, str]) -> None:
+        self.target, self.drafter, self.hashes = target, drafter, hashes
+        self.reach = drafter.block
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        drafter = self.drafter
+        return speculate(
+            self.target,
+            drafter,
+            drafter.accept,
+            drafter.block - 1,
+            prompt,
+            sampling,
+            rng,
+            drafter.score,
+            prefill=drafter.prefill,
+        )
+
+    def inputs(self) -> dict[str, str]:
+        return dict(self.hashes)
+
+
+def block_head(head: Head, target: PreTrainedModel) -> BlockHead:
+    """The head in a file, on the target's device and in its type. Raises UserError where its parts disagree."""
+    config = target.config.get_text_config()
+    try:
+        read, block = head.trained["layers"], head.trained["block"]
+        if type(block) is not int or block < 2:
+            raise ValueError(f"its blocks are of {block} tokens")
+        if not read or not all(type(layer) is int and 0 <= layer < config.num_hidden_layers for layer in read):
+            raise ValueError(f"it reads layers {read} of {config.num_hidden_layers}")
+        count = len({name.split(".")[1] for name in head.tensors if name.startswith("layers.")})
+        inner = head.tensors["layers.0.mlp.gate_proj.weight"].shape[0]
+        shape = block_config(config.hidden_size, inner, count, config.vocab_size, head.trained["config"])
+        with torch.random.fork_rng(devices=[]):
+            model = BlockHead(shape, read, block, target.get_input_embeddings(), target.get_output_embeddings())
+        model.load_state_dict(dict(head.tensors))
+    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+        cause = " ".join(str(error).split())[:80]
+        raise UserError(f"the head for {head.kind} is damaged ({cause}); train or import it again") from None
+    model.requires_grad_(False).eval().to(target.device)
+    for parameter in model.parameters():  # the frequencies of the positions stay in float32
+        parameter.data = parameter.data.to(target.dtype)
+    return model
+
+
+def loaded(file: str, pair: Pair) -> tuple[BlockHead, dict[str, str]]:
+    """The head of a file, or the one that ships with the pair, and its hashes. Raises UserError if it does not fit."""
+    target = check_target(pair, KIND)
+
+    def load() -> tuple[BlockHead, dict[str, str]]:
+        head = find_head(file, KIND, pair, None)
+        return block_head(head, target), head.hashes()
+
+    model, hashes = pair.runtime.once((KIND, file), load)
+    return model, hashes
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    """Uses only the pair's target. Raises UserError for a head that does not fit it, and for too large a block.
+
+    The head runs eagerly on every runtime: others know no context of keys and values alone.
+    """
+    model, hashes = loaded(settings.head, pair)
+    block = settings.block or model.block
+    if not 2 <= block <= model.block:
+        raise UserError(
+            f"{KIND}: block {block} is not from 2 to {model.block}, as the head was trained; choose one that is"
+        )
+    refuse_long(f"{KIND}: its draft has {block - 1} tokens", block - 1, pair)
+    session = Session(model, "draft", watch, pair.vocabulary, EAGER)
+    return DFlash(pair.session("target", watch), BlockDrafter(model, session, block, settings.proposal), hashes)

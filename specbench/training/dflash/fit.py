@@ -1,0 +1,197 @@
+"""Fit a block drafter (DFlash, arXiv 2602.06036): random anchors, packed blocks, cross-entropy that decays by slot.
+
+A block begins after a random place of an answer, its anchor, and learns all of its slots from one forward. It reads the
+context before its anchor and its own slots. So many blocks of a document are computed side by side.
+"""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from specbench.base.seeds import stable_seed
+from specbench.engine.models.block_head import BlockHead, block_config, spread
+from specbench.engine.models.eagle_head import layer_sizes
+from specbench.engine.sampling import wide
+from specbench.training.eagle3.data import Answered, Block, batches, blocks
+from specbench.training.loop import Epochs, cosine, descend
+from specbench.training.recipe import BlockRecipe
+
+
+def new_head(target: PreTrainedModel, recipe: BlockRecipe, seed: int) -> BlockHead:
+    """A head with layers of the target's sizes, weights drawn from the seed, and a mask as large as embeddings are."""
+    config = target.config.get_text_config()
+    inner, stored = layer_sizes(target)
+    shape = block_config(config.hidden_size, inner, recipe.layers, config.vocab_size, stored)
+    read = spread(config.num_hidden_layers, recipe.features)
+    embedding = target.get_input_embeddings()
+    with torch.random.fork_rng(devices=[]):
+        head = BlockHead(shape, read, recipe.block, embedding, target.get_output_embeddings()).float()
+    rng = torch.Generator().manual_seed(stable_seed(seed, "head"))
+    with torch.no_grad():
+        for module in head.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.normal_(std=module.in_features**-0.5, generator=rng)
+        head.mask.normal_(std=float(embedding.weight.float().std()), generator=rng)
+    return head.to(target.device)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A blocks of S slots side by side after each of B documents; some are padding."""
+
+    anchors: Tensor  # [B, A]: the places of their first tokens
+    counted: Tensor  # [B, A, S - 1] bool: the slots after the first one that lie within the document
+
+
+def pack(some: Sequence[Answered], size: int, anchors: int, rng: random.Random, device: torch.device) -> Packed:
+    """Blocks of `size` slots at `anchors` random places of each document's answer, or at all, if there are fewer.
+
+    An anchor is a token of the answer with another one after it.
+    """
+    drawn = [sorted(rng.sample(range(document.rows), min(anchors, document.rows))) for document in some]
+    width = max(map(len, drawn))
+    places = [[document.prompt + place for place in row] for document, row in zip(some, drawn, strict=True)]
+    ends = [[len(document)] * len(row) + [0] * (width - len(row)) for document, row in zip(some, places, strict=True)]
+    at = torch.tensor([row + [0] * (width - len(row)) for row in places], device=device)
+    slots = at[..., None] + torch.arange(1, size, device=device)
+    return Packed(at, slots < torch.tensor(ends, device=device)[..., None])
+
+
+def fill(head: BlockHead, tokens: Tensor, states: Tensor, packed: Packed, size: int) -> Tensor:
+    """Logits [B, A, S - 1, V] of the slots of packed blocks, by documents [B, L] and the target's states [B, L, T D].
+
+    A block reads the features before its anchor and its own slots, as when decoding.
+    """
+    device, (rows, length) = tokens.device, tokens.shape
+    count = packed.anchors.shape[1]
+    places = (packed.anchors[..., None] + torch.arange(size, device=device)).flatten(1)  # [B, A S]
+    before = torch.arange(length, device=device) < packed.anchors[..., None]  # [B, A, L]
+    context = before.repeat_interleave(size, 1)  # [B, A S, L]
+    owner = torch.arange(count, device=device).repeat_interleave(size)
+    together = (owner[:, None] == owner).expand(rows, -1, -1)  # [B, A S, A S]
+    everywhere = torch.arange(length, device=device).expand(rows, -1)
+    filled = head.fill(
+        head.embed(tokens.gather(1, packed.anchors), size).flatten(1, 2),
+        head.fuse(states),
+        torch.cat([everywhere, places], 1),
+        mask=torch.cat([context, together], -1)[:, None],
+    )
+    return head.predict(filled.unflatten(1, (count, size))[:, :, 1:])
+
+
+def weights_of(size: int, decay: float, device: torch.device) -> Tensor:
+    """The weights [S - 1] of slots 1 to S - 1: exp(-(k - 1) / decay)."""
+    return (-torch.arange(size - 1, device=device) / decay).exp()
+
+
+class Training(Epochs[list[Answered]]):
+    """The training of a block drafter; a batch is some answered documents."""
+
+    state_keys = ("head", "optimizer", "step")
+    checkpoint_seconds = 120.0
+
+    def __init__(
+        self, target: PreTrainedModel, answered: Sequence[Answered], vocabulary: int, recipe: BlockRecipe, seed: int
+    ) -> None:
+        super().__init__(len(answered), recipe.batch, recipe.epochs)
+        self.target, self.answered, self.recipe, self.seed = target, answered, recipe, seed
+        self.vocabulary, self.device = vocabulary, target.device
+        self.head = new_head(target, recipe, seed)
+        self.weights = weights_of(recipe.block, recipe.decay, target.device)
+        self.optimizer = torch.optim.AdamW(
+            self.head.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+        )
+
+    def batches(self, epoch: int) -> list[list[Answered]]:
+        return batches(self.answered, self.recipe.batch, stable_seed(self.seed, "epoch", epoch))
+
+    def learn(self, batch: Sequence[Answered]) -> float:
+        """Make one step, in place; returns its loss, the weighted mean over the slots of all blocks."""
+        total = torch.zeros((), device=self.device)
+        packed = self.packed(batch, stable_seed(self.seed, "anchors", self.step))
+        weight = sum(float((part.counted * self.weights).sum()) for _, part in packed)
+        for block, part in packed:
+            loss = (self.losses(block, part)[0] * self.weights).sum() / weight
+            loss.backward()
+            total += loss.detach()
+        rate = self.recipe.learning_rate * cosine(self.step, self.steps, self.recipe.warmup * self.steps)
+        descend(self.optimizer, self.recipe.clip, rate)
+        return float(total)
+
+    def packed(self, batch: Sequence[Answered], seed: int) -> list[tuple[Block, Packed]]:
+        """The documents of a batch in parts that fit a forward, each with its blocks."""
+        rng, made, first = random.Random(seed), [], 0
+        for block in blocks(batch, self.device):
+            some = batch[first : first + len(block.lengths)]
+            first += len(some)
+            made.append((block, pack(some, self.recipe.block, self.recipe.anchors, rng, self.device)))
+        return made
+
+    def losses(self, block: Block, packed: Packed) -> tuple[Tensor, Tensor]:
+        """The cross-entropy [B, A, S - 1] of every slot, 0 where it is not counted; and where its choice is the target's.
+
+        The target's choice is by its own text up to there.
+        """
+        states, taught = self.taught(block, packed)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocast):
+            logits = fill(self.head, block.tokens, states, packed, self.recipe.block)
+        logits = wide(logits)[..., : self.vocabulary]
+        if self.recipe.loss == "tokens":
+            wanted = block.tokens.gather(1, self.slots(block, packed).flatten(1)).view(packed.counted.shape)
+        else:
+            wanted = taught.softmax(-1)
+        if wanted.dim() == 4:
+            loss = -(wanted * logits.log_softmax(-1)).sum(-1)
+        else:
+            loss = F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none").view(wanted.shape)
+        return loss * packed.counted, (logits.argmax(-1) == taught.argmax(-1)) & packed.counted
+
+    @torch.no_grad()
+    def taught(self, block: Block, packed: Packed) -> tuple[Tensor, Tensor]:
+        """The states [B, L, T D] of the target that the head reads, and its logits [B, A, S - 1, V] for the slots."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocast):
+            out = self.target(block.tokens, use_cache=False, output_hidden_states=True)
+        states = torch.cat([out.hidden_states[i] for i in self.head.hidden], -1)
+        rows = torch.arange(len(block.tokens), device=self.device)[:, None, None]
+        return states, wide(out.logits[rows, self.slots(block, packed) - 1][..., : self.vocabulary])
+
+    def slots(self, block: Block, packed: Packed) -> Tensor:
+        """The places [B, A, S - 1] of the tokens that the slots predict; those beyond the documents are cut."""
+        slots = packed.anchors[..., None] + torch.arange(1, self.recipe.block, device=self.device)
+        return slots.clamp(max=block.tokens.shape[1] - 1)
+
+    @torch.no_grad()
+    def agreement(self, answered: Sequence[Answered]) -> list[float]:
+        """For each slot, how often its choice is the target's; then the mean number of slots right in a row.
+
+        The blocks are random ones, and the target reads its own text.
+        """
+        size = self.recipe.block - 1
+        agreed, counted = torch.zeros(size), torch.zeros(size)
+        in_a_row = whole = 0.0
+        for number, batch in enumerate(batches(answered, self.recipe.batch, 0)):
+            for block, packed in self.packed(batch, stable_seed(0, "held out", number)):
+                right = self.losses(block, packed)[1]
+                agreed += right.sum((0, 1)).cpu()
+                counted += packed.counted.sum((0, 1)).cpu()
+                complete = packed.counted.all(-1)
+                in_a_row += float(right.cumprod(-1).sum(-1)[complete].sum())
+                whole += float(complete.sum())
+        rates = [a / c if c else math.nan for a, c in zip(agreed.tolist(), counted.tolist(), strict=True)]
+        return [*rates, in_a_row / whole if whole else math.nan]
+
+    def state(self) -> dict[str, Any]:
+        return {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.head.load_state_dict(state["head"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step = state["step"]
+        self.advance(self.step)

@@ -1,0 +1,263 @@
+"""Block drafts: the head and its lattice against a second implementation without cache; lossless at any temperature."""
+
+import functools
+import math
+
+import oracle
+import pytest
+import torch
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from law import fit
+from recalled import recalled
+from refusals import one_line_error
+from tiny_blocks import head, in_file, naive_lattice, naive_parts, recipe, trained
+
+from specbench import config
+from specbench.engine.accept import exact
+from specbench.engine.models.block_head import BlockHead, spread
+from specbench.engine.models.heads import Head
+from specbench.engine.sampling import probabilities
+from specbench.engine.session import Session
+from specbench.engine.types import Draft, Sampling
+from specbench.methods import dflash
+from specbench.methods.dflash import BlockDrafter, DFlash, block_head
+from specbench.training.dflash.fit import new_head
+
+ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
+SHIPPED = config.load_method("dflash").values
+LONG = pytest.mark.long
+CASES = [pytest.param(name, marks=() if name in ("llama", "gemma2") else LONG) for name in oracle.ARCHITECTURES]
+
+
+def drafter(architecture: str, model: BlockHead, block: int = 5, proposal: str = "likeliest") -> BlockDrafter:
+    return BlockDrafter(model, Session(model, "draft", vocabulary=96), block, proposal)
+
+
+def method(architecture: str, model: BlockHead, block: int = 5, proposal: str = "likeliest") -> DFlash:
+    target = Session(pair(architecture)[0], "target")
+    return DFlash(target, drafter(architecture, model, block, proposal), {})
+
+
+# The head
+
+
+def test_which_layers_are_read():
+    """Qwen3-8B's, whose head was released with these; then targets with few layers."""
+    assert spread(36, 5) == [1, 9, 17, 25, 33] and spread(12, 3) == [1, 5, 9] and spread(8, 1) == [4]
+    assert [spread(layers, 3) for layers in (5, 4, 2, 1)] == [[1, 2, 2], [1, 1, 1], [1, 1, 1], [0, 0, 0]]
+    assert head("llama").hidden == (2, 2)
+
+
+@pytest.mark.parametrize("architecture", ("llama", "opt", "gemma2"))
+@pytest.mark.parametrize("block", (5, 2))
+def test_every_lattice_equals_one_without_cache(monkeypatch, architecture, block):
+    """After full, partial and no acceptance: which features are read, and at which places, shows in the logits."""
+    model = trained(architecture, 12)
+    seen, lattice = [], BlockDrafter.lattice
+
+    def spied(self, context):
+        logits = lattice(self, context)
+        seen.append((list(context), logits))
+        return logits
+
+    monkeypatch.setattr(BlockDrafter, "lattice", spied)
+    prompt, _ = lively_prompt(architecture, 12, 30)
+    _, rounds = decode(method(architecture, model, block), prompt, 20)
+    chosen = {round_.accepted: i for i, round_ in reversed(list(enumerate(rounds[:-1]))) if i}
+    assert len(chosen) >= 2 and 0 in chosen
+    for context, logits in [seen[0], *(seen[i] for i in chosen.values())]:
+        assert torch.allclose(logits.cpu(), naive_lattice(architecture, model, context, block), atol=1e-4)
+    assert logits.std() > 0.1
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 95)), min_size=1, max_size=6), st.integers(1, 9))
+def test_the_cache_equals_a_recomputation_after_any_rounds(rounds, length):
+    """Any number of accepted tokens, any token after them; the keys and values of the whole text at once beside."""
+    target, model = Session(pair("llama")[0], "target"), head("llama")
+    used = drafter("llama", model)
+    context = oracle.prompts(1, length=length)[0]
+    rng = torch.Generator(DEVICE).manual_seed(length)
+    used.begin(context)
+    used.prefill(target, context)
+    context = [*context, 7]
+    for accepted, token in rounds:
+        draft = used.propose(context, 4, GREEDY, rng)
+        scored = used.score(target, torch.tensor(context[-1:], device=DEVICE), draft)
+        # What the target would accept is chosen: the rule sees logits that prefer the draft up to there.
+        wanted = scored.logits.clone()
+        wanted[torch.arange(accepted), draft.tokens[:accepted]] = 1e4
+        if accepted < 4:
+            wanted[accepted, draft.tokens[accepted]] = -1e4
+        verdict = used.accept(draft, scored._replace(logits=wanted), GREEDY, rng)
+        assert verdict.accepted == accepted
+        target.keep(len(context), verdict.path)
+        context += [*verdict.drafted[:accepted], token]
+    used.lattice(context)  # which reads the rest
+    with torch.inference_mode():
+        whole = pair("llama")[0](torch.tensor([context[:-1]], device=DEVICE), output_hidden_states=True)
+        states = torch.cat([whole.hidden_states[i][0] for i in model.hidden], -1)
+        fresh = Session(model, "draft", vocabulary=96)
+        fresh.forward(context[:-1], features=model.fuse(states))
+    assert used.session.tokens == context[:-1]
+    for one, other in zip(used.session._runner.save(), fresh._runner.save(), strict=True):
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(one, other, strict=True))
+
+
+# Greedy texts
+
+
+@pytest.mark.parametrize("architecture", CASES)
+def test_greedy_texts_are_the_targets(architecture):
+    """A random head, and one that is often right; Gemma 2's window of 16 is crossed."""
+    prompt, text = lively_prompt(architecture, 12, 30)
+    assert text == oracle.greedy(naive_parts(architecture)[0], prompt, 30) and len(set(text)) >= 12
+    assert decode(method(architecture, head(architecture)), prompt, 30)[0] == text
+    for block in (5, 3):
+        tokens, rounds = decode(method(architecture, trained(architecture, 40), block, "drawn"), prompt, 30)
+        assert tokens == text
+        assert len(rounds) < 24 and max(round_.accepted for round_ in rounds) >= 2
+    # Another prompt, a head that does not know it, and prompts of one and two tokens.
+    for other in (oracle.prompts(1, length=20, seed=9)[0], [5], [7, 3]):
+        expected = oracle.greedy(naive_parts(architecture)[0], other, 12)
+        assert decode(method(architecture, trained(architecture, 40)), other, 12)[0] == expected
+
+
+def test_a_trained_head_drafts_better_than_a_random_one_by_a_token_a_round():
+    """Of texts that it has learned; what it commits in a round."""
+    prompt, text = lively_prompt("llama", 12, 30)
+    rounds = [len(decode(method("llama", model), prompt, 30)[1]) for model in (head("llama"), trained("llama", 60))]
+    assert 30 / rounds[1] - 30 / rounds[0] > 1
+
+
+def test_nothing_is_left_of_the_last_prompt():
+    used = method("llama", trained("llama", 12), proposal="drawn")
+    prompt, _ = lively_prompt("llama", 12, 30)
+    first = decode(used, prompt, 30)
+    assert decode(used, prompt, 30) == first
+    sampling = Sampling(0.9)
+    again = decode(used, prompt, 20, sampling, seed=3)
+    assert again == decode(method("llama", trained("llama", 12), proposal="drawn"), prompt, 20, sampling, seed=3)
+
+
+def test_forwards_and_reach():
+    """One forward of the head, over what it has not read and the block, and one of the target, of the block."""
+    fed = []
+
+    class Spied(Session):
+        def forward(self, tokens, *others, **named):
+            fed.append((self.role, len(tokens), len(self)))
+            return super().forward(tokens, *others, **named)
+
+    model = trained("llama", 40)
+    used = DFlash(
+        Spied(pair("llama")[0], "target"),
+        BlockDrafter(model, Spied(model, "draft", vocabulary=96), 4, "likeliest"),
+        {},
+    )
+    rounds = used.rounds([1, 2, 3, 4], GREEDY, torch.Generator(DEVICE))
+    committed = [*next(rounds).tokens]
+    assert fed == [("target", 4, 0), ("draft", 4, 0)]
+    for _ in range(6):
+        fed.clear()
+        length, known = 4 + len(committed), len(used.drafter.session)
+        verdict = next(rounds)
+        committed += verdict.tokens
+        assert fed == [("draft", length - known + 3, known), ("target", used.reach, length - 1)]
+        assert verdict.drafted == 3 and len(used.drafter.session) == length - 1
+
+
+# Sampling
+
+VOCABULARY = 5
+
+
+@functools.cache
+def sampled_model():
+    return oracle.tiny("llama", seed=1, vocab=VOCABULARY, num_hidden_layers=1).to(DEVICE)
+
+
+def drawn(sampling, proposal, draws=450):
+    """How texts of three tokens fit the target's law."""
+    target = sampled_model()
+    model = block_head(in_file(new_head(target, recipe(block=4), 2)), target)
+    block = BlockDrafter(model, Session(model, "draft", vocabulary=VOCABULARY), 4, proposal)
+    return fit(DFlash(recalled(target, "target"), block, {}), target, [1, 3, 2], 3, sampling, draws)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("proposal", ("likeliest", "drawn"))
+@pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.7, top_p=0.9)), ids=str)
+def test_samples_from_the_target(sampling, proposal):
+    p, stood, fell = drawn(sampling, proposal)
+    assert p > ALPHA
+    assert stood > 20 and fell > 100
+
+
+def test_a_draft_says_what_its_tokens_were_drawn_from(monkeypatch):
+    """A draw by itself is a point mass; a token of a slot comes as often as the slot's distribution says."""
+    logits = torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 0.0]], device=DEVICE)
+    monkeypatch.setattr(BlockDrafter, "lattice", lambda self, context: logits)
+    rng, sampling = torch.Generator(DEVICE).manual_seed(0), Sampling(0.7, top_k=2)
+    likeliest = drafter("llama", head("llama")).propose([1], 4, sampling, rng)
+    assert likeliest.tokens.tolist() == [2, 0] and likeliest.probs is None
+    used = drafter("llama", head("llama"), proposal="drawn")
+    assert used.propose([1], 4, GREEDY, rng).probs is None
+    counts = torch.zeros(2, 3)
+    for _ in range(400):
+        draft = used.propose([1], 4, sampling, rng)
+        counts[torch.arange(2), draft.tokens.cpu()] += 1
+    share = 1 / (1 + math.exp(-1 / 0.7))  # of the likelier one of the first slot's two
+    assert draft.probs[0].tolist() == pytest.approx([0, 1 - share, share])
+    assert float(counts[0, 2]) / 400 == pytest.approx(share, abs=0.08) and counts[0, 0] == 0
+
+
+@pytest.mark.long
+def test_a_greedy_test_of_sampled_drafts_is_found(monkeypatch):
+    """As a build of an engine does that lacks its kernel for sampled trees."""
+    monkeypatch.setattr(dflash, "exact", lambda draft, scored, sampling, rng: exact(draft, scored, GREEDY, rng))
+    assert drawn(Sampling(1.0), "likeliest", 200).p < ALPHA
+
+
+@pytest.mark.long
+def test_likeliest_tokens_as_if_they_were_drawn_are_found(monkeypatch):
+    def wrong(self, context, gamma, sampling, rng):
+        logits = self.lattice(context)
+        return Draft(logits.argmax(-1), probabilities(logits, sampling))
+
+    monkeypatch.setattr(BlockDrafter, "propose", wrong)
+    assert drawn(Sampling(1.0), "likeliest").p < ALPHA
+
+
+# Heads in files
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t, _: t.update({"fc.weight": t["fc.weight"][:, :40]}), "fc.weight"),
+        (lambda t, _: t.update({"norm.weight": t["norm.weight"][:5]}), "norm.weight"),
+        (lambda t, _: t.pop("layers.1.mlp.up_proj.weight"), "layers.1.mlp.up_proj"),
+        (lambda t, _: t.update({"layers.7.norm.weight": t["norm.weight"]}), "layers.7"),
+        (lambda t, _: t.pop("mask"), "mask"),
+        (lambda _, told: told.pop("config"), "'config'"),
+        (lambda _, told: told["config"].pop("head_dim"), "'head_dim'"),
+        (lambda _, told: told["config"].update(num_attention_heads=10**9), "wide"),
+        (lambda _, told: told.update(layers=[1, 2]), "reads layers [1, 2] of 2"),
+        (lambda _, told: told.update(layers=[]), "reads layers []"),
+        (lambda _, told: told.update(block=1), "blocks are of 1"),
+        (lambda _, told: told.update(block="5"), "blocks are of 5"),
+    ],
+)
+def test_tensors_that_are_no_head(change, words):
+    made = in_file(head("llama"))
+    tensors, told = dict(made.tensors), {**made.trained, "config": dict(made.trained["config"])}
+    change(tensors, told)
+    with one_line_error(words, "train or import"):
+        block_head(Head("dflash", tensors, told), pair("llama")[0])
+
+
+def test_the_settings_are_the_papers():
+    assert SHIPPED == {"block": 0, "proposal": "likeliest", "head": "auto"}

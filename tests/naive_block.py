@@ -1,0 +1,60 @@
+"""A block drafter once more, from the paper and the names of the released weights: no cache, no masks, no batches.
+
+Nothing here imports the package under test. One block at a time, one slot after the other, in float64 apart from the
+rotation, which the models compute in float32.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from naive_eagle import Weights, rms, turned
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def lattice(
+    weights: Weights,
+    embedding: Tensor,
+    output: Tensor,
+    states: Tensor,
+    anchor: int,
+    size: int,
+    heads: int = 4,
+    groups: int = 2,
+    eps: float = 1e-6,
+    theta: float = 10000.0,
+) -> Tensor:
+    """Logits [size - 1, V] of the slots after `anchor`, the token after those whose target states [n, T D] are given.
+
+    `embedding` and `output` [V, D] are the target's; `groups` heads share a key.
+    """
+    context = [rms(weights["fc.weight"] @ state, weights["hidden_norm.weight"], eps) for state in states]
+    slots = [embedding[anchor], *[weights["mask"]] * (size - 1)]
+    layer = 0
+    while (prefix := f"layers.{layer}.") + "input_layernorm.weight" in weights:
+        of = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+        read = [rms(slot, of["input_layernorm.weight"], eps) for slot in slots]
+        keys, values = [], []
+        for place, row in enumerate([*context, *read]):
+            key = (of["self_attn.k_proj.weight"] @ row).view(heads // groups, -1)
+            key = torch.stack([rms(one, of["self_attn.k_norm.weight"], eps) for one in key])
+            keys.append(turned(key, place, theta))
+            values.append((of["self_attn.v_proj.weight"] @ row).view(heads // groups, -1))
+        after = []
+        for index, (slot, row) in enumerate(zip(slots, read, strict=True)):
+            query = (of["self_attn.q_proj.weight"] @ row).view(heads, -1)
+            query = torch.stack([rms(one, of["self_attn.q_norm.weight"], eps) for one in query])
+            query = turned(query, len(context) + index, theta)
+            mixed = []
+            for head in range(heads):
+                scores = torch.stack([query[head] @ key[head // groups] for key in keys]) / math.sqrt(query.shape[-1])
+                shares = scores.softmax(-1)
+                mixed.append(sum(share * value[head // groups] for share, value in zip(shares, values, strict=True)))
+            state = slot + of["self_attn.o_proj.weight"] @ torch.cat(mixed)
+            inner = rms(state, of["post_attention_layernorm.weight"], eps)
+            gate, up, down = (of[f"mlp.{x}_proj.weight"] for x in ("gate", "up", "down"))
+            after.append(state + down @ (F.silu(gate @ inner) * (up @ inner)))
+        slots, layer = after, layer + 1
+    return torch.stack([output @ rms(slot, weights["norm.weight"], eps) for slot in slots[1:]])

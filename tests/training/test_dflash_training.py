@@ -1,0 +1,227 @@
+"""Training of block drafters: packed blocks against a second implementation, the loss by hand, resuming."""
+
+import functools
+import math
+import random
+
+import oracle
+import pytest
+import torch
+from chains import Words
+from gates import decode, pair
+from jobs import job_of, stopping
+from screens import call
+from tiny_blocks import naive_lattice, naive_parts, recipe, stirred
+
+from specbench import config
+from specbench.config import UserError
+from specbench.engine.models.heads import read_head
+from specbench.engine.models.pair import Pair
+from specbench.methods import dflash as method
+from specbench.training.dflash import fit
+from specbench.training.dflash import train as dflash
+from specbench.training.dflash.fit import Training, new_head, pack, weights_of
+from specbench.training.documents import Document
+from specbench.training.eagle3 import data
+from specbench.training.eagle3 import train as eagle3
+from specbench.training.eagle3.data import Answered, blocks
+from specbench.training.recipe import BlockRecipe, load_recipe
+
+
+@functools.cache
+def target():
+    return pair("llama")[0]
+
+
+@functools.cache
+def answered() -> list[Answered]:
+    """Six documents of the target's own greedy text, of different lengths."""
+    lengths = ((6, 9), (3, 12), (9, 5), (5, 14), (2, 2), (7, 8))
+    prompts = [whole[:length] for whole, (length, _) in zip(oracle.prompts(6, length=9, seed=3), lengths, strict=True)]
+    model = naive_parts("llama")[0]
+    return [
+        Answered(f"d{i}", prompt + oracle.greedy(model, prompt, count), len(prompt))
+        for i, (prompt, (_, count)) in enumerate(zip(prompts, lengths, strict=True))
+    ]
+
+
+def test_anchors_are_different_places_of_the_answers():
+    """Of an answer of n tokens, the first n - 1 can be anchors; a slot beyond the document is not counted."""
+    some = [answered()[4], answered()[0]]  # answers of two and of nine tokens
+    packed = pack(some, 4, 5, random.Random(1), target().device)
+    assert packed.anchors.shape == (2, 5) and packed.anchors[0].tolist() == [2, 0, 0, 0, 0]
+    assert packed.counted[0].tolist() == [[True, False, False], *[[False] * 3] * 4]
+    places = packed.anchors[1].tolist()
+    assert places == sorted(set(places)) and min(places) >= 6 and max(places) <= 13
+    for place, counted in zip(places, packed.counted[1].tolist(), strict=True):
+        assert counted == [place + k < 15 for k in (1, 2, 3)]
+    everything = pack(some, 4, 50, random.Random(1), target().device)
+    assert everything.anchors[1].tolist() == list(range(6, 14))
+
+
+def test_every_packed_block_equals_one_alone():
+    """At each anchor, what the head says of the text up to there alone."""
+    run = Training(target(), answered(), 96, recipe(block=4), 0)
+    model = stirred(run.head)
+    block = blocks(answered(), target().device)[0]
+    packed = pack(answered(), 4, 6, random.Random(0), target().device)
+    with torch.no_grad():
+        states, taught = run.taught(block, packed)
+        filled = fit.fill(model, block.tokens, states, packed, 4)
+    checked = 0
+    for row, document in enumerate(answered()):
+        whole = naive_parts("llama")[0](torch.tensor([document.tokens])).logits[0]
+        for index, anchor in enumerate(packed.anchors[row].tolist()):
+            counted = packed.counted[row, index].tolist()
+            if not any(counted):
+                continue
+            expected = naive_lattice("llama", model, document.tokens[: anchor + 1], 4)
+            assert torch.allclose(filled[row, index].cpu().double(), expected, atol=1e-4)
+            for k in range(sum(counted)):
+                assert torch.allclose(taught[row, index, k].cpu(), whole[anchor + k], atol=1e-6)
+                checked += 1
+    assert checked > 60
+
+
+def test_a_loss_by_hand(monkeypatch):
+    """Two slots of weights 1 and exp(-1/2), of which the second block has only the first; by tokens and by the target."""
+    assert weights_of(3, 2.0, torch.device("cpu")).tolist() == pytest.approx([1, math.exp(-0.5)])
+    document = Answered("d", [1, 0, 2, 1], 1)
+    logits = torch.log(torch.tensor([[[[0.5, 0.25, 0.25], [0.2, 0.2, 0.6]], [[0.1, 0.8, 0.1], [1 / 3] * 3]]]))
+    taught = torch.log(torch.tensor([[[[0.5, 0.5 - 1e-9, 1e-9], [0.3, 0.3, 0.4]], [[0.2, 0.7, 0.1], [1 / 3] * 3]]]))
+    expected = {
+        # Slots say 2 and 1 after the anchor 0, then 1 after the anchor 2.
+        "tokens": ([-math.log(0.25), -math.log(0.2), -math.log(0.8)], [True, True, True]),
+        "distillation": (
+            [
+                -0.5 * math.log(0.5) - 0.5 * math.log(0.25),
+                -0.6 * math.log(0.2) - 0.4 * math.log(0.6),
+                -0.3 * math.log(0.1) - 0.7 * math.log(0.8),
+            ],
+            [True, True, True],
+        ),
+    }
+    for loss, (losses, right) in expected.items():
+        run = Training(target(), [document], 3, recipe(block=3, loss=loss, decay=2.0), 0)
+        monkeypatch.setattr(run, "taught", lambda *_: (None, taught))
+        monkeypatch.setattr(fit, "fill", lambda *_: logits)
+        (block,) = blocks([document], target().device)
+        packed = pack([document], 3, 2, random.Random(0), target().device)
+        assert packed.anchors.tolist() == [[1, 2]]
+        per_slot, agreed = run.losses(block, packed)
+        assert per_slot.flatten().tolist() == pytest.approx([*losses, 0], abs=1e-5)
+        assert agreed.flatten().tolist() == [*right, False]
+
+
+@pytest.mark.parametrize("loss", ("tokens", "distillation"))
+def test_micro_batches_do_not_matter(monkeypatch, loss):
+    def gradients(size):
+        monkeypatch.setattr(data, "MICRO_TOKENS", size)
+        run = Training(target(), answered(), 96, recipe(block=3, loss=loss, anchors=50, clip=1e9), 0)
+        kept = {}
+        run.optimizer.step = lambda: kept.update({n: p.grad.clone() for n, p in run.head.named_parameters()})
+        return run.learn(answered()), kept
+
+    value, whole = gradients(4096)
+    again, parts = gradients(20)
+    assert value == pytest.approx(again, rel=1e-5)
+    assert whole.keys() == parts.keys() and all(torch.allclose(whole[n], parts[n], atol=1e-5) for n in whole)
+
+
+def test_a_head_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
+    before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
+    run = Training(target(), answered(), 96, recipe(block=4, epochs=50, batch=3), 0)
+    start = run.agreement(answered())
+    run.run(tmp_path / "c", {})
+    end = run.agreement(answered())
+    assert max(start[:3]) < 0.3 and min(end[:3]) > 0.8
+    assert start[3] < 0.5 and end[3] > 2, "of three slots, right in a row"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in target().state_dict().items())
+    assert not any(name.startswith("borrowed") for name, _ in run.head.named_parameters())
+
+
+# A job
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    made = Pair("made", {"target": target()}, Words(7, 96))
+    documents = [
+        Document("made", i, told.tokens[: told.prompt], f"hash {i}", ("11 22 33",), told.rows + 1, float)
+        for i, told in enumerate(answered())
+    ]
+    target().generation_config.eos_token_id = None
+    monkeypatch.setattr(dflash, "training_documents", lambda *_: documents)
+    monkeypatch.setattr(eagle3, "HELD_OUT", 3)
+    small = {"layers": 1, "features": 2, "block": 4, "anchors": 4, "epochs": 3, "batch": 2, "autocast": False}
+
+    def make(name="dflash.safetensors", seed=0, grid=None, **changes):
+        return job_of("dflash", made, tmp_path / name, seed, grid, small | changes)
+
+    return make
+
+
+def test_a_trained_file_drafts_for_its_target(job, capsys):
+    dflash.train(job())
+    told = read_head(job().out, "dflash", job().pair, None).trained
+    assert (told["documents"], told["learned_answers"] + told["held_out_answers"]) == (6, 6)
+    assert told["block"] == 4 and told["layers"] == [1, 1] and len(told["held_out_agreement"]) == 3
+    values = {**config.load_method("dflash").values, "head": str(job().out)}
+    built = method.build(method.Settings(**values), job().pair, None)
+    document = answered()[3]
+    assert decode(built, document.tokens[: document.prompt], 14)[0] == document.tokens[document.prompt :]
+    assert built.reach == 4
+    smaller = method.build(method.Settings(**{**values, "block": 2}), job().pair, None)
+    assert smaller.reach == 2
+    for block in (1, 5):
+        with pytest.raises(UserError, match=f"dflash: block {block} is not from 2 to 4"):
+            method.build(method.Settings(**{**values, "block": block}), job().pair, None)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "held out: 2 answers" in printed and "slot 3" in printed and "right in a row, of 3 slots" in printed
+    assert not job().out.with_suffix(".checkpoint.pt").exists()
+
+
+def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
+    dflash.train(job("whole.safetensors"))
+    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
+    monkeypatch.setattr(Training, "learn", stopping(4, Training.learn))
+    with pytest.raises(KeyboardInterrupt):
+        dflash.train(job("stopped.safetensors"))
+    assert not job("stopped.safetensors").out.exists()
+    dflash.train(job("stopped.safetensors"))
+    assert job("stopped.safetensors").out.read_bytes() == job("whole.safetensors").out.read_bytes()
+    dflash.train(job("other.safetensors", seed=1))
+    assert job("other.safetensors").out.read_bytes() != job("whole.safetensors").out.read_bytes()
+
+
+def test_what_cannot_be_trained_is_refused(job):
+    def refused(words, made):
+        with pytest.raises(UserError) as caught:
+            dflash.train(made)
+        assert words in str(caught.value) and "\n" not in str(caught.value)
+
+    refused("one head at a time; leave out --grid", job(grid={"batch": [1, 2]}))
+    refused("block", job(block=1))
+    refused("loss", job(loss="l2"))
+    refused("answers that are long enough to learn from", job(length=4))
+
+
+def test_the_recipe_has_its_sources():
+    raw = (config.SUITES / "training" / "dflash.yaml").read_text()
+    spec = load_recipe("dflash", [])
+    told = BlockRecipe(**spec.values)
+    assert (told.layers, told.block, told.anchors, told.decay, told.learning_rate) == (5, 16, 512, 7, 6e-4)
+    assert set(spec.values) == set(BlockRecipe.model_fields) and raw.count("source:") == len(spec.values)
+
+
+@pytest.mark.long
+def test_the_command_line_trains_a_head_for_the_bundled_pair(tmp_path, pocket):
+    out = tmp_path / "h.safetensors"
+    words = ["train", "--method", "dflash", "--suite", "pocket", "--documents", "2", "--out", str(out)]
+    quick = ["epochs=1", "layers=2", "features=3", "block=4", "anchors=4", "batch=4"]
+    told = call(*words, *(part for word in quick for part in ("--recipe", word)))
+    assert told.exit_code == 0, told.output
+    read = read_head(out, "dflash", pocket, None)
+    assert read.trained["documents"] == 8 and read.trained["layers"] == [1, 5, 9]
+    built = new_head(pocket.models["target"], BlockRecipe(**{**load_recipe("dflash", []).values, "layers": 2}), 0)
+    assert method.block_head(read, pocket.models["target"]).block == 4 and built.block == 16
