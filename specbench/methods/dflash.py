@@ -82,7 +82,7 @@ class BlockDrafter:
         return Draft(tokens, probs)
 
     def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
-        """One forward of the target over the last committed token and the draft, with the states that the head reads."""
+        """One forward of the target over the last committed token and the draft, with the states for the head."""
         return target.forward(torch.cat([recent[-1:], draft.tokens]), hidden=self.head.hidden)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:

@@ -127,7 +127,7 @@ def test_greedy_texts_are_the_targets(architecture):
 
 def test_a_trained_head_drafts_better_than_a_random_one_by_a_token_a_round():
     """Of texts that it has learned; what it commits in a round."""
-    prompt, text = lively_prompt("llama", 12, 30)
+    prompt, _ = lively_prompt("llama", 12, 30)
     rounds = [len(decode(method("llama", model), prompt, 30)[1]) for model in (head("llama"), trained("llama", 60))]
     assert 30 / rounds[1] - 30 / rounds[0] > 1
 

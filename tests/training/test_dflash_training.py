@@ -84,7 +84,7 @@ def test_every_packed_block_equals_one_alone():
 
 
 def test_a_loss_by_hand(monkeypatch):
-    """Two slots of weights 1 and exp(-1/2), of which the second block has only the first; by tokens and by the target."""
+    """Two slots of weights 1 and exp(-1/2), of which the second block has only the first; both losses."""
     assert weights_of(3, 2.0, torch.device("cpu")).tolist() == pytest.approx([1, math.exp(-0.5)])
     document = Answered("d", [1, 0, 2, 1], 1)
     logits = torch.log(torch.tensor([[[[0.5, 0.25, 0.25], [0.2, 0.2, 0.6]], [[0.1, 0.8, 0.1], [1 / 3] * 3]]]))

@@ -134,7 +134,7 @@ class BlockHead(PreTrainedModel):
         cache: DynamicCache | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """States [b, m, D], before the output layer, of blocks [b, m, D] after the cached context and features [b, n, D].
+        """States [b, m, D], for the output layer, of blocks [b, m, D] after the cached context and features [b, n, D].
 
         `places` [b, n + m] are their positions. Keys and values of both join the cache, in place. `mask` [b, 1, m, S],
         True where a row is read, is for several blocks side by side; else every slot reads all S rows.
@@ -161,7 +161,7 @@ class BlockHead(PreTrainedModel):
     def forward(
         self, input_ids: Tensor, features: Tensor, past_key_values: DynamicCache, logits_to_keep: int = 0, **_: Any
     ) -> CausalLMOutputWithPast:
-        """Read tokens [1, n + m] after the cached ones: n context tokens by their features [1, n, D], then a block of m.
+        """Read tokens [1, n + m] after the cached ones: n of the context by features [1, n, D], then a block of m.
 
         Only the block's first token is looked at; the others are masks. Logits [1, m, V], or those of the last
         `logits_to_keep` slots, are of the block alone; without a block (m = 0) there are none.

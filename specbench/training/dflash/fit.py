@@ -135,9 +135,9 @@ class Training(Epochs[list[Answered]]):
         return made
 
     def losses(self, block: Block, packed: Packed) -> tuple[Tensor, Tensor]:
-        """The cross-entropy [B, A, S - 1] of every slot, 0 where it is not counted; and where its choice is the target's.
+        """The cross-entropy [B, A, S - 1] of every slot, and where its choice is the target's; 0 if it is not counted.
 
-        The target's choice is by its own text up to there.
+        The target's choice is the one after the document's text up to there.
         """
         states, taught = self.taught(block, packed)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocast):
@@ -171,7 +171,7 @@ class Training(Epochs[list[Answered]]):
     def agreement(self, answered: Sequence[Answered]) -> list[float]:
         """For each slot, how often its choice is the target's; then the mean number of slots right in a row.
 
-        The blocks are random ones, and the target reads its own text.
+        The blocks are random ones, and the target reads the documents.
         """
         size = self.recipe.block - 1
         agreed, counted = torch.zeros(size), torch.zeros(size)
