@@ -128,6 +128,7 @@ def test_micro_batches_do_not_matter(monkeypatch, loss):
     assert whole.keys() == parts.keys() and all(torch.allclose(whole[n], parts[n], atol=1e-5) for n in whole)
 
 
+@pytest.mark.long
 def test_a_head_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
     before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
     run = Training(target(), answered(), 96, recipe(block=4, epochs=50, batch=3), 0)

@@ -141,6 +141,7 @@ class BlockHead(PreTrainedModel):
         """
         turn = self.rotary(features, places)
         own = tuple(part[:, features.shape[1] :] for part in turn)
+        layer: Any
         for index, layer in enumerate(self.layers):
             rows = layer.input_layernorm(block)
             keys, values = layer.self_attn.keys_values(features, rows, turn)
