@@ -61,7 +61,7 @@ def _row(group: pd.DataFrame, slo: Slo) -> dict[str, Any]:
     most = tpot.fillna((last - done.sent) / after)  # where the first token came with later ones
     gaps = [np.diff(chunks) for chunks in done.chunks]
     times = {"ttft": ttft, "tpot": tpot, "gap": np.concatenate(gaps) if gaps else [], "e2e": done.ended - done.due}
-    busy = union(group[["due", "ended"]].to_numpy())
+    busy = union(group[["due", "ended"]].dropna().to_numpy())
     kept = (ttft <= slo.ttft) & ~(most > slo.tpot)
     row: dict[str, Any] = {"requests": len(done), "failed": len(group) - len(done)}
     for name in TIMES:

@@ -22,6 +22,7 @@ from specbench.engine.generate import decode_text
 from specbench.engine.rows import Batch, Row, Seats, failing
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.types import Additive, Method, NotFinite
+from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.manifest import digest
 from specbench.measure.prepare import build, decode_beginning, suppress_failures, why_alone
@@ -52,10 +53,11 @@ class Batches:
     def __init__(self, work: Work, recorder: Recorder) -> None:
         self.work, self.recorder = work, recorder
         self.first = recorder.done()
+        self.conversations = Conversations(work)
         self.crews: dict[str, Crew | Single | ServerCrew] = {
-            spec.name: ServerCrew(work, work.clients[spec.name])
+            spec.name: ServerCrew(work, work.clients[spec.name], self.conversations)
             if spec.name in work.clients
-            else Single(work, spec.name)
+            else Single(work, spec.name, self.conversations)
             if work.plan.batch == 1 or why_alone(spec.name, work.methods[spec.name])
             else Crew(work, spec)
             for spec in work.plan.methods
@@ -74,6 +76,9 @@ class Batches:
             if not work.begins_task(chunk.start) and self.first > work.span.start:
                 known = known or self.recorder.states(self.first - 1)
             self._begin(place, len(chunk), known)
+        self.conversations.forget()
+        if chunk.start < self.first:  # a part of it is on record
+            self.conversations.recall(self.recorder.folder, repeat, work.requests[self.first % len(work.requests)])
         before = {name: crew.state for name, crew in crews.items()}
         rows: dict[tuple[int, str], Rows] = {}
 
@@ -105,7 +110,9 @@ class Batches:
         rows = list(map(untimed, rows)) if work.plan.untimed else rows
         samples = [sample for sample, _ in rows]
         if work.sampling.greedy:
-            ids = dict.fromkeys(self.crews, work.prompts[index % len(work.requests)])
+            place = index % len(work.requests)
+            asked = work.requests[place], work.prompts[place]
+            ids = {name: self.conversations.prompt(name, *asked)[1] for name in work.methods}
             own = [sample for sample in samples if sample["method"] in work.methods]
             mark_divergence(own, work.methods, work.plan, work.pair, ids)
         self.recorder.write(index, samples, [row for _, rounds in rows for row in rounds], states)
@@ -114,8 +121,9 @@ class Batches:
 class Single:
     """A method whose texts cannot be decoded at the same time; as `Crew`, but one after another."""
 
-    def __init__(self, work: Work, name: str) -> None:
+    def __init__(self, work: Work, name: str, conversations: Conversations) -> None:
         self.work, self.name, self.method = work, name, work.methods[name]
+        self.conversations = conversations
         self.decoder = Decoder(work.pair, work.stopwatch, work.sampling, work.plan.seed)
 
     @property
@@ -139,9 +147,12 @@ class Single:
     def decode(self, chunk: range, repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
         for index in chunk:
             place = index % len(self.work.requests)
-            request, prompt = self.work.requests[place], self.work.prompts[place]
+            asked = self.work.requests[place], self.work.prompts[place]
+            request, prompt = self.conversations.prompt(self.name, *asked)
             tell_worth(self.work, request, self.decoder, [self.name])
-            yield index, self.decoder.decode(self.name, self.method, repeat, request, prompt, order)
+            rows = self.decoder.decode(self.name, self.method, repeat, request, prompt, order)
+            self.conversations.add([rows[0]])
+            yield index, rows
 
 
 @dataclass

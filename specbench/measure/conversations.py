@@ -14,10 +14,11 @@ from specbench.tasks.prompts import PromptFile
 
 # By method: the request with its own prompt, and that prompt's token ids, or a text that says why there are none.
 Prompts: TypeAlias = Mapping[str, tuple[Request, list[int] | str]]
+COLUMNS = ["repeat", "task", "doc_id", "method", "warmup", "finish", "text"]
 
 
 class Conversations:
-    """The answers of each method in the conversation that is going on.
+    """The answers of each method and server in the conversations that are going on.
 
     They are those of the samples on record, so a run that was stopped between two turns goes on from the same words.
     """
@@ -25,35 +26,40 @@ class Conversations:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._reach = max((method.reach for method in work.methods.values()), default=0)
-        self._answers: dict[str, list[str | None]] = {}  # by method; None: it failed
+        self._answers: dict[tuple[str, str, int], str | None] = {}  # by method, task and doc_id; None: it failed
+
+    def forget(self) -> None:
+        """Let go of all answers: other conversations begin."""
+        self._answers = {}
 
     def recall(self, folder: Path, repeat: int, request: Request) -> None:
-        """Take up the recorded answers to the turns before a request."""
-        self._answers = {}
+        """Take up the recorded answers to the turns before a request, and no others."""
+        self.forget()
         if request.turn == 0:
             return
         before = range(request.doc_id - request.turn, request.doc_id)
-        columns = ["repeat", "task", "doc_id", "method", "warmup", "finish", "text"]
-        table = records.read_rows(folder, "samples", columns).to_pandas()
+        table = records.read_rows(folder, "samples", COLUMNS).to_pandas()
         rows = table[(table.repeat == repeat) & (table.task == request.task) & table.doc_id.isin(before)]
-        self.add(records.rows_of(rows.sort_values("doc_id", kind="stable")))
+        self.add(records.rows_of(rows))
 
     def add(self, samples: Iterable[Mapping[str, Any]]) -> None:
-        """Keep the answers of a document's samples."""
+        """Keep the answers of samples, but for those to turns whose answer is known: the recorded one counts."""
         for sample in samples:
             if not sample["warmup"]:
                 answer = None if sample["finish"] == "error" else sample["text"]
-                self._answers.setdefault(sample["method"], []).append(answer)
+                self._answers.setdefault((sample["method"], sample["task"], sample["doc_id"]), answer)
 
     def prompts(self, request: Request, prompt: list[int]) -> Prompts:
         """What each method is given for a request; `prompt` are its token ids if it is the first of a conversation."""
         if request.turn == 0:
-            self._answers = {}
-            return dict.fromkeys(self._work.methods, (request, prompt))
-        return {name: self._continued(name, request) for name in self._work.methods}
+            self.forget()
+        return {name: self.prompt(name, request, prompt) for name in self._work.methods}
 
-    def _continued(self, name: str, request: Request) -> tuple[Request, list[int] | str]:
-        answers = [answer for answer in self._answers.get(name, []) if answer is not None]
+    def prompt(self, name: str, request: Request, prompt: list[int]) -> tuple[Request, list[int] | str]:
+        """The same for one method or server; it lets go of no answers."""
+        if request.turn == 0:
+            return request, prompt
+        answers = self.answers(name, request)
         if len(answers) < request.turn:
             return request, f"{name} gave no answer to an earlier turn, so there is no conversation to go on with"
         tasks = self._work.tasks
@@ -65,3 +71,9 @@ class Conversations:
         if need > self._work.pair.context:
             return own, f"the conversation needs {need} positions, but the pair has {self._work.pair.context}"
         return own, ids
+
+    def answers(self, name: str, request: Request) -> list[str]:
+        """The answers of a method or server to the turns before a request, without those that failed."""
+        before = range(request.doc_id - request.turn, request.doc_id)
+        found = (self._answers.get((name, request.task, doc_id)) for doc_id in before)
+        return [answer for answer in found if answer is not None]

@@ -24,9 +24,9 @@ from specbench.engine.runtimes.choose import AUTO
 from specbench.engine.runtimes.types import Runtime, Unsupported
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Additive, Calibrated, Foresighted, Method, Sampling, Watch
+from specbench.measure.clients import check_same_servers, check_served, connect
 from specbench.measure.manifest import check_models, check_same, manifest
 from specbench.measure.room import check_room, demand
-from specbench.measure.served import check_same_servers, check_served, connect
 from specbench.measure.shards import stretch
 from specbench.measure.work import Documents, Work
 from specbench.methods import module
@@ -53,13 +53,13 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     for line in plan.tasks:
         if line.file:
             permissions.check_task_file(Path(line.file))
+    check_served(plan)
     pair = pair or load_models(plan)
     tasks = load_tasks(plan, pair)
     requests = tasks.requests()
     prompts = encode_all(pair, [request.prompt for request in requests])
     stored = StoredRun(folder).manifest if folder and (folder / "manifest.json").exists() else None
     longest = max(r.positions(p) for r, p in zip(requests, prompts, strict=True))
-    check_served(plan, requests)
     why = ""
     if plan.own:
         pair, why = at_runtime(plan, pair, prompts[0], longest, runtime_of(stored) if stored else plan.runtime)

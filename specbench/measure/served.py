@@ -2,63 +2,28 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, pairwise
+from typing import Any, TypeVar
 
 from specbench.base.arrivals import POISSON, Arrivals
 from specbench.base.console import warn
 from specbench.base.seeds import stable_seed
-from specbench.config import UserError
-from specbench.config.servers import server_settings
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
+from specbench.measure.conversations import Conversations
 from specbench.measure.sample import Rows, beginning
 from specbench.measure.work import Work
-from specbench.plan import Plan
 from specbench.servers.adapters import evidence
 from specbench.servers.client import Client
 from specbench.servers.evidence import STEPS, Evidence, fits
-from specbench.servers.reply import Refusal, Reply
-from specbench.servers.schedule import Answer, Ask, closed_loop, open_loop
+from specbench.servers.reply import Reply
+from specbench.servers.schedule import Answer, Ask, Send, Talk, closed_loop, open_loop, single
 from specbench.tasks.harness import Request
+from specbench.tasks.prompts import PromptFile
 
 EARLY = 0.1  # the share of parts that may come with the first: decode times are too short by no more
-SAME = ("engine", "model", "version")  # of a server, when a run goes on
-
-
-def connect(plan: Plan) -> dict[str, Client]:
-    """The clients of a plan's servers, by name; a server that cannot be reached gets a warning.
-
-    Raises UserError for settings that do not fit, and for an API key that the environment lacks.
-    """
-    clients = {spec.name: Client(spec.name, server_settings(spec)) for spec in plan.servers}
-
-    async def meet(client: Client) -> None:
-        async with client:
-            await client.meet()
-
-    for name, client in clients.items():
-        try:
-            asyncio.run(meet(client))
-        except Refusal as refusal:
-            warn(f"server {name}: {refusal}")
-    return clients
-
-
-def check_served(plan: Plan, requests: Sequence[Request]) -> None:
-    """Raise UserError if a plan's servers cannot be measured on its documents."""
-    if plan.servers and any(request.turn for request in requests):
-        raise UserError("a later turn of a conversation waits for the answer to the earlier one; leave out --server")
-    if plan.servers and plan.time_documents:
-        raise UserError("--time-documents is for methods decoded here; leave it out with --server")
-
-
-def check_same_servers(stored: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise UserError if a server is another one than when the run began, as far as both times tell."""
-    for name, facts in now.items():
-        before = stored.get(name, {})
-        for key in SAME:
-            if before.get(key) and facts.get(key) and before[key] != facts[key]:
-                raise UserError(f"server {name} has another {key} than when the run began; start a new run")
 
 
 def ask_of(client: Client, request: Request, prompt: list[int], sampling: Sampling, seed: int) -> Ask:
@@ -74,12 +39,28 @@ def ask_of(client: Client, request: Request, prompt: list[int], sampling: Sampli
     return Ask(prompt if as_ids else request.prompt, options)
 
 
-class ServerCrew:
-    """A server in the place of a method: it answers a chunk of documents, so many at a time or at their times."""
+T = TypeVar("T")
 
-    def __init__(self, work: Work, client: Client) -> None:
+
+@dataclass(frozen=True)
+class Turn:
+    """A document as a server was asked it."""
+
+    request: Request  # with its own prompt
+    prompt: list[int] | str  # token ids, or why there are none
+    answer: Answer | None  # None: it was not asked
+
+
+class ServerCrew:
+    """A server in the place of a method: it answers a chunk of documents, so many at a time or at their times.
+
+    `conversations` keeps its answers, which later turns hold.
+    """
+
+    def __init__(self, work: Work, client: Client, conversations: Conversations) -> None:
         self.work, self.client, self.name = work, client, client.name
         self.state = None  # it learns nothing that this run could restore
+        self._conversations = conversations
         self._arrivals = Arrivals.of(work.plan.arrivals or POISSON) if work.plan.rate else None
         self._warned = False
 
@@ -88,47 +69,78 @@ class ServerCrew:
 
     def warm_up(self, places: range) -> None:
         """Let the server answer a few tokens of the first document before anything is timed."""
-        place = places.start
-        ask = self._ask(place, 0)
-        asyncio.run(self._answers([Ask(ask.prompt, ask.options | {"max_tokens": 8})], None))
+        ask = self._ask(self.work.requests[places.start], self.work.prompts[places.start], 0)
+        asyncio.run(self._held([single(Ask(ask.prompt, ask.options | {"max_tokens": 8}))], None))
 
     def decode(self, chunk: range, repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
         """The index and the records of each of a chunk's documents."""
-        places = [index % len(self.work.requests) for index in chunk]
+        begins = [index for index in chunk if not self._request(index).turn]
+        talks = [range(*ends) for ends in pairwise([*begins, chunk.stop])]
         times = None
         if self._arrivals and self.work.plan.rate:
-            times = self._arrivals.times(self.work.plan.rate, len(chunk), self.work.plan.seed + chunk.start)
-        answers = asyncio.run(self._answers([self._ask(place, repeat) for place in places], times))
-        for index, place, answer in zip(chunk, places, answers, strict=True):
-            yield index, self._records(place, repeat, order, answer)
+            times = self._arrivals.times(self.work.plan.rate, len(talks), self.work.plan.seed + chunk.start)
+        held = asyncio.run(self._held([partial(self._talk, talk, repeat) for talk in talks], times))
+        for index, turn in zip(chunk, chain.from_iterable(held), strict=True):
+            yield index, self._records(repeat, order, turn)
 
-    async def _answers(self, asks: Sequence[Ask], times: Any) -> list[Answer]:
+    def _request(self, index: int) -> Request:
+        return self.work.requests[index % len(self.work.requests)]
+
+    async def _held(self, talks: Sequence[Talk[T]], times: Any) -> list[T]:
+        """What came of conversations, begun at `times`, or as many at a time as the plan says."""
         async with self.client as client:
             await client.touch()
             if times is not None:
-                return await open_loop(client, asks, times)
-            return await closed_loop(client, asks, self.work.plan.concurrency)
+                return await open_loop(client, talks, times)
+            return await closed_loop(client, talks, self.work.plan.concurrency)
 
-    def _ask(self, place: int, repeat: int) -> Ask:
-        request = self.work.requests[place]
+    async def _talk(self, turns: range, repeat: int, send: Send) -> list[Turn]:
+        """Ask one turn after another. Of an answer no more is read here than the next turn needs: others are timed."""
+        asked: list[Turn] = []
+        for index in turns:
+            if asked and (answer := asked[-1].answer):
+                before = asked[-1].request
+                failed = self._failed(asked[-1], answer.reply)
+                said = {"finish": "error" if failed else None, "text": without_stops(answer.reply.text, before)}
+                self._conversations.add([self._key(repeat, before) | said])
+            prompt = self.work.prompts[index % len(self.work.requests)]
+            request, own = self._conversations.prompt(self.name, self._request(index), prompt)
+            answer = None if isinstance(own, str) else await send(self._ask(request, own, repeat))
+            asked.append(Turn(request, own, answer))
+        return asked
+
+    def _ask(self, request: Request, prompt: list[int], repeat: int) -> Ask:
         seed = stable_seed(self.work.plan.seed, repeat, request.task, request.doc_id, self.name)
-        ask = ask_of(self.client, request, self.work.prompts[place], self.work.sampling, seed)
+        ask = ask_of(self.client, request, prompt, self.work.sampling, seed)
         if isinstance(ask.prompt, str) and not self._warned and self.client.model:
             warn(
                 f"server {self.name}: prompts go as text, which it may cut into other tokens than {self.work.pair.name}"
             )
             self._warned = True
+        tasks = self.work.tasks
+        if self.client.chat and isinstance(tasks, PromptFile):
+            return Ask(tasks.messages(request, self._conversations.answers(self.name, request)), ask.options)
         return ask
 
-    def _records(self, place: int, repeat: int, order: int, answer: Answer) -> Rows:
-        work, request, reply = self.work, self.work.requests[place], answer.reply
-        key = {"repeat": repeat, "task": request.task, "doc_id": request.doc_id, "method": self.name, "warmup": False}
-        sent = work.prompts[place]
-        sample = beginning(key, work.plan.seed, order, request, sent)
-        sample |= {"due": reply.due, "sent": reply.sent, "ended": reply.ended, "device": None}
-        reply.error = reply.error or problem(reply, work.pair, request, sent, self.client.chat)
-        if reply.error:
-            return sample | {"finish": "error", "error": reply.error}, []
+    def _failed(self, turn: Turn, reply: Reply) -> str:
+        """Why a turn has no answer that could be used, in one line; empty if it has one."""
+        assert not isinstance(turn.prompt, str)
+        return reply.error or problem(reply, self.work.pair, turn.request, turn.prompt, self.client.chat)
+
+    def _key(self, repeat: int, request: Request) -> dict[str, Any]:
+        key = {"repeat": repeat, "task": request.task, "doc_id": request.doc_id}
+        return key | {"method": self.name, "warmup": False}
+
+    def _records(self, repeat: int, order: int, turn: Turn) -> Rows:
+        work, request, answer = self.work, turn.request, turn.answer
+        key = self._key(repeat, request)
+        sample = beginning(key, work.plan.seed, order, request, turn.prompt) | {"device": None}
+        if answer is None:
+            return sample | {"finish": "error", "error": turn.prompt}, []
+        reply = answer.reply
+        sample |= {"due": reply.due, "sent": reply.sent, "ended": reply.ended}
+        if error := self._failed(turn, reply):
+            return sample | {"finish": "error", "error": error}, []
         found = evidence(self.client.adapter, reply, answer.before, answer.after)
         found = found if fits(found, reply.tokens) else Evidence()
         return sample | outcome(reply, found, work.pair, request), round_rows(key, found, reply.tokens)
@@ -143,9 +155,7 @@ def problem(reply: Reply, pair: Pair, request: Request, prompt: list[int], chat:
         return ""
     if isinstance(told, int) and told != len(ids):
         return f"the server counts {told} tokens and sent {len(ids)}"
-    text = pair.detokenizer([token for token in ids if token not in pair.eos_ids])
-    for stop in filter(None, request.until):
-        text = text.split(stop)[0]
+    text = without_stops(pair.detokenizer([token for token in ids if token not in pair.eos_ids]), request)
     if text.rstrip("\ufffd") != reply.text.rstrip("\ufffd"):
         return f"the server's tokens are not those of its text under the tokenizer of {pair.name}"
     return ""
@@ -155,14 +165,11 @@ def outcome(reply: Reply, found: Evidence, pair: Pair, request: Request) -> dict
     """The columns of an answered sample."""
     ids, chunks = reply.ids, reply.chunks
     first, last = (chunks[0].at, chunks[-1].at) if chunks else (reply.ended, reply.ended)
-    text = reply.text
-    for stop in filter(None, request.until):  # some engines leave it in
-        text = text.split(stop)[0]
     sizes = [None if chunk.ids is None else len(chunk.ids) for chunk in chunks]
     late = came_late([chunk.at for chunk in chunks], reply.tokens)
     return {
         "tokens": ids,
-        "text": text,
+        "text": without_stops(reply.text, request),
         "finish": _finish(reply, pair, request),
         "new_tokens": reply.tokens,
         "prefill_seconds": first - reply.sent,
@@ -176,6 +183,13 @@ def outcome(reply: Reply, found: Evidence, pair: Pair, request: Request) -> dict
         "draft_tokens": found.draft_tokens,
         "accepted_tokens": found.accepted_tokens,
     }
+
+
+def without_stops(text: str, request: Request) -> str:
+    """A text up to the first of the task's stop strings, which some engines leave in."""
+    for stop in filter(None, request.until):
+        text = text.split(stop)[0]
+    return text
 
 
 def came_late(times: Sequence[float], tokens: int | None) -> bool:

@@ -76,14 +76,20 @@ def chunks(work: Work) -> Iterator[range]:
 
     A chunk is one document that is decoded alone, or as many as TURNS for each row of a batch, or for each request that
     a server has at a time; all of one task. Where requests come at times of their own, it is all documents of a task.
+    Servers are asked whole conversations, each counted as a document.
     """
     together = max(work.plan.batch, work.plan.concurrency)
     size, start, last = work.whole.stop if work.plan.rate else TURNS * together, 0, work.whole.stop
+    many = 0  # documents from `start` to `end`, conversations counted once
     for end in range(1, last + 1):
+        turns = bool(work.plan.servers)
+        many += not (turns and work.requests[(end - 1) % len(work.requests)].turn)
+        if turns and work.requests[end % len(work.requests)].turn:
+            continue  # the next document goes on with a conversation
         alone = (together == 1 and not work.plan.rate) or work.timed_alone(start)
-        if end == last or alone or end - start == size or work.begins_task(end):
+        if end == last or alone or many == size or work.begins_task(end):
             yield range(start, end)
-            start = end
+            start, many = end, 0
 
 
 def shuffled(work: Work, repeat: int, request: Request) -> list[str]:

@@ -26,6 +26,9 @@ IDLE = 2.0  # seconds that an unused connection is kept: servers close theirs af
 SHORT = 10.0  # seconds for what a server tells of itself
 MOST_TOLD = 2**22  # bytes of that
 ERROR_BYTES = 4096  # of an error's text
+Prompt = (
+    list[int] | str | list[dict[str, str]]
+)  # token ids, a text, or messages (`role`, `content`) for a chat endpoint
 ZERO = time.time() - now()  # of the clock, in Unix time
 
 
@@ -94,7 +97,7 @@ class Client:
             await self.meet()
             await self._text("/v1/models")
 
-    async def complete(self, prompt: list[int] | str, options: dict[str, Any], due: float) -> Reply:
+    async def complete(self, prompt: Prompt, options: dict[str, Any], due: float) -> Reply:
         """Send one request and read its answer. Whatever goes wrong is the reply's `error`."""
         reply = Reply(due, sent=clock())
         try:
@@ -108,14 +111,15 @@ class Client:
         reply.ended = reply.ended or clock()
         return reply
 
-    async def _sent(self, reply: Reply, prompt: list[int] | str, options: dict[str, Any]) -> None:
+    async def _sent(self, reply: Reply, prompt: Prompt, options: dict[str, Any]) -> None:
         assert self.model is not None
         reply.sent = clock()
         await self._stream(reply, self.body(prompt, options), self.model)
 
-    def body(self, prompt: list[int] | str, options: dict[str, Any]) -> dict[str, Any]:
+    def body(self, prompt: Prompt, options: dict[str, Any]) -> dict[str, Any]:
         """The JSON of a request."""
-        text = {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}
+        spoken = {"messages": [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt}
+        text = spoken if self.chat else {"prompt": prompt}
         stream = {"stream": True, "stream_options": {"include_usage": True}}
         return {"model": self.model, **text, **options, **stream, **self.adapter.extras()}
 

@@ -1,13 +1,17 @@
-"""When requests go to a server: so many at a time (closed loop), or at times of their own (open loop)."""
+"""When requests go to a server: so many at a time (closed loop), or at times of their own (open loop).
+
+Only the turns of one conversation wait for each other, since each holds the answer to the one before.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from specbench.base.stats import Floats
 from specbench.servers.adapters import Counters
-from specbench.servers.client import Client, clock
+from specbench.servers.client import Client, Prompt, clock
 from specbench.servers.reply import Reply
 
 STILL = 5, 0.05  # times that counters are read, seconds apart, until the request is in them
@@ -17,7 +21,7 @@ STILL = 5, 0.05  # times that counters are read, seconds apart, until the reques
 class Ask:
     """A request that is to be sent: the prompt, and OpenAI's fields beside it."""
 
-    prompt: list[int] | str
+    prompt: Prompt
     options: dict[str, Any]
 
 
@@ -30,31 +34,57 @@ class Answer:
     after: Counters | None = None
 
 
-async def closed_loop(client: Client, asks: Sequence[Ask], concurrency: int) -> list[Answer]:
-    """Send requests so that `concurrency` are under way until few are left; answers in the order of the requests."""
+T = TypeVar("T")
+Send = Callable[[Ask], Awaitable[Answer]]
+Talk = Callable[
+    [Send], Awaitable[T]
+]  # a conversation: sends its requests one after another, and says what came of them
+
+
+def single(ask: Ask) -> Talk[Answer]:
+    """A conversation of one request."""
+    return lambda send: send(ask)
+
+
+async def closed_loop(client: Client, talks: Sequence[Talk[T]], concurrency: int) -> list[T]:
+    """Hold conversations so that `concurrency` are under way until few are left; what came of each, in their order.
+
+    A request is due when it is sent.
+    """
     if concurrency == 1:
-        return [await _alone(client, ask) for ask in asks]
-    answers: dict[int, Answer] = {}
-    todo = iter(enumerate(asks))
+        return [await talk(partial(_alone, client)) for talk in talks]
+    results: dict[int, T] = {}
+    todo = iter(enumerate(talks))
+
+    async def send(ask: Ask) -> Answer:
+        return Answer(await client.complete(ask.prompt, ask.options, clock()))
 
     async def work() -> None:
-        for place, ask in todo:
-            answers[place] = Answer(await client.complete(ask.prompt, ask.options, clock()))
+        for place, talk in todo:
+            results[place] = await talk(send)
 
-    await asyncio.gather(*(work() for _ in range(min(concurrency, len(asks)))))
-    return [answers[place] for place in range(len(asks))]
+    await asyncio.gather(*(work() for _ in range(min(concurrency, len(talks)))))
+    return [results[place] for place in range(len(talks))]
 
 
-async def open_loop(client: Client, asks: Sequence[Ask], times: Floats) -> list[Answer]:
-    """Send each request at its time [n], in seconds from now, whether or not earlier ones are done."""
+async def open_loop(client: Client, talks: Sequence[Talk[T]], times: Floats) -> list[T]:
+    """Begin each conversation at its time [n], in seconds from now, whether or not earlier ones are done.
+
+    Its first request is due then, and each later one when the answer to the one before has ended.
+    """
     start = clock()
 
-    async def at(ask: Ask, seconds: float) -> Answer:
-        due = start + seconds
-        await asyncio.sleep(max(0.0, due - clock()))
-        return Answer(await client.complete(ask.prompt, ask.options, due))
+    async def at(talk: Talk[T], due: float) -> T:
+        async def send(ask: Ask) -> Answer:
+            nonlocal due
+            reply = await client.complete(ask.prompt, ask.options, due)
+            due = reply.ended
+            return Answer(reply)
 
-    return list(await asyncio.gather(*(at(ask, float(seconds)) for ask, seconds in zip(asks, times, strict=True))))
+        await asyncio.sleep(max(0.0, due - clock()))
+        return await talk(send)
+
+    return list(await asyncio.gather(*(at(talk, start + float(t)) for talk, t in zip(talks, times, strict=True))))
 
 
 async def _alone(client: Client, ask: Ask) -> Answer:

@@ -36,7 +36,7 @@ from specbench.servers.adapters import evidence
 from specbench.servers.client import Client
 from specbench.servers.evidence import CHUNKS, NONE, Evidence, fits
 from specbench.servers.reply import Refusal, Reply
-from specbench.servers.schedule import Answer, Ask, closed_loop
+from specbench.servers.schedule import Answer, Ask, closed_loop, single
 from specbench.studies.audit import Leaving
 from specbench.tasks.harness import Request
 
@@ -237,7 +237,7 @@ async def _answers(
     async with client:
         await client.touch()
         for ask in asks:
-            answers += await closed_loop(client, [ask], 1)
+            answers += await closed_loop(client, [single(ask)], 1)
             advance(1)
         for ask in probes:
             first, second = [(await client.complete(ask.prompt, ask.options, 0.0)) for _ in range(2)]

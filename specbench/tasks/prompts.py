@@ -93,13 +93,22 @@ class PromptFile:
         conversation, turn = self._turns[request.task, request.doc_id]
         return self._text(conversation.turns[: turn + 1], answers)
 
+    def messages(self, request: Request, answers: Sequence[str]) -> list[dict[str, str]]:
+        """The same as messages (`role`, `content`), which a chat endpoint puts into its own template."""
+        conversation, turn = self._turns[request.task, request.doc_id]
+        return _messages(conversation.turns[: turn + 1], answers)
+
     def _text(self, turns: Sequence[str], answers: Sequence[str]) -> str:
         if self._chat is None:
             said = [part for turn, answer in zip(turns, answers, strict=False) for part in (turn, answer, BETWEEN)]
             return "".join([*said, turns[-1]])
-        messages = []
-        for number, turn in enumerate(turns):
-            messages.append({"role": "user", "content": turn})
-            if number < len(answers):
-                messages.append({"role": "assistant", "content": answers[number]})
-        return self._chat(messages)
+        return self._chat(_messages(turns, answers))
+
+
+def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[dict[str, str]]:
+    messages = []
+    for number, turn in enumerate(turns):
+        messages.append({"role": "user", "content": turn})
+        if number < len(answers):
+            messages.append({"role": "assistant", "content": answers[number]})
+    return messages

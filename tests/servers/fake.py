@@ -10,6 +10,7 @@ from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from aiohttp import web
 
@@ -39,6 +40,7 @@ class Fake:
     behind: int = 0  # times that the counters are asked after a text before it is in them
     key: str = ""  # that requests must bring
     closes: bool = False  # a connection is good for one text; who uses it again is cut off
+    salt: int = 0  # changes the answers to prompts that are not recorded
     held: bool = False  # the text's parts go out together
     cached: float | None = None  # seconds before the first chunk of a prompt that was not seen before
     accepted: dict[str, list[int]] = field(default_factory=dict)  # by prompt, by round; instead of those recorded
@@ -92,13 +94,14 @@ class Fake:
         self.requests.append(body)
         given = body.get("prompt")
         prompt = (
-            body["messages"][0]["content"]
+            "\n".join(message["content"] for message in body["messages"])
             if given is None
             else given
             if isinstance(given, str)
             else self.tokenizer.decode(given, skip_special_tokens=True)
         )
-        record = next((one for one in recorded() if one["prompt"] == prompt), recorded()[0])
+        other = recorded()[(crc32(prompt.encode()) + self.salt) % len(recorded())]
+        record = next((one for one in recorded() if one["prompt"] == prompt), other)
         if counts := self.accepted.get(prompt):
             histogram = [counts.count(number) for number in range(6)]
             record = record | {"accepted": counts, "drafted": [5] * len(counts), "histogram": histogram}

@@ -13,7 +13,7 @@ from specbench.servers.adapters import ADAPTERS, evidence, parse_counters
 from specbench.servers.client import Client
 from specbench.servers.evidence import fits, of_histogram, of_steps
 from specbench.servers.reply import Chunk, Refusal, Reply
-from specbench.servers.schedule import Ask, closed_loop, open_loop
+from specbench.servers.schedule import Answer, Ask, Talk, closed_loop, open_loop, single
 from specbench.servers.stream import Events
 
 TOKENIZER = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
@@ -26,8 +26,8 @@ def server():
         yield fake
 
 
-def asks(count: int) -> list[Ask]:
-    return [Ask(TOKENIZER(one["prompt"])["input_ids"], OPTIONS) for one in recorded()[:count]]
+def asks(count: int) -> list[Talk[Answer]]:
+    return [single(Ask(TOKENIZER(one["prompt"])["input_ids"], OPTIONS)) for one in recorded()[:count]]
 
 
 def answers(fake, asks, concurrency=1, times=None, **settings):

@@ -176,13 +176,6 @@ def test_from_python(servers, named):
     assert done.finished and set(done.samples.method) == set(urls) and done.plan.concurrency == 2
 
 
-def test_conversations_are_refused(servers, here):
-    """A later turn of a conversation holds the answer to the earlier one, which would have to be waited for."""
-    (here / "turns.jsonl").write_text(json.dumps({"turns": ["Tom has 3 apples.", "And then?"]}) + "\n")
-    words = ("--prompts", "turns.jsonl", "--server", f"vllm={servers[1].url}", "--out", "turns")
-    assert "leave out --server" in refusal("run", *words)
-
-
 def test_a_document_that_fails_is_a_row(servers):
     servers[1].fault, servers[1].only = "cut", "Sara"
     told = run("--server", f"vllm={servers[1].url}", code=3)
