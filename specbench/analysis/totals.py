@@ -18,6 +18,7 @@ from specbench.servers.evidence import CHUNKS, COUNTERS, HISTOGRAM
 
 KEY = [field.name for field in KEY_FIELDS]
 COUNTED = {"verify_rounds": "num_drafts", "draft_tokens": "draft_tokens", "accepted_tokens": "accepted_tokens"}
+COUNTED |= {"whole_rounds": "num_whole"}
 MOST = 2**53  # a count of more is no exact number
 
 
@@ -78,8 +79,9 @@ def rates(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Acceptance rate, α and τ of the results together; NaN for what they do not tell.
 
     A server counts whole rounds: drafts after the end of a text are in D and A, and τ counts tokens that the end cut
-    off, and of rounds without a draft only those that are known. α needs drafts of one length, of which the last
-    position tells how many were accepted as a whole.
+    off, and of rounds without a draft only those that are known. α needs to know in how many rounds the whole draft was
+    accepted, since every other round tested one token more: of a file, drafts of one length, whose last position tells
+    it.
     """
     sums = dict.fromkeys(("drafted", "accepted", "rounds", "plain", "whole"), 0.0)
     for part in parts:
@@ -89,6 +91,9 @@ def rates(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
         sums["accepted"] += accepted
         sums["rounds"] += rounds
         sums["plain"] += _number(part, "num_plain") if "spec_decode_num_plain" in part else 0.0
+        if "spec_decode_num_whole" in part:
+            sums["whole"] += _number(part, "num_whole")
+            continue
         sums["whole"] += shares[-1] * rounds if shares and drafted == rounds * len(shares) else math.nan
     drafted, accepted, rounds, plain, whole = sums.values()
     return {

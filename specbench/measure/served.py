@@ -182,6 +182,7 @@ def outcome(reply: Reply, found: Evidence, pair: Pair, request: Request) -> dict
         "verify_rounds": found.rounds,
         "draft_tokens": found.draft_tokens,
         "accepted_tokens": found.accepted_tokens,
+        "whole_rounds": found.whole,
     }
 
 

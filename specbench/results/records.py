@@ -76,6 +76,7 @@ SAMPLES = pa.schema(
         pa.field("verify_rounds", pa.int32()),  # after the prefill, with a draft
         pa.field("draft_tokens", pa.int32()),
         pa.field("accepted_tokens", pa.int32()),
+        pa.field("whole_rounds", pa.int32()),  # of these rounds, those that accepted their whole draft; null: not told
         # Who decoded it; null in runs of earlier versions. Of servers, whose device is not known, who asked.
         pa.field("host", pa.string()),
         pa.field("device", pa.string()),  # of the target: a GPU's UUID, or the CPU's name and number of cores

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from specbench.servers.evidence import CHUNKS, COUNTERS, Evidence, of_histogram, of_steps, of_sums
@@ -17,7 +18,9 @@ class Adapter(Protocol):
 
     name: str
     takes_ids: bool  # prompts as token ids
-    counters: Mapping[str, str]  # by `requests`, `rounds`, `drafted`, `accepted`: the names at /metrics
+    counters: Mapping[
+        str, str
+    ]  # by `requests`, `rounds`, `drafted`, `accepted` and `at` (each position): the names at /metrics
     facts: Sequence[str]  # addresses at which it tells of itself
 
     def extras(self) -> dict[str, Any]:
@@ -54,6 +57,7 @@ class Vllm(Generic):
         "rounds": "vllm:spec_decode_num_drafts",
         "drafted": "vllm:spec_decode_num_draft_tokens",
         "accepted": "vllm:spec_decode_num_accepted_tokens",
+        "at": "vllm:spec_decode_num_accepted_tokens_per_pos",
     }
     facts: Sequence[str] = ("/version", "/metrics")
 
@@ -66,7 +70,8 @@ class Vllm(Generic):
         if not isinstance(told, dict):
             return None
         steps = of_steps(counts(told.get("per_step_drafted")), counts(told.get("per_step_accepted")))
-        return steps or of_histogram(counts(told.get("acceptance_histogram")), count(told.get("num_draft_tokens")))
+        drafted, longest = count(told.get("num_draft_tokens")), count(told.get("num_spec_tokens"))
+        return steps or of_histogram(counts(told.get("acceptance_histogram")), drafted, longest)
 
 
 class Sglang(Generic):
@@ -125,13 +130,17 @@ def evidence(adapter: Adapter, reply: Reply, before: Counters | None, after: Cou
 
 
 def parse_counters(adapter: Adapter, text: str) -> Counters:
-    """The counters of rounds in an answer at /metrics, over all series of a name; {} if the engine has none."""
+    """The counters of rounds in an answer at /metrics, over all series of a name; {} if the engine has none.
+
+    `at 0` is how many rounds accepted the first token of their draft, `at 1` the second, and so on.
+    """
     wanted = {name: key for key, name in adapter.counters.items()}
     sums: Counters = {}
-    for name, _, value in SAMPLE.findall(text):
+    for name, labelled, value in SAMPLE.findall(text):
         key = wanted.get(name.removesuffix("_total"))
         if key is None or name.endswith("_created"):
             continue
+        key = f"at {dict(LABEL.findall(labelled)).get('position')}" if key == "at" else key
         try:
             sums[key] = sums.get(key, 0.0) + float(value)
         except ValueError:
@@ -148,11 +157,17 @@ def _grown(before: Counters | None, after: Counters | None) -> Evidence | None:
     """What counters grew by, if there was exactly one request between the two."""
     if not before or not after or after.get("requests", 0.0) - before.get("requests", 0.0) != 1:
         return None
-    grown = {key: after[key] - before.get(key, 0.0) for key in ("rounds", "drafted", "accepted") if key in after}
+    counted = {key for key in after if key in ("rounds", "drafted", "accepted") or key.startswith("at ")}
+    grown = {key: after[key] - before.get(key, 0.0) for key in counted}
     if not grown or any(value < 0 or value % 1 for value in grown.values()):
         return None
-    whole = {key: int(value) for key, value in grown.items()}
-    return of_sums(whole.get("rounds"), whole.get("drafted"), whole.get("accepted"), COUNTERS)
+    exact = {key: int(value) for key, value in grown.items()}
+    rounds, drafted, accepted = (exact.get(key) for key in ("rounds", "drafted", "accepted"))
+    found = of_sums(rounds, drafted, accepted, COUNTERS)
+    longest = sum(key.startswith("at ") for key in exact)
+    if found and rounds is not None and longest and drafted == rounds * longest:
+        return replace(found, whole=exact.get(f"at {longest - 1}"))
+    return found
 
 
 def _last(reply: Reply, key: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ In falling order of what it is worth:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 STEPS, HISTOGRAM, COUNTERS, CHUNKS, NONE = ORDER = ("steps", "histogram", "counters", "chunks", "none")
 
@@ -23,6 +23,7 @@ class Evidence:
     rounds: int | None = None  # that drafted; of `chunks` the least number
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
+    whole: int | None = None  # rounds that accepted their whole draft: in all others a draft was rejected
 
     @property
     def bound(self) -> bool:
@@ -36,7 +37,8 @@ def of_steps(drafted: Sequence[int] | None, accepted: Sequence[int] | None) -> E
         return None
     if any(a > d for d, a in zip(drafted, accepted, strict=True)):
         return None
-    return Evidence(STEPS, tuple(drafted), tuple(accepted), len(drafted), sum(drafted), sum(accepted))
+    whole = sum(a == d for d, a in zip(drafted, accepted, strict=True))
+    return Evidence(STEPS, tuple(drafted), tuple(accepted), len(drafted), sum(drafted), sum(accepted), whole)
 
 
 def of_sums(rounds: int | None, drafted: int | None, accepted: int | None, kind: str = HISTOGRAM) -> Evidence | None:
@@ -48,12 +50,18 @@ def of_sums(rounds: int | None, drafted: int | None, accepted: int | None, kind:
     return Evidence(kind, rounds=rounds, draft_tokens=drafted, accepted_tokens=accepted)
 
 
-def of_histogram(histogram: Sequence[int] | None, drafted: int | None, first: int = 0) -> Evidence | None:
-    """The evidence of rounds counted by their accepted tokens; `first`: how many were accepted in the first entry's."""
+def of_histogram(histogram: Sequence[int] | None, drafted: int | None, longest: int | None = None) -> Evidence | None:
+    """The evidence of rounds counted by their accepted tokens; `longest`: what the engine drafts at most, if it says.
+
+    Rounds that accepted a whole draft are known if all drafts were of that length, as their number then shows.
+    """
     if histogram is None:
         return None
-    accepted = sum(rounds * number for number, rounds in enumerate(histogram, first))
-    return of_sums(sum(histogram), drafted, accepted)
+    rounds, accepted = sum(histogram), sum(rounds * number for number, rounds in enumerate(histogram))
+    found = of_sums(rounds, drafted, accepted)
+    if found and longest and drafted == rounds * longest:
+        return replace(found, whole=sum(histogram[longest:]))
+    return found
 
 
 def fits(evidence: Evidence, tokens: int | None) -> bool:

@@ -52,7 +52,13 @@ class Fake:
     url: str = ""
 
     def __post_init__(self) -> None:
-        self.counts = {"requests": 0, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+        self.counts: dict[Any, int] = {
+            "requests": 0,
+            "drafts": 0,
+            "draft_tokens": 0,
+            "accepted_tokens": 0,
+            **dict.fromkeys(range(5), 0),
+        }
         self.before, self.late = (
             dict(self.counts),
             0,
@@ -187,6 +193,7 @@ class Fake:
         if self.engine == "llamacpp" and self.tells != "nothing":
             return {"timings": {"draft_n": sum(drafted), "draft_n_accepted": sum(accepted)}}
         told: dict[str, Any] = {"acceptance_histogram": record["histogram"], "num_draft_tokens": sum(drafted)}
+        told |= {"num_spec_tokens": 5}
         if self.tells == "steps":
             told |= {
                 "per_step_drafted": drafted,
@@ -200,13 +207,19 @@ class Fake:
         self.counts["drafts"] += len(record["drafted"])
         self.counts["draft_tokens"] += sum(record["drafted"])
         self.counts["accepted_tokens"] += sum(record["accepted"])
+        for position in range(5):
+            self.counts[position] += sum(accepted > position for accepted in record["accepted"])
 
-    def _metrics(self, counts: dict[str, int]) -> str:
+    def _metrics(self, counts: dict[Any, int]) -> str:
         if self.tells == "nothing":
             return "# nothing\n"
         rows = [f'vllm:request_success_total{{finished_reason="stop"}} {counts["requests"]}.0']
         for name in ("drafts", "draft_tokens", "accepted_tokens"):
             rows.append(f'vllm:spec_decode_num_{name}_total{{model_name="pocket"}} {counts[name]}.0')
+        for position in range(5):
+            label = f'{{model_name="pocket",position="{position}"}}'
+            rows.append(f"vllm:spec_decode_num_accepted_tokens_per_pos_total{label} {counts[position]}.0")
+            rows.append(f"vllm:spec_decode_num_accepted_tokens_per_pos_created{label} 1.79e+09")
         rows.append('vllm:cache_config_info{block_size="16",enable_prefix_caching="False"} 1.0')
         return "\n".join(rows) + "\n"
 

@@ -96,6 +96,15 @@ def test_evidence_in_falling_order(server):
     assert found.kind == "none" and reply.ids is None and reply.tokens == 38
 
 
+def test_whole_rounds_are_known_of_drafts_of_one_length():
+    """8 rounds of 5 drafted 40 tokens, and 6 accepted all 5; 39 tokens are not 8 drafts of 5."""
+    assert of_histogram([0, 1, 1, 0, 0, 6], 40, 5).whole == 6
+    assert of_histogram([0, 1, 1, 0, 0, 6], 39, 5).whole is None
+    assert of_histogram([0, 1, 1], 10, 5).whole == 0  # no round accepted more than 2 of 5
+    assert of_histogram([0, 1, 1, 0, 0, 6], 40).whole is None  # the engine's longest draft is not known
+    assert of_steps([5, 3, 4], [5, 3, 1]).whole == 2
+
+
 def test_counters_are_asked_until_the_text_is_in_them(server):
     """The second text is in them when they are asked for the third time."""
     server.tells = "counters"
