@@ -16,6 +16,8 @@ from specbench.analysis.replay import Text, texts_of
 from specbench.config import MethodSpec, UserError
 from specbench.results.stored import StoredRun
 
+# Methods whose target verifies tokens while the draft goes on, so that a round's forwards are not those of its tokens.
+OVERLAPPING = ("pearl",)
 TEXT = ["repeat", "task", "doc_id"]
 TIMED = ["round", "committed", "drafted", "draft_forwards", "target_seconds", "draft_seconds", "seconds"]
 
@@ -56,11 +58,16 @@ def drafting_method(run: StoredRun, name: str | None) -> MethodSpec:
         drafting |= {*names}
         trees |= {*names[branches(batch.column("parents"))]}
         modelled |= {*names[by_model.to_numpy(zero_copy_only=False)]}
-    model_drafts = modelled - trees
+    overlapping = {spec for spec in by_name if by_name[spec].method in OVERLAPPING}
+    model_drafts = modelled - trees - overlapping
     candidates = [name] if name else [spec for spec in by_name if spec in model_drafts]
     for candidate in candidates:
         if candidate in model_drafts:
             return by_name[candidate]
+        if candidate in overlapping:
+            raise UserError(
+                f"{candidate} drafts while the target verifies, which is not replayed: `specbench analyze overlap`"
+            )
         if candidate in trees:
             raise UserError(f"{candidate} drafts trees, which cannot be replayed; choose another --method")
         if candidate in drafting:

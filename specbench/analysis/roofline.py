@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.analysis import metrics
+from specbench.analysis.drafts import OVERLAPPING
 from specbench.analysis.forward_times import FEWEST
 from specbench.config import MethodSpec
 from specbench.results.ceilings import Ceilings
@@ -150,7 +151,7 @@ def recorded(run: StoredRun) -> pd.DataFrame:
     rows = run.rounds().to_table([*columns, "target_seconds", "draft_seconds"]).to_pandas()
     rows = rows[~rows.warmup & (rows["round"] > 0) & (rows.target_forwards == 1)]
     plain = {spec.name for spec in run.plan.methods if spec.method == "vanilla"}
-    drafting = {spec.name for spec in run.plan.methods if not own_draft(spec)}
+    drafting = {spec.name for spec in run.plan.methods if not own_draft(spec) and spec.method not in OVERLAPPING}
     drafted = (rows.drafted > 0) & (rows.draft_forwards == rows.drafted) & rows.method.isin(drafting)
     rows = rows[rows.method.isin(plain) | drafted]
     if rows.empty or samples.empty:

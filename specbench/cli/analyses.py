@@ -47,6 +47,13 @@ def collaboration(run: Path) -> Analyzed:
     return view(figures(stored)), list
 
 
+def overlap(run: Path) -> Analyzed:
+    from specbench.analysis.overlap import overlap as figures
+    from specbench.report.views.overlap import view
+
+    return view(figures(stored_run(run))), list
+
+
 def multi_draft(run: Path, method: str | None, drafts: Sequence[int], aside: bool) -> Analyzed:
     stored = stored_run(run, method)
     from specbench.report.views.multidraft import view

@@ -97,6 +97,17 @@ def collaboration(run: Run, format: PlainFormat = Plain.table) -> None:
         _show(*analyses.collaboration(run), format)
 
 
+def overlap(run: Run, format: PlainFormat = Plain.table) -> None:
+    """How fast pearl would be if draft and target worked at the same time; modelled from its rounds' seconds.
+
+    `specbench analyze overlap runs/one`
+    """
+    with user_errors():
+        from specbench.cli import analyses
+
+        _show(*analyses.overlap(run), format)
+
+
 def multi_draft(
     run: Run,
     method: Method = None,
@@ -290,6 +301,7 @@ ANALYSES = (
     acceptance,
     frontier,
     collaboration,
+    overlap,
     multi_draft,
     rules,
     tree,

@@ -1,0 +1,39 @@
+"""Measured and modelled speed of methods whose draft and target could work at the same time."""
+
+import pandas as pd
+
+from specbench.analysis.overlap import Overlap
+from specbench.report.finding import Finding, Sheet, bounds, number
+
+HEADINGS = ["method", "rounds", "τ", "α", "measured", "modelled", "hidden"]
+
+
+def view(figures: Overlap) -> Finding:
+    rows: list[list[str]] = []
+    for task, part in figures.table.groupby("task", sort=False):
+        rows.append([str(task)])
+        rows += [_cells(row) for _, row in part.iterrows()]
+    baselines = ", ".join(sorted(figures.table.baseline.dropna().unique())) or "no baseline"
+    return Finding(
+        "overlap",
+        "IF DRAFT AND TARGET WORKED AT THE SAME TIME",
+        [Sheet(HEADINGS, rows, f"speedup over {baselines}")],
+        [],
+        [
+            "measured: both models in turn, as the run had them",
+            "modelled, not measured: each round takes max(draft, target) and the host's time beside forwards; two "
+            "devices would also pay for what they exchange",
+            "hidden: the share of the draft's seconds that the target's cover; [ ]: 95 %",
+            "τ: committed tokens a round; α: accepted share of the tokens that were tested",
+        ],
+        {"table": figures.table},
+    )
+
+
+def _cells(row: "pd.Series[float]") -> list[str]:
+    speeds = (
+        number(row[name]) + bounds(row[f"{name}_low"], row[f"{name}_high"]) for name in ("speedup", "modelled_speedup")
+    )
+    return [str(row["method"]), str(row["rounds"]), number(row["tau"]), number(row["alpha"], ".3f"), *speeds] + [
+        number(row["hidden"], ".0%")
+    ]

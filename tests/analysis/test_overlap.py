@@ -1,0 +1,84 @@
+"""Overlapped times are modelled as written down by hand, and stand beside the measured ones, never among them."""
+
+import pytest
+from refusals import one_line_error
+from screens import call
+from synthetic import Rows
+
+from specbench.analysis.overlap import overlap
+from specbench.report.finding import as_json
+from specbench.report.views.overlap import view
+
+# Ten rounds of γ = 3: verified, accepted, committed; seconds of the target, of the draft, of the round; modelled.
+TRACE = [
+    (1, 1, 1, 4.0, 1.0, 6.0, 5.0),  # the slower one and the host's 1
+    (3, 3, 3, 2.0, 3.0, 5.0, 3.0),  # the draft is the slower one
+    (3, 3, 3, 2.0, 2.0, 4.0, 2.0),
+    (3, 1, 2, 4.0, 0.5, 5.0, 4.5),
+    (1, 0, 1, 1.0, 3.0, 4.5, 3.5),
+    (1, 0, 1, 2.0, 1.0, 3.0, 2.0),
+    (1, 1, 1, 2.0, 6.0, 8.0, 6.0),
+    (3, 0, 1, 3.0, 3.0, 7.0, 4.0),
+    (1, 1, 1, 5.0, 1.0, 6.0, 5.0),
+    (3, 3, 3, 1.0, 1.0, 3.0, 2.0),
+]
+
+
+def traced(sample):
+    """The rounds of a text by TRACE, after a prefill of other seconds."""
+    key = {name: sample[name] for name in ("repeat", "task", "doc_id", "method", "warmup")}
+    rows = [(0, 0, 1, 50.0, 50.0, 100.0, None), *TRACE]
+    names = ("drafted", "accepted", "committed", "target_seconds", "draft_seconds", "seconds")
+    counts = {"rescued": 0, "truncated": 0, "target_forwards": 1, "draft_forwards": 3}
+    return [
+        key | counts | {"round": number} | dict(zip(names, row[:-1], strict=True)) for number, row in enumerate(rows)
+    ]
+
+
+def run(folder, documents=1, method="pearl"):
+    rows = Rows()
+    for doc in range(documents):
+        rows.add("plain", doc, 34.0, ((0, 0),) * 17, task="one")
+        rows.add(method, doc, 52.0, traced, task="one")  # half a second beside the rounds
+    return rows.run(folder)
+
+
+def test_ten_rounds_by_hand(tmp_path):
+    """51.5 seconds were measured in the rounds and 37 are modelled; 17 tokens took the baseline 34 seconds."""
+    (row,) = overlap(run(tmp_path / "run")).table.to_dict("records")
+    assert sum(step[-2] for step in TRACE) == 51.5 and sum(step[-1] for step in TRACE) == 37
+    assert (row["rounds"], row["tokens"], row["tau"]) == (10, 17, 1.7)
+    assert row["alpha"] == 13 / 17  # of 20 verified tokens 13 passed, 4 were rejected, and 3 came after these
+    assert row["speedup"] == pytest.approx(34 / 52) and row["baseline"] == "plain"
+    assert row["modelled_speedup"] == pytest.approx(34 / 37.5)
+    assert row["modelled_share"] == pytest.approx(37 / 51.5)
+    assert row["hidden"] == pytest.approx(14.5 / 21.5)
+
+
+def test_modelled_figures_are_named_so(tmp_path):
+    figures = overlap(run(tmp_path / "run", 4))
+    finding = view(figures)
+    (sheet,) = finding.sheets
+    assert list(sheet.headings[4:6]) == ["measured", "modelled"]
+    assert sheet.rows[1][4].startswith("0.65") and sheet.rows[1][5].startswith("0.91")
+    (row,) = as_json(finding)["table"]
+    modelled = {name for name in row if "modelled" in name}
+    assert modelled == {"modelled_speedup", "modelled_speedup_low", "modelled_speedup_high", "modelled_share"}
+    assert "not measured" in " ".join(finding.notes)
+
+
+def test_the_command(tmp_path):
+    run(tmp_path / "run", 3)
+    shown = call("analyze", "overlap", tmp_path / "run")
+    assert shown.exit_code == 0 and "modelled, not measured" in shown.output
+
+
+def test_runs_without_overlap_or_times_are_refused(tmp_path):
+    with one_line_error("has no method whose draft and target overlap"):
+        overlap(run(tmp_path / "other", method="sps"))
+    untimed = Rows()
+    untimed.add("plain", 0, 34.0, ((0, 0),) * 17)
+    for row in untimed.add("pearl", 0, 52.0, traced):
+        row["seconds"] = None
+    with one_line_error("has no seconds of its rounds"):
+        overlap(untimed.run(tmp_path / "untimed"))
