@@ -2,9 +2,10 @@
 
 import pytest
 from refusals import one_line_error
-from screens import call
+from screens import output
 from synthetic import Rows
 
+from specbench.analysis.drafts import drafting_method
 from specbench.analysis.overlap import overlap
 from specbench.report.finding import as_json
 from specbench.report.views.overlap import view
@@ -69,8 +70,15 @@ def test_modelled_figures_are_named_so(tmp_path):
 
 def test_the_command(tmp_path):
     run(tmp_path / "run", 3)
-    shown = call("analyze", "overlap", tmp_path / "run")
-    assert shown.exit_code == 0 and "modelled, not measured" in shown.output
+    assert "modelled, not measured" in output("analyze", "overlap", tmp_path / "run")
+
+
+def test_what_overlaps_is_not_replayed(tmp_path):
+    """A round's draft forwards are not those of the tokens that it verifies."""
+    made = run(tmp_path / "run")
+    for name in ("pearl", None):
+        with one_line_error("pearl drafts while the target verifies" if name else "no drafts of one chain to replay"):
+            drafting_method(made, name)
 
 
 def test_runs_without_overlap_or_times_are_refused(tmp_path):

@@ -31,9 +31,8 @@ def view(figures: Overlap) -> Finding:
 
 
 def _cells(row: "pd.Series[float]") -> list[str]:
-    speeds = (
+    speeds = [
         number(row[name]) + bounds(row[f"{name}_low"], row[f"{name}_high"]) for name in ("speedup", "modelled_speedup")
-    )
-    return [str(row["method"]), str(row["rounds"]), number(row["tau"]), number(row["alpha"], ".3f"), *speeds] + [
-        number(row["hidden"], ".0%")
     ]
+    counts = [str(row["rounds"]), number(row["tau"]), number(row["alpha"], ".3f")]
+    return [str(row["method"]), *counts, *speeds, number(row["hidden"], ".0%")]
