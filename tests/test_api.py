@@ -138,6 +138,13 @@ def test_decode_refuses_in_one_line(change, message, pair):
     assert "\n" not in str(caught.value)
 
 
+def test_decode_needs_room_for_a_draft(pair):
+    """The prompt, the new tokens and the draft that may reach beyond them; vanilla reaches less far."""
+    ids = pair.tokenizer(PROMPT)["input_ids"]
+    with pytest.raises(specbench.UserError, match=f"{len(ids)} tokens and needs {pair.context + 8} positions"):
+        specbench.decode(PROMPT, pair, "sps", settings={"gamma": 7}, max_new_tokens=pair.context - len(ids))
+
+
 def test_import_run(tmp_path):
     answers, baseline = (tmp_path / name for name in ("eagle.jsonl", "vanilla.jsonl"))
     imported.jsonl(answers, *(imported.answer(n, [20], [1.0], [4, 4, 4, 4, 4]) for n in range(3)))

@@ -33,6 +33,16 @@ def test_noise_and_discordant_documents_are_the_runs(run):
     assert row["for_score"] == scores.documents_for_score(0.1, 0.1)
 
 
+def test_where_decoding_was_not_timed_whole_texts_are(run, monkeypatch):
+    """As in imported runs, which know the seconds of whole texts only."""
+    measured = compare.measured([run])
+    own = compare.paired
+    mine, base = (measured.by_row["tiny", "greedy", "one", name] for name in ("sps", "plain"))
+    monkeypatch.setattr(compare, "paired", lambda mine, base, whole=False: own(mine, base, True) if whole else None)
+    (row,) = needed(measured, 1.05, 10).table.to_dict("records")
+    assert row["noise"] == stats.speed_noise(own(mine, base, True))[0] > 0
+
+
 def test_a_given_share_of_discordant_documents_counts(run):
     (row,) = needed(compare.measured([run]), 1.05, 10, discordant=0.3).table.to_dict("records")
     assert row["assumed"] and row["for_score"] == scores.documents_for_score(0.1, 0.3)

@@ -1,7 +1,10 @@
 """Drafts of graded strength: figures worked out by hand, from which draft on accuracy is kept, and what is refused."""
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 from screens import call
 from synthetic import Rows, change_manifest, scores
@@ -97,6 +100,19 @@ def test_a_small_loss_of_the_mean_is_a_loss(tmp_path, ladder):
     slip = {"one": [1] * 7 + [0] * 3, "two": TARGET["two"]}
     slipping = made(tmp_path / "slipping", {"one": [1] * 10, "two": [1] * 10}, slip, weights="g")
     assert kept_from(strength([*ladder, slipping]), "bold") == (None, "slipping: the mean -5.0 points")
+
+
+def test_losses_that_chance_explains_among_several_tasks_are_none():
+    """p = 0.03 on one of two tasks: 0.06 by Holm's correction. On one task alone it is 0.03."""
+
+    def kept(*rows):
+        columns = ["pair", "method", "task", "delta", "delta_p"]
+        table = pd.DataFrame([("a", "bold", *row) for row in rows], columns=columns)
+        return kept_from(SimpleNamespace(methods=table), "bold")
+
+    assert kept(("one", -0.02, 0.03), ("two", 0.02, 0.9), (AVERAGE, 0.0, np.nan)) == ("a", "")
+    assert kept(("one", -0.02, 0.02), ("two", 0.02, 0.9), (AVERAGE, 0.0, np.nan)) == (None, "a: one -2.0 points")
+    assert kept(("one", -0.005, 0.03)) == (None, "a: one -0.5 points")
 
 
 def test_what_is_said(ladder):

@@ -1,6 +1,7 @@
 """Who decoded a text: speedups within workers, a table of them, and no tokens/s of unlike machines together."""
 
 import json
+import math
 
 import pytest
 from screens import output
@@ -75,6 +76,18 @@ def test_a_table_of_workers(tmp_path):
     said = output("compare", run.folder, "--by", "worker")
     assert "node2" in said and "GPU-1" in said and "2.00 [2.00, 2.00]" in said
     assert json.loads(output("compare", run.folder, "--by", "worker", "--format", "json"))[1]["speedup_decode"] == 2
+
+
+def test_a_worker_is_held_against_its_own_texts_only(tmp_path):
+    """All of the baseline's texts are of worker 1: there is no speedup for worker 2, as for merged methods."""
+    found = Rows()
+    for doc in range(8):
+        for name, shapes, worker in (("plain", SINGLE, 1), ("sps", CHAIN, halves(doc))):
+            who = {"host": f"node{worker}", "device": f"GPU-{worker}", "worker": worker, "attempt": 1}
+            found.add(name, doc, 1.0 if name == "plain" else 0.5, shapes, **who)
+    found.scores += scores("plain", [1] * 8) + scores("sps", [1] * 8)
+    table = by_worker.table(compare.measured([found.run(tmp_path / "a")])).set_index(["method", "worker"])
+    assert table.speedup_decode["sps", 1] == 2 and math.isnan(table.speedup_decode["sps", 2])
 
 
 def test_workers_of_unlike_speed_are_named(tmp_path):

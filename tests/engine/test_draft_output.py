@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import oracle
@@ -32,6 +33,7 @@ from specbench.methods.drafting import DraftSettings, load_output
 from specbench.methods.sps import SpS
 from specbench.methods.vocabtrim import ranked
 from specbench.studies.bench import bundled_prompts
+from specbench.training import vocabtrim
 
 KEPT = tuple(range(3, 96, 2))
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
@@ -287,6 +289,15 @@ def invoke(*arguments) -> str:
     done = CliRunner().invoke(app, [*map(str, arguments)])
     assert done.exit_code == 0, done.output
     return " ".join(done.output.split())
+
+
+def test_what_is_covered_are_texts_that_were_not_counted(capsys):
+    """Three tokens in twelve are common to all five texts; the others are each text's own."""
+    texts = {f"t{i}": [1] * 3 + [10 + i] * 9 for i in range(5)}
+    pair = SimpleNamespace(vocabulary=32, eos_ids=frozenset())
+    vocabtrim.show(texts, SimpleNamespace(pair=pair, plan=SimpleNamespace(seed=0)))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "%" in line]
+    assert [(row[0], row[-1]) for row in rows[:4]] == [(kept, "25.0%") for kept in ("1", "2", "4", "8")]
 
 
 def test_count_and_run(pocket, tmp_path):

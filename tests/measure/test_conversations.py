@@ -11,8 +11,9 @@ from tiny_runs import SETTINGS, always, facts, samples_of
 
 from specbench.base.hashes import short_hash
 from specbench.measure import loop
+from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
-from specbench.measure.prepare import load_models, prepare, stored_requests
+from specbench.measure.prepare import encode, load_models, prepare, stored_requests
 from specbench.methods.sps import SpS
 from specbench.plan import resolve_plan
 from specbench.report import comparison
@@ -109,6 +110,9 @@ def test_texts_after_different_prompts_are_not_compared(plan, whole):
     assert "divergence" not in rows[1]
     mark_divergence(rows, methods, two, pair, {"vanilla": [5, 6], "sps": [5, 6]})
     assert rows[1]["diverged_at"] == 0
+    shorter = [rows[0], sample | {"method": "sps", "tokens": [301]}]
+    mark_divergence(shorter, methods, two, pair, {"vanilla": [5, 6], "sps": [5, 6]})
+    assert (shorter[1]["diverged_at"], shorter[1]["divergence"]) == (1, "bug"), "no tie explains a text that stops"
 
 
 def test_after_a_turn_that_failed_the_conversation_of_that_method_ends(plan, tmp_path, monkeypatch):
@@ -141,6 +145,22 @@ def test_a_conversation_that_would_outgrow_the_context_is_refused_before_it_begi
     file = written(tmp_path / "long.jsonl", [{"id": "x", "prompt": "x " * 5000}])
     with one_line_error("long, document 0", "prompt tokens", "need"):
         loop.execute(resolve_plan(["sps"], pair=plan.pair, prompts=file, device="cpu"), tmp_path / "other", always)
+
+
+def test_a_turn_that_leaves_no_room_for_a_draft_is_not_decoded(plan, monkeypatch):
+    """The text, its 40 new tokens and the method's reach need one position more than there is."""
+    work = prepare(plan, None)
+    turn = next(request for request in work.requests if request.turn == 1)
+    reach = max(method.reach for method in work.methods.values())
+    ids = encode(work.pair, work.tasks.prompt(turn, [" 4"]))
+    need = len(ids) + 40 + reach
+    refusal = f"the conversation needs {need} positions, but the pair has {need - 1}"
+    assert reach > 1
+    for context, expected in ((need, ids), (need - 1, refusal)):
+        talk = Conversations(work)
+        talk.add([{"warmup": False, "finish": "length", "method": "sps", "text": " 4"}])
+        monkeypatch.setattr(type(work.pair), "context", context)
+        assert talk.prompts(turn, [])["sps"][1] == expected
 
 
 def test_a_resumed_run_needs_the_prompts_that_it_began_with(plan, tmp_path):

@@ -83,6 +83,13 @@ def test_there_are_no_more_shards_than_places(driver, fakes):
     assert driver.count == 3
 
 
+def test_a_run_that_was_cut_stays_so(fakes, tmp_path):
+    """Seven shards have begun; now there are two workers, who would cut it into four."""
+    driver = Pool(tmp_path, Crew([fake.worker for fake in fakes], wait), 7)
+    tell(driver, fakes[0], Ready(places=100, documents=40))
+    assert driver.count == 7 and fakes[0].told() == Shard(1, 7)
+
+
 def test_a_lost_shard_goes_to_another_worker(driver, fakes, capsys):
     one, two = fakes
     for fake in fakes:

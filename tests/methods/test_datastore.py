@@ -239,7 +239,7 @@ def texts_of(folder, tokenizer) -> list[str]:
 def test_files_become_documents(tmp_path, tokenizer):
     bos, eos = tokenizer.bos_token, tokenizer.eos_token
     (tmp_path / "a.jsonl").write_text(
-        "".join(json.dumps({"text": t, "n": 1}) + "\n" for t in ("One.", "", "Two.\n\nT"))
+        "".join(json.dumps({"text": t, "n": 1}) + "\n" for t in ("One.", "", f"Two.\n\nT{eos}"))
     )
     (tmp_path / "b.txt").write_text("\n\nA line\nand one\n \n\nLast")
     code, said = command(

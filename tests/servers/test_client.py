@@ -12,9 +12,9 @@ from specbench.config.servers import ServerSettings, load_servers, server_settin
 from specbench.servers.adapters import ADAPTERS, evidence, parse_counters
 from specbench.servers.client import Client
 from specbench.servers.evidence import fits, of_histogram, of_steps
-from specbench.servers.reply import Chunk, Refusal, Reply
+from specbench.servers.reply import Chunk, Refusal, Reply, count, counts
 from specbench.servers.schedule import Answer, Ask, Talk, closed_loop, open_loop, single
-from specbench.servers.stream import Events
+from specbench.servers.stream import Events, Reader
 
 TOKENIZER = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
 OPTIONS = {"max_tokens": 64, "temperature": 0.0}
@@ -234,6 +234,29 @@ def test_events_are_the_same_however_their_bytes_are_cut():
         list(Events().feed(b"data: \xff\n"))
     with pytest.raises(Refusal, match="MiB"):
         list(Events().feed(b"x" * (17 * 2**20)))
+
+
+def test_the_end_of_a_stream_tells_what_ended_the_text():
+    reader = Reader(Reply(0.0), "m")
+    reader.add('{"choices": [{"text": "a###", "finish_reason": null}]}', 1.0)
+    with pytest.raises(Refusal, match="cut after 1 parts"):
+        reader.end()
+    reader.add('{"choices": [{"text": "", "finish_reason": "stop", "stop_reason": "###"}]}', 2.0)
+    reader.end()
+    assert (reader.reply.finish, reader.reply.stop) == ("stop", "###")
+
+
+def test_the_last_word_on_rounds_counts():
+    """Each event tells the rounds so far."""
+    told = [{"speculative_decoding": {"per_step_drafted": [5] * n, "per_step_accepted": [n] * n}} for n in (1, 2)]
+    reply = Reply(0.0, events=[{"metrics": one} for one in told])
+    assert ADAPTERS["vllm"].rounds(reply).accepted == (2, 2)
+
+
+def test_a_count_is_a_number_from_0():
+    assert (count(0), count(7)) == (0, 7)
+    assert count(-1) is count(True) is count(1.0) is count(2**31) is count("3") is None
+    assert counts([0, 2]) == [0, 2] and counts([1, -1]) is counts(None) is counts({"a": 1}) is None
 
 
 def test_counters_of_several_engines_add_up():

@@ -53,7 +53,8 @@ def test_figures_are_those_of_the_clock(pocket, monkeypatch):
         assert times.tolist() == [0.0] * len(prompts)
         second = 0.5 if base else 0.25
         ends = [3.0, *(3.0 + second * len(prompts) * (i + 1) / 8 for i in range(8))]  # the prompts take 3 s
-        return [Served(i, one, 0.0, 0.0, ends, [5] * 9) for i, one in enumerate(requests)], []
+        soon = [3.0, *(3.0 + second * (i + 1) / 8 for i in range(8))]  # the first text is done before the others
+        return [Served(i, one, 0.0, 0.0, ends if i else soon, [5] * 9) for i, one in enumerate(requests)], []
 
     monkeypatch.setattr(Server, "serve", pretend)
     advanced = []

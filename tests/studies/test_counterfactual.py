@@ -27,7 +27,7 @@ from specbench.analysis.counterfactual import (
     method_of,
     reached_states,
 )
-from specbench.config import UserError, load_method
+from specbench.config import Setting, UserError, load_method
 from specbench.engine.generate import Ending, Limits
 from specbench.engine.types import Round
 from specbench.measure import loop, prepare
@@ -357,6 +357,10 @@ def test_a_stopped_analysis_goes_on(run, players, tmp_path, monkeypatch):
     assert play_all(player, chosen, Store(folder, facts), 2) == rows and len(plays) == 8
     with pytest.raises(UserError, match="branches of another run, method or seed; choose another --folder"):
         Store(folder, facts_of(run, method_of(run, name("always")), 1))
+    spec = method_of(run, name("always"))
+    changed = spec.model_copy(update={"settings": spec.settings | {"gamma": Setting(value=spec.values["gamma"] + 1)}})
+    with pytest.raises(UserError, match="branches of another run, method or seed"):
+        Store(folder, facts_of(run, changed, 0))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(UserError, match="is not a folder of branches, and is not empty"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from specbench.analysis.drafts import recorded_rounds
 from specbench.analysis.simulate import simulate
@@ -65,6 +66,13 @@ def test_the_recorded_head_is_replayed_as_simulate_does_it(run, heads):
         ]
         assert row["tokens_per_s"] == pytest.approx(same.tokens_per_s.iloc[-1], rel=0.02)
     assert set(found.threshold) == {0.3, 0.7} and found.weight.eq(1).all()
+
+
+def test_the_confidence_of_greedy_drafts_is_their_plain_probability():
+    """Logits ln 3 and 0: 3/4 and 1/4. What was recorded comes first."""
+    logits, row = torch.tensor([[3.0, 1.0], [3.0, 1.0]]).log(), {"draft_tokens": [0, 1], "confidences": None}
+    assert head_study._confidence(row, logits).tolist() == pytest.approx([0.75, 0.25])
+    assert head_study._confidence({**row, "confidences": [0.5, 0.5]}, logits).tolist() == [0.5, 0.5]
 
 
 def test_cells_of_table_3(run, tmp_path):

@@ -340,7 +340,12 @@ def test_the_command_and_how_it_goes_on(place, tmp_path, monkeypatch):
     monkeypatch.setattr(Load, "at", lambda self, unit: decoded.append(unit) or whole(self, unit))
     again = command(place, *options, "--to-saturation", "--format", "json")
     assert again.exit_code == 0 and [(unit.method, unit.repeat) for unit in decoded] == [("sps", 1)]
-    assert json.loads(again.stdout)["saturation"].keys() == {"vanilla"}
+    saturation = json.loads(again.stdout)["saturation"]
+    assert saturation.keys() == {"vanilla"}
+    stretched = [saturation["vanilla"] / 4, saturation["vanilla"]]
+    assert sorted(set(requests.rate)) == pytest.approx(stretched), (
+        "5 and 20 requests a second, the highest as vanilla's"
+    )
     other = command(place, *options, "--seed", "3", "--arrivals", "constant")
     assert other.exit_code == 2
     assert "was measured under other settings (seed, arrivals); choose another --out" in " ".join(other.stderr.split())

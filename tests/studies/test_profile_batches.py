@@ -32,6 +32,21 @@ def test_every_cell_is_a_forward_of_so_many_texts_and_tokens(monkeypatch):
     assert len(advanced) == 2 + profile_batches.WARM
 
 
+def test_the_first_forwards_of_each_kind_do_not_count(monkeypatch):
+    class Feeding:
+        def __init__(self, *_):
+            self.times = {}
+
+        def seconds(self, width):
+            self.times[width] = self.times.get(width, 0) + 1
+            return 100.0 if self.times[width] <= profile_batches.WARM else width / 10
+
+    monkeypatch.setattr(profile_batches, "Feeding", Feeding)
+    table = profile_batches.measure_batches(made(), (2,), 3)
+    for name in ("median", "low", "high"):
+        assert table[name].tolist() == pytest.approx((table.width / 10).tolist())
+
+
 def test_contexts_that_do_not_fit(monkeypatch):
     monkeypatch.setattr(profile_batches, "CONTEXTS", (10**6,))
     with pytest.raises(UserError, match="positions; forwards cannot be measured"):

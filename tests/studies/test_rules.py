@@ -34,6 +34,13 @@ def test_figures_by_hand(rule, drafted, expected):
     assert float(RULES[rule](torch.tensor(drafted), P, Q)) == pytest.approx(expected, abs=1e-12)
 
 
+def test_nothing_is_kept_after_a_token_that_is_not_typical():
+    """p(0) = 0.02: H = 0.098, δ exp(-H) = 0.0816, which it does not reach; the token after it would be typical."""
+    rare = torch.tensor([[0.02, 0.98], [0.2, 0.8]], dtype=torch.float64)
+    kept = [float(RULES["typical"](torch.tensor(drafted), rare, Q)) for drafted in ([0, 1], [1, 0])]
+    assert kept == [0.0, 2.0]
+
+
 def test_a_block_never_keeps_fewer_than_single_tokens():
     rng = np.random.default_rng(0)
     for _ in range(50):

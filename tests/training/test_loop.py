@@ -4,11 +4,15 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from specbench.base.seeds import stable_seed
 from specbench.config import UserError
+from specbench.training.collected import half
 from specbench.training.loop import Epochs, cosine
+from specbench.training.recipe import parse_grid
 
 
 class Toy(Epochs[list[int]]):
@@ -78,6 +82,10 @@ def test_a_checkpoint_of_other_facts_and_a_loss_that_is_not_finite_are_refused(t
     Toy().run(tmp_path / "c.pt", {"seed": 0})
     with pytest.raises(UserError, match="begun with different seed"):
         Toy(seed=1).run(tmp_path / "c.pt", {"seed": 1})
+    with pytest.raises(UserError, match="begun with different seed"):
+        Toy().run(tmp_path / "c.pt", {})  # a fact that no longer counts
+    with pytest.raises(UserError, match="begun with different epochs"):
+        Toy().run(tmp_path / "c.pt", {"seed": 0, "epochs": 2})
     monkeypatch.setattr(Toy, "learn", lambda self, batch: math.inf)
     with pytest.raises(UserError, match="the loss is inf at step 0; try a smaller learning_rate"):
         Toy().run(tmp_path / "d.pt", {})
@@ -87,3 +95,14 @@ def test_the_rate_rises_in_a_line_and_falls_as_a_cosine() -> None:
     assert [cosine(step, 10, 2) for step in range(3)] == [0.5, 1.0, 1.0]
     assert cosine(6, 10, 2) == pytest.approx(0.5) and cosine(10, 10, 2) == pytest.approx(0)
     assert cosine(0, 1, 0) == 1.0
+
+
+def test_stored_states_are_finite() -> None:
+    """Half precision ends at 65504: larger values stay the largest, instead of infinities that no head can learn of."""
+    stored = half(torch.tensor([[1e6, -1e6, 2.5]]))
+    assert stored.dtype == np.float16 and stored.tolist() == [[65504.0, -65504.0, 2.5]]
+
+
+def test_a_grid_may_be_given_in_parts() -> None:
+    found = parse_grid(["depth=1,2", "weight=6", "depth=2,3"])
+    assert found == {"depth": [1, 2, 3], "weight": [6]}
