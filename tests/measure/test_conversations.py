@@ -159,7 +159,7 @@ def test_a_turn_that_leaves_no_room_for_a_draft_is_not_decoded(plan, monkeypatch
     for context, expected in ((need, ids), (need - 1, refusal)):
         talk = Conversations(work)
         talk.add([{"warmup": False, "finish": "length", "method": "sps", "text": " 4"}])
-        monkeypatch.setattr(type(work.pair), "context", context)
+        monkeypatch.setitem(vars(work.pair), "context", context)  # which it works out once
         assert talk.prompts(turn, [])["sps"][1] == expected
 
 
