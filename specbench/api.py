@@ -14,7 +14,8 @@ import pandas as pd
 
 from specbench import config
 from specbench.analysis import compare as compared
-from specbench.plan import EACH, Plan, resolve_plan
+from specbench.config.chosen import EACH
+from specbench.plan import Plan, resolve_plan
 from specbench.results import importers
 from specbench.results.stored import StoredRun
 

@@ -23,12 +23,9 @@ from specbench.config import (
     load_suite,
     task_info,
 )
+from specbench.config.chosen import EACH, assigned, by_name, of_servers, swept, with_baselines
 from specbench.config.messages import OPTIONS
-from specbench.config.servers import SERVER, VANILLA, load_servers
-
-EACH = "each"  # the baseline of every method is its own
-
-Specs = dict[str, MethodSpec]  # by name
+from specbench.config.servers import SERVER, load_servers
 
 
 class Plan(Settings):
@@ -146,14 +143,14 @@ def resolve_plan(
         raise UserError(f"{what}; name some: --method csd" + f" --suite {suite}" * bool(suite))
     brought = [] if methods or served else config.suite_methods(suite_spec)
     common = config.load_method(baseline) if baseline not in (None, EACH) else None
-    specs = _by_name([*([common] if common else []), *map(config.load_method, methods), *brought, *served])
-    specs = _assigned(specs, assignments)
+    specs = by_name([*([common] if common else []), *map(config.load_method, methods), *brought, *served])
+    specs = assigned(specs, assignments)
     if params:
-        specs = _swept(specs, params, common, baseline)
+        specs = swept(specs, params, common, baseline)
     against: dict[str, Any] = dict.fromkeys(specs, common and common.name)
     if baseline == EACH:
-        specs, against = _with_baselines(specs)
-        against |= _of_servers(specs)
+        specs, against = with_baselines(specs)
+        against |= of_servers(specs)
     tasks = resolve_tasks(suite_spec, pair_spec, data_dir)
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
         named = ", ".join(line.task for line in tasks)
@@ -206,77 +203,6 @@ def documents(
         lines = tuple(line.model_copy(update={"max_new_tokens": max_new_tokens}) for line in made.tasks)
         made = made.model_copy(update={"tasks": lines})
     return made
-
-
-def _by_name(methods: Sequence[MethodSpec]) -> Specs:
-    """Each method once. Raises UserError if two different ones share a name."""
-    specs: Specs = {}
-    for spec in methods:
-        if specs.get(spec.name, spec) != spec:
-            raise UserError(f"two different methods are called {spec.name}; rename the file of one")
-        specs[spec.name] = spec
-    return specs
-
-
-def _assigned(specs: Specs, assignments: Sequence[str]) -> Specs:
-    """The methods with the settings that `--set METHOD.KEY=VALUE` changes, in all variants of METHOD."""
-    specs = dict(specs)
-    for method, settings in config.parse_assignments(assignments).items():
-        variants = [name for name in specs if name == method or name.startswith(f"{method}[")]
-        if not variants:
-            raise UserError(f"--set {method}.…: this run has no method {method!r}; it has {', '.join(specs)}")
-        for name in variants:  # a setting that a variant is named after stays
-            changes = {key: value for key, value in settings.items() if f"{key}=" not in name}
-            specs[name] = config.override(specs[name], changes)
-    return specs
-
-
-def _swept(specs: Specs, params: Sequence[str], common: MethodSpec | None, baseline: str | None) -> Specs:
-    """The common baseline as it is, and every other method as its variants."""
-    kept = [spec for spec in specs.values() if spec == common]
-    swept = [spec for spec in specs.values() if spec != common]
-    if not swept or (baseline == EACH and not any(spec.settings for spec in swept)):
-        raise UserError(f"{[*kept, *swept][0].name} is the baseline and is not swept; choose another --method")
-    axes = config.parse_params(params)
-    variants = [variant for spec in swept for variant in config.grid(spec, axes)]
-    return {spec.name: spec for spec in [*kept, *variants]}
-
-
-def _with_baselines(specs: Specs) -> tuple[Specs, dict[str, str]]:
-    """The methods after the baselines that they need, each once, and the name of everyone's baseline.
-
-    A method that shares no setting with its baseline takes the baseline's variant that the other methods have, if they
-    all have the same one.
-    """
-    by_identity = {spec.identity: spec for spec in specs.values()}
-    bases = {name: config.baseline_of(spec) for name, spec in specs.items() if spec.method != SERVER}
-    bases = {name: by_identity.get(base.identity, base) for name, base in bases.items()}
-    sharing_none = [
-        name for name, spec in specs.items() if name in bases and not spec.settings.keys() & bases[name].settings.keys()
-    ]
-    for name in sharing_none:
-        others = [*specs.values(), *(base for other, base in bases.items() if other not in sharing_none)]
-        variants = {spec.identity: spec for spec in others if spec.method == bases[name].method}
-        if len(variants) == 1:
-            (bases[name],) = variants.values()
-    for name, base in bases.items():
-        same = specs.get(base.name)
-        if same and same.method == SERVER:
-            raise UserError(f"{name} needs {base.name} decoding here as its baseline; give the server another name")
-        if same and same.identity != base.identity:
-            raise UserError(
-                f"{name} needs {base.name} with its own settings as the baseline, and this run has another "
-                f"{base.name}; give both the same settings, or --baseline {base.name}"
-            )
-    methods = {spec.name: spec for spec in [*bases.values(), *specs.values()]}
-    return methods, {name: bases[name].name if name in bases else name for name in methods}
-
-
-def _of_servers(specs: Specs) -> dict[str, str]:
-    """Each server's baseline: the server called vanilla, else vanilla decoding here, else itself."""
-    plain = [name for name, spec in specs.items() if VANILLA in (spec.method, spec.method == SERVER and name)]
-    plain.sort(key=lambda name: specs[name].method != SERVER)
-    return {name: (plain or [name])[0] for name, spec in specs.items() if spec.method == SERVER}
 
 
 def check_loops(servers: Sequence[MethodSpec], options: dict[str, Any]) -> None:

@@ -4,8 +4,9 @@ import pytest
 
 from specbench import config
 from specbench.config import SamplingSpec
+from specbench.config.chosen import EACH
 from specbench.methods import module
-from specbench.plan import EACH, resolve_plan
+from specbench.plan import resolve_plan
 
 FOUR = ["humaneval", "gsm8k", "mmlu", "cnn_dailymail_abisee"]
 BUNDLED = ["pocket_humaneval", "pocket_gsm8k", "pocket_mmlu", "pocket_cnndm"]

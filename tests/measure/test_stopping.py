@@ -43,6 +43,7 @@ def test_a_hangup_that_is_ignored_stays_ignored():
     """As under nohup: a terminal that is closed does not end the run."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with stop_requests() as stopping:
+        stopping.waits = True
         signal.raise_signal(signal.SIGHUP)
         assert not stopping.requested
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
