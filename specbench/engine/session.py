@@ -14,7 +14,7 @@ from specbench.engine.clock import now
 from specbench.engine.prefix import Kept, Prefixes
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import LAST as LAST
-from specbench.engine.runtimes.types import Reads, Runtime
+from specbench.engine.runtimes.types import Reads, Runner, Runtime
 from specbench.engine.types import NotFinite, Scored, Watch
 
 UNBOUNDED = 2**31
@@ -57,11 +57,14 @@ class Session:
         self.runtime = runtime
         self.prefixes = prefixes
         self.trees = trees
-        self._runner = runtime.runner(model)
+        self._runner = self.new_runner()
         self._tokens: list[int] = []
         self._fed: list[Fed] = []  # ids fed from the device that are not in `_tokens` yet
         self._length = 0
         self._tree = NO_TREE
+
+    def new_runner(self) -> Runner:
+        return self.runtime.runner(self.model)
 
     def __len__(self) -> int:
         return self._length
@@ -109,17 +112,21 @@ class Session:
         with self._watch.forward(self.role, width, self._length):
             reads = self._reads(parents, width, together) if parents is not None or together or self._tree else None
             logits, states = self._runner.forward(ids, keep, hidden, features, reads)
-        self._length += width
-        if isinstance(tokens, Tensor):
-            self._fed.append(Fed(tokens))
-        else:
-            self.tokens.extend(tokens)
+        self._fed_too(tokens)
         if prefix_states is not None and states is not None:
             states = torch.cat([prefix_states, states])
         if logits.shape[1] != self.vocabulary:
             logits = logits[:, : self.vocabulary]
         self._check(logits)
         return Scored(logits, hidden=states)
+
+    def _fed_too(self, tokens: Sequence[int] | Tensor) -> None:
+        """Note that these tokens are cached now."""
+        self._length += len(tokens)
+        if isinstance(tokens, Tensor):
+            self._fed.append(Fed(tokens))
+        else:
+            self.tokens.extend(tokens)
 
     def _check(self, logits: Tensor) -> None:
         """Raise NotFinite if the highest of new logits [n, V] is not finite; on a GPU the watch checks it later."""

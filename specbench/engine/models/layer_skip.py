@@ -58,16 +58,16 @@ def without(model: PreTrainedModel, attention: Collection[int], mlp: Collection[
         if index in attention:
             parts |= _skipped(form.attention, layer)
         else:
-            attention_part = _twin(layer.get_submodule("self_attn"), {})
+            attention_part = twin(layer.get_submodule("self_attn"), {})
             vars(attention_part)["layer_idx"] = kept
             parts["self_attn"] = attention_part
             kept += 1
         if index in mlp:
             parts |= _skipped(form.mlp, layer)
-        layers.append(_twin(layer, parts))
+        layers.append(twin(layer, parts))
     decoder = model.get_decoder()
     path = next(name for name, module in model.named_modules() if module is decoder)
-    return replaced(model, path.split("."), _twin(decoder, {"layers": nn.ModuleList(layers)}))  # type: ignore[return-value]
+    return replaced(model, path.split("."), twin(decoder, {"layers": nn.ModuleList(layers)}))  # type: ignore[return-value]
 
 
 def _form(layer: nn.Module) -> Form:
@@ -110,10 +110,10 @@ class NoOutput(nn.Module):
 def replaced(module: nn.Module, path: list[str], part: nn.Module) -> nn.Module:
     """A twin of a module with another part at `path`."""
     name, *rest = path
-    return _twin(module, {name: replaced(module.get_submodule(name), rest, part) if rest else part})
+    return twin(module, {name: replaced(module.get_submodule(name), rest, part) if rest else part})
 
 
-def _twin(module: nn.Module, parts: Mapping[str, nn.Module]) -> nn.Module:
+def twin(module: nn.Module, parts: Mapping[str, nn.Module]) -> nn.Module:
     """Another module over the same weights, with some other parts. Setting its attributes does not change `module`."""
     twin = copy.copy(module)
     attributes: dict[str, Any] = vars(twin)

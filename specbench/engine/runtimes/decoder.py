@@ -1,6 +1,6 @@
 """A lean forward over a preallocated cache: no modules, no concatenation, and masks that are built once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -60,20 +60,54 @@ def run(
     features: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Logits of the tokens that `keep` selects, and hidden states [n, …] as in `Runner`. Fills the cache, in place."""
+    h = embedded(parts, ids, step)
+    turn = turns(angles, step)
+    joined = None
+    if parts.join:
+        assert features is not None
+        joined, h = parts.join(h, features), features
+    states = [h, *through(parts, h, step, cache, turn, joined=joined)]
+    h = states[-1]
+    if hidden:
+        normed = parts.norm(h)
+        if not parts.join:
+            states[-1] = normed  # as in transformers
+        return parts.output(normed[keep]), torch.cat([states[i] for i in hidden], -1)
+    return parts.output(parts.norm(h[keep])), None
+
+
+def embedded(parts: Parts, ids: Tensor, step: Block) -> Tensor:
+    """What enters the first layer [n, width]: the embeddings of tokens, and of their positions if they are learned."""
     h = parts.embed(ids)
     if parts.positions:
         places = step.places
         if isinstance(places, slice):
             places = torch.arange(places.start, places.stop, device=ids.device)
         h = h + parts.positions(places)
-    turn = None if angles is None else (angles[0][step.places][:, None], angles[1][step.places][:, None])
-    joined = None
-    if parts.join:
-        assert features is not None
-        joined, h = parts.join(h, features), features
-    states = [h]
-    index = 0
-    for attention, mlp in parts.layers:
+    return h
+
+
+def turns(angles: tuple[Tensor, Tensor] | None, step: Block) -> tuple[Tensor, Tensor] | None:
+    """Cosines and sines [n, 1, D] of the tokens' positions; None for a model without rotary ones."""
+    return None if angles is None else (angles[0][step.places][:, None], angles[1][step.places][:, None])
+
+
+def through(
+    parts: Parts,
+    h: Tensor,
+    step: Block,
+    cache: Cache,
+    turn: tuple[Tensor, Tensor] | None,
+    first: int = 0,
+    last: int | None = None,
+    joined: Tensor | None = None,
+) -> Iterator[Tensor]:
+    """The states [n, width] that leave the layers `first` … `last` - 1 (None: to the end), which `h` enters.
+
+    Fills their part of the cache, in place. `joined` is the input of the attention where it is not made of `h`.
+    """
+    index = sum(attention is not None for attention, _ in parts.layers[:first])
+    for attention, mlp in parts.layers[first:last]:
         if attention:
             x = attention.before(h) if joined is None else joined
             x = attend(attention, x, step, cache.keys[index], cache.values[index], turn)
@@ -82,13 +116,7 @@ def run(
         if mlp:
             x = mlp.compute(mlp.before(h))
             h = h + (mlp.after(x) if mlp.after else x)
-        states.append(h)
-    if hidden:
-        normed = parts.norm(h)
-        if not parts.join:
-            states[-1] = normed  # as in transformers
-        return parts.output(normed[keep]), torch.cat([states[i] for i in hidden], -1)
-    return parts.output(parts.norm(h[keep])), None
+        yield h
 
 
 def attend(

@@ -52,6 +52,28 @@ class Runner(Protocol):
         """Keep the first `start` tokens and, of those after them, the ones at the rising offsets `path`, in place."""
 
 
+class LayerRunner(Runner, Protocol):
+    """A runner whose layers can also run apart. Each layer has its own length: how many tokens it has cached.
+
+    `truncate` cuts every layer to at most the new length. `forward`, `save`, `load` and `move` need equal lengths.
+    """
+
+    layers: int  # L, how many there are
+
+    def cached(self, layer: int) -> int:
+        """How many tokens a layer has cached; layers count from 0."""
+
+    def run(self, given: Tensor, first: int, last: int) -> Tensor:
+        """Feed a chain of n tokens to the layers `first` … `last` - 1, whose lengths are equal, after what they cached.
+
+        `given` is what enters layer `first`: ids [n] for layer 0, else the states [n, D] that left the layer before it.
+        Returns the states [n, D] that leave the last of them, before the final norm.
+        """
+
+    def output(self, states: Tensor) -> Tensor:
+        """The logits [n, V] of states [n, D] that left the last layer."""
+
+
 class Runtime(Protocol):
     """Makes runners for the models of a pair."""
 
@@ -60,6 +82,10 @@ class Runtime(Protocol):
 
     def runner(self, model: PreTrainedModel) -> Runner:
         """A new, empty sequence. Raises Unsupported if this runtime cannot run the model."""
+
+    def layer_runner(self, model: PreTrainedModel) -> LayerRunner:
+        """A new, empty sequence whose layers can run apart. Raises Unsupported if this runtime cannot do that."""
+        raise Unsupported(f"the {self.name} runtime runs no layers apart; use --runtime static or eager")
 
     def settle(self) -> None:
         """Do the work that was postponed until nothing is timed; by default nothing."""
