@@ -75,6 +75,21 @@ class BlockRecipe(Settings):
     autocast: bool = Field(description="matrix products in bfloat16")
 
 
+class KangarooRecipe(Settings):
+    """The recipe of Kangaroo's adapter (arXiv 2404.18911 and the official code)."""
+
+    exit: int = Field(ge=1, description="layers of the target before the adapter")
+    answers: int = Field(ge=1, description="answers of the target to each document; equal ones count once")
+    temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's answers; 0 is greedy")
+    length: int = Field(ge=3, description="tokens of a document with its answer, at most; the rest is cut off")
+    epochs: int = Field(ge=1, description="passes over the documents")
+    batch: int = Field(ge=1, description="documents a step")
+    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls linearly to 0")
+    warmup: float = Field(ge=0, lt=1, description="share of the steps in which the learning rate rises")
+    weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
+    clip: float = Field(gt=0, description="largest gradient of a single weight")
+
+
 COLLECTING = ("mix", "temperature", "top_k", "warped")  # settings of `Recipe` that the collected data depends on
 
 

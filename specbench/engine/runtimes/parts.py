@@ -1,7 +1,7 @@
 """The parts of a transformers decoder, read once, so that a forward needs no calls of modules.
 
 Known are Llama and Mistral, Qwen 2 and 3, Gemma 1 and 2, and OPT; also their twins with sublayers skipped, with another
-output layer, or with adapters (modules with adapters are called as they are), and EAGLE heads.
+output layer, or with adapters (modules with adapters are called as they are), EAGLE heads, and Kangaroo's adapters.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.engine.models.eagle_head import EagleHead
+from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.engine.models.layer_skip import NoAttention, NoOutput
 from specbench.engine.runtimes.products import Map, product
 from specbench.engine.runtimes.types import Unsupported
@@ -54,7 +55,7 @@ class Mlp:
 class Parts:
     """A decoder: embed, then h + attention(h) and h + mlp(h) in each layer, then norm and output.
 
-    An EAGLE head reads features beside its tokens: `join` makes the input of its attention from both, its residual
+    A head reads features beside its tokens: `join` makes the input of its attention from both, its residual
     branch begins with the features, and its last hidden state is the one before the norm.
     """
 
@@ -78,6 +79,8 @@ def read(model: PreTrainedModel) -> Parts:
     """
     if isinstance(model, EagleHead):
         return _head(model)
+    if isinstance(model, ExitAdapter):
+        return _exit(model)
     kind = type(model).__name__
     if kind.removesuffix("ForCausalLM") not in KNOWN:
         raise Unsupported(f"the static runtime does not know {kind}; use --runtime eager")
@@ -127,6 +130,20 @@ def _head(head: EagleHead) -> Parts:
         _norm(head.norm),
         product([head.lm_head]),
         join=layer.read,
+    )
+
+
+def _exit(adapter: ExitAdapter) -> Parts:
+    module: Any = adapter
+    before = _norm(module.input_layernorm)
+    return Parts(
+        lambda tokens: tokens,  # it reads features alone
+        None,
+        partial(_angles, adapter.rotary, _empty(adapter)),
+        [(_attention(module, adapter.config), None)],
+        _norm(module.norm),
+        product([adapter.borrowed[0]]),
+        join=lambda embedded, features: before(features),
     )
 
 
