@@ -137,6 +137,7 @@ ELSEWHERE = {
     "dflash": "needs a trained head: test_dflash.py",
     "eagle3": "needs a trained head: test_eagle3.py",
     "eagle3-typical": "needs a trained head: test_eagle3_typical.py",
+    "kangaroo": "needs a trained adapter: test_kangaroo.py",
     "judge": "needs a trained head: test_judge.py",
     "rest": "needs a datastore: test_rest.py",
     "swift": "needs a deeper target: test_swift.py",

@@ -70,6 +70,11 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"gamma": 0}, "gamma"),
         ({"treshold": 0.5}, "did you mean 'threshold'"),
     ],
+    "kangaroo": [
+        ({"gamma": 0}, "kangaroo: gamma"),
+        ({"threshold": 1.0}, "kangaroo: threshold"),
+        ({"head": "gone"}, "there is no head gone"),
+    ],
     "lookahead": [
         ({"window": 0}, "lookahead: window"),
         ({"ngram": 1}, "lookahead: ngram"),

@@ -25,6 +25,10 @@ make_once $heads/eagle3-pocket.safetensors \
   --recipe answers=2 --recipe temperature=0.8 --recipe epochs=16 --recipe batch=32 \
   --recipe learning_rate=0.002 --recipe warmup=0.02 --out $heads/eagle3-pocket.safetensors
 
+make_once $heads/kangaroo-pocket.safetensors \
+  specbench train --method kangaroo --suite pocket --documents 1000 --recipe epochs=12 \
+  --recipe learning_rate=0.002 --recipe warmup=0.02 --out $heads/kangaroo-pocket.safetensors
+
 make_once $heads/vocabtrim-pocket.safetensors \
   specbench train --method vocabtrim --suite pocket-all --documents 100 --out $heads/vocabtrim-pocket.safetensors
 
