@@ -17,7 +17,9 @@ Weights = dict[str, Tensor]
 
 
 @torch.no_grad()
-def logits(weights: Weights, target: PreTrainedModel, exit_layer: int, text: list[int], heads: int, groups: int) -> Tensor:
+def logits(
+    weights: Weights, target: PreTrainedModel, exit_layer: int, text: list[int], heads: int, groups: int
+) -> Tensor:
     """The adapter's logits [V] after a text, from the states that leave the target's exit layer at all its tokens."""
     seen = target(torch.tensor([text]), use_cache=False, output_hidden_states=True).hidden_states[exit_layer][0]
     read = [naive.rms(state, weights["input_layernorm.weight"], EPS) for state in seen.double()]

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.accept import exact
-from specbench.engine.lengths import DraftToken
 from specbench.engine.layer_session import LayerSession
+from specbench.engine.lengths import DraftToken
 from specbench.engine.models.eagle_head import config_of, head_config, stored_settings
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.engine.models.heads import Head, find_head, hidden_size

@@ -21,7 +21,7 @@ from specbench.engine.session import Session
 RUNTIMES = (EAGER, STATIC)
 DEEP = 4
 LONG = pytest.mark.long
-CASES = [form if form in ("llama", "opt", "gemma2", "mistral, window") else pytest.param(form, marks=LONG) for form in FORMS]
+CASES = [form if form in ("opt", "gemma2") else pytest.param(form, marks=LONG) for form in FORMS]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda one: one.name)
@@ -43,7 +43,7 @@ def test_every_split_of_every_form_equals_the_whole_bit_by_bit(form, runtime):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda one: one.name)
-@pytest.mark.parametrize("form", ("gemma2", *(pytest.param(form, marks=LONG) for form in ("llama", "opt", "qwen3, window above"))))
+@pytest.mark.parametrize("form", ("gemma2", *(pytest.param(form, marks=LONG) for form in ("llama", "opt", "qwen3"))))
 def test_any_cuts_of_the_layers_equal_the_whole_bit_by_bit(form, runtime):
     """Three ranges of four layers, a block at a time; then the last ranges catch up on several blocks at once."""
     one, tokens = deep(form), text(40)
@@ -78,9 +78,17 @@ DEEPER: dict[str, torch.nn.Module] = {}
 histories = st.lists(st.tuples(lists, st.lists(lists, max_size=3), st.floats(0, 1), st.booleans()), max_size=5)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda one: one.name)
-@pytest.mark.parametrize("form", ("llama", "gemma2"))
-@settings(max_examples=8, deadline=None, derandomize=True)
+@pytest.mark.parametrize(
+    ("form", "runtime"),
+    [
+        ("llama", STATIC),
+        pytest.param("gemma2", EAGER, marks=LONG),
+        pytest.param("llama", EAGER, marks=LONG),
+        pytest.param("gemma2", STATIC, marks=LONG),
+    ],
+    ids=lambda one: getattr(one, "name", one),
+)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(history=histories, split=st.integers(1, DEEP), last=lists)
 def test_any_history_is_cut_exactly(form, runtime, history, split, last):
     one, session, mirror = deep(form), LayerSession(deep(form), "target", runtime=runtime), []
@@ -98,7 +106,9 @@ def test_any_history_is_cut_exactly(form, runtime, history, split, last):
         mirror = mirror[: int(share * len(mirror))]
         session.truncate(len(mirror))
         assert session.tokens == mirror and {session.cached(i) for i in range(DEEP)} == {len(mirror)}
-    torch.testing.assert_close(session.forward(last).logits, whole(one, mirror + last)[0][len(mirror) :], rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        session.forward(last).logits, whole(one, mirror + last)[0][len(mirror) :], rtol=0, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda one: one.name)

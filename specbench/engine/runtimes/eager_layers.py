@@ -14,7 +14,7 @@ CHECKED = 6  # tokens of the text that checks whether a model's layers can run a
 
 
 class LayersCache(DynamicCache):
-    """A cache whose layers may have different lengths. Masks and positions follow the layer `first`, not the layer 0."""
+    """A cache whose layers may have different lengths. Masks and positions follow layer `first`, not layer 0."""
 
     first = 0
 
