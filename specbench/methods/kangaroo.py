@@ -14,7 +14,7 @@ from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.accept import exact
 from specbench.engine.layer_session import LayerSession
-from specbench.engine.lengths import DraftToken
+from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.models.eagle_head import config_of, head_config, stored_settings
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.engine.models.heads import Head, find_head, hidden_size
@@ -55,7 +55,7 @@ class ExitDrafter:
 
     def __init__(self, target: LayerSession, adapter: Session, exit: int, threshold: float, watch: Watch) -> None:
         self.target, self.adapter, self.exit, self.watch = target, adapter, exit, watch
-        self.lengths = Confidence(threshold, shortest=1)
+        self.lengths: Lengths = Confidence(threshold, shortest=1)
 
     def begin(self, prompt: list[int]) -> None:
         self.adapter.truncate(0)
