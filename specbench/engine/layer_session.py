@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specbench.engine.runtimes.layers import layer_runner
 from specbench.engine.runtimes.types import LayerRunner
 from specbench.engine.session import Session, to_device
 from specbench.engine.types import Scored
@@ -21,7 +22,7 @@ class LayerSession(Session):
     _runner: LayerRunner
 
     def new_runner(self) -> LayerRunner:
-        return self.runtime.layer_runner(self.model)
+        return layer_runner(self.runtime, self.model)
 
     @property
     def layers(self) -> int:

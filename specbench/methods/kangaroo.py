@@ -19,10 +19,8 @@ from specbench.engine.models.eagle_head import config_of, head_config, stored_se
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.engine.models.heads import Head, find_head, hidden_size
 from specbench.engine.models.pair import Pair
-from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.choose import derived_runtime
-from specbench.engine.runtimes.eager import EAGER
-from specbench.engine.runtimes.static import STATIC
+from specbench.engine.runtimes.layers import alone
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
@@ -202,10 +200,7 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     In a batch its forwards are computed alone, since the first layers of each text read ahead by themselves.
     """
     model, exit_layer, hashes = loaded(settings.head, pair)
-    runtime = pair.runtime
-    target = LayerSession(pair.models["target"], "target", watch, pair.vocabulary, runtime, pair.prefixes)
-    if isinstance(runtime, Batched):
-        runtime = EAGER if runtime.base == EAGER.name else STATIC
+    target = LayerSession(pair.models["target"], "target", watch, pair.vocabulary, pair.runtime, pair.prefixes)
     # The drafter enters the watch, around the adapter and the first layers together.
-    adapter = Session(model, "draft", None, pair.vocabulary, derived_runtime(runtime, model))
+    adapter = Session(model, "draft", None, pair.vocabulary, derived_runtime(alone(pair.runtime), model))
     return Kangaroo(target, ExitDrafter(target, adapter, exit_layer, settings.threshold, watch), settings.gamma, hashes)

@@ -1,6 +1,7 @@
 """Layers that run apart: every split equals the whole forward bit by bit; every history is exact."""
 
 import copy
+import types
 
 import oracle
 import pytest
@@ -155,14 +156,16 @@ def test_what_cannot_be_is_refused():
         session.read([1], 2)
 
 
-def test_models_and_runtimes_that_cannot_run_layers_apart(monkeypatch):
+def test_models_and_runtimes_that_cannot_run_layers_apart():
     shared = copy.deepcopy(model("llama"))
     shared.config.num_kv_shared_layers = 1
     with one_line_error("the layers of LlamaForCausalLM cannot run apart (its layers share keys and values)"):
         LayerSession(shared, "target")
-    monkeypatch.setattr(type(STATIC), "layer_runner", type(Batched("eager")).__mro__[1].layer_runner)
-    with one_line_error("the static runtime runs no layers apart; use --runtime static or eager"):
-        LayerSession(model("llama"), "target", runtime=STATIC)
+    other = types.SimpleNamespace(name="graph")
+    with one_line_error("the graph runtime runs no layers apart; use --runtime static or eager"):
+        LayerSession(model("llama"), "target", runtime=other)
+    session = LayerSession(model("llama"), "target", runtime=Batched("static"))
+    assert session.finish(session.read([1, 2], 1), 1).logits.shape == (2, 96)
 
 
 def test_layers_that_change_when_they_run_apart_are_found():

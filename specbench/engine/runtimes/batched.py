@@ -14,12 +14,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config import BATCHED
-from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.eager_rows import EagerRows
 from specbench.engine.runtimes.slots import Answer, Feed, Slots
 from specbench.engine.runtimes.static import STATIC, in_chunks
 from specbench.engine.runtimes.static_rows import StaticRows
-from specbench.engine.runtimes.types import LayerRunner, Made, Reads, Runtime, Unsupported
+from specbench.engine.runtimes.types import Made, Reads, Runtime, Unsupported
 
 CHUNK = 512  # tokens of a chain that are fed at a time
 
@@ -55,10 +54,6 @@ class Batched(Runtime):
             self._rows[model] = rows
         rows.sequences += 1
         return RowRunner(rows)
-
-    def layer_runner(self, model: PreTrainedModel) -> LayerRunner:
-        """Its forwards are computed alone, not with those of other sequences."""
-        return (STATIC if self.base == "static" else EAGER).layer_runner(model)
 
     def sequences(self) -> dict[PreTrainedModel, int]:
         """How many sequences of each model were made, dropped ones too."""

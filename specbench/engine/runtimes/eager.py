@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from specbench.engine.runtimes.types import LayerRunner, Reads, Runtime
+from specbench.engine.runtimes.types import Reads, Runtime
 
 
 class Eager(Runtime):
@@ -19,11 +19,6 @@ class Eager(Runtime):
 
     def runner(self, model: PreTrainedModel) -> "EagerRunner":
         return EagerRunner(model)
-
-    def layer_runner(self, model: PreTrainedModel) -> LayerRunner:
-        from specbench.engine.runtimes.eager_layers import eager_layers
-
-        return eager_layers(model)
 
 
 EAGER: Runtime = Eager()

@@ -12,7 +12,7 @@ from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.decoder import Cache, Step
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.parts import Parts, read
-from specbench.engine.runtimes.types import LayerRunner, Reads, Runtime, Unsupported
+from specbench.engine.runtimes.types import Reads, Runtime, Unsupported
 
 FIRST = 512  # tokens that a new cache has room for; the room doubles as needed
 CHECKED = 24  # tokens of the text that checks the reading of a model
@@ -31,11 +31,6 @@ class Static(Runtime):
 
     def runner(self, model: PreTrainedModel) -> "StaticRunner":
         return StaticRunner(self.lean(model))
-
-    def layer_runner(self, model: PreTrainedModel) -> LayerRunner:
-        from specbench.engine.runtimes.static_layers import StaticLayers
-
-        return StaticLayers(self.lean(model))
 
     def lean(self, model: PreTrainedModel, checked: bool = True) -> "Lean":
         """The lean form of a model. Raises Unsupported if it has none or, if `checked`, gives other logits."""

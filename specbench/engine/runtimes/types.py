@@ -83,10 +83,6 @@ class Runtime(Protocol):
     def runner(self, model: PreTrainedModel) -> Runner:
         """A new, empty sequence. Raises Unsupported if this runtime cannot run the model."""
 
-    def layer_runner(self, model: PreTrainedModel) -> LayerRunner:
-        """A new, empty sequence whose layers can run apart. Raises Unsupported if this runtime cannot do that."""
-        raise Unsupported(f"the {self.name} runtime runs no layers apart; use --runtime static or eager")
-
     def settle(self) -> None:
         """Do the work that was postponed until nothing is timed; by default nothing."""
         return
