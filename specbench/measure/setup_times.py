@@ -9,8 +9,8 @@ from specbench.engine.models.pair import Pair
 
 
 def setup_seconds(pair: Pair) -> dict[str, float]:
-    """Seconds spent outside of decoding so far: on exports, compilations, captures and shared prefixes."""
-    return {**pair.runtime.seconds, "prefix": pair.prefixes.seconds}
+    """Seconds spent so far on exports, compilations, captures, what methods do besides, and shared prefixes."""
+    return {**pair.runtime.seconds, **pair.seconds, "prefix": pair.prefixes.seconds}
 
 
 def add_setup_seconds(folder: Path, pair: Pair, before: dict[str, float]) -> None:

@@ -8,10 +8,12 @@ import torch
 from numpy.typing import NDArray
 
 from specbench.base.console import console, note
+from specbench.base.stats import Floats
 from specbench.engine.generate import finish
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.methods.vocabtrim import KIND, ranked
+from specbench.training import vocabulary_size
 from specbench.training.collected import collect_all
 from specbench.training.documents import Document, hold_out, training_documents
 from specbench.training.publish import announce, collecting, flush_right, publish, source
@@ -74,8 +76,31 @@ def show(texts: Mapping[str, list[int]], job: Job) -> None:
     held_counts = counted({name: texts[name] for name in held}, vocabulary)
     order = ranked(counts, job.pair.eos_ids)
     table = flush_right("tokens kept", "share", f"of {len(held)} other texts")
+    coverage = np.cumsum(held_counts[order]) / max(1, held_counts.sum())
     for share in SHARES:
         kept = max(1, round(share * vocabulary))
-        covered = held_counts[order[:kept]].sum() / max(1, held_counts.sum())
-        table.add_row(str(kept), f"{share:.1%}", f"{covered:.1%}")
+        table.add_row(str(kept), f"{share:.1%}", f"{coverage[kept - 1]:.1%}")
     console.print(table)
+    if "draft" in job.pair.models and not job.pair.translations:
+        show_best(coverage, np.array(order), job)
+
+
+def show_best(coverage: Floats, order: Counts, job: Job) -> None:
+    """Print the size that gives the most tokens a second by these texts and this machine, beside the fixed share's."""
+    gamma, fixed = job.settings.gamma, job.settings.tokens  # type: ignore[attr-defined]
+    try:
+        costs = vocabulary_size.measured(job.pair, order, gamma)
+    except ValueError:  # its output layer cannot be changed, which vocabtrim says when it is used
+        return
+    best = vocabulary_size.best_size(coverage, costs, gamma)
+    chosen = fixed if isinstance(fixed, int) else max(1, round(fixed * len(order)))
+    speeds = vocabulary_size.speeds(coverage, costs, gamma)
+    share = costs.row * len(order) / (costs.body + costs.row * len(order))
+    note(
+        f"best size here: tokens={best} ({best / len(order):.1%}, covers {coverage[best - 1]:.1%}), by a scan of all "
+        f"sizes at γ = {gamma}; the full output layer takes {share:.0%} of a draft forward"
+    )
+    note(
+        f"at most {speeds[best - 1] / speeds[-1] - 1:+.1%} tokens a second beside all tokens; the fixed size, "
+        f"{chosen}: {speeds[chosen - 1] / speeds[-1] - 1:+.1%}"
+    )

@@ -83,6 +83,12 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"guesses": 3}, "guesses"),
         ({"ngrams": 3}, "did you mean 'ngram'"),
     ],
+    "osd": [
+        ({"interval": 0}, "osd: interval"),
+        ({"learning_rate": NAN}, "osd: learning_rate"),
+        ({"clip": 0}, "osd: clip"),
+        ({"gamma": 9000}, "osd: gamma is 9000 tokens, but"),
+    ],
     "lossy": [
         ({"form": "soft"}, "form"),
         ({"gamma": 0}, "gamma"),

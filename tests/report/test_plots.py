@@ -441,8 +441,8 @@ def test_sweep_of_two_combinations(tmp_path):
     assert all(tick == int(tick) for tick in fast.get_xticks())
 
 
-# Of drafts alone: analysis/test_strength.py; of servers: test_requests_plot.py.
-OF_ANY_RUN = [kind for kind in KINDS if kind not in ("strength", "requests")]
+# Of drafts alone: analysis/test_strength.py; of servers: test_requests_plot.py; of logs: test_training_plots.py.
+OF_ANY_RUN = [kind for kind in KINDS if kind not in ("strength", "requests", "training")]
 BEGINNINGS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
 

@@ -43,6 +43,7 @@ class Pair:
     prefixes: Prefixes = field(default_factory=Prefixes)  # caches of the prefix that all prompts of a task share
     hashes: dict[str, dict[str, str | None]] = field(default_factory=dict)  # by role, of what was loaded beside weights
     chains_only: frozenset[str] = frozenset()  # the roles of models that cannot read trees
+    seconds: dict[str, float] = field(default_factory=dict)  # of what methods do besides decoding, such as learning
 
     def session(self, role: str, watch: Watch | None = None, model: PreTrainedModel | None = None) -> Session:
         """A new sequence, in the target's tokens, for the model of a role, or for `model` in its place."""

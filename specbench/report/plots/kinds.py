@@ -1,6 +1,6 @@
 """How run folders become a plot of one of KINDS, and a file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -17,21 +17,31 @@ from specbench.results.stored import StoredRun
 def draw(kind: str, runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> Figure:
     """A plot of one of KINDS. Raises UserError for an unknown kind, and for runs that lack what it shows."""
     chosen = _kind(kind)
+    if chosen.reads_logs:
+        raise UserError(f"{kind} draws logs of trainings, and these are runs; `specbench plot {kind} NAME.log.parquet`")
     data = read(runs, allowed, chosen.reads_depths)
-    module, _, function = chosen.draws.partition(".")
     with look():
-        fig: Figure = getattr(import_module(f"specbench.report.plots.{module}"), function)(data)
+        fig: Figure = _function(chosen)(data)
         legend(fig, data.notes, data.caption)
     return fig
 
 
+def _function(kind: Kind) -> Callable[..., Figure]:
+    module, _, function = kind.draws.partition(".")
+    return getattr(import_module(f"specbench.report.plots.{module}"), function)  # type: ignore[no-any-return]
+
+
 def plot(kind: str, folders: Sequence[Path], out: Path | None = None, allowed: Sequence[str] = ()) -> Path:
-    """Draw runs and write the plot to `out`, whose suffix is svg, png or pdf; returns the file.
+    """Draw runs (or logs) and write the plot to `out`, whose suffix is svg, png or pdf; returns the file.
 
     Without `out` it is `KIND.svg` in the current folder. Raises UserError as `draw`, and for a wrong `out`.
     """
-    _kind(kind)
+    chosen = _kind(kind)
     path = writable(out or Path(f"{kind}.svg"))
+    if chosen.reads_logs:
+        with look():
+            save(_function(chosen)(list(dict.fromkeys(folders))), path)
+        return path
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     save(draw(kind, runs, allowed), path)
     return path

@@ -13,6 +13,7 @@ class Kind:
     draws: str  # from PlotData to a Figure
     shows: str
     reads_depths: bool = False  # acceptance by depth
+    reads_logs: bool = False  # logs of trainings instead of runs: from their paths to a Figure
 
 
 KINDS = {
@@ -51,5 +52,13 @@ KINDS = {
     "requests": Kind(
         "requests.requests",
         "tokens/s of a user against tokens/s of all, of servers, over runs at several concurrencies or rates",
+    ),
+    "drift": Kind(
+        "training.drift", "acceptance (α) from text to text, in the run's order, such as of a draft that learns (osd)"
+    ),
+    "training": Kind(
+        "training.training",
+        "loss and held-out acceptance by step, of logs of `train --method draft` (NAME.log.parquet) instead of runs",
+        reads_logs=True,
     ),
 }
