@@ -23,7 +23,7 @@ from specbench.methods.osd import OSD, UPDATES, Learner, Settings
 
 ALPHA = 1e-4
 QUICK = {"gamma": 3, "interval": 2, "learning_rate": 0.01}
-VOCABULARY, PROMPT = 4, [1, 3, 2, 0]
+VOCABULARY, PROMPT, NUCLEUS = 4, [1, 3, 2, 0], Sampling(0.8, top_p=0.9)
 
 
 def chosen(**changes) -> Settings:
@@ -140,10 +140,10 @@ def test_updates_that_do_not_count_are_made_when_nobody_times():
 def test_a_text_that_comes_again_is_drafted_better():
     method = build(made(), "osd", **QUICK | {"interval": 1})
     prompt, text = lively_prompt("llama", 6, 24)
-    for _ in range(25):
+    for _ in range(15):
         assert serve(method, prompt, 24) == text
     counts = [len(places) for _, places in method.learner.texts]
-    assert counts[0] >= 6 and counts[-1] <= counts[0] // 3
+    assert counts[0] >= 6 and counts[-1] <= counts[0] // 2
 
 
 # The target's law
@@ -163,7 +163,7 @@ class Serving:
             yield step
 
 
-def served(sampling: Sampling, draws: int = 400):
+def served(sampling: Sampling, draws: int):
     """The fit of texts while the draft learns, and whether it has."""
     target, draft = (oracle.tiny("llama", seed=seed, vocab=VOCABULARY).to(DEVICE) for seed in (1, 2))
     learner = Learner(draft, target, chosen(interval=20, learning_rate=0.003))
@@ -172,10 +172,14 @@ def served(sampling: Sampling, draws: int = 400):
     return found, learner.hash
 
 
-@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.8, top_p=0.9)], ids=str)
-def test_samples_from_the_target_while_it_learns(sampling):
-    (p, accepted, rejected), learned = served(sampling)
-    assert p > ALPHA and accepted > 100 and rejected > 50 and learned
+@pytest.mark.parametrize(
+    ("sampling", "draws"),
+    [(Sampling(1.0), 120), *(pytest.param(one, 500, marks=pytest.mark.long) for one in (Sampling(1.0), NUCLEUS))],
+    ids=str,
+)
+def test_samples_from_the_target_while_it_learns(sampling, draws):
+    (p, accepted, rejected), learned = served(sampling, draws)
+    assert p > ALPHA and accepted > draws / 4 and rejected > draws / 8 and learned
 
 
 @pytest.mark.long
@@ -188,12 +192,13 @@ def test_a_draft_that_learns_before_it_is_judged_is_found(monkeypatch):
         return type(draft)(draft.tokens, draft.probs.roll(1, -1))
 
     monkeypatch.setattr(ModelDrafter, "propose", late)
-    assert served(Sampling(1.0))[0].p < ALPHA
+    assert served(Sampling(1.0), 400)[0].p < ALPHA
 
 
 # A run
 
 
+@pytest.mark.long
 def test_a_stopped_run_goes_on_bit_by_bit(tmp_path):
     save_pair(tmp_path, 5)
     write_suite(tmp_path, {"pocket_gsm8k": 12}, 4)
