@@ -12,6 +12,7 @@ make_once $draft \
   --recipe data=target --recipe temperatures=1,0 --recipe loss=fkl --recipe learning_rate=0.001 \
   --recipe warmup=0.05 --recipe epochs=5 --recipe autocast=false --out $draft
 
-run_into $draft.ships --pair pocket-weak --suite pocket --method sps --temperature 1 --limit "$limit"
-run_into $draft.trained --target bundled:target --draft $draft --suite pocket --method sps --temperature 1 --limit "$limit"
+suite="--suite pocket --method sps --temperature 1 --limit $limit --allow-code-execution"
+run_into $draft.ships --pair pocket-weak $suite
+run_into $draft.trained --target bundled:target --draft $draft $suite
 specbench analyze drafts $draft.ships $draft.trained
