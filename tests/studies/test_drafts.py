@@ -105,7 +105,8 @@ def test_words_by_hand():
         "b: τ is 1.100 times [1.050, 1.150] that of a.",
         "c: τ is 1.100 times [0.950, 1.250] that of a; this may be chance.",
     ]
-    assert found.sheets[0].rows[0][:3] == ["a", "9", "0.800 [0.800, 0.800]"]
+    assert found.sheets[0].rows[0] == ["a", "9", "0.800 [0.800, 0.800]", "0.810 [0.810, 0.810]"]
+    assert found.sheets[1].rows[0] == ["a", "3.00 [3.00, 3.00]", "1.50 [1.50, 1.50]", "1.20 [1.20, 1.20]"]
 
 
 def test_runs_that_do_not_compare_are_refused(evaluated):

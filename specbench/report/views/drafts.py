@@ -8,28 +8,21 @@ from specbench.studies.drafts import Drafts
 
 
 def view(figures: Drafts) -> Finding:
-    rows = [
-        [
-            row["pair"],
-            str(row["documents"]),
-            *(_cell(row, name, ".3f") for name in ("alpha", "predicted")),
-            *(_cell(row, name, ".2f") for name in ("tau", "mbsu", "speedup")),
-        ]
-        for row in figures.table.to_dict("records")
-    ]
-    headings = ["pair", "docs", "α", "1 - TVD", "τ", "MBSU", "speedup"]
+    rows = figures.table.to_dict("records")
+    accepted = [[row["pair"], str(row["documents"]), *_cells(row, ".3f", "alpha", "predicted")] for row in rows]
+    gained = [[row["pair"], *_cells(row, ".2f", "tau", "mbsu", "speedup")] for row in rows]
     return Finding(
         "drafts",
         f"DRAFTS of {figures.target}, decoded by {figures.method} ({figures.sampling})",
-        [Sheet(headings, rows)],
+        [Sheet(["pair", "docs", "α", "1 - TVD"], accepted), Sheet(["pair", "τ", "MBSU", "speedup"], gained)],
         [*sentences(figures)],
         [*notes(figures)],
         vars(figures),
     )
 
 
-def _cell(row: dict[str, Any], name: str, form: str) -> str:
-    return number(row[name], form) + bounds(row[f"{name}_low"], row[f"{name}_high"], form)
+def _cells(row: dict[str, Any], form: str, *names: str) -> list[str]:
+    return [number(row[name], form) + bounds(row[f"{name}_low"], row[f"{name}_high"], form) for name in names]
 
 
 def sentences(figures: Drafts) -> Iterator[str]:
