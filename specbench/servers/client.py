@@ -57,12 +57,13 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "Client":
+        self._session = self._opened()
+        return self
+
+    def _opened(self) -> aiohttp.ClientSession:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE)
-        self._session = aiohttp.ClientSession(
-            connector=connector, headers=headers, trust_env=False, auto_decompress=True
-        )
-        return self
+        return aiohttp.ClientSession(connector=connector, headers=headers, trust_env=False, auto_decompress=True)
 
     async def __aexit__(self, *exception: object) -> None:
         if self._session:
@@ -103,18 +104,14 @@ class Client:
         try:
             await self.meet()
             try:
-                await self._sent(reply, prompt, options)
-            except Unanswered:  # once more, on a new connection
-                await self._sent(reply, prompt, options)
+                await self._stream(reply, prompt, options)
+            except Unanswered:  # once more, on a new connection: others that are kept may be closed, too
+                async with self._opened() as fresh:
+                    await self._stream(reply, prompt, options, fresh)
         except Refusal as refusal:
             reply.error = self._clean(str(refusal))
         reply.ended = reply.ended or clock()
         return reply
-
-    async def _sent(self, reply: Reply, prompt: Prompt, options: dict[str, Any]) -> None:
-        assert self.model is not None
-        reply.sent = clock()
-        await self._stream(reply, self.body(prompt, options), self.model)
 
     def body(self, prompt: Prompt, options: dict[str, Any]) -> dict[str, Any]:
         """The JSON of a request."""
@@ -136,10 +133,15 @@ class Client:
         except Refusal:
             return None
 
-    async def _stream(self, reply: Reply, body: dict[str, Any], model: str) -> None:
+    async def _stream(
+        self, reply: Reply, prompt: Prompt, options: dict[str, Any], session: aiohttp.ClientSession | None = None
+    ) -> None:
+        """Send a request and read its answer into `reply`, in place. Raises Refusal, whatever goes wrong."""
+        assert self.model is not None
+        reply.sent = clock()
         path = "/v1/chat/completions" if self.chat else "/v1/completions"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self.settings.timeout)
-        reader, events = Reader(reply, model), Events()
+        reader, events = Reader(reply, self.model), Events()
 
         async def read(response: aiohttp.ClientResponse) -> None:
             async for data in response.content.iter_any():
@@ -151,7 +153,7 @@ class Client:
                     return
             reply.ended = clock()
 
-        await self._asked("POST", path, timeout, read, body)
+        await self._asked("POST", path, timeout, read, self.body(prompt, options), session)
         reader.end()
 
     async def _fact(self, path: str) -> dict[str, Any]:
@@ -199,14 +201,14 @@ class Client:
         timeout: aiohttp.ClientTimeout,
         read: Callable[[aiohttp.ClientResponse], Awaitable[None]],
         body: dict[str, Any] | None = None,
+        session: aiohttp.ClientSession | None = None,
     ) -> None:
-        """One exchange over HTTP. Raises Refusal, whatever goes wrong."""
-        assert self._session
+        """One exchange over HTTP, by default in the client's session. Raises Refusal, whatever goes wrong."""
+        session = session or self._session
+        assert session
         url, answered = self.settings.url + path, False
         try:
-            async with self._session.request(
-                method, url, json=body, timeout=timeout, allow_redirects=False
-            ) as response:
+            async with session.request(method, url, json=body, timeout=timeout, allow_redirects=False) as response:
                 answered = True
                 if 300 <= response.status < 400:
                     where = brief(response.headers.get("Location", "nowhere"))

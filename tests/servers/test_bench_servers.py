@@ -41,6 +41,6 @@ def test_servers_beside_own_methods(tmp_path):
     run = StoredRun(tmp_path / "run")
     samples = run.samples()
     counts = samples[~samples.warmup].groupby("method").size()
-    assert counts.to_dict() == dict.fromkeys(("vanilla", "sps", "vllm", "other"), 2 * len(run.plan.tasks))
+    assert counts.to_dict() == dict.fromkeys(("vanilla", "sps", "pld-vllm", "vllm", "other"), 2 * len(run.plan.tasks))
     assert {run.plan.against(name) for name in ("vllm", "other")} == {"vanilla"}
     assert "speedup" in told and "TTFT" in told

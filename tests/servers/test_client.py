@@ -173,6 +173,13 @@ def test_a_connection_that_the_server_closed_is_opened_anew(server):
     assert all(one.reply.due <= one.reply.sent < one.reply.first for one in found)
 
 
+def test_of_several_closed_connections_none_is_tried_again(server):
+    """Three texts at a time leave three connections that the server has closed."""
+    server.closes = True
+    found, _ = answers(server, asks(4), times=[0.0, 0.0, 0.0, 0.4])
+    assert [one.reply.error for one in found] == [""] * 4
+
+
 def test_nobody_is_there(server):
     gone = Fake(TOKENIZER)
     with serving(gone):

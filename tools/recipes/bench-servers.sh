@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Servers of other engines beside our own: one run in which each document is decoded by all of them in turn. Its speedups
-# are ratios to vanilla decoding here. `make bench` ends with it.
-# SERVERS="vllm=http://127.0.0.1:8000 plain=http://127.0.0.1:8001" names them; without any, nothing is run. PAIR=pocket;
+# are ratios to vanilla decoding here. Beside a server with a draft model of 5 tokens stands `sps`, beside one with vLLM's
+# n-grams `pld-vllm`. `make bench` ends with it.
+# SERVERS="vllm=http://127.0.0.1:8000 ngram=http://127.0.0.1:8001" names them; without any, nothing is run. PAIR=pocket;
 # DOCUMENTS=15 of each task; RUNTIME=static; OUT=FOLDER of the run.
 set -eu
 . "$(dirname "$0")/common.sh"
@@ -12,6 +13,6 @@ fi
 servers=()
 for server in $SERVERS; do servers+=(--server "$server"); done
 out=${OUT:-runs/bench-servers-$(date +%Y%m%d-%H%M%S)}
-specbench run "${servers[@]}" --pair "${PAIR:-pocket}" --method sps --set sps.gamma=5 --runtime "${RUNTIME:-static}" \
-  --suite math --limit "${DOCUMENTS:-15}" --out "$out"
+specbench run "${servers[@]}" --pair "${PAIR:-pocket}" --method sps --set sps.gamma=5 --method pld-vllm \
+  --runtime "${RUNTIME:-static}" --suite math --limit "${DOCUMENTS:-15}" --out "$out"
 specbench analyze requests "$out"
