@@ -28,6 +28,7 @@ from specbench.config import SUITES
 pytestmark = pytest.mark.long
 
 TESTS = Path(__file__).parent
+OF_SERVERS = {"requests"}  # analyses of what only a server answers, which is a host
 ALONE = ("unshare", "-rn")  # a network namespace in which no host can be reached
 SWITCHES = {"HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "CI"}
 HONEST = """
@@ -36,7 +37,10 @@ run --method sps --method cospec --suite one.yaml --out b
 run --method vanilla --suite real.yaml --data-dir data --out d
 run --method member --baseline none --suite one.yaml --out e
 run --method vanilla --suite others.yaml --runtime openvino --out o
-run --method sps --suite one.yaml --pair PAIR --temperature 1 --out t
+run --method sps --method rsd-constant --suite one.yaml --pair PAIR --temperature 1 --out t
+run --method cos --suite one.yaml --pair pocket-duo --temperature 1 --out w
+run --method sps --method member --suite whole.yaml --pair pocket-weak --out weak
+run --method sps --method member --suite whole.yaml --out fair
 run --resume a
 run --method vanilla --suite one.yaml --shard 1/1 --out c
 join c
@@ -55,6 +59,10 @@ analyze rejections a --method sps
 analyze acceptance a --method specdecpp
 analyze multi-draft t
 analyze rules t
+analyze tree t --nodes 4
+analyze frontier s --method sps
+analyze collaboration w
+analyze strength weak fair
 analyze complementarity a --draft e
 analyze counterfactual b --states 1
 serving a
@@ -125,6 +133,7 @@ def place(tmp_path_factory) -> Path:
     (folder / "home").mkdir()
     save_pair(folder, 8)
     (folder / "one.yaml").write_text(SUITE.replace("TASK", "pocket_gsm8k"))
+    (folder / "whole.yaml").write_text(SUITE.replace("TASK", "pocket_gsm8k").replace("24", "200"))
     (folder / "real.yaml").write_text(SUITE.replace("TASK", "gsm8k"))
     others = [f"{{task: pocket_{name}, max_new_tokens: 4}}" for name in ("math500", "cnndm", "ifeval", "ruler", "mmlu")]
     (folder / "others.yaml").write_text(f"description: others\nlimit: 1\ntasks: [{', '.join(others)}]\n")
@@ -165,6 +174,9 @@ def somebodys(run: Path, folder: Path, name: str = "somebody/model") -> None:
 def test_every_command_is_among_them():
     known = {entry.name for entry in (*app.registered_commands, *app.registered_groups)}
     assert {words[0] for words in lines(HONEST, "")} == known
+    for group in app.registered_groups:
+        commands = {entry.name for entry in group.typer_instance.registered_commands}
+        assert {words[1] for words in lines(HONEST, "") if words[0] == group.name} == commands - OF_SERVERS
 
 
 def test_commands_on_local_data_reach_for_no_host(honest):

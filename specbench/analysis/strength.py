@@ -56,7 +56,7 @@ class Strength:
 def strength(runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> Strength:
     """Read runs with the target and the draft alone beside other methods.
 
-    Raises UserError if they do not compare, have different targets, or lack a model alone.
+    Raises UserError if they do not compare, have different targets or one that solves nothing, or lack a model alone.
     """
     mismatches = check_alike(runs, allowed)
     _one_target(runs)
@@ -82,6 +82,10 @@ def strength(runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> Strength
     order = table[table.task == table.task.iloc[-1]].sort_values("strength").run.tolist()
     if len(order) < 2:
         raise UserError("one draft is no ladder; give a run for each draft, of one target")
+    if (unsolved := table.groupby("run").strength.count() == 0).any():
+        raise UserError(
+            f"the target of {unsolved.idxmax()} solves nothing there; decode more documents, or longer texts"
+        )
     return Strength(vanilla_of(runs[0]), _in_order(table, order), _in_order(pd.DataFrame(methods), order), mismatches)
 
 

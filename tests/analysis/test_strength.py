@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import one_line_error
 from screens import call
 from synthetic import Rows, change_manifest, scores
 
@@ -133,6 +134,15 @@ def test_a_ladder_has_rungs_of_one_target(ladder, tmp_path):
     other = made(tmp_path / "other", WEAK, BOLD["weak"], target="u", weights="g")
     with pytest.raises(UserError, match="different targets"):
         strength([*ladder, other])
+
+
+def test_a_target_that_solves_nothing_is_refused(tmp_path, monkeypatch):
+    for task in TARGET:
+        monkeypatch.setitem(TARGET, task, [0] * 10)
+    drafts = {"weak": WEAK, "strong": STRONG}
+    runs = [made(tmp_path / name, draft, BOLD[name], weights=name) for name, draft in drafts.items()]
+    with one_line_error("solves nothing"):
+        strength(runs)
 
 
 def test_the_command_and_the_plot(ladder, tmp_path):
