@@ -27,6 +27,7 @@ from specbench.methods.entropy import Entropy
 from specbench.methods.heuristic import Heuristic
 from specbench.methods.oracle import Oracle
 from specbench.methods.specdecpp import AcceptanceHead, Predicted
+from specbench.methods.speckv import Learned, round_times
 from specbench.methods.specserve import Efficiency
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
@@ -168,7 +169,8 @@ def labelled() -> dict[str, tuple[str, dict[str, Any]]]:
 
 def made(label: str, models: Pair, gamma: int) -> Method:
     name, changes = labelled()[label]
-    return specdecpp(models, gamma) if name == "specdecpp" else with_settings(name, models, gamma, changes)
+    own = {"specdecpp": specdecpp, "speckv": speckv}  # their heads are in no file
+    return own[name](models, gamma) if name in own else with_settings(name, models, gamma, changes)
 
 
 def tiny(architecture: str, runtime: Runtime = EAGER) -> Pair:
@@ -191,6 +193,22 @@ def specdecpp(models: Pair, gamma: int) -> SpS:
     return SpS(models.session("target"), ModelDrafter(models.session("draft"), lengths), gamma + 2)
 
 
+def speckv(models: Pair, gamma: int) -> SpS:
+    return SpS(models.session("target"), ModelDrafter(models.session("draft"), network()), gamma + 2)
+
+
+def network(choices: tuple[int, ...] = (6, 4, 2, 1), bounds: tuple[float, ...] = (1.8, 2.4, 3.0)) -> Learned:
+    """SpecKV with a network whose lengths, from the first on, are for H(q) + q(d) / 2 up to each of `bounds`."""
+    slopes = torch.arange(len(choices)).float()
+    tensors = {f"{layer}.weight": torch.eye(2) for layer in ("first", "second")}
+    tensors |= {f"{layer}.bias": torch.zeros(2) for layer in ("first", "second")}
+    tensors |= {
+        "out.weight": slopes[:, None] * torch.tensor([0.5, 1.0]),
+        "out.bias": -torch.tensor((0.0, *bounds)).cumsum(0),
+    }
+    return Learned(tensors, choices, round_times(choices, "tokens", 1.0), {})
+
+
 def sps(architecture: str, gamma: int, lengths: Lengths) -> SpS:
     """Speculative sampling with a policy for its draft lengths."""
     target, draft = pair(architecture)
@@ -206,6 +224,7 @@ def policies(architecture: str) -> dict[str, Lengths]:
         "cumulative": Cumulative(0.01, shortest=2),
         "entropy": Entropy(2.8, shortest=1),
         "specdecpp": Predicted(random_head(draft), 0.6, shortest=1, hashes={}),
+        "speckv": network(),
         "specserve": Efficiency(0.08, 1.0, shortest=1),
         "heuristic": Heuristic(3),
         "bandit": Bandit((1, 2, 4), draft_cost=0.2, alpha=1.0),

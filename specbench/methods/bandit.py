@@ -4,30 +4,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Verdict
-from specbench.methods.drafting import LengthSettings
+from specbench.methods.drafting import ChoiceSettings
 from specbench.methods.sps import adaptive
 
 Floats = NDArray[np.float64]
 
 
-class Settings(LengthSettings):
-    choices: tuple[int, ...] = Field(min_length=1, description="the lengths to choose from")
+class Settings(ChoiceSettings):
     draft_cost: float = Field(gt=0, description="time of a draft forward over a target forward (c)")
     alpha: float = Field(ge=0, description="standard deviations added to the expected tokens of a length; 0: none")
-
-    @field_validator("choices")
-    @classmethod
-    def fits(cls, choices: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
-        longest: int = info.data.get("longest", max(choices))
-        if min(choices) < 1 or len(set(choices)) < len(choices) or max(choices) > longest:
-            raise PydanticCustomError("choices", f"must be different lengths from 1 to longest ({longest})")
-        return choices
 
 
 class Bandit(Lengths):

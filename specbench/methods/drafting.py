@@ -73,6 +73,20 @@ class StopSettings(LengthSettings):
     _fits = bounded("shortest", "longest")
 
 
+class ChoiceSettings(LengthSettings):
+    """Settings of a length method that chooses from a few lengths."""
+
+    choices: tuple[int, ...] = Field(min_length=1, description="the lengths to choose from")
+
+    @field_validator("choices")
+    @classmethod
+    def _fits(cls, choices: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        longest: int = info.data.get("longest", max(choices))
+        if min(choices) < 1 or len(set(choices)) < len(choices) or max(choices) > longest:
+            raise PydanticCustomError("choices", f"must be different lengths from 1 to longest ({longest})")
+        return choices
+
+
 class DraftedMethod(Speculative):
     """Base of methods with a drafter, which carry from text to text only what its length policy learns."""
 

@@ -8,7 +8,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
-from gates import DEVICE, GREEDY, csd, decode, pair, policies, random_head, sps
+from gates import DEVICE, GREEDY, csd, decode, network, pair, policies, random_head, sps
 from law import two_tokens
 from recalled import recalled
 from torch import nn
@@ -110,11 +110,19 @@ def falls(chances: list[float], cost: float) -> bool:
     return more / (1 + cost * (len(chances) + 1)) < now / (1 + cost * len(chances))
 
 
+def chosen(slow: Slow, first: int) -> int:
+    """The length that `network` likes best after a first token."""
+    q = slow.q([])
+    signal = q[first] / 2 - sum(x * math.log(x) for x in q if x)
+    return (6, 4, 2, 1)[sum(signal > bound for bound in (1.8, 2.4, 3.0))]
+
+
 RULES = {
     "confidence": lambda slow, name, d: confidences(slow, d)[-1] < 0.15,
     "cumulative": lambda slow, name, d: len(d) >= 2 and math.prod(confidences(slow, d)) < 0.01,
     "entropy": lambda slow, name, d: -sum(x * math.log(x) for x in slow.q(d[:-1]) if x) > 2.8,
     "specserve": lambda slow, name, d: falls(confidences(slow, d), cost=0.08),
+    "speckv": lambda slow, name, d: len(d) >= chosen(slow, d[0]),
     # The last token is not scored: only those before it are known when the draft has to be ended.
     "specdecpp": lambda slow, name, d: 1 - math.prod(accepted(slow, name, d)[:-1]) > 0.6,
 }
@@ -219,6 +227,7 @@ def test_sampled_texts_follow_the_target_whatever_the_policy(name):
         "cumulative": Cumulative(0.3, 1),
         "entropy": Entropy(1.2, 1),
         "specdecpp": Predicted(random_head(draft), 0.4, 1, {}),
+        "speckv": network((3, 2, 1), (0.9, 1.5)),
         "specserve": Efficiency(0.4, 1.0, 1),
         "heuristic": Heuristic(2),
         "bandit": Bandit((1, 2, 3), 0.2, 1.0),

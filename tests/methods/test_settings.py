@@ -141,6 +141,12 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"nodes": 0}, "sequoia: nodes"),
     ],
     "slimspec": [({"rank": 300}, "rank 192 at most"), ({"rank": -1.0}, "rank: -1.0 is not a number")],
+    "speckv": [
+        ({"choices": [2, 9]}, "choices: must be different lengths from 1 to longest (8)"),
+        ({"choices": [2, 4]}, "the head for speckv was trained for the lengths [2, 4, 6, 8], not [2, 4]"),
+        ({"objective": "speed"}, "speckv: objective"),
+        ({"head": "gone"}, "there is no head gone; train one: specbench train --method speckv"),
+    ],
     "specdecpp": [
         ({"threshold": 1.0}, "threshold: input should be less than 1"),
         ({"shortest": 5, "longest": 3}, "shortest: 5 is more than longest (3)"),
