@@ -74,7 +74,7 @@ def calibrate(*, options: Calibration, set_: Set = None, place: Place) -> None:
 def train(
     *,
     method: Annotated[
-        str, Option(help="judge, specdecpp, eagle3, dflash, vocabtrim, cospec, a YAML based on one, or draft")
+        str, Option(help="judge, specdecpp, speckv, eagle3, dflash, vocabtrim, cospec, a YAML based on one, or draft")
     ],
     suite: CalibrationSuite = None,
     data: Annotated[
@@ -87,7 +87,10 @@ def train(
     set_: Set = None,
     recipe: Annotated[
         list[str] | None,
-        Option(metavar="KEY=VALUE", help="specdecpp, eagle3, dflash, cospec, draft: change a setting of its recipe"),
+        Option(
+            metavar="KEY=VALUE",
+            help="specdecpp, speckv, eagle3, dflash, cospec, draft: change a setting of its recipe",
+        ),
     ] = None,
     grid: Annotated[
         list[str] | None,
