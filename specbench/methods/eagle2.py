@@ -11,15 +11,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specbench.config import Settings as Base
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Watch
 from specbench.methods.eagle3 import Grown, Read, grow
 from specbench.methods.rsd import TreeDrafter, TreeSpeculation, refuse_long
+from specbench.methods.rules import TreeSettings
 
 
-class Settings(Base):
+class Settings(TreeSettings):
     """No policy chooses the size of a tree, and no draft ends at an end token."""
 
     nodes: int = Field(ge=1, description="the most tokens of a tree")
@@ -62,4 +62,4 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     refuse_long(f"eagle2: its tree has up to {settings.nodes} tokens", settings.nodes, pair)
     trees = partial(grow, top_k=settings.top_k, depth=settings.gamma - 1, most=settings.nodes)
     drafter = Growing(pair.session("draft", watch), trees)
-    return TreeSpeculation(pair.session("target", watch), drafter, settings.gamma, settings.nodes)
+    return TreeSpeculation(pair.session("target", watch), drafter, settings.gamma, settings.nodes, settings.accept())

@@ -6,28 +6,25 @@
 """
 
 import math
-from dataclasses import replace
 from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from specbench.engine.accept import Weighed, exact_test, weigh
 from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
-from specbench.engine.sampling import pick, probabilities
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Scored, Verdict, Watch
+from specbench.engine.typical import Typical
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
+from specbench.methods.rules import TypicalSettings
 
 
-class Settings(DraftSettings):
+class Settings(DraftSettings, TypicalSettings):
     form: Literal["gate", "lenience", "typical"] = Field(description="which rule keeps a token")
     gate_threshold: float = Field(ge=0, le=1, description="gate: least p(draft)/p(target token) to keep (τ); 1: SpS")
     lenience: float = Field(ge=0, le=1, description="lenience: accept with min(1, p/(ε q)) (ε); 1: SpS")
-    epsilon: float = Field(default=0.3, gt=0, le=1, description="typical: p(d) that always stands, if exceeded (ε)")
-    delta: float = Field(default=0.09, gt=0, le=1, description="typical: else p(d) must exceed δ exp(-H(p)) (δ)")
 
 
 class Lossy(DraftedMethod):
@@ -52,7 +49,7 @@ class Lossy(DraftedMethod):
         and a rejected argmax stays rejected (else a threshold of 1 would keep it); lenience has its own test.
         """
         if self.settings.form == "typical":
-            return self.accept_typical(draft, scored, sampling, rng)
+            return Typical(self.settings.epsilon, self.settings.delta)(draft, scored, sampling, rng)
         if self.settings.form == "lenience" and not sampling.greedy:
             weighed, kept = weigh_leniently(draft, scored, self.settings.lenience, sampling, rng)
         else:
@@ -60,28 +57,6 @@ class Lossy(DraftedMethod):
             pairs = zip(weighed.drafted, weighed.targets, weighed.gaps, strict=True)
             kept = [d != t and gap >= self.log_threshold for d, t, gap in pairs]
         return weighed.rescue(lambda i: kept[i])
-
-    def accept_typical(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """Keep d while p(d) > min(ε, δ exp(-H(p))), by the target's p at the temperature that is sampled at.
-
-        At T = 0, p is taken at T = 1; its argmax always stands. What follows is the target's own token, drawn from all
-        of p at T > 0: no token is rejected at random, so there is no residual. Rescues are tokens that speculative
-        sampling, with the same random number, would have rejected.
-        """
-        p = probabilities(scored.logits, Sampling(1.0) if sampling.greedy else sampling)
-        stands = typical(draft.tokens, p[: len(draft.tokens)], self.settings.epsilon, self.settings.delta)
-        tested = exact_test(draft, scored.logits, sampling, rng)
-        if not sampling.greedy:
-            tested = replace(tested, emit=pick(p, rng))
-        weighed = weigh(draft, scored, sampling, rng, tested, [stands])
-        accepted = next((i for i, kept in enumerate(weighed.columns[0]) if not kept), len(weighed.drafted))
-        return weighed.verdict(accepted, tuple(i for i in range(accepted) if not weighed.passed[i]))
-
-
-def typical(tokens: Tensor, p: Tensor, epsilon: float, delta: float) -> Tensor:
-    """True [K] where the target's p [K, V] finds a token typical: p(d) > min(ε, δ exp(-H(p)))."""
-    least = (delta * (-torch.special.entr(p).sum(-1)).exp()).clamp(max=epsilon)
-    return p.gather(-1, tokens[:, None])[:, 0] > least
 
 
 def weigh_leniently(

@@ -10,15 +10,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specbench.config import Settings as Base
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method, Watch
 from specbench.methods.eagle2 import Growing
 from specbench.methods.eagle3 import Grown, Read, best_children, ranked
 from specbench.methods.rsd import TreeSpeculation, refuse_long
+from specbench.methods.rules import TreeSettings
 
 
-class Settings(Base):
+class Settings(TreeSettings):
     """No draft ends at an end token."""
 
     nodes: int = Field(ge=1, description="the most tokens of a tree, and of a level of it")
@@ -61,4 +61,4 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     refuse_long(f"opt-tree: its tree has up to {settings.nodes} tokens", settings.nodes, pair)
     trees = partial(grow, nodes=settings.nodes, threshold=settings.threshold, levels=settings.gamma)
     drafter = Growing(pair.session("draft", watch), trees)
-    return TreeSpeculation(pair.session("target", watch), drafter, settings.gamma, settings.nodes)
+    return TreeSpeculation(pair.session("target", watch), drafter, settings.gamma, settings.nodes, settings.accept())

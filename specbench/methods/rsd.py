@@ -14,8 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specbench.config import Settings as Base
 from specbench.config import UserError
+from specbench.engine.accept import Accept
 from specbench.engine.drafters import Drafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
@@ -24,9 +24,10 @@ from specbench.engine.session import Session, to_device
 from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Stateless, Watch
+from specbench.methods.rules import TreeSettings, is_exact
 
 
-class Settings(Base):
+class Settings(TreeSettings):
     """A tree has a fixed size: no policy chooses a draft length, and no draft ends at an end token."""
 
     gamma: int = Field(ge=1, description="levels of the tree (γ)")
@@ -46,14 +47,12 @@ class Settings(Base):
 class TreeSpeculation(Speculative, Stateless):
     """Draft a tree of γ levels and at most `most` tokens, score it by one target forward, keep the path that passes.
 
-    The test is recursive rejection sampling (`engine.trees`).
+    The test is recursive rejection sampling (`engine.trees`), unless `accept` is another one.
     """
 
-    lossless = True
-    accept = staticmethod(exact_tree)
-
-    def __init__(self, target: Session, drafter: Drafter, gamma: int, most: int) -> None:
-        self.target, self.drafter, self.gamma = target, drafter, gamma
+    def __init__(self, target: Session, drafter: Drafter, gamma: int, most: int, accept: Accept = exact_tree) -> None:
+        self.target, self.drafter, self.gamma, self.accept = target, drafter, gamma, accept
+        self.lossless = is_exact(accept)
         self.reach = most + 1
 
 
@@ -272,7 +271,7 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     refuse_long(f"rsd: its tree has up to {most} tokens", most, pair)
     session = pair.session("draft", watch)
     drafter = Branching(session, settings.branching) if constant else Beam(session, settings.width)
-    return TreeSpeculation(pair.session("target", watch), drafter, settings.gamma, most)
+    return TreeSpeculation(pair.session("target", watch), drafter, settings.gamma, most, settings.accept())
 
 
 def refuse_long(what: str, most: int, pair: Pair) -> None:

@@ -13,14 +13,14 @@ import numpy as np
 from pydantic import Field
 
 from specbench.base.stats import Floats
-from specbench.config import Settings as Base
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Watch
 from specbench.methods.rsd import Branching, TreeSpeculation, refuse_long
+from specbench.methods.rules import TreeSettings
 
 
-class Settings(Base):
+class Settings(TreeSettings):
     """A tree has a fixed shape: no policy chooses a draft length, and no draft ends at an end token."""
 
     acceptance: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(
@@ -107,4 +107,4 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     shape = Plan(rates, settings.nodes, settings.gamma).shape()
     drafter = Planned(pair.session("draft", watch), shape)
     levels = len(shape) - 1
-    return TreeSpeculation(pair.session("target", watch), drafter, levels, sum(map(sum, shape)))
+    return TreeSpeculation(pair.session("target", watch), drafter, levels, sum(map(sum, shape)), settings.accept())

@@ -12,31 +12,32 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Watch
+from specbench.engine.typical import Typical
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
+from specbench.methods.rules import TypicalSettings, is_exact
 
 
-class Settings(DraftSettings):
-    rule: Literal["token", "block"] = Field(
-        default="token", description="tokens are tested one by one, or as a block (block verification)"
+class Settings(DraftSettings, TypicalSettings):
+    rule: Literal["token", "block", "typical"] = Field(
+        default="token", description="tokens are tested one by one, as a block, or for what is typical (lossy)"
     )
 
 
 class SpS(DraftedMethod):
     """Draft up to γ tokens, score them by one target forward, keep those that pass rejection sampling.
 
-    With `block` for `accept`, block verification (Sun et al., arXiv 2403.10444).
+    With `block` for `accept`, block verification (Sun et al., arXiv 2403.10444); with `Typical`, Medusa's rule.
     """
-
-    lossless = True
 
     def __init__(self, target: Session, drafter: Drafter, gamma: int, accept: Accept = exact) -> None:
         self.target, self.drafter, self.gamma, self.accept = target, drafter, gamma, accept
-        self.reach = gamma + 1
+        self.reach, self.lossless = gamma + 1, is_exact(accept)
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    rule = block if settings.rule == "block" else exact
-    return SpS(pair.session("target", watch), model_drafter(settings, pair, watch), settings.gamma, rule)
+    rules: dict[str, Accept] = {"token": exact, "block": block, "typical": Typical(settings.epsilon, settings.delta)}
+    drafter = model_drafter(settings, pair, watch)
+    return SpS(pair.session("target", watch), drafter, settings.gamma, rules[settings.rule])
 
 
 def adaptive(lengths: Callable[[Any, Pair], Lengths]) -> Callable[[Any, Pair, Watch], Method]:

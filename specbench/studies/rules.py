@@ -20,10 +20,10 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
+from specbench.engine.typical import typical
 from specbench.measure import prepare
 from specbench.measure.prepare import load_models_of
 from specbench.methods.cascade import trusted
-from specbench.methods.lossy import typical
 from specbench.results.stored import StoredRun
 from specbench.studies.multidraft import KEY, mean, texts_to_read
 

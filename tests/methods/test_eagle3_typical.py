@@ -7,7 +7,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny, with_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import one_line_error
@@ -17,7 +17,8 @@ from specbench import config
 from specbench.engine.models.eagle_head import layers_read
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling, Scored
-from specbench.methods.eagle3_typical import Settings, Typical, TypicalDrafter, typical_tree
+from specbench.engine.typical import Typical
+from specbench.methods.eagle3_typical import Settings, TypicalDrafter, TypicalEagle3
 
 SHIPPED = config.load_method("eagle3-typical").values
 
@@ -26,7 +27,7 @@ def judged(tokens, parents, chances, sampling=GREEDY, seed=0, epsilon=0.25, delt
     """A verdict by the target's probabilities after the context and after each token."""
     logits = torch.tensor(chances, dtype=torch.float64).log()
     draft = Draft(torch.tensor(tokens), None, parents)
-    return typical_tree(draft, Scored(logits), sampling, torch.Generator().manual_seed(seed), epsilon, delta)
+    return Typical(epsilon, delta)(draft, Scored(logits), sampling, torch.Generator().manual_seed(seed))
 
 
 EIGHTHS = [0.5, 0.25, 0.125, 0.125]  # the bound is δ exp(-H) = 0.149: 0 and 1 stand
@@ -60,7 +61,7 @@ def test_the_path_is_the_best_of_all(seed, size, temperature):
             tokens.append(token)
     logits = torch.tensor(2 * rng.normal(size=(size + 1, 4)))
     draft, sampling = Draft(torch.tensor(tokens), None, tuple(parents)), Sampling(temperature)
-    found = typical_tree(draft, Scored(logits), sampling, torch.Generator().manual_seed(seed), 0.3, 0.4)
+    found = Typical(0.3, 0.4)(draft, Scored(logits), sampling, torch.Generator().manual_seed(seed))
     p = (logits / (temperature or 1)).softmax(-1).numpy()
 
     def stands(node):
@@ -92,6 +93,51 @@ def test_after_the_path_the_target_draws_from_all_of_p():
     assert oracle.chi_square(np.array(counts), np.array(EIGHTHS)) > 1e-4
 
 
+@pytest.mark.parametrize("sampling", (GREEDY, Sampling(1.0)), ids=str)
+def test_a_chain_is_a_tree_of_one_path(sampling):
+    """The first tokens up to the one that does not stand; what follows is drawn from all of p, of drawn trees too."""
+    rng, draft = torch.Generator(), torch.tensor([1, 0, 3, 1])
+    logits = torch.tensor([EIGHTHS] * 5, dtype=torch.float64).log()
+    q = torch.full((4, 4), 0.25, dtype=torch.float64)
+    counts = np.zeros(4)
+    for seed in range(400):
+        found = [
+            Typical(0.25, 0.5)(Draft(draft, probs, parents), Scored(logits), sampling, rng.manual_seed(seed))
+            for probs in (None, None if sampling.greedy else q)
+            for parents in (None, (-1, 0, 1, 2))
+        ]
+        assert {verdict.path for verdict in found} == {(0, 1)}
+        counts[found[-1].token] += 1
+    if sampling.greedy:
+        assert counts[0] == 400
+    else:
+        assert oracle.chi_square(counts, np.array(EIGHTHS)) > 1e-4
+
+
+@pytest.mark.parametrize("name", ("sps", "eagle2", "opt-tree", "sequoia", "rsd"))
+def test_methods_take_the_rule(name):
+    """Each commits typical tokens, of which the exact rule would have kept fewer, and says that it is lossy."""
+    models = tiny("llama")
+    method, exact = (
+        with_settings(name, models, 4, {"rule": rule, "epsilon": 0.05, "delta": 0.2})
+        for rule in ("typical", "token" if name == "sps" else "exact")
+    )
+    assert exact.lossless and not method.lossless
+    prompt, _ = lively_prompt("llama", 12, 30)
+    rounds = decode(method, prompt, 24)[1]
+    text, rescued = [*prompt, *rounds[0].tokens], 0
+    for one in rounds[1:-1]:
+        for place, token in enumerate(one.tokens):
+            p = oracle.next_logits(models.models["target"], text).double().softmax(-1)
+            last = place == len(one.tokens) - 1
+            assert (
+                int(p.argmax()) == token if last else p[token] > min(0.05, 0.2 * math.exp(float((p * p.log()).sum())))
+            )
+            text.append(token)
+        rescued += one.rescued
+    assert rescued > 2
+
+
 @pytest.mark.skipif(DEVICE != "cpu", reason="the reference is slow")
 @pytest.mark.parametrize("architecture", ("llama", "gemma2"))
 def test_rounds_equal_a_decoder_without_cache(architecture):
@@ -100,7 +146,7 @@ def test_rounds_equal_a_decoder_without_cache(architecture):
     changes = {"total_tokens": 16, "top_k": 4, "depth": 3, "epsilon": 0.05, "delta": 0.2}
     chosen = config.validated(Settings, {**SHIPPED, **changes}, "eagle3-typical")
     session = Session(head, "draft", vocabulary=head.config.vocab_size)
-    method = Typical(Session(target, "target"), TypicalDrafter(head, session, layers_read(target), chosen), {})
+    method = TypicalEagle3(Session(target, "target"), TypicalDrafter(head, session, layers_read(target), chosen), {})
     prompt, _ = lively_prompt(architecture, 12, 30)
     _, rounds = decode(method, prompt, 24)
     text, rescued = [*prompt, *rounds[0].tokens], 0
