@@ -1,27 +1,31 @@
 """A bandit chooses the size of each round's tree. Lossless.
 
 TLT (arXiv 2511.16665): of a few strategies (levels, width and tokens of a tree), mostly the one whose rounds were worth
-most. The trees are those of `eagle2`.
+most. The trees are those of `eagle2`, or those of a head of EAGLE-3, which the paper has.
 """
 
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from specbench.config import Settings as Base
 from specbench.engine.lengths import Lengths
+from specbench.engine.models.eagle_head import EagleHead, layers_read
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
+from specbench.engine.speculate import speculate
 from specbench.engine.trees import exact_tree
-from specbench.engine.types import Draft, Method, Sampling, Verdict, Watch
+from specbench.engine.types import Draft, Method, Round, Sampling, Verdict, Watch
+from specbench.methods import eagle3
 from specbench.methods.drafting import DraftedMethod
 from specbench.methods.eagle2 import Grow, Growing
-from specbench.methods.eagle3 import grow
+from specbench.methods.eagle3 import EagleDrafter, Grown, Read, grow
 from specbench.methods.rsd import refuse_long
 
 Size = Annotated[int, Field(ge=1)]
@@ -30,6 +34,12 @@ Size = Annotated[int, Field(ge=1)]
 class Settings(Base):
     """No draft ends at an end token."""
 
+    drafter: Literal["draft", "eagle3"] = Field(
+        default="draft", description="trees of the draft model, or of a head of EAGLE-3"
+    )
+    head: str = Field(
+        default="auto", description="eagle3: trained head: a file, or `auto` (the one that ships with the pair)"
+    )
     strategies: tuple[tuple[Size, Size, Size], ...] = Field(
         min_length=1, description="trees to choose from: levels, top_k and nodes of each, as in eagle2"
     )
@@ -102,23 +112,69 @@ class Sized(Growing):
         return super().propose(context, gamma, sampling, rng)
 
 
+class SizedHead(EagleDrafter):
+    """EAGLE-3's drafter, whose trees have the size that the strategies choose."""
+
+    def __init__(
+        self,
+        head: EagleHead,
+        session: Session,
+        layers: tuple[int, ...],
+        sizes: Sequence[tuple[int, int, int]],
+        strategies: Strategies,
+    ) -> None:
+        levels, top_k, nodes = (max(column) for column in zip(*sizes, strict=True))
+        super().__init__(head, session, layers, nodes + 1, top_k, levels - 1)
+        self.sizes, self.lengths = sizes, strategies
+        self.strategies = strategies
+
+    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
+        self.chosen = trees(*self.sizes[self.strategies.choose(rng)])
+        return super().propose(context, gamma, sampling, rng)
+
+    def grow(self, logits: Tensor, read: Read) -> Grown:
+        return self.chosen(logits, read)
+
+
 class TreeBandit(DraftedMethod):
     """Draft a tree of a chosen size, score it by one target forward, keep the path that passes."""
 
     lossless = True
     accept = staticmethod(exact_tree)
 
-    def __init__(self, target: Session, drafter: Sized) -> None:
+    def __init__(self, target: Session, drafter: Sized | SizedHead) -> None:
         self.target, self.drafter = target, drafter
         self.gamma = max(levels for levels, _, _ in drafter.sizes)
         self.reach = 1 + max(nodes for _, _, nodes in drafter.sizes)
 
 
+class HeadBandit(TreeBandit):
+    """The same with trees of a head, which reads the target's states."""
+
+    drafter: SizedHead
+
+    def __init__(self, target: Session, drafter: SizedHead, hashes: dict[str, str]) -> None:
+        super().__init__(target, drafter)
+        self.hashes = hashes
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        head = self.drafter
+        return speculate(
+            self.target, head, head.accept, self.gamma, prompt, sampling, rng, head.score, prefill=head.prefill
+        )
+
+    def inputs(self) -> dict[str, str]:
+        return {**super().inputs(), **self.hashes}
+
+
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Raises UserError for a tree longer than the pair's context."""
+    """Uses the draft model or the head. Raises UserError for a tree that is too long, or a head that does not fit."""
     most = max(nodes for _, _, nodes in settings.strategies)
     refuse_long(f"tlt: its largest tree has up to {most} tokens", most, pair)
     strategies = Strategies(settings.times(), settings.epsilon, settings.window)
-    return TreeBandit(
-        pair.session("target", watch), Sized(pair.session("draft", watch), settings.strategies, strategies)
-    )
+    target = pair.session("target", watch)
+    if settings.drafter == "draft":
+        return TreeBandit(target, Sized(pair.session("draft", watch), settings.strategies, strategies))
+    head, hashes = eagle3.loaded(settings.head, pair)
+    session, layers = eagle3.head_session(head, pair, watch), layers_read(pair.models["target"])
+    return HeadBandit(target, SizedHead(head, session, layers, settings.strategies, strategies), hashes)

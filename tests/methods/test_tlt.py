@@ -11,12 +11,14 @@ from builders_engine import build
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny
 from refusals import one_line_error
 from tabled import draw_for_each_branch, p_of_texts
+from tiny_heads import trained
 
+from specbench.engine.models.eagle_head import layers_read
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Verdict
 from specbench.methods import eagle3
 from specbench.methods.eagle2 import Growing
-from specbench.methods.tlt import Settings, Sized, Strategies, TreeBandit
+from specbench.methods.tlt import HeadBandit, Settings, Sized, SizedHead, Strategies, TreeBandit
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 SIZES = ((2, 2, 4), (3, 3, 9), (4, 1, 4))
@@ -99,6 +101,29 @@ def test_greedy_texts_are_the_targets_whatever_was_learned_before(architecture):
     method.reset()
     method.restore(learned)
     assert again[0] == text and decode(method, prompt, 40) == again
+
+
+@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+def test_a_head_drafts_trees_of_the_chosen_sizes_and_texts_stay_the_targets(architecture):
+    target, head = pair(architecture)[0], trained(architecture, 12)
+    bandit = Strategies([1.0] * 3, epsilon=0.3, window=99)
+    session = Session(head, "draft", vocabulary=head.config.vocab_size)
+    drafter = SizedHead(head, session, layers_read(target), SIZES, bandit)
+    method = HeadBandit(Session(target, "target"), drafter, {"head": "hash"})
+    prompt, text = lively_prompt(architecture, 12, 40)
+    tokens, rounds = decode(method, prompt, 40)
+    assert tokens == text
+    drafts = [one.verdict.parents for one in rounds[1:]]
+    assert {(len(parents), parents.count(-1)) for parents in drafts} == {(4, 2), (9, 3), (4, 1)}
+    assert sum(map(len, method.state())) == len(rounds) - 1 and method.inputs() == {"head": "hash"}
+    assert sum(one.accepted for one in rounds) > 5
+
+
+def test_the_head_that_ships_is_taken(pocket):
+    method = build(pocket, "tlt", drafter="eagle3")
+    assert method.inputs() == build(pocket, "eagle3").inputs() and method.reach == 60
+    with one_line_error("there is no head gone"):
+        build(pocket, "tlt", drafter="eagle3", head="gone")
 
 
 def made(target, draft) -> TreeBandit:
