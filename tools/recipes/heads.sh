@@ -19,7 +19,7 @@ make_once $heads/specdecpp-$pair.safetensors \
   --recipe learning_rate=0.001 --recipe epochs=12 --recipe patience=3 --out $heads/specdecpp-$pair.safetensors
 
 make_once $heads/speckv-$pair.safetensors \
-  specbench train --method speckv --pair $pair --suite pocket-all --documents 12 --out $heads/speckv-$pair.safetensors
+  specbench train --method speckv --pair $pair --suite pocket-all --documents 40 --out $heads/speckv-$pair.safetensors
 
 if [ $pair != pocket ]; then exit; fi
 
