@@ -31,7 +31,8 @@ TEMPERATURES = (0.0, 0.9)
 FILTERED = {"top_k": 50, "top_p": 0.95}  # beside a temperature above 0
 GREEDY_ONLY = {"oracle"}
 TOKENS, WARMUP = 8, 3  # of a short text, and of its warm-up
-LEARNERS = ("bandit", "csd", "csd-ocm", "csd-pocket", "csd-pocket-weak", "sps", "swift", "tlt")  # under these settings:
+# Under SETTINGS:
+LEARNERS = ("bandit", "csd", "csd-ocm", "csd-pocket", "csd-pocket-weak", "sps", "swift", "tlt", "tlt-eagle3")
 SETTINGS = (  # what is learned shows within a few short texts
     "csd.count_threshold=1",
     "csd.gate_threshold=0.0001",

@@ -34,7 +34,7 @@ from specbench.plan import Plan
 
 pytestmark = pytest.mark.long
 
-SAME_KIND = ("csd-pocket", "csd-pocket-weak", "sps")  # as csd and bandit: they learn in the same way
+SAME_KIND = ("csd-pocket", "csd-pocket-weak", "sps", "tlt-eagle3")  # as csd and bandit: they learn in the same way
 GREEDY, SAMPLED = TEMPERATURES
 GROUPS = 11  # of four methods
 ALL = [(name, temperature) for temperature in TEMPERATURES for name in methods(temperature)]
