@@ -9,6 +9,7 @@ import pytest
 from screens import call
 from tiny_runs import COUNTS, TASKS, always, plan_of, rounds_of, samples_of, save_pair, write_suite
 
+from specbench import config
 from specbench.analysis import compare as compared
 from specbench.config import UserError
 from specbench.measure import batches, loop, prepare, work
@@ -269,9 +270,28 @@ HEADS = ("eagle3", "eagle3-chain", "judge", "rest", "vocabtrim", "slimspec", "co
 
 
 FEW = ("eagle3", "judge", "rest", "vocabtrim")
+TREES = ("eagle2", "opt-tree", "sequoia", "rsd", "graft", "graft-sps", "eagle3-typical")
+DRAFTS = (
+    *("rest-aded", "rest-rasd", "logitspec", "recycling", "suffix", "sam", "anpd"),
+    *("cs-drafting", "specserve", "speckv", "speckv-time"),
+)
+ALONE = {"bandit", "suffixdecoding", "swift", "tlt", "tlt-eagle3"}  # they learn from text to text
 
 
-@pytest.mark.parametrize("methods", [FEW, pytest.param(HEADS, marks=pytest.mark.long)], ids=["few", "all"])
+@pytest.mark.long
+def test_every_method_is_decoded_in_batches_or_says_why_not(pocket):
+    """Those that decode with several models are gated elsewhere."""
+    specs = [spec for spec in map(config.load_method, config.names("methods")) if spec.baseline == "vanilla"]
+    reasons = {spec.name: prepare.why_alone(spec.name, prepare.build_alone(spec, pocket)) for spec in specs}
+    assert {name for name, reason in reasons.items() if reason} == ALONE
+    assert all("\n" not in reason for reason in reasons.values())
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [FEW, *(pytest.param(some, marks=pytest.mark.long) for some in (HEADS, TREES, DRAFTS))],
+    ids=["few", "heads", "trees", "drafts"],
+)
 def test_methods_with_trained_heads_decode_alike_in_batches(tmp_path, methods):
     """The bundled heads, datastore and memory on the bundled pair, in float64."""
     options = {"max_new_tokens": 16, "dtype": "float64", "runtime": "static", "device": "cpu"}
