@@ -18,6 +18,9 @@ from specbench.results.stored import StoredRun
 
 # Methods whose target verifies tokens while the draft goes on, so that a round's forwards are not those of its tokens.
 OVERLAPPING = ("pearl",)
+# Why the rounds of some methods are not replayed.
+NOT_REPLAYED = {name: "drafts while the target verifies: `specbench analyze overlap` has it" for name in OVERLAPPING}
+NOT_REPLAYED |= {"fused": "drafts with several models, and a replay knows the times of one"}
 TEXT = ["repeat", "task", "doc_id"]
 TIMED = ["round", "committed", "drafted", "draft_forwards", "target_seconds", "draft_seconds", "seconds"]
 
@@ -58,16 +61,14 @@ def drafting_method(run: StoredRun, name: str | None) -> MethodSpec:
         drafting |= {*names}
         trees |= {*names[branches(batch.column("parents"))]}
         modelled |= {*names[by_model.to_numpy(zero_copy_only=False)]}
-    overlapping = {spec for spec in by_name if by_name[spec].method in OVERLAPPING}
-    model_drafts = modelled - trees - overlapping
+    others = {name: NOT_REPLAYED[spec.method] for name, spec in by_name.items() if spec.method in NOT_REPLAYED}
+    model_drafts = modelled - trees - {*others}
     candidates = [name] if name else [spec for spec in by_name if spec in model_drafts]
     for candidate in candidates:
         if candidate in model_drafts:
             return by_name[candidate]
-        if candidate in overlapping:
-            raise UserError(
-                f"{candidate} drafts while the target verifies, which is not replayed: `specbench analyze overlap`"
-            )
+        if candidate in others:
+            raise UserError(f"{candidate} {others[candidate]}; choose another --method")
         if candidate in trees:
             raise UserError(f"{candidate} drafts trees, which cannot be replayed; choose another --method")
         if candidate in drafting:
