@@ -32,6 +32,12 @@ make_once $heads/kangaroo-pocket.safetensors \
   specbench train --method kangaroo --suite pocket --documents 1000 --recipe epochs=12 \
   --recipe learning_rate=0.002 --recipe warmup=0.02 --out $heads/kangaroo-pocket.safetensors
 
+make_once $heads/dflash-pocket.safetensors \
+  specbench train --method dflash --suite pocket --documents 400 --recipe layers=2 --recipe features=3 \
+  --recipe block=8 --recipe anchors=16 --recipe loss=distillation --recipe decay=4 --recipe temperature=0.8 \
+  --recipe epochs=3 --recipe batch=8 --recipe learning_rate=0.002 --recipe autocast=false \
+  --out $heads/dflash-pocket.safetensors
+
 make_once $heads/vocabtrim-pocket.safetensors \
   specbench train --method vocabtrim --suite pocket-all --documents 100 --out $heads/vocabtrim-pocket.safetensors
 
