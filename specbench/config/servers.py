@@ -29,7 +29,7 @@ class ServerSettings(Settings):
     )
     model: str | None = Field(default=None, description="by the server's name; default: the only one that it serves")
     key_variable: str | None = Field(default=None, description="the environment variable that holds the API key")
-    timeout: float = Field(default=120.0, gt=0, le=86400, description="seconds without a byte of the answer")
+    timeout: float = Field(default=120.0, gt=0, le=86400, description="seconds without a part of the answer")
 
     @field_validator("url")
     @classmethod

@@ -141,13 +141,17 @@ class Client:
         reply.sent = clock()
         path = "/v1/chat/completions" if self.chat else "/v1/completions"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self.settings.timeout)
-        reader, events = Reader(reply, self.model), Events()
+        reader, events, last = Reader(reply, self.model), Events(), clock()
 
         async def read(response: aiohttp.ClientResponse) -> None:
+            nonlocal last
             async for data in response.content.iter_any():
                 at = clock()
                 for event in events.feed(data):
                     reader.add(event, at)
+                    last = at
+                if at - last > self.settings.timeout:  # comments alone came, which keep a connection open
+                    raise Refusal(self._hung("no part of the answer", self.settings.timeout))
                 if reader.done:
                     reply.ended = at
                     return
@@ -219,9 +223,7 @@ class Client:
                 await read(response)
         except asyncio.TimeoutError:
             seconds = timeout.sock_read or timeout.total or CONNECT
-            raise Refusal(
-                f"the server hung: no byte in {seconds:g} s; a longer wait: --set {self.name}.timeout=…"
-            ) from None
+            raise Refusal(self._hung("no byte", seconds)) from None
         except aiohttp.ClientConnectorCertificateError as error:
             raise Refusal(f"no trusted connection: {brief(error.certificate_error)}") from None
         except aiohttp.ClientConnectorError as error:
@@ -231,6 +233,9 @@ class Client:
             raise kind(f"the stream was cut: {brief(error)}") from None
         except (aiohttp.ClientError, ValueError, OSError) as error:
             raise Refusal(f"invalid answer: {brief(error)}") from None
+
+    def _hung(self, what: str, seconds: float) -> str:
+        return f"the server hung: {what} in {seconds:g} s; a longer wait: --set {self.name}.timeout=…"
 
     def _clean(self, line: str) -> str:
         """A message without the API key, which a server may have repeated."""

@@ -154,6 +154,10 @@ class Fake:
             return True
         if fault == "hang":
             await asyncio.sleep(30)
+        elif fault == "pings":  # comments, which say only that the server is there
+            for _ in range(60):
+                await response.write(b": ping\n\n")
+                await asyncio.sleep(0.1)
         elif fault == "json":
             await response.write(b'data: {"choices": [{"text"\n\n')
         elif fault == "error":

@@ -150,6 +150,7 @@ FAULTS = {
     "cut": "the stream was cut",
     "end": "the stream was cut after 1 parts",
     "hang": "no byte in 0.3 s",
+    "pings": "no part of the answer in 0.3 s",
     "json": "not JSON",
     "error": "out of memory",
     "model": "another model",
