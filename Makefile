@@ -69,7 +69,7 @@ reproduce-tables: $(STAMP)  ## the papers' tables beside ours, into results/tabl
 	  $(if $(WORKERS),--workers $(WORKERS)) $(if $(UNTIMED),--untimed) \
 	  $(if $(filter command line environment,$(origin SUITE)),--suite $(SUITE))
 
-fault-test: $(STAMP)  ## faults and recovery from them (20 minutes), and what hostile programs get (2 minutes)
+fault-test: $(STAMP)  ## faults and recovery from them (over 20 minutes), and what hostile programs get (2 minutes)
 	$(BIN)/python tests/faults/main.py
 	$(BIN)/python tests/hostile_table.py
 

@@ -1,4 +1,4 @@
-"""Everything that may go wrong, tried on the command itself: python tests/faults/main.py, at most 20 minutes.
+"""Everything that may go wrong, tried on the command itself: python tests/faults/main.py, over 20 minutes.
 
 Prints what was tried, how often a run recovered, and how many rows were lost. Exit code 1 if any was, or if a run did
 not recover.
