@@ -50,6 +50,12 @@ def test_swaps_of_known_outcome(pair):
     assert mined.hidden.dtype == np.float16 and mined.hidden.max() == pytest.approx(SIZE**0.5, rel=1e-3)
 
 
+def test_a_swap_knows_its_document(pair):
+    """The penalty is chosen by whole documents."""
+    mined = [mining.Miner(pair, seed=0).mine(document(n)) for n in (0, 1)]
+    assert judge.gather(mined).documents.tolist() == [0] * 3 + [1] * 3
+
+
 def test_right_means_not_worse_than_the_targets_own_answer(pair):
     """Scores between 0 and 1, as ROUGE gives: what costs a little is wrong, what gains a little is right."""
 
