@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class Fake:
     under_way: int = 0
     most: int = 0  # requests at one time
     url: str = ""
+    certificate: Path | None = None  # with its key, in one file; then over TLS
 
     def __post_init__(self) -> None:
         self.counts: dict[Any, int] = {
@@ -242,9 +244,13 @@ def serving(fake: Fake) -> Iterator[Fake]:
         app.router.add_route("*", "/{path:.*}", fake.answer)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        tls = None
+        if fake.certificate:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            tls.load_cert_chain(fake.certificate)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
-        fake.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        fake.url = f"http{'s' * bool(tls)}://127.0.0.1:{runner.addresses[0][1]}"
         return runner
 
     def run() -> None:

@@ -1,6 +1,9 @@
 """A client reads what servers stream, and every way in which they break becomes one line."""
 
 import asyncio
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from fake import Fake, recorded, serving
@@ -172,6 +175,20 @@ def test_a_connection_that_the_server_closed_is_opened_anew(server):
     found, _ = answers(server, asks(3))
     assert [one.reply.error for one in found] == ["", "", ""] and len(server.requests) == 3
     assert all(one.reply.due <= one.reply.sent < one.reply.first for one in found)
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
+def test_only_trusted_certificates(tmp_path):
+    """One that nobody whom this machine trusts has signed is refused."""
+    file = str(tmp_path / "server.pem")
+    name = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", file, "-out", file + ".crt"]
+    subprocess.run([*command, *name], check=True, capture_output=True)
+    (tmp_path / "server.pem").write_text(Path(file).read_text() + Path(file + ".crt").read_text())
+    with serving(Fake(TOKENIZER, certificate=Path(file))) as fake:
+        assert fake.url.startswith("https://")
+        (one,), _ = answers(fake, asks(1))
+        assert "no trusted connection" in one.reply.error and not fake.requests
 
 
 def test_of_several_closed_connections_none_is_tried_again(server):
