@@ -6,6 +6,7 @@ tokens of each rule for the same drafts, so that rules are compared without the 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,8 @@ def as_typical(tokens: Tensor, p: Tensor, q: Tensor) -> Tensor:
     return typical(tokens, p, EPSILON, DELTA).to(p.dtype).cumprod(0).sum()
 
 
-def of_a_mixture(tokens: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    return one_by_one(tokens, torch.where(trusted(p, q, "opt", ALPHA)[:, None], q, p), q)
+def of_a_mixture(tokens: Tensor, p: Tensor, q: Tensor, defer: str = "opt") -> Tensor:
+    return one_by_one(tokens, torch.where(trusted(p, q, defer, ALPHA)[:, None], q, p), q)
 
 
 RULES: dict[str, Rule] = {
@@ -57,6 +58,8 @@ RULES: dict[str, Rule] = {
     "typical": as_typical,
     "lenience": lambda tokens, p, q: one_by_one(tokens, p / LENIENCE, q),
     "cascade": of_a_mixture,
+    "cascade-chow": partial(of_a_mixture, defer="chow"),
+    "cascade-diff": partial(of_a_mixture, defer="diff"),
 }
 LOSSLESS = ("token", "block")
 

@@ -28,6 +28,9 @@ Q = torch.tensor([[0.8, 0.2], [0.8, 0.2]], dtype=torch.float64)
         ("typical", [0, 1], 2.0),
         # max q = max p: the draft speaks, so all of its tokens are kept.
         ("cascade", [0, 0], 2.0),
+        ("cascade-diff", [0, 0], 2.0),
+        # By chow it speaks from max q = 0.9 on: here the target does.
+        ("cascade-chow", [0, 0], 0.25 + 0.25**2),
     ],
 )
 def test_figures_by_hand(rule, drafted, expected):
@@ -55,7 +58,7 @@ def test_a_table_by_hand():
     sums = np.zeros((2, len(RULES)))
     sums[:, 0], sums[:, 1] = (2, 1), (4, 2)
     table = figure_table([("a", 0), ("a", 1)], sums, np.array([2.0, 1.0]))
-    assert list(table.rule) == list(RULES) and list(table.lossless) == [True, True, False, False, False]
+    assert list(table.rule) == list(RULES) and list(table.lossless) == [True] * 2 + [False] * 5
     assert (table["value"][0], table["value"][1], table.over[1]) == (1.0, 2.0, 1.0)
     finding = view(Compared("T=1", ["sps"], 3, 2, table))
     assert isinstance(table, pd.DataFrame) and finding.sheets[0].rows[1][:2] == ["as a block", "yes"]

@@ -9,6 +9,8 @@ NAMES = {
     "typical": f"typical, ε {EPSILON}, δ {DELTA}",
     "lenience": f"lenience {LENIENCE}",
     "cascade": f"cascade, opt, α {ALPHA}",
+    "cascade-chow": f"cascade, chow, α {ALPHA}",
+    "cascade-diff": f"cascade, diff, α {ALPHA}",
 }
 
 
