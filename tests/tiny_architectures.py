@@ -41,6 +41,9 @@ LINEAR = {
     "layer_types": ["linear_attention", "full_attention"] * 2,
 }
 
+IDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}  # where there must be some
+ABSENT = object()  # a key of COMMON that a configuration does not have
+
 # What differs from COMMON, by the `model_type` of config.json.
 FIELDS: dict[str, dict[str, Any]] = {
     # Dense
@@ -54,7 +57,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "gemma3_text": SLIDING | {"query_pre_attn_scalar": 8},
     "gemma3n_text": SLIDING
     | {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0, "laurel_rank": 8}
-    | {"activation_sparsity_pattern": 0.0, "altup_num_inputs": 2},
+    | {"activation_sparsity_pattern": [0.0] * 4, "altup_num_inputs": 2},
     "gemma4_text": SLIDING | {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8},
     "vaultgemma": SLIDING | {"query_pre_attn_scalar": 8},
     "phi": {"num_key_value_heads": 4},
@@ -81,14 +84,14 @@ FIELDS: dict[str, dict[str, Any]] = {
     "persimmon": {"num_key_value_heads": 4},
     "nanochat": {},
     "diffllama": {},
-    "modernbert-decoder": SLIDING | {"local_attention": WINDOW},
+    "modernbert-decoder": SLIDING | IDS | {"local_attention": WINDOW},
     "bitnet": {},
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0},
     "gpt2": OLD,
     "gpt_bigcode": OLD,
     "gptj": OLD | {"rotary_dim": 4},
     "gpt_neox": {},
-    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 48},
+    "falcon": {"head_dim": ABSENT, "new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 48},
     "bloom": {"n_layer": 4, "n_head": 4},
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 4, "expansion_ratio": 2, "max_seq_len": 256},
     # Latent attention
@@ -116,7 +119,10 @@ FIELDS: dict[str, dict[str, Any]] = {
     | {"layer_types": ["chunked_attention", "full_attention"] * 2},
     "jetmoe": {"kv_channels": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
     "dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 4, "max_seq_len": 256}
-    | {"attn_config": {"kv_n_heads": 2}, "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 48, "moe_top_k": 2}},
+    | {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+        "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 48, "moe_top_k": 2},
+    },
     # Mixtures of experts with latent attention
     "deepseek_v2": DEEPSEEK | LATENT,
     "deepseek_v3": DEEPSEEK | LATENT,
@@ -126,7 +132,6 @@ FIELDS: dict[str, dict[str, Any]] = {
     | {"n_routed_experts": 4, "zero_expert_num": 2},
     # Text parts of multimodal models
     "gemma3": {"text_config": COMMON | SLIDING | {"query_pre_attn_scalar": 8}, "vision_config": VISION},
-    "mllama_text_model": {"cross_attention_layers": []},
     # Without rollback
     "mamba": {"state_size": 8},
     "mamba2": MAMBA2,
@@ -155,16 +160,19 @@ FIELDS: dict[str, dict[str, Any]] = {
 def model(kind: str, seed: int = 0) -> PreTrainedModel:
     """A random model in float64; every weight matters, and its greedy texts are lively."""
     fields = FIELDS[kind]
-    config = AutoConfig.for_model(kind, **(fields if "text_config" in fields else COMMON | fields))
+    fields = {k: v for k, v in (fields if "text_config" in fields else COMMON | fields).items() if v is not ABSENT}
+    config = AutoConfig.for_model(kind, **fields)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = AutoModelForCausalLM.from_config(config).to(torch.float64).eval()
+        made = AutoModelForCausalLM.from_config(config, experts_implementation="eager")  # others know no float64
+    made = made.to(torch.float64).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for _, parameter in sorted(made.named_parameters()):
+        tied = made.config.get_text_config().tie_word_embeddings
+        for name, parameter in sorted(made.named_parameters()):
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            if parameter.ndim >= 2:
-                parameter.copy_(0.5 * noise)
+            if parameter.ndim >= 2:  # a large embedding that is the output layer too would say its own token again
+                parameter.copy_((0.03 if tied and "embed" in name else 0.5) * noise)
             else:  # biases and gains of norms keep their value, and matter
                 parameter.add_(0.1 * noise)
     made.generation_config.eos_token_id = None

@@ -34,10 +34,11 @@ from specbench.cli.options import (
     with_groups,
 )
 from specbench.config import own_methods
+from specbench.engine.models import architectures
 from specbench.permissions import permitted
 from specbench.report.plots.listed import KINDS
 
-Kind = Enum("Kind", {"pairs": "pairs", "methods": "methods", "suites": "suites", "tasks": "tasks"}, type=str)
+Kind = Enum("Kind", {kind: kind for kind in ("pairs", "methods", "suites", "tasks", "architectures")}, type=str)
 
 
 Plot = Enum("Plot", {name.replace("-", "_"): name for name in KINDS}, type=str)  # type: ignore[misc]
@@ -222,10 +223,12 @@ def list_(kind: Annotated[Kind | None, Argument(help="list only these")] = None)
     """List pairs, methods, suites and tasks, each with a description and its paper.
 
     `specbench list methods`
+
+    `specbench list architectures`: which methods gave vanilla's text on a tiny model of each architecture
     """
     with user_errors():
-        for shown in [kind] if kind else list(Kind):
-            table = Table(title=shown.value, title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+        for shown in [kind] if kind else [each for each in Kind if each is not Kind.architectures]:
+            table = Table(title=_title(shown), title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
             table.add_column(style="bold", no_wrap=True)
             table.add_column()
             for name, line, paper in _catalogue(shown):
@@ -233,10 +236,17 @@ def list_(kind: Annotated[Kind | None, Argument(help="list only these")] = None)
             console.print(table)
 
 
+def _title(kind: Kind) -> str:
+    return f"architectures, tried with {architectures.version()}" if kind is Kind.architectures else kind.value
+
+
 def _catalogue(kind: Kind) -> Iterator[tuple[str, str, str]]:
     if kind is Kind.tasks:
         for name, info in config.tasks().items():
             yield name, info.description, f"({', '.join(info.counterparts)} for pocket)" if info.counterpart else ""
+        return
+    if kind is Kind.architectures:
+        yield from ((name, line, "") for name, line in architectures.described())
         return
     load: Any = {Kind.pairs: config.load_pair, Kind.methods: config.load_method, Kind.suites: config.load_suite}[kind]
     for name in config.names(kind.value):

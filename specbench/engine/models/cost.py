@@ -3,12 +3,14 @@
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.engine.models.quantize import is_plain, stored_bytes
 
 # Settings of models whose forwards do not read every weight, or do not keep keys and values in every layer.
 UNKNOWN = ("num_experts", "num_local_experts", "n_routed_experts", "num_kv_shared_layers", "kv_lora_rank")
+
+VARIES = "varies"
 
 
 def facts(model: PreTrainedModel) -> dict[str, Any]:
@@ -23,13 +25,18 @@ def facts(model: PreTrainedModel) -> dict[str, Any]:
       the whole sequence.
     """
     config = model.config.get_text_config()
-    layers, heads = getattr(config, "num_hidden_layers", None), getattr(config, "num_attention_heads", None)
-    groups = getattr(config, "num_key_value_heads", None) or heads
+    layers, heads, stated_groups, stated_size = (
+        of_all_layers(config, name)
+        for name in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
+    )
+    if VARIES in (layers, heads, stated_groups, stated_size):
+        return {}
+    groups = stated_groups or heads
     if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(groups, int)):
         return {}
     if any(getattr(config, name, None) for name in UNKNOWN) or _packed(model):
         return {}
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    size = stated_size or config.hidden_size // heads
     kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
     near = (kinds.count("sliding_attention") if kinds else layers) if window else 0
     layer = model.get_output_embeddings()
@@ -51,6 +58,17 @@ def facts(model: PreTrainedModel) -> dict[str, Any]:
         "window": window if near else None,
         "window_layers": near,
     }
+
+
+def of_all_layers(config: PreTrainedConfig, name: str) -> Any:
+    """A setting of a configuration; None without it, VARIES where layers have values of their own (Gemma 3n and 4)."""
+    try:
+        value = getattr(config, name, None)
+    except RuntimeError:  # transformers' AmbiguousGlobalPerLayerAttributeError
+        return VARIES
+    if isinstance(value, list):
+        return value[0] if len({*value}) == 1 else VARIES
+    return value
 
 
 def _packed(model: PreTrainedModel) -> bool:

@@ -17,6 +17,8 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
+from specbench.engine.models.cost import VARIES, of_all_layers
+
 # The part of a head's configuration that its file must hold; the shapes of its tensors determine the rest.
 STORED = ("num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", "rope_parameters")
 WIDEST = 16  # how many times a model's width its attention may be wide
@@ -149,19 +151,27 @@ def head_config(target: PreTrainedModel, vocabulary: int) -> LlamaConfig:
 
 
 def layer_sizes(target: PreTrainedModel) -> tuple[int, dict[str, Any]]:
-    """The inner width of the target's MLPs, and the STORED settings of a new head with layers of the target's sizes."""
+    """The inner width of the target's MLPs, and the STORED settings of a new head with layers of the target's sizes.
+
+    Where the target's layers have sizes of their own, the head's are the usual ones: hidden size / heads, and 4 times
+    the hidden size.
+    """
     config = target.config.get_text_config()
+
+    def size(name: str) -> int | None:
+        value = of_all_layers(config, name)
+        return None if value == VARIES else value
+
     heads = config.num_attention_heads
     stored = {
         "num_attention_heads": heads,
-        "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
-        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+        "num_key_value_heads": size("num_key_value_heads") or heads,
+        "head_dim": size("head_dim") or config.hidden_size // heads,
         "rms_norm_eps": getattr(config, "rms_norm_eps", 1e-6),
         "hidden_act": "silu",
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},  # as in the official code, for any target
     }
-    named = (getattr(config, name, None) for name in ("intermediate_size", "ffn_dim", "n_inner"))
-    inner = next(filter(None, named), 4 * config.hidden_size)  # without a name for it, as GPT-2's is by default
+    inner = next(filter(None, map(size, ("intermediate_size", "ffn_dim", "n_inner"))), 4 * config.hidden_size)
     return inner, stored
 
 

@@ -87,7 +87,7 @@ def _skipped(parts: tuple[str, ...], layer: nn.Module) -> dict[str, nn.Module]:
         if part == "self_attn":
             replacements[part] = NoAttention()
         elif part in ("mlp", "fc2"):
-            replacements[part] = NoOutput()
+            replacements[part] = NoOutput(_gives_scores(layer.get_submodule(part)))
         elif not (norms_stay and "norm" in part):
             replacements[part] = nn.Identity()
     return replacements
@@ -101,10 +101,24 @@ class NoAttention(nn.Module):
 
 
 class NoOutput(nn.Module):
-    """A layer whose output is 0."""
+    """A layer whose output is 0; with `scores`, those of a router, there are none beside it."""
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return torch.zeros_like(hidden_states)
+    def __init__(self, scores: bool = False) -> None:
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, hidden_states: Tensor) -> Tensor | tuple[Tensor, None]:
+        nothing = torch.zeros_like(hidden_states)
+        return (nothing, None) if self.scores else nothing
+
+
+@torch.inference_mode()
+def _gives_scores(mlp: nn.Module) -> bool:
+    """True if an MLP gives its router's scores beside its output, as GPT-OSS's does; a token of zeros tells."""
+    gain = getattr(getattr(mlp, "router", None), "weight", None)
+    if gain is None:
+        return False
+    return isinstance(mlp(torch.zeros(1, 1, gain.shape[-1], dtype=gain.dtype, device=gain.device)), tuple)
 
 
 def replaced(module: nn.Module, path: list[str], part: nn.Module) -> nn.Module:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from specbench.base.errors import UserError
 from specbench.engine.runtimes.types import Reads, Runtime
 
 
@@ -51,7 +52,11 @@ class EagerRunner:
             **({} if features is None else {"features": features[None]}),
         )
         self._length += ids.shape[0]
-        return out.logits[0], torch.cat([out.hidden_states[i][0] for i in hidden], -1) if hidden else None
+        states = [out.hidden_states[i] for i in hidden]
+        if any(state.dim() != 3 for state in states):
+            kind = type(self.model).__name__
+            raise UserError(f"{kind} keeps several states of a token; choose a method that reads no hidden states")
+        return out.logits[0], torch.cat([state[0] for state in states], -1) if states else None
 
     def save(self) -> list[tuple[Tensor, Tensor]]:
         return [(layer.keys.clone(), layer.values.clone()) for layer in self._cache.layers]
@@ -90,12 +95,16 @@ def attention(allowed: Tensor, places: Tensor, model: PreTrainedModel, fed: Tens
     config = model.config.get_text_config()
     kinds, window = getattr(config, "layer_types", None) or (), getattr(config, "sliding_window", None)
     fed = places[:, -allowed.shape[1] :] if fed is None else fed
-    full = additive(allowed, model.dtype)[:, None]
-    masks: object = full
+    masks: dict[str, object] = {"full_attention": additive(allowed, model.dtype)[:, None]}
     if window and (not kinds or "sliding_attention" in kinds):
-        near = additive(allowed & (fed[:, :, None] - places[:, None] < window), model.dtype)[:, None]
-        masks = {"full_attention": full, "sliding_attention": near} if kinds else near
-    return {"attention_mask": masks, "position_ids": fed}
+        near = allowed & (fed[:, :, None] - places[:, None] < window)
+        masks["sliding_attention"] = additive(near, model.dtype)[:, None]
+    if "chunked_attention" in kinds:  # Llama 4: of the earlier tokens those in the same chunk of positions
+        chunk = config.attention_chunk_size
+        same = allowed & (fed[:, :, None] // chunk == places[:, None] // chunk)
+        masks["chunked_attention"] = additive(same, model.dtype)[:, None]
+    mask: object = masks if kinds and len(masks) > 1 else [*masks.values()][-1]
+    return {"attention_mask": mask, "position_ids": fed}
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
