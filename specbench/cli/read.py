@@ -38,7 +38,15 @@ from specbench.engine.models import architectures
 from specbench.permissions import permitted
 from specbench.report.plots.listed import KINDS
 
-Kind = Enum("Kind", {kind: kind for kind in ("pairs", "methods", "suites", "tasks", "architectures")}, type=str)
+
+class Kind(str, Enum):
+    """What `list` lists."""
+
+    pairs = "pairs"
+    methods = "methods"
+    suites = "suites"
+    tasks = "tasks"
+    architectures = "architectures"
 
 
 Plot = Enum("Plot", {name.replace("-", "_"): name for name in KINDS}, type=str)  # type: ignore[misc]
