@@ -74,7 +74,10 @@ def calibrate(*, options: Calibration, set_: Set = None, place: Place) -> None:
 def train(
     *,
     method: Annotated[
-        str, Option(help="judge, specdecpp, speckv, eagle3, dflash, vocabtrim, cospec, a YAML based on one, or draft")
+        str,
+        Option(
+            help="judge, specdecpp, speckv, eagle3, dflash, kangaroo, vocabtrim, cospec, a YAML based on one, or draft"
+        ),
     ],
     suite: CalibrationSuite = None,
     data: Annotated[

@@ -232,7 +232,9 @@ def list_(kind: Annotated[Kind | None, Argument(help="list only these")] = None)
 
     `specbench list methods`
 
-    `specbench list architectures`: which methods gave vanilla's text on a tiny model of each architecture
+    Architectures tell which methods gave vanilla's text on a tiny model of each:
+
+    `specbench list architectures`
     """
     with user_errors():
         for shown in [kind] if kind else [each for each in Kind if each is not Kind.architectures]:

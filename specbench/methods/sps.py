@@ -36,8 +36,8 @@ class SpS(DraftedMethod):
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     rules: dict[str, Accept] = {"token": exact, "block": block, "typical": Typical(settings.epsilon, settings.delta)}
-    drafter = model_drafter(settings, pair, watch)
-    return SpS(pair.session("target", watch), drafter, settings.gamma, rules[settings.rule])
+    target, drafter = pair.session("target", watch), model_drafter(settings, pair, watch)
+    return SpS(target, drafter, settings.gamma, rules[settings.rule])
 
 
 def adaptive(lengths: Callable[[Any, Pair], Lengths]) -> Callable[[Any, Pair, Watch], Method]:

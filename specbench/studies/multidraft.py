@@ -154,7 +154,7 @@ def kinds_of(drafts: Sequence[int]) -> list[Kind]:
 def first_level_kind(spec: MethodSpec) -> Kind | None:
     """The figure for the first level of a method's drafts; None if there is no formula."""
     values = spec.values
-    if values.get("rule", "token") not in ("token", "recursive"):
+    if values.get("rule", "token") not in ("token", "recursive", "exact"):
         return None
     if spec.method == "sps":
         return Kind(1, None, "single") if values.get("output", FULL) == FULL else None

@@ -294,7 +294,7 @@ def invoke(*arguments) -> str:
 def test_what_is_covered_are_texts_that_were_not_counted(capsys):
     """Three tokens in twelve are common to all five texts; the others are each text's own."""
     texts = {f"t{i}": [1] * 3 + [10 + i] * 9 for i in range(5)}
-    pair = SimpleNamespace(vocabulary=32, eos_ids=frozenset())
+    pair = SimpleNamespace(vocabulary=32, eos_ids=frozenset(), models={})
     vocabtrim.show(texts, SimpleNamespace(pair=pair, plan=SimpleNamespace(seed=0)))
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "%" in line]
     assert [(row[0], row[-1]) for row in rows[:4]] == [(kept, "25.0%") for kept in ("1", "2", "4", "8")]

@@ -100,8 +100,8 @@ def test_without_scores_there_is_no_accuracy_and_no_verdict_on_it(whole, capsys)
 
 def test_texts_after_different_prompts_are_not_compared(plan, whole):
     pair = load_models(plan)
-    work = SpS.__new__(SpS)  # the methods are asked for two facts only
-    work.combination = None
+    work = SpS.__new__(SpS)  # the methods are asked for these two facts only
+    work.combination, work.lossless = None, True
     methods = {"vanilla": work, "sps": work}
     sample = {"warmup": False, "finish": "length", "task": "talk", "doc_id": 1}
     rows = [sample | {"method": "vanilla", "tokens": [301, 302]}, sample | {"method": "sps", "tokens": [302, 301]}]
@@ -158,7 +158,8 @@ def test_a_turn_that_leaves_no_room_for_a_draft_is_not_decoded(plan, monkeypatch
     assert reach > 1
     for context, expected in ((need, ids), (need - 1, refusal)):
         talk = Conversations(work)
-        talk.add([{"warmup": False, "finish": "length", "method": "sps", "text": " 4"}])
+        asked = {"task": turn.task, "doc_id": turn.doc_id - 1}
+        talk.add([{"warmup": False, "finish": "length", "method": "sps", "text": " 4", **asked}])
         monkeypatch.setitem(vars(work.pair), "context", context)  # which it works out once
         assert talk.prompts(turn, [])["sps"][1] == expected
 

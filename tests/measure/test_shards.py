@@ -154,7 +154,7 @@ def made_work(learns: bool, turns=(0,) * 6, batch: int = 1, repeats: int = 2) ->
         Request(task, at % 3, "", (), 10 if task == "a" else 30, "", "", turn)
         for at, (task, turn) in enumerate(zip(tasks, turns, strict=True))
     ]
-    plan = SimpleNamespace(repeats=repeats, batch=batch, time_documents=0, concurrency=1, rate=None)
+    plan = SimpleNamespace(repeats=repeats, batch=batch, time_documents=0, concurrency=1, rate=None, servers=())
     method = SimpleNamespace(state=lambda: [] if learns else None)
     span = range(6 * repeats)
     return Work(plan, None, None, requests, [], {}, None, {"m": method}, Sampling(), span)  # type: ignore[arg-type]
