@@ -31,7 +31,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from faults import clocks, failing, folders, kill, logits, long_run, power, shards, space, stop
+from faults import clocks, failing, folders, kill, logits, long_run, power, shards, space, stop, workers
 from faults.bench import Bench, Fault, Outcome
 from specbench.base.environment import describe
 
@@ -45,6 +45,8 @@ KINDS = {
     "logits": logits.faults,
     "folders": folders.faults,
     "shards": shards.faults,
+    "workers": workers.faults,
+    "ray": workers.ray_faults,
     "clocks": clocks.faults,
 }
 WORKERS = 2

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.long
 
 MAIN = Path(__file__).parents[1] / "faults" / "main.py"
-KINDS = ("kill", "power", "space", "stop", "failing", "logits", "folders", "shards")
+KINDS = ("kill", "power", "space", "stop", "failing", "logits", "folders", "shards", "workers")
 FAULTS = (
     "kill -9 at a random moment",
     "kill -9 before a file operation",
@@ -26,6 +26,9 @@ FAULTS = (
     "two runs on one folder",
     "one worker of two killed",
     "disk full at one worker of two",
+    "two workers of a pool of three killed",
+    "driver of a pool killed",
+    "disk full at a worker of a pool",
 )
 
 
