@@ -13,12 +13,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from faults import place
 from faults.bench import BLOCK, Bench, Fault, Outcome, expect, last_words
-from faults.child import Command
+from faults.child import CONTEXT, Command
 from faults.folders import NO_DISKS, mounted
 from faults.injected import fill
 from faults.space import full
@@ -173,6 +174,22 @@ def driven(bench: Bench, number: int, ray: bool, work: Path, lent: int = COUNT) 
 @contextmanager
 def cluster(lent: int) -> Iterator[tuple[str, Callable[[], None]]]:
     """Address of a cluster of one or two nodes, on loopback, and what loses the second; its processes end with it."""
+    line, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=be_cluster, args=(theirs, lent))
+    process.start()
+    theirs.close()
+    try:
+        yield line.recv(), partial(line.send, "lose")
+    finally:
+        line.close()
+        process.join()
+
+
+def be_cluster(line: Connection, lent: int) -> None:
+    """Start nodes, tell their address, and lose the second one when asked; stop when nobody listens.
+
+    This is a process of its own: Ray sets signal handlers, which threads of the tries may not.
+    """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
@@ -180,7 +197,10 @@ def cluster(lent: int) -> Iterator[tuple[str, Callable[[], None]]]:
     nodes = Cluster(initialize_head=True, head_node_args=head)
     try:
         second = nodes.add_node(num_cpus=COUNT - lent) if lent < COUNT else None
-        yield nodes.address, lambda: nodes.remove_node(second, allow_graceful=False)
+        line.send(nodes.address)
+        with suppress(EOFError):
+            while line.recv():
+                nodes.remove_node(second, allow_graceful=False)
     finally:
         nodes.shutdown()
 
