@@ -11,8 +11,8 @@ from specbench.engine.models.block_head import BlockHead
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import Head
 from specbench.methods.dflash import block_head
+from specbench.training.answered import Answered
 from specbench.training.dflash.fit import Training, new_head
-from specbench.training.eagle3.data import Answered
 from specbench.training.recipe import BlockRecipe, load_recipe
 
 GROUPS = {"opt": 1}  # how many heads of the tiny models share a key, where it is not two

@@ -1,14 +1,16 @@
 """EAGLE-3 heads for tiny targets: a random one, and one that has learned a text."""
 
+import copy
 import functools
 
+import oracle
 import torch
 from gates import lively_prompt, pair
 
 from specbench.engine.models.eagle_head import EagleHead, stored_settings
 from specbench.engine.models.heads import Head
 from specbench.methods.eagle3 import eagle_head
-from specbench.training.eagle3.data import Answered
+from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import Training, new_head
 from specbench.training.recipe import EagleRecipe, load_recipe
 
@@ -45,3 +47,15 @@ def trained(architecture: str, epochs: int) -> EagleHead:
         run.learn(run.answered)
         run.step += 1
     return eagle_head(in_file(run.head), pair(architecture)[0], 96)
+
+
+@functools.cache
+def answered() -> list[Answered]:
+    """Six documents of the tiny llama's own greedy text, of different lengths; not one has an end token in it."""
+    lengths = ((6, 9), (3, 12), (9, 5), (5, 14), (2, 2), (7, 8))
+    prompts = [one[:length] for one, (length, _) in zip(oracle.prompts(6, length=9, seed=3), lengths, strict=True)]
+    model = copy.deepcopy(pair("llama")[0]).cpu()
+    return [
+        Answered(f"d{i}", prompt + oracle.greedy(model, prompt, count), len(prompt))
+        for i, (prompt, (_, count)) in enumerate(zip(prompts, lengths, strict=True))
+    ]

@@ -1,6 +1,7 @@
 """Draft, score, accept, keep: the loop that most methods share. A method that would need a flag here writes its own."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from specbench.engine.accept import Accept
 from specbench.engine.drafters import Drafter
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session, to_device
-from specbench.engine.types import Draft, Round, Sampling, Scored
+from specbench.engine.types import Draft, Round, Sampling, Scored, Verdict
 
 # The target scores a draft of K tokens: target, the last committed tokens (the very last is not fed yet), draft
 # -> logits [K + 1, V] after the context, then after each drafted token. Afterwards the target's cache holds exactly the
@@ -66,6 +67,37 @@ def speculate(
         committed = verdict.committed
         context += committed
         yield Round(committed, verdict)
+
+
+class HeadDrafter(Drafter, Protocol):
+    """A drafter that needs the target's hidden states of every round, so it prefills, scores and judges itself."""
+
+    def prefill(self, target: Session, prompt: list[int]) -> Scored:
+        """As `Session.restart` of the target; the head reads the prompt, too."""
+
+    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+        """A `Score` that keeps the target's states."""
+
+    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        """An `Accept` that keeps the states of what stands."""
+
+
+class Headed:
+    """Base of methods whose rounds are those of `speculate` with a `HeadDrafter`."""
+
+    target: Session
+    drafter: HeadDrafter
+    gamma: int
+    hashes: dict[str, str]  # of the head
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        head = self.drafter
+        return speculate(
+            self.target, head, head.accept, self.gamma, prompt, sampling, rng, head.score, prefill=head.prefill
+        )
+
+    def inputs(self) -> dict[str, str]:
+        return dict(self.hashes)
 
 
 class Speculative:

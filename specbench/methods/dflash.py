@@ -4,7 +4,6 @@ A forward fills all slots of a block: each has a distribution of its own, given 
 other slots' tokens. These distributions are the block's lattice. DFlash reads it as a chain.
 """
 
-from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -17,13 +16,13 @@ from specbench.config import UserError
 from specbench.engine.accept import exact
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.block_head import BlockHead, block_config
-from specbench.engine.models.heads import Head, find_head
+from specbench.engine.models.heads import Head, damaged, find_head, placed
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
-from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.engine.speculate import Headed
+from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.eagle3 import check_target
 from specbench.methods.rsd import refuse_long
 
@@ -93,31 +92,14 @@ class BlockDrafter:
         return verdict
 
 
-class DFlash(Stateless):
+class DFlash(Headed, Stateless):
     """Speculative decoding with a head's blocks."""
 
     lossless = True
 
     def __init__(self, target: Session, drafter: BlockDrafter, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.hashes = target, drafter, hashes
-        self.reach = drafter.block
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        drafter = self.drafter
-        return speculate(
-            self.target,
-            drafter,
-            drafter.accept,
-            drafter.block - 1,
-            prompt,
-            sampling,
-            rng,
-            drafter.score,
-            prefill=drafter.prefill,
-        )
-
-    def inputs(self) -> dict[str, str]:
-        return dict(self.hashes)
+        self.gamma, self.reach = drafter.block - 1, drafter.block
 
 
 def block_head(head: Head, target: PreTrainedModel) -> BlockHead:
@@ -136,11 +118,8 @@ def block_head(head: Head, target: PreTrainedModel) -> BlockHead:
             model = BlockHead(shape, read, block, target.get_input_embeddings(), target.get_output_embeddings())
         model.load_state_dict(dict(head.tensors))
     except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
-        cause = " ".join(str(error).split())[:80]
-        raise UserError(f"the head for {head.kind} is damaged ({cause}); train or import it again") from None
-    model.requires_grad_(False).eval().to(target.device)
-    for parameter in model.parameters():  # the frequencies of the positions stay in float32
-        parameter.data = parameter.data.to(target.dtype)
+        raise damaged(KIND, error) from None
+    placed(model, target)
     return model
 
 

@@ -16,14 +16,14 @@ from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.eagle_head import EagleHead, config_of, layers_read
-from specbench.engine.models.heads import Head, find_head
+from specbench.engine.models.heads import Head, damaged, find_head, placed
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import derived_runtime
 from specbench.engine.sampling import wide
 from specbench.engine.session import LAST, Session
-from specbench.engine.speculate import speculate
+from specbench.engine.speculate import Headed
 from specbench.engine.trees import exact_tree
-from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 
 KIND = "eagle3"
 
@@ -200,25 +200,16 @@ class EagleDrafter:
         return exact_tree(draft, scored, sampling, rng)
 
 
-class Eagle3(Stateless):
+class Eagle3(Headed, Stateless):
     """Speculative decoding with the head's trees."""
 
     lossless = True
 
     def __init__(self, target: Session, drafter: EagleDrafter, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.hashes = target, drafter, hashes
+        self.gamma = drafter.depth + 1
         width = min(drafter.top_k, drafter.head.config.vocab_size)
         self.reach = 1 + min(drafter.most, width + drafter.depth * width**2)
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        drafter = self.drafter
-        levels = drafter.depth + 1
-        return speculate(
-            self.target, drafter, drafter.accept, levels, prompt, sampling, rng, drafter.score, prefill=drafter.prefill
-        )
-
-    def inputs(self) -> dict[str, str]:
-        return dict(self.hashes)
 
 
 def check_target(pair: Pair, kind: str = KIND) -> PreTrainedModel:
@@ -249,11 +240,8 @@ def eagle_head(head: Head, target: PreTrainedModel, vocabulary: int) -> EagleHea
             )
         model.load_state_dict(tensors)
     except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-        cause = " ".join(str(error).split())[:80]
-        raise UserError(f"the head for {KIND} is damaged ({cause}); train or import it again") from None
-    model.requires_grad_(False).eval().to(target.device)
-    for parameter in model.parameters():  # the frequencies of the positions stay in float32
-        parameter.data = parameter.data.to(target.dtype)
+        raise damaged(KIND, error) from None
+    placed(model, target)
     return model
 
 

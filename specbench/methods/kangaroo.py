@@ -3,8 +3,6 @@
 The other layers verify on the states that the first ones have computed, so nothing is computed twice.
 """
 
-from collections.abc import Iterator
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -17,14 +15,14 @@ from specbench.engine.layer_session import LayerSession
 from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.models.eagle_head import config_of, head_config, stored_settings
 from specbench.engine.models.exit_adapter import ExitAdapter
-from specbench.engine.models.heads import Head, find_head, hidden_size
+from specbench.engine.models.heads import Head, damaged, find_head, hidden_size, placed
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import derived_runtime
 from specbench.engine.runtimes.layers import alone
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
-from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.engine.speculate import Headed
+from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.confidence import Confidence
 
 KIND = "kangaroo"
@@ -112,7 +110,7 @@ class ExitDrafter:
         return verdict
 
 
-class Kangaroo(Stateless):
+class Kangaroo(Headed, Stateless):
     """Speculative decoding with the target's first layers."""
 
     lossless = True
@@ -120,23 +118,6 @@ class Kangaroo(Stateless):
     def __init__(self, target: LayerSession, drafter: ExitDrafter, gamma: int, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.gamma, self.hashes = target, drafter, gamma, hashes
         self.reach = gamma + 1
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        drafter = self.drafter
-        return speculate(
-            self.target,
-            drafter,
-            drafter.accept,
-            self.gamma,
-            prompt,
-            sampling,
-            rng,
-            drafter.score,
-            prefill=drafter.prefill,
-        )
-
-    def inputs(self) -> dict[str, str]:
-        return dict(self.hashes)
 
 
 def check_target(pair: Pair) -> PreTrainedModel:
@@ -164,11 +145,8 @@ def exit_adapter(head: Head, target: PreTrainedModel) -> tuple[ExitAdapter, int]
         model = new_adapter(target, head.trained["config"])
         model.load_state_dict(dict(head.tensors))
     except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-        cause = " ".join(str(error).split())[:80]
-        raise UserError(f"the head for {KIND} is damaged ({cause}); train it again") from None
-    model.requires_grad_(False).eval().to(target.device)
-    for parameter in model.parameters():  # the frequencies of the positions stay in float32
-        parameter.data = parameter.data.to(target.dtype)
+        raise damaged(KIND, error) from None
+    placed(model, target)
     return model, exit_layer
 
 

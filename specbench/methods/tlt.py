@@ -6,7 +6,7 @@ most. The trees are those of `eagle2`, or those of a head of EAGLE-3, which the 
 
 import statistics
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -19,9 +19,9 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.eagle_head import EagleHead, layers_read
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
+from specbench.engine.speculate import Headed
 from specbench.engine.trees import exact_tree
-from specbench.engine.types import Draft, Method, Round, Sampling, Verdict, Watch
+from specbench.engine.types import Draft, Method, Sampling, Verdict, Watch
 from specbench.methods import eagle3
 from specbench.methods.drafting import DraftedMethod
 from specbench.methods.eagle2 import Grow, Growing
@@ -148,23 +148,14 @@ class TreeBandit(DraftedMethod):
         self.reach = 1 + max(nodes for _, _, nodes in drafter.sizes)
 
 
-class HeadBandit(TreeBandit):
+class HeadBandit(Headed, TreeBandit):
     """The same with trees of a head, which reads the target's states."""
 
     drafter: SizedHead
 
     def __init__(self, target: Session, drafter: SizedHead, hashes: dict[str, str]) -> None:
-        super().__init__(target, drafter)
+        TreeBandit.__init__(self, target, drafter)
         self.hashes = hashes
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        head = self.drafter
-        return speculate(
-            self.target, head, head.accept, self.gamma, prompt, sampling, rng, head.score, prefill=head.prefill
-        )
-
-    def inputs(self) -> dict[str, str]:
-        return {**super().inputs(), **self.hashes}
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

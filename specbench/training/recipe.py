@@ -34,25 +34,30 @@ class Recipe(Settings):
     patience: int = Field(ge=0, description="epochs without a better held-out KL before it stops; 0: never")
 
 
-class EagleRecipe(Settings):
-    """The recipe of EAGLE-3's draft head (arXiv 2503.01840, section 3.2 and the official code)."""
+class AnsweredRecipe(Settings):
+    """What the recipes of heads share that learn from the target's own answers."""
 
-    draft_vocabulary: int = Field(ge=1, description="tokens that the head may draft: the most frequent of the answers")
     answers: int = Field(ge=1, description="answers of the target to each document; equal ones count once")
     temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's answers; 0 is greedy")
     length: int = Field(ge=3, description="tokens of a document with its answer, at most; the rest is cut off")
-    steps: int = Field(ge=1, description="draft steps that are trained, each from the head's own states")
-    step_decay: float = Field(gt=0, le=1, description="weight of a step's loss relative to the step before it")
     epochs: int = Field(ge=1, description="passes over the documents")
     batch: int = Field(ge=1, description="documents a step")
-    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls linearly to 0")
+    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls to 0")
     warmup: float = Field(ge=0, lt=1, description="share of the steps in which the learning rate rises")
     weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
+
+
+class EagleRecipe(AnsweredRecipe):
+    """The recipe of EAGLE-3's draft head (arXiv 2503.01840, section 3.2 and the official code)."""
+
+    draft_vocabulary: int = Field(ge=1, description="tokens that the head may draft: the most frequent of the answers")
+    steps: int = Field(ge=1, description="draft steps that are trained, each from the head's own states")
+    step_decay: float = Field(gt=0, le=1, description="weight of a step's loss relative to the step before it")
     clip: float = Field(gt=0, description="largest norm of a step's gradient")
     autocast: bool = Field(description="matrix products in bfloat16")
 
 
-class BlockRecipe(Settings):
+class BlockRecipe(AnsweredRecipe):
     """The recipe of DFlash's block drafter (arXiv 2602.06036, and the trainers that others published)."""
 
     layers: int = Field(ge=1, description="layers of the head")
@@ -63,30 +68,14 @@ class BlockRecipe(Settings):
         description="cross-entropy of each slot with the text's token, or with the target's distribution"
     )
     decay: float = Field(gt=0, description="slot k weighs exp(-(k - 1) / decay)")
-    answers: int = Field(ge=1, description="answers of the target to each document; equal ones count once")
-    temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's answers; 0 is greedy")
-    length: int = Field(ge=3, description="tokens of a document with its answer, at most; the rest is cut off")
-    epochs: int = Field(ge=1, description="passes over the documents")
-    batch: int = Field(ge=1, description="documents a step")
-    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls as a cosine")
-    warmup: float = Field(ge=0, lt=1, description="share of the steps in which the learning rate rises")
-    weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
     clip: float = Field(gt=0, description="largest norm of a step's gradient")
     autocast: bool = Field(description="matrix products in bfloat16")
 
 
-class KangarooRecipe(Settings):
+class KangarooRecipe(AnsweredRecipe):
     """The recipe of Kangaroo's adapter (arXiv 2404.18911 and the official code)."""
 
     exit: int = Field(ge=1, description="layers of the target before the adapter")
-    answers: int = Field(ge=1, description="answers of the target to each document; equal ones count once")
-    temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's answers; 0 is greedy")
-    length: int = Field(ge=3, description="tokens of a document with its answer, at most; the rest is cut off")
-    epochs: int = Field(ge=1, description="passes over the documents")
-    batch: int = Field(ge=1, description="documents a step")
-    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls linearly to 0")
-    warmup: float = Field(ge=0, lt=1, description="share of the steps in which the learning rate rises")
-    weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
     clip: float = Field(gt=0, description="largest gradient of a single weight")
 
 

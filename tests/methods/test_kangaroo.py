@@ -28,7 +28,7 @@ from specbench.engine.types import Sampling
 from specbench.methods import kangaroo
 from specbench.methods.kangaroo import ExitDrafter, Kangaroo, exit_adapter
 from specbench.tasks.pocket.corpus import prompt_and_completion
-from specbench.training.eagle3.data import Answered
+from specbench.training.answered import Answered
 from specbench.training.kangaroo import Training, first_adapter
 from specbench.training.recipe import KangarooRecipe, load_recipe
 
@@ -67,7 +67,7 @@ def trained(architecture: str, epochs: int = 16) -> ExitAdapter:
     while not run.done:
         run.learn(run.answered)
         run.step += 1
-    return exit_adapter(in_file(run.adapter), pair(architecture)[0])[0]
+    return exit_adapter(in_file(run.head), pair(architecture)[0])[0]
 
 
 def method(target, model, gamma=5, threshold=0.5, runtime=EAGER, watch=None) -> Kangaroo:
@@ -208,7 +208,7 @@ def test_tensors_that_are_no_adapter(change, words):
     good = in_file(adapter(pair("llama")[0]))
     tensors, told = dict(good.tensors), {"exit": 1, "config": dict(good.trained["config"])}
     change(tensors, told)
-    with one_line_error(words, "train it again"):
+    with one_line_error(words, "train or import it again"):
         exit_adapter(Head("kangaroo", tensors, told), pair("llama")[0])
 
 

@@ -4,7 +4,6 @@ import functools
 import math
 import random
 
-import oracle
 import pytest
 import torch
 from chains import Words
@@ -12,37 +11,26 @@ from gates import decode, pair
 from jobs import job_of, stopping
 from screens import call
 from tiny_blocks import naive_lattice, naive_parts, recipe, stirred
+from tiny_heads import answered
 
 from specbench import config
 from specbench.config import UserError
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.methods import dflash as method
+from specbench.training import answered as data
+from specbench.training import heads
+from specbench.training.answered import Answered, blocks
 from specbench.training.dflash import fit
 from specbench.training.dflash import train as dflash
 from specbench.training.dflash.fit import Training, new_head, pack, weights_of
 from specbench.training.documents import Document
-from specbench.training.eagle3 import data
-from specbench.training.eagle3 import train as eagle3
-from specbench.training.eagle3.data import Answered, blocks
 from specbench.training.recipe import BlockRecipe, load_recipe
 
 
 @functools.cache
 def target():
     return pair("llama")[0]
-
-
-@functools.cache
-def answered() -> list[Answered]:
-    """Six documents of the target's own greedy text, of different lengths."""
-    lengths = ((6, 9), (3, 12), (9, 5), (5, 14), (2, 2), (7, 8))
-    prompts = [whole[:length] for whole, (length, _) in zip(oracle.prompts(6, length=9, seed=3), lengths, strict=True)]
-    model = naive_parts("llama")[0]
-    return [
-        Answered(f"d{i}", prompt + oracle.greedy(model, prompt, count), len(prompt))
-        for i, (prompt, (_, count)) in enumerate(zip(prompts, lengths, strict=True))
-    ]
 
 
 def test_anchors_are_different_places_of_the_answers():
@@ -152,8 +140,8 @@ def job(tmp_path, monkeypatch):
         for i, told in enumerate(answered())
     ]
     target().generation_config.eos_token_id = None
-    monkeypatch.setattr(dflash, "training_documents", lambda *_: documents)
-    monkeypatch.setattr(eagle3, "HELD_OUT", 3)
+    monkeypatch.setattr(heads, "training_documents", lambda *_: documents)
+    monkeypatch.setattr(heads, "HELD_OUT", 3)
     small = {"layers": 1, "features": 2, "block": 4, "anchors": 4, "epochs": 3, "batch": 2, "autocast": False}
 
     def make(name="dflash.safetensors", seed=0, grid=None, **changes):

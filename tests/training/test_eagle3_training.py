@@ -14,6 +14,7 @@ from chains import Words
 from gates import DEVICE, decode, pair
 from jobs import job_of, stopping
 from screens import call
+from tiny_heads import answered
 
 from specbench import config
 from specbench.config import UserError
@@ -22,11 +23,12 @@ from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.methods import eagle3 as method
+from specbench.training import answered as data
+from specbench.training import heads
+from specbench.training.answered import Answered, answer, batches, blocks
 from specbench.training.documents import Document
-from specbench.training.eagle3 import data
 from specbench.training.eagle3 import train as eagle3
-from specbench.training.eagle3.data import Answered, answer, batches, blocks, draft_ids
-from specbench.training.eagle3.fit import Step, Training, loss_of, new_head, schedule, teach, unroll
+from specbench.training.eagle3.fit import Step, Training, draft_ids, loss_of, new_head, schedule, teach, unroll
 from specbench.training.recipe import EagleRecipe, load_recipe
 
 VOCABULARY = 96
@@ -39,18 +41,6 @@ def recipe(**changes) -> EagleRecipe:
 @functools.cache
 def target():
     return pair("llama")[0]
-
-
-@functools.cache
-def answered() -> list[Answered]:
-    """Six documents of the target's own greedy text, of different lengths; not one has an end token in it."""
-    lengths = ((6, 9), (3, 12), (9, 5), (5, 14), (2, 2), (7, 8))
-    prompts = [one[:length] for one, (length, _) in zip(oracle.prompts(6, length=9, seed=3), lengths, strict=True)]
-    model = copy.deepcopy(target()).cpu()
-    return [
-        Answered(f"d{i}", prompt + oracle.greedy(model, prompt, count), len(prompt))
-        for i, (prompt, (_, count)) in enumerate(zip(prompts, lengths, strict=True))
-    ]
 
 
 # The target's answers
@@ -218,8 +208,8 @@ def documents() -> list[Document]:
 def job(tmp_path, monkeypatch):
     made = Pair("made", {"target": target()}, Words(7, VOCABULARY))
     target().generation_config.eos_token_id = None
-    monkeypatch.setattr(eagle3, "training_documents", lambda *_: documents())
-    monkeypatch.setattr(eagle3, "HELD_OUT", 3)
+    monkeypatch.setattr(heads, "training_documents", lambda *_: documents())
+    monkeypatch.setattr(heads, "HELD_OUT", 3)
     monkeypatch.setattr(data, "ROWS", 4)
     small = {"steps": 3, "epochs": 3, "batch": 2, "draft_vocabulary": 40, "learning_rate": 0.01, "autocast": False}
 

@@ -19,8 +19,8 @@ from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.methods import kangaroo as method
-from specbench.training import kangaroo
-from specbench.training.eagle3.data import Answered, blocks
+from specbench.training import heads, kangaroo
+from specbench.training.answered import Answered, blocks
 from specbench.training.kangaroo import Training, first_adapter, fit
 from specbench.training.recipe import KangarooRecipe, load_recipe
 
@@ -74,7 +74,7 @@ def test_an_adapter_learns_its_documents_by_heart_and_nothing_of_the_target_chan
     run.run(tmp_path / "c", {})
     assert start < 0.4 and run.agreement(answered()) >= 0.8
     assert all(torch.equal(tensor, before[name]) for name, tensor in target().state_dict().items())
-    assert not any("borrowed" in name for name, _ in run.adapter.named_parameters())
+    assert not any("borrowed" in name for name, _ in run.head.named_parameters())
 
 
 # A job
@@ -85,7 +85,7 @@ def job(tmp_path, monkeypatch):
     made = Pair("made", {"target": target()}, Words(7, 96))
     target().generation_config.eos_token_id = None
     documents = [document(i, one.tokens[: one.prompt], length=8) for i, one in enumerate(answered())]
-    monkeypatch.setattr(kangaroo, "training_documents", lambda *_: documents)
+    monkeypatch.setattr(heads, "training_documents", lambda *_: documents)
     small = {"exit": 1, "epochs": 3, "batch": 1, "learning_rate": 0.01}
 
     def make(name="adapter.safetensors", seed=0, grid=None, **changes):
@@ -113,7 +113,7 @@ def test_a_stopped_training_goes_on_and_its_file_drafts_for_its_target(job, monk
 
 def test_what_cannot_be_trained_is_refused(job, monkeypatch):
     for words, wrong in (
-        ("one adapter at a time; leave out --grid", {"grid": {"batch": [1, 2]}}),
+        ("one head at a time; leave out --grid", {"grid": {"batch": [1, 2]}}),
         ("the target has 2 layers, so exit must be 1 or less", {"exit": 2}),
         ("answers that are long enough to learn from", {"length": 3}),
     ):

@@ -105,12 +105,9 @@ class EagleHead(PreTrainedModel):
         **_: Any,
     ) -> CausalLMOutputWithPast:
         """Read tokens [1, n] and features [1, n, D] after the cached ones; they are added to the cache, in place."""
-        count, cached = input_ids.shape[1], past_key_values.get_seq_length()
-        if position_ids is None:
-            position_ids = torch.arange(cached, cached + count, device=self.device)[None]
-        if attention_mask is None and count > 1:
-            blocked = torch.full((count, cached + count), -torch.inf, device=self.device, dtype=self.dtype)
-            attention_mask = blocked.triu_(cached + 1)[None, None]
+        attention_mask, position_ids = chain_after(
+            past_key_values.get_seq_length(), features, attention_mask, position_ids
+        )
         attended, _unused = self.midlayer.self_attn(
             self.midlayer.read(self.embed(input_ids), features),
             position_embeddings=self.rotary(features, position_ids),
@@ -120,6 +117,19 @@ class EagleHead(PreTrainedModel):
         states = self.midlayer.finish(features, attended)
         logits = self.lm_head(self.norm(states[:, -logits_to_keep:]))
         return CausalLMOutputWithPast(logits=logits, hidden_states=(features, states))
+
+
+def chain_after(
+    cached: int, features: Tensor, mask: Tensor | None, places: Tensor | None
+) -> tuple[Tensor | None, Tensor]:
+    """Mask and positions of features [B, n, D] after `cached` tokens; where none are given, those of a causal chain."""
+    count = features.shape[1]
+    if places is None:
+        places = torch.arange(cached, cached + count, device=features.device)[None]
+    if mask is None and count > 1:
+        blocked = torch.full((count, cached + count), -torch.inf, device=features.device, dtype=features.dtype)
+        mask = blocked.triu_(cached + 1)[None, None]
+    return mask, places
 
 
 def config_of(width: int, inner: int, vocabulary: int, stored: dict[str, Any]) -> LlamaConfig:

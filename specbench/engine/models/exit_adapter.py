@@ -2,11 +2,12 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, LlamaConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNorm, LlamaRotaryEmbedding
+
+from specbench.engine.models.eagle_head import chain_after
 
 
 class ExitAdapter(PreTrainedModel):
@@ -39,12 +40,7 @@ class ExitAdapter(PreTrainedModel):
 
         The cache grows, in place.
         """
-        count, cached = features.shape[1], cache.get_seq_length()
-        if position_ids is None:
-            position_ids = torch.arange(cached, cached + count, device=features.device)[None]
-        if attention_mask is None and count > 1:
-            blocked = torch.full((count, cached + count), -torch.inf, device=features.device, dtype=features.dtype)
-            attention_mask = blocked.triu_(cached + 1)[None, None]
+        attention_mask, position_ids = chain_after(cache.get_seq_length(), features, attention_mask, position_ids)
         attended, _unused = self.self_attn(
             self.input_layernorm(features),
             position_embeddings=self.rotary(features, position_ids),

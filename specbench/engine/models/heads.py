@@ -78,6 +78,18 @@ def weights(pair: Pair, reads: Reads) -> dict[str, str]:
     return {role: fingerprint(pair.session(role).model) for role in dict.fromkeys(("target", *_OTHERS[reads]))}
 
 
+def placed(model: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Freeze a head and move it to the target's device and type, in place."""
+    model.requires_grad_(False).eval().to(target.device)
+    for parameter in model.parameters():  # the frequencies of the positions stay in float32
+        parameter.data = parameter.data.to(target.dtype)
+
+
+def damaged(kind: str, error: Exception) -> UserError:
+    """The error for a head whose parts disagree."""
+    return UserError(f"the head for {kind} is damaged ({' '.join(str(error).split())[:80]}); train or import it again")
+
+
 def write_head(
     path: Path,
     kind: str,

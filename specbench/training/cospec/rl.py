@@ -24,12 +24,12 @@ from specbench.engine.types import Sampling
 from specbench.methods.cospec import Block
 from specbench.methods.cospec_arbitrator import detached, load_own, own_parameters
 from specbench.methods.cospec_batch import Decide, Text, decode
+from specbench.training.answered import grouped
 from specbench.training.cospec.reading import Query, Reading, all_logits, logits_of, parts
 from specbench.training.cospec.recipe import Rl
 from specbench.training.cospec.reward import Decisions, Rollout, decision_advantages, total
 from specbench.training.cospec.traces import new_ending
 from specbench.training.documents import Document
-from specbench.training.eagle3.data import grouped
 from specbench.training.loop import Advance, Training, descend, ignore
 
 ROWS = 96  # rollouts that are decoded together

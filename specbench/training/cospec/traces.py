@@ -16,11 +16,11 @@ from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.methods.cospec_batch import Text, Turn, decode
+from specbench.training.answered import answer, grouped
 from specbench.training.collected import put_table, read_collected
 from specbench.training.cospec.reading import Query, Reading
 from specbench.training.cospec.recipe import Sft
 from specbench.training.documents import Document, documents_hash
-from specbench.training.eagle3.data import answer, grouped
 
 ROWS = 32  # documents that are traced together
 MOST_BRANCHES = 64  # branches that are finished together

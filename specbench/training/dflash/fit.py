@@ -6,12 +6,11 @@ context before its anchor and its own slots. So many blocks of a document are co
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
@@ -19,8 +18,9 @@ from specbench.base.seeds import stable_seed
 from specbench.engine.models.block_head import BlockHead, block_config, spread
 from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.sampling import wide
-from specbench.training.eagle3.data import Answered, Block, batches, blocks
-from specbench.training.loop import Epochs, cosine, descend
+from specbench.training.answered import Answered, Block, batches, blocks
+from specbench.training.heads import HeadTraining, random_linear
+from specbench.training.loop import cosine, descend
 from specbench.training.recipe import BlockRecipe
 
 
@@ -34,10 +34,8 @@ def new_head(target: PreTrainedModel, recipe: BlockRecipe, seed: int) -> BlockHe
     with torch.random.fork_rng(devices=[]):
         head = BlockHead(shape, read, recipe.block, embedding, target.get_output_embeddings()).float()
     rng = torch.Generator().manual_seed(stable_seed(seed, "head"))
+    random_linear(head, rng)
     with torch.no_grad():
-        for module in head.modules():
-            if isinstance(module, nn.Linear):
-                module.weight.normal_(std=module.in_features**-0.5, generator=rng)
         head.mask.normal_(std=float(embedding.weight.float().std()), generator=rng)
     return head.to(target.device)
 
@@ -91,26 +89,17 @@ def weights_of(size: int, decay: float, device: torch.device) -> Tensor:
     return (-torch.arange(size - 1, device=device) / decay).exp()
 
 
-class Training(Epochs[list[Answered]]):
-    """The training of a block drafter; a batch is some answered documents."""
+class Training(HeadTraining):
+    """The training of a block drafter."""
 
-    state_keys = ("head", "optimizer", "step")
-    checkpoint_seconds = 120.0
+    head: BlockHead
 
     def __init__(
         self, target: PreTrainedModel, answered: Sequence[Answered], vocabulary: int, recipe: BlockRecipe, seed: int
     ) -> None:
-        super().__init__(len(answered), recipe.batch, recipe.epochs)
-        self.target, self.answered, self.recipe, self.seed = target, answered, recipe, seed
-        self.vocabulary, self.device = vocabulary, target.device
-        self.head = new_head(target, recipe, seed)
+        super().__init__(target, new_head(target, recipe, seed), answered, recipe, seed)
+        self.recipe, self.vocabulary = recipe, vocabulary
         self.weights = weights_of(recipe.block, recipe.decay, target.device)
-        self.optimizer = torch.optim.AdamW(
-            self.head.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
-        )
-
-    def batches(self, epoch: int) -> list[list[Answered]]:
-        return batches(self.answered, self.recipe.batch, stable_seed(self.seed, "epoch", epoch))
 
     def learn(self, batch: Sequence[Answered]) -> float:
         """Make one step, in place; returns its loss, the weighted mean over the slots of all blocks."""
@@ -186,12 +175,3 @@ class Training(Epochs[list[Answered]]):
                 whole += float(complete.sum())
         rates = [a / c if c else math.nan for a, c in zip(agreed.tolist(), counted.tolist(), strict=True)]
         return [*rates, in_a_row / whole if whole else math.nan]
-
-    def state(self) -> dict[str, Any]:
-        return {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.head.load_state_dict(state["head"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step = state["step"]
-        self.advance(self.step)

@@ -7,17 +7,14 @@ import math
 from collections.abc import Sequence
 
 from specbench.base.console import console, note, progress, say
-from specbench.config import UserError, validated
+from specbench.config import validated
 from specbench.engine.models.eagle_head import stored_settings
-from specbench.engine.types import Sampling
-from specbench.measure.manifest import digest
 from specbench.methods.dflash import KIND
 from specbench.methods.eagle3 import check_target
+from specbench.training.answered import Answered
 from specbench.training.dflash.fit import Training
-from specbench.training.documents import training_documents
-from specbench.training.eagle3.data import Answered, answer_all
-from specbench.training.eagle3.train import split
-from specbench.training.publish import announce, checkpoint_of, collecting, flush_right, publish, source
+from specbench.training.heads import answered_lessons
+from specbench.training.publish import announce, checkpoint_of, flush_right, publish, source
 from specbench.training.recipe import BlockRecipe
 from specbench.training.train import Job
 
@@ -25,22 +22,12 @@ from specbench.training.train import Job
 def train(job: Job) -> None:
     """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
 
-    The answers stay in NAME.answers/ beside NAME.safetensors, some documents to a file. Raises UserError if there is
-    nothing to learn.
+    Raises UserError as `answered_lessons` does.
     """
     assert job.recipe
-    if job.grid:
-        raise UserError(f"{KIND} is trained one head at a time; leave out --grid")
     recipe = validated(BlockRecipe, job.recipe.values, job.recipe.name)
     target = check_target(job.pair, KIND)
-    documents = training_documents(job.plan, job.pair, 0, job.data)
-    folder = job.out.with_name(f"{job.out.stem}.answers")
-    with collecting(folder, "answering", recipe.answers * len(documents), "the answers") as advance:
-        sampling = Sampling(float(recipe.temperature))
-        answered = answer_all(job.pair, documents, recipe.answers, sampling, job.plan.seed, folder, advance)
-    learned, held = split(answered, recipe.length, job.plan.seed)
-    rows = [[document.name, document.prompt, document.tokens] for document in (*learned, *held)]
-    facts = {**recipe.model_dump(), "seed": job.plan.seed, "data": digest(rows)}
+    documents, folder, learned, held, facts = answered_lessons(job, recipe)
     training = Training(target, learned, job.pair.vocabulary, recipe, job.plan.seed)
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)

@@ -20,9 +20,9 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Round, Sampling
+from specbench.training.answered import MICRO_TOKENS, answers_of, grouped
 from specbench.training.documents import Document
 from specbench.training.draft.recipe import DraftRecipe
-from specbench.training.eagle3.data import MICRO_TOKENS, answers_of, grouped
 
 Answers = Mapping[str, Sequence[list[int]]]  # tokens by the document's name, several of each
 

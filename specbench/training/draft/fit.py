@@ -13,11 +13,11 @@ from transformers import PreTrainedModel
 from specbench.base.seeds import stable_seed
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
+from specbench.training.answered import batches
 from specbench.training.documents import Document
 from specbench.training.draft.data import Answers, Lesson, Packed, Teacher, answer_lesson, packed
 from specbench.training.draft.losses import losses, total_variation
 from specbench.training.draft.recipe import DraftRecipe
-from specbench.training.eagle3.data import batches
 from specbench.training.loop import Epochs, cosine, descend
 
 

@@ -20,10 +20,10 @@ from specbench.engine.session import common
 from specbench.engine.types import Sampling
 from specbench.measure.manifest import digest
 from specbench.measure.prepare import encode
+from specbench.training.answered import answer_all
 from specbench.training.documents import Document, documents_hash, hold_out, training_documents
 from specbench.training.draft.fit import Training, held_lessons
 from specbench.training.draft.recipe import ANSWERED, SPECULATED, DraftRecipe
-from specbench.training.eagle3.data import answer_all
 from specbench.training.publish import checkpoint_of, collecting, held_out_prompts, source
 from specbench.training.train import Job
 

@@ -4,12 +4,12 @@ The official code's choices that the paper leaves open are marked as such.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
@@ -17,8 +17,9 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repea
 from specbench.base.seeds import stable_seed
 from specbench.engine.models.eagle_head import EagleHead, head_config, layers_read
 from specbench.engine.sampling import wide
-from specbench.training.eagle3.data import Answered, Block, batches, blocks
-from specbench.training.loop import Epochs, descend
+from specbench.training.answered import Answered, Block, batches, blocks
+from specbench.training.heads import HeadTraining, random_linear
+from specbench.training.loop import descend
 from specbench.training.recipe import EagleRecipe
 
 
@@ -141,10 +142,7 @@ def new_head(target: PreTrainedModel, ids: Sequence[int], seed: int) -> EagleHea
     with torch.random.fork_rng(devices=[]):
         head = EagleHead(head_config(target, len(ids)), kept, target.get_input_embeddings()).float()
     rng = torch.Generator().manual_seed(stable_seed(seed, "head"))
-    with torch.no_grad():
-        for module in head.modules():
-            if isinstance(module, nn.Linear):
-                module.weight.normal_(std=module.in_features**-0.5, generator=rng)
+    random_linear(head, rng)
     head = head.to(target.device)
     output = target.get_output_embeddings().weight
     if output.shape[1] == head.config.hidden_size:
@@ -153,28 +151,17 @@ def new_head(target: PreTrainedModel, ids: Sequence[int], seed: int) -> EagleHea
     return head
 
 
-class Training(Epochs[list[Answered]]):
-    """The training of a head; a batch is some answered documents."""
+class Training(HeadTraining):
+    """The training of EAGLE-3's head."""
 
-    state_keys = ("head", "optimizer", "step")
-    checkpoint_seconds = 120.0
+    head: EagleHead
 
     def __init__(
         self, target: PreTrainedModel, answered: Sequence[Answered], ids: Sequence[int], recipe: EagleRecipe, seed: int
     ) -> None:
-        super().__init__(len(answered), recipe.batch, recipe.epochs)
-        self.target, self.answered, self.recipe, self.seed = target, answered, recipe, seed
-        self.device = target.device
-        self.head = new_head(target, ids, seed)
-        self.optimizer = torch.optim.AdamW(
-            self.head.parameters(),
-            lr=recipe.learning_rate,
-            betas=(0.9, 0.95),  # official code
-            weight_decay=recipe.weight_decay,
-        )
-
-    def batches(self, epoch: int) -> list[list[Answered]]:
-        return batches(self.answered, self.recipe.batch, stable_seed(self.seed, "epoch", epoch))
+        head = new_head(target, ids, seed)
+        super().__init__(target, head, answered, recipe, seed, betas=(0.9, 0.95))  # betas: official code
+        self.recipe = recipe
 
     def learn(self, batch: Sequence[Answered]) -> float:
         """Make one step, in place; returns its loss, the weighted sum over draft steps of their means."""
@@ -211,17 +198,17 @@ class Training(Epochs[list[Answered]]):
                     counted[i] += int(step.counted.sum())
         return [a / c if c else math.nan for a, c in zip(agreed, counted, strict=True)]
 
-    def state(self) -> dict[str, Any]:
-        return {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.head.load_state_dict(state["head"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step = state["step"]
-        self.advance(self.step)
-
 
 def schedule(step: int, steps: int, warmup: float) -> float:
     """The share of the highest learning rate: a linear rise, then a linear fall to 0 (official code)."""
     rising = max(1.0, warmup * steps)
     return min((step + 1) / rising, (steps - step) / max(1.0, steps - rising), 1.0)
+
+
+def draft_ids(answered: Iterable[Answered], size: int, vocabulary: int) -> list[int]:
+    """The `size` most frequent tokens of the answers, in rising order; if too few occur, the lowest other ids join."""
+    if size >= vocabulary:
+        return list(range(vocabulary))
+    counts = Counter(token for document in answered for token in document.tokens[document.prompt :])
+    ranked = sorted(range(vocabulary), key=lambda token: (-counts[token], token))
+    return sorted(ranked[:size])

@@ -11,40 +11,26 @@ from typing import Any
 import torch
 
 from specbench.base.console import console, note, progress, say
-from specbench.config import UserError, validated
+from specbench.config import validated
 from specbench.engine.models.eagle_head import EagleHead, layers_read, stored_settings
-from specbench.engine.types import Sampling
-from specbench.measure.manifest import digest
 from specbench.methods.eagle3 import KIND, check_target
-from specbench.training.documents import hold_out, training_documents
-from specbench.training.eagle3.data import Answered, answer_all, draft_ids
-from specbench.training.eagle3.fit import Training
-from specbench.training.publish import announce, checkpoint_of, collecting, flush_right, publish, source
+from specbench.training.answered import Answered
+from specbench.training.eagle3.fit import Training, draft_ids
+from specbench.training.heads import answered_lessons
+from specbench.training.publish import announce, checkpoint_of, flush_right, publish, source
 from specbench.training.recipe import EagleRecipe
 from specbench.training.train import Job
-
-HELD_OUT = 40  # one document in this many is kept for the figures at the end
 
 
 def train(job: Job) -> None:
     """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
 
-    The answers stay in NAME.answers/ beside NAME.safetensors, some documents to a file. Raises UserError if there is
-    nothing to learn.
+    Raises UserError as `answered_lessons` does.
     """
     assert job.recipe
-    if job.grid:
-        raise UserError("eagle3 is trained one head at a time; leave out --grid")
     recipe = validated(EagleRecipe, job.recipe.values, job.recipe.name)
     check_target(job.pair)
-    documents = training_documents(job.plan, job.pair, 0, job.data)
-    folder = job.out.with_name(f"{job.out.stem}.answers")
-    with collecting(folder, "answering", recipe.answers * len(documents), "the answers") as advance:
-        sampling = Sampling(float(recipe.temperature))
-        answered = answer_all(job.pair, documents, recipe.answers, sampling, job.plan.seed, folder, advance)
-    learned, held = split(answered, recipe.length, job.plan.seed)
-    rows = [[document.name, document.prompt, document.tokens] for document in (*learned, *held)]
-    facts = {**recipe.model_dump(), "seed": job.plan.seed, "data": digest(rows)}
+    documents, folder, learned, held, facts = answered_lessons(job, recipe)
     ids = draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary)
     training = Training(job.pair.models["target"], learned, ids, recipe, job.plan.seed)
     with progress(f"training {job.out.stem}", training.steps) as advance:
@@ -71,27 +57,6 @@ def publish_eagle_head(job: Job, head: EagleHead, trained: Mapping[str, Any]) ->
     tensors = {**head.state_dict(), "d2t": ids - torch.arange(len(ids))}
     layers = list(layers_read(job.pair.models["target"]))
     publish(job.out, KIND, tensors, job.pair, {**trained, "config": stored_settings(head.config), "layers": layers})
-
-
-def split(answered: Sequence[Answered], length: int, seed: int) -> tuple[list[Answered], list[Answered]]:
-    """Answers to learn from and those of held-out documents, cut to `length` tokens, equal ones once.
-
-    Raises UserError if there are too few.
-    """
-    cut = {
-        (document.name, *document.tokens[:length]): Answered(document.name, document.tokens[:length], document.prompt)
-        for document in answered
-    }
-    usable = [document for document in cut.values() if document.rows > 0]
-    names = dict.fromkeys(document.name for document in usable)
-    if len(names) < 2:
-        raise UserError(
-            f"{len(names)} documents have answers that are long enough to learn from; take more --documents"
-            + (", or a larger length by --recipe" if any(document.prompt + 2 > length for document in answered) else "")
-        )
-    held = set(hold_out(names, seed, HELD_OUT)[1])
-    learned = [document for document in usable if document.name not in held]
-    return learned, [document for document in usable if document.name in held]
 
 
 def show(held: Sequence[Answered], figures: Sequence[float], reduced: bool) -> None:

@@ -1,8 +1,7 @@
-"""The data of EAGLE-3's draft head: documents that the target itself answers, many at a time."""
+"""Documents that the target itself answers, many at a time: what draft heads and drafts learn from."""
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -168,15 +167,6 @@ def answer(
 
 def ended(answer: Sequence[int], length: int, eos_ids: frozenset[int]) -> bool:
     return len(answer) >= length or (bool(answer) and answer[-1] in eos_ids)
-
-
-def draft_ids(answered: Iterable[Answered], size: int, vocabulary: int) -> list[int]:
-    """The `size` most frequent tokens of the answers, in rising order; if too few occur, the lowest other ids join."""
-    if size >= vocabulary:
-        return list(range(vocabulary))
-    counts = Counter(token for document in answered for token in document.tokens[document.prompt :])
-    ranked = sorted(range(vocabulary), key=lambda token: (-counts[token], token))
-    return sorted(ranked[:size])
 
 
 def batches(items: Sequence[T], size: int, seed: int, length: Callable[[Any], int] = len) -> list[list[T]]:

@@ -1,0 +1,114 @@
+"""What the trainers of heads share that learn from the target's own answers: the data of a job, and the weights."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from specbench.base.seeds import stable_seed
+from specbench.config import UserError
+from specbench.engine.types import Sampling
+from specbench.measure.manifest import digest
+from specbench.training.answered import Answered, answer_all, batches
+from specbench.training.documents import Document, hold_out, training_documents
+from specbench.training.loop import Epochs
+from specbench.training.publish import collecting
+from specbench.training.recipe import AnsweredRecipe
+from specbench.training.train import Job
+
+HELD_OUT = 40  # one document in this many is kept for the figures at the end
+
+
+class Lessons(NamedTuple):
+    """A job's documents with the target's answers."""
+
+    documents: Sequence[Document]
+    folder: Path  # of the answers
+    learned: list[Answered]
+    held: list[Answered]
+    facts: dict[str, Any]  # all that the weights depend on
+
+
+def answered_lessons(job: Job, recipe: AnsweredRecipe) -> Lessons:
+    """Have the target answer the job's documents. The answers stay in NAME.answers/ beside NAME.safetensors.
+
+    Raises UserError if there is nothing to learn, and for a grid.
+    """
+    if job.grid:
+        raise UserError(f"{job.spec.method} is trained one head at a time; leave out --grid")
+    documents = training_documents(job.plan, job.pair, 0, job.data)
+    folder = job.out.with_name(f"{job.out.stem}.answers")
+    with collecting(folder, "answering", recipe.answers * len(documents), "the answers") as advance:
+        sampling = Sampling(float(recipe.temperature))
+        answered = answer_all(job.pair, documents, recipe.answers, sampling, job.plan.seed, folder, advance)
+    learned, held = split(answered, recipe.length, job.plan.seed)
+    rows = [[document.name, document.prompt, document.tokens] for document in (*learned, *held)]
+    facts = {**recipe.model_dump(), "seed": job.plan.seed, "data": digest(rows)}
+    return Lessons(documents, folder, learned, held, facts)
+
+
+def split(answered: Sequence[Answered], length: int, seed: int) -> tuple[list[Answered], list[Answered]]:
+    """Answers to learn from and those of held-out documents, cut to `length` tokens, equal ones once.
+
+    Raises UserError if there are too few.
+    """
+    cut = {
+        (document.name, *document.tokens[:length]): Answered(document.name, document.tokens[:length], document.prompt)
+        for document in answered
+    }
+    usable = [document for document in cut.values() if document.rows > 0]
+    names = dict.fromkeys(document.name for document in usable)
+    if len(names) < 2:
+        raise UserError(
+            f"{len(names)} documents have answers that are long enough to learn from; take more --documents"
+            + (", or a larger length by --recipe" if any(document.prompt + 2 > length for document in answered) else "")
+        )
+    held = set(hold_out(names, seed, HELD_OUT)[1])
+    learned = [document for document in usable if document.name not in held]
+    return learned, [document for document in usable if document.name in held]
+
+
+class HeadTraining(Epochs[list[Answered]]):
+    """The training of a head by AdamW; a batch is some answered documents."""
+
+    state_keys = ("head", "optimizer", "step")
+    checkpoint_seconds = 120.0
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        head: nn.Module,
+        answered: Sequence[Answered],
+        recipe: AnsweredRecipe,
+        seed: int,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        super().__init__(len(answered), recipe.batch, recipe.epochs)
+        self.target, self.head, self.answered = target, head, answered
+        self.size, self.seed, self.device = recipe.batch, seed, target.device
+        self.optimizer = torch.optim.AdamW(
+            head.parameters(), lr=recipe.learning_rate, betas=betas, weight_decay=recipe.weight_decay
+        )
+
+    def batches(self, epoch: int) -> list[list[Answered]]:
+        return batches(self.answered, self.size, stable_seed(self.seed, "epoch", epoch))
+
+    def state(self) -> dict[str, Any]:
+        return {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.head.load_state_dict(state["head"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step = state["step"]
+        self.advance(self.step)
+
+
+def random_linear(head: nn.Module, rng: torch.Generator) -> None:
+    """Draw the weights of all linear layers anew, in place, with variance 1 over a layer's inputs."""
+    with torch.no_grad():
+        for module in head.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.normal_(std=module.in_features**-0.5, generator=rng)
