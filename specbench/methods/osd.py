@@ -6,7 +6,6 @@ token was rejected. Between two steps it is plain speculative sampling, with the
 
 import copy
 import hashlib
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config import Settings as Base
+from specbench.engine.clock import now
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
@@ -153,12 +153,12 @@ class OSD(SpS):
     def _update(self) -> None:
         if not self.learner.due:
             return
-        began = time.perf_counter()
+        began = now()
         while self.learner.due:
             self.learner.update()
         if self.learner.draft.device.type == "cuda":
             torch.cuda.synchronize(self.learner.draft.device)
-        self.seconds[UPDATES] = self.seconds.get(UPDATES, 0.0) + time.perf_counter() - began
+        self.seconds[UPDATES] = self.seconds.get(UPDATES, 0.0) + now() - began
 
     def reset(self, task: str = "") -> None:
         super().reset(task)

@@ -15,6 +15,7 @@ from specbench.engine.models.identity import loaded_hashes, vocabulary_hash, wei
 from specbench.engine.models.load import device_of, load_model, load_tokenizer, type_of
 from specbench.engine.models.room import Coming, check_room
 from specbench.engine.prefix import Prefixes
+from specbench.engine.rounding import TOLERANCE, off
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.session import Session, positions
@@ -238,7 +239,7 @@ def check_rollback(session: Session) -> None:
         raise UserError(
             f"{kind} cannot be used: its cache does not roll back ({' '.join(str(error).split())})"
         ) from None
-    if not _alike(expected, actual, session.model.dtype):
+    if not off(actual, expected) <= TOLERANCE[session.model.dtype.itemsize]:
         raise UserError(f"{kind} cannot be used: after a rollback of its cache it gives other logits")
 
 
@@ -261,14 +262,7 @@ def reads_trees(session: Session) -> bool:
         return False
     finally:
         session.truncate(0)
-    return _alike(expected, actual, session.model.dtype)
-
-
-def _alike(expected: torch.Tensor, actual: torch.Tensor, dtype: torch.dtype) -> bool:
-    """True if logits [V] of two ways to compute them differ by rounding only, in the type of the weights."""
-    spread = float(expected[expected.isfinite()].std())  # a translated draft's logits are -inf for tokens that it lacks
-    tolerance = {torch.float64: 1e-5, torch.float32: 1e-2}.get(dtype, 0.1)  # float32 may be TF32 on a GPU
-    return torch.allclose(expected, actual, rtol=tolerance, atol=tolerance * spread)
+    return off(actual, expected) <= TOLERANCE[session.model.dtype.itemsize]
 
 
 def _describe(model: PreTrainedModel, spec: ModelSpec | None) -> dict[str, object]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from specbench.engine.rounding import TOLERANCE, off
 from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.decoder import Cache, Step
 from specbench.engine.runtimes.eager import additive
@@ -16,7 +17,6 @@ from specbench.engine.runtimes.types import Reads, Runtime, Unsupported
 
 FIRST = 512  # tokens that a new cache has room for; the room doubles as needed
 CHECKED = 24  # tokens of the text that checks the reading of a model
-TOLERANCE = {2: 0.2, 4: 0.01, 8: 0.01}  # share of the spread of logits, by bytes of a number; norms of 8 compute in 4
 CHUNK = 512  # tokens that are fed at a time, since the size of a mask is the square of their number
 
 
@@ -201,12 +201,10 @@ def check(lean: Lean, model: PreTrainedModel, runner: StaticRunner) -> None:
     runner.truncate(CHECKED - 1)  # a single token is computed in another way than several
     single, _ = runner.forward(ids[-1:], 0, (), None if last is None else last[-1:], None)
     actual, expected = torch.cat([block, single]), torch.cat([expected[-4:], expected[-1:]])
-    finite = expected.isfinite()
-    spread = float(expected[finite].std()) or 1.0
-    error = float((actual.float() - expected)[finite].abs().max())
-    if not error <= TOLERANCE[model.dtype.itemsize] * spread or not torch.equal(actual.isfinite(), finite):
+    error = off(actual, expected)
+    if not error <= TOLERANCE[model.dtype.itemsize]:
         raise Unsupported(
-            f"the static runtime computes other logits for {type(model).__name__} (off by {error / spread:.2g} of "
+            f"the static runtime computes other logits for {type(model).__name__} (off by {error:.2g} of "
             "their spread); use --runtime eager"
         )
 

@@ -39,6 +39,7 @@ def train(job: Job) -> None:
         "learned_answers": len(learned),
         "held_out_answers": len(held),
         "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
+        "held_out_in_a_row": None if math.isnan(in_a_row) else round(in_a_row, 4),
         "config": stored_settings(head.config),
         "layers": list(head.layers_read),
         "block": head.block,

@@ -1,0 +1,20 @@
+"""How far two computations of the same logits are apart: what rounding explains, and what it does not."""
+
+import math
+
+from torch import Tensor
+
+# The share of the spread of logits by which rounding may move them, by bytes of a number; norms of 8 compute in 4.
+TOLERANCE = {2: 0.2, 4: 0.01, 8: 0.01}
+
+
+def off(actual: Tensor, expected: Tensor) -> float:
+    """The largest difference of two logits [n, V], as a share of the spread of `expected`; ∞ if one alone is finite.
+
+    A translated draft's logits are -inf for tokens that it lacks, in both.
+    """
+    finite = expected.isfinite()
+    if not (actual.isfinite() == finite).all():
+        return math.inf
+    spread = float(expected[finite].float().std()) or 1.0
+    return float((actual.float() - expected.float())[finite].abs().max()) / spread
