@@ -18,9 +18,8 @@ class Adapter(Protocol):
 
     name: str
     takes_ids: bool  # prompts as token ids
-    counters: Mapping[
-        str, str
-    ]  # by `requests`, `rounds`, `drafted`, `accepted` and `at` (each position): the names at /metrics
+    # The names at /metrics, by `requests`, `rounds`, `drafted`, `accepted` and `at` (each position).
+    counters: Mapping[str, str]
     facts: Sequence[str]  # addresses at which it tells of itself
 
     def extras(self) -> dict[str, Any]:

@@ -26,9 +26,8 @@ IDLE = 2.0  # seconds that an unused connection is kept: servers close theirs af
 SHORT = 10.0  # seconds for what a server tells of itself
 MOST_TOLD = 2**22  # bytes of that
 ERROR_BYTES = 4096  # of an error's text
-Prompt = (
-    list[int] | str | list[dict[str, str]]
-)  # token ids, a text, or messages (`role`, `content`) for a chat endpoint
+# Token ids, a text, or messages (`role`, `content`) for a chat endpoint.
+Prompt = list[int] | str | list[dict[str, str]]
 ZERO = time.time() - now()  # of the clock, in Unix time
 
 

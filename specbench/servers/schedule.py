@@ -36,9 +36,8 @@ class Answer:
 
 T = TypeVar("T")
 Send = Callable[[Ask], Awaitable[Answer]]
-Talk = Callable[
-    [Send], Awaitable[T]
-]  # a conversation: sends its requests one after another, and says what came of them
+# A conversation: sends its requests one after another, and says what came of them.
+Talk = Callable[[Send], Awaitable[T]]
 
 
 def single(ask: Ask) -> Talk[Answer]:
