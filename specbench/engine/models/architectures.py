@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TABLE = Path(__file__).with_name("architectures.csv")  # tests/architectures.py writes it
-TRIED = ("sps", "rsd", "pld", "swift", "eagle3")  # a chain, a tree, a lookup, skipped layers, a trained head
+TRIED = ("sps", "rsd", "pld", "swift", "eagle3")  # a chain, a tree, a lookup, skipped layers, a head
 
 
 def version() -> str:

@@ -236,9 +236,8 @@ def check_rollback(session: Session) -> None:
     except NotFinite as error:
         raise UserError(f"{kind} cannot be used: {error}; its weights are damaged, or its type is too narrow") from None
     except Exception as error:  # caches of other kinds fail in their own ways
-        raise UserError(
-            f"{kind} cannot be used: its cache does not roll back ({' '.join(str(error).split())})"
-        ) from None
+        reason = "it is of another kind" if isinstance(error, IndexError) else " ".join(str(error).split())
+        raise UserError(f"{kind} cannot be used: its cache does not roll back ({reason})") from None
     if not off(actual, expected) <= TOLERANCE[session.model.dtype.itemsize]:
         raise UserError(f"{kind} cannot be used: after a rollback of its cache it gives other logits")
 
