@@ -260,10 +260,12 @@ def csd(target, draft, gamma: int, counts=None, **changes) -> CSD:
     return CSD(Session(target, "target"), ModelDrafter(Session(draft, "draft")), chosen, Memory({"": counts or {}}))
 
 
-def decode(method: Method, prompt: list[int], count: int, sampling: Sampling = GREEDY, seed: int = 0):
-    """`count` tokens, and the rounds that made them."""
+def decode(
+    method: Method, prompt: list[int], count: int, sampling: Sampling = GREEDY, seed: int = 0, device: str = DEVICE
+):
+    """`count` tokens, and the rounds that made them; `device` is the method's."""
     ending = Ending(Limits(count, frozenset()), lambda ids: "")
-    rng = torch.Generator(DEVICE).manual_seed(seed)
+    rng = torch.Generator(device).manual_seed(seed)
     rounds: list[Round] = list(until_end(method.rounds(prompt, sampling, rng), ending))
     return ending.tokens, rounds
 

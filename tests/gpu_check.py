@@ -1,8 +1,10 @@
 """`make gpu-check`: the gate tests and the bench on a CUDA device, with whatever torch and transformers 5 there are.
 
 Run it from a checkout as `python tests/gpu_check.py`; it needs pytest and hypothesis, but no lm-eval.
+Each figure and the tests' report lie in files of the folder --out; a bench's file names its machine.
 """
 
+import argparse
 import importlib.util
 import os
 import subprocess
@@ -33,6 +35,7 @@ NEEDED = (
 )
 DTYPES = ("float32", "float16", "bfloat16")
 SHAPES = ("160m-1b", "1b-8b")
+WORKERS = min(12, os.cpu_count() or 1)  # each holds the device's context, half a GB or more
 
 
 def gates() -> list[Path]:
@@ -41,8 +44,17 @@ def gates() -> list[Path]:
     return [path for path in paths if path.name not in NOT_GATES]
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="leave out the tests that are marked long")
+    parser.add_argument("--workers", type=int, default=WORKERS, help=f"processes of the tests (default {WORKERS})")
+    parser.add_argument("--out", type=Path, default=Path(), help="folder of the results (default: this one)")
+    return parser.parse_args()
+
+
 def main() -> int:
     """Returns the exit code: 0 if all is well, or if there is no GPU to check."""
+    chosen = arguments()
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         print(f"gpu-check: this Python lacks {', '.join(missing)}; install them and try again")
         return 2
@@ -52,19 +64,34 @@ def main() -> int:
         print("gpu-check: this machine has no CUDA device that torch can use; nothing was checked")
         return 0
     print(f"gpu-check: {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    chosen.out.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "SPECBENCH_TEST_DEVICE": "cuda"}
-    failed = subprocess.run([sys.executable, "-m", "pytest", "-q", *map(str, gates())], env=environment).returncode
+    failed = subprocess.run(tests(chosen.out, chosen.short, chosen.workers), env=environment).returncode
     for dtype in DTYPES:
         print(f"gpu-check: bench in {dtype}", flush=True)
-        bench = ["bench", "--device", "cuda", "--dtype", dtype, "--out", f"gpu-check-{dtype}.json"]
-        failed |= subprocess.run([sys.executable, "-m", "specbench.cli", *bench]).returncode
+        failed |= bench(chosen.out / f"gpu-check-{dtype}.json", "--dtype", dtype)
     for shapes in SHAPES:
         print(f"gpu-check: synthetic bench of the shapes {shapes}", flush=True)
-        bench = ["bench", "--device", "cuda", "--dtype", "bfloat16", "--shapes", shapes, "--force-acceptance", "0.8"]
-        bench += ["--out", f"gpu-check-{shapes}.json"]
-        failed |= subprocess.run([sys.executable, "-m", "specbench.cli", *bench]).returncode
+        more = ("--dtype", "bfloat16", "--shapes", shapes, "--force-acceptance", "0.8")
+        failed |= bench(chosen.out / f"gpu-check-{shapes}.json", *more)
     print("gpu-check: " + ("something failed, see above" if failed else "all passed"))
     return int(bool(failed))
+
+
+def tests(out: Path, short: bool, workers: int) -> list[str]:
+    """The command of the gate tests, with several processes where pytest-xdist is installed."""
+    command = [sys.executable, "-m", "pytest", "-q", "--junitxml", str(out / "gpu-check-tests.xml")]
+    if importlib.util.find_spec("xdist") and workers > 1:
+        command += ["-n", str(workers), "--max-worker-restart", "0"]
+    if short:
+        command += ["-m", "not long"]
+    return [*command, *map(str, gates())]
+
+
+def bench(out: Path, *options: str) -> int:
+    """Run a bench on the GPU; returns its exit code."""
+    command = [sys.executable, "-m", "specbench.cli", "bench", "--device", "cuda", *options, "--out", str(out)]
+    return subprocess.run(command).returncode
 
 
 if __name__ == "__main__":

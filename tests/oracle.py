@@ -103,8 +103,8 @@ def prompts(count: int, length: int = 8, vocab: int = 96, seed: int = 0) -> list
 
 @torch.no_grad()
 def next_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
-    """Float64 logits [V] of the token after `tokens`, from one full forward without a cache."""
-    return model(torch.tensor([tokens]), use_cache=False).logits[0, -1].double()
+    """Float64 logits [V], on the CPU, of the token after `tokens`, from one full forward without a cache."""
+    return model(torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1].double().cpu()
 
 
 def best(logits: torch.Tensor | list[float]) -> int:

@@ -157,13 +157,13 @@ def test_a_trie_by_hand():
 class Counting:
     """A target that says n + 1 behind n, modulo 10, whatever stands before."""
 
-    device = torch.device("cpu")
+    device = torch.device(DEVICE)
 
     def restart(self, prompt):
         return Scored(self.forward(prompt).logits[-1:])
 
     def forward(self, tokens, parents=None):
-        return Scored(torch.eye(10)[[(token + 1) % 10 for token in tokens]])
+        return Scored(torch.eye(10, device=DEVICE)[[(token + 1) % 10 for token in tokens]])
 
     def keep(self, start, path): ...
 
@@ -384,7 +384,9 @@ def test_the_host_waits_once_a_round(monkeypatch, sampling):
         events.append("read" if any(self is one for one in sent) else "wait")
         return tolist(self)
 
-    rounds = Lookahead(Session(calm(0, 0.0), "target"), sized(3, 3, 2)).rounds([1, 2, 3], sampling, torch.Generator())
+    rounds = Lookahead(Session(calm(0, 0.0), "target"), sized(3, 3, 2)).rounds(
+        [1, 2, 3], sampling, torch.Generator(DEVICE)
+    )
     for _ in range(20):
         next(rounds)
     events = reads_of_tensors(monkeypatch)

@@ -200,7 +200,7 @@ def test_reach_is_the_most_that_a_round_feeds(pocket, changes, most):
     method = build(config.validated(Settings, {**SHIPPED, **changes}, "rsd"), pocket, None)
     assert method.reach == most + 1 and method.lossless and method.inputs() == {}
     for sampling in (GREEDY, Sampling(1.0)):
-        rounds = decode(method, list(range(100, 130)), 25, sampling)[1]
+        rounds = decode(method, list(range(100, 130)), 25, sampling, device="cpu")[1]
         assert max(one.drafted for one in rounds) == most
 
 

@@ -21,7 +21,7 @@ from specbench.methods.suffix import Settings, Suffix, SuffixDrafter, drafter
 from specbench.studies.replay import Trace, replay
 
 SHIPPED = config.load_method("suffix").values
-CPU = torch.device("cpu")
+CPU, HERE = torch.device("cpu"), torch.device(DEVICE)
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 CHAIN = {"form": "chain", "probability": 0.0, "gamma": 4}
 
@@ -149,7 +149,7 @@ def test_of_equal_expectations_the_text_itself_counts():
 
 
 def method_of(one: Settings) -> Suffix:
-    return Suffix(Session(oracle.tiny("llama", seed=3, vocab=16).to(DEVICE), "target"), drafter(one, None, CPU), one)
+    return Suffix(Session(oracle.tiny("llama", seed=3, vocab=16).to(DEVICE), "target"), drafter(one, None, HERE), one)
 
 
 def test_an_answer_is_kept_without_what_its_end_cut_off():
@@ -217,7 +217,7 @@ VOCABULARY, PROMPT = 4, [1, 3, 2, 0, 1, 1, 2, 3, 0, 0]
 def drawn(sampling: Sampling, draws: int = 500, **changes) -> Fit:
     model = oracle.tiny("llama", seed=1, vocab=VOCABULARY).to(DEVICE)
     one = chosen(**{"gamma": 3, "offset": 2.0, **changes})
-    return fit(Suffix(recalled(model, "target"), drafter(one, None, CPU), one), model, PROMPT, 4, sampling, draws)
+    return fit(Suffix(recalled(model, "target"), drafter(one, None, HERE), one), model, PROMPT, 4, sampling, draws)
 
 
 @pytest.mark.parametrize(("sampling", "form"), [(Sampling(1.0), "tree"), (Sampling(0.8, top_p=0.9), "chain")], ids=str)
