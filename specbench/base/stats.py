@@ -81,6 +81,14 @@ def average_rate(tasks: Sequence[tuple[Floats, Floats]]) -> Interval | None:
     return _mean([_ratio(numerator[None], denominator[None]) for numerator, denominator in tasks])
 
 
+def mean(values: Floats) -> Interval:
+    """The mean of the documents' values, and its 95 % interval by Student's t; NaN for fewer than FEWEST documents."""
+    if len(values) < FEWEST:
+        return Interval(float(values.mean()) if len(values) else math.nan, math.nan, math.nan)
+    half = float(scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values))
+    return Interval(float(values.mean()), float(values.mean()) - half, float(values.mean()) + half)
+
+
 @dataclass(frozen=True)
 class Ratio:
     """A ratio of sums over documents, and what is known of its error."""

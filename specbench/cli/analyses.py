@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specbench.base.console import progress
+from specbench.config import PairSpec
 from specbench.report.finding import Finding
 from specbench.results.stored import StoredRun, stored_run
 
@@ -127,6 +128,16 @@ def drafts(runs: Sequence[Path], method: str | None, allowed: Sequence[str], asi
     stored = [stored_run(run, method) for run in runs]
     with progress("reading texts", sum(len(texts_to_read(run, method)) for run in stored), aside) as advance:
         return view(study.drafts(stored, method, allowed, advance)), list
+
+
+def losses(
+    pair: PairSpec, drafts: Sequence[Path], temperatures: Sequence[float], device: str, dtype: str, aside: bool
+) -> Analyzed:
+    from specbench.report.views.losses import view
+    from specbench.training.draft import compare as study
+
+    with progress("measuring drafts", len(drafts), aside) as advance:
+        return view(study.losses(pair, drafts, temperatures, device, dtype, advance)), list
 
 
 def requests(run: Path, slo: str | None) -> Analyzed:

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from specbench import config
 from specbench.cli.options import (
     AllowCodeExecution,
     AllowMismatch,
     AllowPickle,
     CellsOut,
+    Device,
+    Dtype,
     FetchModels,
+    Pair,
     Plain,
     TrustRemoteCode,
     check_out,
@@ -277,6 +281,32 @@ def drafts(
         _show(*analyses.drafts(runs, method, allow_mismatch or [], aside=format is not Plain.table), format)
 
 
+def losses(
+    drafts: Annotated[list[Path], Argument(help="drafts that `specbench train --method draft` wrote, from one pair")],
+    pair: Pair = "pocket",
+    temperature: Annotated[
+        list[float] | None, Option(min=0, help="measure at this one; 0 is greedy; may be repeated; default: 0 and 1")
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    format: PlainFormat = Plain.table,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    fetch_models: FetchModels = False,
+) -> None:
+    """Which loss, on which texts, makes a draft accepted: Σ min(p, q) by task on documents that none has learned from.
+
+    Each draft is a folder with its NAME.held-out.jsonl beside it. Several seeds of one loss and texts are one row.
+
+    `specbench analyze losses runs/draft-losses/target-tvd-0 runs/draft-losses/target-fkl-0 --pair pocket-weak`
+    """
+    with user_errors(), permitted(trust_remote_code, allow_pickle, fetch_models=fetch_models):
+        from specbench.cli import analyses
+
+        chosen, aside = config.load_pair(pair), format is not Plain.table
+        _show(*analyses.losses(chosen, drafts, temperature or [0.0, 1.0], device, dtype, aside), format)
+
+
 def requests(
     run: Run,
     slo: Annotated[
@@ -310,6 +340,7 @@ ANALYSES = (
     arbitrator,
     strength,
     drafts,
+    losses,
 )
 
 

@@ -1,0 +1,81 @@
+"""Drafts by the loss and the texts that taught them: acceptance by task, the best of each, and what equals it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from specbench.report.finding import Finding, Sheet
+from specbench.training.draft.compare import ALL, FIRST, LEVEL, Losses
+
+
+def view(figures: Losses) -> Finding:
+    sheets = [sheet(part, temperature) for temperature, part in figures.table.groupby("temperature", sort=False)]
+    seeds = figures.documents.seed.nunique()
+    return Finding(
+        "losses",
+        f"ACCEPTANCE OF DRAFTS of {figures.pair} by the texts and the loss that taught them\n"
+        f"{seeds} seed{'s' if seeds > 1 else ''}, documents that no draft has learned from",
+        sheets,
+        [*sentences(figures.table)],
+        [*notes(figures)],
+        vars(figures),
+        figures.table,
+    )
+
+
+def sheet(part: pd.DataFrame, temperature: Any) -> Sheet:
+    """A row for each draft and a column for each task; * marks the best, = what is not told from it."""
+    tasks = list(dict.fromkeys(part.task))
+    cells = {(row.data, row.loss, row.task): cell(row) for row in part.itertuples()}
+    drafts = list(dict.fromkeys((row.data, row.loss) for row in part.itertuples()))
+    rows = [[*draft, *(cells.get((*draft, task), "-") for task in tasks)] for draft in drafts]
+    return Sheet(["texts", "loss", *headings(tasks)], rows, f"temperature {temperature:g}", "ll" + "r" * len(tasks))
+
+
+def cell(row: Any) -> str:
+    mark = "*" if best(row) else "=" if equal(row) else " "
+    return f"{row.alpha:.3f}{mark}"
+
+
+def best(row: Any) -> bool:
+    return bool(row.short_p != row.short_p)
+
+
+def equal(row: Any) -> bool:
+    """Not told from the best."""
+    return bool(row.short_p >= LEVEL)
+
+
+def headings(tasks: list[str]) -> list[str]:
+    """The tasks without the word that all their names begin with."""
+    named = [task for task in tasks if task != ALL]
+    words = {task.split("_")[0] for task in named}
+    shared = f"{words.pop()}_" if len(words) == 1 and len(named) > 1 else ""
+    return [task.removeprefix(shared) for task in tasks]
+
+
+def sentences(table: pd.DataFrame) -> Iterator[str]:
+    """The best of each task and temperature, what it gained, and how many others it is better than."""
+    for (temperature, task), part in table.groupby(["temperature", "task"], sort=False):
+        rows = list(part.itertuples())
+        top = next(row for row in rows if best(row))
+        others = [row for row in rows if not best(row) and (row.data, row.loss) != FIRST]
+        better = f"better than {sum(not equal(row) for row in others)} of {len(others)} others"
+        if (top.data, top.loss) == FIRST:
+            yield f"T = {temperature:g}, {task}: the draft as it was is best, {top.alpha:.3f}; {better}."
+        else:
+            gain = f"{top.gain:+.3f} [{top.gain_low:+.3f}, {top.gain_high:+.3f}] by training"
+            yield f"T = {temperature:g}, {task}: {top.loss} on {top.data} is best, {top.alpha:.3f}, {gain}; {better}."
+
+
+def notes(figures: Losses) -> Iterator[str]:
+    yield (
+        "acceptance: the mean over documents of Σ min(p, q) along the target's answers; at temperature 0, the share of "
+        "places where both models say the same token"
+    )
+    yield (
+        f"*: the best of its column, chosen by these documents; =: not told from it (permutation test on the same "
+        f"documents, p ≥ {LEVEL} by Holm within a column). Documents are drawn anew in these tests, seeds are not"
+    )
+    yield from figures.mismatches

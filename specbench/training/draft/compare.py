@@ -1,0 +1,224 @@
+"""`specbench analyze losses`: which loss, on which texts, makes a draft accepted.
+
+The drafts were trained by `specbench train --method draft` from one draft for one target. They are held against each
+other on the documents that none of them has learned from. The acceptance of a place is Σ min(p, q) of the target's and
+the draft's distributions at a temperature, along the target's own answer; at temperature 0 it is 1 where both say the
+same token, and 0 elsewhere.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from specbench.analysis.metrics import interval_columns
+from specbench.base import stats
+from specbench.config import ModelSpec, PairSpec, UserError, load_method, prompt_lines
+from specbench.engine.models.heads import fingerprint
+from specbench.engine.models.pair import Pair, load_pair
+from specbench.engine.sampling import probabilities
+from specbench.engine.types import Sampling
+from specbench.measure.prepare import encode, load_tasks
+from specbench.plan import Plan
+from specbench.training.answered import ROWS, answers_of, grouped
+from specbench.training.documents import Document
+from specbench.training.draft.data import answer_lesson, packed
+from specbench.training.publish import held_out_prompts
+
+ALL = "all"  # the documents of all tasks together
+FIRST = ("as it was", "")  # texts and loss of the draft that nothing was taught
+BUDGET = ("documents", "epochs", "batch", "learning_rate", "warmup", "length", "temperatures", "lora_rank")
+UNIT = ["seed", "task", "document"]
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A draft, and how it was trained."""
+
+    folder: Path
+    facts: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.facts["data"], self.facts["loss"]
+
+    @property
+    def seed(self) -> int:
+        return int(self.facts["seed"])
+
+
+@dataclass(frozen=True)
+class Losses:
+    pair: str
+    # temperature, task, data, loss, seeds, documents (of all seeds); alpha, its gain over the draft as it was, and how
+    # far it falls short of the best, with _low and _high (95 %); short_p: that it does not, by Holm for all of the task
+    table: pd.DataFrame
+    documents: pd.DataFrame  # alpha of each draft by temperature, seed, task and document, with its number of places
+    mismatches: list[str]
+
+
+def losses(
+    pair: PairSpec,
+    folders: Sequence[Path],
+    temperatures: Sequence[float],
+    device: str,
+    dtype: str,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Losses:
+    """Measure the drafts in `folders` beside the pair's own; `advance` is called after each draft.
+
+    Raises UserError for folders that `train` did not write, and for drafts of another pair or with other held-out
+    documents than others of their seed.
+    """
+    drafts = [read(folder) for folder in folders]
+    check(drafts)
+    base = load_pair(pair, device, dtype)
+    rows: list[dict[str, Any]] = []
+    for seed in dict.fromkeys(one.seed for one in drafts):
+        of_seed = [one for one in drafts if one.seed == seed]
+        documents = held_out(base, pair, of_seed)
+        answers = {t: answered(base, documents, Sampling(t), seed) for t in temperatures}
+        for one in (None, *of_seed):
+            made = base if one is None else trained_pair(base, pair, one, device, dtype)
+            data, loss = FIRST if one is None else one.key
+            for temperature, texts in answers.items():
+                for document, alpha, places in acceptance(made, documents, texts, Sampling(temperature)):
+                    what = {"temperature": temperature, "seed": seed, "data": data, "loss": loss}
+                    about = {"task": document.task, "document": document.number, "alpha": alpha, "places": places}
+                    rows.append(what | about)
+            advance(one is not None)
+    cells = pd.DataFrame(rows)
+    return Losses(pair.name, table(cells), cells, [*mismatches(drafts)])
+
+
+def read(folder: Path) -> Trained:
+    """A trained draft. Raises UserError if `folder` is none."""
+    try:
+        facts = json.loads((folder / "training.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is no draft that `specbench train --method draft` wrote ({error})") from None
+    if missing := {"data", "loss", "seed", "target", "draft"} - set(facts):
+        raise UserError(f"{folder / 'training.json'} lacks {', '.join(sorted(missing))}; train the draft again")
+    return Trained(folder, facts)
+
+
+def check(drafts: Sequence[Trained]) -> None:
+    """Raises UserError if drafts do not compare."""
+    known: dict[tuple[Any, ...], Path] = {}
+    for one in drafts:
+        if other := known.get((*one.key, one.seed)):
+            raise UserError(f"{other} and {one.folder} have the same loss, texts and seed; leave one out")
+        known[(*one.key, one.seed)] = one.folder
+    for role in ("target", "draft"):
+        if len({one.facts[role] for one in drafts}) > 1:
+            raise UserError(f"these drafts were not trained from one {role}; compare those of one pair")
+
+
+def mismatches(drafts: Sequence[Trained]) -> Iterator[str]:
+    """What other budgets the drafts had, in words."""
+    for name in BUDGET:
+        values = sorted({json.dumps(one.facts.get(name)) for one in drafts})
+        if len(values) > 1:
+            yield f"budgets are not equal: {name} is {' and '.join(values)}"
+
+
+def held_out(pair: Pair, spec: PairSpec, drafts: Sequence[Trained]) -> list[Document]:
+    """The documents that no draft of a seed has learned from. Raises UserError if they do not agree which these are."""
+    for role in ("target", "draft"):
+        if role not in pair.models or fingerprint(pair.models[role]) != drafts[0].facts[role]:
+            raise UserError(f"{drafts[0].folder} was trained from another {role} than {spec.name}'s; name its --pair")
+    texts = {one.folder: held_out_prompts(one.folder).read_text() for one in drafts}
+    first = drafts[0].folder
+    for folder, text in texts.items():
+        if text != texts[first]:
+            raise UserError(f"{folder} and {first} have one seed and other held-out documents; train them on the same")
+    prompts = held_out_prompts(first)
+    plan = Plan(
+        pair=spec,
+        methods=(load_method("vanilla"),),
+        baseline="vanilla",
+        suite=prompts.stem,
+        tasks=prompt_lines(prompts, None),
+        prompts=str(prompts.resolve()),
+        seed=drafts[0].seed,
+    )
+    return [
+        Document(r.task, r.doc_id, encode(pair, r.prompt), r.prompt_hash, r.until, r.max_new_tokens, lambda answer: 0.0)
+        for r in load_tasks(plan, pair).requests()
+    ]
+
+
+def answered(pair: Pair, documents: Sequence[Document], sampling: Sampling, seed: int) -> list[list[int]]:
+    """The target's answer to each document."""
+    answers: dict[str, list[int]] = {}
+    for some in grouped(sorted(documents, key=lambda one: (one.max_new_tokens, len(one.prompt))), ROWS):
+        rng = torch.Generator(pair.device).manual_seed(seed)
+        made = answers_of(pair.models["target"], pair, some, sampling, rng)
+        answers |= {one.name: tokens for one, tokens in zip(some, made, strict=True)}
+    return [answers[one.name] for one in documents]
+
+
+def trained_pair(base: Pair, spec: PairSpec, draft: Trained, device: str, dtype: str) -> Pair:
+    """The pair with a trained draft in the place of its own, and with the same target in memory."""
+    own = spec.draft.dtype if spec.draft else "auto"
+    trained = ModelSpec(model=str(draft.folder), dtype=own)
+    alone = load_pair(PairSpec(name=draft.folder.name, description="", target=trained), device, dtype)
+    return base.with_model("draft", alone.models["target"])
+
+
+@torch.inference_mode()
+def acceptance(
+    pair: Pair, documents: Sequence[Document], answers: Sequence[Sequence[int]], sampling: Sampling
+) -> Iterator[tuple[Document, float, int]]:
+    """The mean acceptance over an answer's places, and their number, of each document with an answer."""
+    target, draft = (pair.models[role] for role in ("target", "draft"))
+    for document, answer in zip(documents, answers, strict=True):
+        lesson = answer_lesson(document.prompt, answer)
+        if not lesson.places:
+            continue
+        (block,) = packed([lesson], pair.device)
+        logits = (model(block.tokens, use_cache=False).logits for model in (target, draft))
+        p, q = (block.at_places(row)[:, : pair.vocabulary] for row in logits)
+        if sampling.greedy:
+            kept = (p.argmax(-1) == q.argmax(-1)).float()
+        else:
+            kept = torch.minimum(probabilities(p, sampling), probabilities(q, sampling)).sum(-1)
+        yield document, float(kept.mean()), len(kept)
+
+
+def table(cells: pd.DataFrame) -> pd.DataFrame:
+    """The table of `Losses`, from the acceptance by document."""
+    rows: list[dict[str, Any]] = []
+    for temperature, of_temperature in cells.groupby("temperature", sort=False):
+        for task in (*dict.fromkeys(of_temperature.task), ALL):
+            part = of_temperature if task == ALL else of_temperature[of_temperature.task == task]
+            rows += _of_task(part, {"temperature": temperature, "task": task})
+    return pd.DataFrame(rows)
+
+
+def _of_task(part: pd.DataFrame, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of one task at one temperature."""
+    by_draft = part.set_index(["data", "loss", *UNIT]).alpha.unstack(["data", "loss"])  # [documents, drafts]
+    means = by_draft.mean()
+    best, first = means.idxmax(), by_draft[FIRST]
+    rows = []
+    for key in by_draft:
+        alpha = by_draft[key].dropna()
+        gain, short = (alpha - first).dropna(), (by_draft[best] - alpha).dropna()
+        data, loss = key
+        row = {**about, "data": data, "loss": loss}
+        row |= {"seeds": alpha.index.get_level_values("seed").nunique(), "documents": len(alpha)}
+        row |= interval_columns("alpha", stats.mean(alpha.to_numpy()))
+        row |= interval_columns("gain", None if key == FIRST else stats.mean(gain.to_numpy()))
+        row |= interval_columns("short", None if key == best else stats.mean(short.to_numpy()))
+        row["short_p"] = math.nan if key == best else stats.difference(short.to_numpy(), 0 * short.to_numpy()).p
+        rows.append(row)
+    for row, p in zip(rows, stats.holm([row["short_p"] for row in rows]), strict=True):
+        row["short_p"] = p
+    return rows
