@@ -88,8 +88,8 @@ def losses(
             made = base if one is None else trained_pair(base, pair, one, device, dtype)
             data, loss = FIRST if one is None else one.key
             for temperature, texts in answers.items():
+                what = {"temperature": temperature, "seed": seed, "data": data, "loss": loss}
                 for document, alpha, places in acceptance(made, documents, texts, Sampling(temperature)):
-                    what = {"temperature": temperature, "seed": seed, "data": data, "loss": loss}
                     about = {"task": document.task, "document": document.number, "alpha": alpha, "places": places}
                     rows.append(what | about)
             advance(one is not None)
@@ -175,21 +175,24 @@ def trained_pair(base: Pair, spec: PairSpec, draft: Trained, device: str, dtype:
 @torch.inference_mode()
 def acceptance(
     pair: Pair, documents: Sequence[Document], answers: Sequence[Sequence[int]], sampling: Sampling
-) -> Iterator[tuple[Document, float, int]]:
+) -> list[tuple[Document, float, int]]:
     """The mean acceptance over an answer's places, and their number, of each document with an answer."""
-    target, draft = (pair.models[role] for role in ("target", "draft"))
-    for document, answer in zip(documents, answers, strict=True):
-        lesson = answer_lesson(document.prompt, answer)
-        if not lesson.places:
-            continue
-        (block,) = packed([lesson], pair.device)
-        logits = (model(block.tokens, use_cache=False).logits for model in (target, draft))
+    lessons = [answer_lesson(one.prompt, answer) for one, answer in zip(documents, answers, strict=True)]
+    both = [(one, lesson) for one, lesson in zip(documents, lessons, strict=True) if lesson.places]
+    both.sort(key=lambda one: len(one[1].tokens))  # as `packed` takes them
+    found: list[tuple[float, int]] = []
+    for block in packed([lesson for _, lesson in both], pair.device):
+        logits = (pair.models[role](block.tokens, use_cache=False).logits for role in ("target", "draft"))
         p, q = (block.at_places(row)[:, : pair.vocabulary] for row in logits)
         if sampling.greedy:
             kept = (p.argmax(-1) == q.argmax(-1)).float()
         else:
             kept = torch.minimum(probabilities(p, sampling), probabilities(q, sampling)).sum(-1)
-        yield document, float(kept.mean()), len(kept)
+        places = torch.bincount(block.rows)
+        means = torch.zeros(len(places), device=pair.device).index_add_(0, block.rows, kept.float()) / places
+        found += zip(means.tolist(), places.tolist(), strict=True)
+    by_name = {one.name: figures for (one, _), figures in zip(both, found, strict=True)}
+    return [(one, *by_name[one.name]) for one in documents if one.name in by_name]
 
 
 def table(cells: pd.DataFrame) -> pd.DataFrame:
