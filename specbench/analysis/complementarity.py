@@ -20,8 +20,6 @@ from specbench.results.stored import StoredRun
 ALLOWED = ("sampling", "documents", "generation")
 LEAST = 0.95  # the share of resamples in which a ratio must be defined for it to have an interval
 ATTEMPT = ["repeat", "doc_id"]
-AS_BASELINE = "lossless"  # what the descriptions of methods that equal their baseline end with
-LOSSY_RULES = ("typical",)  # values of `rule` with which a method does not
 
 
 @dataclass(frozen=True)
@@ -182,9 +180,8 @@ def chosen_methods(run: StoredRun, target: str, method: str | None) -> list[str]
         if method not in names:
             raise UserError(f"{run.folder} has no method {method}; it has {', '.join(names)}")
         return [method]
-    rest = [spec for spec in run.plan.methods if spec.name != target and spec.method != "member"]
-    exact = [f"({AS_BASELINE}" in spec.description and spec.values.get("rule") not in LOSSY_RULES for spec in rest]
-    return [spec.name for spec, kept in zip(rest, exact, strict=True) if not kept]
+    same = {target, *run.manifest.get("lossless", ())}
+    return [spec.name for spec in run.plan.methods if spec.name not in same and spec.method != "member"]
 
 
 def by_attempt(scores: pd.DataFrame, task: str, method: str) -> pd.Series:

@@ -57,6 +57,7 @@ def manifest(
         "models": {role: model | {"forward": facts(pair.models[role])} for role, model in pair.describe().items()},
         "tokenizer_hash": pair.tokenizer_hash,
         "inputs": {spec.name: code_hashes(spec) | methods[spec.name].inputs() for spec in plan.own},
+        "lossless": [spec.name for spec in plan.own if follows_target(methods[spec.name])],
         "prompts_hash": digest([request.prompt_hash for request in requests]),
         "prompt_ids": [digest(list(prompt)) for prompt in prompts],
         "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
@@ -69,6 +70,11 @@ def manifest(
         else None,  # of this machine, if measured
         "runtime": {"name": pair.runtime.name, "asked": plan.runtime, "why": why, **pair.runtime.facts()},
     }
+
+
+def follows_target(method: Method) -> bool:
+    """Whether a method's texts follow the target's own law, not a combination's and not only nearly."""
+    return method.lossless and method.combination is None
 
 
 def check_same(

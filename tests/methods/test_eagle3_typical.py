@@ -18,6 +18,7 @@ from specbench.engine.models.eagle_head import layers_read
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling, Scored
 from specbench.engine.typical import Typical
+from specbench.measure.manifest import follows_target
 from specbench.methods.eagle3_typical import Settings, TypicalDrafter, TypicalEagle3
 
 SHIPPED = config.load_method("eagle3-typical").values
@@ -123,6 +124,7 @@ def test_methods_take_the_rule(name):
         for rule in ("typical", "token" if name == "sps" else "exact")
     )
     assert exact.lossless and not method.lossless
+    assert follows_target(exact) and not follows_target(method)  # what a run's manifest says of them
     prompt, _ = lively_prompt("llama", 12, 30)
     rounds = decode(method, prompt, 24)[1]
     text, rescued = [*prompt, *rounds[0].tokens], 0
