@@ -135,6 +135,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
 }
 # Methods that tiny models alone cannot run; the test file of each has its gate.
 ELSEWHERE = {
+    "dflare": "needs a trained head: test_dflash.py",
     "dflash": "needs a trained head: test_dflash.py",
     "eagle3": "needs a trained head: test_eagle3.py",
     "eagle3-typical": "needs a trained head: test_eagle3_typical.py",

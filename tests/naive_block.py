@@ -28,20 +28,21 @@ def lattice(
 ) -> Tensor:
     """Logits [size - 1, V] of the slots after `anchor`, the token after those whose target states [n, T D] are given.
 
-    `embedding` and `output` [V, D] are the target's; `groups` heads share a key.
+    `embedding` and `output` [V, D] are the target's; `groups` heads share a key. Weights without `fc` are DFlare's.
     """
-    context = [rms(weights["fc.weight"] @ state, weights["hidden_norm.weight"], eps) for state in states]
     slots = [embedding[anchor], *[weights["mask"]] * (size - 1)]
     layer = 0
     while (prefix := f"layers.{layer}.") + "input_layernorm.weight" in weights:
         of = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+        context = [rms(joined(weights, state, layer), weights["hidden_norm.weight"], eps) for state in states]
         read = [rms(slot, of["input_layernorm.weight"], eps) for slot in slots]
         keys, values = [], []
         for place, row in enumerate([*context, *read]):
-            key = (of["self_attn.k_proj.weight"] @ row).view(heads // groups, -1)
+            own = "" if "fc.weight" in weights or place >= len(context) else "_target"
+            key = (of[f"self_attn.k_proj{own}.weight"] @ row).view(heads // groups, -1)
             key = torch.stack([rms(one, of["self_attn.k_norm.weight"], eps) for one in key])
             keys.append(turned(key, place, theta))
-            values.append((of["self_attn.v_proj.weight"] @ row).view(heads // groups, -1))
+            values.append((of[f"self_attn.v_proj{own}.weight"] @ row).view(heads // groups, -1))
         after = []
         for index, (slot, row) in enumerate(zip(slots, read, strict=True)):
             query = (of["self_attn.q_proj.weight"] @ row).view(heads, -1)
@@ -58,3 +59,13 @@ def lattice(
             after.append(state + down @ (F.silu(gate @ inner) * (up @ inner)))
         slots, layer = after, layer + 1
     return torch.stack([output @ rms(slot, weights["norm.weight"], eps) for slot in slots[1:]])
+
+
+def joined(weights: Weights, state: Tensor, layer: int) -> Tensor:
+    """What a layer of the head makes of a token's target states [T D], before the norm: [D]."""
+    if "fc.weight" in weights:
+        return weights["fc.weight"] @ state
+    mix = weights["layer_fusion_weights"][layer].tolist()
+    total = sum(math.exp(weight) for weight in mix)
+    parts = state.view(len(mix), -1)
+    return sum(math.exp(weight) / total * part for weight, part in zip(mix, parts, strict=True))

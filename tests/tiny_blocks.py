@@ -28,7 +28,7 @@ def in_file(model: BlockHead) -> Head:
     """A head as it would be read back."""
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     told = {"config": stored_settings(model.config), "layers": list(model.layers_read), "block": model.block}
-    return Head("dflash", tensors, told)
+    return Head("dflare" if model.mixed else "dflash", tensors, told)
 
 
 def stirred(model: BlockHead, seed: int = 0) -> BlockHead:
@@ -36,23 +36,31 @@ def stirred(model: BlockHead, seed: int = 0) -> BlockHead:
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name:
+            if "norm" in name or "fusion" in name:
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
     return model
 
 
+def apart(model: BlockHead) -> BlockHead:
+    """The head, in place; a mixed one reads different layers of its target of two: a mix of equal ones says nothing."""
+    if model.mixed:
+        model.layers_read = (0, 1)
+    return model
+
+
 @functools.cache
-def head(architecture: str, block: int = 5, seed: int = 0) -> BlockHead:
+def head(architecture: str, block: int = 5, seed: int = 0, mixed: bool = False) -> BlockHead:
     target = pair(architecture)[0]
-    return block_head(in_file(stirred(new_head(target, recipe(block=block), seed))), target)
+    return block_head(in_file(apart(stirred(new_head(target, recipe(block=block), seed, mixed)))), target)
 
 
 @functools.cache
-def trained(architecture: str, epochs: int) -> BlockHead:
+def trained(architecture: str, epochs: int, mixed: bool = False) -> BlockHead:
     """A head that has learned the text of one prompt, more or less by heart."""
     prompt, text = lively_prompt(architecture, 12, 30)
     target = pair(architecture)[0]
-    run = Training(target, [Answered("one", prompt + text, len(prompt))], 96, recipe(epochs=epochs), 0)
+    run = Training(target, [Answered("one", prompt + text, len(prompt))], 96, recipe(epochs=epochs), 0, mixed)
+    apart(run.head)
     while run.step < run.steps:
         run.learn(run.answered)
         run.step += 1

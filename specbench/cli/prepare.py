@@ -24,7 +24,14 @@ from specbench.permissions import permitted
 
 Tool = Enum(
     "Tool",
-    {"spec_bench": "spec-bench", "vllm": "vllm", "specdecpp_head": "specdecpp-head", "eagle3_head": "eagle3-head"},
+    {
+        "spec_bench": "spec-bench",
+        "vllm": "vllm",
+        "specdecpp_head": "specdecpp-head",
+        "eagle3_head": "eagle3-head",
+        "dflash_head": "dflash-head",
+        "dflare_head": "dflare-head",
+    },
     type=str,
 )
 CalibrationSuite = Annotated[
@@ -76,7 +83,8 @@ def train(
     method: Annotated[
         str,
         Option(
-            help="judge, specdecpp, speckv, eagle3, dflash, kangaroo, vocabtrim, cospec, a YAML based on one, or draft"
+            help="judge, specdecpp, speckv, eagle3, dflash, dflare, kangaroo, vocabtrim, cospec, a YAML based on one, "
+            "or draft"
         ),
     ],
     suite: CalibrationSuite = None,
@@ -92,7 +100,7 @@ def train(
         list[str] | None,
         Option(
             metavar="KEY=VALUE",
-            help="specdecpp, speckv, eagle3, dflash, cospec, draft: change a setting of its recipe",
+            help="specdecpp, speckv, eagle3, dflash, dflare, cospec, draft: change a setting of its recipe",
         ),
     ] = None,
     grid: Annotated[
@@ -198,7 +206,10 @@ def import_(
     tool: Annotated[Tool, Argument(help="the tool that wrote the files")],
     files: Annotated[
         list[Path],
-        Argument(help="a file for each method; for a head, the folder of its checkpoint", show_default=False),
+        Argument(
+            help="a file for each method; for a head, the folder of its checkpoint, of a block drafter also a hub name",
+            show_default=False,
+        ),
     ],
     baseline: Annotated[Path | None, Option(help="the tool's file of plain decoding, which becomes vanilla")] = None,
     method: Annotated[str | None, Option(help="the name of the method, if there is one file")] = None,
@@ -217,7 +228,7 @@ def import_(
     """Turn another tool's figures into a run folder for `compare`, or a released head into a head file.
 
     The figures get the definitions of this project's tables; what a format does not hold stays empty. For a head of
-    SpecDec++ or EAGLE-3, --out names the .safetensors file to write.
+    SpecDec++, EAGLE-3, DFlash or DFlare, --out names the .safetensors file to write.
 
     `specbench import spec-bench answers-eagle.jsonl --baseline answers-vanilla.jsonl --by-category`
 
@@ -228,6 +239,9 @@ def import_(
     `specbench import specdecpp-head acchead-llama2-chat-7bx70b --pair llama-2-chat-70b-7b --out head.safetensors`
 
     `specbench import eagle3-head EAGLE3-LLaMA3.1-Instruct-8B --pair llama-3.1-8b-3.2-1b --out head.safetensors`
+
+    `specbench import dflash-head z-lab/Qwen3-8B-DFlash-b16 --pair target=Qwen/Qwen3-8B,draft=Qwen/Qwen3-0.6B --out
+    head.safetensors`
     """
     from specbench.results import importers
 
@@ -236,20 +250,25 @@ def import_(
             raise UserError(f"--by-category is for spec-bench; {tool.value} has no categories")
         if before and tool is not Tool.vllm:
             raise UserError(f"--before is for vllm; {tool.value} has no scrapes")
-        if tool in (Tool.specdecpp_head, Tool.eagle3_head):
+        blocks = tool in (Tool.dflash_head, Tool.dflare_head)
+        if blocks or tool in (Tool.specdecpp_head, Tool.eagle3_head):
             if len(files) != 1 or pair is None or baseline or method:
                 raise UserError(f"{tool.value} takes one folder, --pair and --out; nothing else")
             check_names(pair)
-            if not files[0].is_dir():
+            if not blocks and not files[0].is_dir():
                 raise UserError(f"{files[0]}: there is no such folder; give that of the head's checkpoint")
 
-            from specbench.training.eagle3 import released as eagle_head  # these imports take seconds
+            from specbench.training.dflash import released as block_head  # these imports take seconds
+            from specbench.training.eagle3 import released as eagle_head
             from specbench.training.specdecpp import released as acceptance_head
 
-            released, suite = (acceptance_head, "specdecpp") if tool is Tool.specdecpp_head else (eagle_head, "math")
-            head = released.import_head(files[0], pair, out)
+            kind, suite = tool.value.removesuffix("-head"), "specdecpp" if tool is Tool.specdecpp_head else "math"
+            if blocks:
+                head = block_head.import_head(files[0], pair, out, kind)
+            else:
+                head = (acceptance_head if suite == "specdecpp" else eagle_head).import_head(files[0], pair, out)
             say(f"head: {head}")
-            use = f"--method {released.KIND} --pair {pair} --suite {suite} --set {released.KIND}.head={head}"
+            use = f"--method {kind} --pair {pair} --suite {suite} --set {kind}.head={head}"
             say(f"next: specbench run {use}")
             return
         if tool is Tool.spec_bench:

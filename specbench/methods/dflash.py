@@ -26,7 +26,7 @@ from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, V
 from specbench.methods.eagle3 import check_target
 from specbench.methods.rsd import refuse_long
 
-KIND = "dflash"
+KIND, MIXED = "dflash", "dflare"  # kinds of heads; those of DFlare mix the target's layers for each of their own
 MASK = 0  # the id that stands for a mask in the head's sequence, where no embedding is looked up
 Proposal = Literal["likeliest", "drawn"]
 
@@ -114,38 +114,39 @@ def block_head(head: Head, target: PreTrainedModel) -> BlockHead:
         count = len({name.split(".")[1] for name in head.tensors if name.startswith("layers.")})
         inner = head.tensors["layers.0.mlp.gate_proj.weight"].shape[0]
         shape = block_config(config.hidden_size, inner, count, config.vocab_size, head.trained["config"])
+        borrowed = target.get_input_embeddings(), target.get_output_embeddings()
         with torch.random.fork_rng(devices=[]):
-            model = BlockHead(shape, read, block, target.get_input_embeddings(), target.get_output_embeddings())
+            model = BlockHead(shape, read, block, *borrowed, mixed=head.kind == MIXED)
         model.load_state_dict(dict(head.tensors))
     except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
-        raise damaged(KIND, error) from None
+        raise damaged(head.kind, error) from None
     placed(model, target)
     return model
 
 
-def loaded(file: str, pair: Pair) -> tuple[BlockHead, dict[str, str]]:
+def loaded(file: str, pair: Pair, kind: str) -> tuple[BlockHead, dict[str, str]]:
     """The head of a file, or the one that ships with the pair, and its hashes. Raises UserError if it does not fit."""
-    target = check_target(pair, KIND)
+    target = check_target(pair, kind)
 
     def load() -> tuple[BlockHead, dict[str, str]]:
-        head = find_head(file, KIND, pair, None)
+        head = find_head(file, kind, pair, None)
         return block_head(head, target), head.hashes()
 
-    model, hashes = pair.runtime.once((KIND, file), load)
+    model, hashes = pair.runtime.once((kind, file), load)
     return model, hashes
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+def build(settings: Settings, pair: Pair, watch: Watch, kind: str = KIND) -> Method:
     """Uses only the pair's target. Raises UserError for a head that does not fit it, and for too large a block.
 
     The head runs eagerly on every runtime: others know no context of keys and values alone.
     """
-    model, hashes = loaded(settings.head, pair)
+    model, hashes = loaded(settings.head, pair, kind)
     block = settings.block or model.block
     if not 2 <= block <= model.block:
         raise UserError(
-            f"{KIND}: block {block} is not from 2 to {model.block}, as the head was trained; choose one that is"
+            f"{kind}: block {block} is not from 2 to {model.block}, as the head was trained; choose one that is"
         )
-    refuse_long(f"{KIND}: its draft has {block - 1} tokens", block - 1, pair)
+    refuse_long(f"{kind}: its draft has {block - 1} tokens", block - 1, pair)
     session = Session(model, "draft", watch, pair.vocabulary, EAGER)
     return DFlash(pair.session("target", watch), BlockDrafter(model, session, block, settings.proposal), hashes)

@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -22,7 +23,8 @@ from specbench.training.collected import put_table, read_collected
 from specbench.training.documents import Document, documents_hash
 
 ROWS = 64  # documents that are answered together
-MICRO_TOKENS = 4096  # of a forward in training, padding included
+MICRO_TOKENS = 4096  # of a forward in training, padding included; more on a GPU with memory to spare
+SPARE = 32  # the logits of such a forward take at most one in SPARE of the free bytes
 WINDOW = 16  # batches among which documents are sorted by length, to pad less
 
 
@@ -181,12 +183,26 @@ def batches(items: Sequence[T], size: int, seed: int, length: Callable[[Any], in
     return epoch
 
 
-def blocks(batch: Sequence[Answered], device: torch.device) -> list[Block]:
-    """The documents of a batch in blocks of at most MICRO_TOKENS (at least one document each)."""
+def micro_tokens(model: PreTrainedModel) -> int:
+    """How many tokens a forward of a model in training reads at most, padding included."""
+    if model.device.type != "cuda":
+        return MICRO_TOKENS
+    free, _ = torch.cuda.mem_get_info(model.device)
+    return max(MICRO_TOKENS, free // (SPARE * 4 * model.config.get_text_config().vocab_size))
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on the device. The host does not wait, even if the device is busy."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+
+
+def blocks(batch: Sequence[Answered], device: torch.device, most: int = 0) -> list[Block]:
+    """The documents of a batch in blocks of at most `most` tokens (0: MICRO_TOKENS), at least one document each."""
     width = max(len(document.tokens) for document in batch)
     made = []
-    for some in grouped(batch, max(1, MICRO_TOKENS // width)):
+    for some in grouped(batch, max(1, (most or MICRO_TOKENS) // width)):
         lengths, prompts = [len(document.tokens) for document in some], [document.prompt for document in some]
         padded = [document.tokens + [0] * (max(lengths) - len(document.tokens)) for document in some]
-        made.append(Block(*(torch.tensor(column, device=device) for column in (padded, lengths, prompts))))
+        columns = (torch.from_numpy(np.array(column, np.int64)) for column in (padded, lengths, prompts))
+        made.append(Block(*(sent(column, device) for column in columns)))
     return made

@@ -12,11 +12,11 @@ from specbench.base.seeds import stable_seed
 from specbench.config import UserError
 from specbench.engine.types import Sampling
 from specbench.measure.manifest import digest
-from specbench.training.answered import Answered, answer_all, batches
+from specbench.training.answered import Answered, answer_all, batches, micro_tokens
 from specbench.training.documents import Document, hold_out, training_documents
 from specbench.training.loop import Epochs
 from specbench.training.publish import collecting
-from specbench.training.recipe import AnsweredRecipe
+from specbench.training.recipe import AnsweredRecipe, Autocast
 from specbench.training.train import Job
 
 HELD_OUT = 40  # one document in this many is kept for the figures at the end
@@ -89,8 +89,13 @@ class HeadTraining(Epochs[list[Answered]]):
         super().__init__(len(answered), recipe.batch, recipe.epochs)
         self.target, self.head, self.answered = target, head, answered
         self.size, self.seed, self.device = recipe.batch, seed, target.device
+        self.micro = micro_tokens(target)
         self.optimizer = torch.optim.AdamW(
-            head.parameters(), lr=recipe.learning_rate, betas=betas, weight_decay=recipe.weight_decay
+            head.parameters(),
+            lr=recipe.learning_rate,
+            betas=betas,
+            weight_decay=recipe.weight_decay,
+            fused=True if self.device.type == "cuda" else None,
         )
 
     def batches(self, epoch: int) -> list[list[Answered]]:
@@ -104,6 +109,11 @@ class HeadTraining(Epochs[list[Answered]]):
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
         self.advance(self.step)
+
+
+def autocast(device: torch.device, wanted: Autocast) -> torch.autocast:
+    """Matrix products in bfloat16 if they are wanted; `auto`: on a GPU, which computes them several times as fast."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda" if wanted == "auto" else wanted)
 
 
 def random_linear(head: nn.Module, rng: torch.Generator) -> None:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from specbench.config import UserError
 from specbench.training.checkpoint import load_checkpoint, save_checkpoint
 
 Advance = Callable[[int], None]
 Batch = TypeVar("Batch")
+WATCHED = 50  # steps on a GPU between two looks at their losses, for which the host has to wait
 
 
 def ignore(count: int) -> None:
@@ -48,9 +50,11 @@ class Training(ABC):
         while not self.done:
             self.learn_unit(kept)
             if self.complete and time.monotonic() - saved > self.checkpoint_seconds:
+                self.settle(kept)
                 save_checkpoint(checkpoint, facts, self.state())
                 kept, saved = checkpoint, time.monotonic()
                 self.after_checkpoint()
+        self.settle(kept)
 
     @property
     @abstractmethod
@@ -77,6 +81,9 @@ class Training(ABC):
     def begin(self) -> None:  # noqa: B027 (most have nothing to do)
         """Called instead of `restore` if there is no checkpoint."""
 
+    def settle(self, kept: Path | None) -> None:  # noqa: B027
+        """Called before each checkpoint and at the end. Raises UserError if a unit diverged and was not looked at."""
+
     def after_checkpoint(self) -> None:  # noqa: B027
         """Called after each checkpoint."""
 
@@ -89,14 +96,15 @@ class Epochs(Training, Generic[Batch]):
         self.steps = epochs * self.epoch_steps  # of the whole training
         self.step = 0
         self._epoch: tuple[int, Sequence[Batch]] = (-1, ())  # the number of the current epoch, and its batches
+        self._losses: list[Tensor] = []  # of steps that were not looked at
 
     @abstractmethod
     def batches(self, epoch: int) -> Sequence[Batch]:
         """All data once, in an order that follows from the seed and the number of the epoch, from 0."""
 
     @abstractmethod
-    def learn(self, batch: Batch) -> float:
-        """Make one step, in place, and return its loss."""
+    def learn(self, batch: Batch) -> float | Tensor:
+        """Make one step, in place, and return its loss. A tensor on a GPU is looked at later: the host need not wait."""
 
     @property
     def done(self) -> bool:
@@ -106,11 +114,17 @@ class Epochs(Training, Generic[Batch]):
         epoch, index = divmod(self.step, self.epoch_steps)
         if self._epoch[0] != epoch:
             self._epoch = epoch, self.batches(epoch)
-        loss = self.learn(self._epoch[1][index])
-        if not math.isfinite(loss):
-            raise self.diverged(loss, kept)
+        self._losses.append(torch.as_tensor(self.learn(self._epoch[1][index])).detach())
+        if self.device.type == "cpu" or len(self._losses) >= WATCHED:
+            self.settle(kept)
         self.step += 1
         self.advance(1)
+
+    def settle(self, kept: Path | None) -> None:
+        losses, self._losses = self._losses, []
+        for loss in torch.stack(losses).tolist() if losses else ():
+            if not math.isfinite(loss):
+                raise self.diverged(loss, kept)
 
     def diverged(self, loss: float, kept: Path | None) -> UserError:
         """The error for a loss that is not finite."""

@@ -10,6 +10,7 @@ from specbench.base.untrusted import is_file, parse_value, read_mapping
 from specbench.config import SUITES, MethodSpec, Setting, Settings, UserError
 
 FOLDER = SUITES / "training"
+Autocast = bool | Literal["auto"]
 
 
 class Recipe(Settings):
@@ -58,7 +59,7 @@ class EagleRecipe(AnsweredRecipe):
 
 
 class BlockRecipe(AnsweredRecipe):
-    """The recipe of DFlash's block drafter (arXiv 2602.06036, and the trainers that others published)."""
+    """The recipe of block drafters: DFlash (arXiv 2602.06036), DFlare (2606.02091), and the trainers of others."""
 
     layers: int = Field(ge=1, description="layers of the head")
     features: int = Field(ge=1, description="layers of the target whose outputs the head reads")
@@ -69,7 +70,7 @@ class BlockRecipe(AnsweredRecipe):
     )
     decay: float = Field(gt=0, description="slot k weighs exp(-(k - 1) / decay)")
     clip: float = Field(gt=0, description="largest norm of a step's gradient")
-    autocast: bool = Field(description="matrix products in bfloat16")
+    autocast: Autocast = Field(description="matrix products in bfloat16; auto: on a GPU")
 
 
 class KangarooRecipe(AnsweredRecipe):

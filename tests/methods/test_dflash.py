@@ -1,4 +1,7 @@
-"""Block drafts: the head and its lattice against a second implementation without cache; lossless at any temperature."""
+"""Block drafts: the head and its lattice against a second implementation without cache; lossless at any temperature.
+
+Heads of DFlash and DFlare, which mix the target's layers, decode by the same code.
+"""
 
 import functools
 import math
@@ -16,7 +19,7 @@ from tiny_blocks import head, in_file, naive_lattice, naive_parts, recipe, train
 
 from specbench import config
 from specbench.engine.accept import exact
-from specbench.engine.models.block_head import BlockHead, spread
+from specbench.engine.models.block_head import BlockHead, first_mix, spread
 from specbench.engine.models.heads import Head
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
@@ -26,7 +29,6 @@ from specbench.methods.dflash import BlockDrafter, DFlash, block_head
 from specbench.training.dflash.fit import new_head
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
-SHIPPED = config.load_method("dflash").values
 LONG = pytest.mark.long
 CASES = [pytest.param(name, marks=() if name in ("llama", "gemma2") else LONG) for name in oracle.ARCHITECTURES]
 
@@ -51,12 +53,19 @@ def test_which_layers_are_read():
 
 
 @pytest.mark.parametrize(
-    ("architecture", "block"),
-    [("llama", 5), ("gemma2", 2), *(pytest.param(*c, marks=LONG) for c in (("opt", 5), ("gemma2", 5)))],
+    ("architecture", "block", "mixed"),
+    [
+        ("llama", 5, False),
+        ("llama", 5, True),
+        ("gemma2", 2, False),
+        *(pytest.param(*c, marks=LONG) for c in (("opt", 5, False), ("gemma2", 5, False), ("gemma2", 5, True))),
+    ],
 )
-def test_every_lattice_equals_one_without_cache(monkeypatch, architecture, block):
+def test_every_lattice_equals_one_without_cache(monkeypatch, architecture, block, mixed):
     """After full, partial and no acceptance: which features are read, and at which places, shows in the logits."""
-    model = trained(architecture, 12)
+    model = trained(architecture, 12, mixed)
+    if mixed:
+        assert len({round(float(share), 6) for share in model.layer_fusion_weights.softmax(-1).flatten()}) == 4
     seen, lattice = [], BlockDrafter.lattice
 
     def spied(self, context):
@@ -75,10 +84,12 @@ def test_every_lattice_equals_one_without_cache(monkeypatch, architecture, block
 
 
 @settings(max_examples=8, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 95)), min_size=1, max_size=6), st.integers(1, 9))
-def test_the_cache_equals_a_recomputation_after_any_rounds(rounds, length):
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 95)), min_size=1, max_size=6), st.integers(1, 9), st.booleans()
+)
+def test_the_cache_equals_a_recomputation_after_any_rounds(rounds, length, mixed):
     """Any number of accepted tokens, any token after them; the keys and values of the whole text at once beside."""
-    target, model = Session(pair("llama")[0], "target"), head("llama")
+    target, model = Session(pair("llama")[0], "target"), head("llama", mixed=mixed)
     used = drafter("llama", model)
     context = oracle.prompts(1, length=length)[0]
     rng = torch.Generator(DEVICE).manual_seed(length)
@@ -121,6 +132,7 @@ def test_greedy_texts_are_the_targets(architecture):
         tokens, rounds = decode(method(architecture, trained(architecture, 12), block, "drawn"), prompt, 30)
         assert tokens == text
         assert max(round_.accepted for round_ in rounds) >= 1
+    assert decode(method(architecture, trained(architecture, 12, mixed=True)), prompt, 30)[0] == text
     # Another prompt, a head that does not know it, and prompts of one and two tokens.
     for other in (oracle.prompts(1, length=20, seed=9)[0], [5], [7, 3]):
         expected = oracle.greedy(naive_parts(architecture)[0], other, 12)
@@ -182,23 +194,28 @@ def sampled_model():
     return oracle.tiny("llama", seed=1, vocab=VOCABULARY, num_hidden_layers=1).to(DEVICE)
 
 
-def drawn(sampling, proposal, draws=450):
+def drawn(sampling, proposal, draws=450, mixed=False):
     """How texts of three tokens fit the target's law."""
     target = sampled_model()
-    model = block_head(in_file(new_head(target, recipe(block=4), 2)), target)
+    model = block_head(in_file(new_head(target, recipe(block=4), 2, mixed)), target)
     block = BlockDrafter(model, Session(model, "draft", vocabulary=VOCABULARY), 4, proposal)
     return fit(DFlash(recalled(target, "target"), block, {}), target, [1, 3, 2], 3, sampling, draws)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("sampling", "proposal"),
+    ("sampling", "proposal", "mixed"),
     # Of this head the likeliest tokens lie outside the target's nucleus: there they would all be rejected.
-    [(Sampling(1.0), "likeliest"), (Sampling(1.0), "drawn"), (Sampling(0.7, top_p=0.9), "drawn")],
+    [
+        (Sampling(1.0), "likeliest", False),
+        (Sampling(1.0), "drawn", False),
+        (Sampling(1.0), "drawn", True),
+        (Sampling(0.7, top_p=0.9), "drawn", False),
+    ],
     ids=str,
 )
-def test_samples_from_the_target(sampling, proposal):
-    p, stood, fell = drawn(sampling, proposal)
+def test_samples_from_the_target(sampling, proposal, mixed):
+    p, stood, fell = drawn(sampling, proposal, mixed=mixed)
     assert p > ALPHA
     assert stood > 20 and fell > 100
 
@@ -256,6 +273,7 @@ def test_likeliest_tokens_as_if_they_were_drawn_are_found(monkeypatch):
         (lambda _, told: told.update(layers=[]), "reads layers []"),
         (lambda _, told: told.update(block=1), "blocks are of 1"),
         (lambda _, told: told.update(block="5"), "blocks are of 5"),
+        (lambda t, _: t.update({"layer_fusion_weights": torch.zeros(2, 2)}), "Unexpected key(s)"),
     ],
 )
 def test_tensors_that_are_no_head(change, words):
@@ -266,5 +284,16 @@ def test_tensors_that_are_no_head(change, words):
         block_head(Head("dflash", tensors, told), pair("llama")[0])
 
 
-def test_the_settings_are_the_papers():
-    assert SHIPPED == {"block": 0, "proposal": "likeliest", "head": "auto"}
+def test_a_mixed_head_begins_with_a_layer_of_its_own():
+    """DFlare's official code: 2 where ⌊d / L · T⌋ = t; and heads of one form are not read as the other."""
+    assert first_mix(7, 9).nonzero()[:, 1].tolist() == [0, 1, 2, 3, 5, 6, 7]
+    assert first_mix(2, 3).tolist() == [[2, 0, 0], [0, 2, 0]]
+    made = in_file(head("llama", mixed=True))
+    assert "fc.weight" not in made.tensors and "layers.0.self_attn.k_proj_target.weight" in made.tensors
+    with one_line_error("the head for dflash is damaged", "Missing key(s)"):
+        block_head(Head("dflash", made.tensors, made.trained), pair("llama")[0])
+
+
+@pytest.mark.parametrize("name", ("dflash", "dflare"))
+def test_the_settings_are_the_papers(name):
+    assert config.load_method(name).values == {"block": 0, "proposal": "likeliest", "head": "auto"}

@@ -37,6 +37,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"backbone": "arbitrary/gone"}, "cannot load arbitrary/gone"),
     ],
     "cumulative": [({"threshold": 1.5}, "threshold: input should be less than 1")],
+    "dflare": [({"head": "gone"}, "there is no head gone; train one: specbench train --method dflare")],
     "dflash": [({"block": -1}, "dflash: block"), ({"proposal": "sampled"}, "dflash: proposal")],
     "eagle2": [({"nodes": 0}, "eagle2: nodes"), ({"top_k": 0}, "eagle2: top_k"), ({"gamma": 0}, "eagle2: gamma")],
     "eagle3": [

@@ -10,14 +10,15 @@ from chains import Words
 from gates import decode, pair
 from jobs import job_of, stopping
 from screens import call
-from tiny_blocks import naive_lattice, naive_parts, recipe, stirred
+from tiny_blocks import apart, naive_lattice, naive_parts, recipe, stirred
 from tiny_heads import answered
 
 from specbench import config
 from specbench.config import UserError
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
-from specbench.methods import dflash as method
+from specbench.methods import module
+from specbench.methods.dflash import block_head
 from specbench.training import answered as data
 from specbench.training import heads
 from specbench.training.answered import Answered, blocks
@@ -47,10 +48,11 @@ def test_anchors_are_different_places_of_the_answers():
     assert everything.anchors[1].tolist() == list(range(6, 14))
 
 
-def test_every_packed_block_equals_one_alone():
+@pytest.mark.parametrize("mixed", (False, True))
+def test_every_packed_block_equals_one_alone(mixed):
     """At each anchor, what the head says of the text up to there alone."""
-    run = Training(target(), answered(), 96, recipe(block=4), 0)
-    model = stirred(run.head)
+    run = Training(target(), answered(), 96, recipe(block=4), 0, mixed)
+    model = apart(stirred(run.head))
     block = blocks(answered(), target().device)[0]
     packed = pack(answered(), 4, 6, random.Random(0), target().device)
     with torch.no_grad():
@@ -144,15 +146,17 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setattr(heads, "HELD_OUT", 3)
     small = {"layers": 1, "features": 2, "block": 4, "anchors": 4, "epochs": 3, "batch": 2, "autocast": False}
 
-    def make(name="dflash.safetensors", seed=0, grid=None, **changes):
-        return job_of("dflash", made, tmp_path / name, seed, grid, small | changes)
+    def make(name="blocks.safetensors", seed=0, grid=None, kind="dflash", **changes):
+        return job_of(kind, made, tmp_path / name, seed, grid, small | changes)
 
     return make
 
 
-def test_a_trained_file_drafts_for_its_target(job, capsys):
-    dflash.train(job())
-    told = read_head(job().out, "dflash", job().pair, None).trained
+@pytest.mark.parametrize("kind", ("dflash", "dflare"))
+def test_a_trained_file_drafts_for_its_target(job, capsys, kind):
+    method = module(kind)
+    dflash.train(job(kind=kind))
+    told = read_head(job().out, kind, job().pair, None).trained
     assert (told["documents"], told["learned_answers"] + told["held_out_answers"]) == (6, 6)
     assert told["block"] == 4 and told["layers"] == [1, 1] and len(told["held_out_agreement"]) == 3
     values = {**config.load_method("dflash").values, "head": str(job().out)}
@@ -163,7 +167,7 @@ def test_a_trained_file_drafts_for_its_target(job, capsys):
     smaller = method.build(method.Settings(**{**values, "block": 2}), job().pair, None)
     assert smaller.reach == 2
     for block in (1, 5):
-        with pytest.raises(UserError, match=f"dflash: block {block} is not from 2 to 4"):
+        with pytest.raises(UserError, match=f"{kind}: block {block} is not from 2 to 4"):
             method.build(method.Settings(**{**values, "block": block}), job().pair, None)
     printed = " ".join(capsys.readouterr().out.split())
     assert "held out: 2 answers" in printed and "slot 3" in printed and "right in a row, of 3 slots" in printed
@@ -195,11 +199,22 @@ def test_what_cannot_be_trained_is_refused(job):
     refused("answers that are long enough to learn from", job(length=4))
 
 
-def test_the_recipe_has_its_sources():
-    raw = (config.SUITES / "training" / "dflash.yaml").read_text()
-    spec = load_recipe("dflash", [])
+def test_products_are_in_bfloat16_on_a_gpu_alone():
+    """Unless the recipe says otherwise."""
+    for wanted, kind in (("auto", torch.float32), (False, torch.float32), (True, torch.bfloat16)):
+        with heads.autocast(torch.device("cpu"), wanted):
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == kind
+    assert {load_recipe(name, []).values["autocast"] for name in ("dflash", "dflare")} == {"auto"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"), [("dflash", (5, 5, 16, 512, 7, 6e-4)), ("dflare", (7, 9, 16, 512, 7, 6e-4))]
+)
+def test_the_recipe_has_its_sources(kind, sizes):
+    raw = (config.SUITES / "training" / f"{kind}.yaml").read_text()
+    spec = load_recipe(kind, [])
     told = BlockRecipe(**spec.values)
-    assert (told.layers, told.block, told.anchors, told.decay, told.learning_rate) == (5, 16, 512, 7, 6e-4)
+    assert (told.layers, told.features, told.block, told.anchors, told.decay, told.learning_rate) == sizes
     assert set(spec.values) == set(BlockRecipe.model_fields) and raw.count("source:") == len(spec.values)
 
 
@@ -213,4 +228,4 @@ def test_the_command_line_trains_a_head_for_the_bundled_pair(tmp_path, pocket):
     read = read_head(out, "dflash", pocket, None)
     assert read.trained["documents"] == 8 and read.trained["layers"] == [1, 5, 9]
     built = new_head(pocket.models["target"], BlockRecipe(**{**load_recipe("dflash", []).values, "layers": 2}), 0)
-    assert method.block_head(read, pocket.models["target"]).block == 4 and built.block == 16
+    assert block_head(read, pocket.models["target"]).block == 4 and built.block == 16

@@ -11,6 +11,7 @@ import torch
 from specbench.base.seeds import stable_seed
 from specbench.config import UserError
 from specbench.training.collected import half
+from specbench.training import loop
 from specbench.training.loop import Epochs, cosine
 from specbench.training.recipe import parse_grid
 
@@ -89,6 +90,24 @@ def test_a_checkpoint_of_other_facts_and_a_loss_that_is_not_finite_are_refused(t
     monkeypatch.setattr(Toy, "learn", lambda self, batch: math.inf)
     with pytest.raises(UserError, match="the loss is inf at step 0; try a smaller learning_rate"):
         Toy().run(tmp_path / "d.pt", {})
+
+
+def test_losses_on_a_gpu_are_looked_at_now_and_then_and_before_a_checkpoint(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(loop, "WATCHED", 3)
+    seen: list[int] = []
+
+    def learn(self: Toy, batch: list[int]) -> torch.Tensor:
+        seen.append(self.step)
+        return torch.full((), math.nan if self.step == 4 else 1.0)
+
+    monkeypatch.setattr(Toy, "learn", learn)
+    monkeypatch.setattr(Toy, "device", torch.device("cuda"))
+    for between, last in ((1000.0, 5), (-1.0, 4)):
+        toy, path = Toy(), tmp_path / f"{between}.pt"
+        toy.checkpoint_seconds = between
+        with pytest.raises(UserError, match="the loss is nan"):
+            toy.run(path, {})
+        assert seen[-1] == last and path.exists() == (between < 0)
 
 
 def test_the_rate_rises_in_a_line_and_falls_as_a_cosine() -> None:

@@ -2,12 +2,15 @@
 
 The form of DFlash (arXiv 2602.06036, section 3): the context is read as keys and values only, made of the target's
 states after each token. The tokens of a block, the last committed one and then masks, read the context and one another
-in both directions. Embedding and output layer are the target's. The names of weights and their layout are those of the
-released checkpoints (z-lab/dflash); `mask` is added, the embedding of a mask.
+in both directions. Embedding and output layer are the target's. DFlare (arXiv 2606.02091) mixes the target's layers
+anew for each layer of the head, and has projections of its own for the context.
+
+The names of weights and their layout are those of the released checkpoints (z-lab/dflash, Tencent/AngelSlim); `mask` is
+added, the embedding of a mask.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -37,10 +40,23 @@ def spread(layers: int, count: int) -> list[int]:
     return [round(first + i * (last - first) / (count - 1)) for i in range(count)]
 
 
-class BlockAttention(nn.Module):
-    """Attention of a block's tokens to the context and to one another; their keys and values share projections."""
+def first_mix(layers: int, read: int) -> Tensor:
+    """The weights [layers, read], before the softmax, that new mixed heads begin with (DFlare's official code).
 
-    def __init__(self, config: Qwen3Config) -> None:
+    Layer d begins with most of the ⌊d / layers · read⌋th layer that is read.
+    """
+    weights = torch.zeros(layers, read)
+    weights[torch.arange(layers), torch.arange(layers) * read // layers] = 2.0
+    return weights
+
+
+class BlockAttention(nn.Module):
+    """Attention of a block's tokens to the context and to one another.
+
+    Keys and values of both share projections, unless it is `mixed` (DFlare): then the context's have their own.
+    """
+
+    def __init__(self, config: Qwen3Config, mixed: bool = False) -> None:
         super().__init__()
         width, self.size = config.hidden_size, config.head_dim
         heads, groups = config.num_attention_heads * self.size, config.num_key_value_heads * self.size
@@ -48,26 +64,38 @@ class BlockAttention(nn.Module):
         self.k_proj = nn.Linear(width, groups, bias=False)
         self.v_proj = nn.Linear(width, groups, bias=False)
         self.o_proj = nn.Linear(heads, width, bias=False)
+        self.mixed = mixed
+        if mixed:
+            self.k_proj_target = nn.Linear(width, groups, bias=False)
+            self.v_proj_target = nn.Linear(width, groups, bias=False)
         self.q_norm = Qwen3RMSNorm(self.size, config.rms_norm_eps)
         self.k_norm = Qwen3RMSNorm(self.size, config.rms_norm_eps)
 
-    def projected(self, layer: nn.Linear, rows: Tensor) -> Tensor:
-        """[b, n, heads, d] of rows [b, n, D]."""
-        return layer(rows).unflatten(-1, (-1, self.size))
+    def by_head(self, projected: Tensor) -> Tensor:
+        """[b, n, heads, d] of [b, n, heads d]."""
+        return projected.unflatten(-1, (-1, self.size))
 
     def keys_values(self, context: Tensor, block: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Keys and values [b, K, n + m, d] of a context [b, n, D] and a block [b, m, D] at the places of `turn`."""
-        rows = torch.cat([context, block], 1)
-        keys = self.k_norm(self.projected(self.k_proj, rows)).transpose(1, 2)
+        if self.mixed:
+            keys = torch.cat([self.k_proj_target(context), self.k_proj(block)], 1)
+            values = torch.cat([self.v_proj_target(context), self.v_proj(block)], 1)
+        else:
+            rows = torch.cat([context, block], 1)
+            keys, values = self.k_proj(rows), self.v_proj(rows)
+        keys = self.k_norm(self.by_head(keys)).transpose(1, 2)
         keys, _same = apply_rotary_pos_emb(keys, keys[:, :0], *turn)
-        return keys, self.projected(self.v_proj, rows).transpose(1, 2)
+        return keys, self.by_head(values).transpose(1, 2)
 
     def forward(
         self, block: Tensor, turn: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Tensor:
         """What a block [b, m, D] reads of keys and values [b, K, S, d]: [b, m, D]. Without a mask, everything."""
-        queries = self.q_norm(self.projected(self.q_proj, block)).transpose(1, 2)
+        queries = self.q_norm(self.by_head(self.q_proj(block))).transpose(1, 2)
         queries, _same = apply_rotary_pos_emb(queries, queries[:, :0], *turn)
+        if mask is not None and mask.is_cuda:  # where no fast kernel with a mask has heads that share keys
+            groups = queries.shape[1] // keys.shape[1]
+            keys, values = (rows.repeat_interleave(groups, 1) for rows in (keys, values))
         read = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
         mixed: Tensor = self.o_proj(read.transpose(1, 2).flatten(2))
         return mixed
@@ -76,9 +104,9 @@ class BlockAttention(nn.Module):
 class BlockLayer(nn.Module):
     """A Qwen 3 layer for the block; of the context it makes keys and values only."""
 
-    def __init__(self, config: Qwen3Config) -> None:
+    def __init__(self, config: Qwen3Config, mixed: bool) -> None:
         super().__init__()
-        self.self_attn = BlockAttention(config)
+        self.self_attn = BlockAttention(config, mixed)
         self.mlp = Qwen3MLP(config)
         self.input_layernorm = Qwen3RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -90,22 +118,32 @@ class BlockHead(PreTrainedModel):
     The feature of a token is `fuse` of the target's states after it. A `Session` drives the head, whose sequence is
     the target's: its cache holds the context's keys and values, and while a block is drafted also the block's.
 
-    `layers_read` are the target's layers whose outputs are read, `block` is the size of a block in training. Embedding
-    and output layer are the target's and not among the head's weights.
+    `layers_read` are the T layers of the target whose outputs are read, `block` is the size of a block in training. A
+    `mixed` head (DFlare) makes a feature for each of its own layers, F = L D numbers; another (DFlash) one for all,
+    F = D. Embedding and output layer are the target's and not among the head's weights.
     """
 
     config_class = Qwen3Config
     _supports_sdpa = True
 
     def __init__(
-        self, config: Qwen3Config, layers_read: Sequence[int], block: int, embedding: nn.Module, output: nn.Module
+        self,
+        config: Qwen3Config,
+        layers_read: Sequence[int],
+        block: int,
+        embedding: nn.Module,
+        output: nn.Module,
+        mixed: bool = False,
     ) -> None:
         super().__init__(config)
         width, eps = config.hidden_size, config.rms_norm_eps
-        self.layers_read, self.block = tuple(layers_read), block
-        self.fc = nn.Linear(len(self.layers_read) * width, width, bias=False)
+        self.layers_read, self.block, self.mixed = tuple(layers_read), block, mixed
+        if mixed:
+            self.layer_fusion_weights = nn.Parameter(first_mix(config.num_hidden_layers, len(self.layers_read)))
+        else:
+            self.fc = nn.Linear(len(self.layers_read) * width, width, bias=False)
         self.hidden_norm = Qwen3RMSNorm(width, eps)
-        self.layers = nn.ModuleList(BlockLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(BlockLayer(config, mixed) for _ in range(config.num_hidden_layers))
         self.norm = Qwen3RMSNorm(width, eps)
         self.mask = nn.Parameter(torch.zeros(width))
         self.rotary = Qwen3RotaryEmbedding(config)
@@ -117,8 +155,13 @@ class BlockHead(PreTrainedModel):
         return tuple(layer + 1 for layer in self.layers_read)
 
     def fuse(self, states: Tensor) -> Tensor:
-        """Features [..., D] from the target's hidden states [..., T D], T of them for each token."""
-        fused: Tensor = self.hidden_norm(self.fc(states.to(self.dtype)))
+        """Features [..., F] from the target's hidden states [..., T D], T of them for each token."""
+        states = states.to(self.dtype)
+        if self.mixed:
+            shares = self.layer_fusion_weights.softmax(-1)  # [L, T]
+            mixed = shares @ states.unflatten(-1, (len(self.layers_read), -1))  # [..., L, D]
+            return cast(Tensor, self.hidden_norm(mixed)).flatten(-2)
+        fused: Tensor = self.hidden_norm(self.fc(states))
         return fused
 
     def embed(self, first: Tensor, size: int) -> Tensor:
@@ -134,17 +177,18 @@ class BlockHead(PreTrainedModel):
         cache: DynamicCache | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """States [b, m, D], for the output layer, of blocks [b, m, D] after the cached context and features [b, n, D].
+        """States [b, m, D], for the output layer, of blocks [b, m, D] after the cached context and features [b, n, F].
 
         `places` [b, n + m] are their positions. Keys and values of both join the cache, in place. `mask` [b, 1, m, S],
         True where a row is read, is for several blocks side by side; else every slot reads all S rows.
         """
         turn = self.rotary(features, places)
         own = tuple(part[:, features.shape[1] :] for part in turn)
+        contexts = features.chunk(len(self.layers), -1) if self.mixed else [features] * len(self.layers)
         layer: Any
-        for index, layer in enumerate(self.layers):
+        for index, (layer, context) in enumerate(zip(self.layers, contexts, strict=True)):
             rows = layer.input_layernorm(block)
-            keys, values = layer.self_attn.keys_values(features, rows, turn)
+            keys, values = layer.self_attn.keys_values(context, rows, turn)
             if cache is not None:
                 keys, values = cache.update(keys, values, index)
             if block.shape[1]:
@@ -162,7 +206,7 @@ class BlockHead(PreTrainedModel):
     def forward(
         self, input_ids: Tensor, features: Tensor, past_key_values: DynamicCache, logits_to_keep: int = 0, **_: Any
     ) -> CausalLMOutputWithPast:
-        """Read tokens [1, n + m] after the cached ones: n of the context by features [1, n, D], then a block of m.
+        """Read tokens [1, n + m] after the cached ones: n of the context by features [1, n, F], then a block of m.
 
         Only the block's first token is looked at; the others are masks. Logits [1, m, V], or those of the last
         `logits_to_keep` slots, are of the block alone; without a block (m = 0) there are none.
@@ -170,7 +214,7 @@ class BlockHead(PreTrainedModel):
         read, cached = features.shape[1], past_key_values.get_seq_length()
         places = torch.arange(cached, cached + input_ids.shape[1], device=self.device)[None]
         count = input_ids.shape[1] - read
-        block = self.embed(input_ids[:, read], count) if count else features[:, :0]
+        block = self.embed(input_ids[:, read], count) if count else features[:, :0, : self.config.hidden_size]
         states = self.fill(block, features, places, past_key_values)
         return CausalLMOutputWithPast(logits=self.predict(states[:, -logits_to_keep:]))
 

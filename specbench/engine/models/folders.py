@@ -2,7 +2,7 @@
 
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -19,6 +19,7 @@ NEEDED = "give a folder with config.json and safetensors weights, or a hub name 
 SINGLE, INDEX = "model.safetensors", ".safetensors.index.json"
 PICKLED = ("pytorch_model*.bin", "pytorch_model*.bin.index.json")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # as peft saves LoRA adapters
+HEAD = ("config.json", SINGLE)  # as trainers of draft heads publish them
 # Keys of a model's files that name other files, and how those must end.
 NAMING = (
     ("config.json", "transformers_weights", (".safetensors", INDEX)),
@@ -65,24 +66,41 @@ def adapter_folder(name: str) -> Path:
     Raises:
         UserError: there are no such adapters, they must not be fetched, or the folder holds what is never read.
     """
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        if folder.exists() or not HUB_NAME.fullmatch(name):
-            raise UserError(f"adapter {name}: there is no such folder; give one with {' and '.join(ADAPTER)}")
-        cached = hub.cached(name, "main")
-        if cached is None or not all((cached / file).exists() for file in ADAPTER):
-            if not permissions.may_fetch(name):
-                raise UserError(
-                    f"adapter {name}: there is no such folder, and the local cache of the hub has no such adapters; to "
-                    "fetch them from the hub, add --fetch-models"
-                )
-            with hub.online(name):
-                cached = hub.fetch(name, "main", ADAPTER)
-        folder = cached
+    folder = _folder_with(ADAPTER, name, "adapter")
     if not is_file(folder / ADAPTER[0]):
         raise UserError(f"adapter {name} has no {ADAPTER[0]}; save the adapters with peft's save_pretrained")
     _check_links(folder, name)
     return folder
+
+
+def head_folder(name: str) -> Path:
+    """The folder of a released draft head, checked as that of LoRA adapters is.
+
+    Raises:
+        UserError: there is no such head, it must not be fetched, or the folder holds what is never read.
+    """
+    folder = _folder_with(HEAD, name, "head")
+    _check_links(folder, name)
+    return folder
+
+
+def _folder_with(names: Sequence[str], name: str, what: str) -> Path:
+    """The folder of this name, or that of the hub's local cache with the files `names`, fetched if permitted."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists() or not HUB_NAME.fullmatch(name):
+        raise UserError(f"{what} {name}: there is no such folder; give one with {' and '.join(names)}")
+    cached = hub.cached(name, "main")
+    if cached is None or not all((cached / file).exists() for file in names):
+        if not permissions.may_fetch(name):
+            raise UserError(
+                f"{what} {name}: there is no such folder, and the local cache of the hub has no such {what}; to "
+                "fetch it from the hub, add --fetch-models"
+            )
+        with hub.online(name):
+            cached = hub.fetch(name, "main", names)
+    return cached
 
 
 def _of_hub(spec: ModelSpec, weights: bool, pickles: bool) -> Path:

@@ -26,7 +26,7 @@ from specbench.engine.models.pair import Pair
 VERSION = 1
 KEY = "specbench"
 SHIPPED = SUITES / "methods" / "heads"
-RELEASED = ("eagle3", "specdecpp")  # kinds of heads whose authors released trained ones
+RELEASED = ("dflare", "dflash", "eagle3", "specdecpp")  # kinds of heads whose authors released trained ones
 CHECKED = ("cospec",)  # kinds that learn from whether answers are right
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SAMPLED = 4096  # how many values of each tensor the fingerprint of a model reads

@@ -1,4 +1,4 @@
-"""Fit a block drafter (DFlash, arXiv 2602.06036): random anchors, packed blocks, cross-entropy that decays by slot.
+"""Fit a block drafter (arXiv 2602.06036, 2606.02091): random anchors, packed blocks, a loss that decays by slot.
 
 A block begins after a random place of an answer, its anchor, and learns all of its slots from one forward. It reads the
 context before its anchor and its own slots. So many blocks of a document are computed side by side.
@@ -7,24 +7,30 @@ context before its anchor and its own slots. So many blocks of a document are co
 import math
 import random
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from specbench.base.seeds import stable_seed
 from specbench.engine.models.block_head import BlockHead, block_config, spread
 from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.sampling import wide
-from specbench.training.answered import Answered, Block, batches, blocks
-from specbench.training.heads import HeadTraining, random_linear
+from specbench.training.answered import Answered, Block, batches, blocks, sent
+from specbench.training.heads import HeadTraining, autocast, random_linear
 from specbench.training.loop import cosine, descend
 from specbench.training.recipe import BlockRecipe
 
 
-def new_head(target: PreTrainedModel, recipe: BlockRecipe, seed: int) -> BlockHead:
+# The head's attention on a GPU. Another kernel would be prepared anew for each shape, and every batch has a new one.
+ON_GPU = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def new_head(target: PreTrainedModel, recipe: BlockRecipe, seed: int, mixed: bool = False) -> BlockHead:
     """A head with layers of the target's sizes, weights drawn from the seed, and a mask as large as embeddings are."""
     config = target.config.get_text_config()
     inner, stored = layer_sizes(target)
@@ -32,7 +38,7 @@ def new_head(target: PreTrainedModel, recipe: BlockRecipe, seed: int) -> BlockHe
     read = spread(config.num_hidden_layers, recipe.features)
     embedding = target.get_input_embeddings()
     with torch.random.fork_rng(devices=[]):
-        head = BlockHead(shape, read, recipe.block, embedding, target.get_output_embeddings()).float()
+        head = BlockHead(shape, read, recipe.block, embedding, target.get_output_embeddings(), mixed).float()
     rng = torch.Generator().manual_seed(stable_seed(seed, "head"))
     random_linear(head, rng)
     with torch.no_grad():
@@ -46,6 +52,7 @@ class Packed:
 
     anchors: Tensor  # [B, A]: the places of their first tokens
     counted: Tensor  # [B, A, S - 1] bool: the slots after the first one that lie within the document
+    counts: list[int]  # [S - 1], on the host: how often each slot is counted
 
 
 def pack(some: Sequence[Answered], size: int, anchors: int, rng: random.Random, device: torch.device) -> Packed:
@@ -57,9 +64,9 @@ def pack(some: Sequence[Answered], size: int, anchors: int, rng: random.Random, 
     width = max(map(len, drawn))
     places = [[document.prompt + place for place in row] for document, row in zip(some, drawn, strict=True)]
     ends = [[len(document)] * len(row) + [0] * (width - len(row)) for document, row in zip(some, places, strict=True)]
-    at = torch.tensor([row + [0] * (width - len(row)) for row in places], device=device)
-    slots = at[..., None] + torch.arange(1, size, device=device)
-    return Packed(at, slots < torch.tensor(ends, device=device)[..., None])
+    at = torch.tensor([row + [0] * (width - len(row)) for row in places])
+    counted = at[..., None] + torch.arange(1, size) < torch.tensor(ends)[..., None]
+    return Packed(sent(at, device), sent(counted, device), counted.sum((0, 1)).tolist())
 
 
 def fill(head: BlockHead, tokens: Tensor, states: Tensor, packed: Packed, size: int) -> Tensor:
@@ -95,29 +102,35 @@ class Training(HeadTraining):
     head: BlockHead
 
     def __init__(
-        self, target: PreTrainedModel, answered: Sequence[Answered], vocabulary: int, recipe: BlockRecipe, seed: int
+        self,
+        target: PreTrainedModel,
+        answered: Sequence[Answered],
+        vocabulary: int,
+        recipe: BlockRecipe,
+        seed: int,
+        mixed: bool = False,
     ) -> None:
-        super().__init__(target, new_head(target, recipe, seed), answered, recipe, seed)
+        super().__init__(target, new_head(target, recipe, seed, mixed), answered, recipe, seed)
         self.recipe, self.vocabulary = recipe, vocabulary
         self.weights = weights_of(recipe.block, recipe.decay, target.device)
 
-    def learn(self, batch: Sequence[Answered]) -> float:
+    def learn(self, batch: Sequence[Answered]) -> Tensor:
         """Make one step, in place; returns its loss, the weighted mean over the slots of all blocks."""
         total = torch.zeros((), device=self.device)
         packed = self.packed(batch, stable_seed(self.seed, "anchors", self.step))
-        weight = sum(float((part.counted * self.weights).sum()) for _, part in packed)
+        weight = sum(math.exp(-k / self.recipe.decay) * n for _, part in packed for k, n in enumerate(part.counts))
         for block, part in packed:
             loss = (self.losses(block, part)[0] * self.weights).sum() / weight
             loss.backward()
             total += loss.detach()
         rate = self.recipe.learning_rate * cosine(self.step, self.steps, self.recipe.warmup * self.steps)
         descend(self.optimizer, self.recipe.clip, rate)
-        return float(total)
+        return total
 
     def packed(self, batch: Sequence[Answered], seed: int) -> list[tuple[Block, Packed]]:
         """The documents of a batch in parts that fit a forward, each with its blocks."""
         rng, made, first = random.Random(seed), [], 0
-        for block in blocks(batch, self.device):
+        for block in blocks(batch, self.device, self.micro):
             some = batch[first : first + len(block.lengths)]
             first += len(some)
             made.append((block, pack(some, self.recipe.block, self.recipe.anchors, rng, self.device)))
@@ -129,7 +142,7 @@ class Training(HeadTraining):
         The target's choice is the one after the document's text up to there.
         """
         states, taught = self.taught(block, packed)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocast):
+        with autocast(self.device, self.recipe.autocast), self.attention():
             logits = fill(self.head, block.tokens, states, packed, self.recipe.block)
         logits = wide(logits)[..., : self.vocabulary]
         if self.recipe.loss == "tokens":
@@ -142,10 +155,14 @@ class Training(HeadTraining):
             loss = F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none").view(wanted.shape)
         return loss * packed.counted, (logits.argmax(-1) == taught.argmax(-1)) & packed.counted
 
+    def attention(self) -> AbstractContextManager[None]:
+        """The kernels that may compute the head's attention."""
+        return sdpa_kernel(ON_GPU) if self.device.type == "cuda" else nullcontext()
+
     @torch.no_grad()
     def taught(self, block: Block, packed: Packed) -> tuple[Tensor, Tensor]:
         """The states [B, L, T D] of the target that the head reads, and its logits [B, A, S - 1, V] for the slots."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocast):
+        with autocast(self.device, self.recipe.autocast):
             out = self.target(block.tokens, use_cache=False, output_hidden_states=True)
         states = torch.cat([out.hidden_states[i] for i in self.head.hidden], -1)
         rows = torch.arange(len(block.tokens), device=self.device)[:, None, None]
@@ -169,7 +186,7 @@ class Training(HeadTraining):
             for block, packed in self.packed(batch, stable_seed(0, "held out", number)):
                 right = self.losses(block, packed)[1]
                 agreed += right.sum((0, 1)).cpu()
-                counted += packed.counted.sum((0, 1)).cpu()
+                counted += torch.tensor(packed.counts)
                 complete = packed.counted.all(-1)
                 in_a_row += float(right.cumprod(-1).sum(-1)[complete].sum())
                 whole += float(complete.sum())

@@ -1,6 +1,7 @@
 """Train a block drafter (DFlash, arXiv 2602.06036): the target answers documents, and the head learns to go on.
 
-The target is frozen; its hidden states are computed on the fly, as are its distributions.
+The target is frozen; its hidden states are computed on the fly, as are its distributions. The trainer of `dflare`
+(arXiv 2606.02091) is the same; its head mixes the target's layers.
 """
 
 import math
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from specbench.base.console import console, note, progress, say
 from specbench.config import validated
 from specbench.engine.models.eagle_head import stored_settings
-from specbench.methods.dflash import KIND
+from specbench.methods.dflash import MIXED
 from specbench.methods.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.dflash.fit import Training
@@ -25,10 +26,10 @@ def train(job: Job) -> None:
     Raises UserError as `answered_lessons` does.
     """
     assert job.recipe
-    recipe = validated(BlockRecipe, job.recipe.values, job.recipe.name)
-    target = check_target(job.pair, KIND)
+    recipe, kind = validated(BlockRecipe, job.recipe.values, job.recipe.name), job.spec.method
+    target = check_target(job.pair, kind)
     documents, folder, learned, held, facts = answered_lessons(job, recipe)
-    training = Training(target, learned, job.pair.vocabulary, recipe, job.plan.seed)
+    training = Training(target, learned, job.pair.vocabulary, recipe, job.plan.seed, kind == MIXED)
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
     *figures, in_a_row = training.agreement(held)
@@ -44,7 +45,7 @@ def train(job: Job) -> None:
         "layers": list(head.layers_read),
         "block": head.block,
     }
-    publish(job.out, KIND, head.state_dict(), job.pair, trained)
+    publish(job.out, kind, head.state_dict(), job.pair, trained)
     note(f"{len(learned)} answers; {head.num_parameters():,} numbers; it reads the target's layers {trained['layers']}")
     show(held, figures, in_a_row)
     announce(job.out, f"answers: {folder}", job.use(job.out))

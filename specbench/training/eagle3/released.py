@@ -10,70 +10,36 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from specbench.base import files
 from specbench.base.untrusted import read_object
-from specbench.config import Settings, UserError, load_pair, validated
+from specbench.config import UserError, load_pair, validated
 from specbench.engine.models.eagle_head import config_of, layers_read, stored_settings
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.eagle3 import KIND, SHAPES, check_target, eagle_head, rising
+from specbench.training.released import AGAIN, LayerConfig, check_tensors
 from specbench.training.specdecpp.released import read_tensors
 
-ROPES = ("default", "linear", "llama3", "yarn")  # those that follow from their own parameters
-STRETCHED = ("llama3", "yarn")  # these stretch a rotation that was made for fewer positions
 LAYERS = "eagle_aux_hidden_state_layer_ids"  # in `eagle_config`: other trainers name the layers there
 REMEDY = "name the folder of a head that EAGLE-3's authors released, or one of the same form"
-AGAIN = "download the released head again"
 
 
-class Config(Settings):
+class Config(LayerConfig):
     """The fields of a head's config.json that are needed."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    hidden_size: int = Field(ge=1)
-    intermediate_size: int = Field(ge=1)
-    num_attention_heads: int = Field(ge=1)
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    num_hidden_layers: int = 1
-    vocab_size: int = Field(ge=1)
     draft_vocab_size: int = Field(ge=1)
-    rms_norm_eps: float = 1e-6
-    hidden_act: str = "silu"
-    rope_theta: float = 10000.0
-    rope_scaling: dict[str, Any] | None = None
-    rope_parameters: dict[str, Any] | None = None
-    max_position_embeddings: int | None = None
     eagle_config: dict[str, Any] = Field(default={})
     norm_before_residual: bool = False
-    attention_bias: bool = False
 
     def in_head_file(self) -> dict[str, Any]:
-        """The configuration as a head file stores it. Raises ValueError for a head that cannot be used here."""
-        scaling = dict(self.rope_parameters or self.rope_scaling or {})
-        kind = scaling.pop("type", None)
-        rope = {"rope_type": kind or "default", "rope_theta": self.rope_theta, **scaling}
+        """As `LayerConfig.in_head_file`; a head of EAGLE-3 has one layer."""
         if self.num_hidden_layers != 1 or self.norm_before_residual or self.attention_bias:
             raise ValueError("it is not of one layer without biases, as EAGLE-3's own heads are")
-        if rope["rope_type"] not in ROPES:
-            raise ValueError(f"its positions are {rope['rope_type']}; only these can be read: {', '.join(ROPES)}")
-        if rope["rope_type"] in STRETCHED and "original_max_position_embeddings" not in rope:
-            if self.max_position_embeddings is None:
-                raise ValueError("it does not say for how many positions its rotation was made")
-            rope["original_max_position_embeddings"] = self.max_position_embeddings
-        return {
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
-            "head_dim": self.head_dim or self.hidden_size // self.num_attention_heads,
-            "rms_norm_eps": self.rms_norm_eps,
-            "hidden_act": self.hidden_act,
-            "rope_parameters": rope,
-        }
+        return super().in_head_file()
 
 
 def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
@@ -127,16 +93,7 @@ def read_released(folder: Path) -> tuple[Config, dict[str, Tensor]]:
         "d2t": (drafted,),
         "t2d": (config.vocab_size,),
     }
-    if missing := [name for name in wanted if name not in stored]:
-        raise UserError(f"{folder} holds no head of EAGLE-3: {missing[0]} is missing; {REMEDY}")
-    if strange := [name for name in stored if name not in {*wanted, "embed_tokens.weight"}]:
-        raise UserError(f"{folder} holds no head of EAGLE-3: it has {strange[0]} too; {REMEDY}")
-    for name, shape in wanted.items():
-        if tuple(stored[name].shape) != shape:
-            actual, expected = (" x ".join(map(str, sizes)) for sizes in (stored[name].shape, shape))
-            raise UserError(f"{folder}: {name} is {actual}, and its config.json says {expected}; {AGAIN}")
-    if not all(stored[name].isfinite().all() for name in wanted):
-        raise UserError(f"{folder} holds values that are no numbers; {AGAIN}")
+    check_tensors(folder, stored, wanted, "EAGLE-3", REMEDY, ("embed_tokens.weight",))
     ids = torch.arange(drafted) + stored["d2t"].long()
     if not rising(ids, config.vocab_size) or not torch.equal(stored["t2d"].nonzero()[:, 0], ids):
         raise UserError(f"{folder}: d2t and t2d do not name the same {drafted} of {config.vocab_size} tokens; {AGAIN}")
