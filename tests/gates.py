@@ -137,6 +137,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
 ELSEWHERE = {
     "dflare": "needs a trained head: test_dflash.py",
     "dflash": "needs a trained head: test_dflash.py",
+    "diffuspec": "needs a trained head: test_diffuspec.py",
     "eagle3": "needs a trained head: test_eagle3.py",
     "eagle3-typical": "needs a trained head: test_eagle3_typical.py",
     "kangaroo": "needs a trained adapter: test_kangaroo.py",

@@ -39,6 +39,13 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
     "cumulative": [({"threshold": 1.5}, "threshold: input should be less than 1")],
     "dflare": [({"head": "gone"}, "there is no head gone; train one: specbench train --method dflare")],
     "dflash": [({"block": -1}, "dflash: block"), ({"proposal": "sampled"}, "dflash: proposal")],
+    "diffuspec": [
+        ({"shortest": 0}, "diffuspec: shortest"),
+        ({"shortest": 8}, "lengths from 8 to 7 do not fit the head, which drafts 7 tokens"),
+        ({"longest": 9}, "lengths from 2 to 9 do not fit the head"),
+        ({"mass": 1.5}, "diffuspec: mass"),
+        ({"smoothing": 0}, "diffuspec: smoothing"),
+    ],
     "eagle2": [({"nodes": 0}, "eagle2: nodes"), ({"top_k": 0}, "eagle2: top_k"), ({"gamma": 0}, "eagle2: gamma")],
     "eagle3": [
         ({"top_k": 0}, "eagle3: top_k"),

@@ -1,4 +1,4 @@
-"""The audit finds five seeded defects, passes what is lossless, and knows what it can see."""
+"""The audit finds six seeded defects, passes what is lossless, and knows what it can see."""
 
 import json
 from types import SimpleNamespace
@@ -9,20 +9,25 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 from screens import call
+from tiny_blocks import in_file, recipe
 
 from specbench.base import stats
 from specbench.engine import accept as rules
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw, pick, probabilities
+from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Round, Sampling, Stateless
 from specbench.measure.divergence import Reference
+from specbench.methods import dflash
+from specbench.methods.dflash import block_head
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
 from specbench.plan import resolve_plan
 from specbench.report.views.audit import details, power
 from specbench.studies import audit, audit_sampling
+from specbench.training.dflash.fit import new_head
 
 DRAWS = 45
 
@@ -162,6 +167,25 @@ class Late(Stateless):
             if len(text) == 6:
                 break
         yield from self.method.rounds([*prompt, *text], sampling, rng)
+
+
+def block_method(pair, proposal):
+    """A block drafter with a head whose weights are drawn at random."""
+    model = block_head(in_file(new_head(pair.models["target"], recipe(block=4), 2)), pair.models["target"])
+    drafter = dflash.BlockDrafter(model, Session(model, "draft", vocabulary=12), 4, proposal)
+    return dflash.DFlash(pair.session("target"), drafter, {})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("proposal", ["likeliest", "drawn"])
+def test_a_greedy_test_of_sampled_block_drafts_is_found(pair, prompts, monkeypatch, proposal):
+    """As a build of an engine tests them that lacks its kernel for samples: its texts are greedy, and so look right."""
+    honest = found(pair, prompts[:2], block_method(pair, proposal))
+    assert honest.verdict == "lossless" and len(honest.sampled) == 2
+    monkeypatch.setattr(dflash, "exact", lambda draft, scored, sampling, rng: rules.exact(draft, scored, Sampling(), rng))
+    finding = found(pair, prompts[:2], block_method(pair, proposal))
+    assert finding.verdict == "defect" and not finding.failure and not any(test.passed for test in finding.sampled)
+    assert finding.same == finding.documents == 2
 
 
 @pytest.mark.long
