@@ -1,8 +1,8 @@
 """DiffuSpec: a search finds a path through a block's slots that is likely as a text, too (arXiv 2510.02358). Lossless.
 
-The slots of a block do not know of one another's tokens, so their likeliest ones need not make a text. The search weighs
-each slot's own distribution against an n-gram model, which reads the path from left to right. The length of a block
-follows what was drafted and accepted before.
+The slots of a block do not know of one another's tokens, so their likeliest ones need not make a text. The search
+weighs each slot's own distribution against an n-gram model, which reads the path from left to right. The length of a
+block follows what was drafted and accepted before.
 
 The paper's drafter is a diffusion model of text, which reads the whole text anew each round. Here it is a block head.
 """
@@ -74,10 +74,8 @@ class Ngrams:
         return dict(zip(tokens.tolist(), counts.tolist(), strict=True)), int(counts.sum())
 
 
-def lattice_of(
-    logits: Tensor, mass: float, most: int, eos_ids: frozenset[int]
-) -> tuple[list[dict[int, float]], int]:
-    """The candidates of each slot, by logits [k, V], with their log-probabilities, and how many slots come before an end.
+def lattice_of(logits: Tensor, mass: float, most: int, eos_ids: frozenset[int]) -> tuple[list[dict[int, float]], int]:
+    """The candidates of each slot, by logits [k, V], with their log-probabilities, and how many slots precede an end.
 
     A slot's candidates are its likeliest tokens, the fewest with `mass` together, at most `most`; and every token that
     ends a text. The slots end with the first one whose likeliest token does.

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specbench.base.seeds import stable_seed
+from specbench.engine.models.cost import facts
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw
@@ -22,7 +23,8 @@ from specbench.engine.types import Sampling
 from specbench.training.collected import put_table, read_collected
 from specbench.training.documents import Document, documents_hash
 
-ROWS = 64  # documents that are answered together
+ROWS, MOST_ROWS = 64, 1024  # documents that are answered together, at least and at most
+CACHED = 8  # the cache of those that are answered together takes at most one in CACHED of a GPU's bytes
 MICRO_TOKENS = 4096  # of a forward in training, padding included; more on a GPU with memory to spare
 SPARE = 32  # the logits of such a forward take at most one in SPARE of the free bytes
 WINDOW = 16  # batches among which documents are sorted by length, to pad less
@@ -71,7 +73,7 @@ def answer_all(
     folder: Path,
     advance: Callable[[int], None],
 ) -> list[Answered]:
-    """Have the target answer each document `times` times, ROWS documents to a file in `folder`.
+    """Have the target answer each document `times` times, `rows_together` documents to a file in `folder`.
 
     Files that exist are read instead. `advance` is called with the answers done. Raises UserError if a file is damaged
     or was made under other settings.
@@ -80,8 +82,9 @@ def answer_all(
     # Documents of similar length together: see `answer`.
     ordered = sorted(documents, key=lambda document: (document.max_new_tokens, len(document.prompt), document.name))
     answered: list[Answered] = []
-    for number, (time, some) in enumerate(product(range(times), grouped(ordered, ROWS))):
-        facts = {
+    rows = rows_together(pair.models["target"], documents)
+    for number, (time, some) in enumerate(product(range(times), grouped(ordered, rows))):
+        made_under = {
             "target": target,
             "documents": documents_hash(some),
             "temperature": sampling.temperature,
@@ -90,12 +93,22 @@ def answer_all(
         }
         path = folder / f"{number:05d}.parquet"
         if not path.exists():
-            put_table(path, _answered(pair, some, sampling, stable_seed(seed, "answers", time)), {"facts": facts})
-        answers = read_collected(path, facts, lambda table: table["answer"].to_pylist())
+            put_table(path, _answered(pair, some, sampling, stable_seed(seed, "answers", time)), {"facts": made_under})
+        answers = read_collected(path, made_under, lambda table: table["answer"].to_pylist())
         for document, answer in zip(some, answers, strict=True):
             answered.append(Answered(document.name, [*document.prompt, *answer], len(document.prompt)))
         advance(len(some))
     return answered
+
+
+def rows_together(model: PreTrainedModel, documents: Sequence[Document]) -> int:
+    """How many of the documents a model answers together: ROWS, and more on a GPU whose memory holds their caches."""
+    size = facts(model).get("kv_bytes_per_token")
+    if model.device.type != "cuda" or not size:
+        return ROWS
+    longest = max(len(document.prompt) + document.max_new_tokens for document in documents)
+    _, total = torch.cuda.mem_get_info(model.device)
+    return min(MOST_ROWS, max(ROWS, total // (CACHED * size * longest)))
 
 
 def _answered(pair: Pair, documents: Sequence[Document], sampling: Sampling, seed: int) -> pa.Table:

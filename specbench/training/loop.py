@@ -104,7 +104,7 @@ class Epochs(Training, Generic[Batch]):
 
     @abstractmethod
     def learn(self, batch: Batch) -> float | Tensor:
-        """Make one step, in place, and return its loss. A tensor on a GPU is looked at later: the host need not wait."""
+        """Make one step, in place, and return its loss. A GPU's tensor is looked at later: the host need not wait."""
 
     @property
     def done(self) -> bool:

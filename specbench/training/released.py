@@ -1,4 +1,4 @@
-"""What importers of released draft heads share: the fields of config.json that layers need, and tensors against them."""
+"""What importers of released draft heads share: the fields of config.json that layers need, and checks of tensors."""
 
 from collections.abc import Container, Mapping
 from pathlib import Path

@@ -182,7 +182,9 @@ def test_a_greedy_test_of_sampled_block_drafts_is_found(pair, prompts, monkeypat
     """As a build of an engine tests them that lacks its kernel for samples: its texts are greedy, and so look right."""
     honest = found(pair, prompts[:2], block_method(pair, proposal))
     assert honest.verdict == "lossless" and len(honest.sampled) == 2
-    monkeypatch.setattr(dflash, "exact", lambda draft, scored, sampling, rng: rules.exact(draft, scored, Sampling(), rng))
+    monkeypatch.setattr(
+        dflash, "exact", lambda draft, scored, sampling, rng: rules.exact(draft, scored, Sampling(), rng)
+    )
     finding = found(pair, prompts[:2], block_method(pair, proposal))
     assert finding.verdict == "defect" and not finding.failure and not any(test.passed for test in finding.sampled)
     assert finding.same == finding.documents == 2

@@ -95,7 +95,11 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, pocket, monke
         (None, {"num_target_layers": 36}, "reads layers [1, 5, 9] of 36, but the target of pocket has 12"),
         (None, {"dflash_config": {"mask_token_id": 7, "target_layer_ids": [1, 5, 12]}}, "[1, 5, 12] of 12, but the"),
         (None, {"vocab_size": 151936}, "drafts 151936 tokens, but the target of pocket has 2048"),
-        (None, {"dflash_config": {"mask_token_id": 2048, "target_layer_ids": [1, 5, 9]}}, "takes token 2048 for a mask"),
+        (
+            None,
+            {"dflash_config": {"mask_token_id": 2048, "target_layer_ids": [1, 5, 9]}},
+            "takes token 2048 for a mask",
+        ),
         (None, {"dflash_config": {"target_layer_ids": [1, 5, 9]}}, "which token stands for a mask"),
         (None, {"dflash_config": {"mask_token_id": 7}, "num_target_layers": None}, "which layers of the target"),
         (None, {"num_hidden_layers": 3}, "layers.2.self_attn.q_proj.weight is missing"),

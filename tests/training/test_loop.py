@@ -10,8 +10,8 @@ import torch
 
 from specbench.base.seeds import stable_seed
 from specbench.config import UserError
-from specbench.training.collected import half
 from specbench.training import loop
+from specbench.training.collected import half
 from specbench.training.loop import Epochs, cosine
 from specbench.training.recipe import parse_grid
 

@@ -25,7 +25,6 @@ from specbench.training.heads import HeadTraining, autocast, random_linear
 from specbench.training.loop import cosine, descend
 from specbench.training.recipe import BlockRecipe
 
-
 # The head's attention on a GPU. Another kernel would be prepared anew for each shape, and every batch has a new one.
 ON_GPU = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 

@@ -1,8 +1,8 @@
 """Imports block drafters that others trained: DFlash (z-lab/dflash, and trainers of its format), DFlare (AngelSlim).
 
-A checkpoint is a folder with config.json and model.safetensors or pytorch_model.bin, or a name on the hub. It has layers
-as Qwen 3 has them, `norm`, `hidden_norm`, and `fc` (DFlash) or `layer_fusion_weights` (DFlare). Its slots read the
-target's embedding of a token that stands for a mask; a head file holds that embedding.
+A checkpoint is a folder with config.json and model.safetensors or pytorch_model.bin, or a name on the hub. It has
+layers as Qwen 3 has them, `norm`, `hidden_norm`, and `fc` (DFlash) or `layer_fusion_weights` (DFlare). Its slots read
+the target's embedding of a token that stands for a mask; a head file holds that embedding.
 """
 
 from collections.abc import Mapping
