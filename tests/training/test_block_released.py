@@ -91,7 +91,7 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, pocket, monke
 @pytest.mark.parametrize(
     ("change", "changes", "words"),
     [
-        (None, {"hidden_size": 96}, "fc.weight is 192 x 576, and its config.json says 96 x 288"),
+        (None, {"hidden_size": 96}, "q_proj.weight is 128 x 192, and its config.json says 128 x 96"),
         (None, {"num_target_layers": 36}, "reads layers [1, 5, 9] of 36, but the target of pocket has 12"),
         (None, {"dflash_config": {"mask_token_id": 7, "target_layer_ids": [1, 5, 12]}}, "[1, 5, 12] of 12, but the"),
         (None, {"vocab_size": 151936}, "drafts 151936 tokens, but the target of pocket has 2048"),
