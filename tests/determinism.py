@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import yaml
+from gates import UNSHIPPED
 
 from specbench import config
 from specbench.measure import loop
@@ -50,7 +51,8 @@ Facts = dict[tuple[Any, ...], list[Row]]  # by KEY: a sample, and behind it its 
 
 def methods(temperature: float) -> list[str]:
     """All that there are for this temperature."""
-    return [name for name in config.names("methods") if not (temperature and name in GREEDY_ONLY)]
+    left_out = {*UNSHIPPED, *(GREEDY_ONLY if temperature else ())}
+    return [name for name in config.names("methods") if name not in left_out]
 
 
 def suite(folder: Path, documents: int, tokens: int, **changes: Any) -> Path:
