@@ -1,6 +1,7 @@
 """Figures that results/README.md, the methods' pages and the page on strength quote, from the files that they cite."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -320,6 +321,65 @@ def test_figures_are_those_of_the_files(page: str, name: str) -> None:
     expected = {"specdecpp": SPECDECPP, "cospec": COSPEC}[page][name]()
     for path in (ROOT / "results" / "README.md", ROOT / "docs" / "pages" / "methods" / f"{page}.md"):
         assert expected in re.sub(r"\s+", " ", path.read_text(encoding="utf-8")), path.name
+
+
+@cache
+def verdicts(name: str) -> dict[tuple[str, str], str]:
+    """+ faster, − slower or = neither, by task and method: a p value below 0.05 by Holm's rule over all of the file."""
+    rows = table(name).query("task != 'average' and method != baseline")
+    found = dict.fromkeys(rows.index, "=")
+    for left, (key, row) in zip(range(len(rows), 0, -1), rows.sort_values("speedup_decode_p").iterrows(), strict=True):
+        if row.speedup_decode_p * left >= 0.05:
+            break
+        found[key] = "+" if row.speedup_decode > 1 else "−"
+    return found
+
+
+def of_a_draft(method: str, over: dict[str, tuple[pd.DataFrame, dict[tuple[str, str], str]]]) -> str:
+    """The line of a method in the table of `compared.md`, by the files and their verdicts."""
+
+    def figure(name: str, task: str, value: str = "speedup_decode") -> str:
+        rows, signs = over[name]
+        key = task, method
+        if rows.baseline[key] == method:
+            return "1"
+        value, low, high = (f"{rows[value + end][key]:.2f}" for end in ("", "_low", "_high"))
+        return " ".join([value, f"[{low}, {high}]", *([signs[key]] if key in signs else [])])
+
+    first = [figure("drafts-default", "average", value) for value in ("tau", "speedup_decode")]
+    return " | ".join([f"| `{method}`", *first, *(figure(name, task) for name in over for task in (CODE, NEWS))]) + " |"
+
+
+def test_the_table_of_drafts_is_that_of_its_files():
+    text = (ROOT / "docs" / "pages" / "methods" / "compared.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `") and line.endswith(" |")]
+    over = {name: (table(name), verdicts(name)) for name in ("drafts-default", "drafts-default-sps")}
+    methods = {method for _, method in over["drafts-default"][1]}
+    assert sorted(rows) == sorted(of_a_draft(method, over) for method in methods)
+    assert len(verdicts("drafts-default")) == len(verdicts("drafts-default-sps")) == 120
+    assert {*table("drafts-default").loc[list(FOUR)].documents} == {25}
+
+
+def test_the_words_about_drafts_are_their_verdicts():
+    """The methods that a sentence of the page names are those with its verdict on all of its tasks, and no others."""
+    text = re.sub(r"\s+", " ", (ROOT / "docs" / "pages" / "methods" / "compared.md").read_text(encoding="utf-8"))
+    over, beside = verdicts("drafts-default"), verdicts("drafts-default-sps")
+
+    def all_of(signs: dict[tuple[str, str], str], tasks, allowed: str) -> set[str]:
+        methods = {method for _, method in signs} - {"vanilla"}
+        return {method for method in methods if all(signs[task, method] in allowed for task in tasks)}
+
+    def named(start: str) -> set[str]:
+        sentence = text.split(start)[1].split(". ")[0]
+        return set(re.findall(r"`([\w-]+)`", sentence))
+
+    assert named("**On code**, faster than the target alone") == all_of(over, [CODE], "+")
+    looked_up = {"mdsd", "pld", "suffix", "suffixdecoding", "anpd"}
+    assert all_of(over, [NEWS], "+") == all_of(over, [CODE], "+") | looked_up
+    assert named("Faster than `sps` are") == all_of(beside, [NEWS], "+")
+    assert named("**Not faster than the target on any of the four tasks**") == all_of(over, FOUR, "−=")
+    assert named("Slower than `sps` on all four:") == all_of(beside, FOUR, "−")
+    assert all_of(beside, [CODE], "+") == set() and all_of(over, FOUR, "−") == {"logitspec"}
 
 
 @pytest.mark.parametrize("page", ["lookup", "sps", "eagle3", "trees"])
