@@ -20,7 +20,10 @@ from specbench.results.ceilings import read as read_ceilings
 from specbench.results.stored import StoredRun, runtime_of
 
 # Methods that draft with their own model. Others name a lighter output layer in `output`.
-OWN_DRAFTS = ("dflare", "dflash", "diffuspec", "eagle3", "kangaroo", "slimspec", "swift", "vocabtrim", "window")
+OWN_DRAFTS = (
+    *("dflare", "dflash", "diffuspec", "eagle", "eagle3", "hydra", "kangaroo", "medusa", "slimspec", "swift"),
+    *("vocabtrim", "window"),
+)
 
 
 class Cost(NamedTuple):

@@ -31,6 +31,8 @@ Tool = Enum(
         "eagle3_head": "eagle3-head",
         "dflash_head": "dflash-head",
         "dflare_head": "dflare-head",
+        "medusa_head": "medusa-head",
+        "hydra_head": "hydra-head",
     },
     type=str,
 )
@@ -83,8 +85,8 @@ def train(
     method: Annotated[
         str,
         Option(
-            help="judge, specdecpp, speckv, eagle3, dflash, dflare, kangaroo, vocabtrim, cospec, a YAML based on one, "
-            "or draft"
+            help="judge, specdecpp, speckv, eagle3, eagle, hass, fspad, dovetail, medusa, hydra, dflash, dflare, "
+            "kangaroo, vocabtrim, cospec, a YAML based on one, or draft"
         ),
     ],
     suite: CalibrationSuite = None,
@@ -100,7 +102,7 @@ def train(
         list[str] | None,
         Option(
             metavar="KEY=VALUE",
-            help="specdecpp, speckv, eagle3, dflash, dflare, cospec, draft: change a setting of its recipe",
+            help="change a setting of the method's recipe (suites/training)",
         ),
     ] = None,
     grid: Annotated[
@@ -227,8 +229,8 @@ def import_(
 ) -> None:
     """Turn another tool's figures into a run folder for `compare`, or a released head into a head file.
 
-    The figures get the definitions of this project's tables; what a format does not hold stays empty. For a head of
-    SpecDec++, EAGLE-3, DFlash or DFlare, --out names the .safetensors file to write.
+    The figures get the definitions of this project's tables; what a format does not hold stays empty. For a head,
+    --out names the .safetensors file to write.
 
     `specbench import spec-bench answers-eagle.jsonl --baseline answers-vanilla.jsonl --by-category`
 
@@ -242,6 +244,8 @@ def import_(
 
     `specbench import dflash-head z-lab/Qwen3-8B-DFlash-b16 --pair target=Qwen/Qwen3-8B,draft=Qwen/Qwen3-0.6B --out
     head.safetensors`
+
+    `specbench import medusa-head medusa-vicuna-7b-v1.3 --pair target=lmsys/vicuna-7b-v1.3 --out head.safetensors`
     """
     from specbench.results import importers
 
@@ -250,20 +254,23 @@ def import_(
             raise UserError(f"--by-category is for spec-bench; {tool.value} has no categories")
         if before and tool is not Tool.vllm:
             raise UserError(f"--before is for vllm; {tool.value} has no scrapes")
-        blocks = tool in (Tool.dflash_head, Tool.dflare_head)
-        if blocks or tool in (Tool.specdecpp_head, Tool.eagle3_head):
+        blocks = tool in (Tool.dflash_head, Tool.dflare_head)  # their checkpoints may be on the hub
+        if tool.value.endswith("-head"):
             if len(files) != 1 or pair is None or baseline or method:
                 raise UserError(f"{tool.value} takes one folder, --pair and --out; nothing else")
             check_names(pair)
             if not blocks and not files[0].is_dir():
                 raise UserError(f"{files[0]}: there is no such folder; give that of the head's checkpoint")
 
-            from specbench.training.dflash import released as block_head  # these imports take seconds
+            from specbench.training import released_draft_heads as draft_heads  # these imports take seconds
+            from specbench.training.dflash import released as block_head
             from specbench.training.eagle3 import released as eagle_head
             from specbench.training.specdecpp import released as acceptance_head
 
             kind, suite = tool.value.removesuffix("-head"), "specdecpp" if tool is Tool.specdecpp_head else "math"
-            if blocks:
+            if kind in draft_heads.FORMS:
+                head = draft_heads.import_head(kind, files[0], pair, out)
+            elif blocks:
                 head = block_head.import_head(files[0], pair, out, kind)
             else:
                 head = (acceptance_head if suite == "specdecpp" else eagle_head).import_head(files[0], pair, out)

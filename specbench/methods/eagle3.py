@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.lengths import Lengths
-from specbench.engine.models.eagle_head import EagleHead, config_of, layers_read
+from specbench.engine.models.eagle_head import EagleHead, LayerHead, config_of, layers_read
 from specbench.engine.models.heads import Head, damaged, find_head, placed
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import derived_runtime
@@ -125,7 +125,7 @@ class EagleDrafter:
     """
 
     def __init__(
-        self, head: EagleHead, session: Session, layers: tuple[int, ...], total_tokens: int, top_k: int, depth: int
+        self, head: LayerHead, session: Session, layers: tuple[int, ...], total_tokens: int, top_k: int, depth: int
     ) -> None:
         self.head, self.session, self.layers = head, session, layers
         self.most, self.top_k, self.depth = total_tokens - 1, top_k, depth
@@ -262,7 +262,7 @@ def loaded(file: str, pair: Pair) -> tuple[EagleHead, dict[str, str]]:
     return model, hashes
 
 
-def head_session(model: EagleHead, pair: Pair, watch: Watch) -> Session:
+def head_session(model: LayerHead, pair: Pair, watch: Watch) -> Session:
     return Session(model, "draft", watch, model.config.vocab_size, derived_runtime(pair.runtime, model))
 
 

@@ -48,14 +48,32 @@ class AnsweredRecipe(Settings):
     weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
 
 
-class EagleRecipe(AnsweredRecipe):
-    """The recipe of EAGLE-3's draft head (arXiv 2503.01840, section 3.2 and the official code)."""
+class UnrolledRecipe(AnsweredRecipe):
+    """What the recipes of EAGLE's family share."""
 
-    draft_vocabulary: int = Field(ge=1, description="tokens that the head may draft: the most frequent of the answers")
     steps: int = Field(ge=1, description="draft steps that are trained, each from the head's own states")
     step_decay: float = Field(gt=0, le=1, description="weight of a step's loss relative to the step before it")
     clip: float = Field(gt=0, description="largest norm of a step's gradient")
     autocast: bool = Field(description="matrix products in bfloat16")
+
+
+class EagleRecipe(UnrolledRecipe):
+    """The recipe of EAGLE-3's draft head (arXiv 2503.01840, section 3.2 and the official code)."""
+
+    draft_vocabulary: int = Field(ge=1, description="tokens that the head may draft: the most frequent of the answers")
+
+
+class FeatureRecipe(UnrolledRecipe):
+    """The recipes of heads that read the target's last state: EAGLE, HASS, FSPAD, Dovetail (`training.eagle`)."""
+
+    fuse: Literal["fc", "gated", "dgf"] = Field(
+        description="how embedding and feature are fused: a linear layer (EAGLE), features gated by the token (FSPAD), "
+        "or a gate between both (Dovetail)"
+    )
+    regression: float = Field(ge=0, description="weight of the smooth L1 distance to the target's next state")
+    cross_entropy: float = Field(ge=0, description="weight of the cross-entropy with the target's distribution")
+    distillation: float = Field(ge=0, description="weight of that over the target's likeliest tokens alone")
+    top_k: int = Field(ge=1, description="how many tokens these are (K)")
 
 
 class BlockRecipe(AnsweredRecipe):
@@ -71,6 +89,22 @@ class BlockRecipe(AnsweredRecipe):
     decay: float = Field(gt=0, description="slot k weighs exp(-(k - 1) / decay)")
     clip: float = Field(gt=0, description="largest norm of a step's gradient")
     autocast: Autocast = Field(description="matrix products in bfloat16; auto: on a GPU")
+
+
+class DraftHeadsRecipe(AnsweredRecipe):
+    """The recipe of Medusa's and Hydra's heads (arXiv 2401.10774, 2402.05109, and their official code)."""
+
+    heads: int = Field(ge=1, description="heads, each of which says one token")
+    layers: int = Field(ge=1, description="residual blocks of a head")
+    output: Literal["own", "target"] = Field(
+        description="output layers: of each head its own, which begins as the target's; or the target's for all"
+    )
+    loss: Literal["tokens", "distillation"] = Field(
+        description="cross-entropy with the text's token, or with the target's distribution"
+    )
+    decay: float = Field(gt=0, le=1, description="weight of a head's loss relative to the head before it")
+    last_rate: float = Field(ge=0, le=1, description="share of the learning rate that is left at the end")
+    clip: float = Field(gt=0, description="largest norm of a step's gradient")
 
 
 class KangarooRecipe(AnsweredRecipe):

@@ -45,13 +45,18 @@ class Job:
 
     def use(self, head: Path) -> str:
         """The command that decodes with a head."""
-        return f"{self.run} --set {self.spec.method}.head={head}"
+        return f"{self.run} --set {self.decodes}.head={head}"
 
     @property
     def run(self) -> str:
         """The command that decodes with the method as it ships."""
         suite = "SUITE" if self.data else self.plan.suite
-        return f"specbench run --method {self.spec.method}{self.pair_option} --suite {suite}"
+        return f"specbench run --method {self.decodes}{self.pair_option} --suite {suite}"
+
+    @property
+    def decodes(self) -> str:
+        """The name of what decodes: the method, or the preset of it, where presets are decoded apart."""
+        return self.preset if self.preset == self.spec.name else self.spec.method
 
     @property
     def pair_option(self) -> str:
@@ -142,11 +147,14 @@ def _chosen_stage(method: str, stages: Sequence[str], stage: str | None, other_o
 
 
 def _chosen_preset(method: str, presets: Sequence[str], preset: str | None) -> str:
-    """The paper whose recipe is taken; empty for a method with a single recipe. Raises UserError for another one."""
+    """The paper whose recipe is taken, by default that of the settings' name; empty for a method with a single recipe.
+
+    Raises UserError for another one.
+    """
     if preset and preset not in presets:
         which = f"has the recipes of {', '.join(presets)}; name one of them" if presets else "has a single recipe"
         raise UserError(f"--preset {preset}: {method} {which}")
-    return preset or (presets[0] if presets else "")
+    return preset or (method if method in presets else presets[0] if presets else "")
 
 
 def _of_splits(

@@ -47,6 +47,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"smoothing": 0}, "diffuspec: smoothing"),
     ],
     "eagle2": [({"nodes": 0}, "eagle2: nodes"), ({"top_k": 0}, "eagle2: top_k"), ({"gamma": 0}, "eagle2: gamma")],
+    "eagle": [({"recipe": "eagle3"}, "eagle: recipe"), ({"head": "gone"}, "there is no head gone")],
     "eagle3": [
         ({"top_k": 0}, "eagle3: top_k"),
         ({"total_tokens": 1}, "eagle3: total_tokens"),
@@ -73,6 +74,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"kept": [0, 8, 9]}, "graft: kept"),
         ({"kept": [8, 24]}, "graft: checkpoints, thresholds and kept have different lengths"),
     ],
+    "hydra": [({"nodes": 0}, "hydra: nodes"), ({"head": "gone"}, "there is no head gone")],
     "judge": [
         ({"threshold": 1.5}, "threshold"),
         ({"gamma": 0}, "gamma"),
@@ -105,6 +107,12 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"leniency": 0.5}, "did you mean 'lenience'"),
     ],
     "mdsd": [({"drafts": 0}, "mdsd: drafts"), ({"replacement": "often"}, "mdsd: replacement")],
+    "medusa": [
+        ({"nodes": 0}, "medusa: nodes"),
+        ({"accuracies": [[1.5]]}, "medusa: accuracies"),
+        ({"rule": "loose"}, "medusa: rule"),
+        ({"head": "gone"}, "there is no head gone"),
+    ],
     "opt-tree": [({"nodes": 0}, "opt-tree: nodes"), ({"threshold": -0.1}, "opt-tree: threshold")],
     "pld": [
         ({"ngram": 0}, "pld: ngram"),

@@ -1,4 +1,4 @@
-"""The draft head of EAGLE-3 (arXiv 2503.01840): one decoder layer on top of the target's hidden states.
+"""Draft heads of EAGLE's family, one decoder layer on the target's hidden states; that of EAGLE-3 (arXiv 2503.01840).
 
 The names of weights and their layout are those of the released checkpoints (SafeAILab/EAGLE).
 """
@@ -34,6 +34,82 @@ def layers_read(target: PreTrainedModel) -> tuple[int, int, int]:
     return low, middle, high
 
 
+class LayerHead(PreTrainedModel):
+    """A head of one decoder layer, which reads tokens, each with the feature [D] of the token before it.
+
+    The feature of a token that the target has read is `fuse` of the target's hidden states; else it is what the head
+    made of its own state, `carry`. So the head's sequence is the target's without its first token. A `Session` drives
+    it; `hidden_states` are the features, and those that its states make.
+
+    `ids` [draft vocabulary] maps its tokens to the target's. The embedding is the target's and not one of the head's
+    weights.
+    """
+
+    config_class = LlamaConfig
+    _supports_sdpa = True
+
+    def __init__(self, config: LlamaConfig, ids: Tensor, *borrowed: nn.Module) -> None:
+        super().__init__(config)
+        self.rotary = LlamaRotaryEmbedding(config)
+        self.register_buffer("ids", ids, persistent=False)
+        self.ids: Tensor
+        self.borrowed = borrowed  # the embedding first; in a tuple, so that it is not a submodule
+
+    @property
+    def attention(self) -> LlamaAttention:
+        raise NotImplementedError
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embeddings [..., D] of target tokens [...]."""
+        embedded: Tensor = self.borrowed[0](tokens)
+        return embedded.to(self.dtype)
+
+    def fuse(self, states: Tensor) -> Tensor:
+        """Features [..., D] from the target's hidden states [..., n D]."""
+        raise NotImplementedError
+
+    def read(self, embedded: Tensor, features: Tensor) -> Tensor:
+        """The input of the attention, from embeddings and features [..., D]."""
+        raise NotImplementedError
+
+    def finish(self, read: Tensor, features: Tensor, attended: Tensor) -> Tensor:
+        """The state [..., D] after the layer, whose attention has read `read`."""
+        raise NotImplementedError
+
+    def carry(self, states: Tensor) -> Tensor:
+        """The features [..., D] of drafted tokens, from the states [..., D] after them."""
+        return states
+
+    def predict(self, states: Tensor) -> Tensor:
+        """Logits [..., draft vocabulary] of the next token, from states [..., D]."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        features: Tensor,
+        past_key_values: DynamicCache,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        logits_to_keep: int = 0,
+        **_: Any,
+    ) -> CausalLMOutputWithPast:
+        """Read tokens [1, n] and features [1, n, D] after the cached ones; they are added to the cache, in place."""
+        attention_mask, position_ids = chain_after(
+            past_key_values.get_seq_length(), features, attention_mask, position_ids
+        )
+        read = self.read(self.embed(input_ids), features)
+        attended, _unused = self.attention(
+            read,
+            position_embeddings=self.rotary(features, position_ids),
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+        )
+        states = self.finish(read, features, attended)
+        logits = self.predict(states[:, -logits_to_keep:])
+        return CausalLMOutputWithPast(logits=logits, hidden_states=(features, self.carry(states)))
+
+
 class EagleLayer(nn.Module):
     """A Llama layer whose attention reads a token's embedding and the feature before it, side by side."""
 
@@ -58,65 +134,34 @@ class EagleLayer(nn.Module):
         return state + self.mlp(self.post_attention_layernorm(state))
 
 
-class EagleHead(PreTrainedModel):
-    """Reads tokens, each with the feature [D] of the token before; predicts the next token of a reduced vocabulary.
-
-    The feature of a token that the target has read is `fuse` of the target's hidden states; else it is the head's own
-    last state (before `norm`). So the head's sequence is the target's without its first token. A `Session` drives it;
-    `hidden_states` are the features and the states.
-
-    `ids` [draft vocabulary] maps its tokens to the target's. The embedding is the target's and not one of the head's
-    weights.
-    """
-
-    config_class = LlamaConfig
-    _supports_sdpa = True
+class EagleHead(LayerHead):
+    """The head of EAGLE-3: it reads three of the target's hidden states, and carries its last state (before `norm`)."""
 
     def __init__(self, config: LlamaConfig, ids: Tensor, embedding: nn.Module) -> None:
-        super().__init__(config)
+        super().__init__(config, ids, embedding)
         width = config.hidden_size
         self.fc = nn.Linear(3 * width, width, bias=False)
         self.midlayer = EagleLayer(config)
         self.norm = LlamaRMSNorm(width, config.rms_norm_eps)
         self.lm_head = nn.Linear(width, config.vocab_size, bias=False)
-        self.rotary = LlamaRotaryEmbedding(config)
-        self.register_buffer("ids", ids, persistent=False)
-        self.ids: Tensor
-        self.borrowed = (embedding,)  # in a tuple, so that it is not a submodule
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Embeddings [..., D] of target tokens [...]."""
-        embedded: Tensor = self.borrowed[0](tokens)
-        return embedded.to(self.dtype)
+    @property
+    def attention(self) -> LlamaAttention:
+        return self.midlayer.self_attn
 
     def fuse(self, states: Tensor) -> Tensor:
-        """Features [..., D] from the target's hidden states [..., 3D]."""
         fused: Tensor = self.fc(states.to(self.dtype))
         return fused
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        features: Tensor,
-        past_key_values: DynamicCache,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        logits_to_keep: int = 0,
-        **_: Any,
-    ) -> CausalLMOutputWithPast:
-        """Read tokens [1, n] and features [1, n, D] after the cached ones; they are added to the cache, in place."""
-        attention_mask, position_ids = chain_after(
-            past_key_values.get_seq_length(), features, attention_mask, position_ids
-        )
-        attended, _unused = self.midlayer.self_attn(
-            self.midlayer.read(self.embed(input_ids), features),
-            position_embeddings=self.rotary(features, position_ids),
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-        )
-        states = self.midlayer.finish(features, attended)
-        logits = self.lm_head(self.norm(states[:, -logits_to_keep:]))
-        return CausalLMOutputWithPast(logits=logits, hidden_states=(features, states))
+    def read(self, embedded: Tensor, features: Tensor) -> Tensor:
+        return self.midlayer.read(embedded, features)
+
+    def finish(self, read: Tensor, features: Tensor, attended: Tensor) -> Tensor:
+        return self.midlayer.finish(features, attended)
+
+    def predict(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.lm_head(self.norm(states))
+        return logits
 
 
 def chain_after(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.base import files
@@ -26,7 +26,7 @@ from specbench.engine.models.pair import Pair
 VERSION = 1
 KEY = "specbench"
 SHIPPED = SUITES / "methods" / "heads"
-RELEASED = ("dflare", "dflash", "eagle3", "specdecpp")  # kinds of heads whose authors released trained ones
+RELEASED = ("dflare", "dflash", "eagle3", "hydra", "medusa", "specdecpp")  # kinds whose authors released heads
 CHECKED = ("cospec",)  # kinds that learn from whether answers are right
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SAMPLED = 4096  # how many values of each tensor the fingerprint of a model reads
@@ -78,7 +78,7 @@ def weights(pair: Pair, reads: Reads) -> dict[str, str]:
     return {role: fingerprint(pair.session(role).model) for role in dict.fromkeys(("target", *_OTHERS[reads]))}
 
 
-def placed(model: PreTrainedModel, target: PreTrainedModel) -> None:
+def placed(model: nn.Module, target: PreTrainedModel) -> None:
     """Freeze a head and move it to the target's device and type, in place."""
     model.requires_grad_(False).eval().to(target.device)
     for parameter in model.parameters():  # the frequencies of the positions stay in float32

@@ -15,28 +15,33 @@ from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
 
 from specbench.base.seeds import stable_seed
-from specbench.engine.models.eagle_head import EagleHead, head_config, layers_read
+from specbench.engine.models.eagle_head import EagleHead, LayerHead, head_config, layers_read
 from specbench.engine.sampling import wide
 from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.heads import HeadTraining, random_linear
 from specbench.training.loop import descend
-from specbench.training.recipe import EagleRecipe
+from specbench.training.recipe import EagleRecipe, UnrolledRecipe
 
 
 @dataclass(frozen=True)
 class Taught:
     """What the target says at the R places of each document from which the head drafts (some are padding)."""
 
-    features: Tensor  # [B, T, 3D]: its hidden states after each token
+    features: Tensor  # [B, T, n D]: its hidden states after each token that the head reads
     logits: Tensor  # [B, R + steps - 1, draft vocabulary]: row r predicts what follows the first r + 1 answer tokens
     likeliest: Tensor  # [B, R + steps - 1]: its own choice there, any token
 
 
 @torch.no_grad()
-def teach(target: PreTrainedModel, head: EagleHead, block: Block, steps: int) -> Taught:
-    """One forward of the target over a block. Padding follows the documents, where nothing reads it."""
+def teach(
+    target: PreTrainedModel, head: LayerHead, block: Block, steps: int, layers: Sequence[int] | None = None
+) -> Taught:
+    """One forward of the target over a block. Padding follows the documents, where nothing reads it.
+
+    `layers` are the hidden states that the head reads; by default those of EAGLE-3.
+    """
     out = target(block.tokens, use_cache=False, output_hidden_states=True)
-    features = torch.cat([out.hidden_states[i] for i in layers_read(target)], -1)
+    features = torch.cat([out.hidden_states[i] for i in layers or layers_read(target)], -1)
     count = int((block.lengths - block.prompts).max()) - 1 + steps - 1
     at = (block.prompts[:, None] + torch.arange(count, device=block.tokens.device)).clamp_(
         max=block.tokens.shape[1] - 1
@@ -53,9 +58,10 @@ class Step:
     taught: Tensor  # [B, R, draft vocabulary]: the target's logits
     likeliest: Tensor  # [B, R]: the target's choice, any token
     counted: Tensor  # [B, R]: True within the answer
+    carried: Tensor | None = None  # [B, R, D]: the feature of the token that was read, as the next step reads it
 
 
-def unroll(head: EagleHead, block: Block, taught: Taught, steps: int) -> list[Step]:
+def unroll(head: LayerHead, block: Block, taught: Taught, steps: int) -> list[Step]:
     """Draft `steps` tokens from every place of the answers as the head will when decoding, from its own states.
 
     Step 0 at place i reads the token x_{i+1} and the feature of x_i, and attends to all places up to i. Step k reads
@@ -63,13 +69,13 @@ def unroll(head: EagleHead, block: Block, taught: Taught, steps: int) -> list[St
     place (training-time test). Its prediction is compared with the target's after x_{i+1+k}. So the text stays the
     target's, whatever the head would have drafted.
     """
-    layer, attention = head.midlayer, head.midlayer.self_attn
+    attention = head.attention
     device, (rows_of, length) = block.tokens.device, block.tokens.shape
     count = taught.likeliest.shape[1] - steps + 1
     at = block.prompts[:, None] - 1 + torch.arange(count, device=device)  # [B, R]: the places
     held = at.clamp(max=length - 2)
     fused = head.fuse(taught.features)
-    everywhere = layer.read(head.embed(block.tokens[:, 1:]), fused[:, :-1])  # step 0 at every place
+    everywhere = head.read(head.embed(block.tokens[:, 1:]), fused[:, :-1])  # step 0 at every place
     places = torch.arange(length - 1, device=device)[None]
     groups = attention.num_key_value_groups
     shape = (rows_of, -1, attention.head_dim)
@@ -84,7 +90,7 @@ def unroll(head: EagleHead, block: Block, taught: Taught, steps: int) -> list[St
     drafted, step_keys, step_values = [], [], []
     for step in range(steps):
         tokens = block.tokens.gather(1, (at + 1 + step).clamp(max=length - 1))
-        read = layer.read(head.embed(tokens), features)
+        read = head.read(head.embed(tokens), features)
         queries, rotation = rotated(head, parts(attention.q_proj(read)), at + step)
         scores = (queries @ keys.transpose(-1, -2)).float().masked_fill(blocked, -torch.inf)
         if step:
@@ -96,14 +102,16 @@ def unroll(head: EagleHead, block: Block, taught: Taught, steps: int) -> list[St
         mixed = weights[..., : length - 1] @ values
         for i, value in enumerate(step_values):
             mixed = mixed + weights[..., length - 1 + i, None] * value
-        features = layer.finish(features, attention.o_proj(mixed.transpose(1, 2).flatten(2)))
+        states = head.finish(read, features, attention.o_proj(mixed.transpose(1, 2).flatten(2)))
+        features = head.carry(states)
         rows = slice(step, step + count)
         drafted.append(
             Step(
-                head.lm_head(head.norm(features)),
+                head.predict(states),
                 taught.logits[:, rows],
                 taught.likeliest[:, rows],
                 at + 2 + step < block.lengths[:, None],
+                features,
             )
         )
     return drafted
@@ -112,14 +120,14 @@ def unroll(head: EagleHead, block: Block, taught: Taught, steps: int) -> list[St
 Rotation = tuple[Tensor, Tensor]
 
 
-def rotated(head: EagleHead, vectors: Tensor, at: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Rotation]:
+def rotated(head: LayerHead, vectors: Tensor, at: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Rotation]:
     """Keys or queries [B, heads, n, d] rotated by their positions [B or 1, n], and the rotation."""
     rotation = rotation or head.rotary(vectors, at)
     turned, _same = apply_rotary_pos_emb(vectors, vectors[:, :0], *rotation)
     return turned, rotation
 
 
-def loss_of(step: Step, head: EagleHead) -> tuple[Tensor, Tensor]:
+def loss_of(step: Step, head: LayerHead) -> tuple[Tensor, Tensor]:
     """The summed cross-entropy of a step with the target's distribution over the draft vocabulary, and the agreement.
 
     Places where the target's own choice is not in the draft vocabulary teach nothing (official code). Agreement counts
@@ -151,17 +159,22 @@ def new_head(target: PreTrainedModel, ids: Sequence[int], seed: int) -> EagleHea
     return head
 
 
-class Training(HeadTraining):
-    """The training of EAGLE-3's head."""
+class Unrolled(HeadTraining):
+    """The training of a head of one layer, by several draft steps from each place."""
 
-    head: EagleHead
+    head: LayerHead
 
     def __init__(
-        self, target: PreTrainedModel, answered: Sequence[Answered], ids: Sequence[int], recipe: EagleRecipe, seed: int
+        self,
+        target: PreTrainedModel,
+        head: LayerHead,
+        layers: Sequence[int],
+        answered: Sequence[Answered],
+        recipe: UnrolledRecipe,
+        seed: int,
     ) -> None:
-        head = new_head(target, ids, seed)
         super().__init__(target, head, answered, recipe, seed, betas=(0.9, 0.95))  # betas: official code
-        self.recipe = recipe
+        self.recipe, self.layers = recipe, layers
 
     def learn(self, batch: Sequence[Answered]) -> float:
         """Make one step, in place; returns its loss, the weighted sum over draft steps of their means."""
@@ -169,7 +182,7 @@ class Training(HeadTraining):
         total = torch.zeros((), device=self.target.device)
         for block in blocks(batch, self.target.device):
             with self.autocast():
-                losses = [loss_of(step, self.head)[0] for step in self.unrolled(block)]
+                losses = self.losses(block)
             weighted = [self.recipe.step_decay**i * step_loss for i, step_loss in enumerate(losses)]
             loss = torch.stack(weighted).sum() / places
             loss.backward()
@@ -178,9 +191,15 @@ class Training(HeadTraining):
         descend(self.optimizer, self.recipe.clip, rate)
         return float(total)
 
+    def losses(self, block: Block) -> list[Tensor]:
+        """The loss of each draft step, summed over its places."""
+        return [loss_of(step, self.head)[0] for step in self.unrolled(block)]
+
     def unrolled(self, block: Block) -> list[Step]:
-        count = self.recipe.steps
-        return unroll(self.head, block, teach(self.target, self.head, block, count), count)
+        return unroll(self.head, block, self.taught(block), self.recipe.steps)
+
+    def taught(self, block: Block) -> Taught:
+        return teach(self.target, self.head, block, self.recipe.steps, self.layers)
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.target.device.type, torch.bfloat16, enabled=self.recipe.autocast)
@@ -197,6 +216,17 @@ class Training(HeadTraining):
                     agreed[i] += int(loss_of(step, self.head)[1])
                     counted[i] += int(step.counted.sum())
         return [a / c if c else math.nan for a, c in zip(agreed, counted, strict=True)]
+
+
+class Training(Unrolled):
+    """The training of EAGLE-3's head."""
+
+    head: EagleHead
+
+    def __init__(
+        self, target: PreTrainedModel, answered: Sequence[Answered], ids: Sequence[int], recipe: EagleRecipe, seed: int
+    ) -> None:
+        super().__init__(target, new_head(target, ids, seed), layers_read(target), answered, recipe, seed)
 
 
 def schedule(step: int, steps: int, warmup: float) -> float:

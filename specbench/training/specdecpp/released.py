@@ -100,14 +100,17 @@ def _shapes(rows: int, width: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return ("weight", (rows, width)), ("bias", (rows,))
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors in a folder, from safetensors or from a pickle that may hold only tensors. Raises UserError."""
-    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+def read_tensors(
+    folder: Path, names: tuple[str, str] = ("model.safetensors", "pytorch_model.bin")
+) -> dict[str, Tensor]:
+    """The tensors in a folder, from safetensors or from a pickle that may hold only tensors. Raises UserError.
+
+    `names` are those of the two files.
+    """
+    safe, pickled = (folder / name for name in names)
     path = safe if is_file(safe) else pickled
     if not is_file(path):
-        raise UserError(
-            f"{folder} has neither model.safetensors nor pytorch_model.bin; name the folder of a released head"
-        )
+        raise UserError(f"{folder} has neither {' nor '.join(names)}; name the folder of a released head")
     try:
         stored = load_file(path) if path == safe else read_pickle(path)
     except (SafetensorError, RuntimeError, AttributeError, ValueError, LookupError, OSError) as error:

@@ -1,0 +1,69 @@
+"""EAGLE-2: a head that goes on with the target's last state drafts trees that grow where it is sure. Lossless.
+
+The head is EAGLE's (arXiv 2401.15077), the trees are EAGLE-2's (arXiv 2406.16858), as of `eagle3`. Papers that train
+the same head otherwise, or fuse its inputs otherwise, are recipes: HASS (arXiv 2408.15766), FSPAD (arXiv 2408.15562)
+and Dovetail (arXiv 2412.18934).
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from transformers import PreTrainedModel
+
+from specbench.engine.models.eagle_head import config_of
+from specbench.engine.models.feature_head import FUSES, FeatureHead
+from specbench.engine.models.heads import Head, damaged, find_head, placed
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import LAST
+from specbench.engine.types import Method, Watch
+from specbench.methods.eagle3 import Eagle3, EagleDrafter, check_target, head_session
+from specbench.methods.eagle3 import Settings as Base
+
+
+class Settings(Base):
+    recipe: Literal["eagle", "hass", "fspad", "dovetail"] = Field(
+        description="whose recipe the head was trained by: heads of others are refused"
+    )
+
+
+def feature_head(head: Head, target: PreTrainedModel, vocabulary: int) -> FeatureHead:
+    """The head in a file, on the target's device and in its type. Raises UserError where its tensors disagree."""
+    try:
+        fuse = head.trained["fuse"]
+        if fuse not in FUSES:
+            raise ValueError(f"it fuses by {fuse}")
+        inner = head.tensors["layers.0.mlp.gate_proj.weight"].shape[0]
+        model = new_head(target, vocabulary, fuse, inner, head.trained["config"])
+        model.load_state_dict(dict(head.tensors))
+    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+        raise damaged(head.kind, error) from None
+    placed(model, target)
+    return model
+
+
+def new_head(target: PreTrainedModel, vocabulary: int, fuse: str, inner: int, stored: dict[str, object]) -> FeatureHead:
+    """A head with torch's first weights, in float32. Errors as of `config_of`."""
+    config = config_of(target.config.get_text_config().hidden_size, inner, vocabulary, stored)
+    with torch.random.fork_rng(devices=[]):
+        return FeatureHead(config, fuse, target.get_input_embeddings(), target.get_output_embeddings())
+
+
+def loaded(settings: Settings, pair: Pair) -> tuple[FeatureHead, dict[str, str]]:
+    """The head of a file, or the one that ships with the pair, and its hashes. Raises UserError if it does not fit."""
+    target = check_target(pair, settings.recipe)
+
+    def load() -> tuple[FeatureHead, dict[str, str]]:
+        head = find_head(settings.head, settings.recipe, pair, None)
+        return feature_head(head, target, pair.vocabulary), head.hashes()
+
+    model, hashes = pair.runtime.once((settings.recipe, settings.head), load)
+    return model, hashes
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    """Uses only the pair's target. Raises UserError for a head that does not fit it."""
+    model, hashes = loaded(settings, pair)
+    session = head_session(model, pair, watch)
+    drafter = EagleDrafter(model, session, LAST, settings.total_tokens, settings.top_k, settings.depth)
+    return Eagle3(pair.session("target", watch), drafter, hashes)

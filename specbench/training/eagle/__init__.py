@@ -1,0 +1,1 @@
+"""Training of heads that go on with the target's last state."""

@@ -1,0 +1,24 @@
+"""Train Hydra's heads (arXiv 2402.05109), which read the tokens of the text between state and prediction."""
+
+from transformers import PreTrainedModel
+
+from specbench.engine.models.draft_heads import HydraHeads
+from specbench.engine.models.heads import hidden_size
+from specbench.methods.eagle3 import check_target
+from specbench.methods.hydra import KIND
+from specbench.training import draft_heads
+from specbench.training.recipe import DraftHeadsRecipe
+from specbench.training.train import Job
+
+
+def new_heads(target: PreTrainedModel, recipe: DraftHeadsRecipe) -> HydraHeads:
+    """Heads in torch's first weights."""
+    own = recipe.output == "own"
+    output, embedding = target.get_output_embeddings(), target.get_input_embeddings()
+    return HydraHeads(recipe.heads, recipe.layers, hidden_size(target), own, output, embedding)
+
+
+def train(job: Job) -> None:
+    """As `draft_heads.train`. Raises UserError too for a target whose embeddings are not as wide as its states."""
+    check_target(job.pair, KIND)
+    draft_heads.train(job, KIND, new_heads)

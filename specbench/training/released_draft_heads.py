@@ -1,0 +1,145 @@
+"""Imports heads that the authors of Medusa and Hydra released, or others in their form.
+
+A checkpoint is a folder with config.json and medusa_lm_head.pt (or .safetensors), or hydra_lm_head.pt. Of Medusa's
+heads it says how many are used. Hydra's heads must read the tokens before them (`grounded_heads`) and the target's last
+state itself: those of Hydra++ read a further layer on it, which is not built here.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ConfigDict, Field
+from torch import Tensor
+
+from specbench.base import files
+from specbench.base.untrusted import read_object
+from specbench.config import Settings, UserError, load_pair, validated
+from specbench.engine.models.heads import Head, hidden_size, write_head
+from specbench.engine.models.pair import Pair
+from specbench.engine.models.pair import load_pair as load_models
+from specbench.methods import hydra, medusa
+from specbench.methods.medusa import Make, of_file
+from specbench.training.specdecpp.released import read_tensors
+
+AGAIN = "download the released heads again"
+# How often each rank is right is in no checkpoint. Our inference: the authors tell of about 60 % for the first head's
+# first token; each further head is taken to be right 0.8 times as often, each further rank 0.35 times.
+ASSUMED = [[round(0.6 * 0.8**head * 0.35**rank, 4) for rank in range(10)] for head in range(10)]
+
+
+class MedusaConfig(Settings):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    medusa_num_heads: int = Field(ge=1, le=len(ASSUMED))
+    medusa_num_layers: int = Field(default=1, ge=1)
+
+    def refusal(self) -> str:
+        """Why such heads cannot be used here; empty if they can."""
+        return ""
+
+
+class HydraConfig(Settings):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    hydra_num_heads: int = Field(ge=1, le=len(ASSUMED))
+    hydra_num_layers: int = Field(default=1, ge=1)
+    hydra_head_arch: str = "mlp"
+    grounded_heads: bool = False
+    hidden_state_offset: int = 0
+
+    def refusal(self) -> str:
+        """Why such heads cannot be used here; empty if they can."""
+        if self.hydra_head_arch != "mlp":
+            return f"hydra_head_arch is {self.hydra_head_arch}, and only mlp is built here (Hydra++ is not)"
+        if not self.grounded_heads:
+            return "grounded_heads is false: such heads are Medusa's"
+        return f"hidden_state_offset is {self.hidden_state_offset}, not 0" if self.hidden_state_offset else ""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of released heads."""
+
+    config: type[MedusaConfig] | type[HydraConfig]
+    names: tuple[str, str]  # of the file with the tensors: as safetensors, or pickled
+    make: Make
+    numbered: str  # a tensor of head i and of no other: a pattern whose group is i
+    left_out: tuple[str, ...] = ()  # tensors that are the target's
+
+
+FORMS = {
+    medusa.KIND: Form(
+        MedusaConfig,
+        ("medusa_lm_head.safetensors", "medusa_lm_head.pt"),
+        medusa.medusa_heads,
+        r"(\d+)\.",
+    ),
+    hydra.KIND: Form(
+        HydraConfig,
+        ("hydra_lm_head.safetensors", "hydra_lm_head.pt"),
+        hydra.hydra_heads,
+        r"hydra_(?:mlp|lm_head)\.(\d+)\.",
+        ("input_embed_fn.weight",),
+    ),
+}
+
+
+def import_head(kind: str, checkpoint: Path, pair: str, out: Path | None) -> Path:
+    """Write released heads as a head file for a pair, and return its path.
+
+    Raises UserError for a folder that holds no such heads, and for a pair whose target they do not fit.
+    """
+    form = FORMS[kind]
+    heads, layers, tensors = read_released(checkpoint, kind, form)
+    path = out or Path(f"{kind}-{checkpoint.resolve().name}.safetensors")
+    files.refuse_existing(path)
+    loaded = load_models(load_pair(pair))
+    check_sizes(checkpoint, tensors, loaded)
+    trained = {"released": checkpoint.resolve().name, "accuracies": ASSUMED[:heads], "assumed": True}
+    try:
+        made = form.make(tensors, loaded.models["target"])
+    except (ValueError, KeyError) as error:
+        raise UserError(
+            f"{checkpoint} holds no heads of {kind}: {' '.join(str(error).split())[:120]}; {AGAIN}"
+        ) from None
+    expected = {name: tensor.shape for name, tensor in made.state_dict().items()}
+    blocks = sum(bool(re.fullmatch(r"(hydra_mlp\.)?0\.\d+\.linear\.bias", name)) for name in expected)
+    if expected != {name: tensor.shape for name, tensor in tensors.items()} or (len(made), blocks) != (heads, layers):
+        raise UserError(
+            f"{checkpoint} holds no {heads} heads of {kind} with {layers} blocks, as its config.json says; {AGAIN}"
+        )
+    of_file(Head(kind, tensors, trained), loaded.models["target"], form.make)  # raises if it cannot be read
+    write_head(path, kind, tensors, loaded, trained)
+    return path
+
+
+def read_released(folder: Path, kind: str, form: Form) -> tuple[int, int, dict[str, Tensor]]:
+    """The heads and the blocks of each that config.json tells of, and the tensors of these heads. Raises UserError."""
+    stored = read_tensors(folder, form.names)
+    path = folder / "config.json"
+    config = validated(form.config, read_object(path), str(path))
+    if reason := config.refusal():
+        raise UserError(f"{path}: {reason}; name the folder of other heads")
+    heads, layers = (getattr(config, f"{kind}_num_{what}") for what in ("heads", "layers"))
+    tensors = {}
+    for name, tensor in stored.items():
+        number = re.match(form.numbered, name)
+        if not (number and int(number[1]) >= heads) and name not in form.left_out:
+            tensors[name] = tensor.float()
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise UserError(f"{folder} holds values that are no numbers; {AGAIN}")
+    return heads, layers, tensors
+
+
+def check_sizes(folder: Path, tensors: Mapping[str, Tensor], pair: Pair) -> None:
+    """Raise UserError if heads do not read the states of the pair's target, or say other tokens than it."""
+    target = pair.models["target"]
+    width, known = hidden_size(target), target.get_output_embeddings().weight.shape[0]
+    remedy = "name the pair that they were trained for by --pair"
+    for name, tensor in tensors.items():
+        if re.fullmatch(r"(hydra_mlp\.)?\d+\.\d+\.linear\.bias", name) and len(tensor) != width:
+            raise UserError(f"{folder} reads {len(tensor)} values, but the target of {pair.name} has {width}; {remedy}")
+        if re.fullmatch(r"(hydra_lm_head\.\d+|\d+\.\d+)\.weight", name) and len(tensor) != known:
+            raise UserError(f"{folder} says {len(tensor)} tokens, but {pair.name} has {known}; {remedy}")
