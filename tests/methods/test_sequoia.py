@@ -130,7 +130,7 @@ def test_samples_from_the_target(sampling):
 def test_samples_from_a_target_with_a_cache_and_wrong_rows_are_found(monkeypatch):
     assert p_with_caches(made) > ALPHA
     monkeypatch.setattr(rsd, "given_earlier", lambda q, tokens, places: q)
-    assert p_of_texts(made, Sampling(0.7), 700) < ALPHA
+    assert p_of_texts(made, Sampling(0.7), 1200) < ALPHA
 
 
 def test_drawn_rows_are_those_of_the_place():
