@@ -148,6 +148,7 @@ ELSEWHERE = {
     "judge": "needs a trained head: test_judge.py",
     "rest": "needs a datastore: test_rest.py",
     "swift": "needs a deeper target: test_swift.py",
+    **dict.fromkeys(("taps", "taps-average", "taps-route"), "needs trained heads: test_taps.py"),
     "vocabtrim": "needs counts of tokens: test_draft_output.py",
 }
 

@@ -57,6 +57,7 @@ class Grown(NamedTuple):
 
     tokens: Tensor  # [K], in the draft vocabulary
     parents: Tensor  # [K]: the index of the parent; -1: the context
+    values: Tensor  # [K]: the log-probability of each node's path
 
 
 class Level(NamedTuple):
@@ -97,7 +98,7 @@ def best_of(grown: Iterable[Level], most: int) -> Grown:
     every, values, parents = (torch.cat(column) for column in zip(*grown, strict=True))
     chosen = ranked(values)[:most].sort().values
     parents = parents[chosen]
-    return Grown(every[chosen], torch.where(parents < 0, -1, torch.searchsorted(chosen, parents)))
+    return Grown(every[chosen], torch.where(parents < 0, -1, torch.searchsorted(chosen, parents)), values[chosen])
 
 
 def grow(logits: Tensor, read: Read, top_k: int, depth: int, most: int) -> Grown:
@@ -138,12 +139,17 @@ class EagleDrafter:
     def prefill(self, target: Session, prompt: list[int]) -> Scored:
         """The target reads the prompt; the head reads each token after the first, with the feature before it."""
         scored = self.read_prompt(target, prompt)
+        self.follow(prompt, scored)
+        return scored
+
+    @torch.inference_mode()
+    def follow(self, prompt: list[int], scored: Scored) -> None:
+        """Read a prompt after the target, whose states `scored` has."""
         assert scored.hidden is not None
         features = self.head.fuse(scored.hidden)
         if len(prompt) > 1:
             self.session.forward(prompt[1:], keep=1, features=features[:-1])
         self.unread = features[-1:]  # [n, D]: the features before each committed token that the head has not read
-        return scored
 
     def read_prompt(self, target: Session, prompt: list[int]) -> Scored:
         """Logits after the prompt's last token, and the states [n, D] that the head reads, of all its tokens."""
@@ -152,9 +158,15 @@ class EagleDrafter:
 
     @torch.inference_mode()
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
-        """A tree of the head's likeliest tokens, at any temperature, for the target to test as point masses.
+        """A tree of the head's likeliest tokens, at any temperature, for the target to test as point masses."""
+        grown = self.tree(context)
+        return Draft(self.head.ids[grown.tokens], None, tuple(grown.parents.tolist()))
 
-        The chosen nodes are copied to the host once a level, for the mask of the next one, and once at the end.
+    @torch.inference_mode()
+    def tree(self, context: list[int]) -> Grown:
+        """The tree over the committed text, which the head reads to its end.
+
+        The chosen nodes are copied to the host once a level, for the mask of the next one.
         """
         session = self.session
         root = session.forward(context[len(session) + 1 :], keep=1, hidden=LAST, features=self.unread)
@@ -175,7 +187,7 @@ class EagleDrafter:
 
         grown = self.grow(root.logits[-1], read)
         session.truncate(len(context) - 1)
-        return Draft(self.head.ids[grown.tokens], None, tuple(grown.parents.tolist()))
+        return grown
 
     def grow(self, logits: Tensor, read: Read) -> Grown:
         """The tree over the context, whose next token `logits` [V] predict."""
@@ -190,10 +202,15 @@ class EagleDrafter:
     @torch.inference_mode()
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """Judge a tree. The head reads the accepted tokens next, with the target's features."""
-        assert scored.hidden is not None
         verdict = self.judge(draft, scored, sampling, rng)
-        self.unread = self.head.fuse(scored.hidden[[0, *(node + 1 for node in verdict.path)]])
+        self.read_next(scored, verdict)
         return verdict
+
+    @torch.inference_mode()
+    def read_next(self, scored: Scored, verdict: Verdict) -> None:
+        """Have the head read, in the next round, the tokens that stand, with the target's states of this one."""
+        assert scored.hidden is not None
+        self.unread = self.head.fuse(scored.hidden[[0, *(node + 1 for node in verdict.path)]])
 
     def judge(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """The exact rule of trees."""

@@ -53,7 +53,7 @@ def grow(logits: Tensor, read: Read, nodes: int, threshold: float, levels: int) 
         worth = values[above]
         rows = read(every[above], followed[above - seen] if level > 1 else None)
     kept = parents[chosen]
-    return Grown(every[chosen], torch.where(kept < 0, -1, torch.searchsorted(chosen, kept)))
+    return Grown(every[chosen], torch.where(kept < 0, -1, torch.searchsorted(chosen, kept)), values[chosen])
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
