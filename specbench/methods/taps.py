@@ -130,9 +130,15 @@ def averaged(heads: Sequence[Head]) -> Head:
 
 
 def file_of(name: str, pair: Pair) -> str:
-    """The file of a head: as it is named, or the one of this name that ships with the pair."""
-    found = None if name.endswith(".safetensors") else shipped(name, pair)
-    return str(found) if found else name
+    """The file of a head: as it is named, or the one of this name that ships. Raises UserError if none does."""
+    if name.endswith(".safetensors"):
+        return name
+    if found := shipped(name, pair):
+        return str(found)
+    raise UserError(
+        f"no head {name} ships with {pair.name}; train heads on different texts (specbench train --method {KIND} "
+        "--data TASK:SPLIT …) and name them by --set taps.heads=ONE.safetensors,OTHER.safetensors"
+    )
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

@@ -160,5 +160,5 @@ def test_heads_in_files(pocket, tmp_path):
         hashes.add(used.inputs()["head"])
     assert len(hashes) == 1
     few = config.validated(taps.Settings, {**values, "heads": [str(files[0]), "nobody"]}, "taps")
-    with one_line_error("there is no head nobody", "train one"):
+    with one_line_error("no head nobody ships with pocket", "taps.heads=ONE.safetensors"):
         taps.build(few, pocket, None)
