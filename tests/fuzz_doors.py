@@ -10,6 +10,7 @@ import pyarrow as pa
 from fuzz import Target
 
 from specbench import config
+from specbench.analysis import network
 from specbench.analysis.forward_times import from_option
 from specbench.base import parquet
 from specbench.base.arrivals import Arrivals
@@ -111,9 +112,19 @@ def read_documents(folder: Path, rng: random.Random) -> object:
     return stored.Stored(folder, [])
 
 
+def make_channel(folder: Path) -> dict[str, str]:
+    (folder / "channel.csv").write_text("seconds,rtt,rate\n1,0.02,20e6\n2.5,0,1e6\n")
+    return {"channel.csv": "bytes"}
+
+
+def read_channel(folder: Path, rng: random.Random) -> object:
+    return network.from_option(str(folder / "channel.csv"), greedy=True).shares
+
+
 DOORS = [
     Target("load folder", make_load, read_load, 2),
     Target("arrivals", make_arrivals, read_arrivals, 1),
+    Target("channel", make_channel, read_channel, 1),
     Target("model folder", make_model, read_model, 0.2),
     Target("profile with batches", make_profile, read_profile, 2),
     Target("documents of tables", make_documents, read_documents, 2),

@@ -275,6 +275,7 @@ def _row(setting: Setting, block: pd.DataFrame, times: Times, batch: int) -> dic
         "tau": total.tokens / total.rounds,
         "acceptance_rate": total.accepted / total.drafted if total.drafted else math.nan,
         "discard_rate": (total.drafted - total.accepted) / total.tokens,
+        "drafted_rate": total.drafted / total.tokens,
         "verification_rate": total.rounds / total.tokens,
         "tokens_per_s": batch * total.tokens / total.seconds,
         "speedup": total.vanilla / total.seconds,
@@ -296,10 +297,13 @@ def _row(setting: Setting, block: pd.DataFrame, times: Times, batch: int) -> dic
     return row
 
 
-def iid_speedup(alpha: float, gamma: int, c: float) -> float:
-    """The speedup if each draft token is accepted with probability α, independently (arXiv 2211.17192, Theorem 3.8)."""
+def iid_speedup(alpha: float, gamma: int, c: float, waiting: float = 0.0) -> float:
+    """The speedup if each draft token is accepted with probability α, independently (arXiv 2211.17192, Theorem 3.8).
+
+    `c` is the time of a drafted token and `waiting` what a round takes beside forwards, both over a vanilla token's.
+    """
     expected = gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
-    return float(expected / (gamma * c + 1))
+    return float(expected / (gamma * c + 1 + waiting))
 
 
 def mark_best(table: pd.DataFrame) -> pd.DataFrame:
