@@ -1,13 +1,14 @@
 """What proposes tokens: the protocol, and the usual drafter, a smaller model."""
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.sampling import draw
-from specbench.engine.session import Session
-from specbench.engine.types import Draft, Sampling
+from specbench.engine.types import Draft, Sampling, Scored
 
 
 class Drafter(Protocol):
@@ -30,13 +31,29 @@ class Remembering(Protocol):
         """Learn from an answer, in place."""
 
 
-class ModelDrafter:
+class Reader(Protocol):
+    """What a draft model is to its drafter: a session, or several that read the same tokens; as in `Session`."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def restart(self, prompt: Sequence[int]) -> Scored: ...
+
+    def catch_up(self, context: Sequence[int], hidden: Sequence[int] = ()) -> Scored: ...
+
+    def forward(self, tokens: Tensor, *, hidden: Sequence[int] = ()) -> Scored: ...
+
+
+Read = TypeVar("Read", bound=Reader)
+
+
+class ModelDrafter(Generic[Read]):
     """A draft model, one token at a time. A draft ends after a token of `eos_ids`.
 
     Unless `lengths` or `eos_ids` look at the tokens, nothing is copied to the host meanwhile.
     """
 
-    def __init__(self, session: Session, lengths: Lengths | None = None, eos_ids: frozenset[int] = frozenset()) -> None:
+    def __init__(self, session: Read, lengths: Lengths | None = None, eos_ids: frozenset[int] = frozenset()) -> None:
         self.session, self.lengths, self.eos_ids = session, lengths or Lengths(), eos_ids
 
     def begin(self, prompt: list[int]) -> None:

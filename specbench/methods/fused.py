@@ -2,10 +2,10 @@
 
 CoSine (arXiv 2503.10325), its confidence-based fusion of tokens: all drafters go on from the token of the one that is
 surest. The drafters are the pair's draft model and its further members. The paper's full text was not available; its
-routing of requests, its trees of alternatives and its pipeline over several machines are not here.
+routing is `routed`, and its trees of alternatives and its pipeline over several machines are not here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from pydantic import Field
@@ -23,32 +23,39 @@ class Settings(Base):
     gamma: int = Field(ge=1, description="draft tokens a round (γ)")
 
 
-class Fused(Session):
-    """A sequence that several models read: its logits after each token are those of the model that is surest there.
+class Panel:
+    """Several models that read the same tokens: their logits after each token are those of the surest one there.
 
     Which model that is depends on the text before alone, so a token drawn from its distribution is a proper draft.
+    `chosen` are the models that read; the others catch up when they are chosen again. `said` holds, for each token
+    since the last `catch_up`, the token [d] that each of them found likeliest there, on the device.
     """
 
-    others: Sequence[Session] = ()  # the further models' sequences, always of the same tokens
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self.sessions = sessions
+        self.chosen = list(range(len(sessions)))
+        self.said: list[Tensor] = []
 
-    def forward(
-        self,
-        tokens: Sequence[int] | Tensor,
-        keep: int = 0,
-        parents: Sequence[int] | None = None,
-        hidden: Sequence[int] = (),
-        features: Tensor | None = None,
-        together: int = 0,
-    ) -> Scored:
-        """As of one model, for chains; hidden states are the first model's."""
-        first = super().forward(tokens, keep, parents, hidden, features, together)
-        logits = [first.logits, *(other.forward(tokens, keep).logits for other in self.others)]
-        return first._replace(logits=surest(torch.stack(logits)))
+    @property
+    def device(self) -> torch.device:
+        return self.sessions[0].device
 
-    def truncate(self, length: int) -> None:
-        super().truncate(length)
-        for other in self.others:
-            other.truncate(length)
+    def restart(self, prompt: Sequence[int]) -> Scored:
+        return self._read(lambda session: session.restart(prompt))
+
+    def catch_up(self, context: Sequence[int], hidden: Sequence[int] = ()) -> Scored:
+        """As of one session. Hidden states are not given."""
+        self.said.clear()
+        return self._read(lambda session: session.catch_up(context))
+
+    def forward(self, tokens: Tensor, *, hidden: Sequence[int] = ()) -> Scored:
+        return self._read(lambda session: session.forward(tokens))
+
+    def _read(self, read: Callable[[Session], Scored]) -> Scored:
+        """Logits [1, V] after the last token that the chosen models read."""
+        logits = torch.stack([read(self.sessions[i]).logits[-1:] for i in self.chosen])
+        self.said.append(logits[:, -1].argmax(-1))
+        return Scored(surest(logits))
 
 
 def surest(logits: Tensor) -> Tensor:
@@ -57,10 +64,12 @@ def surest(logits: Tensor) -> Tensor:
     return logits.gather(0, at[None, :, None].expand(1, *logits.shape[1:]))[0]
 
 
-def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Raises UserError for a draft model with another tokenizer."""
-    target, alone = pair.session("target", watch), pair.session("draft", watch)
+def panel(pair: Pair, watch: Watch) -> Panel:
+    """The pair's draft model and its further members. Raises UserError for a draft model with another tokenizer."""
+    draft = pair.session("draft", watch)
     pair.need_one_tokenizer("drafters that go on from each other's tokens need one vocabulary")
-    draft = Fused(alone.model, "draft", watch, pair.vocabulary, pair.runtime, pair.prefixes)
-    draft.others = [pair.session(role, watch) for role in pair.extra_members]
-    return SpS(target, ModelDrafter(draft), settings.gamma)
+    return Panel([draft, *(pair.session(role, watch) for role in pair.extra_members)])
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    return SpS(pair.session("target", watch), ModelDrafter(panel(pair, watch)), settings.gamma)

@@ -1,22 +1,20 @@
 """Fused drafts: the surest model by hand, drafts against whole forwards of every model, exact texts and laws."""
 
-import copy
-
 import oracle
 import pytest
 import torch
 from builders_engine import build, made
-from collaborations import made_pair
+from collaborations import made_pair, relatives
 from gates import DEVICE, decode, lively, pair
 from law import fit
-from recalled import RECALLED, recalled
+from recalled import recalled
 from refusals import one_line_error
 from tabled import V
 from watched import Told
 
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.types import Sampling
-from specbench.methods.fused import Fused, surest
+from specbench.methods.fused import Panel, surest
 from specbench.methods.sps import SpS
 
 ALPHA = 1e-4  # of a right rule being refused
@@ -29,18 +27,6 @@ def test_the_surest_by_hand():
     third = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.4, 0.3]]).log() - 3
     found = surest(torch.stack([first, second, third]))
     assert torch.equal(found, torch.stack([third[0], first[1]]))
-
-
-def relatives(count: int):
-    """A target and drafts that resemble it in different ways."""
-    target, draft = oracle.tiny_pair("llama")
-    rng = torch.Generator().manual_seed(5)
-    drafts = [draft]
-    for _ in range(count - 1):
-        drafts.append(copy.deepcopy(target))
-        for _, parameter in sorted(drafts[-1].named_parameters()):
-            parameter.add_(0.02 * parameter.std() * torch.randn(parameter.shape, generator=rng, dtype=torch.float64))
-    return target, drafts
 
 
 def test_drafts_are_those_of_the_surest_model_at_each_token():
@@ -83,9 +69,8 @@ def test_with_one_draft_it_is_sps():
 @pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.8, top_k=3)), ids=str)
 def test_samples_from_the_target(sampling):
     target, one, other = (oracle.tiny("llama", seed=seed, vocab=V).to(DEVICE) for seed in (1, 2, 3))
-    draft = Fused(one, "draft", runtime=RECALLED)
-    draft.others = [recalled(other, "math")]
-    found = fit(SpS(recalled(target, "target"), ModelDrafter(draft), 3), target, [1, 3, 2], 4, sampling, 300)
+    readers = Panel([recalled(one, "draft"), recalled(other, "math")])
+    found = fit(SpS(recalled(target, "target"), ModelDrafter(readers), 3), target, [1, 3, 2], 4, sampling, 300)
     assert found.p > ALPHA and found.accepted > 80 and found.rejected > 80
 
 
