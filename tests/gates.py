@@ -109,6 +109,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "eagle2": {"eagle2": {"nodes": 9, "top_k": 3}},
     "opt-tree": {"opt-tree": {"nodes": 8, "threshold": 0.01}},
+    "rapid": {"rapid, weight 0": {"eta": 0.0, "chunk": 3, "kept": 3, "share": 0.0, "question": 3, "head": 1}},
     "recycling": {"recycling": {"successors": 3, "nodes": 20}},
     "rsd": {
         "rsd, beam": {"search": "beam", "width": 3},
@@ -146,6 +147,7 @@ ELSEWHERE = {
     "kangaroo": "needs a trained adapter: test_kangaroo.py",
     "medusa": "needs trained heads: test_medusa.py",
     "judge": "needs a trained head: test_judge.py",
+    "routed": "needs several draft models: test_routed.py",
     "rest": "needs a datastore: test_rest.py",
     "swift": "needs a deeper target: test_swift.py",
     **dict.fromkeys(("taps", "taps-average", "taps-route"), "needs trained heads: test_taps.py"),

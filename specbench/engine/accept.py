@@ -107,6 +107,23 @@ def exact_test(draft: Draft, logits: Tensor, sampling: Sampling, rng: torch.Gene
     return Tested(needed < p_draft, pick(residual(p, q), rng), p_draft, needed)
 
 
+def beside_target(
+    tested: Tested, draft: Draft, scored: Scored, p: Tensor, sampling: Sampling, rng: torch.Generator
+) -> Verdict:
+    """The verdict of an exact test against something else than the target's distributions p [K + 1, V].
+
+    Tokens that p would have rejected, by the same random numbers, are noted as rescued.
+    """
+    count = len(draft.tokens)
+    if tested.needed is None:
+        own = draft.tokens == scored.logits[:count].argmax(-1)
+    else:
+        own = tested.needed < p[:count].gather(-1, draft.tokens[:, None])[:, 0]
+    weighed = weigh(draft, scored, sampling, rng, tested, [own])
+    accepted = next((i for i, passed in enumerate(weighed.passed) if not passed), count)
+    return weighed.verdict(accepted, tuple(i for i in range(accepted) if not weighed.columns[0][i]))
+
+
 def proposals(draft: Draft, like: Tensor) -> Tensor:
     """The distributions [K + 1, V] that the tokens of a draft were drawn from, of the type of `like` [K + 1, V].
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from specbench.config import Settings as Base
-from specbench.engine.accept import exact_test, weigh
+from specbench.engine.accept import beside_target, exact_test
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw, probabilities
@@ -42,23 +42,27 @@ def trusted(p: Tensor, q: Tensor, rule: str, alpha: float) -> Tensor:
 
 
 class ScoringDrafter:
-    """A draft model that also reads its last token: its logits [K + 1, V] of the round's places are in `logits`."""
+    """A draft model whose logits [K, V] of the round's places are in `logits`.
 
-    def __init__(self, session: Session) -> None:
-        self.session, self.lengths = session, Lengths()
+    With `last` it also reads its last token, and there are K + 1 rows.
+    """
+
+    def __init__(self, session: Session, last: bool = True) -> None:
+        self.session, self.lengths, self.last = session, Lengths(), last
 
     def begin(self, prompt: list[int]) -> None:
         self.session.restart(prompt)
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
-        """γ tokens by γ + 1 forwards."""
+        """γ tokens by γ forwards, or one more."""
         rows = [self.session.catch_up(context).logits[-1:]]
         tokens, probs = [], []
-        for _ in range(gamma):
+        for left in reversed(range(gamma)):
             token, q = draw(rows[-1], sampling, rng)
             tokens.append(token)
             probs.append(q)
-            rows.append(self.session.forward(token).logits)
+            if left or self.last:
+                rows.append(self.session.forward(token).logits)
         self.logits = torch.cat(rows)
         return Draft(torch.cat(tokens), None if sampling.greedy else torch.cat(probs))  # type: ignore[arg-type]
 
@@ -89,14 +93,7 @@ class Cascade(Stateless):
         # As logits, of which T = 1 makes the mixture again; greedy, only their order counts.
         mixture = torch.where(draft_speaks, q, p).log()
         tested = exact_test(draft, mixture, sampling if sampling.greedy else RAW, rng)
-        count = len(draft.tokens)
-        if tested.needed is None:
-            own = draft.tokens == scored.logits[:count].argmax(-1)
-        else:  # by the same random numbers
-            own = tested.needed < p[:count].gather(-1, draft.tokens[:, None])[:, 0]
-        weighed = weigh(draft, scored, sampling, rng, tested, [own])
-        accepted = next((i for i, passed in enumerate(weighed.passed) if not passed), count)
-        return weighed.verdict(accepted, tuple(i for i in range(accepted) if not weighed.columns[0][i]))
+        return beside_target(tested, draft, scored, p, sampling, rng)
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
