@@ -35,6 +35,9 @@ HEADLINES = {
     "ifeval": ["inst_level_strict_acc,none", "prompt_level_strict_acc,none"],
     "ruler": ["contains,none"],
     "mmlu": ["exact_match,none"],
+    "long_needles": ["contains,none"],
+    "long_news": ["rougeL,none", "rouge1,none"],
+    "long_code": ["pass@1,none"],
 }
 # SHA-256 of the first 50 stretches as JSON, taken before there were families that SHARES and ALGEBRA do not name.
 STREAMS = [

@@ -5,9 +5,21 @@ from pathlib import Path
 
 import datasets
 
+from specbench.tasks.pocket import long
 from specbench.tasks.pocket.documents import generated
 from specbench.tasks.sandbox import passes
 from specbench.tasks.sandbox.unit_tests import of_prompt
+
+
+class LongSplits(dict[str, datasets.Dataset]):
+    """Long documents by split, generated on first use."""
+
+    def __init__(self, kind: str, tokens: int) -> None:
+        self.kind, self.tokens = kind, tokens
+
+    def __missing__(self, split: str) -> datasets.Dataset:
+        self[split] = datasets.Dataset.from_list(long.documents(self.kind, split, self.tokens))
+        return self[split]
 
 
 class Splits(dict[str, datasets.Dataset]):
@@ -31,6 +43,10 @@ class Splits(dict[str, datasets.Dataset]):
 
 def load(family: str, **_: object) -> Splits:
     return Splits(family)
+
+
+def load_long(kind: str, tokens: int, **_: object) -> LongSplits:
+    return LongSplits(kind, tokens)
 
 
 def score_code(doc: dict[str, str], results: list[str]) -> dict[str, float]:
