@@ -117,7 +117,7 @@ def recorded_times(run: StoredRun, methods: Sequence[str], by_context: bool = Fa
     samples = run.samples([*TEXT, "method", "warmup", "prompt_tokens"])
     widths = samples[~samples.warmup].rename(columns={"prompt_tokens": "width"}).drop(columns="warmup")
     rounds = rounds.merge(widths, how="left", on=[*TEXT, "method"])
-    rounds["context"] = rounds.width + _tokens_before(rounds)
+    rounds["context"] = rounds.width + tokens_before(rounds)
     mine, decoding = rounds.method.isin(methods), rounds["round"] > 0
     prefills = rounds[mine & ~decoding].dropna(subset=["width"])
     vanilla = rounds[rounds.method.isin(plain) & decoding]
@@ -125,7 +125,7 @@ def recorded_times(run: StoredRun, methods: Sequence[str], by_context: bool = Fa
     return forward_times.with_context(times, rounds[mine & decoding], vanilla) if by_context else times
 
 
-def _tokens_before(rounds: pd.DataFrame) -> "pd.Series[float]":
+def tokens_before(rounds: pd.DataFrame) -> "pd.Series[float]":
     """The tokens after the prefill's that a text has before each round."""
     after = rounds.committed.where(rounds["round"] > 0, 0)
     ordered = rounds.assign(after=after).sort_values("round", kind="stable")

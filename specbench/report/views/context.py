@@ -1,0 +1,52 @@
+"""Acceptance and times by the place in the context; prefill, memory and decoding by the length of the prompt."""
+
+import math
+from collections.abc import Callable
+
+import pandas as pd
+
+from specbench.analysis.context import Context
+from specbench.report.finding import Finding, Sheet, bounds, number
+
+
+def view(figures: Context) -> Finding:
+    places, prompts = (
+        [_cells(row, form) for _, row in table.iterrows()]
+        for table, form in ((figures.places, _place), (figures.prompts, _prompt))
+    )
+    return Finding(
+        "context",
+        "BY THE PLACE IN THE CONTEXT",
+        [
+            Sheet(
+                ["method", "tokens before", "docs", "rounds", "τ", "α", "target", "draft", "token"], places, "rounds"
+            ),
+            Sheet(["method", "prompt's tokens", "docs", "prefill", "a token", "decode", "memory"], prompts, "texts"),
+        ],
+        notes=[
+            "rounds: by the tokens before them, of prompt and text; α: accepted share of the tokens that were tested; "
+            "[ ]: 95 %, over documents; target, draft: ms of a forward; token: ms of a round over its tokens; medians",
+            "texts: by the tokens of their prompts; prefill: ms, and of a token of it; decode: ms of a token after it, "
+            "pooled; memory: peak in MB (on a CPU the largest size of the process so far, whatever the method)",
+        ],
+        facts={"places": figures.places, "prompts": figures.prompts},
+    )
+
+
+def _cells(row: "pd.Series[float]", figures: Callable[["pd.Series[float]"], list[str]]) -> list[str]:
+    end = f" to {row['to'] - 1:.0f}" if math.isfinite(row["to"]) else " on"
+    return [str(row["method"]), f"{row['from']:.0f}{end}", f"{row['documents']:.0f}", *figures(row)]
+
+
+def _ms(seconds: float) -> str:
+    return number(1000 * seconds, ".3g" if seconds < 1 else ".0f")
+
+
+def _place(row: "pd.Series[float]") -> list[str]:
+    alpha = number(row["alpha"], ".3f") + bounds(row["alpha_low"], min(row["alpha_high"], 1.0), ".3f")
+    return [f"{row['rounds']:.0f}", number(row["tau"]), alpha, *(_ms(row[key]) for key in ("target", "draft", "token"))]
+
+
+def _prompt(row: "pd.Series[float]") -> list[str]:
+    times = [_ms(row[key]) for key in ("prefill", "prefill_token", "token")]
+    return [*times, number(row["memory"] / 1e6, ".0f")]
