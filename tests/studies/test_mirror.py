@@ -78,7 +78,7 @@ def test_figures_by_hand(tmp_path):
 @pytest.mark.long
 def test_the_command(tmp_path):
     folder = tmp_path / "run"
-    made_run = call("run", "--suite", "pocket", "--limit", "1", "--method", "sps", "--warmup", "0", "--out", folder)
+    made_run = call("run", "--suite", "pocket", "--limit", "1", "--method", "sps", "--out", folder)
     assert made_run.exit_code == 0, made_run.output
     result = call("analyze", "mirror", folder, "--layers", "6")
     assert result.exit_code == 0, result.output
