@@ -20,7 +20,7 @@ from specbench.results.stored import StoredRun
 OVERLAPPING = ("pearl",)
 # Why the rounds of some methods are not replayed.
 NOT_REPLAYED = {name: "drafts while the target verifies: `specbench analyze overlap` has it" for name in OVERLAPPING}
-NOT_REPLAYED |= {"fused": "drafts with several models, and a replay knows the times of one"}
+NOT_REPLAYED |= dict.fromkeys(("fused", "routed"), "drafts with several models, and a replay knows the times of one")
 TEXT = ["repeat", "task", "doc_id"]
 TIMED = ["round", "committed", "drafted", "draft_forwards", "target_seconds", "draft_seconds", "seconds"]
 

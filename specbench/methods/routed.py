@@ -12,7 +12,6 @@ import torch
 from pydantic import Field
 
 from specbench.config import Settings as Base
-from specbench.config import UserError
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
@@ -87,12 +86,7 @@ class RoutedDrafter(ModelDrafter[Panel]):
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Raises UserError for a pair with no more draft models than draft together."""
+    """With no more draft models than draft together it is `fused`. Raises UserError as `panel`."""
     readers = panel(pair, watch)
-    if len(readers.sessions) <= settings.drafters:
-        raise UserError(
-            f"routed: the pair {pair.name} has {len(readers.sessions)} draft models, and {settings.drafters} draft "
-            "together; choose a pair with more members, such as pocket-drafts, or the method fused"
-        )
     router = Router(readers, settings.drafters, settings.memory, settings.least)
     return SpS(pair.session("target", watch), RoutedDrafter(readers, router), settings.gamma)

@@ -124,7 +124,8 @@ def test_what_ships_and_what_is_refused():
     target, drafts = relatives(2)
     method = routed(made_pair([drafts[0], target, drafts[1]]))
     assert method.lossless and method.reach == 4
-    with one_line_error("has 1 draft models, and 1 draft together", "the method fused"):
-        build(made(), "routed")
+    prompt, text = lively(pair("llama")[0], 12, 20)
+    alone, plain = (decode(build(made(), name, gamma=4), prompt, 20) for name in ("routed", "sps"))
+    assert alone[0] == text and [step.verdict for step in alone[1]] == [step.verdict for step in plain[1]]
     with one_line_error("routed: memory"):
         routed(made_pair([drafts[0], target, drafts[1]]), memory=1.0)
