@@ -51,11 +51,11 @@ def carry_out(
             raise UserError(f"{run.folder}: the prompts of {row['task']} have changed since; run it again")
         key = tuple(row[name] for name in SAMPLE)
         prompt, tokens = prepare.encode(pair, request.prompt), [int(token) for token in row["tokens"]]
-        places = added(by_text[key])
-        ranks = ranks_of(pair, prompt, tokens, list(places.at), chosen)
+        rounds_here = added(by_text[key])
+        ranks = ranks_of(pair, prompt, tokens, list(rounds_here.place), chosen)
         for layer, of_layer in zip(chosen, ranks, strict=True):
-            for place, rank in zip(places.to_dict("records"), of_layer, strict=True):
-                told = {"round": place["round"], "whole": place["whole"], "layer": layer, "rank": rank}
+            for step, rank in zip(rounds_here.to_dict("records"), of_layer, strict=True):
+                told = {"round": step["round"], "whole": step["whole"], "layer": layer, "rank": rank}
                 found.append(dict(zip(SAMPLE, key, strict=True)) | told)
         advance(1)
     if not found:
@@ -64,12 +64,12 @@ def carry_out(
 
 
 def added(rounds: pd.DataFrame) -> pd.DataFrame:
-    """Of a text's rounds those in which the target added a token: `round`, `at` (its place in the text), and `whole`.
+    """Of a text's rounds those in which the target added a token: `round`, `place` (in the text), and `whole`.
 
     `whole` is true if the draft was accepted whole. Rounds that the end of the text cut are left out.
     """
     end = rounds.committed.cumsum()
-    kept = rounds.assign(at=end - 1, whole=rounds.accepted == rounds.drafted)
+    kept = rounds.assign(place=end - 1, whole=rounds.accepted == rounds.drafted)
     return kept[(kept["round"] > 0) & (kept.drafted > 0) & (kept.truncated == 0) & (kept.committed > kept.accepted)]
 
 

@@ -39,7 +39,7 @@ def test_places_by_hand():
     columns = ("round", "drafted", "accepted", "committed", "truncated")
     rows = [(0, 0, 0, 1, 0), (1, 3, 1, 2, 0), (2, 3, 3, 4, 0), (3, 0, 0, 1, 0), (4, 3, 2, 2, 1)]
     found = added(pd.DataFrame(rows, columns=columns))
-    assert found[["round", "at", "whole"]].to_numpy().tolist() == [[1, 2, False], [2, 6, True]]
+    assert found[["round", "place", "whole"]].to_numpy().tolist() == [[1, 2, False], [2, 6, True]]
 
 
 def test_saved_seconds_by_hand():
