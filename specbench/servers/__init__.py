@@ -1,1 +1,1 @@
-"""Engines of others, reached over HTTP: a client that streams and times, an adapter an engine, and when requests go."""
+"""Other engines, reached over HTTP: a client that streams and times, an adapter for each engine, and when to send."""

@@ -23,6 +23,7 @@ from specbench.servers.stream import Events, Reader
 
 CONNECT = 10.0  # seconds to connect
 IDLE = 2.0  # seconds that an unused connection is kept: servers close theirs after five or more
+LINGER = 0.5  # seconds for the end of an answer, after its last event
 SHORT = 10.0  # seconds for what a server tells of itself
 MOST_TOLD = 2**22  # bytes of that
 ERROR_BYTES = 4096  # of an error's text
@@ -153,6 +154,7 @@ class Client:
                     raise Refusal(self._hung("no part of the answer", self.settings.timeout))
                 if reader.done:
                     reply.ended = at
+                    await _drain(response)
                     return
             reply.ended = clock()
 
@@ -220,6 +222,8 @@ class Client:
                     text = (await response.content.read(ERROR_BYTES)).decode(errors="replace")
                     raise Refusal(f"{path} answers {response.status}: {_of_error(text)}")
                 await read(response)
+        except aiohttp.ConnectionTimeoutError:
+            raise Refusal(f"no connection to {self.settings.url}: no answer in {CONNECT:g} s") from None
         except asyncio.TimeoutError:
             seconds = timeout.sock_read or timeout.total or CONNECT
             raise Refusal(self._hung("no byte", seconds)) from None
@@ -249,6 +253,20 @@ def _key(name: str, settings: ServerSettings) -> str:
     if not key or not key.isascii() or not key.isprintable():
         raise UserError(f"server {name}: the environment variable {settings.key_variable} holds no API key; export it")
     return key
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    """Read to the end of an answer whose last event has come: else its connection would not be kept for the next one.
+
+    A server that does not end its answer is not waited for.
+    """
+
+    async def rest() -> None:
+        async for _ in response.content.iter_any():
+            pass
+
+    with contextlib.suppress(asyncio.TimeoutError, aiohttp.ClientError, ConnectionError):
+        await asyncio.wait_for(rest(), LINGER)
 
 
 def _of_error(text: str) -> str:

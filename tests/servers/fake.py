@@ -42,10 +42,12 @@ class Fake:
     key: str = ""  # that requests must bring
     closes: bool = False  # a connection is good for one text; who uses it again is cut off
     salt: int = 0  # changes the answers to prompts that are not recorded
+    lingers: float = 0.0  # seconds from the last event to the end of the answer
     held: bool = False  # the text's parts go out together
     cached: float | None = None  # seconds before the first chunk of a prompt that was not seen before
     accepted: dict[str, list[int]] = field(default_factory=dict)  # by prompt, by round; instead of those recorded
     plain: int = 0  # rounds after those, without a draft, of which nothing is told
+    pages: dict[str, str] = field(default_factory=dict)  # what is at a path, in place of the server's own
     requests: list[dict[str, Any]] = field(default_factory=list)  # bodies that came
     paths: list[str] = field(default_factory=list)
     under_way: int = 0
@@ -74,6 +76,8 @@ class Fake:
             return web.json_response(
                 {"error": {"message": f"wrong key {request.headers.get('Authorization')}"}}, status=401
             )
+        if request.path in self.pages:
+            return web.Response(text=self.pages[request.path])
         if request.path == "/v1/models":
             owner = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}.get(self.engine, "somebody")
             return web.json_response(
@@ -135,6 +139,8 @@ class Fake:
             if number == 1 and await self._faulty(fault, response):
                 return response
             event = self._event(record, ids, parts, number, fault)
+            if self.ids and number == 0 and isinstance(given, list):
+                event["choices"][0]["prompt_token_ids"] = given[:-1] if fault == "other prompt" else given
             kept += f"data: {json.dumps(event)}\n\n".encode()
             if not self.held or number == len(parts) - 1:
                 await response.write(kept)
@@ -144,6 +150,7 @@ class Fake:
         last = {"model": self.models[0], "choices": [], "usage": usage}
         await self._send(response, last | self._told(record, fault))
         await response.write(b"data: [DONE]\n\n")
+        await asyncio.sleep(self.lingers)
         return response
 
     async def _faulty(self, fault: str, response: web.StreamResponse) -> bool:

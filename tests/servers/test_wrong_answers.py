@@ -1,0 +1,136 @@
+"""What a server says that cannot be used is one line, and what it tells of itself is kept."""
+
+import asyncio
+import json
+import socket
+from contextlib import ExitStack
+
+import pytest
+from fake import Fake, recorded, serving
+from test_client import TOKENIZER, answers, asks
+
+from specbench.config.servers import ServerSettings
+from specbench.servers import client as clients
+from specbench.servers.adapters import ADAPTERS, parse_counters
+from specbench.servers.client import Client
+from specbench.servers.reply import Refusal, Reply
+from specbench.servers.stream import Events, Reader
+
+
+@pytest.fixture
+def server():
+    with serving(Fake(TOKENIZER)) as fake:
+        yield fake
+
+
+EVENTS = {
+    "[1]": "not a JSON object",
+    '{"choices": {"text": "a"}}': "choices of another form",
+    '{"choices": [{"text": "a"}, {"text": "b"}]}': "choices of another form",
+    '{"choices": ["a"]}': "choices of another form",
+    '{"choices": [{"text": 3}]}': "a part of the text is no text",
+    '{"error": "no\\nmemory"}': "reports an error: no memory",
+    "[" * 100_000: "not JSON",
+}
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event[:20])
+def test_an_event_that_no_server_may_send(event):
+    with pytest.raises(Refusal, match=EVENTS[event]) as caught:
+        Reader(Reply(0.0), "m").add(event, 1.0)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_a_stream_without_end_is_refused():
+    """Of many short lines: each passes, all together do not."""
+    events, line = Events(), b"data: " + b"x" * 2**20 + b"\n"
+    with pytest.raises(Refusal, match="MiB"):
+        for _ in range(70):
+            assert len(list(events.feed(line))) == 1
+
+
+MODELS = {
+    "<html>": "/v1/models is not JSON",
+    "[]": "names no model",
+    '{"data": [{"id": 3}, "a"]}': "names no model",
+    " " * (2**22 + 1): "/v1/models has more than 4 MiB",
+}
+
+
+@pytest.mark.parametrize("page", MODELS, ids=lambda page: page[:20])
+def test_an_address_that_is_no_server_of_models(server, page):
+    server.pages["/v1/models"] = page
+    (one,), client = answers(server, asks(1))
+    assert MODELS[page] in one.reply.error and client.model is None and not server.requests
+
+
+@pytest.mark.parametrize(("answer", "why"), [("", "no message"), ("<p>\nbusy", "<p> busy"), ('"full"', "full")])
+def test_errors_without_a_message_of_openai(answer, why):
+    assert clients._of_error(answer) == why
+
+
+TOLD = {
+    "sglang": (
+        "/get_server_info",
+        {"version": "0.5.23", "chunked_prefill_size": 8192, "max_running_requests": 48, "disable_radix_cache": True},
+    ),
+    "llamacpp": ("/props", {"build_info": "b9000", "total_slots": 1}),
+}
+
+
+@pytest.mark.parametrize("engine", TOLD)
+def test_what_other_engines_tell_of_themselves(server, engine):
+    """Known settings, and nothing else of what they say."""
+    path, told = TOLD[engine]
+    server.engine, server.pages[path] = engine, json.dumps(told | {"api_key": "s3cret", "model_path": "/home/me"})
+    _, client = answers(server, asks(1))
+    assert client.facts == {"engine": engine, "model": "pocket", "context": 512, **told}
+
+
+def test_counters_that_are_no_numbers_are_none_at_all():
+    text = "vllm:spec_decode_num_drafts_total 4.0\nvllm:spec_decode_num_accepted_tokens_total ?\n"
+    assert parse_counters(ADAPTERS["vllm"], text) == {}
+
+
+def test_a_connection_serves_one_text_after_another(server):
+    """Else each is timed with opening its own."""
+    found, _ = answers(server, asks(4))
+    assert [one.reply.error for one in found] == [""] * 4 and len(server.used) == 1
+
+
+def test_an_answer_that_does_not_end_is_not_waited_for(server, monkeypatch):
+    """The server has said that it is done, and keeps the connection open."""
+    monkeypatch.setattr(clients, "LINGER", 0.05)
+    server.lingers = 5.0
+    found, _ = answers(server, asks(2))
+    assert [one.reply.text for one in found] == [one["text"] for one in recorded()[:2]]
+    assert all(one.reply.ended - one.reply.sent < 2.5 for one in found)
+
+
+def test_proxies_of_the_environment_are_not_used(server, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    (one,), _ = answers(server, asks(1))
+    assert one.reply.error == ""
+
+
+def test_a_host_that_does_not_answer(monkeypatch):
+    """A port whose queue of connections is full: the next one gets no word."""
+    monkeypatch.setattr(clients, "CONNECT", 0.3)
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+
+        async def meet() -> None:
+            async with Client("x", ServerSettings(url=f"http://127.0.0.1:{full.getsockname()[1]}")) as client:
+                await client.meet()
+
+        with pytest.raises(Refusal, match=r"no connection to http://127.0.0.1:\d+: no answer in 0.3 s"):
+            asyncio.run(meet())

