@@ -105,13 +105,14 @@ def traces(
     documents: Mapping[str, Collection[int]] | None = None,
     methods: Collection[str] | None = None,
 ) -> Iterator[Trace]:
-    """Traces of many samples, task by task and document by document, without failed samples.
+    """Traces of many samples, task by task and document by document, without failed samples and those of servers.
 
-    `documents` (by task) and `methods` select samples; by default all are traced. Raises UserError as `trace` does.
+    `documents` (by task) and `methods` select samples; by default all are traced. Of servers it is not known which
+    tokens they drafted. Raises UserError as `trace` does.
     """
     texts = Texts(decode or load_decode(run))
     samples = timed_samples(run.samples(SAMPLE))
-    samples = samples[samples.repeat == repeat]
+    samples = samples[(samples.repeat == repeat) & ~samples.method.isin([spec.name for spec in run.plan.servers])]
     if methods is not None:
         samples = samples[samples.method.isin(list(methods))]
     for task, of_task in samples.groupby("task", sort=False):
@@ -184,7 +185,7 @@ def _rounds(run: StoredRun, task: str, repeat: int, chosen: pc.Expression) -> di
     names["levels"] = pc.coalesce(pc.field("levels"), pc.field("drafted"))  # older records hold chains only
     table = run.rounds().to_table(columns=names, filter=of_task & chosen)
     keys = zip(table["doc_id"].to_pylist(), table["method"].to_pylist(), strict=True)
-    columns = [_lists(table[name]) if name in LISTS else table[name].to_numpy().tolist() for name in ROUND]
+    columns = [_lists(table[name]) if name in LISTS else _numbers(table[name]) for name in ROUND]
     rounds: dict[tuple[int, str], list[_Row]] = {}
     for key, values in zip(keys, zip(*columns, strict=True), strict=True):
         rounds.setdefault(key, []).append(_Row(*values))
@@ -196,6 +197,12 @@ def _rounds(run: StoredRun, task: str, repeat: int, chosen: pc.Expression) -> di
 def _lists(column: pa.ChunkedArray) -> list[list[Any] | None]:
     """The lists of a column; many times faster than `to_pylist`."""
     return [None if values is None else values.tolist() for values in column.to_pandas()]
+
+
+def _numbers(column: pa.ChunkedArray) -> list[Any]:
+    """The numbers of a column; None for counts that are not known, NaN for such seconds."""
+    counts = column.null_count and not pa.types.is_floating(column.type)
+    return column.to_pylist() if counts else column.to_numpy().tolist()  # type: ignore[no-any-return]
 
 
 def _trace(sample: Any, rows: list[_Row], texts: Texts) -> Trace:
@@ -236,6 +243,8 @@ def _trace(sample: Any, rows: list[_Row], texts: Texts) -> Trace:
 
 
 def _recorded(row: _Row) -> bool:
+    if row.drafted is None or row.committed is None:  # of a server that does not list its rounds
+        return False
     return not row.drafted or None not in (row.draft_tokens, row.target_tokens, row.decisions)
 
 

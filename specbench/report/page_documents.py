@@ -61,6 +61,8 @@ def _drill_down(sources: Sequence[Source], metric: dict[str, str], most: int) ->
             about = source.run.kept(chosen) | about
         except UserError as error:
             notes.append(f"{error}.")
+        servers = [label for name, label in new.items() if name in {spec.name for spec in source.run.plan.servers}]
+        notes += [f"{label} has no traces: a server does not tell which tokens it drafted." for label in servers]
         places = {}
         try:
             for trace in traces(source.run, load_decode(source.run), 0, chosen, list(new)):

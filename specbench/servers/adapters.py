@@ -1,16 +1,16 @@
-"""One adapter an engine: what its requests hold, what its answers say of rounds, and what it tells of itself."""
+"""An adapter for each engine: what its requests hold, what its answers say of rounds, and where it tells of itself."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from specbench.servers import facts
 from specbench.servers.evidence import CHUNKS, COUNTERS, Evidence, of_histogram, of_steps, of_sums
 from specbench.servers.reply import Reply, count, counts
 
 Counters = dict[str, float]
-SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)", re.M)
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+# By the address at which an engine tells of itself: what is read there.
+Facts = Mapping[str, Callable[[str], dict[str, Any]]]
 
 
 class Adapter(Protocol):
@@ -20,7 +20,7 @@ class Adapter(Protocol):
     takes_ids: bool  # prompts as token ids
     # The names at /metrics, by `requests`, `rounds`, `drafted`, `accepted` and `at` (each position).
     counters: Mapping[str, str]
-    facts: Sequence[str]  # addresses at which it tells of itself
+    facts: Facts
 
     def extras(self) -> dict[str, Any]:
         """What a request holds beside the fields of OpenAI."""
@@ -37,7 +37,7 @@ class Generic:
     name = "generic"
     takes_ids = False
     counters: Mapping[str, str] = {}
-    facts: Sequence[str] = ()
+    facts: Facts = {}
 
     def extras(self) -> dict[str, Any]:
         return {}
@@ -58,7 +58,11 @@ class Vllm(Generic):
         "accepted": "vllm:spec_decode_num_accepted_tokens",
         "at": "vllm:spec_decode_num_accepted_tokens_per_pos",
     }
-    facts: Sequence[str] = ("/version", "/metrics")
+    facts: Facts = {
+        "/version": facts.settings,
+        "/metrics": facts.cache,
+        "/server_info?config_format=json": facts.scheduler,
+    }
 
     def extras(self) -> dict[str, Any]:
         return {"return_token_ids": True}
@@ -78,7 +82,7 @@ class Sglang(Generic):
 
     name = "sglang"
     takes_ids = True
-    facts: Sequence[str] = ("/get_server_info", "/get_model_info")
+    facts: Facts = {"/server_info": facts.settings, "/get_server_info": facts.settings}
 
     def rounds(self, reply: Reply) -> Evidence | None:
         told = _last(reply, "meta_info") or _last(reply, "sglext") or reply.usage
@@ -95,7 +99,7 @@ class Llamacpp(Generic):
 
     name = "llamacpp"
     takes_ids = True
-    facts: Sequence[str] = ("/props",)
+    facts: Facts = {"/props": facts.settings}
 
     def extras(self) -> dict[str, Any]:
         return {"return_tokens": True, "timings_per_token": False, "cache_prompt": False}
@@ -135,21 +139,16 @@ def parse_counters(adapter: Adapter, text: str) -> Counters:
     """
     wanted = {name: key for key, name in adapter.counters.items()}
     sums: Counters = {}
-    for name, labelled, value in SAMPLE.findall(text):
+    for name, labels, value in facts.samples(text):
         key = wanted.get(name.removesuffix("_total"))
         if key is None or name.endswith("_created"):
             continue
-        key = f"at {dict(LABEL.findall(labelled)).get('position')}" if key == "at" else key
+        key = f"at {labels.get('position')}" if key == "at" else key
         try:
             sums[key] = sums.get(key, 0.0) + float(value)
         except ValueError:
             return {}
     return sums
-
-
-def labels(text: str, metric: str) -> dict[str, str]:
-    """The labels of the first series of a metric; {} if there is none."""
-    return next((dict(LABEL.findall(found)) for name, found, _ in SAMPLE.findall(text) if name == metric), {})
 
 
 def _grown(before: Counters | None, after: Counters | None) -> Evidence | None:

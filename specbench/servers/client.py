@@ -17,7 +17,7 @@ from specbench.base.errors import UserError
 from specbench.base.untrusted import brief
 from specbench.config.servers import ServerSettings
 from specbench.engine.clock import now
-from specbench.servers.adapters import ADAPTERS, Adapter, Counters, detected, labels, parse_counters
+from specbench.servers.adapters import ADAPTERS, Adapter, Counters, detected, parse_counters
 from specbench.servers.reply import Refusal, Reply, count
 from specbench.servers.stream import Events, Reader
 
@@ -73,14 +73,15 @@ class Client:
         """Learn the server's engine, model and settings, once. Raises Refusal if it cannot be used."""
         if self.model is not None:
             return
-        listed = await self._told("/v1/models")
-        entries = listed.get("data") if isinstance(listed, dict) else None
-        models = [one for one in entries or [] if isinstance(one, dict) and isinstance(one.get("id"), str)]
+        told = await self._told("/v1/models")
+        entries = told.get("data") if isinstance(told, dict) else None
+        listed = entries if isinstance(entries, list) else []
+        models = [one for one in listed if isinstance(one, dict) and isinstance(one.get("id"), str)]
         names = [str(one["id"]) for one in models]
         if not names:
             raise Refusal(f"{self.settings.url}/v1/models names no model; is this a server of OpenAI's protocol?")
         wanted = self.settings.model or names[0]
-        if self.settings.model is None and len(names) > 1 and len({one.get("root", one["id"]) for one in models}) > 1:
+        if self.settings.model is None and len(names) > 1 and len({str(one.get("root", one["id"])) for one in models}) > 1:
             raise Refusal(f"it serves {brief(', '.join(names))}; choose one: --set {self.name}.model=NAME")
         if wanted not in names:
             raise Refusal(f"it does not serve {wanted!r}, only {brief(', '.join(names))}")
@@ -88,8 +89,9 @@ class Client:
         if self.settings.engine == "auto":
             self.adapter = detected(str(entry.get("owned_by", "")))
         self.facts = {"engine": self.adapter.name, "model": wanted, "context": count(entry.get("max_model_len"))}
-        for path in self.adapter.facts:
-            self.facts |= await self._fact(path)
+        for path, read in self.adapter.facts.items():
+            with contextlib.suppress(Refusal, ValueError, RecursionError):  # not every server tells it
+                self.facts |= read(await self._text(path))
         self.model = wanted
 
     async def touch(self) -> None:
@@ -160,22 +162,6 @@ class Client:
 
         await self._asked("POST", path, timeout, read, self.body(prompt, options), session)
         reader.end()
-
-    async def _fact(self, path: str) -> dict[str, Any]:
-        """What the server tells of itself at a path, in short; {} if it does not."""
-        try:
-            if path == "/metrics":
-                found = labels(await self._text(path), "vllm:cache_config_info")
-                names = ("enable_prefix_caching", "block_size", "cache_dtype", "num_gpu_blocks", "num_cpu_blocks")
-                return {"cache": {name: found[name] for name in names if name in found}} if found else {}
-            told = await self._told(path)
-        except Refusal:
-            return {}
-        items = told.items() if isinstance(told, dict) else ()
-        plain = {key: value for key, value in items if isinstance(value, str | int | float) and value != ""}
-        kept = {"version", "speculative_algorithm", "speculative_num_draft_tokens", "disable_radix_cache"}
-        kept |= {"chunked_prefill_size", "max_running_requests", "build_info", "total_slots", "dtype"}
-        return {key: value for key, value in plain.items() if key in kept}
 
     async def _told(self, path: str) -> Any:
         text = await self._text(path)

@@ -1,34 +1,29 @@
 """What is known of a text's rounds, in one form for all engines. What an engine does not tell is None.
 
-In falling order of what it is worth:
+The best that there is counts. In falling order:
 
 - `steps`: drafted and accepted tokens of each round, in order.
-- `histogram`: rounds by their accepted tokens, or their number and sums, as the engine tells them of this request.
-- `counters`: what the server's own counters grew by, if they prove that nobody else was served meanwhile.
-- `chunks`: parts of the stream. There are at least as many rounds as parts if an engine sends each round by itself.
+- `histogram`: rounds by their accepted tokens, or their number and sums, as the engine tells them of the request.
+- `counters`: growth of the server's own counters, if they prove that nobody else was served meanwhile.
+- `chunks`: parts of the stream. There are at least as many rounds as parts, if the engine never cuts a round in two.
 - `none`: nothing.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-STEPS, HISTOGRAM, COUNTERS, CHUNKS, NONE = ORDER = ("steps", "histogram", "counters", "chunks", "none")
+STEPS, HISTOGRAM, COUNTERS, CHUNKS, NONE = ("steps", "histogram", "counters", "chunks", "none")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    kind: str = NONE  # one of ORDER
+    kind: str = NONE  # one of the five above
     drafted: tuple[int, ...] | None = None  # by round; of `steps`
     accepted: tuple[int, ...] | None = None  # by round; of `steps`
     rounds: int | None = None  # that drafted; of `chunks` the least number
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
-    whole: int | None = None  # rounds that accepted their whole draft: in all others a draft was rejected
-
-    @property
-    def bound(self) -> bool:
-        """True if `rounds` is only the least number that there may have been."""
-        return self.kind == CHUNKS
+    whole: int | None = None  # rounds that accepted their whole draft: in all others a token of it was rejected
 
 
 def of_steps(drafted: Sequence[int] | None, accepted: Sequence[int] | None) -> Evidence | None:

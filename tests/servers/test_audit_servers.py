@@ -153,9 +153,23 @@ def test_kept_prompts_by_hand():
     assert np.isnan(kept(sooner[:6]).p) and not kept(sooner[:6]).seen and not kept([]).seen
 
 
-def test_a_server_that_says_that_it_keeps_prompts():
+SAYS = {  # what engines tell of themselves, and what the audit says of it
+    "prefix caching True": {"engine": "vllm", "cache": {"enable_prefix_caching": "True"}},
+    "prefix caching False": {"engine": "vllm", "cache": {"enable_prefix_caching": "False"}},
+    "prefix caching True, chunked prefill 8192, requests together 48": {
+        "engine": "sglang", "disable_radix_cache": False, "chunked_prefill_size": 8192, "max_running_requests": 48,
+    },
+    "prefix caching False, chunked prefill True, requests together 4": {
+        "engine": "vllm", "cache": {"enable_prefix_caching": "False"},
+        "scheduler": {"enable_chunked_prefill": True, "max_num_seqs": 4},
+    },
+    "engine llamacpp, requests together 1": {"engine": "llamacpp", "total_slots": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", SAYS)
+def test_a_server_that_says_that_it_keeps_prompts(said):
     """Even where the probe has seen nothing."""
-    for told, warned in (("True", True), ("False", False)):
-        facts = {"engine": "vllm", "cache": {"enable_prefix_caching": told}}
-        found = audit_server.Audited("http://x", facts, None, None, [], kept([]))
-        assert ("WARNING: the server says that it keeps prompts" in rendered(view(found))) == warned
+    found = rendered(view(audit_server.Audited("http://x", SAYS[said], None, None, [], kept([]))), 200)
+    assert said in found
+    assert ("WARNING: the server says that it keeps prompts" in found) == ("caching True" in said)

@@ -90,7 +90,7 @@ def test_evidence_in_falling_order(server):
     assert evidence(client.adapter, two[1].reply, two[1].before, two[1].after).kind == "chunks"
     server.tells = "nothing"
     found, _ = told(server)
-    assert found.kind == "chunks" and found.bound and found.rounds == 8
+    assert found.kind == "chunks" and found.rounds == 8
     server.coalesce = 3
     found, _ = told(server)
     assert found.rounds == 3 < 8  # the least number: three rounds came at a time

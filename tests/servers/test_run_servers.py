@@ -13,6 +13,7 @@ from test_client import TOKENIZER
 
 import specbench
 from specbench.analysis import compare
+from specbench.analysis.trace import traces
 from specbench.measure.served import came_late
 from specbench.results.stored import StoredRun
 
@@ -78,7 +79,8 @@ def test_servers_alone(servers):
 
 
 def test_beside_own_methods(servers):
-    """A real vLLM's texts are those of vanilla decoding and of sps here."""
+    """A real vLLM's texts are those of vanilla decoding and of sps here, and theirs alone can be traced."""
+    servers[1].tells = "histogram"
     told = run("--server", f"vllm={servers[1].url}", "--method", "sps", "--set", "sps.gamma=5")
     found = samples()
     for number in range(6):
@@ -86,6 +88,21 @@ def test_beside_own_methods(servers):
     assert "vllm" in told
     plan = StoredRun(Path("run")).plan
     assert (plan.against("vllm"), plan.against("sps")) == ("vanilla", "vanilla")
+    found = list(traces(StoredRun(Path("run"))))
+    assert [one.method for one in found].count("sps") == 6 and {one.method for one in found} == {"vanilla", "sps"}
+    assert "nothing to trace" in refusal("trace", "run", "--task", "pocket_gsm8k", "--doc", 0, "--method", "vllm")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tells", ["steps", "histogram"])
+def test_a_page_beside_own_methods(servers, tells):
+    """It says why a server has no traces, and the others have theirs."""
+    servers[1].tells = tells
+    run("--server", f"vllm={servers[1].url}", "--method", "sps", limit=2)
+    output("report", "run", "--out", "page.html")
+    page = Path("page.html").read_text()
+    assert "vllm has no traces: a server does not tell which tokens it drafted." in page
+    assert "has no traces here" not in page
 
 
 def summary():

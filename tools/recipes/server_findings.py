@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import specbench
+from specbench.base import files
 
 NAMES = ("draft-model", "ngram")
 SERVER = "vllm"  # its name in the runs
@@ -34,7 +35,7 @@ def main(folder: Path) -> int:
         **found,
     }
     out = folder / f"servers-{SERVER}.json"
-    out.write_text(json.dumps(facts, indent=2) + "\n")
+    files.write_json(out, facts)
     for name, one in found.items():
         print(
             f"{name}: {one['texts_equal_to_vanilla']} of {one['documents']} texts are vanilla's, "
@@ -64,17 +65,24 @@ def of_server(folder: Path, name: str) -> dict[str, Any]:
         "evidence": sorted({text["evidence"] for text in texts}),
         "rounds_equal": equal,
         "rounds_compared": equal + sum(bool(text["other"]) for text in texts),  # up to the first other one of a text
-        "prefix_cache_seen": audit["kept"]["p"],
+        "texts_of_the_run_equal": equal_texts(run),
+        "prompts_sent_twice": audit["kept"],
         "accuracy": score,
         "commands": [" ".join(facts["environment"]["command"]) for facts in (audit, run.manifest)],
     }
+
+
+def equal_texts(run: specbench.Run) -> int:
+    """How many texts of the server are those of vanilla decoding in the same run, up to the task's stop strings."""
+    texts = run.samples[~run.samples.warmup].set_index(["method", "task", "doc_id"]).text
+    return int((texts[SERVER] == texts["vanilla"]).sum())
 
 
 def accuracy(run: specbench.Run) -> dict[str, dict[str, float]]:
     """Percent by task and method."""
     table = run.summary
     tasks = table[table.task != "average"].groupby("task", sort=False)
-    return {str(task): {str(row.method): row.accuracy for row in rows.itertuples()} for task, rows in tasks}
+    return {str(task): {str(row.method): round(100 * row.accuracy, 1) for row in rows.itertuples()} for task, rows in tasks}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """An audit of a server: texts and rounds by task, what is not as here, and what the server tells of itself."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from specbench.report.finding import Finding, Sheet, number
 from specbench.studies.audit_server import Audited, Text
@@ -69,7 +70,7 @@ def _cache(audited: Audited) -> Iterator[str]:
             f"again, {1000 * kept.first:.1f} ms before (p = {kept.p:.1g}); switch its prefix cache off, or times are "
             "wrong wherever prompts begin alike"
         )
-    elif str((audited.facts.get("cache") or {}).get("enable_prefix_caching")).lower() == "true":
+    elif _keeps(audited.facts):
         yield "WARNING: the server says that it keeps prompts; switch its prefix cache off, or times may be wrong"
     else:
         yield f"no prefix cache was seen: {kept.pairs} prompts were sent twice (p = {number(kept.p, '.2f')})"
@@ -77,10 +78,19 @@ def _cache(audited: Audited) -> Iterator[str]:
 
 def _told(audited: Audited) -> str:
     facts = audited.facts
-    cache = facts.get("cache") or {}
+    scheduler = facts.get("scheduler") or {}
     told = {
         "engine": " ".join(str(facts[key]) for key in ("engine", "version") if facts.get(key)),
         "model": facts.get("model"),
-        "prefix caching": cache.get("enable_prefix_caching"),
+        "prefix caching": _keeps(facts),
+        "chunked prefill": scheduler.get("enable_chunked_prefill", facts.get("chunked_prefill_size")),
+        "requests together": scheduler.get("max_num_seqs", facts.get("max_running_requests", facts.get("total_slots"))),
     }
     return "the server says: " + ", ".join(f"{key} {value}" for key, value in told.items() if value is not None)
+
+
+def _keeps(facts: dict[str, Any]) -> bool | None:
+    """Whether a server says that it keeps the prompts that it has read; None if it does not say."""
+    if (told := (facts.get("cache") or {}).get("enable_prefix_caching")) is not None:
+        return str(told).lower() == "true"
+    return None if (off := facts.get("disable_radix_cache")) is None else not off

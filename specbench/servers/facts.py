@@ -1,0 +1,48 @@
+"""What a server tells of itself at an address, in short: the settings that change its times, and nothing else."""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from specbench.base.untrusted import brief
+
+SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)", re.M)
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+CACHE = ("enable_prefix_caching", "block_size", "cache_dtype", "num_gpu_blocks", "num_cpu_blocks")
+SCHEDULER = ("enable_chunked_prefill", "max_num_batched_tokens", "max_num_seqs")
+SETTINGS = ("version", "speculative_algorithm", "speculative_num_draft_tokens", "disable_radix_cache", "dtype")
+SETTINGS += ("chunked_prefill_size", "max_running_requests", "build_info", "total_slots")
+
+
+def settings(text: str) -> dict[str, Any]:
+    """Of a JSON object those entries that are SETTINGS. Raises ValueError for what is no JSON, as the others do."""
+    return _plain(json.loads(text), SETTINGS)
+
+
+def cache(text: str) -> dict[str, Any]:
+    """Of vLLM's metrics its `cache`: whether it keeps prefixes, and the size of its cache."""
+    found = next((labels for name, labels, _ in samples(text) if name == "vllm:cache_config_info"), {})
+    return {"cache": {name: found[name] for name in CACHE if name in found}} if found else {}
+
+
+def scheduler(text: str) -> dict[str, Any]:
+    """Of vLLM's configuration, which it tells with VLLM_SERVER_DEV_MODE=1, its `scheduler`: batch size and chunks."""
+    told = json.loads(text)
+    for key in ("vllm_config", "scheduler_config"):
+        told = told.get(key) if isinstance(told, dict) else None
+    found = _plain(told, SCHEDULER)
+    return {"scheduler": found} if found else {}
+
+
+def samples(text: str) -> Iterable[tuple[str, dict[str, str], str]]:
+    """Name, labels and value of each line of a page in Prometheus' format."""
+    for name, labelled, value in SAMPLE.findall(text):
+        yield name, dict(LABEL.findall(labelled)), value
+
+
+def _plain(told: Any, names: Iterable[str]) -> dict[str, Any]:
+    """The named entries of an object that are a text, a number or a truth value."""
+    known = told if isinstance(told, dict) else {}
+    found = {key: known[key] for key in names if isinstance(known.get(key), str | int | float) and known[key] != ""}
+    return {key: brief(value) if isinstance(value, str) else value for key, value in found.items()}
