@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from specbench.servers import facts
 from specbench.servers.evidence import CHUNKS, COUNTERS, Evidence, of_histogram, of_steps, of_sums
+from specbench.servers.facts import cache, samples, scheduler, settings
 from specbench.servers.reply import Reply, count, counts
 
 Counters = dict[str, float]
-# By the address at which an engine tells of itself: what is read there.
-Facts = Mapping[str, Callable[[str], dict[str, Any]]]
+Read = Callable[[str], dict[str, Any]]  # facts from the text of a page
 
 
 class Adapter(Protocol):
@@ -20,7 +19,7 @@ class Adapter(Protocol):
     takes_ids: bool  # prompts as token ids
     # The names at /metrics, by `requests`, `rounds`, `drafted`, `accepted` and `at` (each position).
     counters: Mapping[str, str]
-    facts: Facts
+    facts: Mapping[str, Read]  # by the address at which it tells of itself
 
     def extras(self) -> dict[str, Any]:
         """What a request holds beside the fields of OpenAI."""
@@ -37,7 +36,7 @@ class Generic:
     name = "generic"
     takes_ids = False
     counters: Mapping[str, str] = {}
-    facts: Facts = {}
+    facts: Mapping[str, Read] = {}
 
     def extras(self) -> dict[str, Any]:
         return {}
@@ -58,10 +57,10 @@ class Vllm(Generic):
         "accepted": "vllm:spec_decode_num_accepted_tokens",
         "at": "vllm:spec_decode_num_accepted_tokens_per_pos",
     }
-    facts: Facts = {
-        "/version": facts.settings,
-        "/metrics": facts.cache,
-        "/server_info?config_format=json": facts.scheduler,
+    facts: Mapping[str, Read] = {
+        "/version": settings,
+        "/metrics": cache,
+        "/server_info?config_format=json": scheduler,
     }
 
     def extras(self) -> dict[str, Any]:
@@ -82,7 +81,7 @@ class Sglang(Generic):
 
     name = "sglang"
     takes_ids = True
-    facts: Facts = {"/server_info": facts.settings, "/get_server_info": facts.settings}
+    facts: Mapping[str, Read] = {"/server_info": settings, "/get_server_info": settings}
 
     def rounds(self, reply: Reply) -> Evidence | None:
         told = _last(reply, "meta_info") or _last(reply, "sglext") or reply.usage
@@ -99,7 +98,7 @@ class Llamacpp(Generic):
 
     name = "llamacpp"
     takes_ids = True
-    facts: Facts = {"/props": facts.settings}
+    facts: Mapping[str, Read] = {"/props": settings}
 
     def extras(self) -> dict[str, Any]:
         return {"return_tokens": True, "timings_per_token": False, "cache_prompt": False}
@@ -139,7 +138,7 @@ def parse_counters(adapter: Adapter, text: str) -> Counters:
     """
     wanted = {name: key for key, name in adapter.counters.items()}
     sums: Counters = {}
-    for name, labels, value in facts.samples(text):
+    for name, labels, value in samples(text):
         key = wanted.get(name.removesuffix("_total"))
         if key is None or name.endswith("_created"):
             continue

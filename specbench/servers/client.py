@@ -81,7 +81,8 @@ class Client:
         if not names:
             raise Refusal(f"{self.settings.url}/v1/models names no model; is this a server of OpenAI's protocol?")
         wanted = self.settings.model or names[0]
-        if self.settings.model is None and len(names) > 1 and len({str(one.get("root", one["id"])) for one in models}) > 1:
+        roots = {str(one.get("root", one["id"])) for one in models}  # names of one model have one root
+        if self.settings.model is None and len(roots) > 1:
             raise Refusal(f"it serves {brief(', '.join(names))}; choose one: --set {self.name}.model=NAME")
         if wanted not in names:
             raise Refusal(f"it does not serve {wanted!r}, only {brief(', '.join(names))}")

@@ -1,9 +1,9 @@
 """The command line that starts an engine with a pair and a method of ours, so that it can be measured.
 
 Sampling defaults that a model's files bring and caches of prompts are switched off, and what an engine can tell of its
-rounds is switched on. Flags of vLLM are those of 0.32, with which they were run. Those of llama.cpp are what its program
-of October 2026 takes; its settings were run in xllamacpp. Those of SGLang are from its documentation (secondary source),
-and were not run.
+rounds is switched on. Flags of vLLM are those of 0.32, with which they were run. Those of llama.cpp are of its program
+of October 2026, and their settings were run in xllamacpp. Those of SGLang are from its documentation (secondary
+source), and were not run.
 """
 
 import json

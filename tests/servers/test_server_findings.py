@@ -1,4 +1,4 @@
-"""The file of findings that `make server-test` writes, from audits and runs of a server that streams recorded answers."""
+"""The findings that `make server-test` writes, from audits and runs of a server that streams recorded answers."""
 
 import json
 import sys
@@ -37,7 +37,8 @@ def test_a_server_like_the_engine_here(found, capsys):
     assert (one["documents"], one["texts_equal_to_vanilla"], one["texts_of_the_run_equal"]) == (2, 2, 2)
     assert (one["rounds_equal"], one["rounds_compared"]) == (6 + 5, 6 + 5)
     assert one["accuracy"] == {"pocket_gsm8k": dict.fromkeys(("vanilla", "sps", "vllm"), 100.0)}
-    assert "2 of 2 texts are vanilla's, 11 of 11 rounds those of sps; as here" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 of 2 texts are vanilla's, 11 of 11 rounds those of sps; as here" in said
 
 
 @pytest.mark.long

@@ -80,9 +80,11 @@ def equal_texts(run: specbench.Run) -> int:
 
 def accuracy(run: specbench.Run) -> dict[str, dict[str, float]]:
     """Percent by task and method."""
-    table = run.summary
-    tasks = table[table.task != "average"].groupby("task", sort=False)
-    return {str(task): {str(row.method): round(100 * row.accuracy, 1) for row in rows.itertuples()} for task, rows in tasks}
+    found: dict[str, dict[str, float]] = {}
+    for row in run.summary.itertuples():
+        if row.task != "average":
+            found.setdefault(str(row.task), {})[str(row.method)] = round(100 * float(row.accuracy), 1)
+    return found
 
 
 if __name__ == "__main__":
