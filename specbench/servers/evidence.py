@@ -48,10 +48,13 @@ def of_sums(rounds: int | None, drafted: int | None, accepted: int | None, kind:
 def of_histogram(histogram: Sequence[int] | None, drafted: int | None, longest: int | None = None) -> Evidence | None:
     """The evidence of rounds counted by their accepted tokens; `longest`: what the engine drafts at most, if it says.
 
-    Rounds that accepted a whole draft are known if all drafts were of that length, as their number then shows.
+    Rounds that accepted a whole draft are known if all drafts were of that length, as their number then shows. Where
+    nothing was drafted all rounds are known: vLLM lists none then.
     """
     if histogram is None:
         return None
+    if not any(histogram) and drafted == 0:
+        return of_steps((), ())
     rounds, accepted = sum(histogram), sum(rounds * number for number, rounds in enumerate(histogram))
     found = of_sums(rounds, drafted, accepted)
     if found and longest and drafted == rounds * longest:

@@ -108,6 +108,14 @@ def test_whole_rounds_are_known_of_drafts_of_one_length():
     assert of_steps([5, 3, 4], [5, 3, 1]).whole == 2
 
 
+def test_a_text_without_drafts_has_no_rounds_to_list():
+    """vLLM leaves the lists out of such an answer."""
+    told = {"acceptance_histogram": [0] * 6, "num_draft_tokens": 0, "num_spec_tokens": 5}
+    found = ADAPTERS["vllm"].rounds(Reply(0.0, events=[{"metrics": {"speculative_decoding": told}}]))
+    assert (found.kind, found.drafted, found.accepted, found.rounds, found.whole) == ("steps", (), (), 0, 0)
+    assert fits(found, 50) and of_histogram([0] * 6, None).kind == "histogram"
+
+
 def test_counters_are_asked_until_the_text_is_in_them(server):
     """The second text is in them when they are asked for the third time."""
     server.tells = "counters"
