@@ -11,8 +11,10 @@ SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)", re.M)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 CACHE = ("enable_prefix_caching", "block_size", "cache_dtype", "num_gpu_blocks", "num_cpu_blocks")
 SCHEDULER = ("enable_chunked_prefill", "max_num_batched_tokens", "max_num_seqs")
-SETTINGS = ("version", "speculative_algorithm", "speculative_num_draft_tokens", "disable_radix_cache", "dtype")
-SETTINGS += ("chunked_prefill_size", "max_running_requests", "build_info", "total_slots")
+SETTINGS = (
+    *("version", "build_info", "dtype", "total_slots", "max_running_requests", "chunked_prefill_size"),
+    *("disable_radix_cache", "speculative_algorithm", "speculative_num_draft_tokens"),
+)
 
 
 def settings(text: str) -> dict[str, Any]:
