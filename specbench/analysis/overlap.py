@@ -72,9 +72,9 @@ def _row(mine: pd.DataFrame, runs: compare.Measured, baseline: str | None) -> di
     """The figures of a method on some tasks."""
     base = runs.counts.reset_index()
     base = base[(base.method == baseline) & base.task.isin(mine.task)]
-    measured = _speedup(mine, base)
+    measured = speedup(mine, base)
     # Rounds alone are modelled; what a text took beside them stays as it was measured.
-    modelled = _speedup(mine.assign(decode=mine.decode - mine.seconds + mine.modelled), base)
+    modelled = speedup(mine.assign(decode=mine.decode - mine.seconds + mine.modelled), base)
     tested = mine.A.sum() + mine.J.sum()
     return {
         "documents": len(mine[["task", "doc_id"]].drop_duplicates()),
@@ -89,7 +89,7 @@ def _row(mine: pd.DataFrame, runs: compare.Measured, baseline: str | None) -> di
     }
 
 
-def _speedup(mine: pd.DataFrame, base: pd.DataFrame) -> stats.Interval | None:
+def speedup(mine: pd.DataFrame, base: pd.DataFrame) -> stats.Interval | None:
     """Over the baseline, the mean over tasks; None where a task has no times of both."""
     tasks = []
     for task in mine.task.unique():

@@ -62,6 +62,15 @@ def context(run: Path) -> Analyzed:
     return view(figures(stored_run(run))), list
 
 
+def mirror(run: Path, method: str | None, layers: Sequence[int], aside: bool) -> Analyzed:
+    stored = stored_run(run, method)
+    from specbench.report.views.mirror import view
+    from specbench.studies.mirror import carry_out
+
+    with progress("reading texts", len(stored.manifest["requests"]), aside) as advance:
+        return view(carry_out(stored, method, layers, advance)), list
+
+
 def multi_draft(run: Path, method: str | None, drafts: Sequence[int], aside: bool) -> Analyzed:
     stored = stored_run(run, method)
     from specbench.report.views.multidraft import view

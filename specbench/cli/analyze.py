@@ -112,6 +112,30 @@ def overlap(run: Run, format: PlainFormat = Plain.table) -> None:
         _show(*analyses.overlap(run), format)
 
 
+def mirror(
+    run: Run,
+    method: Method = None,
+    layers: Annotated[
+        str | None, Option(help="exits of the target, such as 4,8; default: a quarter, half and three quarters")
+    ] = None,
+    format: PlainFormat = Plain.table,
+    trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
+    fetch_models: FetchModels = False,
+) -> None:
+    """How often an early layer foretells where the next draft begins, so that it could be ready (Mirror-SD).
+
+    The target reads the texts again; the time that would be saved is modelled from the rounds' seconds.
+
+    `specbench analyze mirror runs/one --method sps --layers 6`
+    """
+    with user_errors(), permitted(trust_remote_code, allow_pickle, fetch_models=fetch_models):
+        exits = whole_numbers("--layers", layers)
+        from specbench.cli import analyses
+
+        _show(*analyses.mirror(run, method, exits, aside=format is not Plain.table), format)
+
+
 def context(run: Run, format: PlainFormat = Plain.table) -> None:
     """Acceptance and times by the place in the context, and prefill, memory and decoding by the prompt's length.
 
@@ -343,6 +367,7 @@ ANALYSES = (
     frontier,
     collaboration,
     overlap,
+    mirror,
     context,
     multi_draft,
     rules,

@@ -1,0 +1,33 @@
+"""How often a draft would have been ready before the target had verified, and what that would have saved."""
+
+import pandas as pd
+
+from specbench.analysis.mirror import Mirror
+from specbench.report.finding import Finding, Sheet, bounds, number
+
+
+def view(figures: Mirror) -> Finding:
+    names = ("hit", "hit_end", "modelled_speedup", "modelled_speedup_end")
+    rows = [
+        [f"{row['layer']} of {figures.layers}", str(row["branches"]), *(_cell(row, name) for name in names)]
+        for _, row in figures.table.iterrows()
+    ]
+    first = figures.table.iloc[0]
+    measured = number(first.speedup) + bounds(first.speedup_low, first.speedup_high)
+    return Finding(
+        "mirror",
+        f"DRAFTS THAT WOULD HAVE BEEN READY: {figures.method}, {first.rounds} rounds of {first.documents} documents",
+        [Sheet(["exit", "κ", "hit", "at the end", "modelled", "at the end"], rows, align="rrrrrr")],
+        [f"measured, without any of it: {measured} over {figures.baseline or 'no baseline'}"],
+        [
+            "hit: share of rounds whose added token is among the κ likeliest by the exit layer, at any place of the "
+            "draft (κ branches at each); at the end: and the draft stood whole (κ branches behind it)",
+            "modelled, not measured: a ready draft costs what the target's later layers don't cover; branches are free",
+            "[ ]: 95 %, over documents",
+        ],
+        {name: value for name, value in vars(figures).items()},
+    )
+
+
+def _cell(row: "pd.Series[float]", name: str) -> str:
+    return number(row[name]) + bounds(row[f"{name}_low"], row[f"{name}_high"])
