@@ -62,7 +62,8 @@ def test_the_command(tmp_path):
     folder = run(tmp_path / "run").folder
     result = call("analyze", "context", folder)
     assert result.exit_code == 0, result.output
-    assert "1024 to 2047" in result.output and max(map(len, result.output.splitlines())) <= 80
+    lines = [line.strip() for line in result.output.splitlines()]
+    assert lines.count("sps") == 2 and "1024 to 2047" in result.output and max(map(len, lines)) <= 80
     assert "0.833" in rendered(view(context(run(tmp_path / "again"))))
 
 

@@ -10,18 +10,13 @@ from specbench.report.finding import Finding, Sheet, bounds, number
 
 
 def view(figures: Context) -> Finding:
-    places, prompts = (
-        [_cells(row, form) for _, row in table.iterrows()]
-        for table, form in ((figures.places, _place), (figures.prompts, _prompt))
-    )
+    places, prompts = _rows(figures.places, _place), _rows(figures.prompts, _prompt)
     return Finding(
         "context",
         "BY THE PLACE IN THE CONTEXT",
         [
-            Sheet(
-                ["method", "tokens before", "docs", "rounds", "τ", "α", "target", "draft", "token"], places, "rounds"
-            ),
-            Sheet(["method", "prompt's tokens", "docs", "prefill", "a token", "decode", "memory"], prompts, "texts"),
+            Sheet(["before", "docs", "rounds", "τ", "α", "target", "draft", "token"], places, "rounds"),
+            Sheet(["prompt", "docs", "prefill", "a token", "decode", "memory"], prompts, "texts"),
         ],
         notes=[
             "rounds: by the tokens before them, of prompt and text; α: accepted share of the tokens that were tested; "
@@ -33,9 +28,15 @@ def view(figures: Context) -> Finding:
     )
 
 
-def _cells(row: "pd.Series[float]", figures: Callable[["pd.Series[float]"], list[str]]) -> list[str]:
-    end = f" to {row['to'] - 1:.0f}" if math.isfinite(row["to"]) else " on"
-    return [str(row["method"]), f"{row['from']:.0f}{end}", f"{row['documents']:.0f}", *figures(row)]
+def _rows(table: pd.DataFrame, figures: Callable[["pd.Series[float]"], list[str]]) -> list[list[str]]:
+    """A row of cells for each span of tokens, below the name of its method."""
+    rows: list[list[str]] = []
+    for method, part in table.groupby("method", sort=False):
+        rows.append([str(method)])
+        for _, row in part.iterrows():
+            end = f" to {row['to'] - 1:.0f}" if math.isfinite(row["to"]) else " on"
+            rows.append([f"  {row['from']:.0f}{end}", f"{row['documents']:.0f}", *figures(row)])
+    return rows
 
 
 def _ms(seconds: float) -> str:

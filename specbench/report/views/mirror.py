@@ -1,6 +1,8 @@
 """How often a draft would have been ready before the target had verified, and what that would have saved."""
 
-import pandas as pd
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 from specbench.analysis.mirror import Mirror
 from specbench.report.finding import Finding, Sheet, bounds, number
@@ -10,15 +12,15 @@ def view(figures: Mirror) -> Finding:
     names = ("hit", "hit_end", "modelled_speedup", "modelled_speedup_end")
     rows = [
         [f"{row['layer']} of {figures.layers}", str(row["branches"]), *(_cell(row, name) for name in names)]
-        for _, row in figures.table.iterrows()
+        for row in figures.table.to_dict("records")
     ]
-    first = figures.table.iloc[0]
-    measured = number(first.speedup) + bounds(first.speedup_low, first.speedup_high)
+    first = figures.table.to_dict("records")[0]
+    counted = f"{first['rounds']} rounds of {first['documents']} documents"
     return Finding(
         "mirror",
-        f"DRAFTS THAT WOULD HAVE BEEN READY: {figures.method}, {first.rounds} rounds of {first.documents} documents",
+        f"DRAFTS THAT WOULD HAVE BEEN READY: {figures.method}, {counted}",
         [Sheet(["exit", "κ", "hit", "at the end", "modelled", "at the end"], rows, align="rrrrrr")],
-        [f"measured, without any of it: {measured} over {figures.baseline or 'no baseline'}"],
+        [f"measured, without any of it: {_cell(first, 'speedup')} over {figures.baseline or 'no baseline'}"],
         [
             "hit: share of rounds whose added token is among the κ likeliest by the exit layer, at any place of the "
             "draft (κ branches at each); at the end: and the draft stood whole (κ branches behind it)",
@@ -29,5 +31,7 @@ def view(figures: Mirror) -> Finding:
     )
 
 
-def _cell(row: "pd.Series[float]", name: str) -> str:
-    return number(row[name]) + bounds(row[f"{name}_low"], row[f"{name}_high"])
+def _cell(row: Mapping[Hashable, Any], name: str) -> str:
+    """A figure with its interval; that of a share ends at 1."""
+    most = 1.0 if name.startswith("hit") else math.inf
+    return number(row[name]) + bounds(row[f"{name}_low"], min(row[f"{name}_high"], most))

@@ -7,7 +7,7 @@ from specbench.analysis.simulate import ALL
 from specbench.report.finding import Finding, Sheet, number
 from specbench.report.views.simulate import assumptions
 
-HEADINGS = ["setting", "τ", "accept", "no network", "modelled tok/s", "modelled speedup", "network"]
+HEADINGS = ["setting", "τ", "accept", "without", "modelled tok/s", "modelled speedup", "network"]
 
 
 def view(figures: OverNetwork) -> Finding:
@@ -51,7 +51,7 @@ def notes(figures: OverNetwork) -> Iterator[str]:
         "modelled, not measured: every round also takes a round trip and the time to send its draft; speedup: over the "
         "target alone in the cloud, whose tokens come in a stream and wait for no round trip; no prefill, no energy"
     )
-    yield "no network: the speedup without one, simulated; network: its share of the time; *: the best fixed length"
+    yield "without: the speedup without a network, simulated; network: its share of the time; *: the best fixed length"
     if figures.chosen:
         lengths = sorted(set(figures.chosen))
         chosen = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else str(lengths[0])
