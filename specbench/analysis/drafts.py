@@ -104,7 +104,7 @@ def decoding(run: StoredRun, method: str, columns: list[str]) -> Any:
 def recorded_rounds(run: StoredRun, method: str) -> Iterator[dict[str, Any]]:
     """A method's rounds, text by text, including prefills."""
     columns = [*TEXT, "round", "drafted", "accepted", "committed", "truncated"]
-    columns += ["draft_tokens", "predictions", "confidences"]
+    columns += ["draft_tokens", "parents", "predictions", "confidences"]
     for batch in run.rounds().to_batches(columns=columns, filter=of_method(method)):
         yield from batch.to_pylist()
 

@@ -32,6 +32,16 @@ def recursive_test(draft: Draft, q: Tensor, p: Tensor, rng: torch.Generator) -> 
     sampling: SpecInfer, arXiv 2305.09781, Algorithm 2), or that without the earlier siblings (recursive rejection
     sampling: RSD, arXiv 2402.14160, Algorithm 1). Both are lossless.
     """
+    p_draft, q_draft, left = recursive_chances(draft, q, p)
+    needed = torch.rand(len(draft.tokens), generator=rng, device=p.device, dtype=p.dtype) * q_draft
+    return Tested(needed < p_draft, pick(left, rng), p_draft, needed)
+
+
+def recursive_chances(draft: Draft, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """p(d) and q(d) [K], of which each token passes with min(1, p / q) where its earlier siblings did not.
+
+    The third result [K + 1, V] is what is left of the target's distributions where no child passes.
+    """
     assert draft.rows is not None
     left = p.clone()  # [K + 1, V]: what the tests so far have left of each distribution
     tokens, p_draft, q_draft = draft.tokens, torch.zeros_like(q[:, 0]), q.gather(-1, draft.tokens[:, None])[:, 0]
@@ -40,8 +50,7 @@ def recursive_test(draft: Draft, q: Tensor, p: Tensor, rng: torch.Generator) -> 
         p_draft[nodes] = left[rows, tokens[nodes]]
         rest = residual(left[rows], q[nodes])
         left[rows] = rest / rest.sum(-1, keepdim=True)
-    needed = torch.rand(len(tokens), generator=rng, device=p.device, dtype=p.dtype) * q_draft
-    return Tested(needed < p_draft, pick(left, rng), p_draft, needed)
+    return p_draft, q_draft, left
 
 
 def exact_tree(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:

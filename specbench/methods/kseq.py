@@ -31,6 +31,13 @@ def kseq(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator)
 
 def kseq_test(draft: Draft, q: Tensor, p: Tensor, rng: torch.Generator) -> Tested:
     """Test the K tokens of a tree, drawn from q [K, V], against p [K + 1, V] after the context and after each token."""
+    p_draft, scaled, rest = kseq_chances(draft, q, p)
+    needed = torch.rand(len(scaled), generator=rng, device=p.device, dtype=p.dtype) * scaled
+    return Tested(needed < p_draft, pick(rest, rng), p_draft, needed)
+
+
+def kseq_chances(draft: Draft, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """p(d) and ρ q(d) [K], of which each token passes with min(1, p / (ρ q)); what is left [K + 1, V] if none does."""
     parents, rows = draft.parents, draft.rows
     assert parents is not None and rows is not None
     counts = Counter(parents)
@@ -40,10 +47,7 @@ def kseq_test(draft: Draft, q: Tensor, p: Tensor, rng: torch.Generator) -> Teste
     rho, left = split(p[rows[at]], q[at], drawn)
     scale, rest = torch.ones_like(p[:, 0]), p.clone()
     scale[rows[at]], rest[rows[at]] = rho, left
-    p_draft = p[rows, draft.tokens]
-    needed = torch.rand(len(parents), generator=rng, device=p.device, dtype=p.dtype) * scale[rows]
-    needed = needed * q.gather(-1, draft.tokens[:, None])[:, 0]
-    return Tested(needed < p_draft, pick(rest, rng), p_draft, needed)
+    return p[rows, draft.tokens], scale[rows] * q.gather(-1, draft.tokens[:, None])[:, 0], rest
 
 
 def split(p: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

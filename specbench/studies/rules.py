@@ -1,11 +1,12 @@
 """`specbench analyze rules`: how many tokens of a run's drafts each rule of acceptance would have kept.
 
 Target and draft read every sampled draft of a run again. Their distributions give the expected number of accepted
-tokens of each rule for the same drafts, so that rules are compared without the noise of separate runs.
+tokens of each rule for the same drafts, so that rules are compared without the noise of separate runs. Chains of sps
+and trees (`tree_rules`) have rules of their own.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,9 +27,11 @@ from specbench.measure import prepare
 from specbench.measure.prepare import load_models_of
 from specbench.methods.cascade import trusted
 from specbench.results.stored import StoredRun
+from specbench.studies import tree_rules
 from specbench.studies.multidraft import KEY, mean, texts_to_read
+from specbench.studies.tree_rules import DELTA, EPSILON
 
-LENIENCE, EPSILON, DELTA, ALPHA = 0.6, 0.3, 0.09, 0.1  # as in lossy.yaml and cascade.yaml
+LENIENCE, ALPHA = 0.6, 0.1  # as in lossy.yaml and cascade.yaml
 
 # p and q [K, V] of target and draft at the places of K drafted tokens -> expected accepted tokens.
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -61,28 +64,38 @@ RULES: dict[str, Rule] = {
     "cascade-chow": partial(of_a_mixture, defer="chow"),
     "cascade-diff": partial(of_a_mixture, defer="diff"),
 }
-LOSSLESS = ("token", "block")
+LOSSLESS = ("token", "block", "recursive", "kseq", "traversal")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The expected accepted tokens of a draft under each rule."""
+    """The expected accepted tokens of a draft under each rule.
+
+    A table has rule, lossless, value, low, high, over, over_low, over_high (95 %; beside its first rule); that of trees
+    also method and drafts. A kind of drafts that a run lacks has no rows.
+    """
 
     sampling: str
     methods: list[str]
     drafts: int
     documents: int
-    figures: pd.DataFrame  # rule, lossless, value, low, high, over, over_low, over_high (95 %; beside `token`)
+    figures: pd.DataFrame
+    trees: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def compared(run: StoredRun, method: str | None, advance: Callable[[int], None] = lambda count: None) -> Compared:
     """Read the drafts of a run again; `advance` is called after each text.
 
-    Raises UserError as `texts_to_read`, for methods other than sps, and if prompts have changed since the run.
+    Raises UserError as `texts_to_read`, for methods whose drafts have no rules here, and if prompts have changed since
+    the run.
     """
-    texts = [row for row in texts_to_read(run, method) if _is_sps(run, row["method"])]
+    specs = {spec.name: spec for spec in run.plan.methods if spec.method == "sps" or tree_rules.rules_of(spec)}
+    texts = [row for row in texts_to_read(run, method) if row["method"] in specs]
     if not texts:
-        raise UserError(f"{run.folder} has no drafts of sps; `specbench run --method sps --temperature 1` makes some")
+        raise UserError(
+            f"{run.folder} has no drafts of sps, mdsd or rsd-constant; "
+            "`specbench run --method sps --temperature 1` makes some"
+        )
     pair = load_models_of(run)
     pair.need_one_tokenizer("it cannot read the drafts token by token")
     drafts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -91,24 +104,38 @@ def compared(run: StoredRun, method: str | None, advance: Callable[[int], None] 
             drafts.setdefault((row["repeat"], row["task"], row["doc_id"], name), []).append(row)
     prompts = {(r.task, r.doc_id): r for r in prepare.stored_requests(run, pair)}
     sampling = Sampling(**run.plan.sampling.model_dump())
-    sums, counts, documents = [], [], []
+    read: dict[str, list[tuple[tuple[str, int], np.ndarray]]] = {}  # by tree method, "" for all chains
     for row in texts:
         request = prompts.get((row["task"], row["doc_id"]))
         if request is None or request.prompt_hash != row["prompt_hash"]:
             raise UserError(f"{run.folder}: the prompts of {row['task']} have changed since; run it again")
         prompt = prepare.encode(pair, request.prompt)
-        values = of_text(pair, prompt, list(row["tokens"]), drafts[tuple(row[name] for name in KEY)], sampling)
-        sums.append(values.sum(0))
-        counts.append(len(values))
-        documents.append((row["task"], row["doc_id"]))
+        spec, rounds = specs[row["method"]], drafts[tuple(row[name] for name in KEY)]
+        group = "" if spec.method == "sps" else spec.name
+        recorded = (prompt, list(row["tokens"]), rounds, sampling)
+        values = tree_rules.of_text(pair, spec, *recorded) if group else of_text(pair, *recorded)
+        read.setdefault(group, []).append(((row["task"], row["doc_id"]), values))
         advance(1)
-    methods = list(dict.fromkeys(row["method"] for row in texts))
-    table = figure_table(documents, np.array(sums), np.array(counts, float))
-    return Compared(run.sampling, methods, sum(counts), len(set(documents)), table)
+    tables = {
+        group: _table(found, tree_rules.rules_of(specs[group]) if group else list(RULES))
+        for group, found in read.items()
+    }
+    trees = [table.assign(method=group) for group, table in tables.items() if group]
+    return Compared(
+        run.sampling,
+        list(dict.fromkeys(row["method"] for row in texts)),
+        sum(len(values) for found in read.values() for _, values in found),
+        len({document for found in read.values() for document, _ in found}),
+        tables.get("", pd.DataFrame()),
+        pd.concat(trees, ignore_index=True) if trees else pd.DataFrame(),
+    )
 
 
-def _is_sps(run: StoredRun, name: str) -> bool:
-    return any(spec.name == name and spec.method == "sps" for spec in run.plan.methods)
+def _table(read: Sequence[tuple[tuple[str, int], np.ndarray]], rules: Sequence[str]) -> pd.DataFrame:
+    """The figures of texts, each with its values [drafts, rules]."""
+    documents, values = zip(*read, strict=True)
+    sums, counts = np.array([part.sum(0) for part in values]), np.array([len(part) for part in values], float)
+    return figure_table(documents, sums, counts, rules).assign(drafts=int(counts.sum()))
 
 
 @torch.inference_mode()
@@ -134,10 +161,12 @@ def rows(session: Session, context: list[int], drafted: list[int]) -> Tensor:
     return torch.cat([first, session.forward(drafted).logits[:-1]])
 
 
-def figure_table(documents: Sequence[tuple[str, int]], sums: np.ndarray, counts: np.ndarray) -> pd.DataFrame:
-    """The table `Compared.figures`, by the sums of texts [texts, rules] and their numbers of drafts."""
+def figure_table(
+    documents: Sequence[tuple[str, int]], sums: np.ndarray, counts: np.ndarray, rules: Sequence[str] = tuple(RULES)
+) -> pd.DataFrame:
+    """A table of `Compared`, by the sums of texts [texts, rules] and their numbers of drafts."""
     found = []
-    for at, rule in enumerate(RULES):
+    for at, rule in enumerate(rules):
         value, over = (mean(documents, part, counts) for part in (sums[:, at], sums[:, at] - sums[:, 0]))
         more = {"over": over.value, "over_low": over.low, "over_high": over.high}
         found.append({"rule": rule, "lossless": rule in LOSSLESS} | vars(value) | more)

@@ -9,18 +9,22 @@ import oracle
 import pytest
 import torch
 from builders_engine import build, made
+from enumerated import Laws, chance, finish, target_law
+from enumerated import laws as random_laws
 from gates import GREEDY, decode, pair
 from law import Texts, texts
 from refusals import one_line_error
 from tabled import Table, V, warped
 
+from specbench.engine import accept
 from specbench.engine.accept import exact_test
 from specbench.engine.sampling import pick, probabilities
 from specbench.engine.session import Session
-from specbench.engine.types import Sampling
+from specbench.engine.types import Draft, Sampling, Scored
 from specbench.methods import cascade
 from specbench.methods.cascade import Cascade, Settings, trusted
 
+EXACT = 1e-12
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 RULES = pytest.mark.parametrize(("defer", "alpha"), (("chow", 0.4), ("diff", 0.1), ("opt", 0.1)))
 
@@ -37,14 +41,62 @@ def mixture(p: np.ndarray, q: np.ndarray, defer: str, alpha: float) -> np.ndarra
     return q if (q.max() >= 1 - alpha if margin is None else q.max() >= p.max() - margin) else p
 
 
-class Laws(NamedTuple):
+def round_law(monkeypatch, p: Laws, q: Laws, settings: Settings, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
+    """The law of the K + 1 tokens of a round and the mixture after it, by enumeration; and the mixture's own."""
+    method = Cascade(Table(V, 3), Table(V, 4), settings)
+    count = settings.gamma
+    mixed = {text: mixture(p[text], q[text], settings.defer, settings.alpha) for text in p}
+    law, tests, left = np.zeros((vocabulary,) * (count + 1)), [], []
+    with monkeypatch.context() as patch:
+        patch.setattr(cascade, "exact_test", lambda *asked: tests.append(exact_test(*asked)) or tests[-1])
+        patch.setattr(accept, "pick", lambda probs, rng: left.append(probs.numpy()) or probs.argmax(-1))
+        for drafted in itertools.product(range(vocabulary), repeat=count):
+            weight = chance(q, drafted)
+            if not weight:
+                continue
+            of_target, of_draft = (
+                torch.tensor(np.stack([model[drafted[:i]] for i in range(count + 1)])) for model in (p, q)
+            )
+            method.drafter.logits = of_draft.log()
+            draft = Draft(torch.tensor(drafted), of_draft[:count])
+            method.accept(draft, Scored(of_target.log()), Sampling(1.0), torch.Generator())
+            for place in range(count + 1):
+                own = q[drafted[:place]][drafted[place]] if place < count else 1.0
+                passes = min(1.0, float(tests[-1].p[place]) / own) if place < count else 0.0
+                rejected, weight = weight * (1 - passes), weight * passes
+                if rejected:
+                    emitted = left[-1][place] / left[-1][place].sum()
+                    for token in np.flatnonzero(emitted):
+                        finish(mixed, law, (*drafted[:place], int(token)), rejected * emitted[token], count + 1)
+    return law, target_law(mixed, vocabulary, count + 1)
+
+
+@RULES
+@pytest.mark.parametrize("vocabulary", (3, 4))
+@pytest.mark.parametrize("k", (1, 2, 3))
+def test_the_law_of_a_round_is_that_of_the_mixture(monkeypatch, k, vocabulary, defer, alpha):
+    p, q = (random_laws(vocabulary, k, seed) for seed in (0, 100))
+    law, mixed = round_law(monkeypatch, p, q, Settings(gamma=k, defer=defer, alpha=alpha), vocabulary)
+    assert np.abs(law - mixed).sum() / 2 < EXACT
+    assert np.abs(mixed - target_law(p, vocabulary, k + 1)).sum() / 2 > 1e-3, "the draft speaks somewhere"
+    assert np.abs(mixed - target_law(q, vocabulary, k + 1)).sum() / 2 > 1e-3, "and not everywhere"
+
+
+def test_a_wrong_residual_is_found_by_enumeration(monkeypatch):
+    p, q = (random_laws(3, 2, seed) for seed in (2, 102))
+    monkeypatch.setattr(accept, "residual", lambda p, q: p)
+    law, mixed = round_law(monkeypatch, p, q, Settings(gamma=2, defer="opt", alpha=0.1), 3)
+    assert np.abs(law - mixed).sum() / 2 > 1e-3
+
+
+class Drawn(NamedTuple):
     drawn: Texts
     mixed: np.ndarray  # [V, V, V, V]: probabilities of texts by the mixture
     target: np.ndarray  # and by the target
     share: float  # of the places where the draft speaks
 
 
-def laws(sampling: Sampling, defer: str, alpha: float, draws: int = 800) -> Laws:
+def laws(sampling: Sampling, defer: str, alpha: float, draws: int = 800) -> Drawn:
     """Texts of four tokens, and what they may follow. The first token is the target's own."""
     target, draft, prompt, count = Table(V, 3), Table(V, 4), [1, 2], 4
     method = Cascade(target, draft, Settings(gamma=2, defer=defer, alpha=alpha))
@@ -59,7 +111,7 @@ def laws(sampling: Sampling, defer: str, alpha: float, draws: int = 800) -> Laws
             trusts += [row is q] if i else []
             mixed[text] *= row[token]
             of_target[text] *= p[token]
-    return Laws(drawn, mixed, of_target, float(np.mean(trusts)))
+    return Drawn(drawn, mixed, of_target, float(np.mean(trusts)))
 
 
 SAMPLINGS = pytest.mark.parametrize("sampling", (Sampling(2.0), Sampling(2.0, top_k=3, top_p=0.98)), ids=str)

@@ -1,7 +1,10 @@
 """The accepted tokens of each rule for the same drafts."""
 
+from typing import Any
+
 from specbench.report.finding import Finding, Sheet, estimate
-from specbench.studies.rules import ALPHA, DELTA, EPSILON, LENIENCE, Compared
+from specbench.studies.rules import ALPHA, LENIENCE, Compared
+from specbench.studies.tree_rules import DELTA, EPSILON
 
 NAMES = {
     "token": "token by token",
@@ -11,21 +14,28 @@ NAMES = {
     "cascade": f"cascade, opt, α {ALPHA}",
     "cascade-chow": f"cascade, chow, α {ALPHA}",
     "cascade-diff": f"cascade, diff, α {ALPHA}",
+    "recursive": "sibling by sibling",
+    "kseq": "K-SEQ",
+    "traversal": "traversal",
 }
 
 
 def view(figures: Compared) -> Finding:
-    rows = []
-    for row in figures.figures.to_dict("records"):
-        over = {"value": row["over"], "low": row["over_low"], "high": row["over_high"]}
-        more = "" if row["rule"] == "token" else estimate(over, "+.3f")
-        rows.append([NAMES[row["rule"]], "yes" if row["lossless"] else "no", estimate(row), more])
+    sheets = []
+    if len(figures.figures):
+        rows = [cells(row) for row in figures.figures.to_dict("records")]
+        sheets.append(Sheet(["rule", "lossless", "accepted", "over token by token"], rows, align="llrr"))
+    for method in dict.fromkeys(figures.trees.get("method", ())):
+        mine = figures.trees[figures.trees.method == method]
+        title = f"Trees of {method}, {mine.drafts.iloc[0]} drafts"
+        rows = [cells(row) for row in mine.to_dict("records")]
+        sheets.append(Sheet(["rule", "lossless", "accepted", "over sibling by sibling"], rows, title, align="llrr"))
     methods = ", ".join(figures.methods)
     return Finding(
         "rules",
         f"ACCEPTED TOKENS OF A DRAFT BY RULE ({figures.sampling})\n"
         f"{figures.drafts} drafts of {figures.documents} documents, of {methods}",
-        [Sheet(["rule", "lossless", "accepted", "over token by token"], rows, align="llrr")],
+        sheets,
         [],
         [
             "accepted: the expected number, for the same drafts after the same texts, without the bonus token",
@@ -33,3 +43,9 @@ def view(figures: Compared) -> Finding:
         ],
         vars(figures) | {"methods": methods},
     )
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    over = {"value": row["over"], "low": row["over_low"], "high": row["over_high"]}
+    more = "" if row["rule"] in ("token", "recursive") else estimate(over, "+.3f")
+    return [NAMES[row["rule"]], "yes" if row["lossless"] else "no", estimate(row), more]
