@@ -21,13 +21,14 @@ now = time.perf_counter  # seconds; also for servers, shared prefixes, checks of
 
 @dataclass
 class Forward:
-    """One forward pass that feeds `width` tokens after `context` cached ones."""
+    """One forward pass that feeds `width` tokens after `context` cached ones, or a call of several passes."""
 
     model: str
     width: int
     context: int
     seconds: float = 0.0
     began: float = 0.0  # on the host
+    passes: int = 1
 
     def __enter__(self) -> None:
         self.began = time.perf_counter()
@@ -75,8 +76,8 @@ class Lap:
     forwards: Sequence[Forward]
 
     def count(self, model: str) -> int:
-        """The number of forwards of one model."""
-        return sum(f.model == model for f in self.forwards)
+        """The number of forward passes of one model."""
+        return sum(f.passes for f in self.forwards if f.model == model)
 
     def time(self, model: str) -> float:
         """Seconds in forwards of one model."""
@@ -146,9 +147,9 @@ class Stopwatch:
             torch.cuda.reset_peak_memory_stats(self.device)
         self._began = time.perf_counter()
 
-    def forward(self, model: str, width: int, context: int) -> Forward:
+    def forward(self, model: str, width: int, context: int, passes: int = 1) -> Forward:
         kind = DeviceForward if self.device.type == "cuda" else Forward
-        self._forwards.append(forward := kind(model, width, context))
+        self._forwards.append(forward := kind(model, width, context, passes=passes))
         return forward
 
     def lap(self) -> None:
@@ -202,8 +203,8 @@ class RowStopwatch:
         self.forwards: list[SharedForward] = []
         self.ends: list[tuple[Step, int]] = []  # of each round: its step, forwards so far
 
-    def forward(self, model: str, width: int, context: int) -> Forward:
-        self.forwards.append(forward := SharedForward(model, width, context))
+    def forward(self, model: str, width: int, context: int, passes: int = 1) -> Forward:
+        self.forwards.append(forward := SharedForward(model, width, context, passes=passes))
         return forward
 
     def saw(self, model: str, position: int, highest: torch.Tensor) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.sampling import draw
+from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling, Scored
 
 
@@ -48,9 +49,9 @@ Read = TypeVar("Read", bound=Reader)
 
 
 class ModelDrafter(Generic[Read]):
-    """A draft model, one token at a time. A draft ends after a token of `eos_ids`.
+    """A draft model. A draft ends after a token of `eos_ids`.
 
-    Unless `lengths` or `eos_ids` look at the tokens, nothing is copied to the host meanwhile.
+    Unless `lengths` or `eos_ids` look at the tokens, a draft is one call, and nothing is copied to the host meanwhile.
     """
 
     def __init__(self, session: Read, lengths: Lengths | None = None, eos_ids: frozenset[int] = frozenset()) -> None:
@@ -66,6 +67,10 @@ class ModelDrafter(Generic[Read]):
         most = lengths.most(gamma, len(context))
         if not most:
             return Draft(torch.empty(0, dtype=torch.long, device=self.session.device), None)
+        session = self.session
+        if isinstance(session, Session) and session.chains and not lengths.looks and not self.eos_ids:
+            chain = session.draft_chain(context, most, sampling, rng)
+            return Draft(chain.tokens, chain.probs, predictions=lengths.predictions(most))
         scored = self.session.catch_up(context, lengths.hidden)
         tokens, probs = [], []
         while True:

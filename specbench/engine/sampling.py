@@ -40,11 +40,31 @@ def pick(probs: Tensor, rng: torch.Generator) -> Tensor:
     """One token id from each distribution [n, V] (which need not be normalised), without a host round trip.
 
     Of independent exponential waiting times with rates `probs`, that of token i is the smallest with probability
-    ∝ probs[i]. A wait of exactly 0, which a device's generator may round to, would let any token win, even an
-    impossible one; the clamp replaces it by the middle of the interval that rounds to 0.
+    ∝ probs[i].
     """
-    waits = torch.empty_like(probs).exponential_(generator=rng).clamp_(min=torch.finfo(probs.dtype).eps / 4)
-    return (probs / waits).argmax(-1)
+    return earliest(probs, waits(probs, rng))
+
+
+def waits(like: Tensor, rng: torch.Generator) -> Tensor:
+    """Independent waiting times of rate 1, of the shape and type of `like`.
+
+    A wait of exactly 0, which a device's generator may round to, would let any token win, even an impossible one; the
+    clamp replaces it by the middle of the interval that rounds to 0.
+    """
+    return torch.empty_like(like).exponential_(generator=rng).clamp_(min=torch.finfo(like.dtype).eps / 4)
+
+
+def earliest(probs: Tensor, waited: Tensor) -> Tensor:
+    """The token id [n] that comes first if tokens come at rates `probs` [n, V]; `waited` [n, V] are waits of rate 1."""
+    return (probs / waited).argmax(-1)
+
+
+def leads(waited: Tensor, sampling: Sampling) -> Tensor:
+    """What each token's wait of rate 1 adds to its logit: the token with the highest sum [n, V] is the `earliest`.
+
+    T > 0, without top-k and top-p.
+    """
+    return waited.log().mul_(-sampling.temperature)
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:

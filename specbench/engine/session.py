@@ -12,10 +12,11 @@ from transformers import PreTrainedModel
 from specbench.config import UserError
 from specbench.engine.clock import now
 from specbench.engine.prefix import Kept, Prefixes
+from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import LAST as LAST
 from specbench.engine.runtimes.types import Reads, Runner, Runtime
-from specbench.engine.types import NotFinite, Scored, Watch
+from specbench.engine.types import NotFinite, Sampling, Scored, Watch
 
 UNBOUNDED = 2**31
 
@@ -23,7 +24,7 @@ UNBOUNDED = 2**31
 class Unwatched:
     """A watch that records nothing."""
 
-    def forward(self, model: str, width: int, context: int) -> AbstractContextManager[None]:
+    def forward(self, model: str, width: int, context: int, passes: int = 1) -> AbstractContextManager[None]:
         return nullcontext()
 
     def saw(self, model: str, position: int, highest: Tensor) -> None:
@@ -58,6 +59,8 @@ class Session:
         self.prefixes = prefixes
         self.trees = trees
         self._runner = self.new_runner()
+        whole = type(self).forward is Session.forward  # else the runner does not compute all that a forward does
+        self._chaining = self._runner if whole and isinstance(self._runner, Chaining) else None
         self._tokens: list[int] = []
         self._fed: list[Fed] = []  # ids fed from the device that are not in `_tokens` yet
         self._length = 0
@@ -175,11 +178,37 @@ class Session:
 
         `hidden` is as in `forward`. The last token is fed even if it is cached, since its logits are needed.
         """
+        return self.forward(self._unread(context), hidden=hidden)
+
+    def _unread(self, context: Sequence[int]) -> Sequence[int]:
+        """Roll back to the prefix that the cache shares with `context`, in place; the tokens that follow it there."""
         if self._tree:
             self.truncate(self._tree.root)
         shared = min(common(self.tokens, context), len(context) - 1)
         self.truncate(shared)
-        return self.forward(context[shared:], hidden=hidden)
+        return context[shared:]
+
+    @property
+    def chains(self) -> bool:
+        """True if `draft_chain` works: the runtime has chains, the forwards are its own, and something is cached."""
+        return self._chaining is not None and self._length > 0
+
+    def draft_chain(self, context: Sequence[int], count: int, sampling: Sampling, rng: torch.Generator) -> Chain:
+        """Catch up with `context`, then go on by a chain of `count` tokens, each drawn, and all but the last one fed.
+
+        All in one call of the runtime: the tokens and distributions are those of `catch_up`, then a `draw` and a
+        `forward` in turn. The watch sees one forward, with the passes and tokens of all.
+        """
+        assert self._chaining
+        unread = self._unread(context)
+        ids = to_device(unread, self.device)
+        with self._watch.forward(self.role, len(unread) + count - 1, self._length, count):
+            chain = self._chaining.chain(ids, count, self.vocabulary, sampling, rng)
+        self._fed_too(unread)
+        if count > 1:
+            self._fed_too(chain.tokens[:-1])
+        self._check(chain.logits)
+        return chain
 
     def truncate(self, length: int) -> None:
         """Roll the cache back to its first `length` tokens, in place. Nothing is read from the device."""

@@ -166,8 +166,8 @@ class NotFinite(ArithmeticError):
 class Watch(Protocol):
     """Observes every forward pass, as the harness' clock does (clock.py)."""
 
-    def forward(self, model: str, width: int, context: int) -> AbstractContextManager[None]:
-        """Entered around a pass that feeds `width` tokens after `context` cached ones."""
+    def forward(self, model: str, width: int, context: int, passes: int = 1) -> AbstractContextManager[None]:
+        """Entered around a pass that feeds `width` tokens after `context` cached ones, or a call of several passes."""
 
     def saw(self, model: str, position: int, highest: Tensor) -> None:
         """Note the highest logits [n] after the tokens from `position` on, to check later that they are finite."""

@@ -19,7 +19,7 @@ from specbench.engine.accept import Accept
 from specbench.engine.drafters import Drafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.sampling import pick, probabilities, wide
+from specbench.engine.sampling import pick, probabilities, waits, wide
 from specbench.engine.session import Session, to_device
 from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
@@ -214,12 +214,7 @@ def draw_distinct(q: Tensor, count: int, rng: torch.Generator) -> Tensor:
 
     They are the first arrivals of a race with rates q; Gumbel-top-k is its logarithm. Impossible tokens come last.
     """
-    return (q / race(q, rng)).topk(count).indices
-
-
-def race(like: Tensor, rng: torch.Generator) -> Tensor:
-    """Independent waiting times of rate 1, of the shape of `like`, none of them 0 (see `sampling.pick`)."""
-    return torch.empty_like(like).exponential_(generator=rng).clamp_(min=torch.finfo(like.dtype).eps / 4)
+    return (q / waits(q, rng)).topk(count).indices
 
 
 def perturb(scores: Tensor, highest: Tensor, rng: torch.Generator) -> Tensor:
@@ -227,7 +222,7 @@ def perturb(scores: Tensor, highest: Tensor, rng: torch.Generator) -> Tensor:
 
     Equations 23 to 25 of Kool et al., in their numerically stable form; -inf stays -inf.
     """
-    noisy = scores - race(scores, rng).log()
+    noisy = scores - waits(scores, rng).log()
     below = noisy - noisy.max(-1, keepdim=True).values
     v = highest[:, None] - noisy + torch.where(below > -0.7, (-below.expm1()).log(), (-below.exp()).log1p())
     return highest[:, None] - v.clamp(min=0) - (-v.abs()).exp().log1p()

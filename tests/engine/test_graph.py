@@ -15,13 +15,14 @@ from forms import CLOSE, FIRST, assert_tells_what_eager_tells, eagle, lists, mod
 from gates import DEVICE, assert_greedy_exact, decode, without_looking
 from hypothesis import given, settings
 from refusals import one_line_error
+from stepped import assert_chains_are_steps
 from watched import reads_of_tensors
 
 from specbench.engine import accept
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.runtimes import graph, static
 from specbench.engine.runtimes.eager import EAGER
-from specbench.engine.runtimes.graph import WARM_UP, WIDEST, FixedStep, Graph, Key
+from specbench.engine.runtimes.graph import WARM_UP, WIDEST, ChainKey, Fixed, Graph, Key
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import LAST, Fed, Session
 from specbench.engine.types import Sampling
@@ -41,7 +42,7 @@ def little_room(monkeypatch):
 class Replayed:
     """In the place of a CUDA graph: computes the step anew into the tensors that the capture gave, as a replay does."""
 
-    def __init__(self, step: FixedStep) -> None:
+    def __init__(self, step: Fixed) -> None:
         self.step = step
 
     def replay(self) -> None:
@@ -50,7 +51,7 @@ class Replayed:
                 known.copy_(found)
 
 
-def stand_in(step: FixedStep, pool: object) -> None:
+def stand_in(step: Fixed, pool: object) -> None:
     assert pool is not None
     for _ in range(WARM_UP):
         step.compute()
@@ -71,7 +72,7 @@ def capturing(monkeypatch):
     """A function that makes runtimes which capture; by the stand-in where there is no GPU."""
     if DEVICE != "cpu":
         return lambda: Graph(HERE)
-    monkeypatch.setattr(FixedStep, "capture", stand_in)
+    monkeypatch.setattr(Fixed, "capture", stand_in)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
@@ -126,6 +127,17 @@ def test_captured_steps_tell_what_eager_tells(form, little_room, capturing):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
         runtime.settle()
     assert replayed and all(graphs(session)) and len(graphs(session)) >= 6
+
+
+@pytest.mark.parametrize("sampling", (Sampling(), Sampling(0.7, top_k=20, top_p=0.9)), ids=str)
+def test_captured_chains_are_their_steps(little_room, capturing, sampling):
+    runtime = capturing()
+    one, other = (Session(model("llama"), "draft", vocabulary=90, runtime=which) for which in (runtime, EAGER))
+    for _ in range(4):
+        replayed = any(graphs(one))
+        assert_chains_are_steps(one, other, sampling, CLOSE[torch.float64])
+        runtime.settle()
+    assert replayed and all(graphs(one)) and any(isinstance(key, ChainKey) for key in one._runner.steps)
 
 
 def test_the_next_bucket_is_met_amid_a_text(capturing):

@@ -12,6 +12,7 @@ from tabled import Table, law, p_of_texts, p_with_caches, warped
 from watched import reads_of_tensors
 
 from specbench import config
+from specbench.engine.sampling import waits
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
 from specbench.methods import rsd
@@ -170,7 +171,7 @@ def test_stochastic_beam_search_draws_sequences_without_replacement(monkeypatch)
     assert pairs_of_sequences(1800) > ALPHA
 
     def anew(scores, highest, rng):
-        return scores - rsd.race(scores, rng).log()
+        return scores - waits(scores, rng).log()
 
     monkeypatch.setattr(rsd, "perturb", anew)
     assert pairs_of_sequences(1800) < ALPHA, "perturbed anew at each level"

@@ -237,14 +237,24 @@ def test_the_ends_of_the_rate(rate):
     assert {one.accepted for one in rounds[1:-1]} == {round(4 * rate)}
 
 
+def counted(real, passes, fed):
+    """A method of sessions that notes the role of each pass."""
+
+    def noted(self, *given, **more):
+        fed.extend([self.role] * passes(*given))
+        return real(self, *given, **more)
+
+    return noted
+
+
 @torch.no_grad()
 def test_everything_but_the_verdict_is_real(monkeypatch):
     """Tokens behind the accepted ones are the target's own choice there, drafts the draft's; the exact test is done."""
     tested, fed = [], []
     exact_test = accept.exact_test
     monkeypatch.setattr(accept, "exact_test", lambda *given: tested.append(1) or exact_test(*given))
-    forward = Session.forward
-    monkeypatch.setattr(Session, "forward", lambda self, *a, **b: fed.append(self.role) or forward(self, *a, **b))
+    for made, passes in (("forward", lambda *_: 1), ("draft_chain", lambda context, count, *_: count)):
+        monkeypatch.setattr(Session, made, counted(getattr(Session, made), passes, fed))
     prompt = oracle.prompts(1, length=6, seed=3)[0]
     _, rounds = decode(forced(0.7, 3), prompt, 60)
     target, draft = pair("llama")

@@ -55,25 +55,29 @@ def run(
     step: Block,
     cache: Cache,
     angles: tuple[Tensor, Tensor] | None,
-    keep: slice | Tensor,
+    keep: slice | Tensor | None,
     hidden: Sequence[int],
     features: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Logits of the tokens that `keep` selects, and hidden states [n, …] as in `Runner`. Fills the cache, in place."""
+    """Logits of the tokens that `keep` selects (None: all), and hidden states [n, …] as in `Runner`.
+
+    Fills the cache, in place.
+    """
     h = embedded(parts, ids, step)
     turn = turns(angles, step)
     joined = None
     if parts.join:
         assert features is not None
         joined, h = parts.join(h, features), features
+    if not hidden:
+        for state in through(parts, h, step, cache, turn, joined=joined, keep=keep):
+            h = state
+        return parts.output(parts.norm(h)), None
     states = [h, *through(parts, h, step, cache, turn, joined=joined)]
-    h = states[-1]
-    if hidden:
-        normed = parts.norm(h)
-        if not parts.join:
-            states[-1] = normed  # as in transformers
-        return parts.output(normed[keep]), torch.cat([states[i] for i in hidden], -1)
-    return parts.output(parts.norm(h[keep])), None
+    normed = parts.norm(states[-1])
+    if not parts.join:
+        states[-1] = normed  # as in transformers
+    return parts.output(normed if keep is None else normed[keep]), torch.cat([states[i] for i in hidden], -1)
 
 
 def embedded(parts: Parts, ids: Tensor, step: Block) -> Tensor:
@@ -101,16 +105,21 @@ def through(
     first: int = 0,
     last: int | None = None,
     joined: Tensor | None = None,
+    keep: slice | Tensor | None = None,
 ) -> Iterator[Tensor]:
     """The states [n, width] that leave the layers `first` … `last` - 1 (None: to the end), which `h` enters.
 
-    Fills their part of the cache, in place. `joined` is the input of the attention where it is not made of `h`.
+    Fills their part of the cache, in place. `joined` is the input of the attention where it is not made of `h`. The
+    last layer gives only the states that `keep` selects: the other tokens end with their keys and values.
     """
     index = sum(attention is not None for attention, _ in parts.layers[:first])
-    for attention, mlp in parts.layers[first:last]:
+    layers = parts.layers[first:last]
+    for place, (attention, mlp) in enumerate(layers, 1):
+        kept = keep if place == len(layers) else None
+        x, h = h, h if kept is None else h[kept]
         if attention:
-            x = attention.before(h) if joined is None else joined
-            x = attend(attention, x, step, cache.keys[index], cache.values[index], turn)
+            x = attention.before(x) if joined is None else joined
+            x = attend(attention, x, step, cache.keys[index], cache.values[index], turn, kept)
             h = h + (attention.after(x) if attention.after else x)
             index += 1
         if mlp:
@@ -120,9 +129,18 @@ def through(
 
 
 def attend(
-    layer: Attention, x: Tensor, step: Block, keys: Tensor, values: Tensor, turn: tuple[Tensor, Tensor] | None
+    layer: Attention,
+    x: Tensor,
+    step: Block,
+    keys: Tensor,
+    values: Tensor,
+    turn: tuple[Tensor, Tensor] | None,
+    keep: slice | Tensor | None = None,
 ) -> Tensor:
-    """The attention sublayer of n tokens: [n, width] -> [n, width]. `turn` holds cosines and sines [n, 1, D]."""
+    """The attention sublayer of n tokens: [n, width] -> [n, width], or the rows of it that `keep` selects.
+
+    `turn` holds cosines and sines [n, 1, D].
+    """
     heads, groups, size = layer.heads, layer.groups, layer.size
     qkv = layer.qkv(x).view(-1, heads + 2 * groups, size)
     qk = qkv[:, : heads + groups]
@@ -132,7 +150,8 @@ def attend(
         cos, sin = turn  # the first half of the sines has its sign changed
         qk = torch.addcmul(qk * cos, qk.roll(size // 2, -1), sin)
     q, k, v = qk[:, :heads], qk[:, heads:], qkv[:, heads + groups :]
-    return layer.out(step.attend(layer, q, k, v, keys, values))
+    read = step.attend(layer, q, k, v, keys, values)
+    return layer.out(read if keep is None else read[keep])
 
 
 def grouped(layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specbench.base.errors import UserError
+from specbench.engine.runtimes.chains import Chaining
 from specbench.engine.runtimes.types import Reads, Runtime
 
 
@@ -25,7 +26,7 @@ class Eager(Runtime):
 EAGER: Runtime = Eager()
 
 
-class EagerRunner:
+class EagerRunner(Chaining):
     """Every layer caches the whole sequence, sliding-window layers too, so that any of them can roll back.
 
     The window is applied by the attention mask.

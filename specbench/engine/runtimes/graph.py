@@ -14,10 +14,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.engine.runtimes import decoder
+from specbench.engine.runtimes.chains import Chain
 from specbench.engine.runtimes.decoder import Step
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.static import STATIC, Lean, StaticRunner, doubled
 from specbench.engine.runtimes.types import Reads, Runtime, Unsupported
+from specbench.engine.sampling import earliest, probabilities, waits, wide
+from specbench.engine.types import Sampling
 
 WIDEST = 64  # tokens; wider blocks are computed as in `static`
 NARROW = 16  # tokens; a wider block of which only the last logits are wanted is the end of a prompt
@@ -38,13 +41,13 @@ class Graph(Runtime):
         self.seconds: dict[str, float] = {"capture": 0.0}
         self.captures = captures
         self.captured = 0
-        self._wanted: list[tuple[weakref.ref[GraphRunner], Key]] = []
+        self._wanted: list[tuple[weakref.ref[GraphRunner], Key | ChainKey]] = []
         self._pools: weakref.WeakKeyDictionary[Lean, Any] = weakref.WeakKeyDictionary()
 
     def runner(self, model: PreTrainedModel) -> "GraphRunner":
         return GraphRunner(STATIC.lean(model), self)
 
-    def want(self, runner: "GraphRunner", key: "Key") -> None:
+    def want(self, runner: "GraphRunner", key: "Key | ChainKey") -> None:
         """Have a step captured when the runtime settles."""
         if self.captures:
             self._wanted.append((weakref.ref(runner), key))
@@ -78,13 +81,27 @@ class Key(NamedTuple):
     featured: bool
 
 
+class ChainKey(NamedTuple):
+    """All that determines a chain in one call, except the values of its inputs and its draws."""
+
+    first: Key  # of the tokens that come before the chain
+    steps: int
+    vocabulary: int
+    sampling: Sampling
+
+    @property
+    def width(self) -> int:
+        """The tokens that are fed."""
+        return self.first.width + self.steps - 1
+
+
 class GraphRunner(StaticRunner):
     """One sequence whose steps have fixed shapes: lengths are on the device, and masks are computed there."""
 
     def __init__(self, lean: Lean, runtime: Graph) -> None:
         super().__init__(lean)
         self.runtime = runtime
-        self.steps: dict[Key, FixedStep] = {}
+        self.steps: dict[Key | ChainKey, Fixed] = {}
 
     @torch.inference_mode()
     def forward(
@@ -96,13 +113,30 @@ class GraphRunner(StaticRunner):
             return super().forward(ids, keep, hidden, features, reads)
         self.reserve(max(end, ROOM))
         key = Key(width, doubled(end), tuple(hidden), reads is not None, features is not None)
-        step = self.steps.get(key)
-        if step is None:
-            step = self.steps[key] = FixedStep(self, key)
-            self.runtime.want(self, key)
+        step = self.steps.get(key) or self._prepared(key, FixedStep(self, key))
+        assert isinstance(step, FixedStep)
         logits, states = step(ids, self.length, features, reads)
         self.length = end
         return logits[-keep:], states
+
+    @torch.inference_mode()
+    def chain(self, ids: Tensor, count: int, vocabulary: int, sampling: Sampling, rng: torch.Generator) -> Chain:
+        width, end = ids.shape[0], self.length + ids.shape[0] + count - 1
+        if self.length == 0 or width > NARROW:  # the end of a prompt
+            return super().chain(ids, count, vocabulary, sampling, rng)
+        self.reserve(max(end, ROOM))
+        key = ChainKey(Key(width, doubled(end), (), False, False), count, vocabulary, sampling)
+        step = self.steps.get(key) or self._prepared(key, FixedChain(self, key))
+        assert isinstance(step, FixedChain)
+        chain = step(ids, self.length, rng)
+        self.length = end
+        return chain
+
+    def _prepared(self, key: Key | ChainKey, step: "Fixed") -> "Fixed":
+        """Keep a new step, and have it captured."""
+        self.steps[key] = step
+        self.runtime.want(self, key)
+        return step
 
     def reserve(self, length: int) -> None:
         if length > self.capacity:
@@ -110,20 +144,52 @@ class GraphRunner(StaticRunner):
             self.steps.clear()  # they write to the old cache
 
     @torch.inference_mode()
-    def capture(self, key: Key, pool: Any) -> None:
+    def capture(self, key: Key | ChainKey, pool: Any) -> None:
         """Capture a step, in place. Its runs overwrite the cache's first rows, which are restored afterwards."""
         step = self.steps[key]
         rows = [cached[:, : key.width] for cached in (*self.cache.keys, *self.cache.values)]
         saved = [row.clone() for row in rows]
-        step.start.zero_()
-        step.places.copy_(step.offsets)
+        step.rewind()
         step.capture(pool)
         for row, values in zip(rows, saved, strict=True):
             row.copy_(values)
 
 
-class FixedStep:
-    """A forward of fixed shapes over a runner's cache. Its inputs are copied into buffers."""
+class Fixed:
+    """Work of fixed shapes over a runner's cache, on buffers; it can be captured."""
+
+    graph: torch.cuda.CUDAGraph | None = None
+    outputs: tuple[Tensor | None, ...] = ()  # of the graph
+
+    def compute(self) -> tuple[Tensor | None, ...]:
+        raise NotImplementedError
+
+    def rewind(self) -> None:
+        """Let the work begin at the first row of the cache, in place."""
+        raise NotImplementedError
+
+    def results(self) -> tuple[Tensor | None, ...]:
+        """What the work gives for what the buffers hold."""
+        if self.graph is None:
+            return self.compute()
+        self.graph.replay()  # the next replay overwrites the outputs
+        return tuple(None if output is None else output.clone() for output in self.outputs)
+
+    def capture(self, pool: Any) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self.compute()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            self.outputs = self.compute()
+        self.graph = graph
+
+
+class FixedStep(Fixed):
+    """A forward. Its inputs are copied into buffers."""
 
     def __init__(self, runner: GraphRunner, key: Key) -> None:
         lean, device = runner.lean, runner.lean.device
@@ -139,8 +205,6 @@ class FixedStep:
             for window in (lean.windows if key.tree else ())
         }
         self.features: Tensor | None = None
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.outputs: tuple[Tensor, Tensor | None] | None = None  # of the graph
 
     def __call__(
         self, ids: Tensor, start: int, features: Tensor | None, reads: Reads | None
@@ -156,12 +220,13 @@ class FixedStep:
             for window, mask in self.lean.tree(reads).items():
                 self.masks[window].fill_(-torch.inf)
                 self.masks[window][:, : mask.shape[1]] = mask
-        if self.graph is None:
-            return self.compute()
-        self.graph.replay()
-        assert self.outputs
-        logits, states = self.outputs  # the next replay overwrites them
-        return logits.clone(), None if states is None else states.clone()
+        logits, states = self.results()
+        assert logits is not None
+        return logits, states
+
+    def rewind(self) -> None:
+        self.start.zero_()
+        self.places.copy_(self.offsets)
 
     def compute(self) -> tuple[Tensor, Tensor | None]:
         rows = self.start + self.offsets
@@ -172,17 +237,47 @@ class FixedStep:
                 masks[window] = additive((away >= 0) & (away < (window or self.key.reach)), self.lean.dtype)
         step = Step(rows, self.places if self.key.tree else rows, self.key.reach, masks)
         return decoder.run(
-            self.lean.parts, self.ids, step, self.cache, self.angles, slice(None), self.key.hidden, self.features
+            self.lean.parts, self.ids, step, self.cache, self.angles, None, self.key.hidden, self.features
         )
 
-    def capture(self, pool: Any) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self.compute()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            self.outputs = self.compute()
-        self.graph = graph
+
+class FixedChain(Fixed):
+    """A chain: a forward over the tokens before it, then one a token. What its tokens are drawn by is in a buffer."""
+
+    def __init__(self, runner: GraphRunner, key: ChainKey) -> None:
+        self.key = key
+        self.first = FixedStep(runner, key.first)
+        self.next = FixedStep(runner, key.first._replace(width=1))
+        row = torch.empty(1, key.vocabulary, dtype=runner.lean.dtype, device=runner.lean.device)
+        self.waits = torch.zeros_like(wide(row)).repeat(key.steps, 1)
+
+    def __call__(self, ids: Tensor, start: int, rng: torch.Generator) -> Chain:
+        self.first.ids.copy_(ids)
+        self.first.start.fill_(start)
+        if not self.key.sampling.greedy:
+            for row in self.waits.split(1):  # one by one, as `sampling.draw` draws them
+                row.copy_(waits(row, rng))
+        tokens, logits, probs = self.results()
+        assert tokens is not None and logits is not None
+        return Chain(tokens, logits, probs)
+
+    def rewind(self) -> None:
+        self.first.rewind()
+
+    def compute(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        self.next.start.copy_(self.first.start + (self.key.first.width - 1))
+        step, sampling = self.first, self.key.sampling
+        tokens, rows, probs = [], [], []
+        for waited in self.waits.split(1):
+            logits = step.compute()[0][-1:, : self.key.vocabulary]
+            if sampling.greedy:
+                token = logits.argmax(-1)
+            else:
+                probs.append(probabilities(logits, sampling))
+                token = earliest(probs[-1], waited)
+            tokens.append(token)
+            rows.append(logits)
+            step = self.next
+            step.start.add_(1)
+            step.ids.copy_(token)
+        return torch.cat(tokens), torch.cat(rows), torch.cat(probs) if probs else None

@@ -10,6 +10,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specbench.engine.rounding import TOLERANCE, off
 from specbench.engine.runtimes import decoder
+from specbench.engine.runtimes.chains import Chaining
 from specbench.engine.runtimes.decoder import Cache, Step
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.parts import Parts, read
@@ -94,7 +95,7 @@ class Lean:
         return {window: additive(allowed, self.dtype) for window, allowed in near.items()}
 
 
-class StaticRunner:
+class StaticRunner(Chaining):
     """One sequence over a cache with spare room, which doubles when it is full."""
 
     def __init__(self, lean: Lean) -> None:
@@ -117,9 +118,8 @@ class StaticRunner:
             step = Step(rows, reads.places[-width:], end, {**lean.tree(reads)})
         else:
             step = Step(rows, rows, end, lean.chain(width, self.length))
-        scored = decoder.run(
-            lean.parts, ids, step, self.cache, lean.angles(positions), slice(-keep or None, None), hidden, features
-        )
+        kept = slice(-keep, None) if 0 < keep < width else None
+        scored = decoder.run(lean.parts, ids, step, self.cache, lean.angles(positions), kept, hidden, features)
         self.length = end
         return scored
 

@@ -66,11 +66,11 @@ def _places(ordered: Fed, device: torch.device) -> Tensor:
     return torch.cat(parts).to(device)
 
 
-def _kept(feeds: Sequence[Feed], device: torch.device) -> tuple[slice | Tensor, list[int]]:
-    """Which of all tokens have logits that are wanted, and how many of each sequence's."""
+def _kept(feeds: Sequence[Feed], device: torch.device) -> tuple[Tensor | None, list[int]]:
+    """Which of all tokens have logits that are wanted (None: all), and how many of each sequence's."""
     counts = [feed.keep or len(feed.ids) for feed in feeds]
     if all(count == len(feed.ids) for feed, count in zip(feeds, counts, strict=True)):
-        return slice(None), counts
+        return None, counts
     ends = torch.tensor([len(feed.ids) for feed in feeds]).cumsum(0).tolist()
     kept = [i for end, count in zip(ends, counts, strict=True) for i in range(end - count, end)]
     return torch.tensor(kept, device=device), counts
