@@ -10,6 +10,7 @@ import oracle
 import pytest
 import torch
 from gates import decode
+from stepped import assert_chains_are_steps
 
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.draft_output import slim, trimmed
@@ -17,12 +18,14 @@ from specbench.engine.models.layer_skip import without
 from specbench.engine.runtimes.openvino import OpenVINO
 from specbench.engine.runtimes.types import LAST, Reads, Unsupported
 from specbench.engine.session import Session
+from specbench.engine.types import Sampling
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
 
 ov = pytest.importorskip("openvino")
 
 from specbench.engine.runtimes import openvino_export, openvino_paged, openvino_runner  # noqa: E402
+from specbench.engine.runtimes.openvino_step import Kind  # noqa: E402
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "opt", "gemma", "windowed")
 CPU = torch.device("cpu")
@@ -96,6 +99,23 @@ def test_chains_and_rollbacks_equal_a_fresh_prefill(architecture):
         if back:
             del mirror[len(mirror) - back :]
             run.truncate(len(mirror))
+
+
+@pytest.mark.parametrize("sampling", (Sampling(), Sampling(0.8), Sampling(0.8, top_p=0.9)), ids=str)
+@pytest.mark.parametrize("architecture", ("llama", "windowed"))
+def test_a_chain_is_its_steps(monkeypatch, architecture, sampling):
+    monkeypatch.setattr(openvino_runner, "FIRST", 1)  # the cache grows meanwhile
+    one, other = (Session(model(architecture), "draft", vocabulary=90, runtime=runtime()) for _ in "ab")
+    assert_chains_are_steps(one, other, sampling, CLOSE)
+    assert one._runner._steps.keys() == ({Kind(90, not sampling.greedy)} if sampling.top_p == 1 else set())
+    assert one._runner._capacity > 1
+
+
+def test_a_large_model_has_no_second_form(monkeypatch):
+    monkeypatch.setattr(runner("llama").paged, "small", False)
+    one, other = (Session(model("llama"), "draft", runtime=runtime()) for _ in "ab")
+    assert_chains_are_steps(one, other, Sampling(), CLOSE, ((3, 1),))
+    assert not one._runner._steps
 
 
 def test_a_window_that_is_not_told_is_found(monkeypatch):

@@ -69,7 +69,7 @@ class OpenVINO(Runtime):
         for anew in (False, True):
             with self.timed("export"):
                 export, from_cache = exported(model, anew)
-            paged = Paged(export, self._threads)
+            paged = Paged(export, self._threads, model.num_parameters())
             try:
                 check(paged, model, PagedRunner(paged, self.timed))
                 return paged

@@ -1,6 +1,6 @@
 """An exported model with PagedAttention, compiled for the CPU once for each choice of hidden states."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -9,6 +9,7 @@ from openvino import opset13 as op
 from openvino._offline_transformations import paged_attention_transformation
 
 from specbench.engine.runtimes.openvino_export import about
+from specbench.engine.runtimes.openvino_step import SMALL, Kind, choosing
 from specbench.engine.runtimes.types import LAST
 
 BLOCK = 32  # tokens in a block of the cache, on a CPU
@@ -31,10 +32,11 @@ def settings(threads: int) -> dict[str, Any]:
 class Paged:
     """What all sequences of a model share: the compiled models."""
 
-    def __init__(self, exported: Any, threads: int) -> None:
+    def __init__(self, exported: Any, threads: int, parameters: int) -> None:
         self._exported = exported
+        self.small = parameters <= SMALL
         self._threads = threads
-        self._compiled: dict[frozenset[int], Any] = {}
+        self._compiled: dict[Hashable, Any] = {}
         facts = about(exported)
         self.states: int = facts["states"]
         self.features: int = facts["features"]
@@ -64,19 +66,32 @@ class Paged:
         """
         wanted = frozenset(self._wanted(hidden))
         if wanted not in self._compiled:
-            model = self._exported.clone()
-            for state, output in enumerate(list(model.outputs)[1:]):
-                if state not in wanted:
-                    model.remove_result(output.get_node())
-            paged_attention_transformation(model, allow_qq_bias=True)
-            for node in model.get_ops():
-                if node.get_type_name() == "PagedAttentionExtension":
-                    # The transformation recognises only some forms of windows, so set the model's own.
-                    layer = int(_source(node, KEYS).get_friendly_name().removeprefix("key_cache."))
-                    same = op.constant(self.windows[layer], dtype=_source(node, WINDOW).get_output_element_type(0))
-                    node.input(WINDOW).replace_source_output(same.output(0))
-            self._compiled[wanted] = ov.Core().compile_model(model, "CPU", settings(self._threads))
+            self._compiled[wanted] = self._compile(self._model(wanted))
         return self._compiled[wanted]
+
+    def step(self, kind: Kind) -> Any:
+        """The compiled form that chooses tokens one by one (see `openvino_step`); it uses the same cache."""
+        if kind not in self._compiled:
+            self._compiled[kind] = self._compile(choosing(self._model(), kind))
+        return self._compiled[kind]
+
+    def _model(self, states: Set[int] = frozenset()) -> Any:
+        """The model with PagedAttention that outputs logits and these hidden states."""
+        model = self._exported.clone()
+        for state, output in enumerate(list(model.outputs)[1:]):
+            if state not in states:
+                model.remove_result(output.get_node())
+        paged_attention_transformation(model, allow_qq_bias=True)
+        for node in model.get_ops():
+            if node.get_type_name() == "PagedAttentionExtension":
+                # The transformation recognises only some forms of windows, so set the model's own.
+                layer = int(_source(node, KEYS).get_friendly_name().removeprefix("key_cache."))
+                same = op.constant(self.windows[layer], dtype=_source(node, WINDOW).get_output_element_type(0))
+                node.input(WINDOW).replace_source_output(same.output(0))
+        return model
+
+    def _compile(self, model: Any) -> Any:
+        return ov.Core().compile_model(model, "CPU", settings(self._threads))
 
     def _wanted(self, hidden: Sequence[int]) -> list[int]:
         return [range(self.states)[self.states - 1 if state == LAST[0] else state] for state in hidden]

@@ -13,8 +13,13 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specbench.engine.rounding import off
+from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.openvino_paged import BLOCK, Paged
+from specbench.engine.runtimes.openvino_request import Request, Width, numbers, shared
+from specbench.engine.runtimes.openvino_step import Kind, StepRequest
 from specbench.engine.runtimes.types import Reads, Unsupported
+from specbench.engine.sampling import leads, probabilities, waits
+from specbench.engine.types import Sampling
 
 FIRST = 16  # blocks that a new cache has room for; the room doubles as needed
 FEW = 64  # up to so many tokens, the inputs of a width are made only once
@@ -47,7 +52,7 @@ class Saved:
     rows: dict[str, npt.NDArray[np.float32]]
 
 
-class PagedRunner:
+class PagedRunner(Chaining):
     """One sequence with its cache, which all compiled models (one for each choice of hidden states) share."""
 
     def __init__(self, paged: Paged, timed: Callable[[str], AbstractContextManager[None]]) -> None:
@@ -57,8 +62,9 @@ class PagedRunner:
         self._capacity = 0  # blocks
         self._open: OpenBlock | None = None
         self._requests: dict[tuple[int, ...], Request] = {}
+        self._steps: dict[Kind, StepRequest] = {}
         self._cache: dict[str, Any] = {}
-        self._cached, self._bounds, self._blocks, self._mask_bounds = (_numbers(count) for count in (1, 2, 2, 2))
+        self._cached, self._bounds, self._blocks, self._mask_bounds = (numbers(count) for count in (1, 2, 2, 2))
         self._context = np.zeros((), np.int32)
         self._control = {
             "past_lens": self._cached,
@@ -82,6 +88,32 @@ class PagedRunner:
             logits, states = self._run(block.ids, keep or width, wanted, block.features, block)
             self._open = block
         return logits, None if states is None else states[-width:]
+
+    @torch.inference_mode()
+    def chain(self, ids: Tensor, count: int, vocabulary: int, sampling: Sampling, rng: torch.Generator) -> Chain:
+        if not self.paged.small or sampling.top_k or sampling.top_p < 1:  # steps know no cuts
+            return super().chain(ids, count, vocabulary, sampling, rng)
+        self._open = None
+        kind = Kind(vocabulary, not sampling.greedy)
+        step = self._steps.get(kind) or self._step(kind)
+        tokens, rows = np.empty(count, np.int64), np.empty((count, vocabulary), np.float32)
+        like = torch.empty(1, vocabulary)
+        fed = ids.numpy()
+        for at in range(count):
+            if kind.drawn:
+                step.lead[:] = leads(waits(like, rng), sampling).numpy()
+            if len(fed) == 1:
+                self._set_inputs(step, fed, 1)
+                step.infer()
+                self._length += 1
+                tokens[at], rows[at] = step.token[0], step.logits[0]
+            else:
+                logits, _ = self.forward(ids, 1, (), None, None)
+                rows[at] = logits[0, :vocabulary].numpy()
+                tokens[at] = (rows[at] + step.lead[0]).argmax()
+            fed = tokens[at : at + 1]
+        logits = torch.from_numpy(rows)
+        return Chain(torch.from_numpy(tokens), logits, None if sampling.greedy else probabilities(logits, sampling))
 
     def truncate(self, length: int) -> None:
         self._length = length
@@ -136,37 +168,52 @@ class PagedRunner:
         self, ids: Tensor, keep: int, hidden: tuple[int, ...], features: Tensor | None, block: OpenBlock | None
     ) -> tuple[Tensor, Tensor | None]:
         """Feed tokens after the first `_length`; returns logits of the last `keep`, and the hidden states of all."""
-        count, start = ids.shape[0], self._length
-        end = start + count
         request = self._requests.get(hidden) or self._request(hidden)
-        self._reserve(end)
-        self._cached[0], self._bounds[1], self._blocks[1], self._context[()] = start, count, -(-end // BLOCK), end
-        width = self._widths.get(count) or self._width(count)
-        width.ids[:] = ids.numpy()
-        width.places[:] = width.offsets + start if block is None else block.places
-        for name, tensor in width.tensors.items():
-            request.bind(name, tensor)
-        request.bind("rows", width.rows(keep))
+        self._set_inputs(request, ids.numpy(), keep, block)
         if features is not None:
             request.bind("features", ov.Tensor(features.numpy()[:, None]))
-        # A token of an open block reads the tokens marked in `allowed`, and all tokens before the block.
-        request.bind("qq_bias", NO_MASK if block is None else ov.Tensor(block.allowed.astype(np.uint8).ravel()))
-        self._mask_bounds[1] = 0 if block is None else count * count
-        request.request.infer()
-        self._length = end
+        request.infer()
+        self._length += ids.shape[0]
         logits = request.output(0).clone()
         if not hidden:
             return logits, None
         return logits, torch.cat([request.output(i) for i in self.paged.outputs(hidden)], -1)
 
-    def _request(self, hidden: tuple[int, ...]) -> "Request":
+    def _set_inputs(
+        self, request: Request, ids: npt.NDArray[np.int64], keep: int, block: OpenBlock | None = None
+    ) -> None:
+        """Bind and write what a request reads when tokens [n] are fed after the first `_length`."""
+        count, start = len(ids), self._length
+        end = start + count
+        self._reserve(end)
+        self._cached[0], self._bounds[1], self._blocks[1], self._context[()] = start, count, -(-end // BLOCK), end
+        width = self._widths.get(count) or self._width(count)
+        width.ids[:] = ids
+        width.places[:] = width.offsets + start if block is None else block.places
+        for name, tensor in width.tensors.items():
+            request.bind(name, tensor)
+        request.bind("rows", width.rows(keep))
+        # A token of an open block reads the tokens marked in `allowed`, and all tokens before the block.
+        request.bind("qq_bias", NO_MASK if block is None else ov.Tensor(block.allowed.astype(np.uint8).ravel()))
+        self._mask_bounds[1] = 0 if block is None else count * count
+
+    def _request(self, hidden: tuple[int, ...]) -> Request:
         with self._timed("compile"):
-            request = Request(self.paged.compiled(hidden))
-        for name, array in self._control.items():
-            request.bind(name, _shared(array))
-        self._requests[hidden] = request
-        self._bind(request)
+            request = self._requests[hidden] = Request(self.paged.compiled(hidden))
+        self._prepare(request)
         return request
+
+    def _step(self, kind: Kind) -> StepRequest:
+        with self._timed("compile"):
+            request = self._steps[kind] = StepRequest(self.paged.step(kind), kind)
+        self._prepare(request)
+        return request
+
+    def _prepare(self, request: Request) -> None:
+        """Give a new request the inputs that stay."""
+        for name, array in self._control.items():
+            request.bind(name, shared(array))
+        self._bind(request)
 
     def _reserve(self, length: int) -> None:
         """Make room for `length` tokens, in place; cached tokens stay."""
@@ -180,60 +227,19 @@ class PagedRunner:
             if used:
                 grown.data[:used] = self._cache[name].data[:used]
             self._cache[name] = grown
-        for request in self._requests.values():
+        for request in (*self._requests.values(), *self._steps.values()):
             self._bind(request)
 
-    def _bind(self, request: "Request") -> None:
+    def _bind(self, request: Request) -> None:
         for name, tensor in self._cache.items():
             request.bind(name, tensor)
         request.bind("block_indices", ov.Tensor(np.arange(self._capacity, dtype=np.int32)))
 
-    def _width(self, count: int) -> "Width":
+    def _width(self, count: int) -> Width:
         width = Width(count)
         if count <= FEW:
             self._widths[count] = width
         return width
-
-
-class Request:
-    """A request to a compiled model, with its inputs. An input that stays the same tensor is not set again."""
-
-    def __init__(self, compiled: Any) -> None:
-        self.request = compiled.create_infer_request()
-        self._bound: dict[str, Any] = {}
-
-    def bind(self, name: str, tensor: Any) -> None:
-        if self._bound.get(name) is not tensor:
-            self._bound[name] = tensor
-            self.request.set_tensor(name, tensor)
-
-    def output(self, index: int) -> Tensor:
-        """An output [n, ...], which the next forward overwrites."""
-        return torch.from_numpy(self.request.get_output_tensor(index).data[:, 0])
-
-
-class Width:
-    """The inputs of a forward of `count` tokens, which are written in place."""
-
-    def __init__(self, count: int) -> None:
-        self.ids, self.places, self.offsets = np.zeros(count, np.int64), np.zeros(count, np.int64), np.arange(count)
-        self.tensors = {"input_ids": _shared(self.ids), "position_ids": _shared(self.places)}
-        self._rows: dict[int, Any] = {}
-
-    def rows(self, keep: int) -> Any:
-        """Indices of the last `keep` tokens."""
-        if keep not in self._rows:
-            self._rows[keep] = ov.Tensor(self.offsets[-keep:].copy())
-        return self._rows[keep]
-
-
-def _numbers(count: int) -> npt.NDArray[np.int32]:
-    return np.zeros(count, np.int32)
-
-
-def _shared(array: npt.NDArray[Any]) -> Any:
-    """A tensor over the memory of an array, which must live as long as the tensor is used."""
-    return ov.Tensor(array, shared_memory=True)
 
 
 @torch.inference_mode()
