@@ -58,7 +58,7 @@ class Counted(Told):
     """A watch that tells what the arbitrator was fed: (width, context) of each forward."""
 
     def arbitrator(self):
-        return [(width, context) for model, width, context in self.forwards if model == "arbitrator"]
+        return [(width, context) for model, width, context, *_ in self.forwards if model == "arbitrator"]
 
 
 def learned(architecture, threshold, hybrid=True, watch=None, kind=Learned):

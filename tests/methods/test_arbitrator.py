@@ -396,7 +396,7 @@ def test_another_backbone_is_read(place):
     method = build(settings, prepare.load_models(planned(place)), watch)
     some(method, oracle.prompts(1, length=PROMPT, vocab=len(TOKENIZER))[0], 12)
     assert method.inputs().keys() == {"head", "backbone"} and len(watch.arbitrator()) > 1
-    assert {model for model, _, _ in watch.forwards} == {"target", "draft", "arbitrator"}
+    assert {model for model, *_ in watch.forwards} == {"target", "draft", "arbitrator"}
 
     shutil.copytree(place / "target", place / "edited")
     told = json.loads((place / "edited" / "config.json").read_text())
