@@ -12,6 +12,7 @@ from recalled import recalled
 from tiny_blocks import head, in_file, recipe, trained
 
 from specbench import config
+from specbench.engine.models.heads import find_head
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Verdict
 from specbench.methods import diffuspec
@@ -151,6 +152,7 @@ def test_samples_from_the_target():
 
 def test_it_runs_on_the_bundled_pair(pocket):
     built = diffuspec.build(Settings(**SHIPPED), pocket, None)
-    assert built.lossless and built.reach == 8 and set(built.inputs()) == {"head", "datastore"}
+    block = find_head("auto", "dflash", pocket, None).trained["block"]
+    assert built.lossless and built.reach == block and set(built.inputs()) == {"head", "datastore"}
     prompt = pocket.tokenizer("Anna has 12 apples and buys 5 more.")["input_ids"]
     assert decode(built, prompt, 12, GREEDY)[0] == oracle.greedy(pocket.models["target"], prompt, 12)

@@ -41,8 +41,8 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
     "dflash": [({"block": -1}, "dflash: block"), ({"proposal": "sampled"}, "dflash: proposal")],
     "diffuspec": [
         ({"shortest": 0}, "diffuspec: shortest"),
-        ({"shortest": 8}, "lengths from 8 to 7 do not fit the head, which drafts 7 tokens"),
-        ({"longest": 9}, "lengths from 2 to 9 do not fit the head"),
+        ({"shortest": 99}, "diffuspec: lengths from 99 to"),
+        ({"longest": 99}, "lengths from 2 to 99 do not fit the head, which drafts"),
         ({"mass": 1.5}, "diffuspec: mass"),
         ({"smoothing": 0}, "diffuspec: smoothing"),
     ],
