@@ -38,6 +38,12 @@ make_once $heads/dflash-pocket.safetensors \
   --recipe epochs=3 --recipe batch=8 --recipe learning_rate=0.002 --recipe autocast=false \
   --out $heads/dflash-pocket.safetensors
 
+make_once $heads/dflare-pocket.safetensors \
+  specbench train --method dflare --suite pocket --documents 400 --recipe layers=2 --recipe features=3 \
+  --recipe block=8 --recipe anchors=16 --recipe loss=distillation --recipe decay=4 --recipe temperature=0.8 \
+  --recipe epochs=3 --recipe batch=8 --recipe learning_rate=0.002 --recipe autocast=false \
+  --out $heads/dflare-pocket.safetensors
+
 make_once $heads/vocabtrim-pocket.safetensors \
   specbench train --method vocabtrim --suite pocket-all --documents 100 --out $heads/vocabtrim-pocket.safetensors
 
