@@ -32,6 +32,21 @@ make_once $heads/kangaroo-pocket.safetensors \
   specbench train --method kangaroo --suite pocket --documents 1000 --recipe epochs=12 \
   --recipe learning_rate=0.002 --recipe warmup=0.02 --out $heads/kangaroo-pocket.safetensors
 
+short="--suite pocket --documents 600 --recipe epochs=6 --recipe batch=32 --recipe learning_rate=0.002 --recipe warmup=0.02"
+make_once $heads/medusa-pocket.safetensors \
+  specbench train --method medusa $short --recipe heads=3 --recipe layers=6 --recipe output=target \
+  --recipe loss=distillation --out $heads/medusa-pocket.safetensors
+
+make_once $heads/hydra-pocket.safetensors \
+  specbench train --method hydra $short --recipe heads=3 --recipe output=target --recipe weight_decay=0 \
+  --recipe last_rate=0 --out $heads/hydra-pocket.safetensors
+
+for method in eagle hass; do
+  make_once $heads/$method-pocket.safetensors \
+    specbench train --method $method $short --recipe weight_decay=0 --recipe autocast=false \
+    --out $heads/$method-pocket.safetensors
+done
+
 make_once $heads/dflash-pocket.safetensors \
   specbench train --method dflash --suite pocket --documents 400 --recipe layers=2 --recipe features=3 \
   --recipe block=8 --recipe anchors=16 --recipe loss=distillation --recipe decay=4 --recipe temperature=0.8 \
