@@ -400,5 +400,5 @@ def test_the_shipped_heads_beat_their_untrained_selves(pocket, kind):
     assert all(row[0] > before[0] + 0.35 for row, before in rows)
     text = [5, 17, 900, 33, 210, 8]
     built = MODULE[kind].build(MODULE[kind].Settings(**config.load_method(kind).values), pocket, Unwatched())
-    tokens, rounds = decode(built, text, 10)
+    tokens, _ = decode(built, text, 10)
     assert tokens == oracle.greedy(pocket.models["target"], text, 10) and built.reach == 64
