@@ -17,6 +17,7 @@ from specbench.cli.options import (
     Models,
     Place,
     Prompts,
+    Staffed,
     Target,
     check_names,
     check_out,
@@ -95,6 +96,7 @@ def audit(
         str | None,
         Option(metavar="URL", help="audit this server instead: its greedy texts and rounds against those decoded here"),
     ] = None,
+    staffed: Staffed,
     machine: Machine,
     out: Annotated[Path | None, Option(help="also write the findings to this JSON file")] = None,
     allow_code_execution: AllowCodeExecution = False,
@@ -113,6 +115,8 @@ def audit(
 
     `specbench audit --runtime static`
 
+    `specbench audit --workers 4 --out audit.json`
+
     `specbench audit --server http://127.0.0.1:8000 --method sps --set sps.gamma=5`
     """
     allowed = permitted(
@@ -126,6 +130,9 @@ def audit(
     with user_errors(), allowed:
         wanted = prompts.of_plan() | machine.of_plan()
         check_out(out)
+        staffing = staffed.staffing()
+        if server and staffing:
+            raise UserError("--server is audited by this process; leave out --workers")
         if server:
             raise typer.Exit(_audit_server(server, method or ["vanilla"], wanted | {"limit": documents}, length, out))
         plan = resolve_plan(method or config.names("methods"), baseline=None, limit=documents, **wanted)
@@ -134,7 +141,7 @@ def audit(
         from specbench.report.views.audit import view
         from specbench.studies import audit as audit_study
 
-        findings, audited = audit_study.carry_out(plan, length, draws, named=bool(method))
+        findings, audited = audit_study.carry_out(plan, length, draws, bool(method), staffing)
         show(view(findings))
         if out:
             audit_study.write(out, findings, audited)

@@ -149,7 +149,7 @@ PlanShards = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    Option(min=1, help="processes that share the run, each on its own GPU; default: this process alone"),
+    Option(min=1, help="processes that share the work, each on its own GPU; default: this process alone"),
 ]
 Ray = Annotated[
     str | None,
@@ -387,13 +387,12 @@ class Machine(Place):
 
 
 @dataclass(frozen=True)
-class Pooled:
-    """Options of workers that share a run."""
+class Staffed:
+    """Options of workers that share what a command does."""
 
     workers: Workers = None
     ray: Ray = None
     gpus_per_worker: GpusPerWorker = 1
-    untimed: Untimed = False
 
     def staffing(self) -> Staffing | None:
         """The workers; None for this process alone. Raises UserError for what only workers have."""
@@ -404,6 +403,13 @@ class Pooled:
         if self.gpus_per_worker > 1:
             raise UserError("--gpus-per-worker needs --workers; for one process over all GPUs: --device spread")
         return None
+
+
+@dataclass(frozen=True)
+class Pooled(Staffed):
+    """The same, where times are taken."""
+
+    untimed: Untimed = False
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from specbench.cli.options import (
     Place,
     RunOut,
     Set,
+    Staffed,
     check_names,
     known,
     user_errors,
@@ -61,7 +62,7 @@ class Calibration(Models):
 
 
 @with_groups
-def calibrate(*, options: Calibration, set_: Set = None, place: Place) -> None:
+def calibrate(*, options: Calibration, set_: Set = None, staffed: Staffed, place: Place) -> None:
     """Fill CSD's correction memory from calibration documents (never test ones), by plain speculative sampling.
 
     In a folder, each task has a file with its own counts; other tasks use `universal.parquet`, the sum of all.
@@ -71,12 +72,15 @@ def calibrate(*, options: Calibration, set_: Set = None, place: Place) -> None:
     `specbench run --method csd --suite math --set csd.memory=math`
 
     `specbench calibrate --corpus texts.jsonl --documents 6000 --out universal.parquet`
+
+    `specbench calibrate --suite math --workers 4 --out math`
     """
     with user_errors(), permitted(fetch_models=True):
         check_names(options.chosen, options.suite, options.method)
         from specbench.training import csd  # after the names are checked, as this import takes seconds
 
-        csd.calibrate(assignments=set_ or [], **options.values(), **place.of_plan())
+        of_place = place.of_plan()
+        csd.calibrate(assignments=set_ or [], staffing=staffed.staffing(), **options.values(), **of_place)
 
 
 @with_groups
@@ -127,6 +131,7 @@ def train(
         bool,
         Option("--evaluate", help="draft: then decode the held-out documents by sps, with the draft before and after"),
     ] = False,
+    staffed: Staffed,
     place: Place,
     out: Annotated[
         Path | None, Option(help="head file (draft: folder) to write; default: METHOD-PAIR.safetensors (draft-PAIR)")
@@ -149,6 +154,8 @@ def train(
 
     `specbench train --method cospec --stage rl --warm-up sft.safetensors --data pocket_gsm8k:calibration --recipe
     updates=10 --recipe prompts=16 --recipe group=8`
+
+    `specbench train --method eagle3 --suite pocket --documents 2000 --workers 4 --out eagle3.safetensors`
 
     `specbench train --method draft --preset fastdraft --suite pocket --documents 200 --evaluate --out better-draft`
     """
@@ -174,6 +181,7 @@ def train(
             judge=judge,
             warm_up=warm_up,
             preset=preset,
+            staffing=staffed.staffing(),
         )
         if evaluate:
             from specbench.cli import analyses

@@ -1,6 +1,7 @@
-"""The workers of a pool, as its driver sees them, and those that are processes on this machine."""
+"""Workers as their driver sees them, and those that are processes on this machine."""
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specbench import permissions
-from specbench.measure.worker import serve
-from specbench.plan import Plan
-from specbench.results.shard import SHARDS, Shard
+from specbench.measure.worker import Work, serve
+
+NOWHERE = Path(os.devnull)  # for what workers print, where it is not kept
 
 
 class Line(Protocol):
@@ -34,25 +35,30 @@ class Worker:
     end: Callable[[], str]  # tells how it ended
     device: str = ""
     ready: bool = False
-    shard: Shard | None = None
+    item: Any = None  # what it does now; None: it waits
 
 
 @dataclass
 class Crew:
-    """The workers of a pool, and what depends on where they are."""
+    """The workers of a command, and what depends on where they are."""
 
     workers: list[Worker]
     wait: Callable[[list[Any], float], Sequence[Any]]  # the lines that have something to tell, within some seconds
     may_write: bool = False  # one that is lost may still write: its shard is continued in another folder
 
 
+def log_of(number: int, logs: Path) -> Path:
+    """The file for what a worker prints."""
+    return logs if logs == NOWHERE else logs / f"worker-{number}.txt"
+
+
 def start(
-    number: int, plan: Plan, granted: permissions.Permissions, log: Path, environment: Mapping[str, str]
+    number: int, work: Work, granted: permissions.Permissions, log: Path, environment: Mapping[str, str]
 ) -> tuple[BaseProcess, Connection]:
     """Start a worker on this machine; returns its process, and the line to it."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, number, plan, granted, log, dict(environment)), daemon=True)
+    process = context.Process(target=serve, args=(theirs, number, work, granted, log, dict(environment)), daemon=True)
     process.start()
     theirs.close()  # so that its end is heard
     return process, mine
@@ -64,12 +70,12 @@ def how_it_ended(process: BaseProcess) -> str:
 
 
 @contextmanager
-def started(plan: Plan, folder: Path, environments: Sequence[Mapping[str, str]]) -> Iterator[Crew]:
-    """Processes that load the plan's models; in the end none of them is left."""
+def started(work: Work, logs: Path, environments: Sequence[Mapping[str, str]]) -> Iterator[Crew]:
+    """Processes that do the work; in the end none of them is left."""
     workers, everyone = [], []
     for number, environment in enumerate(environments, 1):
-        log = folder / SHARDS / f"worker-{number}.txt"
-        process, line = start(number, plan, permissions.now(), log, environment)
+        log = log_of(number, logs)
+        process, line = start(number, work, permissions.now(), log, environment)
         workers.append(Worker(number, line, log, partial(how_it_ended, process)))
         everyone.append((process, line))
     try:

@@ -1,22 +1,23 @@
 """A pool of workers: they take the shards of one run from a queue, and their shards become the run.
 
 Workers are processes on this machine, or of a Ray cluster (ray_workers.py). The driver decodes nothing. A worker that
-is lost gives its shard back, and another one continues it; a shard that is lost TRIES times ends the run, and so does
-the last worker.
+is lost gives its shard back, and another one continues it (queue.py).
 """
 
 import time
-from collections import Counter, deque
+from collections import deque
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 
 from specbench import permissions
-from specbench.base.console import RunProgress, say, warn
+from specbench.base.console import RunProgress, say
 from specbench.config import UserError
-from specbench.measure import attempts, command, crew
+from specbench.measure import attempts, command
 from specbench.measure.crew import Crew, Worker
+from specbench.measure.queue import Queue, check_version, starter
 from specbench.measure.staffing import Staffing
-from specbench.measure.worker import Advanced, Ended, Given, Ready, Refused, version
+from specbench.measure.worker import Advanced, Ended, Given, Ready, decode
 from specbench.methods import with_defaults
 from specbench.plan import Plan
 from specbench.results.lock import unused
@@ -24,7 +25,6 @@ from specbench.results.shard import SHARDS, Shard
 from specbench.results.stored import StoredRun
 
 EACH = 2  # shards for each worker, if the run can be cut so: the last ones end at about the same time
-TRIES = 3  # of a shard
 PATIENCE = 0.2  # seconds between looks at Ctrl-C
 LOADING = 1800  # seconds until the first worker must have loaded the models
 
@@ -51,19 +51,12 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, staffing: Staf
     plan = staffing.fitted(with_defaults(plan))
     if stored and place:
         command.check_same(plan, stored.plan, place)
-    if staffing.ray:
-        from specbench.measure import ray_workers
-
-        ray_workers.imported(staffing.ray)
-    environments = [] if staffing.ray else staffing.environments(plan)
+    start = starter(staffing, plan.device, timed=not plan.untimed)
     folder = place or command.default_folder(plan)
     command.check(plan, folder)
     if not (folder / "manifest.json").exists():
         (folder / SHARDS).mkdir(parents=True, exist_ok=True)
-        if staffing.ray:
-            starting = ray_workers.started(plan, folder, staffing.workers, staffing.gpus, staffing.ray)
-        else:
-            starting = crew.started(plan, folder, environments)
+        starting = start(partial(decode, plan), folder / SHARDS)
         try:
             finished = _decode(plan, folder, starting, stored.shard.shard.of if stored and stored.shard else None)
         finally:
@@ -98,16 +91,14 @@ def _decode(plan: Plan, folder: Path, starting: AbstractContextManager[Crew], co
     return True
 
 
-class Pool:
+class Pool(Queue[Shard]):
     """The queue of shards, and what workers tell of them."""
 
     def __init__(self, folder: Path, crew: Crew, count: int | None, timed: bool = False) -> None:
-        self.folder, self.crew, self.count, self.timed = folder, crew, count, timed
-        self.workers = crew.workers
+        super().__init__(crew, f"; specbench run --resume {folder} --workers 1 continues the run")
+        self.folder, self.count, self.timed = folder, count, timed
         self.each = EACH * len(self.workers)
         self.documents = 0
-        self._queue: deque[Shard] | None = None  # unknown until a worker has read the documents
-        self._lost: Counter[Shard] = Counter()
         self._done: dict[int, int] = {}  # documents by the number of their shard
         self._ended = 0
         self._stopping = False
@@ -118,16 +109,7 @@ class Pool:
 
     @property
     def finished(self) -> bool:
-        return self._queue is not None and self._ended == self.count
-
-    @property
-    def busy(self) -> bool:
-        return any(worker.shard for worker in self.workers)
-
-    def heard(self, seconds: float) -> list[Worker]:
-        """The workers that have something to tell, or are gone; waits for one so long at most."""
-        ready = self.crew.wait([worker.line for worker in self.workers], seconds)
-        return [worker for worker in self.workers if worker.line in ready]
+        return self.waiting is not None and self._ended == self.count
 
     def hear(self, worker: Worker) -> Advanced | None:
         """Take what a worker tells, and send it what it is to do next; returns its progress if it tells that.
@@ -136,23 +118,18 @@ class Pool:
             UserError: it refuses the plan, has another version or the device of another one, its shard was lost too
                 often, or no worker is left.
         """
-        try:
-            told = worker.line.recv()
-        except (EOFError, OSError):
-            self._lose(worker)
-            told = None
-        if isinstance(told, Refused):
-            raise UserError(told.line)
+        told = self.told(worker)
         if isinstance(told, Ready):
             self._check(worker, told)
             worker.ready, worker.device = True, told.device
             self._begin(told)
         if isinstance(told, Ended):
             self._ended += told.finished
-            worker.shard = None
-        if isinstance(told, Advanced) and worker.shard:
-            self._done[worker.shard.number] = told.done
-        self._give()
+            worker.item = None
+        if isinstance(told, Advanced) and worker.item:
+            self._done[worker.item.number] = told.done
+        if not self._stopping:
+            self.give(lambda shard: Given(shard, self._place(shard)))
         return told if isinstance(told, Advanced) else None
 
     def stopped(self) -> bool:
@@ -166,11 +143,7 @@ class Pool:
 
     def _check(self, worker: Worker, told: Ready) -> None:
         """Raise UserError if a worker has another version, or shares a device that is timed."""
-        if told.version and told.version != version():
-            raise UserError(
-                f"worker {worker.number} has specbench {told.version}, and this is {version()}: install one version "
-                "everywhere"
-            )
+        check_version(worker, told.version)
         sharing = [other.number for other in self.workers if told.device and other.device == told.device]
         if self.timed and sharing:
             raise UserError(
@@ -180,26 +153,18 @@ class Pool:
 
     def _begin(self, told: Ready) -> None:
         """Fill the queue with the shards that are not decoded yet."""
-        if self._queue is not None:
+        if self.waiting is not None:
             return
         self.documents = told.documents
         self.count = self.count or min(told.places, self.each)
-        self._queue = deque()
+        self.waiting = deque()
         for shard in (Shard(number, self.count) for number in range(1, self.count + 1)):
             run = attempts.begun(self.folder, shard.number)
             self._done[shard.number] = run.progress[0] if run else 0
             if run and run.decoded:
                 self._ended += 1
             else:
-                self._queue.append(shard)
-
-    def _give(self) -> None:
-        """Send shards to workers that have none."""
-        for worker in self.workers:
-            if self._queue and worker.ready and not worker.shard and not self._stopping:
-                shard = worker.shard = self._queue.popleft()
-                with suppress(OSError):  # it is gone, and is lost when it is heard
-                    worker.line.send(Given(shard, self._place(shard)))
+                self.waiting.append(shard)
 
     def _place(self, shard: Shard) -> Path:
         """The folder in which a shard is decoded, or continued."""
@@ -207,17 +172,3 @@ class Pool:
             return attempts.new_attempt(self.folder, shard.number)
         run = attempts.begun(self.folder, shard.number)
         return run.folder if run else shard.folder(self.folder)
-
-    def _lose(self, worker: Worker) -> None:
-        """Strike a worker off; its shard goes to another one."""
-        self.workers.remove(worker)
-        how = f"worker {worker.number} is lost ({worker.end()}; {worker.log} has its last words)"
-        again = f"specbench run --resume {self.folder} --workers 1 continues the run"
-        if worker.shard and self._queue is not None:
-            self._lost[worker.shard] += 1
-            if self._lost[worker.shard] >= TRIES:
-                raise UserError(f"{worker.shard} was lost {TRIES} times: {how}; {again}")
-            self._queue.appendleft(worker.shard)
-        if not self.workers:
-            raise UserError(f"no worker is left: {how}" + f"; {again}" * (self._queue is not None))
-        warn(how + (f"; another one continues {worker.shard}" if worker.shard else ""))

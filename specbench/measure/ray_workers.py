@@ -15,10 +15,9 @@ from typing import Any
 
 from specbench import permissions
 from specbench.config import UserError
-from specbench.measure.crew import Crew, Worker, how_it_ended, start
+from specbench.measure.crew import Crew, Worker, how_it_ended, log_of, start
+from specbench.measure.worker import Work
 from specbench.permissions import Permissions
-from specbench.plan import Plan
-from specbench.results.shard import SHARDS
 
 LOCAL = "local"
 REACH = 10.0  # seconds for a cluster to answer
@@ -38,9 +37,9 @@ def imported(address: str) -> ModuleType:
 class Relay:
     """An actor: a worker process on its node, and the line to it. It reads and sends at the same time."""
 
-    def __init__(self, number: int, plan: Plan, granted: Permissions, log: Path, place: str) -> None:
+    def __init__(self, number: int, work: Work, granted: Permissions, log: Path, place: str) -> None:
         os.chdir(place)  # a plan and its folder may be named from there
-        self.process, self.line = start(number, plan, granted, log, {})
+        self.process, self.line = start(number, work, granted, log, {})
 
     def hear(self) -> Any:
         """What the worker tells next. Raises EOFError, with how it ended, if it is gone."""
@@ -110,10 +109,16 @@ def check_room(nodes: Sequence[Mapping[str, float]], count: int, each: int, devi
 
 
 @contextmanager
-def started(plan: Plan, folder: Path, count: int, each: int, address: str) -> Iterator[Crew]:
-    """Actors that load the plan's models, on so many GPUs each where there are any; in the end none of them is left.
+def started(work: Work, logs: Path, count: int, each: int, address: str, device: str) -> Iterator[Crew]:
+    """Actors that do the work, on so many GPUs each where there are any; in the end none of them is left.
 
-    `address`: of a cluster, or LOCAL for one on this machine, which listens on loopback only and ends with the run.
+    Args:
+        work: what a worker does.
+        logs: the folder for what workers print.
+        count: of workers.
+        each: GPUs of a worker.
+        address: of a cluster, or LOCAL for one on this machine, which listens on loopback only and ends with the run.
+        device: that models are placed on; `cpu` takes no GPUs.
 
     Raises:
         UserError: Ray is not installed, the cluster cannot be reached, or has too few CPUs or GPUs.
@@ -130,7 +135,7 @@ def started(plan: Plan, folder: Path, count: int, each: int, address: str) -> It
         signal.signal(signal.SIGTERM, mine)  # which asks to stop, as Ctrl-C does
     relays: list[Any] = []
     try:
-        gpus = check_room([node["Resources"] for node in ray.nodes() if node["Alive"]], count, each, plan.device)
+        gpus = check_room([node["Resources"] for node in ray.nodes() if node["Alive"]], count, each, device)
         actor = ray.remote(Relay).options(
             num_cpus=1,
             num_gpus=gpus,
@@ -141,8 +146,8 @@ def started(plan: Plan, folder: Path, count: int, each: int, address: str) -> It
         )
         workers = []
         for number in range(1, count + 1):
-            log = folder / SHARDS / f"worker-{number}.txt"
-            relays.append(actor.remote(number, plan, permissions.now(), log, os.getcwd()))
+            log = log_of(number, logs)
+            relays.append(actor.remote(number, work, permissions.now(), log, os.getcwd()))
             line = RayLine(ray, relays[-1])
             workers.append(Worker(number, line, log, lambda line=line: line.end))  # type: ignore[misc]
 

@@ -23,36 +23,40 @@ class Staffing:
         return f"--workers {self.workers}{several}{cluster}"
 
     def fitted(self, plan: Plan) -> Plan:
-        """The plan as workers carry it out: a target is spread over all GPUs of a worker that has several.
+        """The plan as workers carry it out. Raises UserError as `device`."""
+        return plan.model_copy(update={"device": self.device(plan.device)})
+
+    def device(self, asked: str) -> str:
+        """The device of a worker: a target is spread over all GPUs of a worker that has several.
 
         Raises:
-            UserError: the plan names a device that workers cannot have.
+            UserError: what is asked for is a device that workers cannot have.
         """
-        if self.gpus > 1 and plan.device == "cpu":
+        if self.gpus > 1 and asked == "cpu":
             raise UserError("--gpus-per-worker is for GPUs; leave it out, or --device cpu")
-        if plan.device == "spread" and self.gpus == 1:
+        if asked == "spread" and self.gpus == 1:
             raise UserError(
                 "--device spread needs --gpus-per-worker: over how many GPUs each worker spreads the target"
             )
-        if ":" in plan.device:
-            raise UserError(f"--workers gives each worker GPUs of its own; leave out --device {plan.device}")
-        return plan.model_copy(update={"device": "spread"}) if self.gpus > 1 else plan
+        if ":" in asked:
+            raise UserError(f"--workers gives each worker GPUs of its own; leave out --device {asked}")
+        return "spread" if self.gpus > 1 else asked
 
-    def environments(self, plan: Plan) -> list[dict[str, str]]:
+    def environments(self, device: str, timed: bool = True) -> list[dict[str, str]]:
         """The environment of each worker on this machine: GPUs of its own, or a share of the cores.
 
         Raises:
-            UserError: there are too few GPUs for a worker; or some would share a device, and the plan is timed.
+            UserError: there are too few GPUs for a worker; or some would share a device, and times are taken.
         """
         from specbench.measure.gpus import read_gpus
 
-        gpus = [] if plan.device == "cpu" else [gpu.index for gpu in read_gpus("spread")]
+        gpus = [] if device == "cpu" else [gpu.index for gpu in read_gpus("spread")]
         if self.gpus > max(1, len(gpus)):
             raise UserError(
                 f"--gpus-per-worker {self.gpus}: this machine has {_counted(len(gpus), 'GPU')}; give a worker fewer"
             )
         groups = [gpus[first : first + self.gpus] for first in range(0, len(gpus) - self.gpus + 1, self.gpus)]
-        if self.workers > max(1, len(groups)) and not plan.untimed:
+        if self.workers > max(1, len(groups)) and timed:
             each = f", {self.gpus} for each worker" if self.gpus > 1 else ""
             have = f"there {'is' if len(gpus) == 1 else 'are'} {_counted(len(gpus), 'GPU')}{each}"
             raise UserError(

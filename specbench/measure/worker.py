@@ -1,12 +1,13 @@
-"""One worker of a pool: a process that loads the models once, and decodes the shards that it is sent (pool.py).
+"""One worker: a process that loads the models once, and does what it is sent, such as shards of a run (pool.py).
 
-It is sent a plan and the permissions of the command line. Nothing heavy is imported before its device and threads are
-set, so this module imports neither torch nor what needs it.
+It is sent a plan, or other words of the command line, and its permissions. Nothing heavy is imported before its device
+and threads are set, so this module imports neither torch nor what needs it.
 """
 
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,6 +23,7 @@ from specbench.results.shard import Shard
 if TYPE_CHECKING:
     from specbench.measure.work import Progress
 
+Work = Callable[[Connection, int], None]  # what a worker does, with its line to the driver and its number
 SHOWN = ("round", "warmup", "seconds", "committed", "drafted", "accepted")  # of rounds, for the progress bar
 
 
@@ -74,12 +76,12 @@ def version() -> str:
 def serve(
     driver: Connection,
     number: int,
-    plan: Plan,
+    work: Work,
     granted: Permissions,
     log: Path,
     environment: dict[str, str],
 ) -> None:
-    """Be worker `number` until the driver hangs up. What would be printed goes into `log`."""
+    """Be worker `number` until the driver hangs up. What would be printed goes into `log`, which may be no file."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's: it lets workers finish their documents
     os.environ |= environment
     opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -88,14 +90,15 @@ def serve(
     sys.stdout, sys.stderr = (open(output, "w", buffering=1, closefd=False) for output in (1, 2))  # noqa: SIM115
     try:
         with permissions.under(granted):
-            _serve(driver, number, plan)
+            work(driver, number)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(1)  # the driver is gone
     except (UserError, OSError) as error:
         driver.send(Refused(" ".join(str(error).split())))
 
 
-def _serve(driver: Connection, number: int, plan: Plan) -> None:
+def decode(plan: Plan, driver: Connection, number: int) -> None:
+    """Decode the shards of a plan that the driver sends."""
     from specbench.base import environment
     from specbench.measure import loop, shards
     from specbench.measure.prepare import prepare

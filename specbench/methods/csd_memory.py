@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +32,16 @@ SCHEMA = pa.schema(
 )
 DOC_HASHES = "doc_hashes"  # in a file's metadata: the documents that its counts come from, as in a run's manifest
 COUNTS = pa.schema([SCHEMA.field(name) for name in SCHEMA.names[1:]])
+
+
+class Named(Protocol):
+    """A pair, or what is known of it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tokenizer_hash(self) -> str: ...
 
 
 class Counts(NamedTuple):
@@ -59,7 +69,7 @@ class Memory:
 
 
 def write_memory(
-    path: Path, rejections: Rejections, pair: Pair, source: dict[str, str], doc_hashes: Collection[str] = ()
+    path: Path, rejections: Rejections, pair: Named, source: dict[str, str], doc_hashes: Collection[str] = ()
 ) -> None:
     """Save the rejections of each document; `source` describes how they were collected."""
     rows = [(*key, n) for key, n in sorted(rejections.items())]

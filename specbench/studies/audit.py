@@ -7,23 +7,27 @@ standard collaborative decoding takes the place of vanilla, and their combinatio
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from specbench.base import environment, files
-from specbench.base.console import progress, warn
+from specbench.base.console import warn
 from specbench.config import UserError
 from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Combination, Method, Sampling
-from specbench.measure import prepare
+from specbench.measure import parts, prepare
 from specbench.measure.divergence import Divergence, Reference, diverged
+from specbench.measure.parts import Advance, Opened
+from specbench.measure.staffing import Staffing
 from specbench.methods.cos.ensemble import Ensemble, one_by_one
 from specbench.methods.vanilla import Vanilla
 from specbench.plan import Plan
@@ -66,70 +70,95 @@ class Finding:
         return "lossless, numeric ties" if self.leavings else "lossless"
 
 
-def carry_out(plan: Plan, length: int, draws: int, named: bool = True) -> tuple[list[Finding], Pair]:
-    """Audit the methods of a plan on its documents; return the findings, and the pair on the runtime of the audit.
+@dataclass(frozen=True)
+class Audited:
+    """What was audited: the machine, the models, and the methods that could not be built, with the reasons."""
+
+    environment: dict[str, Any]
+    models: dict[str, dict[str, object]]
+    left_out: dict[str, str]
+
+
+def carry_out(
+    plan: Plan, length: int, draws: int, named: bool = True, staffing: Staffing | None = None
+) -> tuple[list[Finding], Audited]:
+    """Audit the methods of a plan on its documents; the workers of `staffing` do it, or this process without it.
 
     Unless the user `named` the methods, those that cannot be built (for lack of a trained head, say) are left out.
     """
+    fitted = staffing.fitted(plan) if staffing else plan
+    opening = partial(_open, fitted, length, draws, named)
+    audited, findings = parts.carry_out(opening, "auditing", fitted.device, staffing)
+    for name, why in audited.left_out.items():
+        warn(f"left out: {name}: {why}")
+    return findings, audited
+
+
+def _open(plan: Plan, length: int, draws: int, named: bool) -> Opened[Audited, Finding]:
+    """Load the models, on the runtime of the audit, and the documents; a part audits one method."""
     eager = prepare.load_models(plan.model_copy(update={"runtime": "eager"}))
     prompts = prompts_of(plan, eager)
     pair, _ = prepare.at_runtime(plan, eager, prompts[0].ids, len(prompts[0].ids), plan.runtime)
     methods: dict[str, Method] = {}
+    left_out: dict[str, str] = {}
     for spec in plan.methods:
         try:
             methods[spec.name] = prepare.build(spec, pair, Unwatched())
         except UserError as error:
             if named:
                 raise
-            warn(f"left out: {spec.name}: {error}")
-    tests = sum(len(samplings(method)) for method in methods.values())
-    texts = len(prompts) * (len(methods) + tests * POSITIONS * draws)
-    with progress("auditing", texts) as advance:
+            left_out[spec.name] = str(error)
+    audit, names = Audit(eager, methods, prompts, length, draws), list(methods)
 
+    def find(number: int, advance: Advance) -> Finding:
         def between(count: int) -> None:
             advance(count)
             pair.runtime.settle()
 
-        return list(audit(eager, methods, prompts, length, draws, between)), pair
+        return audit.finding(names[number], between)
+
+    audited = Audited(environment.describe(pair.device), pair.describe(), left_out)
+    return Opened(audited, len(methods), len(prompts) * (len(methods) + audit.tests * POSITIONS * draws), find)
 
 
-def audit(
-    pair: Pair,
-    methods: dict[str, Method],
-    prompts: Sequence[Prompt],
-    length: int,
-    draws: int,
-    advance: Callable[[int], None] = lambda count: None,
-) -> Iterator[Finding]:
-    """Audit methods on `prompts`: one greedy text of `length` tokens each, and `draws` samples from each.
+class Audit:
+    """Methods on `prompts`: one greedy text of `length` tokens each, and `draws` samples from each.
 
-    Yields a finding for each method. An exception in a method becomes its finding and does not stop the audit.
-    `advance` is called after each text.
+    `tests` counts the sampling tests of all methods, over which LEVEL is divided.
     """
-    by_reference: dict[Combination | None, tuple[list[list[int]], list[Prompt]]] = {}
-    tests = sum(len(samplings(method)) for method in methods.values())
-    for name, method in methods.items():
+
+    def __init__(
+        self, pair: Pair, methods: Mapping[str, Method], prompts: Sequence[Prompt], length: int, draws: int
+    ) -> None:
+        self.pair, self.methods, self.prompts, self.length, self.draws = pair, methods, prompts, length, draws
+        self.tests = sum(len(samplings(method)) for method in methods.values())
+        self._standards: dict[Combination | None, tuple[list[list[int]], list[Prompt]]] = {}
+
+    def finding(self, name: str, advance: Callable[[int], None] = lambda count: None) -> Finding:
+        """Audit a method; an exception in it becomes its finding. `advance` is called with 1 after each text."""
+        method = self.methods[name]
         finding = Finding(name, method.lossless, "ensemble" if method.combination else "vanilla")
-        reference = Reference(pair, method.combination)
+        reference = Reference(self.pair, method.combination)
         try:
-            if method.combination not in by_reference:
-                texts = [_greedy(_standard(reference), pair, prompt, length) for prompt in prompts]
-                places = [
-                    place
-                    for p, text in zip(prompts, texts, strict=True)
-                    for place in telling_places(reference, p, text)
-                ]
-                by_reference[method.combination] = texts, places
-            texts, places = by_reference[method.combination]
-            for prompt, text in zip(prompts, texts, strict=True):
-                _check_greedy(finding, reference, prompt, text, _greedy(method, pair, prompt, length))
+            texts, places = self._standard_texts(reference)
+            for prompt, text in zip(self.prompts, texts, strict=True):
+                _check_greedy(finding, reference, prompt, text, _greedy(method, self.pair, prompt, self.length))
                 advance(1)
             for sampling in samplings(method):
-                level = LEVEL / tests
-                finding.sampled.append(check_sampling(method, reference, places, sampling, draws, level, advance))
+                level = LEVEL / self.tests
+                finding.sampled.append(check_sampling(method, reference, places, sampling, self.draws, level, advance))
         except Exception as error:  # whatever a method raises is the result of its audit
             finding.failure = f"{type(error).__name__}: {error}"
-        yield finding
+        return finding
+
+    def _standard_texts(self, reference: Reference) -> tuple[list[list[int]], list[Prompt]]:
+        """The standard greedy text after each prompt, and the places in them to draw from; made once."""
+        if reference.combination not in self._standards:
+            texts = [_greedy(_standard(reference), self.pair, prompt, self.length) for prompt in self.prompts]
+            pairs = zip(self.prompts, texts, strict=True)
+            places = [place for prompt, text in pairs for place in telling_places(reference, prompt, text)]
+            self._standards[reference.combination] = texts, places
+        return self._standards[reference.combination]
 
 
 def samplings(method: Method) -> list[Sampling]:
@@ -180,7 +209,7 @@ def prompts_of(plan: Plan, pair: Pair) -> list[Prompt]:
     return prompts
 
 
-def write(path: Path, findings: Sequence[Finding], pair: Pair) -> None:
+def write(path: Path, findings: Sequence[Finding], audited: Audited) -> None:
     """Write an audit as JSON, with the machine and the models it applies to."""
     rows = []
     for finding in findings:
@@ -190,7 +219,7 @@ def write(path: Path, findings: Sequence[Finding], pair: Pair) -> None:
         ]
         leavings = [vars(leaving) for leaving in finding.leavings]
         rows.append({**vars(finding), "verdict": finding.verdict, "leavings": leavings, "sampled": sampled})
-    facts = {"environment": environment.describe(pair.device), "models": pair.describe(), "methods": rows}
+    facts = {"environment": audited.environment, "models": audited.models, "methods": rows}
     files.write_json(path, json.loads(json.dumps(facts, default=str)))
 
 

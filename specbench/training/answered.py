@@ -20,7 +20,7 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw
 from specbench.engine.session import common
 from specbench.engine.types import Sampling
-from specbench.training.collected import put_table, read_collected
+from specbench.training.collected import left_to_others, put_table, read_collected
 from specbench.training.documents import Document, documents_hash
 
 ROWS, MOST_ROWS = 64, 1024  # documents that are answered together, at least and at most
@@ -84,6 +84,8 @@ def answer_all(
     answered: list[Answered] = []
     rows = rows_together(pair.models["target"], documents)
     for number, (time, some) in enumerate(product(range(times), grouped(ordered, rows))):
+        if left_to_others(number):
+            continue
         made_under = {
             "target": target,
             "documents": documents_hash(some),

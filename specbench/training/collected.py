@@ -1,7 +1,13 @@
-"""What a training collects: a Parquet file for each document, so that a stopped collection goes on."""
+"""What a training collects: a Parquet file for each document, so that a stopped collection goes on.
+
+Files depend on nothing but their own documents, so that several workers can make them, each a share.
+"""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +26,44 @@ Data = TypeVar("Data")
 LARGEST = float(np.finfo(np.float16).max)
 
 
+@dataclass(frozen=True)
+class Share:
+    """Which files of a collection one worker makes: every `of`-th from `number` on, counted from 0."""
+
+    number: int
+    of: int
+
+
+class Collected(Exception):
+    """A worker has collected its share, and is not to train."""
+
+
+_share: ContextVar[Share | None] = ContextVar("share", default=None)
+
+
+@contextmanager
+def sharing(share: Share) -> Iterator[None]:
+    """Make only a share of what is collected within the block, and read nothing; ends at `Collected`."""
+    token = _share.set(share)
+    try:
+        yield
+    except Collected:
+        pass
+    finally:
+        _share.reset(token)
+
+
+def shared() -> bool:
+    """True within `sharing`."""
+    return _share.get() is not None
+
+
+def left_to_others(index: int) -> bool:
+    """True if another worker makes a collection's file of this index."""
+    share = _share.get()
+    return share is not None and index % share.of != share.number
+
+
 def collect_all(
     documents: Sequence[Document],
     folder: Path,
@@ -34,7 +78,9 @@ def collect_all(
     called with 1 after each. Raises UserError if a file is damaged or was collected under other facts.
     """
     data = {}
-    for document in documents:
+    for index, document in enumerate(documents):
+        if left_to_others(index):
+            continue
         path, document_facts = folder / f"{document.name}.parquet", facts(document)
         if not path.exists():
             put_table(path, collect(document), {"facts": document_facts})

@@ -2,8 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from specbench import config
 from specbench.analysis.rejections import REJECTED, RESCUED, decided, drafting
 from specbench.base import files
-from specbench.base.console import note, progress, say
+from specbench.base.console import note, say
 from specbench.base.seeds import stable_seed
 from specbench.base.untrusted import read_lines, text_of
 from specbench.config import UserError
@@ -21,7 +22,9 @@ from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Sampling
+from specbench.measure.parts import Advance, Opened, carry_out
 from specbench.measure.prepare import check_lengths, encode, load_tasks
+from specbench.measure.staffing import Staffing
 from specbench.methods import csd_memory
 from specbench.methods.csd import Settings
 from specbench.methods.csd_memory import UNIVERSAL, Counts, Rejections, write_memory
@@ -45,6 +48,15 @@ class Text:
     doc_hash: str = ""  # of a document; the same text may be a test document elsewhere
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is calibrated: the pair's name and the hash of its tokenizer, and the texts."""
+
+    name: str
+    tokenizer_hash: str
+    texts: list[Text]
+
+
 def calibrate(
     suite: str | None,
     corpus: Path | None,
@@ -58,12 +70,14 @@ def calibrate(
     dtype: str,
     data_dir: str | None,
     out: Path | None,
+    staffing: Staffing | None = None,
 ) -> None:
     """Count (draft token, target token) at the first rejection of every round (CSD, section 4.2).
 
     The target token is its likeliest one, also where a correction was drawn (T > 0: our inference, as in decoding).
     `out` is a file for the counts of all tasks together, or a folder, in which each task gets a file of its own and
-    `universal.parquet` holds their sum. A corpus makes one file. Raises UserError.
+    `universal.parquet` holds their sum. A corpus makes one file. The workers of `staffing` count, or this process
+    without it. Raises UserError.
     """
     spec = config.load_method(method)
     if spec.method != "csd":
@@ -79,14 +93,12 @@ def calibrate(
     name = suite and config.load_suite(suite).name
     path = out or Path(f"memory-{pair_spec.name}-{name or (corpus and corpus.stem)}")
     files.refuse_existing(path)
-    loaded = load_pair(pair_spec, device, dtype)
     gamma = spec.values["gamma"]
-    if suite:
-        plan = preparing(pair_spec, suite, spec, documents, seed, data_dir)
-        texts = list(_documents(plan, loaded, gamma + 1))
-    else:
-        assert corpus
-        texts = list(_beginnings(corpus, loaded, documents, gamma + 1))
+    where = corpus or preparing(pair_spec, str(suite), spec, documents, seed, data_dir)
+    placed = staffing.device(device) if staffing else device
+    opening = partial(_open, pair_spec, placed, dtype, where, documents, gamma, Sampling(temperature), seed)
+    known, counted = carry_out(opening, "calibrating", placed, staffing)
+    texts = known.texts
     source = {
         "corpus": name or str(corpus and corpus.name),
         "documents": min(Counter(text.task for text in texts).values()),
@@ -94,22 +106,68 @@ def calibrate(
         "gamma": gamma,
     }
     metadata = {key: json.dumps(value) for key, value in source.items()}
-    counts = _count(loaded, texts, gamma, Sampling(temperature), seed)
+    counts: dict[str, Rejections] = {text.task: Counter() for text in texts}
     doc_hashes: dict[str, set[str]] = {task: set() for task in counts}
-    for text in texts:
+    for text, of_text in zip(texts, counted, strict=True):
+        counts[text.task].update(of_text)
         doc_hashes[text.task] |= {text.doc_hash} - {""}
     together = path if path.suffix == ".parquet" or corpus else path / f"{UNIVERSAL}.parquet"
     if together != path:
         for task, of_task in counts.items():
-            write_memory(path / f"{task}.parquet", of_task, loaded, metadata, doc_hashes[task])
+            write_memory(path / f"{task}.parquet", of_task, known, metadata, doc_hashes[task])
     everything = set().union(*doc_hashes.values())
-    write_memory(together, sum(counts.values(), Counter()), loaded, metadata, everything)
+    write_memory(together, sum(counts.values(), Counter()), known, metadata, everything)
     for task, of_task in counts.items():
         pairs = {(d, t) for _, d, t in of_task}
         note(f"{task}: {sum(of_task.values())} rejections of {len(pairs)} pairs")
     say(f"{len(texts)} texts: {path}")
     if suite:
         note(f"next: specbench run --method csd --suite {suite} --set csd.memory={path}")
+
+
+def _open(
+    spec: config.PairSpec,
+    device: str,
+    dtype: str,
+    where: Plan | Path,
+    documents: int,
+    gamma: int,
+    sampling: Sampling,
+    seed: int,
+) -> Opened[Known, Rejections]:
+    """Load the pair, and the texts of a plan's tasks or a corpus; a part decodes a text and counts its rejections."""
+    pair = load_pair(spec, device, dtype)
+    if isinstance(where, Plan):
+        texts = list(_documents(where, pair, gamma + 1))
+    else:
+        texts = list(_beginnings(where, pair, documents, gamma + 1))
+    rejections = counting(pair, gamma, sampling, seed)
+
+    def count(number: int, advance: Advance) -> Rejections:
+        counts = rejections(texts[number])
+        advance(1)
+        return counts
+
+    return Opened(Known(pair.name, pair.tokenizer_hash, texts), len(texts), len(texts), count)
+
+
+def counting(pair: Pair, gamma: int, sampling: Sampling, seed: int) -> Callable[[Text], Rejections]:
+    """What decodes a text and counts its rejected pairs."""
+    target, drafter = pair.session("target"), ModelDrafter(pair.session("draft"))
+
+    def count(text: Text) -> Rejections:
+        counts: Rejections = Counter()
+        ending = Ending(Limits(text.max_new_tokens, pair.eos_ids, text.until), pair.detokenizer)
+        rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, text.task, text.number))
+        for decoded in until_end(speculate(target, drafter, exact, gamma, text.prompt, sampling, rng), ending):
+            verdict = decoded.verdict
+            if verdict and not decoded.truncated and verdict.accepted < len(verdict.drafted):
+                draft, preferred = verdict.drafted[verdict.accepted], verdict.targets[verdict.accepted]
+                if draft != preferred:
+                    counts[text.number, draft, preferred] += 1
+        return counts
+
+    return count
 
 
 def _documents(plan: Plan, pair: Pair, reach: int) -> Iterator[Text]:
@@ -146,25 +204,6 @@ def _beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterato
             return
     if not count:
         raise UserError(f"{corpus} has no text of {PREFIX} tokens or more")
-
-
-def _count(pair: Pair, texts: list[Text], gamma: int, sampling: Sampling, seed: int) -> dict[str, Rejections]:
-    """Decode all texts and count the rejected pairs of each document, by task."""
-    target, drafter = pair.session("target"), ModelDrafter(pair.session("draft"))
-    counts: dict[str, Rejections] = {text.task: Counter() for text in texts}
-    with progress("calibrating", len(texts)) as advance:
-        for text in texts:
-            ending = Ending(Limits(text.max_new_tokens, pair.eos_ids, text.until), pair.detokenizer)
-            rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, text.task, text.number))
-            rounds = speculate(target, drafter, exact, gamma, text.prompt, sampling, rng)
-            for decoded in until_end(rounds, ending):
-                verdict = decoded.verdict
-                if verdict and not decoded.truncated and verdict.accepted < len(verdict.drafted):
-                    draft, preferred = verdict.drafted[verdict.accepted], verdict.targets[verdict.accepted]
-                    if draft != preferred:
-                        counts[text.task][text.number, draft, preferred] += 1
-            advance(1)
-    return counts
 
 
 def merge(sources: Sequence[Path], method: str | None, out: Path) -> None:

@@ -23,6 +23,7 @@ from specbench.training.publish import announce, collecting, flush_right, publis
 from specbench.training.train import Job
 
 SCORED = True  # a trainer that scores what it generates; see train.py
+SHARED = True  # workers may share what it collects; see train.py
 PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 HELD_OUT = 5  # one document in this many is kept for the figures at the end
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

@@ -27,6 +27,8 @@ from specbench.training.publish import announce, checkpoint_of, publish, source
 from specbench.training.recipe import KangarooRecipe
 from specbench.training.train import Job
 
+SHARED = True  # workers may share what it collects; see train.py
+
 
 class Fit(NamedTuple):
     """How the adapter agrees with the target at the P places of a block from which it drafts."""

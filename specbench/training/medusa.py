@@ -9,6 +9,8 @@ from specbench.training import draft_heads
 from specbench.training.recipe import DraftHeadsRecipe
 from specbench.training.train import Job
 
+SHARED = True  # workers may share what it collects; see train.py
+
 
 def new_heads(target: PreTrainedModel, recipe: DraftHeadsRecipe) -> MedusaHeads:
     """Heads in torch's first weights."""

@@ -11,17 +11,23 @@ from torch import Tensor
 from specbench.base.console import progress, say
 from specbench.engine.models.heads import Reads, write_head
 from specbench.engine.models.pair import Pair
+from specbench.training.collected import Collected, shared
 from specbench.training.documents import Document
 from specbench.training.train import Job
 
 
 @contextmanager
 def collecting(folder: Path, label: str, total: int, data: str) -> Iterator[Callable[[int], None]]:
-    """The progress of collecting `data` (in words) in `folder`; says so if it goes on from an earlier call."""
+    """The progress of collecting `data` (in words) in `folder`; says so if it goes on from an earlier call.
+
+    Raises Collected in the end if this is a worker, which makes a share of the data.
+    """
     if folder.exists():
         say(f"continuing with {data} in {folder}")
     with progress(label, total) as advance:
         yield advance
+    if shared():
+        raise Collected
 
 
 def source(job: Job, documents: Sequence[Document]) -> dict[str, Any]:

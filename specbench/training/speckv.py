@@ -34,6 +34,7 @@ from specbench.training.loop import cosine, descend
 from specbench.training.publish import announce, collecting, flush_right, publish, source
 from specbench.training.train import Job
 
+SHARED = True  # workers may share what it collects; see train.py
 HELD_OUT = 5  # one document in this many chooses the step whose network is kept, and shows what it is worth
 EVERY = 20  # steps from one look at the held-out error to the next
 CLIP = 1.0  # largest norm of a step's gradient

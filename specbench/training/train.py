@@ -2,14 +2,15 @@
 
 A trainer is a file here, NAME.py or NAME/train.py, with `train(job)`. It learns from documents that no test uses and
 writes one head file (engine/models/heads.py), or a folder of them for a grid of recipes. It may declare `STAGES`, the
-stages of its training, each with a recipe of its own; `PRESETS`, the papers whose recipes it has; and `SCORED`, True if
-it scores what it generates. NAME is a method, or `draft`: the pair's draft model, which `sps` decodes with.
+stages of its training, each with a recipe of its own; `PRESETS`, the papers whose recipes it has; `SCORED`, True if it
+scores what it generates; and `SHARED`, True if several workers may make what it collects within `collecting`, or the
+stages in which they may. NAME is a method, or `draft`: the pair's draft model, which `sps` decodes with.
 """
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,13 +18,18 @@ from typing import Any
 from specbench import config, methods
 from specbench.config import MethodSpec, PairSpec, TaskLine, UserError
 from specbench.engine.models.pair import Pair, load_pair
+from specbench.measure import parts
+from specbench.measure.parts import Advance, Opened
+from specbench.measure.staffing import Staffing
 from specbench.plan import Plan, preparing
 from specbench.tasks import code
+from specbench.training.collected import Share, sharing
 from specbench.training.documents import named_sources
 from specbench.training.recipe import load_recipe, parse_grid
 
 FOLDER = Path(__file__).parent
 DRAFT, DECODES_WITH_DRAFT = "draft", "sps"  # what is trained that is no method, and the method that shows it
+EACH = 2  # shares of what is collected for each worker
 
 
 @dataclass(frozen=True)
@@ -95,12 +101,14 @@ def train(
     judge: str | None = None,
     warm_up: Path | None = None,
     preset: str | None = None,
+    staffing: Staffing | None = None,
 ) -> Job:
     """Train a method's head for a pair on `documents` of each task of a suite, or of each TASK:SPLIT in `data`.
 
     Returns what was trained.
 
-    Without `stage`, a method that has several is trained in its first, and likewise for `preset`. Raises UserError.
+    Without `stage`, a method that has several is trained in its first, and likewise for `preset`. The workers of
+    `staffing` collect what it learns from, before this process trains. Raises UserError.
     """
     spec = config.load_method(DECODES_WITH_DRAFT if method == DRAFT else method)
     name = DRAFT if method == DRAFT else spec.method
@@ -114,6 +122,10 @@ def train(
     spec = config.override(spec, assigned.get(spec.name, {}))
     settings = config.validated(methods.module(spec.method).Settings, spec.values, spec.name)
     chosen = _chosen_stage(method, getattr(module, "STAGES", ()), stage, bool(judge or warm_up))
+    shared = getattr(module, "SHARED", ())
+    if staffing and shared is not True and chosen not in shared:
+        what = f"{method} {chosen}".strip()
+        raise UserError(f"{what} collects nothing that workers could share; leave out --workers")
     chosen_preset = _chosen_preset(method, getattr(module, "PRESETS", ()), preset)
     base = load_recipe("-".join(part for part in (name, chosen, chosen_preset) if part), recipe)
     axes = parse_grid(grid)
@@ -131,10 +143,42 @@ def train(
         plan = _of_splits(pair_spec, data, spec, documents, seed, data_dir)
     if getattr(module, "SCORED", False):
         code.check_code(plan)
-    loaded = load_pair(pair_spec, device, dtype)
-    made = Job(spec, settings, loaded, plan, path, tuple(data), base, axes, chosen, chosen_preset, judge or "", warm_up)
+    job = partial(
+        Job,
+        spec=spec,
+        settings=settings,
+        plan=plan,
+        out=path,
+        data=tuple(data),
+        recipe=base,
+        grid=axes,
+        stage=chosen,
+        preset=chosen_preset,
+        judge=judge or "",
+        warm_up=warm_up,
+    )
+    if staffing:
+        placed = staffing.device(device)
+        opening = partial(_open, name, job, pair_spec, placed, dtype, EACH * staffing.workers)
+        parts.carry_out(opening, "collecting, in shares", placed, staffing)
+    made = job(pair=load_pair(pair_spec, device, dtype))
     module.train(made)
     return made
+
+
+def _open(
+    name: str, waiting: Callable[..., Job], pair: PairSpec, device: str, dtype: str, count: int
+) -> Opened[None, None]:
+    """Load the pair, which a job waits for; a part collects one share of `count`, and trains nothing."""
+    job, module = waiting(pair=load_pair(pair, device, dtype)), trainer(name)
+    assert module
+
+    def collect(number: int, advance: Advance) -> None:
+        with sharing(Share(number, count)):
+            module.train(job)
+        advance(1)
+
+    return Opened(None, count, count, collect)
 
 
 def _chosen_stage(method: str, stages: Sequence[str], stage: str | None, other_options: bool) -> str:

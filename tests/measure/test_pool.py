@@ -196,16 +196,16 @@ def test_workers_that_share_a_device_are_not_timed(device, count, workers, each,
     gpus(monkeypatch, count)
     staffing = Staffing(workers, gpus=each)
     with pytest.raises(UserError, match=r"^--workers [^\n]*--untimed[^\n]*$"):
-        staffing.environments(plan_on(device))
-    assert len(staffing.environments(plan_on(device, untimed=True))) == workers
+        staffing.environments(device)
+    assert len(staffing.environments(device, timed=False)) == workers
 
 
 def test_each_worker_has_a_gpu_or_its_share_of_the_cores(monkeypatch):
     gpus(monkeypatch, 2)
-    assert Staffing(2).environments(plan_on("auto")) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    assert Staffing(2).environments("auto") == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
-    assert Staffing(3).environments(plan_on("cpu", untimed=True)) == [{"OMP_NUM_THREADS": "2"}] * 3
+    assert Staffing(3).environments("cpu", timed=False) == [{"OMP_NUM_THREADS": "2"}] * 3
     with pytest.raises(UserError, match="leave out --device cuda:1"):
         Staffing(2).fitted(plan_on("cuda:1", untimed=True))
 
@@ -215,12 +215,12 @@ def test_a_worker_has_several_gpus_over_which_its_target_is_spread(monkeypatch):
     gpus(monkeypatch, 5)
     two = Staffing(2, gpus=2)
     assert two.fitted(plan_on("auto")).device == "spread" and two.fitted(plan_on("spread")).device == "spread"
-    assert [e["CUDA_VISIBLE_DEVICES"] for e in two.environments(plan_on("spread"))] == ["0,1", "2,3"]
-    shared = Staffing(3, gpus=2).environments(plan_on("spread", untimed=True))
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in two.environments("spread")] == ["0,1", "2,3"]
+    shared = Staffing(3, gpus=2).environments("spread", timed=False)
     assert [e["CUDA_VISIBLE_DEVICES"] for e in shared] == ["0,1", "2,3", "0,1"]
     assert two.words == "--workers 2 --gpus-per-worker 2" and Staffing(1).fitted(plan_on("auto")).device == "auto"
     with pytest.raises(UserError, match=r"^--gpus-per-worker 6: this machine has 5 GPUs; give a worker fewer$"):
-        Staffing(1, gpus=6).environments(plan_on("spread"))
+        Staffing(1, gpus=6).environments("spread")
     with pytest.raises(UserError, match="leave it out, or --device cpu"):
         two.fitted(plan_on("cpu"))
     with pytest.raises(UserError, match="--device spread needs --gpus-per-worker"):

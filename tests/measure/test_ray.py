@@ -5,14 +5,18 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from echoing import echo
 from screens import output, refusal
 from tiny_runs import SAME, samples_of
 
 from specbench.config import UserError
+from specbench.measure import ray_workers
 from specbench.measure.attempts import begun, new_attempt
 from specbench.measure.ray_workers import check_room
 from specbench.results import records
@@ -58,6 +62,92 @@ def test_without_ray_it_is_one_line(words, tmp_path, monkeypatch):
     said = refusal(*words, "--workers", "2", "--ray", "local", "--out", tmp_path / "run")
     assert "pip install 'specbench-harness[ray]'" in said and not (tmp_path / "run").exists()
     assert "--ray needs --workers" in refusal(*words, "--ray", "local", "--out", tmp_path / "run")
+
+
+class Errors(SimpleNamespace):
+    """Ray's exceptions."""
+
+    class RayError(Exception):
+        pass
+
+    class RayTaskError(RayError):
+        def __init__(self, cause):
+            super().__init__(str(cause))
+            self.cause = cause
+
+
+class Called:
+    """A method of an actor that runs in this process; a call is a future."""
+
+    def __init__(self, pool, method):
+        self.pool, self.method = pool, method
+
+    def remote(self, *given):
+        return self.pool.submit(self.method, *given)
+
+
+class MadeUp:
+    """As much of Ray as the driver asks for, with actors in threads."""
+
+    exceptions = Errors
+
+    def __init__(self):
+        self.pool, self.killed, self.asked = ThreadPoolExecutor(8), [], {}
+
+    def init(self, address, **given):
+        self.address = address
+
+    def nodes(self):
+        return [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"CPU": 90.0}}]
+
+    def remote(self, kind):
+        def options(**asked):
+            self.asked = asked
+            return SimpleNamespace(remote=lambda *given: self.actor(kind(*given)))
+
+        return SimpleNamespace(options=options)
+
+    def actor(self, made):
+        called = {name: Called(self.pool, getattr(made, name)) for name in ("hear", "send")}
+        return SimpleNamespace(made=made, **called)
+
+    def get(self, future):
+        try:
+            return future.result()
+        except EOFError as error:
+            raise Errors.RayTaskError(error) from None
+
+    def wait(self, futures, num_returns, timeout):
+        done, left = wait(futures, timeout, FIRST_COMPLETED)
+        return list(done), list(left)
+
+    def kill(self, relay):
+        relay.made.process.kill()
+        self.killed.append(relay)
+
+    def shutdown(self):
+        self.pool.shutdown()
+
+
+def test_what_relays_hear_and_send_reaches_the_driver(monkeypatch, tmp_path):
+    """With an actor in a thread in place of Ray's; its worker is a real process, and is killed in the end."""
+    made_up = MadeUp()
+    monkeypatch.setattr(ray_workers, "imported", lambda address: made_up)
+    with ray_workers.started(echo, tmp_path, count=2, each=1, address="local", device="cpu") as crew:
+        assert made_up.asked["max_restarts"] == 0 and made_up.asked["num_gpus"] == 0
+        one, two = crew.workers
+        assert (one.line.recv(), two.line.recv()) == (1, 2)
+        assert one.log == tmp_path / "worker-1.txt" and one.log.exists()
+        two.line.send({"part": 3})
+        ready = []
+        while not ready:
+            ready = crew.wait([one.line, two.line], 1.0)
+        assert ready == [two.line] and two.line.recv() == {"part": 3}
+        one.line.relay.made.process.kill()
+        with pytest.raises(EOFError):
+            one.line.recv()
+        assert one.end() == "exit code -9"
+    assert len(made_up.killed) == 2
 
 
 GPUS = {"CPU": 8.0, "GPU": 2.0}

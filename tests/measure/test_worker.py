@@ -46,7 +46,7 @@ def test_what_comes_while_it_decodes_asks_it_to_stop(monkeypatch):
 
     monkeypatch.setattr(loop, "execute", execute)
     with pytest.raises(EOFError):
-        worker._serve(driver, 7, None)
+        worker.decode(None, driver, 7)
     assert go_on == [True, False]
     ready, *advanced, ended = driver.heard
     assert (ready.places, ready.documents) == (3, 6) and ended == Ended(False)

@@ -137,8 +137,7 @@ def defective(pair, name):
 
 
 def found(pair, prompts, method, draws=DRAWS):
-    (finding,) = audit.audit(pair, {"m": method}, prompts, 48, draws)
-    return finding
+    return audit.Audit(pair, {"m": method}, prompts, 48, draws).finding("m")
 
 
 @pytest.mark.long
@@ -218,7 +217,8 @@ def test_shipped_methods_pass(pair, prompts):
         "vanilla": Vanilla(pair.session("target")),
         "sps": SpS(pair.session("target"), ModelDrafter(pair.session("draft")), 4),
     }
-    for finding in audit.audit(pair, methods, prompts[:3], 48, DRAWS):
+    audited = audit.Audit(pair, methods, prompts[:3], 48, DRAWS)
+    for finding in map(audited.finding, methods):
         assert finding.verdict == "lossless", details(finding)
         assert audit.agreement(finding) == 1 and len(finding.sampled) == 2
         assert "a shift of" in power([finding])[0]

@@ -79,7 +79,7 @@ def test_fewer_documents_are_the_beginning_of_more(folder, tmp_path):
 def counted(target, draft, prompts, length, gamma=4, temperature=0.0, seed=0, first=0):
     pair = Pair("made", {"target": target, "draft": draft}, Words())
     texts = [calibration.Text("made", i, prompt, (), length) for i, prompt in enumerate(prompts, first)]
-    return calibration._count(pair, texts, gamma, Sampling(temperature), seed)["made"]
+    return sum(map(calibration.counting(pair, gamma, Sampling(temperature), seed), texts), Counter())
 
 
 def test_counts_are_those_of_a_decoder_without_cache():

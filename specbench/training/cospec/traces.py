@@ -17,7 +17,7 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.methods.cospec_batch import Text, Turn, decode
 from specbench.training.answered import answer, grouped
-from specbench.training.collected import put_table, read_collected
+from specbench.training.collected import left_to_others, put_table, read_collected
 from specbench.training.cospec.reading import Query, Reading
 from specbench.training.cospec.recipe import Sft
 from specbench.training.documents import Document, documents_hash
@@ -155,9 +155,11 @@ def trace_all(
         rules |= {"both_right": float(recipe.both_right), "both_wrong": float(recipe.both_wrong)}
     else:
         rules |= {"judge_temperature": float(recipe.judge_temperature)}
-    lessons = []
+    lessons, groups = [], list(grouped(documents, ROWS))
     for time in range(recipe.answers):
-        for number, some in enumerate(grouped(documents, ROWS)):
+        for number, some in enumerate(groups):
+            if left_to_others(time * len(groups) + number):
+                continue
             facts = {**fingerprints, **rules, "documents": documents_hash(some), "time": time}
             path = folder / f"{time:02d}-{number:05d}.parquet"
             if not path.exists():

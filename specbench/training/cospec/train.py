@@ -43,6 +43,7 @@ from specbench.training.train import Job
 
 STAGES = ("sft", "rl")  # each with a recipe
 SCORED = True  # a trainer that scores what it generates; see train.py
+SHARED = ("sft",)  # the stages in which workers may share what it collects
 HELD_OUT = 10  # one document in this many is kept for the figures, and in the second stage to choose the update
 FEW = 50  # with fewer held-out mismatches, figures of them tell nothing
 MOST_HELD = 96  # documents of an evaluation in the second stage

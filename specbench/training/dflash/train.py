@@ -19,6 +19,8 @@ from specbench.training.publish import announce, checkpoint_of, flush_right, pub
 from specbench.training.recipe import BlockRecipe
 from specbench.training.train import Job
 
+SHARED = True  # workers may share what it collects; see train.py
+
 
 def train(job: Job) -> None:
     """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.

@@ -27,6 +27,7 @@ from specbench.training.draft.recipe import ANSWERED, SPECULATED, DraftRecipe
 from specbench.training.publish import checkpoint_of, collecting, held_out_prompts, source
 from specbench.training.train import Job
 
+SHARED = True  # workers may share what it collects; see train.py
 PRESETS = ("distillspec", "fastdraft", "direct-alignment", "draft-opd")
 HELD_OUT = 10  # one document in this many chooses the weights that are kept
 LOG = pa.schema(

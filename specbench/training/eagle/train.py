@@ -17,6 +17,7 @@ from specbench.training.publish import announce, checkpoint_of, publish, source
 from specbench.training.recipe import FeatureRecipe
 from specbench.training.train import Job
 
+SHARED = True  # workers may share what it collects; see train.py
 PRESETS = ("eagle", "hass", "fspad", "dovetail")
 
 

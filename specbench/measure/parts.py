@@ -1,0 +1,133 @@
+"""Work in parts that makes no run: this process does it, or several workers, with the same results in the same order.
+
+The command says how the work is opened, which loads the models; each worker opens it once, and then does the parts that
+it is sent. A part depends on nothing but its number. One of a lost worker goes to another worker (queue.py).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, Generic, TypeVar
+
+from specbench.base.console import progress
+from specbench.config import UserError
+from specbench.measure.crew import NOWHERE, Crew, Worker
+from specbench.measure.queue import Queue, check_version, starter
+from specbench.measure.staffing import Staffing
+from specbench.measure.worker import Refused, version
+
+Facts = TypeVar("Facts")
+Result = TypeVar("Result")
+Advance = Callable[[int], None]
+PATIENCE = 0.2  # seconds between looks at Ctrl-C
+
+
+@dataclass(frozen=True)
+class Opened(Generic[Facts, Result]):
+    """Work whose models are loaded. `facts` are what the command needs besides results, the same at every worker."""
+
+    facts: Facts
+    parts: int
+    steps: int  # of all parts, for the progress bar
+    do: Callable[[int, Advance], Result]  # a part by its number, from 0; it tells what it is given how far it is
+
+
+@dataclass(frozen=True)
+class Part:
+    number: int  # from 0
+    of: int
+
+    def __str__(self) -> str:
+        return f"part {self.number + 1} of {self.of}"
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A worker has opened the work."""
+
+    facts: Any
+    parts: int
+    steps: int
+    version: str  # of specbench
+
+
+@dataclass(frozen=True)
+class Stepped:
+    count: int
+
+
+@dataclass(frozen=True)
+class Done:
+    result: Any
+
+
+def carry_out(
+    opening: Callable[[], Opened[Facts, Result]], label: str, device: str, staffing: Staffing | None
+) -> tuple[Facts, list[Result]]:
+    """The facts of the work, and the results of all parts in their order.
+
+    Args:
+        opening: opens the work; what can be sent to a worker, such as a function of a module.
+        label: of the progress bar.
+        device: that the models are placed on.
+        staffing: the workers; None: this process alone.
+
+    Raises:
+        UserError: the work cannot be opened, or no worker is left.
+    """
+    if staffing is None:
+        opened = opening()
+        with progress(label, opened.steps) as advance:
+            return opened.facts, [opened.do(number, advance) for number in range(opened.parts)]
+    start = starter(staffing, device)
+    with start(partial(do_parts, opening), NOWHERE) as crew:
+        parts = Parts(crew)
+        while parts.begun is None:
+            parts.hear(lambda count: None)
+        with progress(label, parts.begun.steps) as advance:
+            while len(parts.results) < parts.begun.parts:
+                parts.hear(advance)
+    return parts.begun.facts, [parts.results[number] for number in range(parts.begun.parts)]
+
+
+class Parts(Queue[Part]):
+    """The parts that are not done, and the results of the others."""
+
+    def __init__(self, crew: Crew) -> None:
+        super().__init__(crew)
+        self.begun: Begun | None = None
+        self.results: dict[int, Any] = {}
+
+    def hear(self, advance: Advance) -> None:
+        """Take what workers tell, and send them what they are to do next. Raises UserError as `Queue.told`."""
+        for worker in self.heard(PATIENCE):
+            self._take(worker, self.told(worker), advance)
+        self.give(lambda part: part.number)
+
+    def _take(self, worker: Worker, told: Any, advance: Advance) -> None:
+        if isinstance(told, Begun):
+            check_version(worker, told.version)
+            worker.ready = True
+            if self.begun is None:
+                self.begun = told
+                self.waiting = deque(Part(number, told.parts) for number in range(told.parts))
+        elif isinstance(told, Stepped):
+            advance(told.count)
+        elif isinstance(told, Done):
+            self.results[worker.item.number] = told.result
+            worker.item = None
+
+
+def do_parts(opening: Callable[[], Opened[Any, Any]], driver: Connection, number: int) -> None:
+    """Do the parts that the driver sends to worker `number`."""
+    try:
+        opened = opening()
+        driver.send(Begun(opened.facts, opened.parts, opened.steps, version()))
+        while True:
+            driver.send(Done(opened.do(driver.recv(), lambda count: driver.send(Stepped(count)))))
+    except (UserError, OSError, EOFError):
+        raise
+    except Exception as error:  # what the worker prints is not kept
+        driver.send(Refused(f"worker {number}: {type(error).__name__}: {error}; without --workers it tells where"))
