@@ -297,7 +297,10 @@ def test_every_method_is_decoded_in_batches_or_says_why_not(pocket):
 def test_methods_with_trained_heads_decode_alike_in_batches(tmp_path, methods):
     """The bundled heads, datastore and memory on the bundled pair, in float64."""
     options = {"max_new_tokens": 16, "dtype": "float64", "runtime": "static", "device": "cpu"}
-    chosen = [resolve_plan(methods, "math", "pocket", [], "vanilla", 2, batch=batch, **options) for batch in (1, 2)]
+    changes = ["sam.shortest=1"] if "sam" in methods else []  # else it drafts too seldom for texts as short as these
+    chosen = [
+        resolve_plan(methods, "math", "pocket", changes, "vanilla", 2, batch=batch, **options) for batch in (1, 2)
+    ]
     for one in chosen:
         assert loop.execute(one, tmp_path / str(one.batch), always)
     same_records(tmp_path / "2", tmp_path / "1")
