@@ -134,7 +134,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "csd, no rescue by gate": {"count_threshold": 0, "gate_threshold": 1.0},
     },
 }
-UNSHIPPED = ("taps", "taps-average", "taps-route")  # no trained head of theirs comes with the bundled pair
+UNSHIPPED = ("dovetail", "fspad", "taps", "taps-average", "taps-route")  # no trained head of theirs comes with the bundled pair
 # Methods that tiny models alone cannot run; the test file of each has its gate.
 ELSEWHERE = {
     "dflare": "needs a trained head: test_dflash.py",
