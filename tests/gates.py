@@ -134,7 +134,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "csd, no rescue by gate": {"count_threshold": 0, "gate_threshold": 1.0},
     },
 }
-UNSHIPPED = ("dovetail", "fspad", "taps", "taps-average", "taps-route")  # no trained head of theirs comes with the bundled pair
+# No trained head of theirs comes with the bundled pair.
+UNSHIPPED = ("dovetail", "fspad", "taps", "taps-average", "taps-route")
 # Methods that tiny models alone cannot run; the test file of each has its gate.
 ELSEWHERE = {
     "dflare": "needs a trained head: test_dflash.py",
