@@ -8,6 +8,8 @@ import pandas as pd
 from specbench.report.finding import Finding, Sheet
 from specbench.training.draft.compare import ALL, FIRST, LEVEL, Losses
 
+FEWEST = 10  # documents of a verdict: of fewer, no permutation test tells one draft of many from the others
+
 
 def view(figures: Losses) -> Finding:
     sheets = [sheet(part, temperature) for temperature, part in figures.table.groupby("temperature", sort=False)]
@@ -35,7 +37,7 @@ def sheet(part: pd.DataFrame, temperature: Any) -> Sheet:
 
 def cell(row: Any) -> str:
     mark = "*" if best(row) else "=" if equal(row) else " "
-    return f"{row.alpha:.3f}{mark}"
+    return f"{row.alpha:.3f}{mark if row.documents >= FEWEST else ' '}"
 
 
 def best(row: Any) -> bool:
@@ -61,6 +63,9 @@ def sentences(table: pd.DataFrame) -> Iterator[str]:
         rows = list(part.itertuples())
         top = next(row for row in rows if best(row))
         others = [row for row in rows if not best(row) and (row.data, row.loss) != FIRST]
+        if top.documents < FEWEST:
+            yield f"T = {temperature:g}, {task}: {top.documents} documents are too few to tell."
+            continue
         better = f"better than {sum(not equal(row) for row in others)} of {len(others)} others"
         if (top.data, top.loss) == FIRST:
             yield f"T = {temperature:g}, {task}: the draft as it was is best, {top.alpha:.3f}; {better}."
@@ -78,4 +83,5 @@ def notes(figures: Losses) -> Iterator[str]:
         f"*: the best of its column, chosen by these documents; =: not told from it (permutation test on the same "
         f"documents, p ≥ {LEVEL} by Holm within a column). Documents are drawn anew in these tests, seeds are not"
     )
+    yield f"no verdict of fewer than {FEWEST} documents, each counted once a seed"
     yield from figures.mismatches
