@@ -25,6 +25,8 @@ from specbench.results.recorder import Recorder
 from specbench.results.shard import attempts
 from specbench.results.stored import StoredRun
 
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported: all clusters here are on loopback
+
 
 @pytest.fixture
 def words(place):
