@@ -391,7 +391,14 @@ def test_the_command_line_trains_a_draft_of_the_bundled_pair(tmp_path):
     told = call(*words, "--evaluate", *(part for one in quick for part in ("--recipe", one)))
     assert told.exit_code == 0, told.output
     assert "DRAFTS of bundled:target, decoded by sps (T=1)" in told.output and "τ is" in told.output
-    shown = call("run", *told.output.split("specbench run ")[1].split(), "--limit", "1", "--out", str(tmp_path / "run"))
+    shown = call(
+        "run",
+        *told.output.split("specbench run ")[1].splitlines()[0].split(),
+        "--limit",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    )
     assert shown.exit_code == 0, shown.output
     wrong = call(*words[:-1], str(tmp_path / "e"), "--preset", "nothing")
     assert "draft has the recipes of distillspec, fastdraft" in " ".join(wrong.output.split())
