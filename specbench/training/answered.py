@@ -75,15 +75,17 @@ def answer_all(
 ) -> list[Answered]:
     """Have the target answer each document `times` times, `rows_together` documents to a file in `folder`.
 
-    Files that exist are read instead. `advance` is called with the answers done. Raises UserError if a file is damaged
+    Files that exist are read instead, and the first of them says how many documents a file has: another device may have
+    room for more. `advance` is called with the answers done. Raises UserError if a file is damaged
     or was made under other settings.
     """
     target = fingerprint(pair.models["target"])
     # Documents of similar length together: see `answer`.
     ordered = sorted(documents, key=lambda document: (document.max_new_tokens, len(document.prompt), document.name))
     answered: list[Answered] = []
-    rows = rows_together(pair.models["target"], documents)
-    for number, (time, some) in enumerate(product(range(times), grouped(ordered, rows))):
+    first = folder / "00000.parquet"
+    rows = read_collected(first, {}, len) if first.exists() else rows_together(pair.models["target"], documents)
+    for number, (time, some) in enumerate(product(range(times), grouped(ordered, max(1, rows)))):
         if left_to_others(number):
             continue
         made_under = {

@@ -19,7 +19,7 @@ from specbench.engine.sampling import wide
 from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.heads import HeadTraining, answered_lessons
 from specbench.training.loop import cosine, descend
-from specbench.training.publish import announce, checkpoint_of, flush_right, publish, source
+from specbench.training.publish import announce, checkpoint_of, flush_right, publish
 from specbench.training.recipe import DraftHeadsRecipe
 from specbench.training.train import Job
 
@@ -157,18 +157,15 @@ def train(job: Job, kind: str, make: Make) -> None:
     """
     assert job.recipe
     recipe = validated(DraftHeadsRecipe, job.recipe.values, job.recipe.name)
-    documents, folder, learned, held, facts = answered_lessons(job, recipe)
+    lessons = answered_lessons(job, recipe)
+    _, folder, learned, held, facts = lessons
     training = Training(make, job.pair.models["target"], learned, job.pair.vocabulary, recipe, job.plan.seed)
     untrained = training.accuracies(held)
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
     accuracies = training.accuracies(held)
     trained = {
-        **facts,
-        **source(job, documents),
-        "learned_answers": len(learned),
-        "places": sum(document.rows for document in learned),
-        "held_out_answers": len(held),
+        **lessons.described(job),
         "accuracies": [[round(share, 4) for share in row] for row in accuracies],
         "accuracies_untrained": [[round(share, 4) for share in row] for row in untrained],
     }

@@ -15,7 +15,7 @@ from specbench.measure.manifest import digest
 from specbench.training.answered import Answered, answer_all, batches, micro_tokens
 from specbench.training.documents import Document, hold_out, training_documents
 from specbench.training.loop import Epochs
-from specbench.training.publish import collecting
+from specbench.training.publish import collecting, source
 from specbench.training.recipe import AnsweredRecipe, Autocast
 from specbench.training.train import Job
 
@@ -30,6 +30,16 @@ class Lessons(NamedTuple):
     learned: list[Answered]
     held: list[Answered]
     facts: dict[str, Any]  # all that the weights depend on
+
+    def described(self, job: Job) -> dict[str, Any]:
+        """What a head's file says of the documents that it has learned from and was measured on."""
+        return {
+            **self.facts,
+            **source(job, self.documents),
+            "learned_answers": len(self.learned),
+            "places": sum(document.rows for document in self.learned),
+            "held_out_answers": len(self.held),
+        }
 
 
 def answered_lessons(job: Job, recipe: AnsweredRecipe) -> Lessons:

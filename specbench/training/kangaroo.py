@@ -23,7 +23,7 @@ from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.eagle3.fit import schedule
 from specbench.training.heads import HeadTraining, answered_lessons, random_linear
 from specbench.training.loop import descend
-from specbench.training.publish import announce, checkpoint_of, publish, source
+from specbench.training.publish import announce, checkpoint_of, publish
 from specbench.training.recipe import KangarooRecipe
 from specbench.training.train import Job
 
@@ -110,18 +110,15 @@ def train(job: Job) -> None:
     layers = target.config.get_text_config().num_hidden_layers
     if recipe.exit >= layers:
         raise UserError(f"the target has {layers} layers, so exit must be {layers - 1} or less; change it by --recipe")
-    documents, folder, learned, held, facts = answered_lessons(job, recipe)
+    lessons = answered_lessons(job, recipe)
+    _, folder, learned, held, facts = lessons
     training = Training(target, learned, recipe, job.plan.seed)
     untrained = training.agreement(held)
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
     agreement = training.agreement(held)
     trained = {
-        **facts,
-        **source(job, documents),
-        "learned_answers": len(learned),
-        "places": sum(document.rows for document in learned),
-        "held_out_answers": len(held),
+        **lessons.described(job),
         "held_out_agreement": round(agreement, 4),
         "held_out_agreement_untrained": round(untrained, 4),
         "config": stored_settings(training.head.config),

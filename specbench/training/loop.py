@@ -96,7 +96,7 @@ class Epochs(Training, Generic[Batch]):
         self.steps = epochs * self.epoch_steps  # of the whole training
         self.step = 0
         self._epoch: tuple[int, Sequence[Batch]] = (-1, ())  # the number of the current epoch, and its batches
-        self._losses: list[Tensor] = []  # of steps that were not looked at
+        self._losses: list[tuple[int, float | Tensor]] = []  # steps whose losses were not looked at
 
     @abstractmethod
     def batches(self, epoch: int) -> Sequence[Batch]:
@@ -114,21 +114,22 @@ class Epochs(Training, Generic[Batch]):
         epoch, index = divmod(self.step, self.epoch_steps)
         if self._epoch[0] != epoch:
             self._epoch = epoch, self.batches(epoch)
-        self._losses.append(torch.as_tensor(self.learn(self._epoch[1][index])).detach())
-        if self.device.type == "cpu" or len(self._losses) >= WATCHED:
+        loss = self.learn(self._epoch[1][index])
+        self._losses.append((self.step, loss))
+        if not (isinstance(loss, Tensor) and loss.is_cuda) or len(self._losses) >= WATCHED:
             self.settle(kept)
         self.step += 1
         self.advance(1)
 
     def settle(self, kept: Path | None) -> None:
         losses, self._losses = self._losses, []
-        for loss in torch.stack(losses).tolist() if losses else ():
-            if not math.isfinite(loss):
-                raise self.diverged(loss, kept)
+        for step, loss in losses:
+            if not math.isfinite(value := float(loss)):
+                raise self.diverged(step, value, kept)
 
-    def diverged(self, loss: float, kept: Path | None) -> UserError:
-        """The error for a loss that is not finite."""
-        return UserError(f"the loss is {loss} at step {self.step}; try a smaller learning_rate by --recipe")
+    def diverged(self, step: int, loss: float, kept: Path | None) -> UserError:
+        """The error for a step whose loss is not finite."""
+        return UserError(f"the loss is {loss} at step {step}; try a smaller learning_rate by --recipe")
 
 
 def descend(optimizer: torch.optim.Optimizer, clip: float, rate: float | None = None) -> None:

@@ -240,6 +240,15 @@ def test_a_trained_file_drafts_for_its_target(job, capsys):
     assert not job().out.with_suffix(".checkpoint.pt").exists()
 
 
+def test_answers_that_were_made_elsewhere_are_read_whatever_this_device_has_room_for(job, monkeypatch):
+    eagle3.train(job("here.safetensors"))
+    monkeypatch.setattr(data, "ROWS", 3)
+    (job().out.parent / "here.answers").rename(job().out.parent / "there.answers")
+    monkeypatch.setattr(data, "answers_of", None)  # nothing is answered again
+    eagle3.train(job("there.safetensors"))
+    assert (job().out.parent / "here.safetensors").read_bytes() == (job().out.parent / "there.safetensors").read_bytes()
+
+
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
     eagle3.train(job("whole.safetensors", batch=1))
     monkeypatch.setattr(Training, "checkpoint_seconds", 0)

@@ -92,20 +92,23 @@ def test_a_checkpoint_of_other_facts_and_a_loss_that_is_not_finite_are_refused(t
         Toy().run(tmp_path / "d.pt", {})
 
 
+class OnGpu(torch.Tensor):
+    is_cuda = True
+
+
 def test_losses_on_a_gpu_are_looked_at_now_and_then_and_before_a_checkpoint(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(loop, "WATCHED", 3)
     seen: list[int] = []
 
     def learn(self: Toy, batch: list[int]) -> torch.Tensor:
         seen.append(self.step)
-        return torch.full((), math.nan if self.step == 4 else 1.0)
+        return torch.full((), math.nan if self.step == 4 else 1.0).as_subclass(OnGpu)
 
     monkeypatch.setattr(Toy, "learn", learn)
-    monkeypatch.setattr(Toy, "device", torch.device("cuda"))
     for between, last in ((1000.0, 5), (-1.0, 4)):
         toy, path = Toy(), tmp_path / f"{between}.pt"
         toy.checkpoint_seconds = between
-        with pytest.raises(UserError, match="the loss is nan"):
+        with pytest.raises(UserError, match="the loss is nan at step 4"):
             toy.run(path, {})
         assert seen[-1] == last and path.exists() == (between < 0)
 

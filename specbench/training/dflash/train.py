@@ -15,7 +15,7 @@ from specbench.methods.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.dflash.fit import Training
 from specbench.training.heads import answered_lessons
-from specbench.training.publish import announce, checkpoint_of, flush_right, publish, source
+from specbench.training.publish import announce, checkpoint_of, flush_right, publish
 from specbench.training.recipe import BlockRecipe
 from specbench.training.train import Job
 
@@ -30,17 +30,15 @@ def train(job: Job) -> None:
     assert job.recipe
     recipe, kind = validated(BlockRecipe, job.recipe.values, job.recipe.name), job.spec.method
     target = check_target(job.pair, kind)
-    documents, folder, learned, held, facts = answered_lessons(job, recipe)
+    lessons = answered_lessons(job, recipe)
+    _, folder, learned, held, facts = lessons
     training = Training(target, learned, job.pair.vocabulary, recipe, job.plan.seed, kind == MIXED)
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
     *figures, in_a_row = training.agreement(held)
     head = training.head
     trained = {
-        **facts,
-        **source(job, documents),
-        "learned_answers": len(learned),
-        "held_out_answers": len(held),
+        **lessons.described(job),
         "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
         "held_out_in_a_row": None if math.isnan(in_a_row) else round(in_a_row, 4),
         "config": stored_settings(head.config),

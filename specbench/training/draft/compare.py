@@ -18,6 +18,7 @@ import torch
 
 from specbench.analysis.metrics import interval_columns
 from specbench.base import stats
+from specbench.base.seeds import stable_seed
 from specbench.config import ModelSpec, PairSpec, UserError, load_method, prompt_lines
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair, load_pair
@@ -158,7 +159,7 @@ def answered(pair: Pair, documents: Sequence[Document], sampling: Sampling, seed
     """The target's answer to each document."""
     answers: dict[str, list[int]] = {}
     for some in grouped(sorted(documents, key=lambda one: (one.max_new_tokens, len(one.prompt))), ROWS):
-        rng = torch.Generator(pair.device).manual_seed(seed)
+        rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, some[0].name))
         made = answers_of(pair.models["target"], pair, some, sampling, rng)
         answers |= {one.name: tokens for one, tokens in zip(some, made, strict=True)}
     return [answers[one.name] for one in documents]

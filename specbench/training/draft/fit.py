@@ -140,12 +140,11 @@ class Training(Epochs[list[Document]]):
         empty = {"loss": None, "learning_rate": None, "places": None, "held_out": None}
         self.log.append({"epoch": self.step // self.epoch_steps, "step": self.step} | empty | values)
 
-    def diverged(self, loss: float, kept: Path | None) -> UserError:
-        names = ", ".join(document.name for document in self._epoch[1][self.step % self.epoch_steps])
+    def diverged(self, step: int, loss: float, kept: Path | None) -> UserError:
+        names = ", ".join(document.name for document in self._epoch[1][step % self.epoch_steps])
         good = f"{kept} holds the last good weights" if kept else "no checkpoint was due yet"
         return UserError(
-            f"the loss is {loss} at step {self.step} (documents {names}); {good}; "
-            "try a smaller learning_rate by --recipe"
+            f"the loss is {loss} at step {step} (documents {names}); {good}; try a smaller learning_rate by --recipe"
         )
 
     def finished(self) -> PreTrainedModel:

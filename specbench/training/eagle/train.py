@@ -13,7 +13,7 @@ from specbench.methods.eagle3 import check_target
 from specbench.training.eagle.fit import Training
 from specbench.training.eagle3.train import show
 from specbench.training.heads import answered_lessons
-from specbench.training.publish import announce, checkpoint_of, publish, source
+from specbench.training.publish import announce, checkpoint_of, publish
 from specbench.training.recipe import FeatureRecipe
 from specbench.training.train import Job
 
@@ -31,18 +31,15 @@ def train(job: Job) -> None:
         raise UserError(f"--preset {job.preset} trains no head of {job.spec.name}; name the method {job.preset}")
     recipe = validated(FeatureRecipe, job.recipe.values, job.recipe.name)
     target = check_target(job.pair, job.preset)
-    documents, folder, learned, held, facts = answered_lessons(job, recipe)
+    lessons = answered_lessons(job, recipe)
+    _, folder, learned, held, facts = lessons
     training = Training(target, learned, job.pair.vocabulary, recipe, job.plan.seed)
     untrained = training.agreement(held)
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
     figures = training.agreement(held)
     trained = {
-        **facts,
-        **source(job, documents),
-        "learned_answers": len(learned),
-        "places": sum(document.rows for document in learned),
-        "held_out_answers": len(held),
+        **lessons.described(job),
         "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
         "held_out_agreement_untrained": [round(value, 4) for value in untrained if not math.isnan(value)],
         "config": stored_settings(training.head.config),

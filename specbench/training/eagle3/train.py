@@ -17,7 +17,7 @@ from specbench.methods.eagle3 import KIND, check_target
 from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import Training, draft_ids
 from specbench.training.heads import answered_lessons
-from specbench.training.publish import announce, checkpoint_of, flush_right, publish, source
+from specbench.training.publish import announce, checkpoint_of, flush_right, publish
 from specbench.training.recipe import EagleRecipe
 from specbench.training.train import Job
 
@@ -32,18 +32,15 @@ def train(job: Job) -> None:
     assert job.recipe
     recipe = validated(EagleRecipe, job.recipe.values, job.recipe.name)
     check_target(job.pair)
-    documents, folder, learned, held, facts = answered_lessons(job, recipe)
+    lessons = answered_lessons(job, recipe)
+    _, folder, learned, held, facts = lessons
     ids = draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary)
     training = Training(job.pair.models["target"], learned, ids, recipe, job.plan.seed)
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
     figures = training.agreement(held)
     trained = {
-        **facts,
-        **source(job, documents),
-        "learned_answers": len(learned),
-        "places": sum(document.rows for document in learned),
-        "held_out_answers": len(held),
+        **lessons.described(job),
         "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
         "draft_vocabulary": len(ids),
     }

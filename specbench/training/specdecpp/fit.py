@@ -163,7 +163,7 @@ class Training(Epochs[list[Bounds]]):
         both = self.learned, self.held
         kls = [binary_kl(part.accepted, predicted(self.head, part.hidden, self.device)) for part in both]
         if not all(map(math.isfinite, kls)):
-            raise self.diverged(math.nan, kept)
+            raise self.diverged(self.step, math.nan, kept)
         self.end(Epoch(len(self.epochs) + 1, self.rate(self.step - 1), sum(self.losses) / len(self.losses), *kls))
         self.losses = []
 
@@ -173,7 +173,7 @@ class Training(Epochs[list[Bounds]]):
             self.best = {name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()}
         self.epochs.append(epoch)
 
-    def diverged(self, loss: float, kept: Path | None) -> UserError:
+    def diverged(self, step: int, loss: float, kept: Path | None) -> UserError:
         return UserError(
             f"the loss is not a number any more in epoch {len(self.epochs) + 1}; take a lower rate, such as "
             f"--recipe learning_rate={self.recipe.learning_rate / 10:g}, and another --out"
