@@ -380,9 +380,47 @@ def test_the_words_about_drafts_are_their_verdicts():
     assert named("**Not faster than the target on any of the four tasks**") == all_of(over, FOUR, "−=")
     assert named("Slower than `sps` on all four:") == all_of(beside, FOUR, "−")
     assert all_of(beside, [CODE], "+") == set() and all_of(over, FOUR, "−") == {"logitspec"}
+    assert named("these are faster than `sps`:") == told_by_the_mean("drafts-default-sps")
+    assert told_by_the_mean("drafts-default") & all_of(over, FOUR, "−=") == {"rest"}
 
 
-@pytest.mark.parametrize("page", ["lookup", "sps", "eagle3", "trees"])
+def told_by_the_mean(name: str) -> set[str]:
+    """The methods that are faster on the mean of the tasks, by Holm's rule over all methods of the file."""
+    rows = table(name).loc["average"].query("index != baseline")
+    ps = dict(zip(rows.index, adjusted([float(p) for p in rows.speedup_decode_p]), strict=True))
+    return {method for method, p in ps.items() if p < 0.05 and rows.speedup_decode[method] > 1}
+
+
+def test_how_far_the_baselines_of_drafts_drifted():
+    text = re.sub(r"\s+", " ", (ROOT / "docs" / "pages" / "methods" / "compared.md").read_text(encoding="utf-8"))
+    words = ("time per token moved by", "that of `sps` by")
+    for name, start in zip(("drafts-default", "drafts-default-sps"), words, strict=True):
+        moved = [told(100 * float(table(name).drift[task, "vanilla"]), 0) for task in FOUR]
+        assert f"{start} {listed(moved)} %" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "start", "files"),
+    [
+        (("methods", "compared.md"), "## Worth having where", ("drafts-default", "drafts-default-sps")),
+        (("methods", "blocks.md"), "## What the bundled heads do", ("blocks-greedy",)),
+        (("runtimes.md",), "**Trees do not pay there either**", ("drafts-h200",)),
+    ],
+)
+def test_bounded_figures_of_a_section_are_those_of_its_files(page: tuple[str, ...], start: str, files) -> None:
+    known = {
+        tuple(f"{row[name + end]:.2f}" for end in ("", "_low", "_high"))
+        for file in files
+        for name in ("tau", "speedup_decode")
+        for _, row in table(file).iterrows()
+    }
+    section = (ROOT / "docs" / "pages").joinpath(*page).read_text(encoding="utf-8").split(start)[1].split("\n## Set")[0]
+    section = section.split("\n### ")[0]
+    quoted = re.findall(r"(\d\.\d\d) \[(\d\.\d\d),\s+(\d\.\d\d)\]", section)
+    assert quoted and [figure for figure in quoted if figure not in known] == []
+
+
+@pytest.mark.parametrize("page", ["lengths", "lookup", "sps", "eagle3", "trees"])
 def test_figures_of_drafts_on_the_default_pair_are_those_of_their_file(page: str) -> None:
     """Every figure with bounds in a paragraph that cites the file, of the methods' averages."""
     averages = table("drafts-default").loc["average"]
