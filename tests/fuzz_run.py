@@ -191,7 +191,7 @@ ANALYSES: dict[str, Callable[[StoredRun], object]] = {
     "acceptance": lambda run: show(acceptance_view(acceptance(run, "specdecpp"))),
     "frontier": lambda run: show(frontier_view(frontier(run, "specdecpp", "sps", None)), "json"),
     "complementarity": lambda run: complementarity(run, None, None, ()),
-    "simulate": lambda run: show(simulate_view(simulate(run, "sps", None, [1, 2], [], None), False), "json"),
+    "simulate": lambda run: show(simulate_view(simulate(run, "sps", None, [1, 2], [], None)), "json"),
     "simulate oracles": lambda run: simulate(run, "sps", None, [1, 2], [], None, options=ORACLES),
     "simulate lengths": lambda run: simulate(run, "specdecpp", "t_draft=0.1,t_target=1", [], [0.5], 1),
     "profile": lambda run: show(profile_view(profile.read(run.folder))),

@@ -12,13 +12,12 @@ import pyarrow.compute as pc
 
 from specbench.analysis import metrics
 from specbench.analysis.drafts import tokens_before
-from specbench.base import stats
 from specbench.config import UserError
 from specbench.results.stored import StoredRun
 
 EDGES = (0, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-ROUNDS = ["round", "drafted", "accepted", "levels", "committed", "truncated", "draft_forwards"]
-SECONDS = ["target_seconds", "draft_seconds", "seconds"]
+ROUND = [*metrics.SAMPLE, "round", "committed", "draft_forwards", "target_seconds", "draft_seconds", "seconds"]
+COUNTS = {name: pc.field(name) for name in ROUND} | {name: metrics.COUNTS[name] for name in ("A", "J")}
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def context(run: StoredRun) -> Context:
     if prompts.empty:
         raise UserError(f"{run.folder} does not tell how many tokens its prompts have; choose a run of specbench's own")
     texts = metrics.per_document(samples, run.rounds()).join(prompts, how="inner").reset_index()
-    rounds = run.rounds().to_table([*metrics.SAMPLE, *ROUNDS, *SECONDS], filter=~pc.field("warmup")).to_pandas()
+    rounds = run.rounds().to_table(COUNTS, filter=~pc.field("warmup")).to_pandas()
     rounds = rounds.join(prompts, on=metrics.SAMPLE, how="inner")
     rounds["context"] = rounds.prompt_tokens + 1 + tokens_before(rounds)  # 1: the prefill's token
     methods = [spec.name for spec in run.plan.methods]
@@ -60,30 +59,25 @@ def _spans(
 ) -> pd.DataFrame:
     """A row of `figures` for each method and span that has any rows."""
     span = pd.cut(lengths.astype(float), [*EDGES, np.inf], right=False, labels=False)
-    found = []
+    table = []
     for method in methods:
         mine = rows.method == method
         for at in sorted(span[mine].dropna().unique()):
             bounds = (*EDGES, np.inf)[int(at) : int(at) + 2]
-            found.append({"method": method, "from": bounds[0], "to": bounds[1]} | figures(rows[mine & (span == at)]))
-    return pd.DataFrame(found)
+            table.append({"method": method, "from": bounds[0], "to": bounds[1]} | figures(rows[mine & (span == at)]))
+    return pd.DataFrame(table)
 
 
 def _places(rounds: pd.DataFrame) -> dict[str, object]:
     """The figures of rounds that begin in one span."""
-    levels = rounds.levels.fillna(rounds.drafted)
-    rejected = (rounds.truncated == 0) & (rounds.accepted < levels)
-    tested = rounds.assign(tested=rounds.accepted + rejected)
-    documents = tested.groupby(["task", "doc_id"])[["accepted", "tested", "committed"]].sum().astype(float)
-    known = documents[documents.tested > 0]
-    alpha = stats.pooled_rate(known.accepted.to_numpy(), known.tested.to_numpy())
+    documents = rounds.groupby(["task", "doc_id"])[["A", "J"]].sum()
     drafting = rounds[rounds.draft_forwards > 0]
     return {
         "documents": len(documents),
         "rounds": len(rounds),
         "tokens": int(rounds.committed.sum()),
         "tau": rounds.committed.sum() / len(rounds),
-        **metrics.interval_columns("alpha", alpha),
+        **metrics.share_columns("alpha", documents.A, documents.A + documents.J),
         "target": rounds.target_seconds.median(),
         "draft": (drafting.draft_seconds / drafting.draft_forwards).median(),
         "token": (rounds.seconds / rounds.committed.replace(0, np.nan)).median(),

@@ -5,6 +5,7 @@ imported ones may, the rates that need it are NaN.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from specbench.base.parquet import Rows
-from specbench.base.stats import Interval
+from specbench.base.stats import Interval, pooled_rate
 from specbench.results import records
 from specbench.results.stored import StoredRun
 
@@ -81,6 +82,18 @@ def interval_columns(name: str, interval: Interval | None) -> dict[str, float]:
     """A figure and its interval as the columns NAME, NAME_low and NAME_high."""
     known = interval or Interval(np.nan, np.nan, np.nan)
     return {name: known.value, f"{name}_low": known.low, f"{name}_high": known.high}
+
+
+def share_columns(name: str, part: "pd.Series[float]", whole: "pd.Series[float]") -> dict[str, float]:
+    """Σ part / Σ whole over documents, of counts of which one is part of the other, as the columns of an interval.
+
+    A share of 0 has no interval, and of nothing there is no share. Documents with nothing to count are left out.
+    """
+    known = whole > 0
+    share = pooled_rate(part[known].to_numpy(float), whole[known].to_numpy(float))
+    if share is None:
+        return interval_columns(name, Interval(0.0 if known.any() else np.nan, np.nan, np.nan))
+    return interval_columns(name, replace(share, high=share.high if np.isnan(share.high) else min(share.high, 1.0)))
 
 
 def by_task(rows: pd.DataFrame, tasks: Sequence[str], together: str) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -13,7 +13,6 @@ import pandas as pd
 
 from specbench.analysis import compare, metrics
 from specbench.analysis.overlap import speedup
-from specbench.base.stats import pooled_rate
 from specbench.results.stored import StoredRun
 
 ROUND = [*metrics.SAMPLE, "round"]
@@ -44,31 +43,31 @@ def mirror(run: StoredRun, method: str, hits: pd.DataFrame, layers: int) -> Mirr
     base = measured.counts.reset_index()
     mine, base = base[base.method == method], base[base.method == baseline]
     rounds = run.rounds().to_table([*ROUND, *SECONDS], filter=metrics.of_method(method)).to_pandas()
+    without = metrics.interval_columns("speedup", speedup(mine, base))
     rows = []
     for layer, of_layer in hits.groupby("layer"):
         for branches in BRANCHES:
-            found = of_layer.assign(hit=of_layer["rank"] < branches)
-            found["hit_end"] = found.hit & found.whole
-            row: dict[str, object] = {"layer": layer, "branches": branches, "rounds": len(found)}
-            documents = found.groupby(["task", "doc_id"])[["hit", "hit_end"]].agg(["sum", "size"]).astype(float)
-            row["documents"] = len(documents)
-            row |= metrics.interval_columns("speedup", speedup(mine, base))
+            ready = of_layer.assign(hit=of_layer["rank"] < branches)
+            ready["hit_end"] = ready.hit & ready.whole
+            by_document = ready.groupby(["task", "doc_id"])
+            row: dict[str, object] = {"layer": layer, "branches": branches}
+            row |= {"documents": by_document.ngroups, "rounds": len(ready)} | without
             for name, ending in (("hit", ""), ("hit_end", "_end")):
-                rate = pooled_rate(documents[name, "sum"].to_numpy(), documents[name, "size"].to_numpy())
-                row |= metrics.interval_columns(name, rate)
-                saved = mine.join(saved_seconds(rounds, found, name, 1 - layer / layers), on=metrics.SAMPLE)
+                row |= metrics.share_columns(name, by_document[name].sum(), by_document.size())
+                saved = mine.join(saved_seconds(rounds, ready, name, 1 - layer / layers), on=metrics.SAMPLE)
                 faster = speedup(saved.assign(decode=saved.decode - saved.saved.fillna(0.0)), base)
                 row |= metrics.interval_columns(f"modelled_speedup{ending}", faster)
             rows.append(row)
     return Mirror(method, baseline, layers, pd.DataFrame(rows))
 
 
-def saved_seconds(rounds: pd.DataFrame, found: pd.DataFrame, name: str, later: float) -> pd.DataFrame:
+def saved_seconds(rounds: pd.DataFrame, ready: pd.DataFrame, name: str, later: float) -> pd.DataFrame:
     """Seconds of each text that ready drafts would have saved, in the column `saved`.
 
-    After a round with a hit, the next one's draft began with the target's later layers, a share `later` of its forward.
+    After a round that `ready` has a hit for, in its column `name`, the next one's draft began with the target's later
+    layers, a share `later` of its forward.
     """
-    joined = rounds.merge(found[[*ROUND, name]], on=ROUND, how="left").sort_values(ROUND)
+    joined = rounds.merge(ready[[*ROUND, name]], on=ROUND, how="left").sort_values(ROUND)
     before = joined.groupby(metrics.SAMPLE)[[name, "target_seconds"]].shift()
     covered = (later * before.target_seconds).clip(upper=joined.draft_seconds)
     saved = covered.where(before[name].astype("boolean").fillna(False).astype(bool), 0.0)

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.analysis.simulate import Simulation, iid_speedup
+from specbench.analysis.simulate import Simulation, fastest, fixed_length, iid_speedup
 from specbench.base.stats import Floats
 from specbench.base.untrusted import is_file, read_text
 from specbench.config import UserError, validated
@@ -69,7 +69,8 @@ class OverNetwork:
 
     The table has a row for each task and setting of the simulation, and for lengths chosen by the channel: setting,
     tau, acceptance_rate; speedup (of the simulation, without a network); modelled_tokens_per_s, modelled_speedup (over
-    the target alone in the cloud) and network_share (of the time of rounds that the network takes).
+    the target alone in the cloud), network_share (of the time of rounds that the network takes) and guessed (the share
+    of rounds that needed what was not recorded, in the worst state).
     """
 
     simulation: Simulation
@@ -84,8 +85,8 @@ def from_option(text: str, greedy: bool) -> Network:
     A sampled draft is sent with what the rule needs of its distributions, so `bits` must be said then.
     """
     values, path = _parsed(text)
-    bits = values.pop("bits", ID_BITS if greedy else math.nan)
-    if math.isnan(bits):
+    bits = values.pop("bits", ID_BITS if greedy else None)
+    if bits is None:
         raise UserError(
             f"--network {text}: sampled drafts are sent with their distributions; add bits=BITS of a drafted token"
         )
@@ -134,26 +135,21 @@ def over_network(figures: Simulation, network: Network) -> OverNetwork:
     The lengths by channel are, in each state, the one of the fixed lengths tried whose `theory` is best: that is what a
     device knows that has measured α, its forwards and the channel.
     """
-    fixed = sorted({int(row["setting"][6:]) for row in figures.table.to_dict("records") if _is_fixed(row)})
-    chosen = tuple(max(fixed, key=lambda gamma: theory(figures, gamma, network, state)) for state in network.states)
-    if not fixed:
-        chosen = ()
+    lengths = sorted({gamma for gamma in map(fixed_length, figures.table.setting) if gamma is not None})
+    chosen: tuple[int, ...] = ()
+    if lengths:
+        chosen = tuple(max(lengths, key=lambda g: theory(figures, g, network, state)) for state in network.states)
     rows = []
     for task, part in figures.table.groupby("task", sort=False):
         records = part.to_dict("records")
         rows += [{"task": task} | _modelled(network, [row] * len(network.states)) for row in records]
         if chosen:
-            by_gamma = {int(row["setting"][6:]): row for row in records if _is_fixed(row)}
+            by_gamma = {fixed_length(row["setting"]): row for row in records}
             followed = _modelled(network, [by_gamma[gamma] for gamma in chosen])
             rows.append({"task": task} | followed | {"setting": CHANNEL, "fixed": False})
     table = pd.DataFrame(rows)
-    speeds = table.modelled_speedup.where(table.fixed)
-    table["best"] = table.fixed & (speeds == speeds.groupby(table.task).transform("max"))
+    table["best"] = fastest(table, "modelled_speedup")
     return OverNetwork(figures, network, chosen, table.drop(columns="fixed"))
-
-
-def _is_fixed(row: dict[str, Any]) -> bool:
-    return str(row["setting"]).removeprefix("gamma=").isdigit()
 
 
 def theory(figures: Simulation, gamma: int, network: Network, state: State) -> float:
@@ -184,10 +180,13 @@ def _modelled(network: Network, rows: Sequence[dict[str, Any]]) -> dict[str, Any
     return {
         "setting": first["setting"],
         "tau": 1 / rounds,
-        "acceptance_rate": mean(row["drafted_rate"] - row["discard_rate"] for row in rows) / drafted,
+        "acceptance_rate": mean(row["drafted_rate"] - row["discard_rate"] for row in rows) / drafted
+        if drafted
+        else math.nan,
         "speedup": first["speedup"] if all(row is first for row in rows) else math.nan,
         "modelled_tokens_per_s": rate,
         "modelled_speedup": rate / alone,
         "network_share": float(network.shares @ np.array(waiting)),
-        "fixed": _is_fixed(first),
+        "guessed": max(row["guessed"] for row in rows),
+        "fixed": fixed_length(first["setting"]) is not None,
     }

@@ -19,10 +19,11 @@ from specbench.results.ceilings import Ceilings
 from specbench.results.ceilings import read as read_ceilings
 from specbench.results.stored import StoredRun, runtime_of
 
-# Methods that draft with their own model. Others name a lighter output layer in `output`.
-OWN_DRAFTS = (
-    *("dflare", "dflash", "diffuspec", "eagle", "eagle3", "hydra", "kangaroo", "medusa", "slimspec", "swift"),
-    *("vocabtrim", "window"),
+# Methods that draft with other models than the pair's draft. Others name one in `drafter`, or a lighter output layer in
+# `output`.
+OTHER_DRAFTS = (
+    *("dflare", "dflash", "diffuspec", "eagle", "eagle3", "eagle3-typical", "fused", "hydra", "kangaroo", "medusa"),
+    *("routed", "slimspec", "swift", "taps", "vocabtrim", "window"),
 )
 
 
@@ -92,9 +93,10 @@ def of_manifest(run: StoredRun) -> tuple[Ceilings | None, dict[str, dict[str, An
     return read_ceilings(ceilings) if ceilings else None, facts
 
 
-def own_draft(spec: MethodSpec) -> bool:
-    """True if the method drafts with another model than the pair's draft."""
-    return spec.method in OWN_DRAFTS or spec.values.get("output", "full") != "full"
+def other_draft(spec: MethodSpec) -> bool:
+    """True if the method drafts with another model than the pair's draft, or with several."""
+    values = {"drafter": "draft", "output": "full"} | spec.values
+    return spec.method in OTHER_DRAFTS or values["drafter"] != "draft" or values["output"] != "full"
 
 
 def least_seconds(run: StoredRun, counts: pd.DataFrame, prompt_tokens: pd.Series) -> pd.DataFrame:
@@ -112,8 +114,8 @@ def least_seconds(run: StoredRun, counts: pd.DataFrame, prompt_tokens: pd.Series
         why[:] = "imported records do not tell the models' sizes"
     elif ceilings is None:
         why[:] = "the machine was not measured before the run (specbench profile --ceilings)"
-    has_own_draft = np.array([name in by_name and own_draft(by_name[name]) for name in methods], bool)
-    why[(why == "") & has_own_draft & (counts.G > 0)] = "no model of the pair made the drafts"
+    has_other_draft = np.array([name in by_name and other_draft(by_name[name]) for name in methods], bool)
+    why[(why == "") & has_other_draft & (counts.G > 0)] = "other models than the pair's draft made drafts"
     why[(why == "") & (counts.arbitrator > 0)] = "the arbitrator is no model of the pair"
     for role, count in forwards.items():
         if role not in facts:
@@ -154,7 +156,7 @@ def recorded(run: StoredRun) -> pd.DataFrame:
     rows = run.rounds().to_table([*columns, "target_seconds", "draft_seconds"]).to_pandas()
     rows = rows[~rows.warmup & (rows["round"] > 0) & (rows.target_forwards == 1)]
     plain = {spec.name for spec in run.plan.methods if spec.method == "vanilla"}
-    drafting = {spec.name for spec in run.plan.methods if not own_draft(spec) and spec.method not in OVERLAPPING}
+    drafting = {spec.name for spec in run.plan.methods if not other_draft(spec) and spec.method not in OVERLAPPING}
     drafted = (rows.drafted > 0) & (rows.draft_forwards == rows.drafted) & rows.method.isin(drafting)
     rows = rows[rows.method.isin(plain) | drafted]
     if rows.empty or samples.empty:

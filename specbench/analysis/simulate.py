@@ -308,9 +308,17 @@ def iid_speedup(alpha: float, gamma: int, c: float, waiting: float = 0.0) -> flo
 
 def mark_best(table: pd.DataFrame) -> pd.DataFrame:
     """The table with columns `best` and `theory_best`, which mark the fastest fixed length of each task."""
-    fixed = table.fixed
-    best = {}
-    for name, column in (("best", "speedup"), ("theory_best", "theory_speedup")):
-        values = table[column].where(fixed).astype(float)
-        best[name] = fixed & (values == values.groupby(table.task).transform("max"))
+    best = {"best": fastest(table, "speedup"), "theory_best": fastest(table, "theory_speedup")}
     return table.drop(columns="fixed").assign(**best)
+
+
+def fastest(table: pd.DataFrame, column: str) -> "pd.Series[bool]":
+    """Marks the rows with the highest speed in `column` among the fixed lengths (`fixed`) of their task."""
+    speeds = table[column].where(table.fixed).astype(float)
+    return table.fixed & (speeds == speeds.groupby(table.task).transform("max"))
+
+
+def fixed_length(setting: str) -> int | None:
+    """The draft length of the setting gamma=K; None for other settings."""
+    length = setting.removeprefix("gamma=")
+    return int(length) if length.isdigit() else None

@@ -240,8 +240,8 @@ def simulate(
                 other = StoredRun(second_run) if second_run else None
                 options = Options(sizes[0], by_context, oracle, second, other)
                 figures = simulate(stored, method, forward_times, gammas, tried, shortest, options=options)
-            told = network_view.view(over_network(figures, channel)) if channel else view(figures, bool(forward_times))
-            show(told, format.value)
+            finding = network_view.view(over_network(figures, channel)) if channel else view(figures)
+            show(finding, format.value)
             return
         others = (gamma, shortest, by_context, load, oracle, second, network)
         if any(others) or format is not Plain.table or sizes != [1]:

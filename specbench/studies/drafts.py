@@ -19,11 +19,12 @@ from specbench.analysis.metrics import interval_columns
 from specbench.base import stats
 from specbench.config import MethodSpec, ModelSpec, PairSpec, UserError, load_method, prompt_lines
 from specbench.engine.types import Sampling
-from specbench.measure import command, prepare
+from specbench.measure import command
 from specbench.measure.prepare import load_models_of
 from specbench.plan import Plan
 from specbench.results.stored import StoredRun
 from specbench.studies.multidraft import KEY, distributions, texts_to_read
+from specbench.studies.read_again import Prompts
 
 Counts = dict[str, list[tuple[float, float]]]  # by task: overlap and tested places of each document
 
@@ -128,15 +129,14 @@ def predicted(run: StoredRun, method: str, texts: Sequence[dict[str, Any]], adva
     pair = load_models_of(run)
     pair.need_one_tokenizer("it cannot read the texts token by token")
     sessions = pair.session("target"), pair.session("draft")
-    prompts = {(r.task, r.doc_id): r for r in prepare.stored_requests(run, pair)}
+    prompts = Prompts(run, pair)
     sampling, places = Sampling(**run.plan.sampling.model_dump()), tested_places(run, method)
     sums: dict[tuple[str, int], tuple[float, float]] = {}
     for row in texts:
-        request, document = prompts.get((row["task"], row["doc_id"])), (row["task"], row["doc_id"])
-        if request is None or request.prompt_hash != row["prompt_hash"]:
-            raise UserError(f"{run.folder}: the prompts of {row['task']} have changed since; run it again")
-        prompt, tokens = prepare.encode(pair, request.prompt), list(row["tokens"])
-        overlaps = [float(np.minimum(p, q).sum()) for p, q in distributions(*sessions, prompt, tokens, sampling)]
+        document, tokens = (row["task"], row["doc_id"]), list(row["tokens"])
+        overlaps = [
+            float(np.minimum(p, q).sum()) for p, q in distributions(*sessions, prompts.tokens(row), tokens, sampling)
+        ]
         tested = places.get((row["repeat"], *document), [])
         before = sums.get(document, (0.0, 0.0))
         sums[document] = before[0] + sum(overlaps[place - 1] for place in tested), before[1] + len(tested)

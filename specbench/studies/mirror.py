@@ -17,9 +17,9 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.layers import layer_runner
 from specbench.engine.session import Session
-from specbench.measure import prepare
 from specbench.measure.prepare import load_models_of
 from specbench.results.stored import StoredRun
+from specbench.studies.read_again import Prompts
 
 COUNTS = ["drafted", "accepted", "committed", "truncated"]
 
@@ -37,30 +37,27 @@ def carry_out(
         raise UserError(f"{run.folder} was imported, so its texts cannot be read again; choose another run")
     pair = load_models_of(run)
     count = pair.models["target"].config.get_text_config().num_hidden_layers
-    chosen = list(layers) or sorted({max(1, count * quarter // 4) for quarter in (1, 2, 3)})
+    chosen = sorted(set(layers)) or sorted({max(1, count * quarter // 4) for quarter in (1, 2, 3)})
     if wrong := [layer for layer in chosen if not 1 <= layer < count]:
         raise UserError(f"--layers {wrong[0]}: the target has {count}; an exit is after one of 1 to {count - 1}")
-    prompts = {(r.task, r.doc_id): r for r in prepare.stored_requests(run, pair)}
+    prompts = Prompts(run, pair)
     samples = timed_samples(run.samples([*SAMPLE, "warmup", "finish", "tokens", "prompt_hash"]))
     rounds = run.rounds().to_table([*ROUND, *COUNTS], filter=of_method(spec.name)).to_pandas()
     by_text = dict(iter(rounds.sort_values("round").groupby(SAMPLE)))
-    found: list[dict[str, Any]] = []
+    hits: list[dict[str, Any]] = []
     for row in samples[samples.method == spec.name].to_dict("records"):
-        request = prompts.get((row["task"], row["doc_id"]))
-        if request is None or request.prompt_hash != row["prompt_hash"]:
-            raise UserError(f"{run.folder}: the prompts of {row['task']} have changed since; run it again")
-        key = tuple(row[name] for name in SAMPLE)
-        prompt, tokens = prepare.encode(pair, request.prompt), [int(token) for token in row["tokens"]]
-        rounds_here = added(by_text[key])
-        ranks = ranks_of(pair, prompt, tokens, list(rounds_here.place), chosen)
+        key = {name: row[name] for name in SAMPLE}
+        tokens = [int(token) for token in row["tokens"]]
+        additions = added(by_text[tuple(key.values())])
+        ranks = ranks_of(pair, prompts.tokens(row), tokens, list(additions.place), chosen)
         for layer, of_layer in zip(chosen, ranks, strict=True):
-            for step, rank in zip(rounds_here.to_dict("records"), of_layer, strict=True):
-                told = {"round": step["round"], "whole": step["whole"], "layer": layer, "rank": rank}
-                found.append(dict(zip(SAMPLE, key, strict=True)) | told)
+            for addition, rank in zip(additions.to_dict("records"), of_layer, strict=True):
+                round_of = {name: addition[name] for name in ("round", "whole")}
+                hits.append(key | round_of | {"layer": layer, "rank": rank})
         advance(1)
-    if not found:
+    if not hits:
         raise UserError(f"{spec.name} of {run.folder} has no whole round; run more documents")
-    return mirror(run, spec.name, pd.DataFrame(found), count)
+    return mirror(run, spec.name, pd.DataFrame(hits), count)
 
 
 def added(rounds: pd.DataFrame) -> pd.DataFrame:
@@ -87,9 +84,9 @@ def ranks_of(
     before = torch.tensor(places, device=states.device) + len(prompt) - 1
     added_tokens = torch.tensor([tokens[at] for at in places], device=states.device)
     runner = layer_runner(EAGER, target)
-    found = []
+    ranks = []
     for part in states[before].chunk(len(layers), -1):
         logits = runner.output(part)[:, : pair.vocabulary]
         own = logits.gather(-1, added_tokens[:, None])
-        found.append((logits > own).sum(-1).tolist())
-    return found
+        ranks.append((logits > own).sum(-1).tolist())
+    return ranks

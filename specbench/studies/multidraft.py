@@ -22,10 +22,10 @@ from specbench.config import MethodSpec, UserError
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
-from specbench.measure import prepare
 from specbench.measure.prepare import load_models_of
 from specbench.methods.drafting import FULL
 from specbench.results.stored import StoredRun
+from specbench.studies.read_again import Prompts
 
 KINDS = ("sps", "mdsd", "rsd")  # methods whose first level is predicted here
 ALL = "all tasks"
@@ -113,15 +113,12 @@ def multi_draft(
     kinds = kinds_of(sorted(set(drafts)))
     computed = list(dict.fromkeys([*kinds, *(kind for kind in kind_of.values() if kind)]))
     starts = {spec.name: first_levels(run, spec.name) for spec in specs if spec.method in KINDS}
-    prompts = {(r.task, r.doc_id): r for r in prepare.stored_requests(run, pair)}
+    prompts = Prompts(run, pair)
     sampling = Sampling(**run.plan.sampling.model_dump())
     sessions = pair.session("target"), pair.session("draft")
     values, tests = [], []
     for row in texts:
-        request = prompts.get((row["task"], row["doc_id"]))
-        if request is None or request.prompt_hash != row["prompt_hash"]:
-            raise UserError(f"{run.folder}: the prompts of {row['task']} have changed since; run it again")
-        prompt, tokens, kind = prepare.encode(pair, request.prompt), list(row["tokens"]), kind_of[row["method"]]
+        prompt, tokens, kind = prompts.tokens(row), list(row["tokens"]), kind_of[row["method"]]
         pairs = distributions(*sessions, prompt, tokens, sampling)
         rows = [[kind.at(p, q) for kind in computed] for p, q in pairs]  # [positions][kinds]
         key = {name: row[name] for name in ("task", "doc_id", "method")}

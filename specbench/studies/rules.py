@@ -23,12 +23,12 @@ from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
 from specbench.engine.typical import typical
-from specbench.measure import prepare
 from specbench.measure.prepare import load_models_of
 from specbench.methods.cascade import trusted
 from specbench.results.stored import StoredRun
 from specbench.studies import tree_rules
 from specbench.studies.multidraft import KEY, mean, texts_to_read
+from specbench.studies.read_again import Prompts, drafts_in_context
 from specbench.studies.tree_rules import DELTA, EPSILON
 
 LENIENCE, ALPHA = 0.6, 0.1  # as in lossy.yaml and cascade.yaml
@@ -102,17 +102,13 @@ def compared(run: StoredRun, method: str | None, advance: Callable[[int], None] 
     for name in dict.fromkeys(row["method"] for row in texts):
         for row in recorded_rounds(run, name):
             drafts.setdefault((row["repeat"], row["task"], row["doc_id"], name), []).append(row)
-    prompts = {(r.task, r.doc_id): r for r in prepare.stored_requests(run, pair)}
+    prompts = Prompts(run, pair)
     sampling = Sampling(**run.plan.sampling.model_dump())
     read: dict[str, list[tuple[tuple[str, int], np.ndarray]]] = {}  # by tree method, "" for all chains
     for row in texts:
-        request = prompts.get((row["task"], row["doc_id"]))
-        if request is None or request.prompt_hash != row["prompt_hash"]:
-            raise UserError(f"{run.folder}: the prompts of {row['task']} have changed since; run it again")
-        prompt = prepare.encode(pair, request.prompt)
         spec, rounds = specs[row["method"]], drafts[tuple(row[name] for name in KEY)]
         group = "" if spec.method == "sps" else spec.name
-        recorded = (prompt, list(row["tokens"]), rounds, sampling)
+        recorded = (prompts.tokens(row), list(row["tokens"]), rounds, sampling)
         values = tree_rules.of_text(pair, spec, *recorded) if group else of_text(pair, *recorded)
         read.setdefault(group, []).append(((row["task"], row["doc_id"]), values))
         advance(1)
@@ -144,14 +140,10 @@ def of_text(
 ) -> np.ndarray:
     """The figure of each rule for each draft of a text [drafts, rules]."""
     target, draft = pair.session("target"), pair.session("draft")
-    values, committed = [], 0
-    for row in rounds:
-        drafted = list(row["draft_tokens"] or ())
-        if drafted and committed:
-            context = [*prompt, *tokens[:committed]]
-            p, q = (probabilities(rows(model, context, drafted).double(), sampling) for model in (target, draft))
-            values.append([float(rule(torch.tensor(drafted, device=p.device), p, q)) for rule in RULES.values()])
-        committed += row["committed"]
+    values = []
+    for context, drafted, _ in drafts_in_context(prompt, tokens, rounds):
+        p, q = (probabilities(rows(model, context, drafted).double(), sampling) for model in (target, draft))
+        values.append([float(rule(torch.tensor(drafted, device=p.device), p, q)) for rule in RULES.values()])
     return np.array(values).reshape(-1, len(RULES))
 
 

@@ -17,6 +17,7 @@ from specbench.engine.types import Draft, Sampling
 from specbench.engine.typical import typical
 from specbench.methods.kseq import kseq_chances
 from specbench.methods.rsd import given_earlier, merged
+from specbench.studies.read_again import drafts_in_context
 
 EPSILON, DELTA = 0.3, 0.09  # as in lossy.yaml
 
@@ -113,20 +114,16 @@ def of_text(
     target, draft = pair.session("target"), pair.session("draft")
     rules = rules_of(spec)
     chains = spec.values["drafts"] if spec.values.get("replacement") else 0
-    values, committed = [], 0
-    for row in rounds:
-        drafted = list(row["draft_tokens"] or ())
-        if drafted and committed:
-            context = [*prompt, *tokens[:committed]]
-            apart = tuple(max(-1, node - chains) for node in range(len(drafted)))
-            parents = apart if chains else tuple(row["parents"])
-            rows = []
-            for model in (target, draft):
-                first = model.catch_up(context).logits[-1:]
-                after = torch.cat([first, model.forward(drafted, parents=parents).logits])
-                rows.append(probabilities(after.double(), sampling))
-            values.append(of_tree(rules, drafted, parents, chains, *rows))
-        committed += row["committed"]
+    values = []
+    for context, drafted, row in drafts_in_context(prompt, tokens, rounds):
+        apart = tuple(max(-1, node - chains) for node in range(len(drafted)))
+        parents = apart if chains else tuple(row["parents"])
+        rows = []
+        for model in (target, draft):
+            first = model.catch_up(context).logits[-1:]
+            after = torch.cat([first, model.forward(drafted, parents=parents).logits])
+            rows.append(probabilities(after.double(), sampling))
+        values.append(of_tree(rules, drafted, parents, chains, *rows))
     return np.array(values).reshape(-1, len(rules))
 
 

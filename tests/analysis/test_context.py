@@ -26,8 +26,8 @@ def rounds_of(sample):
 def run(folder, **others):
     rows = Rows()
     for doc in range(4):
-        told = {"prompt_tokens": 120, "peak_memory": 5_000_000} | others
-        rows.add("sps", doc, 24.0, rounds_of, task="one", prefill=6.0, **told)
+        about = {"prompt_tokens": 120, "peak_memory": 5_000_000} | others
+        rows.add("sps", doc, 24.0, rounds_of, task="one", prefill=6.0, **about)
     rows.add("sps", 4, 48.0, rounds_of, task="one", prefill=60.0, **({"prompt_tokens": 1200} | others))
     return rows.run(folder, baseline=None)
 
@@ -48,6 +48,16 @@ def test_places_by_hand(tmp_path):
     assert (first.target, first.draft) == (2, 0.5)
     assert first.token == pytest.approx((4.5 / 3 + 4.5 / 4) / 2)  # the median of two kinds of rounds
     assert second.token == 5.0
+
+
+def test_where_all_is_rejected_the_share_is_zero(tmp_path):
+    """And where nothing was drafted there is none."""
+    rows = Rows()
+    for doc in range(4):
+        rows.add("sps", doc, 24.0, ((3, 0),) * 4, prompt_tokens=20)
+        rows.add("vanilla", doc, 24.0, ((0, 0),) * 4, prompt_tokens=20)
+    table = context(rows.run(tmp_path / "run", baseline=None)).places.set_index("method")
+    assert table.alpha["sps"] == 0 and math.isnan(table.alpha_low["sps"]) and math.isnan(table.alpha["vanilla"])
 
 
 def test_prompts_by_hand(tmp_path):

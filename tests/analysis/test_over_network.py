@@ -1,6 +1,7 @@
 """A modelled channel between draft and target: by hand, and what is refused."""
 
 import json
+import math
 
 import pytest
 from drafted import run_of
@@ -8,7 +9,8 @@ from refusals import one_line_error
 from screens import call
 
 from specbench.analysis.network import CHANNEL, from_option, over_network
-from specbench.analysis.simulate import ALL, simulate
+from specbench.analysis.simulate import ALL, Options, simulate
+from specbench.report.views.network import view
 
 # A round with K drafted takes 12.5 + 1.5 K seconds, a vanilla token 12.5; every second position agrees.
 METHODS = {"vanilla": [[(0, 0)] * 40], "sps[gamma=3]": [[(3, 1)] * 20]}
@@ -57,7 +59,10 @@ def test_a_trace_by_hand(tmp_path):
 
 
 def test_lengths_follow_the_channel(tmp_path):
-    """Short drafts while the round trip is short, long ones while it is long: better than any length at all times."""
+    """Short drafts while the round trip is short, long ones while it is long, as if tokens were independent.
+
+    Here they are not, of three never more than one is accepted: so one token at all times would be better.
+    """
     path = tmp_path / "trace.csv"
     path.write_text("rtt,rate,seconds\n0,1e12,1\n400,1e12,1\n")
     simulation = simulate(run_of(tmp_path / "run", METHODS), "sps[gamma=3]", "t_draft=6,t_target=12,vanilla=12", [1, 3])
@@ -66,8 +71,32 @@ def test_lengths_follow_the_channel(tmp_path):
     assert found.chosen == (1, 3)  # c = 0.5: 1.5 / 1.5 against 1.875 / 2.5; 1.5 / 34.8 against 1.875 / 35.8
     rates = [2 / (12 + 6), 2 / (12 + 18 + 400)]
     assert table.modelled_tokens_per_s[CHANNEL] == pytest.approx(sum(rates) / 2)
+    assert table.modelled_tokens_per_s["gamma=1"] == pytest.approx((2 / (12 + 6) + 2 / (12 + 6 + 400)) / 2)
+    assert table.best.tolist() == [True, False, False]
     # Committed tokens weigh: nearly all come while the channel is good, where 1 of 1 is drafted and accepted.
     assert table.acceptance_rate[CHANNEL] == pytest.approx((rates[0] + rates[1]) / (rates[0] + 3 * rates[1]))
+
+
+def test_settings_that_draft_nothing_accept_nothing(tmp_path):
+    """Of rejected drafts the best of each round, in hindsight, is none: a token in 12.5 s and a round trip of 5 s."""
+    shapes = {"vanilla": [[(0, 0)] * 40], "sps[gamma=3]": [[(3, 0)] * 20]}
+    simulation = simulate(run_of(tmp_path / "run", shapes), "sps[gamma=3]", None, [1, 3], options=Options(oracle=True))
+    row = table_of(over_network(simulation, from_option("rtt=5,rate=16", greedy=True))).loc["oracle round"]
+    assert math.isnan(row.acceptance_rate) and row.modelled_tokens_per_s == pytest.approx(1 / 17.5)
+
+
+def test_thresholds_alone_give_no_length_by_channel(tmp_path):
+    """Stopped by 1 - 0.5 > 0.4 after the second of two accepted tokens: 12 + 2 · 6 s, and 5 + 2 · 2 s away."""
+    settings = {"specdecpp": {"threshold": 0.7, "shortest": 4, "longest": 4, "stop_at_eos": True, "head": "auto"}}
+    predicted = {"settings": settings, "extra": {"predictions": [0.5, 0.5, 0.5, 0.5]}}
+    run = run_of(tmp_path / "run", {"specdecpp": [[(4, 2)] * 30]}, **predicted)
+    simulation = simulate(run, None, "t_draft=6,t_target=12,vanilla=12", [], [0.4])
+    figures = over_network(simulation, from_option("rtt=5,rate=16", greedy=True))
+    table = table_of(figures)
+    assert figures.chosen == () and list(table.index) == ["threshold=0.4"] and not table.best.any()
+    assert table.modelled_tokens_per_s["threshold=0.4"] == pytest.approx(3 / (24 + 5 + 4))
+    notes = " ".join(view(figures).notes)
+    assert CHANNEL not in notes and "without a network, projected" in notes and "ms, given: draft 6e+03" in notes
 
 
 @pytest.mark.parametrize(

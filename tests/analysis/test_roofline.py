@@ -17,8 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from specbench.analysis import compare, roofline
-from specbench.analysis.roofline import Cost, cost, limit
+from specbench.analysis.roofline import Cost, cost, limit, other_draft
 from specbench.base import environment
+from specbench.config import SUITES, load_method
 from specbench.engine.models.cost import facts
 from specbench.engine.runtimes.eager import EAGER
 from specbench.measure import machine
@@ -298,14 +299,17 @@ def test_further_members_count(tmp_path):
     assert share(run, "cos")[0] == pytest.approx((4.4 + 8.4 + 8 * (105 + 205) / 200) / 200)
 
 
+OTHER = "other models than the pair's draft made drafts"
+
+
 @pytest.mark.parametrize(
     ("methods", "options", "words"),
     [
         (SPS, {"told": None}, "not measured before the run"),
         (SPS, {"models": {"target": TARGET}}, "what a forward of its draft reads"),
         (SPS, {"models": {"target": {}, "draft": DRAFT}}, "what a forward of its target reads"),
-        ({"swift": [(3, 1)]}, {}, "no model of the pair made the drafts"),
-        (SPS, {"settings": {"sps": {"output": "vocabtrim"}}}, "no model of the pair made the drafts"),
+        ({"swift": [(3, 1)]}, {}, OTHER),
+        (SPS, {"settings": {"sps": {"output": "vocabtrim"}}}, OTHER),
         (SPS, {"changes": {"arbitrator_seconds": 1.0}}, "arbitrator is no model of the pair"),
         (SPS, {"changes": {"draft_forwards": None}}, "do not tell the forwards"),
     ],
@@ -314,6 +318,16 @@ def test_why_there_is_no_share(tmp_path, methods, options, words):
     run = run_of(tmp_path / "a", PLAIN | methods, **options)
     value, why = share(run, next(iter(methods)))
     assert math.isnan(value) and words in why
+
+
+def test_which_methods_draft_with_other_models():
+    """By their pages: heads, blocks, layers of the target, several drafts, and the target on a part of the prompt."""
+    found = {path.stem for path in (SUITES / "methods").glob("*.yaml") if other_draft(load_method(path.stem))}
+    assert found == {
+        *("dflare", "dflash", "diffuspec", "dovetail", "eagle", "eagle3", "eagle3-chain", "eagle3-typical", "fspad"),
+        *("fused", "graft", "hass", "hydra", "kangaroo", "medusa", "medusa-typical", "rapid", "rapid-pocket", "routed"),
+        *("slimspec", "swift", "taps", "taps-average", "taps-route", "tlt-eagle3", "vocabtrim", "window"),
+    }
 
 
 def test_one_method_without_a_share_leaves_the_others_theirs(tmp_path):
@@ -338,7 +352,7 @@ def test_compare_has_the_column_where_it_is_asked_for(tmp_path, monkeypatch):
     assert "limit" not in printed() and "limit_share" not in printed("--format", "csv")
     shown = printed("--limit-share")
     assert "of limit" in shown and " 6.4 " in shown and " 7.8 " in shown
-    assert "of limit is not known: swift: no model of the pair made the drafts" in shown
+    assert f"of limit is not known: swift: {OTHER}" in shown
     assert "tok/s" in shown  # beside the usual ones
     only = printed("--columns", "tau,+limit_share", "--format", "csv")
     assert only.split()[0] == "pair,sampling,task,method,tau,limit_share,limit_unknown"
@@ -361,7 +375,7 @@ def test_recorded_forwards(tmp_path):
     shapes = {"vanilla": [(0, 0)] * 10, "sps": [(3, 1)] * 10 + [(2, 1)] * 3, "swift": [(5, 1)] * 20}
     found = roofline.recorded(run_of(tmp_path / "a", shapes))
     # 10 and 30 prompt tokens and half of 8: 24. A draft's 0.05 s are for 3 tokens; widths met fewer than 20 times are
-    # left out, and so are drafts of no model of the pair.
+    # left out, and so are drafts of another model.
     cells = [("target", "eager", 24, 1), ("target", "eager", 24, 4), ("draft", "eager", 24, 1)]
     assert list(found[["model", "runtime", "context", "width"]].itertuples(index=False, name=None)) == cells
     assert found["median"].tolist() == pytest.approx([0.1, 0.1, 0.05 / 3])

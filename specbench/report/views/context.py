@@ -44,7 +44,7 @@ def _ms(seconds: float) -> str:
 
 
 def _place(row: "pd.Series[float]") -> list[str]:
-    alpha = number(row["alpha"], ".3f") + bounds(row["alpha_low"], min(row["alpha_high"], 1.0), ".3f")
+    alpha = number(row["alpha"], ".3f") + bounds(row["alpha_low"], row["alpha_high"], ".3f")
     return [f"{row['rounds']:.0f}", number(row["tau"]), alpha, *(_ms(row[key]) for key in ("target", "draft", "token"))]
 
 

@@ -1,6 +1,5 @@
 """How often a draft would have been ready before the target had verified, and what that would have saved."""
 
-import math
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -23,15 +22,14 @@ def view(figures: Mirror) -> Finding:
         [f"measured, without any of it: {_cell(first, 'speedup')} over {figures.baseline or 'no baseline'}"],
         [
             "hit: share of rounds whose added token is among the κ likeliest by the exit layer, at any place of the "
-            "draft (κ branches at each); at the end: and the draft stood whole (κ branches behind it)",
+            "draft (κ branches at each); at the end: and the draft stood whole (κ branches after it)",
             "modelled, not measured: a ready draft costs what the target's later layers don't cover; branches are free",
             "[ ]: 95 %, over documents",
         ],
-        {name: value for name, value in vars(figures).items()},
+        vars(figures),
     )
 
 
 def _cell(row: Mapping[Hashable, Any], name: str) -> str:
-    """A figure with its interval; that of a share ends at 1."""
-    most = 1.0 if name.startswith("hit") else math.inf
-    return number(row[name]) + bounds(row[f"{name}_low"], min(row[f"{name}_high"], most))
+    """A figure with its interval."""
+    return number(row[name]) + bounds(row[f"{name}_low"], row[f"{name}_high"])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from specbench.analysis.network import CHANNEL, Network, OverNetwork
 from specbench.analysis.simulate import ALL
 from specbench.report.finding import Finding, Sheet, number
-from specbench.report.views.simulate import assumptions
+from specbench.report.views.simulate import assumptions, basis, marked
 
 HEADINGS = ["setting", "τ", "accept", "without", "modelled tok/s", "modelled speedup", "network"]
 
@@ -37,7 +37,7 @@ def view(figures: OverNetwork) -> Finding:
 def _sheet(figures: OverNetwork) -> Sheet:
     rows = []
     for row in figures.table[figures.table.task == ALL].to_dict("records"):
-        cells = [row["setting"], f"{row['tau']:.2f}", number(100 * row["acceptance_rate"], ".1f")]
+        cells = [marked(row), f"{row['tau']:.2f}", number(100 * row["acceptance_rate"], ".1f")]
         cells += [number(row["speedup"]), f"{row['modelled_tokens_per_s']:.1f}"]
         cells += [("*" if row["best"] else "") + number(row["modelled_speedup"]), f"{row['network_share']:.0%}"]
         rows.append(cells)
@@ -51,7 +51,8 @@ def notes(figures: OverNetwork) -> Iterator[str]:
         "modelled, not measured: every round also takes a round trip and the time to send its draft; speedup: over the "
         "target alone in the cloud, whose tokens come in a stream and wait for no round trip; no prefill, no energy"
     )
-    yield "without: the speedup without a network, simulated; network: its share of the time; *: the best fixed length"
+    source = figures.simulation.source
+    yield f"without: the speedup without a network, {source}; network: its share of the time; *: the best fixed length"
     if figures.chosen:
         lengths = sorted(set(figures.chosen))
         chosen = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else str(lengths[0])
@@ -59,8 +60,10 @@ def notes(figures: OverNetwork) -> Iterator[str]:
             f"{CHANNEL}: in each state of the channel the length that is best if tokens were independent with "
             f"α = {figures.simulation.alpha:.3f}; here {chosen}"
         )
-    rows = figures.simulation.table
-    yield from assumptions(figures.simulation, rows[rows.task == ALL])
+    table = figures.simulation.table
+    rows = table[table.task == ALL]
+    yield from assumptions(figures.simulation, rows)
+    yield from basis(figures.simulation, rows)
 
 
 def channel(network: Network) -> str:

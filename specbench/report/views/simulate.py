@@ -1,12 +1,13 @@
 """A simulation of other draft lengths, and the best threshold of each of many heads."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import asdict
+from typing import Any
 
 import pandas as pd
 
 from specbench.analysis.lengths_to_try import ORACLE
-from specbench.analysis.simulate import ALL, HIDDEN, UNTOLD, Simulation
+from specbench.analysis.simulate import ALL, HIDDEN, PROJECTED, UNTOLD, Simulation
 from specbench.report.finding import Finding, Sheet, number
 
 EAGLE = (
@@ -16,14 +17,14 @@ EAGLE = (
 GUESSED = 0.005  # a larger share of rounds that needed what was not recorded is marked
 
 
-def view(figures: Simulation, given: bool) -> Finding:
-    """The settings on all tasks together; `given`: the forward times are the user's, not the run's."""
+def view(figures: Simulation) -> Finding:
+    """The settings on all tasks together."""
     rows = figures.table[figures.table.task == ALL]
     return Finding(
         "simulate",
         f"{figures.source}: {figures.method}, {figures.sampling}, {figures.texts} texts replayed",
         [_settings(rows)],
-        notes=[*notes(figures, rows, given)],
+        notes=[*notes(figures, rows)],
         facts={name: value for name, value in asdict(figures).items() if name not in ("times", "table")}
         | {"times": vars(figures.times), "table": figures.table},
         frame=figures.table,
@@ -48,7 +49,6 @@ def _settings(table: pd.DataFrame) -> Sheet:
     measured, whole = table.measured_tokens_per_s.notna().any(), table.speedup_e2e.notna().any()
     rows = []
     for row in table.to_dict("records"):
-        setting = ("~" if row["guessed"] > GUESSED else "") + row["setting"]
         rates = [f"{row['tau']:.2f}", number(100 * row["acceptance_rate"], ".1f")]
         rates += [] if whole else [f"{row['discard_rate']:.2f}", f"{row['verification_rate']:.2f}"]  # to leave room
         rates += [f"{row['tokens_per_s']:.0f}"]
@@ -58,10 +58,15 @@ def _settings(table: pd.DataFrame) -> Sheet:
         if measured:
             known = not pd.isna(row["measured_tokens_per_s"])
             speedups += [f"{row['measured_tokens_per_s']:.0f}", f"{row['time_error']:.0%}"] if known else ["-", "-"]
-        rows.append([setting, *rates, *speedups])
+        rows.append([marked(row), *rates, *speedups])
     headings = ["setting", "τ", "accept", *([] if whole else ["discard", "verify"]), "tok/s", "speedup"]
     headings += [*(["whole"] if whole else []), "theory"]
     return Sheet([*headings, *(["measured", "off"] if measured else [])], rows)
+
+
+def marked(row: Mapping[Hashable, Any]) -> str:
+    """The setting of a row, with ~ if the row is an estimate."""
+    return ("~" if row["guessed"] > GUESSED else "") + str(row["setting"])
 
 
 def assumptions(figures: Simulation, rows: pd.DataFrame) -> Iterator[str]:
@@ -91,7 +96,7 @@ def assumptions(figures: Simulation, rows: pd.DataFrame) -> Iterator[str]:
         yield f"if the drafts are an EAGLE head's: {EAGLE}"
 
 
-def notes(figures: Simulation, rows: pd.DataFrame, given: bool) -> Iterator[str]:
+def notes(figures: Simulation, rows: pd.DataFrame) -> Iterator[str]:
     """What the figures mean, and how far they can be trusted."""
     yield (
         f"{figures.source} for decoding without prefill, all tasks; speedup: over vanilla; *: the best fixed length"
@@ -105,7 +110,12 @@ def notes(figures: Simulation, rows: pd.DataFrame, given: bool) -> Iterator[str]
         )
     if rows.measured_tokens_per_s.notna().any():
         yield "measured: tok/s of that setting in this run; off: the median error of a document's time"
-    source = "given" if given else f"of this run's rounds of {figures.method}"
+    yield from basis(figures, rows)
+
+
+def basis(figures: Simulation, rows: pd.DataFrame) -> Iterator[str]:
+    """The forward times, and where the records do not say what would have happened."""
+    source = "given" if figures.source == PROJECTED else f"of this run's rounds of {figures.method}"
     times = figures.times
     yield (
         f"ms, {source}: draft {1000 * times.t_draft:.3g}, target {1000 * times.t_target:.3g}, a round with "
