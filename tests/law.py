@@ -1,6 +1,7 @@
 """The law of sampled texts: many draws of a method, held against the exact enumeration of what it must follow."""
 
 import copy
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,14 @@ from gates import DEVICE
 from transformers import PreTrainedModel
 
 from specbench.engine.types import Method, Sampling
+
+V = 5  # tokens of a target whose law is enumerated
+
+
+@functools.cache
+def small_target() -> PreTrainedModel:
+    """A target of one layer, for methods with heads."""
+    return oracle.tiny("llama", seed=1, vocab=V, num_hidden_layers=1).to(DEVICE)
 
 
 class Texts(NamedTuple):

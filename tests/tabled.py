@@ -43,7 +43,7 @@ class Table:
     def truncate(self, length) -> None:
         self.length, self.depths = length, []
 
-    def forward(self, tokens, keep=0, parents=None) -> Scored:
+    def forward(self, tokens, keep=0, parents=None, hidden=()) -> Scored:
         if parents is None:
             self.length += len(tokens)
             return self.scored(tokens, range(self.length - len(tokens) + 1, self.length + 1))

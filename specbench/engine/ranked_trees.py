@@ -65,6 +65,7 @@ class RankedTree:
 def ranked_tree(paths: Sequence[Path], device: torch.device) -> RankedTree:
     """The tree of some paths, each after its parent, as `best_paths` orders them."""
     places = {path: number for number, path in enumerate(paths)}
+    expanded = {path[:-1] for path in paths}
     parents = tuple(places[path[:-1]] if len(path) > 1 else -1 for path in paths)
 
     def on_device(numbers: Sequence[int]) -> Tensor:
@@ -74,7 +75,7 @@ def ranked_tree(paths: Sequence[Path], device: torch.device) -> RankedTree:
     rows_of: dict[Path, int] = {(): 0}
     for depth in range(1, max(map(len, paths)) + 1):
         here = [path for path in paths if len(path) == depth]
-        having = [number for number, path in enumerate(here) if any(below[:-1] == path for below in paths)]
+        having = [number for number, path in enumerate(here) if path in expanded]
         ranks = [path[-1] for path in here]
         levels.append(
             Level(on_device([rows_of[path[:-1]] for path in here]), on_device(ranks), on_device(having), max(ranks) + 1)

@@ -21,10 +21,13 @@ Score = Callable[[Session, Tensor, Draft], Scored]
 Prefill = Callable[[Session, list[int]], Scored]
 
 
-def read_once(target: Session, recent: Tensor, draft: Draft) -> Scored:
-    """Score a draft, chain or tree, by one forward over the last committed token and the draft."""
+def read_once(target: Session, recent: Tensor, draft: Draft, hidden: Sequence[int] = ()) -> Scored:
+    """Score a draft, chain or tree, by one forward over the last committed token and the draft.
+
+    `hidden` is as in `Session.forward`.
+    """
     parents = None if draft.parents is None else [-1, *(parent + 1 for parent in draft.parents)]
-    return target.forward(torch.cat([recent[-1:], draft.tokens]), parents=parents)
+    return target.forward(torch.cat([recent[-1:], draft.tokens]), parents=parents, hidden=hidden)
 
 
 def read_in_chunks(target: Session, prompt: list[int], size: int, hidden: Sequence[int] = ()) -> Iterator[Scored]:

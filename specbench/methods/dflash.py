@@ -16,12 +16,12 @@ from specbench.config import UserError
 from specbench.engine.accept import exact
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.block_head import BlockHead, block_config
-from specbench.engine.models.heads import Head, damaged, find_head, placed
+from specbench.engine.models.heads import Head, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
-from specbench.engine.speculate import Headed
+from specbench.engine.speculate import Headed, read_once
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.eagle3 import check_target
 from specbench.methods.rsd import refuse_long
@@ -81,8 +81,7 @@ class BlockDrafter:
         return Draft(tokens, probs)
 
     def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
-        """One forward of the target over the last committed token and the draft, with the states for the head."""
-        return target.forward(torch.cat([recent[-1:], draft.tokens]), hidden=self.head.hidden)
+        return read_once(target, recent, draft, self.head.hidden)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """The exact rule. The head reads the last committed token and the accepted ones next."""
@@ -105,7 +104,7 @@ class DFlash(Headed, Stateless):
 def block_head(head: Head, target: PreTrainedModel) -> BlockHead:
     """The head in a file, on the target's device and in its type. Raises UserError where its parts disagree."""
     config = target.config.get_text_config()
-    try:
+    with refuse_damaged(head.kind):
         read, block = head.trained["layers"], head.trained["block"]
         if type(block) is not int or block < 2:
             raise ValueError(f"its blocks are of {block} tokens")
@@ -118,8 +117,6 @@ def block_head(head: Head, target: PreTrainedModel) -> BlockHead:
         with torch.random.fork_rng(devices=[]):
             model = BlockHead(shape, read, block, *borrowed, mixed=head.kind == MIXED)
         model.load_state_dict(dict(head.tensors))
-    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
-        raise damaged(head.kind, error) from None
     placed(model, target)
     return model
 
@@ -127,13 +124,7 @@ def block_head(head: Head, target: PreTrainedModel) -> BlockHead:
 def loaded(file: str, pair: Pair, kind: str) -> tuple[BlockHead, dict[str, str]]:
     """The head of a file, or the one that ships with the pair, and its hashes. Raises UserError if it does not fit."""
     target = check_target(pair, kind)
-
-    def load() -> tuple[BlockHead, dict[str, str]]:
-        head = find_head(file, kind, pair, None)
-        return block_head(head, target), head.hashes()
-
-    model, hashes = pair.runtime.once((kind, file), load)
-    return model, hashes
+    return load_once(file, kind, pair, None, lambda head: block_head(head, target))
 
 
 def build(settings: Settings, pair: Pair, watch: Watch, kind: str = KIND) -> Method:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from specbench.engine.models.eagle_head import config_of
 from specbench.engine.models.feature_head import FUSES, FeatureHead
-from specbench.engine.models.heads import Head, damaged, find_head, placed
+from specbench.engine.models.heads import Head, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST
 from specbench.engine.types import Method, Watch
@@ -29,15 +29,13 @@ class Settings(Base):
 
 def feature_head(head: Head, target: PreTrainedModel, vocabulary: int) -> FeatureHead:
     """The head in a file, on the target's device and in its type. Raises UserError where its tensors disagree."""
-    try:
+    with refuse_damaged(head.kind):
         fuse = head.trained["fuse"]
         if fuse not in FUSES:
             raise ValueError(f"it fuses by {fuse}")
         inner = head.tensors["layers.0.mlp.gate_proj.weight"].shape[0]
         model = new_head(target, vocabulary, fuse, inner, head.trained["config"])
         model.load_state_dict(dict(head.tensors))
-    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
-        raise damaged(head.kind, error) from None
     placed(model, target)
     return model
 
@@ -51,14 +49,8 @@ def new_head(target: PreTrainedModel, vocabulary: int, fuse: str, inner: int, st
 
 def loaded(settings: Settings, pair: Pair) -> tuple[FeatureHead, dict[str, str]]:
     """The head of a file, or the one that ships with the pair, and its hashes. Raises UserError if it does not fit."""
-    target = check_target(pair, settings.recipe)
-
-    def load() -> tuple[FeatureHead, dict[str, str]]:
-        head = find_head(settings.head, settings.recipe, pair, None)
-        return feature_head(head, target, pair.vocabulary), head.hashes()
-
-    model, hashes = pair.runtime.once((settings.recipe, settings.head), load)
-    return model, hashes
+    target, vocabulary = check_target(pair, settings.recipe), pair.vocabulary
+    return load_once(settings.head, settings.recipe, pair, None, lambda head: feature_head(head, target, vocabulary))
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

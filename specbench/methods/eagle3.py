@@ -16,12 +16,12 @@ from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.eagle_head import EagleHead, LayerHead, config_of, layers_read
-from specbench.engine.models.heads import Head, damaged, find_head, placed
+from specbench.engine.models.heads import Head, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import derived_runtime
 from specbench.engine.sampling import wide
 from specbench.engine.session import LAST, Session
-from specbench.engine.speculate import Headed
+from specbench.engine.speculate import Headed, read_once
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 
@@ -194,10 +194,7 @@ class EagleDrafter:
         return grow(logits, read, self.top_k, self.depth, self.most)
 
     def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
-        """One forward of the target over the last committed token and the tree, with the states that the head reads."""
-        assert draft.parents is not None
-        parents = [-1, *(parent + 1 for parent in draft.parents)]
-        return target.forward(torch.cat([recent[-1:], draft.tokens]), parents=parents, hidden=self.layers)
+        return read_once(target, recent, draft, self.layers)
 
     @torch.inference_mode()
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
@@ -248,7 +245,7 @@ def eagle_head(head: Head, target: PreTrainedModel, vocabulary: int) -> EagleHea
     ids = torch.arange(len(offsets)) + offsets.long()
     inner, drafted = tensors["midlayer.mlp.gate_proj.weight"].shape[0], tensors["lm_head.weight"].shape[0]
     width = target.config.get_text_config().hidden_size
-    try:
+    with refuse_damaged(KIND):
         if len(ids) != drafted or not rising(ids, vocabulary):
             raise ValueError("d2t does not map its tokens to the target's")
         with torch.random.fork_rng(devices=[]):
@@ -256,8 +253,6 @@ def eagle_head(head: Head, target: PreTrainedModel, vocabulary: int) -> EagleHea
                 config_of(width, inner, drafted, head.trained["config"]), ids, target.get_input_embeddings()
             )
         model.load_state_dict(tensors)
-    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-        raise damaged(KIND, error) from None
     placed(model, target)
     return model
 
@@ -270,13 +265,7 @@ def rising(ids: torch.Tensor, vocabulary: int) -> bool:
 def loaded(file: str, pair: Pair) -> tuple[EagleHead, dict[str, str]]:
     """The head of a file, or the one that ships with the pair, and its hashes. Raises UserError if it does not fit."""
     target = check_target(pair)
-
-    def load() -> tuple[EagleHead, dict[str, str]]:
-        head = find_head(file, KIND, pair, SHAPES)
-        return eagle_head(head, target, pair.vocabulary), head.hashes()
-
-    model, hashes = pair.runtime.once((KIND, file), load)
-    return model, hashes
+    return load_once(file, KIND, pair, SHAPES, lambda head: eagle_head(head, target, pair.vocabulary))
 
 
 def head_session(model: LayerHead, pair: Pair, watch: Watch) -> Session:

@@ -15,7 +15,7 @@ from specbench.engine.layer_session import LayerSession
 from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.models.eagle_head import config_of, head_config, stored_settings
 from specbench.engine.models.exit_adapter import ExitAdapter
-from specbench.engine.models.heads import Head, damaged, find_head, hidden_size, placed
+from specbench.engine.models.heads import Head, hidden_size, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import derived_runtime
 from specbench.engine.runtimes.layers import alone
@@ -138,14 +138,12 @@ def exit_adapter(head: Head, target: PreTrainedModel) -> tuple[ExitAdapter, int]
     Raises UserError where its tensors disagree.
     """
     layers = target.config.get_text_config().num_hidden_layers
-    try:
+    with refuse_damaged(KIND):
         exit_layer = head.trained["exit"]
         if type(exit_layer) is not int or not 0 < exit_layer < layers:
             raise ValueError(f"its exit is no layer of {layers}")
         model = new_adapter(target, head.trained["config"])
         model.load_state_dict(dict(head.tensors))
-    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-        raise damaged(KIND, error) from None
     placed(model, target)
     return model, exit_layer
 
@@ -164,12 +162,8 @@ def new_adapter(target: PreTrainedModel, stored: dict[str, object] | None = None
 def loaded(file: str, pair: Pair) -> tuple[ExitAdapter, int, dict[str, str]]:
     """The adapter of a file, or the one that ships with the pair, its exit and its hashes. Raises UserError."""
     target = check_target(pair)
-
-    def load() -> tuple[ExitAdapter, int, dict[str, str]]:
-        head = find_head(file, KIND, pair, SHAPES)
-        return *exit_adapter(head, target), head.hashes()
-
-    return pair.runtime.once((KIND, file), load)
+    (adapter, exit_layer), hashes = load_once(file, KIND, pair, SHAPES, lambda head: exit_adapter(head, target))
+    return adapter, exit_layer, hashes
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

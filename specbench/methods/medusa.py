@@ -16,11 +16,11 @@ from specbench.config import UserError
 from specbench.engine.accept import Accept
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.draft_heads import DraftHeads, MedusaHeads, counted
-from specbench.engine.models.heads import Head, damaged, find_head, hidden_size, placed
+from specbench.engine.models.heads import Head, hidden_size, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
 from specbench.engine.ranked_trees import RankedTree, best_paths, ranked_tree
 from specbench.engine.session import LAST, Session
-from specbench.engine.speculate import Headed
+from specbench.engine.speculate import Headed, read_once
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.rsd import refuse_long
 from specbench.methods.rules import TreeSettings, is_exact
@@ -66,9 +66,7 @@ class RankedDrafter:
         """The tokens [K] of the tree."""
 
     def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
-        """One forward of the target over the last committed token and the tree, with the states after them."""
-        parents = [-1, *(parent + 1 for parent in self.tree.parents)]
-        return target.forward(torch.cat([recent[-1:], draft.tokens]), parents=parents, hidden=LAST)
+        return read_once(target, recent, draft, LAST)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """Judge the tree by the rule. The heads read the state after the last accepted token next."""
@@ -120,15 +118,13 @@ def of_file(head: Head, target: PreTrainedModel, make: Make) -> tuple[DraftHeads
 
     Raises UserError where its parts disagree.
     """
-    try:
+    with refuse_damaged(head.kind):
         with torch.random.fork_rng(devices=[]):
             model = make(head.tensors, target)
         model.load_state_dict(dict(head.tensors))
         accuracies = [[float(share) for share in row] for row in head.trained["accuracies"]]
         if len(accuracies) != len(model) or not all(row and 0 <= min(row) <= max(row) <= 1 for row in accuracies):
             raise ValueError("its accuracies are not those of its heads")
-    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
-        raise damaged(head.kind, error) from None
     placed(model, target)
     return model, accuracies
 
@@ -136,12 +132,7 @@ def of_file(head: Head, target: PreTrainedModel, make: Make) -> tuple[DraftHeads
 def loaded(settings: Settings, pair: Pair, kind: str, make: Make) -> tuple[DraftHeads, RankedTree, dict[str, str]]:
     """The heads of a file, or those that ship with the pair, the tree for them, and their hashes. Raises UserError."""
     target = pair.models["target"]
-
-    def load() -> tuple[DraftHeads, list[list[float]], dict[str, str]]:
-        head = find_head(settings.head, kind, pair, None)
-        return *of_file(head, target, make), head.hashes()
-
-    heads, measured, hashes = pair.runtime.once((kind, settings.head), load)
+    (heads, measured), hashes = load_once(settings.head, kind, pair, None, lambda head: of_file(head, target, make))
     accuracies: Sequence[Sequence[float]] = settings.accuracies or measured
     if len(accuracies) > len(heads) or not all(accuracies):
         raise UserError(f"{kind}: accuracies has {len(accuracies)} rows, but {len(heads)} heads; give one row a head")

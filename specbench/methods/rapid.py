@@ -37,8 +37,8 @@ class Settings(Base):
     tail: float = Field(ge=0, le=1, description="tokens with q below this share of max q keep the target's logits")
     drafter: Literal["target", "draft"] = Field(description="who drafts: the target itself, or the pair's draft model")
     chunk: int = Field(ge=1, description="tokens of a part of the prompt that is kept or left out as one")
-    kept: int = Field(ge=0, description="tokens of parts that the draft reads at least, if the prompt has as many")
-    share: float = Field(ge=0, le=1, description="and at least this share of the prompt's")
+    kept: int = Field(ge=0, description="the most tokens of parts that the draft reads")
+    share: float = Field(ge=0, le=1, description="or this share of the prompt's tokens, if that is more")
     question: int = Field(ge=1, description="tokens at the end of the prompt that are kept, and that parts should fit")
     head: int = Field(ge=0, description="tokens at its beginning that are kept")
 

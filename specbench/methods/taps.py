@@ -75,33 +75,34 @@ class Specialists:
         self.drafters, self.merge, self.lengths = drafters, merge, Lengths()
 
     def begin(self, prompt: list[int]) -> None:
-        for one in self.drafters:
-            one.begin(prompt)
+        for drafter in self.drafters:
+            drafter.begin(prompt)
 
     def prefill(self, target: Session, prompt: list[int]) -> Scored:
         """The target reads the prompt once, then every head does."""
         scored = self.drafters[0].read_prompt(target, prompt)
-        for one in self.drafters:
-            one.follow(prompt, scored)
+        for drafter in self.drafters:
+            drafter.follow(prompt, scored)
         return scored
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """A tree of point masses, at any temperature. The host waits for the heads once more, to compare them."""
-        grown = [one.tree(context) for one in self.drafters]
-        found = [(one.head.ids[tree.tokens], tree) for one, tree in zip(self.drafters, grown, strict=True)]
+        trees = [drafter.tree(context) for drafter in self.drafters]
+        drafts = [drafter.head.ids[tree.tokens] for drafter, tree in zip(self.drafters, trees, strict=True)]
         if self.merge:
-            tokens, parents = merged([(ids.tolist(), tree.parents.tolist()) for ids, tree in found])
-            return Draft(torch.tensor(tokens, device=found[0][0].device), None, tuple(parents))
-        ids, tree = max(found, key=lambda one: confidence(one[1]))  # the first of equals
-        return Draft(ids, None, tuple(tree.parents.tolist()))
+            listed = [(draft.tolist(), tree.parents.tolist()) for draft, tree in zip(drafts, trees, strict=True)]
+            tokens, parents = merged(listed)
+            return Draft(torch.tensor(tokens, device=drafts[0].device), None, tuple(parents))
+        surest = max(range(len(trees)), key=lambda i: confidence(trees[i]))  # the first of equals
+        return Draft(drafts[surest], None, tuple(trees[surest].parents.tolist()))
 
     def score(self, target: Session, recent: torch.Tensor, draft: Draft) -> Scored:
         return self.drafters[0].score(target, recent, draft)  # all heads read the same states of the target
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         verdict = exact_tree(draft, scored, sampling, rng)
-        for one in self.drafters:
-            one.read_next(scored, verdict)
+        for drafter in self.drafters:
+            drafter.read_next(scored, verdict)
         return verdict
 
 
@@ -133,8 +134,8 @@ def file_of(name: str, pair: Pair) -> str:
     """The file of a head: as it is named, or the one of this name that ships. Raises UserError if none does."""
     if name.endswith(".safetensors"):
         return name
-    if found := shipped(name, pair):
-        return str(found)
+    if path := shipped(name, pair):
+        return str(path)
     raise UserError(
         f"no head {name} ships with {pair.name}; train heads on different texts (specbench train --method {KIND} "
         "--data TASK:SPLIT …) and name them by --set taps.heads=ONE.safetensors,OTHER.safetensors"
@@ -145,14 +146,15 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for heads that do not fit it, or one another."""
     target, layers = eagle3.check_target(pair, "taps"), layers_read(pair.models["target"])
     files = [file_of(name, pair) for name in settings.heads]
-    read = [find_head(file, KIND, pair, SHAPES) for file in files]
     if settings.combine == "average":
-        heads = [eagle_head(averaged(read), target, pair.vocabulary)]
+        read = [find_head(file, KIND, pair, SHAPES) for file in files]
+        heads, hashes = [eagle_head(averaged(read), target, pair.vocabulary)], [head.hashes() for head in read]
     else:
-        heads = [eagle3.loaded(file, pair)[0] for file in files]
+        loaded = [eagle3.loaded(file, pair) for file in files]
+        heads, hashes = [head for head, _ in loaded], [own for _, own in loaded]
     most = (settings.total_tokens - 1) * (len(heads) if settings.combine == "merge" else 1)
     refuse_long(f"taps: its trees have up to {most} tokens", most, pair)
     sizes = settings.total_tokens, settings.top_k, settings.depth
     drafters = [EagleDrafter(head, head_session(head, pair, watch), layers, *sizes) for head in heads]
-    hashes = {"head": short_hash("".join(one.hashes()["head"] for one in read).encode())}
-    return Taps(pair.session("target", watch), Specialists(drafters, settings.combine == "merge"), hashes)
+    of_all = {"head": short_hash("".join(own["head"] for own in hashes).encode())}
+    return Taps(pair.session("target", watch), Specialists(drafters, settings.combine == "merge"), of_all)

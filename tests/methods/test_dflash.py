@@ -3,7 +3,6 @@
 Heads of DFlash and DFlare, which mix the target's layers, decode by the same code.
 """
 
-import functools
 import math
 
 import oracle
@@ -12,7 +11,7 @@ import torch
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from law import fit
+from law import V, fit, small_target
 from recalled import recalled
 from refusals import one_line_error
 from tiny_blocks import head, in_file, naive_lattice, naive_parts, recipe, trained
@@ -186,19 +185,12 @@ def test_forwards_and_reach():
 
 # Sampling
 
-VOCABULARY = 5
-
-
-@functools.cache
-def sampled_model():
-    return oracle.tiny("llama", seed=1, vocab=VOCABULARY, num_hidden_layers=1).to(DEVICE)
-
 
 def drawn(sampling, proposal, draws=450, mixed=False):
     """How texts of three tokens fit the target's law."""
-    target = sampled_model()
+    target = small_target()
     model = block_head(in_file(new_head(target, recipe(block=4), 2, mixed)), target)
-    block = BlockDrafter(model, Session(model, "draft", vocabulary=VOCABULARY), 4, proposal)
+    block = BlockDrafter(model, Session(model, "draft", vocabulary=V), 4, proposal)
     return fit(DFlash(recalled(target, "target"), block, {}), target, [1, 3, 2], 3, sampling, draws)
 
 

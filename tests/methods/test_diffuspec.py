@@ -6,8 +6,8 @@ import math
 import oracle
 import pytest
 import torch
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair
-from law import fit
+from gates import GREEDY, decode, lively_prompt, pair
+from law import V, fit, small_target
 from recalled import recalled
 from tiny_blocks import head, in_file, recipe, trained
 
@@ -143,9 +143,9 @@ def test_greedy_texts_are_the_targets_whatever_the_ngrams_say():
 @pytest.mark.long
 def test_samples_from_the_target():
     """The path is a point mass: the target accepts it with its own probability."""
-    target = oracle.tiny("llama", seed=1, vocab=5, num_hidden_layers=1).to(DEVICE)
+    target = small_target()
     model = block_head(in_file(new_head(target, recipe(block=4), 2)), target)
-    used = method(model, recalled(target, "target"), 3, lambda context, token: 0.1 + 0.05 * token, vocabulary=5)
+    used = method(model, recalled(target, "target"), 3, lambda context, token: 0.1 + 0.05 * token, vocabulary=V)
     p, stood, fell = fit(used, target, [1, 3, 2], 3, Sampling(1.0), 450)
     assert p > 1e-4 and stood > 20 and fell > 100
 

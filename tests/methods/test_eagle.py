@@ -9,8 +9,8 @@ import naive_feature_head as naive
 import oracle
 import pytest
 import torch
-from gates import DEVICE, decode, lively_prompt, pair
-from law import fit
+from gates import decode, lively_prompt, pair
+from law import V, fit, small_target
 from recalled import recalled
 from refusals import one_line_error
 from tabled import draw_for_each_branch
@@ -156,17 +156,10 @@ def test_drafts_equal_those_without_cache(monkeypatch, fuse):
 
 # Sampling
 
-V = 5
-
-
-@functools.cache
-def sampled_model():
-    return oracle.tiny("llama", seed=1, vocab=V, num_hidden_layers=1).to(DEVICE)
-
 
 def drawn(fuse, sampling, draws=450):
     """How texts of three tokens fit the target's law: the joint law of what two rounds commit."""
-    target = sampled_model()
+    target = small_target()
     model = feature_head(in_file(first_head(target, V, fuse, 2), fuse), target, V)
     return fit(method(target, model, 8, 3, 1, recalled(target, "target")), target, [1, 3, 2], 3, sampling, draws)
 

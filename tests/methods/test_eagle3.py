@@ -10,7 +10,7 @@ import oracle
 import pytest
 import torch
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
-from law import fit
+from law import V, fit, small_target
 from recalled import recalled
 from refusals import one_line_error
 from safetensors.torch import save_file
@@ -237,18 +237,11 @@ def test_forwards_and_reach(pocket):
 
 # Sampling
 
-VOCABULARY = 5
-
-
-@functools.cache
-def sampled_model():
-    return oracle.tiny("llama", seed=1, vocab=VOCABULARY, num_hidden_layers=1).to(DEVICE)
-
 
 def drawn(sampling, draws=450):
     """How texts of three tokens fit the target's law; four of five tokens can be drafted."""
-    target = sampled_model()
-    model = eagle_head(in_file(new_head(target, (0, 1, 3, 4), 2)), target, VOCABULARY)
+    target = small_target()
+    model = eagle_head(in_file(new_head(target, (0, 1, 3, 4), 2)), target, V)
     drafter = EagleDrafter(model, Session(model, "draft", vocabulary=4), layers_read(target), 8, 3, 1)
     return fit(Eagle3(recalled(target, "target"), drafter, {}), target, [1, 3, 2], 3, sampling, draws)
 

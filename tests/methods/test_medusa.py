@@ -13,7 +13,7 @@ from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import assert_rounds
-from law import fit
+from law import fit, small_target
 from recalled import recalled
 from refusals import one_line_error
 from safetensors.torch import save_file
@@ -65,15 +65,19 @@ def in_file(kind: str, model: DraftHeads, accuracies=ACCURACIES) -> Head:
     return Head(kind, tensors, {"accuracies": accuracies})
 
 
+@torch.no_grad()
+def add_noise(model: DraftHeads, scale: float, seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.add_(scale * torch.randn(parameter.shape, generator=rng).to(parameter.device))
+
+
 @functools.cache
 def noisy(kind: str, architecture: str, output: str = "own") -> DraftHeads:
     """Heads with random weights."""
     target = pair(architecture)[0]
     made = first_heads(MAKE[kind], target, recipe(kind, output=output), 0)
-    rng = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
+    add_noise(made, 0.2, 0)
     return of_file(in_file(kind, made), target, OF_TENSORS[kind])[0]
 
 
@@ -215,22 +219,12 @@ def test_a_state_that_is_one_token_late_is_found():
 
 # Sampling
 
-V = 5
-
-
-@functools.cache
-def sampled_model():
-    return oracle.tiny("llama", seed=1, vocab=V, num_hidden_layers=1).to(DEVICE)
-
 
 def drawn(kind, sampling, draws=450):
     """How texts of three tokens fit the target's law: the joint law of what two rounds commit."""
-    target = sampled_model()
+    target = small_target()
     made = first_heads(MAKE[kind], target, recipe(kind), 0)
-    with torch.no_grad():
-        rng = torch.Generator().manual_seed(1)
-        for parameter in made.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
+    add_noise(made, 0.3, 1)
     model = of_file(in_file(kind, made), target, OF_TENSORS[kind])[0]
     used = method(kind, target, model, 6)
     used.target = recalled(target, "target")

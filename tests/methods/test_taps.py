@@ -5,8 +5,8 @@ import math
 import oracle
 import pytest
 import torch
-from gates import DEVICE, decode, lively_prompt, pair
-from law import fit
+from gates import decode, lively_prompt, pair
+from law import V, fit, small_target
 from recalled import recalled
 from refusals import one_line_error
 from tiny_heads import head, in_file, trained
@@ -110,15 +110,12 @@ def test_greedy_texts_are_the_targets(architecture, merge):
     assert decode(used, prompt, 30) == (tokens, rounds)  # nothing is left of the last text
 
 
-VOCABULARY = 5
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("merge", (True, False), ids=("merge", "route"))
 @pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.7, top_p=0.9)), ids=str)
 def test_samples_from_the_target(sampling, merge):
-    target = oracle.tiny("llama", seed=1, vocab=VOCABULARY, num_hidden_layers=1).to(DEVICE)
-    models = [eagle_head(in_file(new_head(target, ids, 2)), target, VOCABULARY) for ids in ((0, 1, 3, 4), (1, 2, 3))]
+    target = small_target()
+    models = [eagle_head(in_file(new_head(target, ids, 2)), target, V) for ids in ((0, 1, 3, 4), (1, 2, 3))]
     made = [
         EagleDrafter(one, Session(one, "draft", vocabulary=one.config.vocab_size), layers_read(target), 6, 2, 1)
         for one in models

@@ -3,6 +3,7 @@
 The names of weights and their layout are those of the released checkpoints (SafeAILab/EAGLE).
 """
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -56,33 +57,34 @@ class LayerHead(PreTrainedModel):
         self.borrowed = borrowed  # the embedding first; in a tuple, so that it is not a submodule
 
     @property
+    @abstractmethod
     def attention(self) -> LlamaAttention:
-        raise NotImplementedError
+        """Of the layer."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embeddings [..., D] of target tokens [...]."""
         embedded: Tensor = self.borrowed[0](tokens)
         return embedded.to(self.dtype)
 
+    @abstractmethod
     def fuse(self, states: Tensor) -> Tensor:
         """Features [..., D] from the target's hidden states [..., n D]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, embedded: Tensor, features: Tensor) -> Tensor:
         """The input of the attention, from embeddings and features [..., D]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, read: Tensor, features: Tensor, attended: Tensor) -> Tensor:
         """The state [..., D] after the layer, whose attention has read `read`."""
-        raise NotImplementedError
 
     def carry(self, states: Tensor) -> Tensor:
         """The features [..., D] of drafted tokens, from the states [..., D] after them."""
         return states
 
+    @abstractmethod
     def predict(self, states: Tensor) -> Tensor:
         """Logits [..., draft vocabulary] of the next token, from states [..., D]."""
-        raise NotImplementedError
 
     def forward(
         self,

@@ -7,10 +7,11 @@ what the target will do, so it belongs to the weights of both.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -32,6 +33,7 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SAMPLED = 4096  # how many values of each tensor the fingerprint of a model reads
 Reads = Literal["target", "draft", "arbitrator"]  # whose hidden states a head reads; an arbitrator has adapters too
 Shapes = Mapping[str, tuple[int, ...]]  # of tensors by name; -1 for any size
+Made = TypeVar("Made")
 # The models whose weights a head belongs to beside the target's.
 _OTHERS: Mapping[Reads, tuple[str, ...]] = {"target": (), "draft": ("draft",), "arbitrator": ("draft", "arbitrator")}
 
@@ -85,9 +87,14 @@ def placed(model: nn.Module, target: PreTrainedModel) -> None:
         parameter.data = parameter.data.to(target.dtype)
 
 
-def damaged(kind: str, error: Exception) -> UserError:
-    """The error for a head whose parts disagree."""
-    return UserError(f"the head for {kind} is damaged ({' '.join(str(error).split())[:80]}); train or import it again")
+@contextmanager
+def refuse_damaged(kind: str) -> Iterator[None]:
+    """Raise UserError where the parts of a head disagree, for whatever error that leads to."""
+    try:
+        yield
+    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+        reason = " ".join(str(error).split())[:80]
+        raise UserError(f"the head for {kind} is damaged ({reason}); train or import it again") from None
 
 
 def write_head(
@@ -184,6 +191,21 @@ def find_head(setting: str, kind: str, pair: Pair, shapes: Shapes | None, reads:
             + f" and name it by --set {kind}.{'arbitrator' if reads == 'arbitrator' else 'head'}=FILE"
         )
     return read_head(path, kind, pair, shapes, reads)
+
+
+def load_once(
+    setting: str, kind: str, pair: Pair, shapes: Shapes | None, make: Callable[[Head], Made]
+) -> tuple[Made, dict[str, str]]:
+    """What `make` makes of a head that reads the target, and the head's hashes; rows of a batch share it.
+
+    Errors as of `find_head` and `make`.
+    """
+
+    def load() -> tuple[Made, dict[str, str]]:
+        head = find_head(setting, kind, pair, shapes)
+        return make(head), head.hashes()
+
+    return pair.runtime.once((kind, setting), load)
 
 
 def shipped(kind: str, pair: Pair, reads: Reads = "target") -> Path | None:
