@@ -8,10 +8,10 @@ READS = ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "
 
 
 class Told(Unwatched):
-    """Keeps (role, width, context) of every forward."""
+    """Keeps (role, width, context) of every forward, and the passes of a call of several."""
 
     def __init__(self) -> None:
-        self.forwards: list[tuple[str, int, int]] = []
+        self.forwards: list[tuple[str | int, ...]] = []
 
     def forward(self, *what):
         self.forwards.append(what)

@@ -1,7 +1,9 @@
 """Commands that prepare a measurement: calibrate, train, merge and import."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -79,8 +81,7 @@ def calibrate(*, options: Calibration, set_: Set = None, staffed: Staffed, place
         check_names(options.chosen, options.suite, options.method)
         from specbench.training import csd  # after the names are checked, as this import takes seconds
 
-        of_place = place.of_plan()
-        csd.calibrate(assignments=set_ or [], staffing=staffed.staffing(), **options.values(), **of_place)
+        csd.calibrate(assignments=set_ or [], staffing=staffed.staffing(), **options.values(), **place.of_plan())
 
 
 @with_groups
@@ -262,12 +263,12 @@ def import_(
             raise UserError(f"--by-category is for spec-bench; {tool.value} has no categories")
         if before and tool is not Tool.vllm:
             raise UserError(f"--before is for vllm; {tool.value} has no scrapes")
-        blocks = tool in (Tool.dflash_head, Tool.dflare_head)  # their checkpoints may be on the hub
         if tool.value.endswith("-head"):
             if len(files) != 1 or pair is None or baseline or method:
                 raise UserError(f"{tool.value} takes one folder, --pair and --out; nothing else")
             check_names(pair)
-            if not blocks and not files[0].is_dir():
+            of_hub = tool in (Tool.dflash_head, Tool.dflare_head)
+            if not of_hub and not files[0].is_dir():
                 raise UserError(f"{files[0]}: there is no such folder; give that of the head's checkpoint")
 
             from specbench.training import released_draft_heads as draft_heads  # these imports take seconds
@@ -275,13 +276,14 @@ def import_(
             from specbench.training.eagle3 import released as eagle_head
             from specbench.training.specdecpp import released as acceptance_head
 
+            import_heads: dict[str, Callable[[Path, str, Path | None], Path]] = {
+                acceptance_head.KIND: acceptance_head.import_head,
+                eagle_head.KIND: eagle_head.import_head,
+                **{kind: partial(block_head.import_head, kind=kind) for kind in block_head.NAMES},
+                **{kind: partial(draft_heads.import_head, kind) for kind in draft_heads.FORMS},
+            }
             kind, suite = tool.value.removesuffix("-head"), "specdecpp" if tool is Tool.specdecpp_head else "math"
-            if kind in draft_heads.FORMS:
-                head = draft_heads.import_head(kind, files[0], pair, out)
-            elif blocks:
-                head = block_head.import_head(files[0], pair, out, kind)
-            else:
-                head = (acceptance_head if suite == "specdecpp" else eagle_head).import_head(files[0], pair, out)
+            head = import_heads[kind](files[0], pair, out)
             say(f"head: {head}")
             use = f"--method {kind} --pair {pair} --suite {suite} --set {kind}.head={head}"
             say(f"next: specbench run {use}")

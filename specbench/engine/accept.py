@@ -31,6 +31,11 @@ class Weighed(NamedTuple):
     predictions: tuple[float, ...] | None = None  # [K], as in the draft
     confidences: list[float] | None = None  # [K]: q(drafted), where it was drawn at random
 
+    @property
+    def passing(self) -> int:
+        """How many tokens of a chain pass before the first that does not."""
+        return next((i for i, passed in enumerate(self.passed) if not passed), len(self.passed))
+
     def rescue(self, keeps: Callable[[int], bool]) -> Verdict:
         """Judge a chain: accept tokens that pass, and mismatches that `keeps(i)` rescues; stop at the first other one.
 
@@ -72,7 +77,7 @@ def exact(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator
     On logits that a method changed, greedy tokens that the target's own would have rejected are noted as rescued.
     """
     weighed = weigh(draft, scored, sampling, rng)
-    accepted = next((i for i, passed in enumerate(weighed.passed) if not passed), len(weighed.passed))
+    accepted = weighed.passing
     rescued: tuple[int, ...] = ()
     if sampling.greedy and scored.original is not None:
         rescued = tuple(i for i in range(accepted) if weighed.drafted[i] != weighed.targets[i])
@@ -120,7 +125,7 @@ def beside_target(
     else:
         own = tested.needed < p[:count].gather(-1, draft.tokens[:, None])[:, 0]
     weighed = weigh(draft, scored, sampling, rng, tested, [own])
-    accepted = next((i for i, passed in enumerate(weighed.passed) if not passed), count)
+    accepted = weighed.passing
     return weighed.verdict(accepted, tuple(i for i in range(accepted) if not weighed.columns[0][i]))
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from specbench.engine.lengths import DraftToken, Lengths
+from specbench.engine.runtimes.chains import Chain
 from specbench.engine.sampling import draw
-from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling, Scored
 
 
@@ -44,6 +44,10 @@ class Reader(Protocol):
 
     def forward(self, tokens: Tensor, *, hidden: Sequence[int] = ()) -> Scored: ...
 
+    def draft_chain(
+        self, context: Sequence[int], count: int, sampling: Sampling, rng: torch.Generator
+    ) -> Chain | None: ...
+
 
 Read = TypeVar("Read", bound=Reader)
 
@@ -67,9 +71,8 @@ class ModelDrafter(Generic[Read]):
         most = lengths.most(gamma, len(context))
         if not most:
             return Draft(torch.empty(0, dtype=torch.long, device=self.session.device), None)
-        session = self.session
-        if isinstance(session, Session) and session.chains and not lengths.looks and not self.eos_ids:
-            chain = session.draft_chain(context, most, sampling, rng)
+        unseen = not lengths.looks and not self.eos_ids
+        if unseen and (chain := self.session.draft_chain(context, most, sampling, rng)):
             return Draft(chain.tokens, chain.probs, predictions=lengths.predictions(most))
         scored = self.session.catch_up(context, lengths.hidden)
         tokens, probs = [], []

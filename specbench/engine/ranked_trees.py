@@ -7,6 +7,7 @@ token of head d was on other texts, whatever stands before it. The best tree of 
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ def best_paths(accuracies: Sequence[Sequence[float]], nodes: int) -> list[Path]:
     rank. A node's worth is the product along its path, and what is worth nothing is left out but for the first node.
     Then a node's parent and the siblings of lower ranks are worth at least as much, so the best nodes are a tree.
     """
-    falling = [torch.tensor(row, dtype=torch.float64).cummin(0).values.tolist() for row in accuracies]
+    falling = [list(accumulate(row, min)) for row in accuracies]
     chosen: list[Path] = []
     waiting: list[tuple[float, int, Path]] = [(-falling[0][0], 1, (0,))]
     while waiting and len(chosen) < nodes:

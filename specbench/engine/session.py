@@ -59,8 +59,8 @@ class Session:
         self.prefixes = prefixes
         self.trees = trees
         self._runner = self.new_runner()
-        whole = type(self).forward is Session.forward  # else the runner does not compute all that a forward does
-        self._chaining = self._runner if whole and isinstance(self._runner, Chaining) else None
+        own = type(self).forward is not Session.forward  # then the runner does not compute all that a forward does
+        self._chaining = self._runner if isinstance(self._runner, Chaining) and not own else None
         self._tokens: list[int] = []
         self._fed: list[Fed] = []  # ids fed from the device that are not in `_tokens` yet
         self._length = 0
@@ -178,9 +178,9 @@ class Session:
 
         `hidden` is as in `forward`. The last token is fed even if it is cached, since its logits are needed.
         """
-        return self.forward(self._unread(context), hidden=hidden)
+        return self.forward(self._roll_back(context), hidden=hidden)
 
-    def _unread(self, context: Sequence[int]) -> Sequence[int]:
+    def _roll_back(self, context: Sequence[int]) -> Sequence[int]:
         """Roll back to the prefix that the cache shares with `context`, in place; the tokens that follow it there."""
         if self._tree:
             self.truncate(self._tree.root)
@@ -188,19 +188,16 @@ class Session:
         self.truncate(shared)
         return context[shared:]
 
-    @property
-    def chains(self) -> bool:
-        """True if `draft_chain` works: the runtime has chains, the forwards are its own, and something is cached."""
-        return self._chaining is not None and self._length > 0
-
-    def draft_chain(self, context: Sequence[int], count: int, sampling: Sampling, rng: torch.Generator) -> Chain:
+    def draft_chain(self, context: Sequence[int], count: int, sampling: Sampling, rng: torch.Generator) -> Chain | None:
         """Catch up with `context`, then go on by a chain of `count` tokens, each drawn, and all but the last one fed.
 
         All in one call of the runtime: the tokens and distributions are those of `catch_up`, then a `draw` and a
-        `forward` in turn. The watch sees one forward, with the passes and tokens of all.
+        `forward` in turn. The watch sees one forward, with the passes and tokens of all. None, and nothing is done, if
+        the runtime has no chains, a forward of this session is more than the runtime's, or nothing is cached.
         """
-        assert self._chaining
-        unread = self._unread(context)
+        if self._chaining is None or self._length == 0:
+            return None
+        unread = self._roll_back(context)
         ids = to_device(unread, self.device)
         with self._watch.forward(self.role, len(unread) + count - 1, self._length, count):
             chain = self._chaining.chain(ids, count, self.vocabulary, sampling, rng)

@@ -73,12 +73,12 @@ def how_it_ended(process: BaseProcess) -> str:
 def started(work: Work, logs: Path, environments: Sequence[Mapping[str, str]]) -> Iterator[Crew]:
     """Processes that do the work; in the end none of them is left."""
     workers, everyone = [], []
-    for number, environment in enumerate(environments, 1):
-        log = log_of(number, logs)
-        process, line = start(number, work, permissions.now(), log, environment)
-        workers.append(Worker(number, line, log, partial(how_it_ended, process)))
-        everyone.append((process, line))
     try:
+        for number, environment in enumerate(environments, 1):
+            log = log_of(number, logs)
+            process, line = start(number, work, permissions.now(), log, environment)
+            everyone.append((process, line))
+            workers.append(Worker(number, line, log, partial(how_it_ended, process)))
         yield Crew(workers, wait)
     finally:
         for process, line in everyone:

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
 from specbench.base.console import progress
+from specbench.base.untrusted import brief
 from specbench.config import UserError
 from specbench.measure.crew import NOWHERE, Crew, Worker
 from specbench.measure.queue import Queue, check_version, starter
@@ -21,7 +22,6 @@ from specbench.measure.worker import Refused, version
 Facts = TypeVar("Facts")
 Result = TypeVar("Result")
 Advance = Callable[[int], None]
-PATIENCE = 0.2  # seconds between looks at Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Opened(Generic[Facts, Result]):
     facts: Facts
     parts: int
     steps: int  # of all parts, for the progress bar
-    do: Callable[[int, Advance], Result]  # a part by its number, from 0; it tells what it is given how far it is
+    do: Callable[[int, Advance], Result]  # a part by its number, from 0, which tells of its steps
 
 
 @dataclass(frozen=True)
@@ -101,22 +101,22 @@ class Parts(Queue[Part]):
         self.results: dict[int, Any] = {}
 
     def hear(self, advance: Advance) -> None:
-        """Take what workers tell, and send them what they are to do next. Raises UserError as `Queue.told`."""
-        for worker in self.heard(PATIENCE):
-            self._take(worker, self.told(worker), advance)
+        """Take what workers tell, and send them what they are to do next. Raises UserError as `heard` and `receive`."""
+        for worker in self.heard():
+            self._take(worker, self.receive(worker), advance)
         self.give(lambda part: part.number)
 
-    def _take(self, worker: Worker, told: Any, advance: Advance) -> None:
-        if isinstance(told, Begun):
-            check_version(worker, told.version)
+    def _take(self, worker: Worker, message: Any, advance: Advance) -> None:
+        if isinstance(message, Begun):
+            check_version(worker, message.version)
             worker.ready = True
             if self.begun is None:
-                self.begun = told
-                self.waiting = deque(Part(number, told.parts) for number in range(told.parts))
-        elif isinstance(told, Stepped):
-            advance(told.count)
-        elif isinstance(told, Done):
-            self.results[worker.item.number] = told.result
+                self.begun = message
+                self.waiting = deque(Part(number, message.parts) for number in range(message.parts))
+        elif isinstance(message, Stepped):
+            advance(message.count)
+        elif isinstance(message, Done):
+            self.results[worker.item.number] = message.result
             worker.item = None
 
 
@@ -127,7 +127,8 @@ def do_parts(opening: Callable[[], Opened[Any, Any]], driver: Connection, number
         driver.send(Begun(opened.facts, opened.parts, opened.steps, version()))
         while True:
             driver.send(Done(opened.do(driver.recv(), lambda count: driver.send(Stepped(count)))))
-    except (UserError, OSError, EOFError):
+    except (UserError, OSError):
         raise
-    except Exception as error:  # what the worker prints is not kept
-        driver.send(Refused(f"worker {number}: {type(error).__name__}: {error}; without --workers it tells where"))
+    except Exception as error:  # what the worker prints is not kept; if the driver is gone, this raises OSError
+        what = f"{type(error).__name__}: {brief(error)}"
+        driver.send(Refused(f"worker {number}: {what}; without --workers it tells where"))

@@ -4,7 +4,6 @@ Workers are processes on this machine, or of a Ray cluster (ray_workers.py). The
 is lost gives its shard back, and another one continues it (queue.py).
 """
 
-import time
 from collections import deque
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -25,8 +24,6 @@ from specbench.results.shard import SHARDS, Shard
 from specbench.results.stored import StoredRun
 
 EACH = 2  # shards for each worker, if the run can be cut so: the last ones end at about the same time
-PATIENCE = 0.2  # seconds between looks at Ctrl-C
-LOADING = 1800  # seconds until the first worker must have loaded the models
 
 
 def run(plan: Plan | None, out: Path | None, resume: Path | None, staffing: Staffing) -> Path | None:
@@ -75,13 +72,11 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, staffing: Staf
 def _decode(plan: Plan, folder: Path, starting: AbstractContextManager[Crew], count: int | None) -> bool:
     """Have workers decode all shards, `count` if they have begun; False if the user stopped it."""
     with command.stop_requests() as stopping, RunProgress() as bar, starting as everyone:
-        pool, begun = Pool(folder, everyone, count, timed=not plan.untimed), time.monotonic()
+        pool = Pool(folder, everyone, count, timed=not plan.untimed)
         try:
             while not pool.finished:
                 stopping.waits = pool.busy
-                if not pool.documents and time.monotonic() > begun + LOADING:
-                    raise UserError(f"no worker has loaded the models within {LOADING / 60:.0f} minutes; see {folder}")
-                for worker in pool.heard(PATIENCE):
+                for worker in pool.heard():
                     if shown := pool.hear(worker):
                         bar.update(pool.done, pool.documents, shown.task, shown.rounds)
                 if stopping.requested and pool.stopped():
@@ -118,19 +113,19 @@ class Pool(Queue[Shard]):
             UserError: it refuses the plan, has another version or the device of another one, its shard was lost too
                 often, or no worker is left.
         """
-        told = self.told(worker)
-        if isinstance(told, Ready):
-            self._check(worker, told)
-            worker.ready, worker.device = True, told.device
-            self._begin(told)
-        if isinstance(told, Ended):
-            self._ended += told.finished
+        message = self.receive(worker)
+        if isinstance(message, Ready):
+            self._check(worker, message)
+            worker.ready, worker.device = True, message.device
+            self._begin(message)
+        if isinstance(message, Ended):
+            self._ended += message.finished
             worker.item = None
-        if isinstance(told, Advanced) and worker.item:
-            self._done[worker.item.number] = told.done
+        if isinstance(message, Advanced) and worker.item:
+            self._done[worker.item.number] = message.done
         if not self._stopping:
             self.give(lambda shard: Given(shard, self._place(shard)))
-        return told if isinstance(told, Advanced) else None
+        return message if isinstance(message, Advanced) else None
 
     def stopped(self) -> bool:
         """Ask workers to stop after their documents; True once all have."""
@@ -141,22 +136,22 @@ class Pool(Queue[Shard]):
                     worker.line.send(None)
         return not self.busy
 
-    def _check(self, worker: Worker, told: Ready) -> None:
+    def _check(self, worker: Worker, ready: Ready) -> None:
         """Raise UserError if a worker has another version, or shares a device that is timed."""
-        check_version(worker, told.version)
-        sharing = [other.number for other in self.workers if told.device and other.device == told.device]
+        check_version(worker, ready.version)
+        sharing = [other.number for other in self.workers if ready.device and other.device == ready.device]
         if self.timed and sharing:
             raise UserError(
-                f"workers {sharing[0]} and {worker.number} share {told.device}, and distort each other's times; add "
+                f"workers {sharing[0]} and {worker.number} share {ready.device}, and distort each other's times; add "
                 "--untimed to leave times out, or take fewer workers"
             )
 
-    def _begin(self, told: Ready) -> None:
+    def _begin(self, ready: Ready) -> None:
         """Fill the queue with the shards that are not decoded yet."""
         if self.waiting is not None:
             return
-        self.documents = told.documents
-        self.count = self.count or min(told.places, self.each)
+        self.documents = ready.documents
+        self.count = self.count or min(ready.places, self.each)
         self.waiting = deque()
         for shard in (Shard(number, self.count) for number in range(1, self.count + 1)):
             run = attempts.begun(self.folder, shard.number)

@@ -1,5 +1,6 @@
 """What workers have to do, who does what, and what becomes of the work of a lost one; and how they are started."""
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -15,6 +16,8 @@ from specbench.measure.worker import Refused, Work, version
 
 Item = TypeVar("Item")
 TRIES = 3  # of what a lost worker had
+PATIENCE = 0.2  # seconds between looks at Ctrl-C
+LOADING = 1800  # seconds until the first worker must have loaded the models
 
 
 class Queue(Generic[Item]):
@@ -28,30 +31,38 @@ class Queue(Generic[Item]):
         self.crew, self.workers, self.advice = crew, crew.workers, advice
         self.waiting: deque[Item] | None = None  # unknown until a worker has loaded the models
         self._lost: Counter[Item] = Counter()
+        self._began = time.monotonic()
 
     @property
     def busy(self) -> bool:
         return any(worker.item is not None for worker in self.workers)
 
-    def heard(self, seconds: float) -> list[Worker]:
-        """The workers that have something to tell, or are gone; waits for one so long at most."""
+    def heard(self, seconds: float = PATIENCE) -> list[Worker]:
+        """The workers that have something to tell, or are gone; waits for one so long at most.
+
+        Raises UserError if none has loaded the models in time: one may never have been started.
+        """
+        if self.waiting is None and time.monotonic() > self._began + LOADING:
+            log = self.workers[0].log
+            where = "try it without --workers" if log == NOWHERE else f"see {log.parent}"
+            raise UserError(f"no worker has loaded the models within {LOADING / 60:.0f} minutes; {where}")
         ready = self.crew.wait([worker.line for worker in self.workers], seconds)
         return [worker for worker in self.workers if worker.line in ready]
 
-    def told(self, worker: Worker) -> Any:
-        """What a worker tells; None if it is lost.
+    def receive(self, worker: Worker) -> Any:
+        """The message of a worker that has one; None if it is lost.
 
         Raises:
             UserError: it refuses, its item was lost too often, or no worker is left.
         """
         try:
-            told = worker.line.recv()
+            message = worker.line.recv()
         except (EOFError, OSError):
             self._lose(worker)
             return None
-        if isinstance(told, Refused):
-            raise UserError(told.line)
-        return told
+        if isinstance(message, Refused):
+            raise UserError(message.line)
+        return message
 
     def give(self, as_sent: Callable[[Item], Any]) -> None:
         """Send an item to each worker that waits for one."""
@@ -77,11 +88,11 @@ class Queue(Generic[Item]):
         warn(how + (f"; another one continues {worker.item}" if worker.item is not None else ""))
 
 
-def check_version(worker: Worker, told: str) -> None:
+def check_version(worker: Worker, its: str) -> None:
     """Raise UserError if a worker has another version of specbench than its driver."""
-    if told and told != version():
+    if its and its != version():
         raise UserError(
-            f"worker {worker.number} has specbench {told}, and this is {version()}: install one version everywhere"
+            f"worker {worker.number} has specbench {its}, and this is {version()}: install one version everywhere"
         )
 
 

@@ -15,7 +15,7 @@ from specbench.config import Settings as Base
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.types import Method, Scored, Watch
+from specbench.engine.types import Method, Sampling, Scored, Watch
 from specbench.methods.sps import SpS
 
 
@@ -50,6 +50,9 @@ class Panel:
 
     def forward(self, tokens: Tensor, *, hidden: Sequence[int] = ()) -> Scored:
         return self._read(lambda session: session.forward(tokens))
+
+    def draft_chain(self, context: Sequence[int], count: int, sampling: Sampling, rng: torch.Generator) -> None:
+        """Nothing: who is surest is asked after each token."""
 
     def _read(self, read: Callable[[Session], Scored]) -> Scored:
         """Logits [1, V] after the last token that the chosen models read."""

@@ -9,7 +9,7 @@ from specbench.servers.facts import cache, samples, scheduler, settings
 from specbench.servers.reply import Reply, count, counts
 
 Counters = dict[str, float]
-Read = Callable[[str], dict[str, Any]]  # facts from the text of a page
+Read = Callable[[str], dict[str, Any]]  # facts from a page; ValueError or RecursionError for one that is no JSON
 
 
 class Adapter(Protocol):

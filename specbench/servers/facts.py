@@ -18,7 +18,7 @@ SETTINGS = (
 
 
 def settings(text: str) -> dict[str, Any]:
-    """Of a JSON object those entries that are SETTINGS. Raises ValueError for what is no JSON, as the others do."""
+    """Of a JSON object those entries that are SETTINGS."""
     return _plain(json.loads(text), SETTINGS)
 
 

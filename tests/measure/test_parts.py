@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from echoing import echo
 from screens import output, refusal
 
 from specbench.config import UserError
+from specbench.measure import crew, queue
 from specbench.measure.crew import NOWHERE, Crew, Worker
 from specbench.measure.parts import Begun, Done, Opened, Parts, Stepped, carry_out, do_parts
 from specbench.measure.worker import Refused, version
@@ -93,9 +95,56 @@ def test_another_version_and_what_cannot_be_done_are_one_line(driver, fakes):
         tell(driver, fakes[0], Refused("no such model"))
 
 
-def letters(count, wrong=None):
+def test_models_that_no_worker_loads_are_not_waited_for_for_ever(driver, fakes, monkeypatch):
+    monkeypatch.setattr(queue, "LOADING", 60)
+    driver.hear(lambda count: None)
+    driver._began -= 61
+    with pytest.raises(
+        UserError, match=r"^no worker has loaded the models within 1 minutes; try it without --workers$"
+    ):
+        driver.hear(lambda count: None)
+    fakes[0].worker.log = Path("run/shards/worker-1.txt")
+    with pytest.raises(UserError, match=r"within 1 minutes; see run/shards$"):
+        driver.hear(lambda count: None)
+    fakes[0].worker.log = NOWHERE
+    driver._began += 61
+    tell(driver, fakes[0], begun(1))
+    driver._began -= 61
+    driver.hear(lambda count: None)
+
+
+def test_a_worker_that_cannot_be_started_leaves_no_other(monkeypatch):
+    """As where the system allows no more processes."""
+    made = []
+
+    class Process:
+        terminated = False
+
+        def terminate(self):
+            self.terminated = True
+
+        def join(self, seconds): ...
+
+        def is_alive(self):
+            return False
+
+    def start(*given):
+        if made:
+            raise BlockingIOError("Resource temporarily unavailable")
+        made.append(Process())
+        return made[0], Pipe()[0]
+
+    monkeypatch.setattr(crew, "start", start)
+    with pytest.raises(BlockingIOError), crew.started(echo, NOWHERE, [{}, {}]):
+        raise AssertionError("it goes on with one")
+    assert made[0].terminated
+
+
+def letters(count, wrong=None, short=None):
     def letter(number, advance):
         assert number != wrong, "wrong part"
+        if number == short:
+            raise EOFError("a file ends too early")
         advance(2)
         return "abcdefgh"[number]
 
@@ -118,6 +167,21 @@ def test_a_worker_does_what_it_is_sent_until_the_driver_hangs_up():
     assert driver.recv().line.startswith("worker 3: AssertionError: wrong part")
     driver.close()
     worker.join()
+
+
+@pytest.mark.parametrize("what", [{"wrong": 5}, {"short": 5}])
+def test_what_a_part_raises_is_told_in_one_line(what):
+    """An EOFError is not taken for a driver that is gone, and asserts here have several lines."""
+    driver, line = Pipe()
+    worker = threading.Thread(target=lambda: suppressed(do_parts, lambda: letters(8, **what), line, 3))
+    worker.start()
+    assert driver.recv().parts == 8
+    driver.send(5)
+    worker.join()
+    line.close()
+    refused = driver.recv()
+    assert isinstance(refused, Refused) and "\n" not in refused.line and refused.line.startswith("worker 3: ")
+    assert refused.line.endswith("; without --workers it tells where")
 
 
 def suppressed(called, *given):

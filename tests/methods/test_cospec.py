@@ -185,6 +185,8 @@ class Table:
     def forward(self, tokens, parents=None, hidden=()):
         return Scored(self.rows[tokens])
 
+    def draft_chain(self, context, count, sampling, rng): ...
+
     def keep(self, start, path): ...
 
 

@@ -181,6 +181,8 @@ def test_what_is_retrieved_is_pruned_by_the_draft(stored):
         def catch_up(self, context, hidden=()):
             return Scored(torch.tensor([[0.0, 2, 0, 3, 0, 4, 1, 0]], device=DEVICE))
 
+        def draft_chain(self, context, count, sampling, rng): ...
+
     store = stored([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 6], [1, 2, 1]])
     for count, expected in (
         (3, [(3,), (3, 4), (1,), (5,)]),

@@ -6,6 +6,7 @@ launch, over the same buffers, with the same kernels.
 
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -155,18 +156,19 @@ class GraphRunner(StaticRunner):
             row.copy_(values)
 
 
-class Fixed:
+class Fixed(ABC):
     """Work of fixed shapes over a runner's cache, on buffers; it can be captured."""
 
     graph: torch.cuda.CUDAGraph | None = None
     outputs: tuple[Tensor | None, ...] = ()  # of the graph
 
+    @abstractmethod
     def compute(self) -> tuple[Tensor | None, ...]:
-        raise NotImplementedError
+        """Do the work, launch by launch."""
 
+    @abstractmethod
     def rewind(self) -> None:
         """Let the work begin at the first row of the cache, in place."""
-        raise NotImplementedError
 
     def results(self) -> tuple[Tensor | None, ...]:
         """What the work gives for what the buffers hold."""
