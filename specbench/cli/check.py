@@ -7,25 +7,9 @@ import typer
 from typer import Option
 
 from specbench import config
-from specbench.cli.options import (
-    AllowCodeExecution,
-    AllowEntryPoint,
-    Device,
-    Draft,
-    Dtype,
-    Machine,
-    Models,
-    Place,
-    Prompts,
-    Staffed,
-    Target,
-    check_names,
-    check_out,
-    chosen_pair,
-    known,
-    user_errors,
-    with_groups,
-)
+from specbench.cli.errors import check_names, check_out, user_errors
+from specbench.cli.groups import Machine, Models, Place, Prompts, Staffed, chosen_pair, with_groups
+from specbench.cli.options import AllowCodeExecution, AllowEntryPoint, Device, Draft, Dtype, Target, known
 from specbench.config import UserError
 from specbench.permissions import permitted
 from specbench.plan import resolve_plan

@@ -5,7 +5,9 @@ from typing import Annotated
 
 from typer import Option
 
-from specbench.cli.options import DataDir, check_names, folder, known, user_errors
+from specbench.cli.errors import check_names, user_errors
+from specbench.cli.groups import folder
+from specbench.cli.options import DataDir, known
 from specbench.permissions import permitted
 
 

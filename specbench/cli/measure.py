@@ -9,18 +9,15 @@ from typer import Argument, Option
 
 from specbench.base.console import console, say
 from specbench.base.environment import MUST_AGREE
+from specbench.cli.errors import user_errors
+from specbench.cli.groups import Allowed, Decoding, Documents, Machine, Pooled, with_groups
 from specbench.cli.options import (
     AllowCodeExecution,
-    Allowed,
     ArrivalTimes,
     Concurrency,
-    Decoding,
-    Documents,
     FetchModels,
-    Machine,
     NoPrompts,
     PlanShards,
-    Pooled,
     Rate,
     RowsTogether,
     RunOut,
@@ -28,8 +25,6 @@ from specbench.cli.options import (
     ShardOption,
     TimeDocuments,
     known,
-    user_errors,
-    with_groups,
 )
 from specbench.config import UserError
 from specbench.measure.staffing import Staffing

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from typer import Option
 
-from specbench.cli.analyze import Printed
-from specbench.cli.options import AllowMismatch, Runs, user_errors
+from specbench.cli.errors import user_errors
+from specbench.cli.options import AllowMismatch, Printed, Runs
 from specbench.config import UserError
 
 

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from specbench import config
 from specbench.base import files
 from specbench.base.console import say
-from specbench.cli.options import user_errors
+from specbench.cli.errors import user_errors
 from specbench.config import UserError
 
 TEMPLATES = Path(__file__).with_name("templates")

@@ -10,18 +10,9 @@ from typing import Annotated
 from typer import Argument, Option
 
 from specbench.base.console import say
-from specbench.cli.options import (
-    AllowCodeExecution,
-    Models,
-    Place,
-    RunOut,
-    Set,
-    Staffed,
-    check_names,
-    known,
-    user_errors,
-    with_groups,
-)
+from specbench.cli.errors import check_names, user_errors
+from specbench.cli.groups import Models, Place, Staffed, with_groups
+from specbench.cli.options import AllowCodeExecution, RunOut, Set, known
 from specbench.config import UserError
 from specbench.permissions import permitted
 

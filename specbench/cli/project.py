@@ -8,21 +8,16 @@ import typer
 from typer import Argument, Option
 
 from specbench.base.console import console, progress, say
+from specbench.cli.errors import check_out, numbers, user_errors, whole_numbers
+from specbench.cli.groups import Place, Texts, with_groups
 from specbench.cli.options import (
     AllowCodeExecution,
     AllowEntryPoint,
     AllowPickle,
     FetchModels,
-    Place,
     Plain,
-    Texts,
     TrustRemoteCode,
-    check_out,
     known,
-    numbers,
-    user_errors,
-    whole_numbers,
-    with_groups,
 )
 from specbench.config import UserError
 from specbench.permissions import permitted

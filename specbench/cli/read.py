@@ -12,6 +12,8 @@ from typer import Argument, Option
 
 from specbench import config
 from specbench.base.console import console, say
+from specbench.cli.errors import user_errors
+from specbench.cli.groups import Place, Pooled, with_groups
 from specbench.cli.options import (
     AllowCodeExecution,
     AllowMismatch,
@@ -21,8 +23,6 @@ from specbench.cli.options import (
     FormatOption,
     Limit,
     Pair,
-    Place,
-    Pooled,
     Repeats,
     RowsTogether,
     Runs,
@@ -30,8 +30,6 @@ from specbench.cli.options import (
     TimeDocuments,
     TrustRemoteCode,
     known,
-    user_errors,
-    with_groups,
 )
 from specbench.config import own_methods
 from specbench.engine.models import architectures

@@ -8,7 +8,9 @@ from typer import Argument, Option
 
 from specbench import config
 from specbench.base.console import say
-from specbench.cli.options import Models, Set, known, user_errors, with_groups
+from specbench.cli.errors import user_errors
+from specbench.cli.groups import Models, with_groups
+from specbench.cli.options import Set, known
 from specbench.config import UserError
 
 Engine = Enum("Engine", {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}, type=str)

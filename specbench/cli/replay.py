@@ -6,7 +6,8 @@ from typing import Annotated
 from typer import Option
 
 from specbench.base.console import progress, say
-from specbench.cli.options import Plain, Set, check_names, known, user_errors
+from specbench.cli.errors import check_names, user_errors
+from specbench.cli.options import Plain, Set, known
 from specbench.config import UserError
 from specbench.permissions import permitted
 

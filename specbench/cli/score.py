@@ -5,7 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from specbench.cli.options import Device, Dtype, user_errors
+from specbench.cli.errors import user_errors
+from specbench.cli.options import Device, Dtype
 from specbench.permissions import permitted
 
 

@@ -9,7 +9,8 @@ import typer
 from typer import Argument, Option
 
 from specbench.base.console import PlainConsole, progress
-from specbench.cli.analyze import Printed
+from specbench.cli.errors import check_out, numbers, user_errors, whole_numbers
+from specbench.cli.groups import Machine, Place, Texts, with_groups
 from specbench.cli.options import (
     AllowCodeExecution,
     AllowEntryPoint,
@@ -17,16 +18,9 @@ from specbench.cli.options import (
     AllowPickle,
     CellsOut,
     FetchModels,
-    Machine,
-    Place,
-    Texts,
+    Printed,
     TrustRemoteCode,
-    check_out,
     known,
-    numbers,
-    user_errors,
-    whole_numbers,
-    with_groups,
 )
 from specbench.config import UserError
 from specbench.permissions import permitted

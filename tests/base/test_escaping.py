@@ -21,7 +21,7 @@ from rich.table import Table
 
 from specbench.base.console import PlainConsole, RunProgress, plain, progress
 from specbench.base.escape import cell, csv_text, latex_text, markdown_text
-from specbench.cli.options import user_errors
+from specbench.cli.errors import user_errors
 from specbench.config import PACKAGE, UserError
 from specbench.engine.types import Round
 from specbench.report.tables import latex, markdown
