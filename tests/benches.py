@@ -17,7 +17,7 @@ from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Method, Round, Sampling
-from specbench.measure.prepare import encode
+from specbench.measure.prompts import encode
 from specbench.methods import module
 from specbench.studies.bench import FAMILIES, bundled_prompts
 

@@ -25,7 +25,8 @@ from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.types import Sampling
-from specbench.measure.prepare import build, encode, try_method, warn
+from specbench.measure.prepare import build, try_method, warn
+from specbench.measure.prompts import encode
 from specbench.permissions import permitted
 
 # The settings of a sampled request that are supported; a greedy text depends on no others.

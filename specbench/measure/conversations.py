@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specbench.base.hashes import short_hash
-from specbench.measure.prepare import encode
+from specbench.measure.prompts import encode
 from specbench.measure.work import Work
 from specbench.results import records
 from specbench.tasks.harness import Request

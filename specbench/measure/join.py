@@ -19,7 +19,7 @@ from specbench.config import UserError
 from specbench.measure.attempts import begun
 from specbench.measure.loop import score
 from specbench.measure.manifest import differences, other_machine
-from specbench.measure.prepare import load_tasks
+from specbench.measure.prompts import load_tasks
 from specbench.measure.work import Documents
 from specbench.results import documents, records
 from specbench.results.lock import claimed

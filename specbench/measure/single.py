@@ -11,7 +11,8 @@ from specbench.engine.clock import Stopwatch
 from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
-from specbench.measure.prepare import build, encode
+from specbench.measure.prepare import build
+from specbench.measure.prompts import encode
 from specbench.measure.sample import round_row, timed
 
 

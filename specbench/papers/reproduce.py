@@ -20,6 +20,7 @@ from specbench.base.escape import markdown_text
 from specbench.config import MethodSpec, PairSpec, SamplingSpec, UserError, task_info
 from specbench.engine.models.pair import Pair
 from specbench.measure import command, loop, pool, prepare
+from specbench.measure.prompts import load_tasks
 from specbench.measure.staffing import Staffing
 from specbench.papers.cells import write_cells
 from specbench.papers.checks import ALIKE, COLLAPSED, Check, claims
@@ -279,7 +280,7 @@ def _say_what(plan: Plan, folder: Path) -> None:
 def _announce(plan: Plan, folder: Path, pair: Pair) -> None:
     """Print how long a plan will take, from a trial of one document a task."""
     _say_what(plan, folder)
-    documents = Counter(request.task for request in prepare.load_tasks(plan, pair).requests())
+    documents = Counter(request.task for request in load_tasks(plan, pair).requests())
     with tempfile.TemporaryDirectory() as scratch:
         trial = {"limit": 1, "repeats": 1, "batch": 1, "time_documents": 0, "untimed": False}
         loop.execute(plan.model_copy(update=trial), Path(scratch), lambda _: True, pair)

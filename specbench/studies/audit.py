@@ -27,6 +27,7 @@ from specbench.engine.types import Combination, Method, Sampling
 from specbench.measure import parts, prepare
 from specbench.measure.divergence import Divergence, Reference, diverged
 from specbench.measure.parts import Advance, Opened
+from specbench.measure.prompts import encode, load_tasks
 from specbench.measure.staffing import Staffing
 from specbench.methods.cos.ensemble import Ensemble, one_by_one
 from specbench.methods.vanilla import Vanilla
@@ -201,8 +202,8 @@ def _check_greedy(
 
 def prompts_of(plan: Plan, pair: Pair) -> list[Prompt]:
     """The prompts of a plan's documents (of conversations, first turns). Raises UserError if one leaves no room."""
-    requests = prepare.load_tasks(plan, pair).requests()
-    prompts = [Prompt(r.task, r.doc_id, prepare.encode(pair, r.prompt)) for r in requests if r.turn == 0]
+    requests = load_tasks(plan, pair).requests()
+    prompts = [Prompt(r.task, r.doc_id, encode(pair, r.prompt)) for r in requests if r.turn == 0]
     longest = max(len(prompt.ids) for prompt in prompts)
     if longest + ROOM > pair.context:
         raise UserError(f"a prompt has {longest} tokens and {pair.name} reads {pair.context}; choose another --suite")

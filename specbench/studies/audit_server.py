@@ -29,6 +29,7 @@ from specbench.engine.session import Unwatched
 from specbench.engine.types import Method, Round, Sampling
 from specbench.measure import prepare
 from specbench.measure.divergence import Reference, diverged
+from specbench.measure.prompts import check_lengths, encode_all, load_tasks
 from specbench.measure.served import ask_of, problem
 from specbench.methods.vanilla import Vanilla
 from specbench.plan import Plan
@@ -111,13 +112,13 @@ def carry_out(plan: Plan, length: int) -> tuple[Audited, Pair]:
     except Refusal as refusal:
         raise UserError(f"--server {client.settings.url}: {refusal}") from None
     eager = prepare.load_models(plan.model_copy(update={"runtime": "eager"}))
-    every = prepare.load_tasks(plan, eager).requests()
+    every = load_tasks(plan, eager).requests()
     requests = [replace(request, until=(), max_new_tokens=length) for request in every if request.turn == 0]
-    prompts = prepare.encode_all(eager, [request.prompt for request in requests])
+    prompts = encode_all(eager, [request.prompt for request in requests])
     longest = max(map(len, prompts))
     pair, _ = prepare.at_runtime(plan, eager, prompts[0], longest + length, plan.runtime)
     method = prepare.build(spec, pair, Unwatched()) if spec.method != "vanilla" else None
-    prepare.check_lengths(requests, prompts, eager, method.reach if method else 0)
+    check_lengths(requests, prompts, eager, method.reach if method else 0)
     room = min(eager.context, client.facts.get("context") or eager.context, PROBE_TOKENS + 8)
     probes = unseen(max(prompts, key=len), room * 3 // 4)
     asks = [ask_of(client, request, ids, Sampling(), 0) for request, ids in zip(requests, prompts, strict=True)]

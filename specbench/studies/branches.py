@@ -23,6 +23,7 @@ from specbench.engine.session import Unwatched
 from specbench.engine.types import Round, Sampling
 from specbench.measure import prepare
 from specbench.measure.prepare import load_models_of
+from specbench.measure.prompts import encode, load_tasks, stored_requests
 from specbench.methods.cospec import Arbiter, Block, CoSpec, Random
 from specbench.results.records import KEY
 from specbench.results.same_models import same_inputs
@@ -81,9 +82,9 @@ class Player:
             raise UserError(f"{run.folder}: {spec.name} was run with another arbitrator or draft output; run it again")
         self.plan = run.plan
         self.seed, self.name, self.folder = seed, spec.name, run.folder
-        self.tasks = prepare.load_tasks(run.plan, self.pair)
+        self.tasks = load_tasks(run.plan, self.pair)
         self.requests = {
-            (request.task, request.doc_id): request for request in prepare.stored_requests(run, self.pair, self.tasks)
+            (request.task, request.doc_id): request for request in stored_requests(run, self.pair, self.tasks)
         }
         self.hashes = run.documents()
         self.sampling = Sampling(**run.plan.sampling.model_dump())
@@ -96,7 +97,7 @@ class Player:
 
     def encoded(self, task: str, number: int) -> list[int]:
         """The prompt's tokens."""
-        return prepare.encode(self.pair, self.request(task, number).prompt)
+        return encode(self.pair, self.request(task, number).prompt)
 
     def score(self, task: str, number: int) -> Callable[[str], float]:
         return scorer(self.tasks, task, number, self.plan.info(task).metric)

@@ -13,7 +13,7 @@ from specbench.engine.models.pair import Pair, check_rollback
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Watch
 from specbench.measure.machine import Finding
-from specbench.measure.prepare import encode, load_tasks
+from specbench.measure.prompts import encode, load_tasks
 from specbench.plan import Plan, resolve_tasks
 from specbench.studies import bench
 from specbench.tasks.harness import Request

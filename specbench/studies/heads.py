@@ -25,8 +25,8 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import LAST
 from specbench.engine.types import Sampling
-from specbench.measure import prepare
 from specbench.measure.prepare import load_models_of
+from specbench.measure.prompts import encode, stored_requests
 from specbench.methods.specdecpp import KIND, SHAPES, AcceptanceHead, acceptance_head, features
 from specbench.results.stored import StoredRun
 from specbench.studies.profile_pair import write_table
@@ -95,7 +95,7 @@ def study(
 @torch.inference_mode()
 def read_again(run: StoredRun, method: str, samples: pd.DataFrame, pair: Pair) -> Drafts:
     """Feed the draft model the context of each round and the complete draft."""
-    prompts = {(r.task, r.doc_id): prepare.encode(pair, r.prompt) for r in prepare.stored_requests(run, pair)}
+    prompts = {(r.task, r.doc_id): encode(pair, r.prompt) for r in stored_requests(run, pair)}
     tokens = {(row.repeat, row.task, row.doc_id): list(row.tokens) for row in samples.itertuples()}
     session = pair.session("draft")
     rounds, hidden, confidence = [], [], []

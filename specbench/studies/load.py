@@ -32,6 +32,7 @@ from specbench.engine.runtimes.batched import Batched
 from specbench.engine.types import Method, Sampling
 from specbench.measure import prepare
 from specbench.measure.manifest import manifest
+from specbench.measure.prompts import check_lengths, encode_all, load_tasks
 from specbench.measure.room import check_room, demand
 from specbench.measure.sample import WARMUP_TOKENS, ending_of, traceback_text
 from specbench.plan import Plan
@@ -205,8 +206,8 @@ class Load:
 
     def __init__(self, plan: Plan, pair: Pair, rows: int, count: int, arrivals: Arrivals) -> None:
         self.plan, self.rows, self.count, self.arrivals = plan, rows, count, arrivals
-        requests = prepare.load_tasks(plan, pair).requests()
-        prompts = prepare.encode_all(pair, [request.prompt for request in requests])
+        requests = load_tasks(plan, pair).requests()
+        prompts = encode_all(pair, [request.prompt for request in requests])
         if any(request.turn for request in requests):
             raise UserError(
                 "a later turn of a conversation waits for the answer to the earlier one; take single prompts"
@@ -214,7 +215,7 @@ class Load:
         self.pair, why = at_batch_runtime(plan, pair, rows, requests, prompts)
         self.servers = {spec.name: Server(plan, self.pair, spec, rows) for spec in plan.methods}
         methods = {name: server.method for name, server in self.servers.items()}
-        prepare.check_lengths(requests, prompts, self.pair, max(method.reach for method in methods.values()))
+        check_lengths(requests, prompts, self.pair, max(method.reach for method in methods.values()))
         self.leaks = prepare.leaked(methods, requests)
         self.manifest = manifest(plan, self.pair, requests, prompts, methods, {}, why)
         self.manifest |= {"leaks": self.leaks} if self.leaks else {}

@@ -19,7 +19,7 @@ from specbench.base.folder import member
 from specbench.base.untrusted import read_object
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.models.pair import Pair, load_pair
-from specbench.measure import prepare
+from specbench.measure.prompts import encode, load_tasks
 from specbench.results import records
 from specbench.results.stored import StoredRun
 
@@ -76,10 +76,10 @@ class Judge:
     def _encode(self, question: str, answer: str, more: str = "") -> list[int]:
         request = REQUEST.format(question=question, answer=answer)
         if self.pair.tokenizer.chat_template is None:
-            return prepare.encode(self.pair, f"{request}\n\n{BEGINNING}{more}")
+            return encode(self.pair, f"{request}\n\n{BEGINNING}{more}")
         messages = [{"role": "user", "content": request}]
         text = self.pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return prepare.encode(self.pair, f"{text}{BEGINNING}{more}")
+        return encode(self.pair, f"{text}{BEGINNING}{more}")
 
     def _grades(self) -> tuple[list[int], list[int]]:
         """The tokens of 1 to 9, one each, and the one or two tokens of 10."""
@@ -153,7 +153,7 @@ def _questions(run: StoredRun, tasks: Sequence[str]) -> dict[tuple[str, int], st
     plain = run.plan.model_copy(update={"tasks": lines, "chat_template": False, "max_length": None})
     hashes = {(task, doc_id): doc_hash for task, doc_id, _, doc_hash in run.manifest["requests"]}
     questions = {}
-    for request in prepare.load_tasks(plain, None).requests():
+    for request in load_tasks(plain, None).requests():
         key = request.task, request.doc_id
         if hashes.get(key, request.doc_hash) != request.doc_hash:
             raise UserError(

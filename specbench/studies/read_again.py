@@ -5,7 +5,7 @@ from typing import Any
 
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
-from specbench.measure import prepare
+from specbench.measure.prompts import encode, stored_requests
 from specbench.results.stored import StoredRun
 
 
@@ -13,16 +13,16 @@ class Prompts:
     """The prompts of a run, by the rows of its samples."""
 
     def __init__(self, run: StoredRun, pair: Pair) -> None:
-        """Raises UserError as `prepare.stored_requests`."""
+        """Raises UserError as `stored_requests`."""
         self._run, self._pair = run, pair
-        self._requests = {(r.task, r.doc_id): r for r in prepare.stored_requests(run, pair)}
+        self._requests = {(r.task, r.doc_id): r for r in stored_requests(run, pair)}
 
     def tokens(self, row: Mapping[str, Any]) -> list[int]:
         """The prompt of a row with `task`, `doc_id` and `prompt_hash`. Raises UserError if it has changed since."""
         request = self._requests.get((row["task"], row["doc_id"]))
         if request is None or request.prompt_hash != row["prompt_hash"]:
             raise UserError(f"{self._run.folder}: the prompts of {row['task']} have changed since; run it again")
-        return prepare.encode(self._pair, request.prompt)
+        return encode(self._pair, request.prompt)
 
 
 def drafts_in_context(

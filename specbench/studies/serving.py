@@ -28,6 +28,7 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Sampling
 from specbench.measure import prepare
+from specbench.measure.prompts import encode, stored_requests
 from specbench.methods.cospec_arbitrator import find_arbitrator, with_backbone
 from specbench.results.stored import StoredRun
 
@@ -90,9 +91,9 @@ def footprint(run: StoredRun, spec: MethodSpec, longest: Mapping[Any, Any]) -> d
     pair.need_one_tokenizer("it cannot read the texts token by token")
     facts = training(spec, pair)
     weights = {role: set(tensor_memory(pair.models[role])[0]) for role in ("target", "draft") if role in pair.models}
-    requests = prepare.stored_requests(run, pair)
+    requests = stored_requests(run, pair)
     request = next(each for each in requests if (each.task, each.doc_id) == (longest["task"], longest["doc_id"]))
-    prompt = prepare.encode(pair, request.prompt)
+    prompt = encode(pair, request.prompt)
     method = prepare.build(spec, pair, Unwatched())
     kept = tensor_memory(method)[0].keys()  # caches may reuse the addresses of freed weights
     weights = {role: addresses & kept for role, addresses in weights.items()}

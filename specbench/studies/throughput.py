@@ -24,6 +24,7 @@ from specbench.engine.session import Unwatched
 from specbench.engine.types import Sampling
 from specbench.measure import prepare
 from specbench.measure.divergence import Divergence, Reference, diverged
+from specbench.measure.prompts import check_lengths, encode_all, load_tasks
 from specbench.measure.sample import WARMUP_TOKENS, ending_of
 from specbench.plan import Plan
 from specbench.studies.load import Served, Server, at_batch_runtime, last_line
@@ -73,15 +74,15 @@ class Bench:
         self.plan = plan
         self.sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
         # A later turn of a conversation waits for the answer to an earlier one: only first turns are decoded.
-        self.requests = [r for r in prepare.load_tasks(plan, pair).requests() if r.turn == 0]
+        self.requests = [r for r in load_tasks(plan, pair).requests() if r.turn == 0]
         random.Random(plan.seed).shuffle(self.requests)  # otherwise a batch would hold one task
-        self.prompts = prepare.encode_all(pair, [request.prompt for request in self.requests])
+        self.prompts = encode_all(pair, [request.prompt for request in self.requests])
         most = max(sizes)
         self.pair, _ = at_batch_runtime(plan, pair, most, self.requests, self.prompts)
         self.servers = {spec.name: Server(plan, self.pair, spec, most) for spec in plan.methods}
         self.lossless = {name: server.method.lossless for name, server in self.servers.items()}
         reach = max(server.method.reach for server in self.servers.values())
-        prepare.check_lengths(self.requests, self.prompts, self.pair, reach)
+        check_lengths(self.requests, self.prompts, self.pair, reach)
         counts = {size: max(batches, math.ceil(len(self.requests) / size)) for size in sizes}
         self.jobs = [(size, number) for size, count in counts.items() for number in range(count)]
         random.Random(plan.seed).shuffle(self.jobs)  # a drifting machine favours no size

@@ -23,7 +23,7 @@ from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Sampling
 from specbench.measure.parts import Advance, Opened, carry_out
-from specbench.measure.prepare import check_lengths, encode, load_tasks
+from specbench.measure.prompts import check_lengths, encode, load_tasks
 from specbench.measure.staffing import Staffing
 from specbench.methods import csd_memory
 from specbench.methods.csd import Settings

@@ -9,7 +9,7 @@ from specbench.config import SUITES, TaskLine, UserError, task_info
 from specbench.engine.generate import Ending, Limits
 from specbench.engine.models.pair import Pair
 from specbench.measure.manifest import digest
-from specbench.measure.prepare import check_lengths, encode, load_tasks
+from specbench.measure.prompts import check_lengths, encode, load_tasks
 from specbench.plan import Plan
 from specbench.tasks.data import evaluated_split
 from specbench.tasks.harness import scorer

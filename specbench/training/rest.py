@@ -23,7 +23,7 @@ from specbench.base.untrusted import is_file, read_lines, regular, text_of
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.models.load import load_tokenizer
-from specbench.measure.prepare import load_tasks
+from specbench.measure.prompts import load_tasks
 from specbench.methods.rest_datastore import (
     ARRAYS,
     BUCKETS,

@@ -140,6 +140,7 @@ def test_nothing_follows_a_path_into_a_run_folder():
         "results/stored.py",
         "measure/loop.py",
         "measure/prepare.py",
+        "measure/prompts.py",
     ):
         text = (PACKAGE / name).read_text()
         for call in ("mkdir(", "rename(", ".unlink(missing", "shutil", "write_text(", "iterdir(", "glob(", "open(path"):

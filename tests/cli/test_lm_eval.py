@@ -11,7 +11,7 @@ from specbench.config import SUITES, task_info
 from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.models.folders import BUNDLED
 from specbench.engine.types import Sampling
-from specbench.measure.prepare import encode
+from specbench.measure.prompts import encode
 from specbench.methods.vanilla import Vanilla
 from specbench.permissions import permitted
 from specbench.tasks.harness import TaskChoice, Tasks

@@ -24,7 +24,8 @@ from specbench.engine.runtimes.eager import EAGER, EagerRunner
 from specbench.engine.runtimes.graph import Graph
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import LAST, Session
-from specbench.measure import command, loop, prepare
+from specbench.measure import command, loop
+from specbench.measure.prompts import encode
 from specbench.measure.sample import Decoder
 from specbench.plan import resolve_plan
 from specbench.tasks import harness
@@ -327,7 +328,7 @@ def of_manifest(folder):
 
 def lengths(pair):
     """Tokens that the examples are, up to the last few: words of the documents may join them."""
-    return {task: len(prepare.encode(pair, words)) for task, words in WORDS.items()}
+    return {task: len(encode(pair, words)) for task, words in WORDS.items()}
 
 
 @pytest.mark.long

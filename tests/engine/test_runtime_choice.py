@@ -23,6 +23,7 @@ from specbench.measure import command as commands
 from specbench.measure import loop, prepare
 from specbench.measure.manifest import check_same
 from specbench.measure.prepare import decode_beginning
+from specbench.measure.prompts import encode
 from specbench.methods.sps import SpS
 from specbench.plan import resolve_plan
 from specbench.report import comparison
@@ -275,7 +276,7 @@ def test_going_on_with_another_runtime_is_refused(pocket):
 def test_every_method_says_the_same_at_static(name, pocket):
     """24 tokens of a bundled document; at static with a shared beginning, read in the first rounds or never."""
     spec = config.load_method(name)
-    prompt = prepare.encode(pocket, QUESTION)
+    prompt = encode(pocket, QUESTION)
     fast = replace(pocket, runtime=STATIC)
     try:
         plain = prepare.build(spec, pocket, Told())

@@ -13,7 +13,8 @@ from specbench.base.hashes import short_hash
 from specbench.measure import loop
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
-from specbench.measure.prepare import encode, load_models, prepare, stored_requests
+from specbench.measure.prepare import load_models, prepare
+from specbench.measure.prompts import encode, stored_requests
 from specbench.methods.sps import SpS
 from specbench.plan import resolve_plan
 from specbench.report import comparison

@@ -29,6 +29,7 @@ from specbench.engine.session import Unwatched
 from specbench.engine.types import Round, Sampling
 from specbench.measure import loop, prepare, sample
 from specbench.measure.manifest import digest
+from specbench.measure.prompts import encode, load_tasks
 from specbench.methods.csd import CSD
 from specbench.plan import Plan
 
@@ -69,7 +70,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr(sample, "WARMUP_TOKENS", determinism.WARMUP)
 
 
-load_tasks, known_tasks, describe_once = prepare.load_tasks, {}, cache(environment.describe)
+known_tasks, describe_once = {}, cache(environment.describe)
 
 
 def load_once(plan: Plan, pair):
@@ -150,7 +151,7 @@ def decoded(name: str, temperature: float) -> list[Round]:
     pair, every = built()
     method = every[name]
     method.reset(TASKS[0])
-    prompt = prepare.encode(pair, "Question: A hat costs 5 and a cup costs 3. What do 2 hats and a cup cost?\nAnswer:")
+    prompt = encode(pair, "Question: A hat costs 5 and a cup costs 3. What do 2 hats and a cup cost?\nAnswer:")
     ending = Ending(Limits(5, pair.eos_ids), pair.detokenizer)
     rng = torch.Generator().manual_seed(5)
     return list(until_end(method.rounds(prompt, Sampling(temperature), rng), ending))

@@ -18,7 +18,7 @@ from specbench.base import files
 from specbench.engine.models.pair import load_pair
 from specbench.measure import loop
 from specbench.measure.manifest import check_models, check_same, digest
-from specbench.measure.prepare import encode_all, load_tasks
+from specbench.measure.prompts import encode_all, load_tasks
 from specbench.results.stored import StoredRun
 
 Edit = Callable[[Path], Any]

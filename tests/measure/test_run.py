@@ -20,6 +20,7 @@ from specbench.config import UserError
 from specbench.measure import command as commands
 from specbench.measure import loop, prepare
 from specbench.measure.manifest import digest
+from specbench.measure.prompts import check_lengths
 from specbench.methods.sps import SpS
 from specbench.report import comparison
 from specbench.results import records
@@ -128,9 +129,9 @@ def test_positions_are_consistent(whole):
 def test_a_sample_may_take_every_position_there_is():
     """A prompt of 3 tokens, 5 new ones and drafts of 4."""
     request = Request("sums", 7, "", (), 5, "", "")
-    prepare.check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=12), 4)
+    check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=12), 4)
     with pytest.raises(UserError, match=r"sums, document 7: .* need 12 positions, but made has 11"):
-        prepare.check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=11), 4)
+        check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=11), 4)
 
 
 def test_text_is_that_of_the_tokens(whole, place):

@@ -20,7 +20,7 @@ from specbench.engine import accept
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
-from specbench.measure.prepare import encode
+from specbench.measure.prompts import encode
 from specbench.methods.pld import Index, Settings, drafter
 from specbench.methods.sps import SpS
 from specbench.studies.bench import bundled_prompts

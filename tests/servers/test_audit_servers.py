@@ -12,7 +12,7 @@ from test_client import TOKENIZER
 
 from specbench.engine.types import Round, Verdict
 from specbench.measure import divergence
-from specbench.measure.prepare import load_tasks
+from specbench.measure.prompts import load_tasks
 from specbench.plan import resolve_plan
 from specbench.report.views.audit_server import view
 from specbench.servers.evidence import Evidence, of_histogram, of_steps

@@ -24,7 +24,7 @@ from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling, Scored
-from specbench.measure.prepare import encode
+from specbench.measure.prompts import encode
 from specbench.methods.sps import SpS
 from specbench.methods.vanilla import Vanilla
 from specbench.studies.bench import bundled_prompts, claims, engines, genai, interleave, main, peers, shapes

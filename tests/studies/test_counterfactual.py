@@ -30,7 +30,8 @@ from specbench.analysis.counterfactual import (
 from specbench.config import Setting, UserError, load_method
 from specbench.engine.generate import Ending, Limits
 from specbench.engine.types import Round
-from specbench.measure import loop, prepare
+from specbench.measure import loop
+from specbench.measure.prompts import encode
 from specbench.methods.cospec import Always, Block
 from specbench.papers import cells, published
 from specbench.plan import resolve_plan
@@ -100,7 +101,7 @@ def naive(player, state, keep, always):
     Returns the tokens of the whole text.
     """
     request = player.request(*state.document)
-    prompt = prepare.encode(player.pair, request.prompt)
+    prompt = encode(player.pair, request.prompt)
     ending = Ending(Limits(request.max_new_tokens, player.pair.eos_ids, request.until), player.pair.detokenizer)
 
     def choice(role, tokens):
@@ -134,7 +135,7 @@ def test_branches_are_plain_decoding_behind_a_forced_token(run, players, arbiter
         request = player.request(*state.document)
         limits = Limits(request.max_new_tokens, player.pair.eos_ids, request.until)
         begin = lambda limits=limits: Ending(limits, player.pair.detokenizer)  # noqa: E731
-        prompt = prepare.encode(player.pair, request.prompt)
+        prompt = encode(player.pair, request.prompt)
         ending, _ = player.branch(state, prompt, keep, begin, lambda text: 0.0)
         assert ending.tokens == naive(player, state, keep, arbiter == "always")
         assert (ending.tokens == state.text) == (keep == state.kept), "the branch that the run took is its text"
@@ -191,7 +192,7 @@ def test_the_oracle_is_told_the_whole_answer(run, players, monkeypatch):
     state = min((one for one in states(run, "oracle", 50) if one.start > 1), key=lambda state: state.start)
     player = players["oracle"]
     player.play(state)
-    prompt = prepare.encode(player.pair, player.request(*state.document).prompt)
+    prompt = encode(player.pair, player.request(*state.document).prompt)
     assert asked
     assert all(list(given) == prompt and answer[: state.start] == state.text[: state.start] for given, answer in asked)
 

@@ -11,7 +11,8 @@ from screens import call
 
 from specbench.analysis import transport
 from specbench.config import UserError, load_method
-from specbench.measure import loop, prepare
+from specbench.measure import loop
+from specbench.measure.prompts import encode, load_tasks
 from specbench.plan import resolve_plan
 from specbench.report.finding import show
 from specbench.report.views.multidraft import view
@@ -49,10 +50,10 @@ def test_figures_are_means_over_the_positions_of_plain_forwards(run, pocket):
     assert found.methods == ["mdsd"]
     samples = run.samples()
     samples = samples[~samples.warmup & (samples.method == "mdsd")]
-    requests = {(r.task, r.doc_id): r.prompt for r in prepare.load_tasks(run.plan, pocket).requests()}
+    requests = {(r.task, r.doc_id): r.prompt for r in load_tasks(run.plan, pocket).requests()}
     expected: dict[str, list[list[float]]] = {}
     for row in samples.itertuples():
-        prompt = prepare.encode(pocket, requests[row.task, row.doc_id])
+        prompt = encode(pocket, requests[row.task, row.doc_id])
         for at in range(1, len(row.tokens)):
             text = [*prompt, *map(int, row.tokens[:at])]
             p, q = (

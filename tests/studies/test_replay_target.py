@@ -18,7 +18,7 @@ from specbench.base.console import console
 from specbench.config import UserError
 from specbench.engine.lengths import Lengths
 from specbench.engine.types import Draft
-from specbench.measure.prepare import encode
+from specbench.measure.prompts import encode
 from specbench.methods.pld import Settings, drafter
 from specbench.studies import replay as replaying
 from specbench.studies.bench import bundled_prompts

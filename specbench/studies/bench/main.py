@@ -16,7 +16,7 @@ from specbench.config import PairSpec, UserError
 from specbench.config import load_pair as read_pair
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.measure.divergence import Divergence, Reference, diverged
-from specbench.measure.prepare import encode
+from specbench.measure.prompts import encode
 from specbench.studies.bench import claims, shapes, view
 from specbench.studies.bench.claims import BenchTimes, Claim
 from specbench.studies.bench.engines import (

@@ -24,7 +24,7 @@ from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.sampling import probabilities
 from specbench.engine.types import Sampling
-from specbench.measure.prepare import encode, load_tasks
+from specbench.measure.prompts import encode, load_tasks
 from specbench.plan import Plan
 from specbench.training.answered import ROWS, answers_of, grouped
 from specbench.training.documents import Document

@@ -19,7 +19,7 @@ from specbench.engine.models.heads import fingerprint
 from specbench.engine.session import common
 from specbench.engine.types import Sampling
 from specbench.measure.manifest import digest
-from specbench.measure.prepare import encode
+from specbench.measure.prompts import encode
 from specbench.training.answered import answer_all
 from specbench.training.documents import Document, documents_hash, hold_out, training_documents
 from specbench.training.draft.fit import Training, held_lessons

@@ -1,0 +1,129 @@
+"""A plan's documents: lm-eval's tasks or a file of prompts, and prompts as token ids."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jinja2 import TemplateError
+
+from specbench.base.untrusted import brief
+from specbench.config import SUITES, TaskLine, UserError
+from specbench.engine.models.folders import model_folder
+from specbench.engine.models.pair import Pair
+from specbench.measure.work import Documents
+from specbench.plan import Plan
+from specbench.results.stored import StoredRun
+from specbench.tasks import code
+from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
+from specbench.tasks.prompts import PromptFile
+
+
+def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
+    """The plan's lm-eval tasks, or its prompts. The pair is needed for a chat template and for a plan's `max_length`.
+
+    Raises:
+        UserError: a task or its data does not exist, or cannot be used.
+    """
+    if plan.prompts:
+        limits = {line.task: line.max_new_tokens or plan.info(line.task).max_new_tokens for line in plan.tasks}
+        chat = _chat(pair) if pair and plan.chat_template and pair.tokenizer.chat_template else None
+        return PromptFile(Path(plan.prompts), list(limits), plan.limit, limits, chat)
+    if plan.chat_template:
+        assert pair
+        if pair.tokenizer.chat_template is None:
+            raise UserError(
+                f"the tokenizer of {plan.pair.name} has no chat template; run without --apply-chat-template"
+            )
+    try:
+        return Tasks(
+            [_choice(plan, line) for line in plan.tasks],
+            task_folder=SUITES / "tasks",
+            data_dir=Path(plan.data_dir) if plan.data_dir else None,
+            limit=plan.limit,
+            seed=plan.seed,
+            chat=_chat(pair) if pair and plan.chat_template else None,
+            tokenizer=lambda: str(model_folder(plan.pair.target, weights=False)),
+            room=_room(plan, pair),
+            run_code=code.may_run_code(plan),
+        )
+    except (DataUnavailable, ValueError) as error:
+        raise UserError(" ".join(str(error).split())) from None
+
+
+def stored_requests(run: StoredRun, pair: Pair, tasks: Documents | None = None) -> list[Request]:
+    """The requests of a run, to read its texts again; `tasks`: if they are loaded already.
+
+    Raises:
+        UserError: they cannot be made again, or prompts hold the answers of a method.
+    """
+    requests = (tasks or load_tasks(run.plan, pair)).requests()
+    if any(request.turn for request in requests):
+        raise UserError(
+            f"{run.folder} has conversations of several turns, whose prompts hold each method's own answers, and this "
+            "reads texts of one prompt for all methods; give it a run of single prompts"
+        )
+    return requests
+
+
+def _choice(plan: Plan, line: TaskLine) -> TaskChoice:
+    info = plan.info(line.task)
+    return TaskChoice(
+        line.task,
+        line.fewshot,
+        line.max_new_tokens or info.max_new_tokens,
+        info.data,
+        info.hub or "",
+        info.counterpart,
+        plan.split,
+        line.same_shots,
+        Path(line.file) if line.file else None,
+    )
+
+
+def _chat(pair: Pair) -> Callable[[list[dict[str, str]]], str]:
+    """The pair's chat template, from messages to a prompt that ends where the assistant's answer begins."""
+
+    def chat(messages: list[dict[str, str]]) -> str:
+        try:
+            return pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise UserError(f"the chat template of {pair.name} refuses a conversation: {brief(error)}") from None
+
+    return chat
+
+
+def _room(plan: Plan, pair: Pair | None) -> Callable[[str], int] | None:
+    """A function from a prompt to the new tokens that it leaves room for; None if the plan has no `max_length`."""
+    if plan.max_length is None or pair is None:
+        return None
+    max_length, loaded = plan.max_length, pair
+    return lambda prompt: max_length - len(encode(loaded, prompt))
+
+
+def encode(pair: Pair, prompt: str) -> list[int]:
+    """Token ids of a prompt, with the tokenizer's begin token once: a chat template may have written one already."""
+    return _one_begin(pair, pair.tokenizer(prompt)["input_ids"])
+
+
+def encode_all(pair: Pair, prompts: Sequence[str]) -> list[list[int]]:
+    """The same for many prompts, in a fraction of the time."""
+    ids_only = {"return_attention_mask": False, "return_token_type_ids": False}
+    return [_one_begin(pair, ids) for ids in pair.tokenizer(list(prompts), **ids_only)["input_ids"]]
+
+
+def _one_begin(pair: Pair, ids: list[int]) -> list[int]:
+    bos = pair.tokenizer.bos_token_id
+    return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
+
+
+def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair, reach: int) -> None:
+    """Raise UserError if a text with a draft of `reach` tokens may outgrow the pair's context."""
+    for request, prompt in zip(requests, prompts, strict=True):
+        need = request.positions(prompt) + reach
+        if need > pair.context:
+            answers = f" in each of {request.turn + 1} turns" if request.turn else ""
+            raise UserError(
+                f"{request.task}, document {request.doc_id}: {len(prompt)} prompt tokens, {request.max_new_tokens} new "
+                f"ones{answers} and a draft of up to {reach} need {need} positions, but {pair.name} has {pair.context};"
+                " use smaller drafts (--set), shorter answers (--max-new-tokens), fewer shots (a suite of your own), "
+                "fewer documents (--limit) or a pair with a longer context"
+            )
