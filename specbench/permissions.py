@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specbench.base.console import PlainConsole
+from specbench.base.untrusted import brief
 from specbench.config import UserError, names, own_methods
 from specbench.plan import Plan
 
@@ -27,6 +28,7 @@ class Permissions:
     fetch_models: bool | frozenset[str] = False  # any, or those of these names
     entry_points: frozenset[str] = frozenset()  # as `module:function` or `FILE.py:function`
     task_folders: frozenset[Path] = frozenset()  # with the user's own tasks
+    keys: frozenset[str] = frozenset()  # environment variables whose API keys a run that goes on may send
     printed: set[str] = field(default_factory=set)  # lines that `tell` printed
 
 
@@ -45,6 +47,7 @@ def permitted(
     fetch_models: bool | Iterable[str] = False,
     methods: Iterable[str] | None = None,
     task_folders: Iterable[str | Path] = (),
+    keys: Iterable[str] = (),
 ) -> Iterator[None]:
     """Permit what a command line permits, and nothing else, within the block.
 
@@ -75,6 +78,7 @@ def permitted(
         fetch_models=fetch_models if isinstance(fetch_models, bool) else frozenset(fetch_models),
         entry_points=frozenset(typed),
         task_folders=frozenset(Path(folder).resolve() for folder in task_folders),
+        keys=frozenset(keys),
     )
     token = _in_force.set(granted)
     try:
@@ -106,7 +110,30 @@ def flags() -> str:
     granted = [flag for flag, permitted in named.items() if permitted]
     granted += [f"--allow-entry-point {entry_point}" for entry_point in sorted(now.entry_points)]
     granted += [f"--task-dir {folder}" for folder in sorted(now.task_folders)] if now.allow_code_execution else []
+    granted += [f"--allow-key {key}" for key in sorted(now.keys)]
     return "".join(f" {flag}" for flag in granted)
+
+
+def flags_of(plan: Plan) -> str:
+    """The flags in force, and those that a run of this plan needs for its API keys when it goes on."""
+    needed = {f" --allow-key {key}" for key in _keys(plan)}
+    return flags() + "".join(sorted(flag for flag in needed if flag not in flags()))
+
+
+def check_keys(plan: Plan) -> None:
+    """Check the plan of a run that goes on. Raises UserError if it would send an API key that is not permitted."""
+    for key, url in _keys(plan).items():
+        if key not in _in_force.get().keys:
+            raise UserError(
+                f"this run sends what the environment variable {brief(key)} holds to {brief(url)}; if that is your "
+                f"server, add --allow-key {brief(key)}"
+            )
+
+
+def _keys(plan: Plan) -> dict[str, str]:
+    """The environment variables with API keys that a plan names, and where each is sent."""
+    servers = [spec.values for spec in plan.servers]
+    return {str(values["key_variable"]): str(values["url"]) for values in servers if values.get("key_variable")}
 
 
 def check_loading(plan: Plan, weights: bool = True) -> None:

@@ -242,6 +242,7 @@ class Allowed:
         fetch_models: bool,
         methods: Sequence[str] = (),
         task_folders: Sequence[Path] = (),
+        keys: Sequence[str] = (),
     ) -> AbstractContextManager[None]:
         """The permissions in force within a command; see `permissions.permitted`."""
         return permitted(
@@ -254,6 +255,7 @@ class Allowed:
             fetch_models,
             methods,
             task_folders,
+            keys,
         )
 
 

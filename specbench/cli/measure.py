@@ -13,6 +13,7 @@ from specbench.cli.errors import user_errors
 from specbench.cli.groups import Allowed, Decoding, Documents, Machine, Pooled, with_groups
 from specbench.cli.options import (
     AllowCodeExecution,
+    AllowKey,
     ArrivalTimes,
     Concurrency,
     FetchModels,
@@ -79,6 +80,7 @@ def run(
     ] = False,
     no_prompts: NoPrompts = False,
     server: Server = None,
+    allow_key: AllowKey = None,
     concurrency: Concurrency = 1,
     rate: Rate = None,
     arrivals: ArrivalTimes = None,
@@ -123,7 +125,10 @@ def run(
     they are missing here; those that only a run names need --fetch-models.
     """
     fetching = fetch_models or resume is None or documents.any
-    with user_errors(), allowed.permitted(decoding.set_ or [], fetching, method or [], documents.folders):
+    with (
+        user_errors(),
+        allowed.permitted(decoding.set_ or [], fetching, method or [], documents.folders, allow_key or []),
+    ):
         plan = None
         permissions = {
             "fetch_models",
@@ -131,6 +136,7 @@ def run(
             "workers",
             "ray",
             "gpus_per_worker",
+            "allow_key",
             *(field.name for field in fields(Allowed)),
         }
         if resume and not documents.any and (typed := _typed(context) - {"resume"} - permissions):

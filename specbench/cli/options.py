@@ -142,6 +142,13 @@ Server = Annotated[
         help="measure a server with OpenAI's completions API as a method, or the servers in a YAML file",
     ),
 ]
+AllowKey = Annotated[
+    list[str] | None,
+    Option(
+        metavar="VARIABLE",
+        help="with --resume: send the API key in this environment variable to the server that the run names for it",
+    ),
+]
 Concurrency = Annotated[int, Option(min=1, help="with --server: requests under way at the same time")]
 Rate = Annotated[
     float | None, Option(help="with --server, instead of --concurrency: requests a second, sent at scheduled times")

@@ -25,6 +25,7 @@ from specbench.plan import Plan
 from specbench.results.lock import unused
 from specbench.results.shard import Shard
 from specbench.results.stored import StoredRun
+from specbench.results.unanswered import unanswered
 
 if TYPE_CHECKING:
     from specbench.engine.models.pair import Pair
@@ -54,9 +55,11 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: Shard |
         if plan:
             check_same(with_defaults(plan), stored, resume)
         permissions.check_loading(stored)
-        if _is_whole(resume):
+        if _is_whole(resume) and not unanswered(StoredRun(resume)):
             say(f"{resume} is finished: nothing is left to decode", "dim")
             return resume
+        if plan is None:
+            permissions.check_keys(stored)
         for spec in stored.methods:
             check_unchanged(spec, StoredRun(resume).manifest["inputs"].get(spec.name, {}))
         plan = stored
@@ -256,7 +259,10 @@ def _how_far(folder: Path) -> str:
 def _how_to_go_on(folder: Path) -> str:
     if not (folder / "manifest.json").exists():
         return "nothing was written"
-    return f"to go on: specbench run --resume {folder}{permissions.flags()}"
+    flags = permissions.flags()
+    with suppress(UserError):  # the manifest may be damaged
+        flags = permissions.flags_of(StoredRun(folder).plan)
+    return f"to go on: specbench run --resume {folder}{flags}"
 
 
 def _facts(plan: Plan) -> dict[str, Any]:

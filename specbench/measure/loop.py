@@ -16,6 +16,7 @@ from specbench.base.console import warn
 from specbench.base.folder import member
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
+from specbench.measure.again import ask_again
 from specbench.measure.batches import Batches
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
@@ -29,6 +30,7 @@ from specbench.results.lock import claimed
 from specbench.results.recorder import Recorder
 from specbench.results.shard import Shard
 from specbench.results.stored import StoredRun
+from specbench.results.unanswered import unanswered
 from specbench.tasks.harness import Request
 
 
@@ -68,6 +70,10 @@ def execute(
         origin = environment.origin(work.pair.device) | {"worker": number}
         recorder = Recorder(folder, warn, work.begins_task, work.span.start, origin)
         work.keep_prompts(folder)
+        if recorder.merged and work.clients and unanswered(StoredRun(folder)):
+            started()
+            if not ask_again(work, recorder, report):
+                return False
         if not recorder.merged and recorder.done() < work.span.stop:
             started()
             try:

@@ -45,6 +45,7 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, staffing: Staf
     if plan is None:
         assert stored
         plan = stored.plan
+        permissions.check_keys(plan)
     plan = staffing.fitted(with_defaults(plan))
     if stored and place:
         command.check_same(plan, stored.plan, place)
@@ -61,7 +62,7 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, staffing: Staf
                 (folder / SHARDS).rmdir()
                 folder.rmdir()
         if not finished:
-            say(f"stopped; to go on: specbench run --resume {folder} {staffing.words}{permissions.flags()}")
+            say(f"stopped; to go on: specbench run --resume {folder} {staffing.words}{permissions.flags_of(plan)}")
             return None
     from specbench.measure.join import join  # with torch, which no driver needs before
 

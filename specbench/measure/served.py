@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, TypeVar
 
 from specbench.base.arrivals import POISSON, Arrivals
@@ -72,13 +72,16 @@ class ServerCrew:
         ask = self._ask(self.work.requests[places.start], self.work.prompts[places.start], 0)
         asyncio.run(self._held([single(Ask(ask.prompt, ask.options | {"max_tokens": 8}))], None))
 
-    def decode(self, chunk: range, repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
-        """The index and the records of each of a chunk's documents."""
-        begins = [index for index in chunk if not self._request(index).turn]
-        talks = [range(*ends) for ends in pairwise([*begins, chunk.stop])]
+    def decode(self, chunk: Sequence[int], repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
+        """The index and the records of each of a chunk's documents, or of some of them."""
+        talks: list[list[int]] = []
+        for index in chunk:
+            if not talks or not self._request(index).turn or index > talks[-1][-1] + 1:
+                talks.append([])
+            talks[-1].append(index)
         times = None
         if self._arrivals and self.work.plan.rate:
-            times = self._arrivals.times(self.work.plan.rate, len(talks), self.work.plan.seed + chunk.start)
+            times = self._arrivals.times(self.work.plan.rate, len(talks), self.work.plan.seed + chunk[0])
         held = asyncio.run(self._held([partial(self._talk, talk, repeat) for talk in talks], times))
         for index, turn in zip(chunk, chain.from_iterable(held), strict=True):
             yield index, self._records(repeat, order, turn)
@@ -94,7 +97,7 @@ class ServerCrew:
                 return await open_loop(client, talks, times)
             return await closed_loop(client, talks, self.work.plan.concurrency)
 
-    async def _talk(self, turns: range, repeat: int, send: Send) -> list[Turn]:
+    async def _talk(self, turns: Sequence[int], repeat: int, send: Send) -> list[Turn]:
         """Ask one turn after another. Of an answer no more is read here than the next turn needs: others are timed."""
         asked: list[Turn] = []
         for index in turns:

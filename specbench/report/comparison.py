@@ -17,6 +17,7 @@ from specbench.base.folder import member
 from specbench.config import UserError
 from specbench.report import tables
 from specbench.report.finding import print_lines
+from specbench.report.unanswered import unanswered_lines
 from specbench.report.views.trace import print_trace
 from specbench.report.words import sentences
 from specbench.results.importers import origin
@@ -154,7 +155,8 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compare
     yield from time_warnings.unpooled(measured)
     if summary.errors.any():
         failed = int(summary[summary.task != compared.AVERAGE].errors.sum())
-        yield f"failed samples: {failed}; their tracebacks are in samples.parquet"
+        yield f"failed samples: {failed}; the column `error` of samples.parquet says why"
+        yield from unanswered_lines(runs)
     for row in summary[summary.drift.abs() > metrics.DRIFT_BOUND].drop_duplicates(["task", "baseline"]).itertuples():
         if row.task != compared.AVERAGE:
             baseline = row.baseline if len(_baselines(summary)) > 1 else "the baseline"

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from specbench.base import untrusted
 from specbench.base.errors import UserError
 from specbench.base.folder import Folder, LinkRefused, Member
@@ -59,7 +61,7 @@ class Recorder:
                 warn(f"{folder}/parts/{name} is not a file; set aside in {folder}/damaged")
                 self._set_aside(self._parts, name)
             self._done = self._recover(warn, begins)
-            self._origin = {**origin, "attempt": self._attempts() + 1} if origin else {}
+        self._origin = {**origin, "attempt": self._attempts() + 1} if origin else {}
 
     def done(self) -> int:
         """The next document to record, as documents are written in order."""
@@ -92,6 +94,22 @@ class Recorder:
                 records.stream(Member(self._run, f"{name}.parquet"), records.open_rows(self._run, name))
             self.merged = True
         self._run.remove_folder("parts")
+
+    def replace(self, count: int, gone: pc.Expression, samples: list[dict], rounds: list[dict]) -> None:
+        """Put rows in the place of samples of a finished run of `count` documents; they come last in both tables.
+
+        `gone` is true of the samples that they replace, which have no rounds. A run that is killed meanwhile is then as
+        before, or has the new rows.
+        """
+        whole = Part(0, count - 1)
+        self._parts = self._run.folder("parts", make=True)
+        records.stream(self._file(whole, "rounds"), records.open_rows(self._run, "rounds"), more=rounds)
+        rows = [self._origin | row for row in samples]
+        records.stream(self._file(whole, "samples"), records.open_rows(self._run, "samples"), ~gone, rows)
+        for name in ("samples", "rounds"):  # without one of them neither counts, and the parts do
+            self._run.unlink(f"{name}.parquet")
+        self.merged = False
+        self.finish()
 
     def _part(self, index: int) -> Part:
         return Part(index - self._first, index - self._first)
@@ -164,8 +182,8 @@ class Recorder:
 
     def _attempts(self) -> int:
         """How often the folder was begun and recorded something."""
-        last = [Rows([self._file(part, "samples")], SAMPLES) for part in records.parts(self._run)[-1:]]
-        return max((row["attempt"] or 0 for rows in last for row in rows.to_table(["attempt"]).to_pylist()), default=0)
+        last = records.files_of(self._run, "samples")[-1:]
+        return pc.max(Rows(last, SAMPLES).to_table(["attempt"]).column("attempt")).as_py() or 0
 
     def _has_states(self, index: int) -> bool:
         try:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -197,12 +198,18 @@ def write_frame(target: Source, frame: pd.DataFrame) -> None:
     parquet.put(target, table.replace_schema_metadata({"specbench_schema": str(VERSION)}), WRITING)
 
 
-def stream(target: Member, rows: parquet.Rows, filter: pc.Expression | None = None) -> None:
-    """Write a table that may not fit into memory; its rows are those for which `filter` is true."""
+def stream(
+    target: Member,
+    rows: parquet.Rows,
+    filter: pc.Expression | None = None,
+    more: Iterable[dict[str, Any]] = (),
+) -> None:
+    """Write a table that may not fit into memory: the rows for which `filter` is true, and `more` after them."""
     schema = _marked(rows.schema)
+    added = pa.Table.from_pylist(list(more), schema=rows.schema).to_batches()
     with parquet.whole(target, schema, WRITING) as writer:
         groups: list[pa.RecordBatch] = []
-        for batch in rows.to_batches(filter=filter):
+        for batch in chain(rows.to_batches(filter=filter), added):
             groups.append(batch)
             if sum(group.num_rows for group in groups) >= GROUP:
                 writer.write_table(pa.Table.from_batches(groups).cast(schema))
