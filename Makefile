@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 METHOD ?= csd
 SUITE ?= math
 # Documents of each task: half of the bundled ones, or LIMIT; all of another pair's.
-DOCUMENTS = $(or $(LIMIT),$(if $(PAIR),,150))
+DOCUMENTS ?= $(or $(LIMIT),$(if $(PAIR),,150))
 # Of the papers' tables: the bundled pair decodes BATCH documents together, and the first TIMED of each task alone.
 # WORKERS processes decode them, each on a GPU of its own; where they share a device, UNTIMED=1 leaves speeds out.
 BATCH = $(if $(PAIR),,16)
