@@ -21,17 +21,37 @@ from specbench.permissions import Permissions
 
 LOCAL = "local"
 REACH = 10.0  # seconds for a cluster to answer
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+OUTSIDE = ("192.0.2.1", 9)  # an address that is nobody's (RFC 5737): the way there begins at this machine's outer one
 
 
 def imported(address: str) -> ModuleType:
     """Ray, set up for a cluster. Raises UserError if it is not installed."""
-    if address == LOCAL:  # read when Ray is imported: all of its ports are on loopback, as they are on macOS
+    if address == LOCAL or only_on_loopback(address):  # read when Ray is imported: loopback is used, as on macOS
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     try:
         import ray
     except ImportError:
         raise UserError("--ray needs Ray: pip install 'specbench-harness[ray]'") from None
     return ray
+
+
+def only_on_loopback(address: str) -> bool:
+    """True if a loopback address is named, and nothing answers at that port of this machine's outer address.
+
+    Ray takes the outer one instead of the loopback address, and would try for minutes.
+    """
+    host, _, port = address.rpartition(":")
+    if host not in LOOPBACK or not port.isdecimal():
+        return False
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:  # nothing is sent
+            route.connect(OUTSIDE)
+            outer = route.getsockname()[0]
+        socket.create_connection((outer, int(port)), REACH).close()
+    except (OSError, OverflowError):
+        return True
+    return False
 
 
 class Relay:

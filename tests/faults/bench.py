@@ -61,12 +61,14 @@ class Bench:
         """Greedy and sampled in turn; a short bench has no time for the latter."""
         return list(self.runs)[turn % len(self.runs)]
 
-    def prepare(self) -> None:
-        """Make the pair and the uninterrupted runs."""
+    def prepare(self, runs: bool = True) -> None:
+        """Make the pair, and the uninterrupted runs if they are needed."""
         self.place.mkdir(parents=True)
         process = CONTEXT.Process(target=place.make, args=(self.place,))
         process.start()
         process.join()
+        if not runs:
+            return
         began, told = time.monotonic(), self.root / "events"
         self.runs = {t: self.root / f"whole-{t:g}" for t in TEMPERATURES[: self.count(2, 1)]}
         watch = {"at_events": {"folder": str(self.runs[0.0]), "told": str(told), "what": "count"}}

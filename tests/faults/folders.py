@@ -116,6 +116,6 @@ def refused(code: int, command: Command, what: str, *reasons: str) -> Outcome:
 
 def mounted(folder: Path, size: str) -> Path:
     """A small disk in memory."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], check=True)
     return folder

@@ -1,4 +1,4 @@
-"""Everything that may go wrong, tried on the command itself: python tests/faults/main.py, over 20 minutes.
+"""Everything that may go wrong, tried on the command itself: python tests/faults/main.py, over 30 minutes.
 
 Prints what was tried, how often a run recovered, and how many rows were lost. Exit code 1 if any was, or if a run did
 not recover.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:1] = [str(HERE.parent), str(HERE.parent.parent)]  # not this folder, whose names others have too
@@ -31,7 +32,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from faults import clocks, failing, folders, kill, logits, long_run, power, shards, space, stop, workers
+from faults import clocks, clusters, failing, folders, kill, logits, long_run, power, shards, space, stop, workers
 from faults.bench import Bench, Fault, Outcome
 from specbench.base.environment import describe
 
@@ -46,8 +47,10 @@ KINDS = {
     "folders": folders.faults,
     "shards": shards.faults,
     "workers": workers.faults,
+    "ray": workers.ray_faults,
     "clocks": clocks.faults,
 }
+OWN_RUNS = {"workers", "ray"}  # they make their own uninterrupted runs
 WORKERS = 2
 OWN_MOUNTS = "SPECBENCH_FAULTS_MOUNTS"  # set in a process that may mount a disk of its own
 
@@ -58,6 +61,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--short", action="store_true", help="a minute's part of everything")
     parser.add_argument("--out", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--add", action="store_true", help="with --only: keep the other faults of the file")
     parser.add_argument("--keep", type=Path, help="work in this new folder and leave it there")
     given = parser.parse_args()
     if OWN_MOUNTS not in os.environ:
@@ -69,6 +73,7 @@ def main() -> int:
         bench = Bench(root.resolve(), given.seed, given.short, os.environ[OWN_MOUNTS] == "yes")
         found = carry_out(bench, given.only or list(KINDS))
     finally:
+        clusters.end()
         if not given.keep:
             unmounted(root)
             shutil.rmtree(root, ignore_errors=True)
@@ -77,8 +82,17 @@ def main() -> int:
     if given.out:
         told = {"seed": given.seed, "short": given.short, "seconds": round(seconds), "faults": found}
         told["environment"] = describe(torch.device("cpu"))
+        if given.add:
+            told = added(json.loads(given.out.read_text()), told)
         given.out.write_text(json.dumps(told, default=vars, indent=1) + "\n")
     return int(any(one.lost or one.recovered < one.tried for one in found.values()))
+
+
+def added(before: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """Figures with those of faults that were tried later; `added` says of these when and where."""
+    faults = before["faults"] | {name: one for name, one in told["faults"].items() if one.tried or one.skipped}
+    later = {key: told[key] for key in ("seed", "short", "seconds", "environment")} | {"faults": list(told["faults"])}
+    return before | {"faults": faults, "added": [*before.get("added", []), later]}
 
 
 def within_mounts() -> None:
@@ -97,7 +111,7 @@ def carry_out(bench: Bench, kinds: Sequence[str]) -> dict[str, Outcome]:
     columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True, width=80)) as bar, ThreadPoolExecutor(WORKERS) as pool:
         task = bar.add_task("uninterrupted runs", total=None)
-        bench.prepare()
+        bench.prepare(bool({*kinds} - OWN_RUNS))
         found: list[Fault] = [fault for kind in kinds for fault in KINDS[kind](bench)]
         bar.update(task, total=sum(len(fault.tries) for fault in found))
         jobs = []

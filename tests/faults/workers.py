@@ -1,4 +1,4 @@
-"""Workers of one run on this machine: some are killed, their driver is, or the disk of one of them is full.
+"""Workers of one run, on this machine or on a Ray cluster: some are killed, their driver is, or a disk or node is lost.
 
 Every command has a time limit, and the run in the end is held against that of one process.
 """
@@ -8,29 +8,40 @@ import random
 import signal
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from faults import place
+from faults import clusters, place
 from faults.bench import BLOCK, Bench, Fault, Outcome, expect, last_words
-from faults.child import Command
+from faults.child import PATIENCE, Command
 from faults.folders import NO_DISKS, mounted
 from faults.injected import fill
 from faults.space import full
 from faults.stop import both
 
-COUNT = 3  # workers, of which two may be lost
-POOL = ["--workers", str(COUNT)]
+COUNT = sum(clusters.CPUS)  # workers, of which two may be lost
 REPEATS = 3  # of two tasks that stay whole: six shards
 DOCUMENTS = REPEATS * 2 * place.LIMIT
-GONE = 60.0  # seconds in which workers must end after their driver
+GONE = 60.0 * PATIENCE  # seconds in which workers must end after their driver
+
+
+@dataclass(frozen=True)
+class Driven:
+    """A run with workers under way; `words` say where these are. On Ray, `lose` kills the second node at once."""
+
+    command: Command
+    words: list[str]
+    lose: Callable[[], None] | None = None
 
 
 def faults(bench: Bench) -> list[Fault]:
-    kills = [partial(workers_killed, bench, number) for number in range(bench.count(5, 1))]
-    drivers = [partial(driver_killed, bench, number) for number in range(bench.count(2, 1))]
+    """On this machine."""
+    kills = [partial(workers_killed, bench, number, False) for number in range(bench.count(5, 1))]
+    drivers = [partial(driver_killed, bench, number, False) for number in range(bench.count(2, 1))]
     rooms = [partial(no_room, bench, number) for number in range(bench.count(2, 1))]
     return [
         Fault("two workers of a pool of three killed", kills),
@@ -39,35 +50,67 @@ def faults(bench: Bench) -> list[Fault]:
     ]
 
 
+def ray_faults(bench: Bench) -> list[Fault]:
+    """On a Ray cluster of two nodes; twenty workers are killed."""
+    kills = [partial(workers_killed, bench, number, True) for number in range(bench.count(10, 1))]
+    drivers = [partial(driver_killed, bench, number, True) for number in range(bench.count(2, 1))]
+    nodes = [partial(node_lost, bench, number) for number in range(bench.count(2, 1))]
+    rooms = [partial(no_room_on_ray, bench, number) for number in range(bench.count(2, 1))]
+    tried = {
+        "two workers of three on Ray killed": kills,
+        "driver of workers on Ray killed": drivers,
+        "Ray node with two workers of three lost": nodes,
+        "disk of workers on Ray full": rooms,
+    }
+    return [Fault(name, tries if clusters.INSTALLED else [without_ray]) for name, tries in tried.items()]
+
+
+def without_ray(_: Path) -> Outcome:
+    return Outcome(0, 0, 0, skipped=clusters.NO_RAY)
+
+
 # What goes wrong
 
 
-def workers_killed(bench: Bench, number: int, work: Path) -> Outcome:
-    """Two workers, one after the other, each at a random moment."""
-    rng, folder = bench.rng("workers", number), work / "run"
-    command, killed = pool(bench, number, work), list[int]()
-    for _ in range(2):
-        moment(command, folder, rng)
-        if living := workers(folder):
-            with suppress(OSError):
-                os.kill(victim := rng.choice(living), signal.SIGKILL)
-                killed.append(victim)
-            command.until(lambda: command.said().count("is lost (") >= len(killed), GONE)
-    what = f"try {number}, {len(killed)} killed, T {temperature(number):g}"
-    return judged(bench, number, command, folder, what, len(killed))
+def workers_killed(bench: Bench, number: int, ray: bool, work: Path) -> Outcome:
+    """Two workers, one after the other, each at a random moment: the process that decodes, or Ray's actor over it."""
+    rng, folder, killed = bench.rng("workers", number, ray), work / "run", []
+    with driven(bench, number, ray, work) as run:
+        for _ in range(2):
+            moment(run.command, folder, rng)
+            if living := workers(folder):
+                victim, actor = rng.choice(living), ray and rng.random() < 0.5
+                with suppress(OSError):
+                    os.kill(parent(victim) if actor else victim, signal.SIGKILL)
+                    killed.append("an actor" if actor else "a worker")
+                run.command.until(lambda: run.command.said().count("is lost (") >= len(killed), GONE)
+        what = f"try {number}, killed {' and '.join(killed) or 'nobody'}, T {temperature(number):g}"
+        return judged(bench, number, run.command, folder, what, len(killed))
 
 
-def driver_killed(bench: Bench, number: int, work: Path) -> Outcome:
+def driver_killed(bench: Bench, number: int, ray: bool, work: Path) -> Outcome:
     """At a random moment; its workers end by themselves, and --resume goes on."""
-    rng, folder, command = bench.rng("driver", number), work / "run", pool(bench, number, work)
-    moment(command, folder, rng)
-    command.send(signal.SIGKILL)
-    code, end = command.end(), time.monotonic() + GONE
-    while workers(folder) and time.monotonic() < end:
-        time.sleep(0.05)
-    what = f"driver {number}, killed with {documents(folder)} documents"
-    ends = {f"it was killed, not {code}": code == -signal.SIGKILL, "its workers have ended": not workers(folder)}
-    return both(expect(ends, what), gone_on(bench, number, work, what))
+    rng, folder = bench.rng("driver", number, ray), work / "run"
+    with driven(bench, number, ray, work) as run:
+        moment(run.command, folder, rng)
+        run.command.send(signal.SIGKILL)
+        code, end = run.command.end(), time.monotonic() + GONE
+        while workers(folder) and time.monotonic() < end:
+            time.sleep(0.05)
+        what = f"driver {number}, killed with {documents(folder)} documents"
+        ends = {f"it was killed, not {code}": code == -signal.SIGKILL, "its workers have ended": not workers(folder)}
+        return both(expect(ends, what), gone_on(bench, number, run.words, work, what))
+
+
+def node_lost(bench: Bench, number: int, work: Path) -> Outcome:
+    """The node with two of the workers is lost at a random moment."""
+    folder = work / "run"
+    with driven(bench, number, True, work) as run:
+        moment(run.command, folder, bench.rng("node", number))
+        what = f"node {number}, lost with {documents(folder)} documents"
+        assert run.lose
+        run.lose()
+        return judged(bench, number, run.command, folder, what)
 
 
 def no_room(bench: Bench, number: int, work: Path) -> Outcome:
@@ -75,17 +118,33 @@ def no_room(bench: Bench, number: int, work: Path) -> Outcome:
     if not bench.disks:
         return Outcome(0, 0, 0, skipped=NO_DISKS)
     rng, folder, mine = bench.rng("no room", number), work / "run", 1 + number % 2
-    command = pool(bench, number, work)
-    command.until((folder / "shards").exists)
-    disk = mounted(folder / "shards" / str(mine), "4m")
-    goal = rng.randrange(1, place.LIMIT)
-    command.until(lambda: len(list(disk.glob("parts/*.samples.parquet"))) >= goal)
+    with driven(bench, number, False, work) as run:
+        run.command.until((folder / "shards").exists)
+        disk = mounted(folder / "shards" / str(mine), "4m")
+        goal = rng.randrange(1, place.LIMIT)
+        run.command.until(lambda: len(list(disk.glob("parts/*.samples.parquet"))) >= goal)
+        return filled(bench, number, run, disk, work, f"shard {mine} full after {goal} documents")
+
+
+def no_room_on_ray(bench: Bench, number: int, work: Path) -> Outcome:
+    """All attempts at shards are on a disk of their own, which becomes full; with room, --resume goes on."""
+    if not bench.disks:
+        return Outcome(0, 0, 0, skipped=NO_DISKS)
+    folder, goal = work / "run", bench.rng("no room on Ray", number).randrange(1, DOCUMENTS // 2)
+    with driven(bench, number, True, work) as run:
+        run.command.until((folder / "shards").exists)
+        disk = mounted(folder / "shards", "16m")
+        run.command.until(lambda: documents(folder) >= goal)
+        return filled(bench, number, run, disk, work, f"shards full after {goal} documents")
+
+
+def filled(bench: Bench, number: int, run: Driven, disk: Path, work: Path, what: str) -> Outcome:
+    """Fill the disk, and take the ballast away when the run has ended."""
     fill(disk / "ballast", 0)
-    code, said = command.end(), command.said()
+    code, said = run.command.end(), run.command.said()
     (disk / "ballast").unlink()
-    what = f"shard {mine} full after {goal} documents"
     found = expect({f"one line that tells why, not {code}: {last_words(said)}": code == 2 and full(said)}, what)
-    return both(found, gone_on(bench, number, work, what))
+    return both(found, gone_on(bench, number, run.words, work, what))
 
 
 # The run
@@ -116,10 +175,16 @@ def whole(bench: Bench, number: int) -> dict[str, list[tuple[Any, ...]]]:
     return WHOLE[at]
 
 
-def pool(bench: Bench, number: int, work: Path) -> Command:
-    """The run with workers."""
-    words = [*one_process(bench, number, work / "run"), *POOL]
-    return Command(words, work / "said", {"block": BLOCK})
+@contextmanager
+def driven(bench: Bench, number: int, ray: bool, work: Path) -> Iterator[Driven]:
+    """A run with workers, on this machine or on the cluster, which no other try has meanwhile."""
+    words, lines = ["--workers", str(COUNT)], one_process(bench, number, work / "run")
+    if not ray:
+        yield Driven(Command([*lines, *words], work / "said", {"block": BLOCK}), words)
+        return
+    with clusters.cluster() as nodes:
+        words += ["--ray", nodes.address]
+        yield Driven(Command([*lines, *words], work / "said", {"block": BLOCK}), words, nodes.lose)
 
 
 def moment(command: Command, folder: Path, rng: random.Random) -> None:
@@ -147,14 +212,18 @@ def workers(folder: Path) -> list[int]:
     return sorted(found)
 
 
-def gone_on(bench: Bench, number: int, work: Path, what: str) -> Outcome:
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def gone_on(bench: Bench, number: int, words: list[str], work: Path, what: str) -> Outcome:
     """What a user does about a run whose command ended: goes on with it, or starts it where no shard has begun."""
     folder = work / "run"
     resume = ["run", "--resume", str(folder)]
     if not list(folder.glob("shards/*/manifest.json")):
         folder = work / "anew"
         resume = one_process(bench, number, folder)
-    return judged(bench, number, Command([*resume, *POOL], work / "again", {"block": BLOCK}), folder, what)
+    return judged(bench, number, Command([*resume, *words], work / "again", {"block": BLOCK}), folder, what)
 
 
 def judged(bench: Bench, number: int, command: Command, folder: Path, what: str, tried: int = 1) -> Outcome:

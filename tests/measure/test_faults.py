@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.long
 
 MAIN = Path(__file__).parents[1] / "faults" / "main.py"
-KINDS = ("kill", "power", "space", "stop", "failing", "logits", "folders", "shards")
+KINDS = ("kill", "power", "space", "stop", "failing", "logits", "folders", "shards", "workers", "ray")
 FAULTS = (
     "kill -9 at a random moment",
     "kill -9 before a file operation",
@@ -26,6 +26,13 @@ FAULTS = (
     "two runs on one folder",
     "one worker of two killed",
     "disk full at one worker of two",
+    "two workers of a pool of three killed",
+    "driver of a pool killed",
+    "disk full at a worker of a pool",
+    "two workers of three on Ray killed",
+    "driver of workers on Ray killed",
+    "Ray node with two workers of three lost",
+    "disk of workers on Ray full",
 )
 
 
@@ -33,7 +40,7 @@ FAULTS = (
 def told(tmp_path_factory) -> dict:
     out = tmp_path_factory.mktemp("faults") / "faults.json"
     kinds = [word for kind in KINDS for word in ("--only", kind)]
-    subprocess.run([sys.executable, MAIN, "--short", "--out", out, *kinds], check=False, timeout=600)
+    subprocess.run([sys.executable, MAIN, "--short", "--out", out, *kinds], check=False, timeout=1200)
     return json.loads(out.read_text())["faults"]
 
 

@@ -1,6 +1,7 @@
 """Workers of a Ray cluster: a node is lost, no worker is left, and what is refused; skipped without Ray."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -18,11 +19,13 @@ from tiny_runs import SAME, samples_of
 from specbench.config import UserError
 from specbench.measure import ray_workers
 from specbench.measure.attempts import begun, new_attempt
-from specbench.measure.ray_workers import check_room
+from specbench.measure.ray_workers import check_room, only_on_loopback
 from specbench.results import records
 from specbench.results.recorder import Recorder
 from specbench.results.shard import attempts
 from specbench.results.stored import StoredRun
+
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported: all clusters here are on loopback
 
 
 @pytest.fixture
@@ -282,3 +285,15 @@ def test_a_cluster_that_is_not_there_is_one_line(words, tmp_path):
     assert "write HOST:PORT" in refusal(*words, "--workers", "2", "--ray", "somewhere", "--out", tmp_path / "run")
     said = refusal(*words, "--workers", "2", "--ray", "127.0.0.1:1", "--out", tmp_path / "run")
     assert "no cluster can be reached there" in said and "Traceback" not in said
+
+
+def test_a_cluster_that_is_on_loopback_only_is_looked_for_there(monkeypatch):
+    """Ray takes a machine's outer address instead, where such a cluster does not listen."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        assert only_on_loopback(f"127.0.0.1:{port}") and only_on_loopback(f"localhost:{port}")
+        assert not only_on_loopback(f"10.0.0.5:{port}") and not only_on_loopback("local")
+        monkeypatch.setattr(ray_workers, "OUTSIDE", ("127.0.0.1", 9))  # the outer address answers too
+        assert not only_on_loopback(f"127.0.0.1:{port}")

@@ -68,9 +68,10 @@ def test_a_lock_file_holds_nothing_but_pinned_and_hashed_packages(file):
 
 
 def test_the_lock_files_are_those_that_are_installed():
-    assert {file.stem for file in FILES} == {"build", "torch-cpu", "torch-gpu", "tested", "peers", "uv", "server"}
+    wanted = {"build", "torch-cpu", "torch-gpu", "tested", "workers", "peers", "uv", "server"}
+    assert {file.stem for file in FILES} == wanted
     done = subprocess.run(
-        ["make", "-B", "-n", ".venv/.installed", "bench-peers", "lock"],
+        ["make", "-B", "-n", ".venv/.installed", "bench-peers", "fault-test", "lock"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -93,7 +94,7 @@ def test_torch_for_cpus_and_for_gpus_are_one_version():
 
 
 def test_what_is_installed_here_is_what_is_locked():
-    """Else the tests say nothing of the locked set. Peers may be missing: nothing but `make bench` needs them."""
+    """Else the tests say nothing of the locked set. Peers, Ray and submitit may be missing: `make` installs none."""
     versions = locked(".".join(map(str, sys.version_info[:2])), sys.platform, platform.python_version())
     found = {canonicalize_name(one.name): one for one in distributions()}
     needed = licences.closure(found, DECLARED)

@@ -1,10 +1,11 @@
-"""`make lock`: every package that is installed here, with the hashes of all its files, in six files beside this one.
+"""`make lock`: every package that is installed here, with the hashes of all its files, in seven files beside this one.
 
 build.txt      what builds this project and the dependencies that come as source
 torch-cpu.txt  torch's build for CPUs, which is taken where pip is set up to find one
 torch-gpu.txt  torch and, on Linux, the libraries of NVIDIA that this build needs: what is taken elsewhere
 tested.txt     all else that `make run` and `make test` use
-peers.txt      engines of others that `make bench-peers` installs, and Ray, submitit and torchao, which only extras name
+peers.txt      engines of others and torchao, which `make bench-peers` installs
+workers.txt    Ray and submitit, which `make fault-test` installs
 uv.txt         what `make lock` itself runs
 
 pip is in none of them: it is the one that comes with Python, which checks the hashes of all others.
@@ -23,10 +24,11 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 PROJECT = FOLDER.parents[1] / "pyproject.toml"
-PARTS = ("build", "torch-gpu", "tested", "peers")
+PARTS = ("build", "torch-gpu", "tested", "workers", "peers")
 FOR_GPUS = re.compile(r"(nvidia-|cuda-|triton$|torch$)")
 EVERY = "--all-extras"
 BUT_PEERS = ("--extra=dev", "--extra=openvino", "--extra=spread")
+WORKERS = ("--extra=ray", "--extra=slurm")
 BUILD = (
     "hatchling",
     "editables",
@@ -42,7 +44,8 @@ def main(*options: str) -> None:
     parts = {"build": names(resolved(settled))}
     parts["torch-gpu"] = {name for name in needed if FOR_GPUS.match(name)}
     parts["tested"] = needed - parts["build"] - parts["torch-gpu"]
-    parts["peers"] = names(whole) - needed
+    parts["workers"] = names(resolved(settled, PROJECT, *BUT_PEERS, *WORKERS)) - needed
+    parts["peers"] = names(whole) - needed - parts["workers"]
     for part in PARTS:
         write(part, [text for entry, text in whole.items() if name_of(entry) in parts[part]])
     write("uv", [*resolved("".join(entries(FOLDER / "uv.txt").values()), *options, wanted=("uv",)).values()])
