@@ -14,8 +14,10 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import torch
 from scipy import stats
 
+from specbench.base.environment import origin
 from specbench.engine.clock import now
 from specbench.results.stored import StoredRun
 
@@ -41,7 +43,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--documents", type=int, default=DOCUMENTS)
     given = parser.parse_args()
-    print(f"{given.documents} documents of each task of pocket; load before: {os.getloadavg()[0]:.2f}")
+    if (os.cpu_count() or 1) < 2:
+        print("one core: nothing to measure")
+        return 0
+    where = f"{origin(torch.device('cpu'))['device']}, load {os.getloadavg()[0]:.2f} before"
+    print(f"{given.documents} documents of each task of pocket; {where}")
     ratios = []
     for number in range(given.rounds):
         order = (1, 2) if number % 2 else (2, 1)
