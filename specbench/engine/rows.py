@@ -46,14 +46,18 @@ class Row:
 
 
 class Batch:
-    """Rows that decode together; they join and leave between steps."""
+    """Rows that decode together; they join and leave between steps.
 
-    def __init__(self, stopwatch: BatchStopwatch) -> None:
-        self.stopwatch = stopwatch
+    Prompts are read together, but `apart` from the rounds of texts that have begun, so that both have times of their
+    own; else in the same forwards.
+    """
+
+    def __init__(self, stopwatch: BatchStopwatch, apart: bool = True) -> None:
+        self.stopwatch, self.apart = stopwatch, apart
         self.rows: list[Row] = []
 
     def join(self, row: Row) -> None:
-        """Add a text. Its prompt is read in the next step, before the others' round."""
+        """Add a text. Its prompt is read in the next step."""
         if row.watch:
             row.watch.start()
         self.rows.append(row)
@@ -63,8 +67,10 @@ class Batch:
 
         An error of a method ends its row, one of a forward all rows that it was for.
         """
-        new, old = ([row for row in self.rows if bool(row.finished) == begun] for begun in (False, True))
-        for group in (new, old):
+        groups = [self.rows.copy()]
+        if self.apart:
+            groups = [[row for row in self.rows if bool(row.finished) == begun] for begun in (False, True)]
+        for group in groups:
             if group:
                 with self.stopwatch.step(group):
                     next_rounds(group, self.stopwatch, self.rows)

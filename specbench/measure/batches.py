@@ -212,7 +212,7 @@ class Crew:
 
     def decode(self, chunk: range, repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
         """The index and the records of each of a chunk's documents, as soon as its text has ended."""
-        seats: Seats[Member, int] = Seats(Batch(self.stopwatch), self.members)
+        seats: Seats[Member, int] = Seats(Batch(self.stopwatch, apart=not self.work.plan.untimed), self.members)
         decoded: set[int] = set()
         ended: dict[int, tuple[Any, Any]] = {}  # the states before and after texts that were decoded out of turn
         next_to_learn = chunk.start

@@ -21,8 +21,9 @@ from specbench.engine.clock import BatchStopwatch, RowStopwatch
 from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.rows import Batch, Row, Seats, failing, smallest
 from specbench.engine.runtimes.batched import Batched
+from specbench.engine.runtimes.eager_rows import groups
 from specbench.engine.runtimes.slots import Feed
-from specbench.engine.runtimes.types import Unsupported
+from specbench.engine.runtimes.types import Reads, Unsupported
 from specbench.engine.session import Session
 from specbench.engine.types import Round, Sampling
 
@@ -36,12 +37,12 @@ def row_of(method, prompt, count, sampling=GREEDY, seed=0, watch=None) -> Row:
     return Row(decode_text(method, prompt, sampling, rng, ending), ending, watch)
 
 
-def together(methods, texts, sampling=GREEDY, joins=()) -> list[tuple[list[int], list[Round]]]:
+def together(methods, texts, sampling=GREEDY, joins=(), apart=True) -> list[tuple[list[int], list[Round]]]:
     """Tokens and rounds of texts (prompt, count); each method has one at a time.
 
     `joins`: steps to wait before each text.
     """
-    seats = Seats(Batch(BatchStopwatch(torch.device(DEVICE))), methods)
+    seats = Seats(Batch(BatchStopwatch(torch.device(DEVICE)), apart), methods)
     todo, waits, rows = list(enumerate(texts)), [*joins, *[0] * len(texts)], {}
 
     def begin(method, text):
@@ -131,11 +132,12 @@ def test_lossy_methods_have_the_same_rounds(name, sampling):
     architecture=st.sampled_from(oracle.ARCHITECTURES),
     label=st.sampled_from(list(labelled())),
     greedy=st.booleans(),
+    apart=st.booleans(),
     shapes=st.lists(
         st.tuples(st.integers(1, 60), st.integers(1, 25), st.integers(2, 7), st.integers(0, 3)), min_size=1, max_size=5
     ),
 )
-def test_any_company(runtime, architecture, label, greedy, shapes):
+def test_any_company(runtime, architecture, label, greedy, apart, shapes):
     """Any method, prompts and texts of any length, γ of its own for every row, joining at any time: the same rounds."""
     source = itertools.cycle(oracle.prompts(1, length=173, seed=len(shapes))[0])
     texts = [(list(itertools.islice(source, length)), count) for length, count, _, _ in shapes]
@@ -147,7 +149,7 @@ def test_any_company(runtime, architecture, label, greedy, shapes):
         rows[0].check(sampling)
     except ValueError:  # it decodes only greedily
         sampling = GREEDY
-    batched = together(rows, texts, sampling, [wait for *_, wait in shapes])
+    batched = together(rows, texts, sampling, [wait for *_, wait in shapes], apart)
     single = tiny(architecture)
     alone = [
         decode(method_called(label, single, gamma), *text, sampling, seed=i)
@@ -194,6 +196,50 @@ def test_long_prompts_are_read_in_parts():
     expected_rows = Session(target, "target").forward(long).logits
     torch.testing.assert_close(session.forward(long).logits, expected_rows, rtol=0, atol=1e-4)
     torch.testing.assert_close(session.restart(long).logits, expected_rows[-1:], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_prompts_are_read_together(runtime, architecture):
+    """Prompts of many lengths in one call, beside a text that goes on: each has the logits of whole forwards."""
+    target, shared = pair(architecture)[0], Batched(runtime)
+    prompts = oracle.prompts(5, length=60, seed=3)
+    fed = [prompt[:n] for prompt, n in zip(prompts, (60, 41, 48, 9, 50), strict=True)]
+    runners = [shared.runner(target) for _ in fed]
+    runners[0].forward(torch.tensor(fed[0][:55], device=DEVICE), 1, (), None, None)
+    unread = [fed[0][55:], *fed[1:]]
+    feeds = [Feed(torch.tensor(ids, device=DEVICE), 1, (), None, None) for ids in unread]
+    answers = runners[0].rows.forward(list(zip(runners, feeds, strict=True)))
+    for ids, (logits, _) in zip(fed, answers, strict=True):
+        whole = target(torch.tensor([ids], device=DEVICE)).logits[0, -1:]
+        torch.testing.assert_close(logits, whole, rtol=0, atol=1e-4 * max(1.0, float(whole.std())))
+
+
+def test_which_prompts_are_read_together_where_forwards_are_padded():
+    """50 + 45 + 40 tokens are padded to 3 · 50 ≤ 1.25 · 135; 200 would need 4 · 200. Trees and whole prompts: alone."""
+
+    def feed(width, keep=1, reads=None):
+        return Feed(torch.zeros(width), keep, (), None, reads)
+
+    tree = Reads(torch.ones(1, 1), torch.zeros(1), 0)
+    widths = [feed(45), feed(200), feed(5), feed(50), feed(40), feed(6, 0), feed(48, 0), feed(47, 1, tree)]
+    assert sorted(map(sorted, groups(widths))) == [[0, 3, 4], [1], [2, 5], [6], [7]]
+
+
+@pytest.mark.parametrize(("apart", "expected"), ((True, [1, 1, 1, 1]), (False, [2, 2])))
+def test_prompts_are_read_in_the_forwards_of_other_rounds(apart, expected):
+    """A text joins when another has begun, both by sps with γ = 1: a forward of each model for both, or for each."""
+    shared, calls = tiny("llama", Batched("static")), []
+    batch = Batch(BatchStopwatch(torch.device(DEVICE)), apart)
+    first, second = with_settings("sps", shared, 1, {}), with_settings("sps", shared, 1, {})
+    batch.join(row_of(first, [5, 6, 7], 9))
+    batch.step()
+    for session in (first.target, first.drafter.session):
+        rows = session._runner.rows
+        rows.forward = functools.partial(lambda forward, fed: (calls.append(len(fed)), forward(fed))[1], rows.forward)
+    batch.join(row_of(second, [8, 9, 3, 4], 9))
+    batch.step()
+    assert calls == expected
 
 
 def test_forwards_of_different_lengths_wait_for_one_another():

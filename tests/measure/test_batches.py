@@ -74,6 +74,27 @@ def test_the_records_are_those_of_a_run_one_by_one(place, tmp_path, methods, tem
     assert stored.scores().value.tolist() == single.scores().value.tolist()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("runtime", ("static", "eager"))
+def test_untimed_batches_read_prompts_in_the_rounds_of_others(place, tmp_path, monkeypatch, runtime):
+    """The same records; and fewer steps, of which each has texts that begin and texts that go on."""
+    steps = []
+    whole = batches.BatchStopwatch.step
+    monkeypatch.setattr(
+        batches.BatchStopwatch, "step", lambda self, rows: (steps.append(list(rows)), whole(self, rows))[1]
+    )
+    options = {"methods": ("sps", "mdsd", "csd"), "limit": 3, "runtime": runtime, "untimed": True}
+    assert loop.execute(plan(place, **options), tmp_path / "single", always)
+    counts = {}
+    for name, untimed in (("timed", False), ("untimed", True)):
+        steps.clear()
+        assert loop.execute(plan(place, batch=2, **options | {"untimed": untimed}), tmp_path / name, always)
+        same_records(tmp_path / name, tmp_path / "single")
+        counts[name] = len(steps)
+    assert counts["untimed"] < counts["timed"]
+    assert samples_of(tmp_path / "untimed").decode_seconds.isna().all()
+
+
 def test_the_seconds_of_all_texts_are_those_of_the_steps(place, tmp_path, monkeypatch):
     steps = []
     whole = batches.BatchStopwatch.step

@@ -1,5 +1,6 @@
 """The eager runtime for several sequences: transformers' own forward over slots, for every model."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,7 +8,9 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specbench.engine.runtimes.eager import attention
-from specbench.engine.runtimes.slots import NARROW, Answer, Fed, Slots
+from specbench.engine.runtimes.slots import NARROW, Answer, Fed, Feed, Slots
+
+PADDED = 1.25  # of their tokens; prompts that are computed together are padded to at most so many
 
 
 class SlotCache(DynamicCache):
@@ -51,12 +54,10 @@ class EagerRows:
     def forward(self, fed: Fed) -> list[Answer]:
         for sequence, feed in fed:
             self.slots.place(sequence, sequence.length + len(feed.ids))
-        order = sorted(range(len(fed)), key=lambda i: fed[i][0].slot)
-        narrow = [i for i in order if len(fed[i][1].ids) <= NARROW]
         answers: dict[int, Answer] = {}
-        for group in (narrow, *([i] for i in order if i not in narrow)):
-            if group:
-                answers |= zip(group, self._padded([fed[i] for i in group]), strict=True)
+        for group in groups([feed for _, feed in fed]):
+            group.sort(key=lambda i: fed[i][0].slot)
+            answers |= zip(group, self._padded([fed[i] for i in group]), strict=True)
         return [answers[i] for i in range(len(fed))]
 
     @torch.inference_mode()
@@ -86,13 +87,14 @@ class EagerRows:
             if features is not None and feed.features is not None:
                 features[i, :n] = feed.features
         hidden = feeds[0].hidden  # those of all feeds
+        kept = kept_columns(feeds, device)
         out = self.model(
             ids,
             past_key_values=cache,
             use_cache=True,
             return_dict=True,
             output_hidden_states=bool(hidden),
-            logits_to_keep=1 if width == 1 or all(len(feed.ids) == width and feed.keep == 1 for feed in feeds) else 0,
+            logits_to_keep=kept,
             **attention(allowed, places, self.model, fed_places),
             **({} if features is None else {"features": features}),
         )
@@ -100,6 +102,38 @@ class EagerRows:
         answers: list[Answer] = []
         for i, feed in enumerate(feeds):
             n = len(feed.ids)
-            logits = out.logits[i, : n if out.logits.shape[1] == width else 1]
-            answers.append((logits[-feed.keep :], None if states is None else states[i, :n]))
+            if isinstance(kept, Tensor):
+                logits = out.logits[i, (kept == n - 1).nonzero()[0]]
+            else:
+                logits = out.logits[i, : kept or n][-feed.keep :]
+            answers.append((logits, None if states is None else states[i, :n]))
         return answers
+
+
+def groups(feeds: Sequence[Feed]) -> list[list[int]]:
+    """Which feeds are computed together: all narrow ones, and prompts of about one length, of which one row is kept."""
+    every = range(len(feeds))
+    narrow = [i for i in every if len(feeds[i].ids) <= NARROW]
+    prompts = [i for i in every if i not in narrow and feeds[i].keep == 1 and not feeds[i].reads]
+    alone = [[i] for i in every if i not in narrow and i not in prompts]
+    alike: list[list[int]] = []
+    total = 0  # tokens of the last group
+    for i in sorted(prompts, key=lambda i: len(feeds[i].ids)):
+        width = len(feeds[i].ids)
+        if not alike or (len(alike[-1]) + 1) * width > PADDED * (total + width):
+            alike.append([])
+            total = 0
+        alike[-1].append(i)
+        total += width
+    return [group for group in (narrow, *alike, *alone) if group]
+
+
+def kept_columns(feeds: Sequence[Feed], device: torch.device) -> Tensor | int:
+    """Which columns of a padded block have logits, as models of transformers take it: so many last ones, or these.
+
+    0: all. Models that read features are our own, and take numbers only.
+    """
+    lasts = sorted({len(feed.ids) - 1 for feed in feeds})
+    if any(feed.keep != 1 for feed in feeds) or (lasts[1:] and feeds[0].features is not None):
+        return 0
+    return torch.tensor(lasts, device=device) if lasts[1:] else 1
