@@ -148,6 +148,7 @@ ELSEWHERE = {
     "kangaroo": "needs a trained adapter: test_kangaroo.py",
     "medusa": "needs trained heads: test_medusa.py",
     "judge": "needs a trained head: test_judge.py",
+    "omnidraft": "is for two tokenizers: test_omnidraft.py",
     "rest": "needs a datastore: test_rest.py",
     "swift": "needs a deeper target: test_swift.py",
     **dict.fromkeys(("taps", "taps-average", "taps-route"), "needs trained heads: test_taps.py"),

@@ -20,7 +20,7 @@ class Translation:
 
     def __init__(self, target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, sizes: tuple[int, int]) -> None:
         self.draft = draft
-        self.size = sizes[0]
+        self.size, self.size_draft = sizes
         self.spellings = spellings(target, sizes[0])
         draft_spellings = spellings(draft, sizes[1])
         self.bytes = {

@@ -56,12 +56,15 @@ class Translated(Session):
         text = self.reading.tokens
         shared = common(text, context)
         cached = min(len(self) if shared == len(text) else shared, len(context) - 1)
-        self.reading.read(context, shared)
+        scored = self.read(context, hidden)
+        first = len(self.inner) - scored.logits.shape[0]
+        return self._outside(scored, [max(end - self._cut - first, 1) - 1 for end in self.reading.ends[cached:]])
+
+    def read(self, context: Sequence[int], hidden: Sequence[int] = ()) -> Scored:
+        """As `catch_up`, but what the model says over its own vocabulary, after each of its own tokens that it read."""
+        self.reading.read(context, common(self.reading.tokens, context))
         self._fed_ends.clear()
-        ids = self._shortened()
-        scored = self.inner.catch_up(ids, hidden)
-        first = self._cut + len(ids) - scored.logits.shape[0]
-        return self._outside(scored, [max(end - first, 1) - 1 for end in self.reading.ends[cached:]])
+        return self.inner.catch_up(self._shortened(), hidden)
 
     def forward(
         self,

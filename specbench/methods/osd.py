@@ -27,13 +27,18 @@ UPDATES = "updates"  # the name of their seconds in a run's apart.json
 Text = tuple[list[int], list[int]]  # tokens with the prompt's, and the places in them whose draft was rejected
 
 
-class Settings(Base):
-    gamma: int = Field(ge=1, description="draft tokens a round (γ)")
+class LearningSettings(Base):
+    """Settings of a draft that learns from text to text."""
+
     interval: int = Field(ge=1, description="texts between two updates of the draft")
     learning_rate: float = Field(gt=0, allow_inf_nan=False, description="of AdamW, the same throughout")
     weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
     clip: float = Field(gt=0, description="largest norm of an update's gradient")
     count_updates: bool = Field(description="the seconds of updates count as decode time of the text before them")
+
+
+class Settings(LearningSettings):
+    gamma: int = Field(ge=1, description="draft tokens a round (γ)")
 
 
 class Learner:
@@ -43,7 +48,7 @@ class Learner:
     and the optimiser's moments, which are a thousand times larger.
     """
 
-    def __init__(self, draft: PreTrainedModel, target: PreTrainedModel, settings: Settings) -> None:
+    def __init__(self, draft: PreTrainedModel, target: PreTrainedModel, settings: LearningSettings) -> None:
         """`draft` changes in place; its present weights are the first ones. The optimiser works in float32 or wider."""
         self.draft, self.target, self.settings = draft, target, settings
         self.parameters = [parameter.requires_grad_() for parameter in draft.parameters()]
@@ -66,6 +71,17 @@ class Learner:
     @property
     def due(self) -> bool:
         return len(self.texts) - self.learned >= self.settings.interval
+
+    def update_due(self, seconds: dict[str, float]) -> None:
+        """Make the updates that are due, in place; `seconds` gets theirs."""
+        if not self.due:
+            return
+        began = now()
+        while self.due:
+            self.update()
+        if self.draft.device.type == "cuda":
+            torch.cuda.synchronize(self.draft.device)
+        seconds[UPDATES] = seconds.get(UPDATES, 0.0) + now() - began
 
     def update(self) -> None:
         """Make one step from the next `interval` texts, in place, if there is a place to learn from."""
@@ -135,7 +151,7 @@ class OSD(SpS):
         self.settings, self.learner, self.seconds = settings, learner, seconds
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        self._update()
+        self.learner.update_due(self.seconds)
         self.tokens, self.places = list(prompt), list[int]()
         for step in super().rounds(prompt, sampling, rng):
             if step.verdict and step.verdict.accepted < len(step.verdict.drafted):
@@ -148,17 +164,7 @@ class OSD(SpS):
         kept = len(self.tokens) - last.truncated
         self.learner.texts.append((self.tokens[:kept], [place for place in self.places if place < kept]))
         if self.settings.count_updates:
-            self._update()
-
-    def _update(self) -> None:
-        if not self.learner.due:
-            return
-        began = now()
-        while self.learner.due:
-            self.learner.update()
-        if self.learner.draft.device.type == "cuda":
-            torch.cuda.synchronize(self.learner.draft.device)
-        self.seconds[UPDATES] = self.seconds.get(UPDATES, 0.0) + now() - began
+            self.learner.update_due(self.seconds)
 
     def reset(self, task: str = "") -> None:
         super().reset(task)
@@ -166,7 +172,7 @@ class OSD(SpS):
 
     def state(self) -> Any:
         """The texts so far, and a hash of the weights that follow. An update that is due is made: nobody times this."""
-        self._update()
+        self.learner.update_due(self.seconds)
         return self.learner.state()
 
     def restore(self, state: Any) -> None:

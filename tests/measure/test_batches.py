@@ -297,7 +297,7 @@ DRAFTS = (
     *("rest-aded", "rest-rasd", "logitspec", "recycling", "suffix", "sam", "anpd"),
     *("cs-drafting", "specserve", "speckv", "speckv-time"),
 )
-ALONE = {"bandit", "osd", "routed", "swift", "tlt", "tlt-eagle3"}  # they learn from text to text
+ALONE = {"bandit", "omnidraft", "osd", "routed", "swift", "tlt", "tlt-eagle3"}  # they learn from text to text
 
 
 @pytest.mark.long

@@ -113,6 +113,14 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"rule": "loose"}, "medusa: rule"),
         ({"head": "gone"}, "there is no head gone"),
     ],
+    "omnidraft": [
+        ({"interval": -1}, "omnidraft: interval"),
+        ({"ngrams": "some"}, "omnidraft: ngrams"),
+        ({"length": "confidence"}, "omnidraft: length"),
+        ({"threshold": 1.0}, "omnidraft: threshold"),
+        ({"head_rate": NAN}, "omnidraft: head_rate"),
+        ({"gamma": 9000}, "omnidraft: gamma is 9000 tokens, but"),
+    ],
     "opt-tree": [({"nodes": 0}, "opt-tree: nodes"), ({"threshold": -0.1}, "opt-tree: threshold")],
     "pld": [
         ({"ngram": 0}, "pld: ngram"),
