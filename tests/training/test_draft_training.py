@@ -162,9 +162,10 @@ def test_served_texts_teach_where_the_draft_was_rejected():
     assert seen > 3
 
 
-def test_replayed_blocks_keep_what_was_drafted_after_the_first_rejection():
+@pytest.mark.parametrize("anchors", ("rounds", "random"))
+def test_replayed_blocks_keep_what_was_drafted_after_the_first_rejection(anchors):
     draft = near()
-    lessons = teacher(draft, data="replay").lessons(documents(), 0)
+    lessons = teacher(draft, data="replay", anchors=anchors).lessons(documents(), 0)
     target, kinds = greedy("target"), set()
     for lesson in lessons:
         start, text = lesson.places[0], [*lesson.tokens[:7], *target[_name(lesson)]]
@@ -179,6 +180,19 @@ def test_replayed_blocks_keep_what_was_drafted_after_the_first_rejection():
                 assert (place in lesson.rejected) != agrees
                 kinds.add(agrees)
     assert kinds == {True, False}
+
+
+@pytest.mark.long
+def test_random_anchors_are_as_many_as_rounds_at_other_places_in_each_epoch():
+    draft = near()
+    counts, begins = [], []
+    for anchors, epoch in (("rounds", 0), ("random", 0), ("random", 0), ("random", 1)):
+        lessons = teacher(draft, data="replay", anchors=anchors).lessons(documents(), epoch)
+        counts.append(sorted(map(_name, lessons)))
+        begins.append([lesson.places[0] for lesson in lessons])
+        assert all(len(lesson.places) == 3 for lesson in lessons) or anchors == "rounds"
+    assert counts[1] == counts[0] and begins[1] == begins[2]
+    assert begins[1] != begins[0] and begins[1] != begins[3] and len(set(begins[1])) > 3
 
 
 def _name(lesson: Lesson) -> str:
@@ -217,6 +231,38 @@ def test_the_parts_of_a_split_loss_are_means_of_their_own():
     forward = float((p[0] * (p[0] / q[0]).log()).sum())
     reverse = [float((q[i] * (q[i] / p[i]).log()).sum()) for i in (1, 2)]
     assert found == pytest.approx((forward + (0.8 * reverse[0] + 0.64 * reverse[1]) / 2) / 2, rel=1e-4)
+
+
+DEFAULT = [1 / 4, 1 / 4, 0.64 / 6, 0.512 / 6, 0.4096 / 6]  # half of two accepted slots' mean, and of three rejected
+ABLATIONS = {  # Draft-OPD's: the weight of each slot, and its divergence
+    "as it is": ({}, DEFAULT, "ffrrr"),
+    "gamma 1": ({"reject_decay": 1}, [1 / 4, 1 / 4, 1 / 6, 1 / 6, 1 / 6], "ffrrr"),
+    "all forward": ({"rejected": "fkl"}, DEFAULT, "fffff"),
+    "all reverse": ({"accepted": "rkl"}, DEFAULT, "rrrrr"),
+}
+
+
+@pytest.mark.parametrize(("changes", "weights", "kinds"), ABLATIONS.values(), ids=ABLATIONS)
+def test_the_weight_and_the_divergence_of_each_slot_by_hand(changes, weights, kinds):
+    """Of a block of five, of which two were accepted."""
+    made = training(data="replay", loss="split", **changes)
+    whole = Lesson([5, 6, *[7] * 5], [2, 3, 4, 5, 6], frozenset({4, 5, 6}), (0, 1, 2, 3, 4))
+    (block,) = packed([whole], DEVICE)
+    drafted, taught = (one.double() for one in made.both(block))
+    q, p = drafted.softmax(-1), taught.softmax(-1)
+    forward, reverse = (p * (p / q).log()).sum(-1), (q * (q / p).log()).sum(-1)
+    values = [float((forward if kind == "f" else reverse)[i]) for i, kind in enumerate(kinds)]
+    expected = sum(weight * value for weight, value in zip(weights, values, strict=True))
+    assert float(made.loss(block, (2, 3))) == pytest.approx(expected, rel=1e-4)
+    single = float(made.loss(packed_one([5, 6, 7], [2]), (1, 0)))
+    assert single == pytest.approx(values[0], rel=1e-4), (
+        "without rejections the accepted slots are all"
+    )
+
+
+def packed_one(tokens, places):
+    (block,) = packed([Lesson(tokens, places, frozenset(), (0,))], DEVICE)
+    return block
 
 
 @pytest.mark.parametrize(

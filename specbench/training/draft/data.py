@@ -7,6 +7,7 @@ reaches the drawing of tokens (DistillSpec, arXiv 2310.08461).
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from specbench.engine.generate import until_end
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw
 from specbench.engine.speculate import speculate
-from specbench.engine.types import Round, Sampling
+from specbench.engine.types import Round, Sampling, Verdict
 from specbench.training.answered import MICRO_TOKENS, answers_of, grouped
 from specbench.training.documents import Document
 from specbench.training.draft.recipe import DraftRecipe
@@ -167,12 +168,32 @@ class Teacher:
     def _blocks(self, document: Document, sampling: Sampling, rng: torch.Generator) -> Iterator[Lesson]:
         """Each drafted block after the text before it, the tokens after the first rejection too (Draft-OPD)."""
         context = list(document.prompt)
+        blocks: list[Lesson] = []
         for decoded in self._rounds(document, sampling, rng):
-            if verdict := decoded.verdict:
+            if decoded.verdict:
                 # Behind the end of the text nothing was asked for.
-                kept = len(decoded.tokens) if decoded.truncated else len(verdict.drafted)
-                drafted = verdict.drafted[:kept]
-                places = list(range(len(context), len(context) + len(drafted)))
-                rejected = frozenset(places[verdict.accepted :])
-                yield Lesson([*context, *drafted], places, rejected, tuple(range(len(places))))
+                kept = len(decoded.tokens) if decoded.truncated else len(decoded.verdict.drafted)
+                blocks.append(block_lesson(context, decoded.verdict, kept))
             context += decoded.tokens
+        if self.recipe.anchors == "random":
+            return self._elsewhere(document, context, len(blocks), sampling, rng)
+        return iter(blocks)
+
+    def _elsewhere(
+        self, document: Document, text: list[int], count: int, sampling: Sampling, rng: torch.Generator
+    ) -> Iterator[Lesson]:
+        """`count` blocks after random places of the answer in `text`; each is drafted after one token of the target."""
+        places = random.Random(stable_seed(self.seed, "anchors", rng.initial_seed(), document.name))
+        target, drafter = self.pair.session("target"), ModelDrafter(self.pair.session("draft", model=self.draft))
+        for _ in range(count):
+            context = text[: places.randrange(len(document.prompt), len(text))]
+            begun, decoded = islice(speculate(target, drafter, exact, self.recipe.gamma, context, sampling, rng), 2)
+            assert decoded.verdict
+            yield block_lesson([*context, *begun.tokens], decoded.verdict, self.recipe.gamma)
+
+
+def block_lesson(context: list[int], verdict: Verdict, kept: int) -> Lesson:
+    """The first `kept` tokens of a drafted block, of which those from the first rejection on were rejected."""
+    drafted = verdict.drafted[:kept]
+    places = list(range(len(context), len(context) + len(drafted)))
+    return Lesson([*context, *drafted], places, frozenset(places[verdict.accepted :]), tuple(range(len(places))))

@@ -16,8 +16,9 @@ from specbench.training.draft.recipe import DraftRecipe
 def losses(recipe: DraftRecipe, drafted: Tensor, taught: Tensor, tokens: Tensor, rejected: Tensor) -> Tensor:
     """The loss [n] at n places, by logits of the draft and of the target [n, V], float32 or wider.
 
-    `tokens` [n] are the text's own, which `ce` alone reads; `rejected` [n] is read by `split` alone: reverse KL where
-    it is True, forward KL elsewhere (Draft-OPD, arXiv 2605.29343).
+    `tokens` [n] are the text's own, which `ce` alone reads; `rejected` [n] is read by `split` alone: the recipe's
+    divergence for rejected slots where it is True, by default reverse KL, and that for accepted ones elsewhere, by
+    default forward KL (Draft-OPD, arXiv 2605.29343).
     """
     log_q, log_p = drafted.log_softmax(-1), taught.detach().log_softmax(-1)
     match recipe.loss:
@@ -34,7 +35,8 @@ def losses(recipe: DraftRecipe, drafted: Tensor, taught: Tensor, tokens: Tensor,
         case "tvd++":
             return normalised_reward(log_p, log_q)
         case "split":
-            return torch.where(rejected, divergence(log_q, log_p), divergence(log_p, log_q))
+            both = {"fkl": divergence(log_p, log_q), "rkl": divergence(log_q, log_p)}
+            return torch.where(rejected, both[recipe.rejected], both[recipe.accepted])
 
 
 def divergence(log_a: Tensor, log_b: Tensor) -> Tensor:

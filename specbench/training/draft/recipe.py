@@ -8,6 +8,7 @@ from specbench.config import Settings, UserError
 
 Data = Literal["ground_truth", "target", "draft", "mix_request", "mix_token", "served", "replay"]
 Loss = Literal["ce", "fkl", "rkl", "jsd", "tvd", "tvd++", "split"]
+Divergence = Literal["fkl", "rkl"]
 ANSWERED = ("target", "mix_request")  # data that the target answers before the training begins
 SPECULATED = ("served", "replay")  # data that speculative decoding with the current draft makes
 
@@ -23,7 +24,12 @@ class DraftRecipe(Settings):
     gamma: int = Field(ge=1, description="served, replay: draft tokens a round")
     loss: Loss = Field(description="what is made small at every counted place")
     beta: float = Field(gt=0, lt=1, description="jsd: weight of the target in the mean distribution")
+    accepted: Divergence = Field(description="split: the divergence on accepted slots")
+    rejected: Divergence = Field(description="split: the divergence on rejected slots")
     reject_decay: float = Field(gt=0, le=1, description="split: weight of a rejected slot relative to the slot before")
+    anchors: Literal["rounds", "random"] = Field(
+        description="replay: blocks begin where rounds did, or as many at random places of the text"
+    )
     length: int = Field(ge=2, description="tokens of a text with its prompt, at most; the rest is cut off")
     epochs: int = Field(ge=1, description="passes over the documents")
     batch: int = Field(ge=1, description="documents a step")
