@@ -255,9 +255,7 @@ def test_the_weight_and_the_divergence_of_each_slot_by_hand(changes, weights, ki
     expected = sum(weight * value for weight, value in zip(weights, values, strict=True))
     assert float(made.loss(block, (2, 3))) == pytest.approx(expected, rel=1e-4)
     single = float(made.loss(packed_one([5, 6, 7], [2]), (1, 0)))
-    assert single == pytest.approx(values[0], rel=1e-4), (
-        "without rejections the accepted slots are all"
-    )
+    assert single == pytest.approx(values[0], rel=1e-4), "without rejections the accepted slots are all"
 
 
 def packed_one(tokens, places):
