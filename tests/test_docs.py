@@ -17,7 +17,7 @@ from typer.main import get_command
 from specbench import config
 from specbench.cli import PANELS, app, lm_eval_model
 from specbench.cli.analyze import ANALYSES
-from specbench.report.tables import COLUMNS, DEPTH_COLUMNS
+from specbench.report.columns import COLUMNS, DEPTH_COLUMNS
 from specbench.studies import ceilings, profile_pair
 from specbench.studies.bench import engines
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from specbench.base.scores import wilson
-from specbench.report.tables import score
+from specbench.report.columns import score
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

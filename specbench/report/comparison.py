@@ -16,6 +16,7 @@ from specbench.base.console import console, plain, say, warn
 from specbench.base.folder import member
 from specbench.config import UserError
 from specbench.report import tables
+from specbench.report.columns import DEPTH_COLUMNS, WORKER_COLUMNS
 from specbench.report.finding import print_lines
 from specbench.report.unanswered import unanswered_lines
 from specbench.report.views.trace import print_trace
@@ -26,8 +27,8 @@ from specbench.results.stored import StoredRun, runtime_of
 
 # Tables with columns of their own, by what --by is.
 OTHER = {
-    "depth": (compared.depth_table, tables.DEPTH_COLUMNS),
-    "worker": (by_worker.table, tables.WORKER_COLUMNS),
+    "depth": (compared.depth_table, DEPTH_COLUMNS),
+    "worker": (by_worker.table, WORKER_COLUMNS),
 }
 FEW = 4  # baselines; of more a legend does not list the methods
 

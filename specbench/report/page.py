@@ -19,7 +19,8 @@ from specbench.analysis.oracles import is_bound
 from specbench.base import files
 from specbench.base.console import plain
 from specbench.config import UserError
-from specbench.report import page_documents, page_plots, page_settings, tables
+from specbench.report import page_documents, page_plots, page_settings
+from specbench.report.columns import COLUMNS
 from specbench.report.drawing import mixed_models
 from specbench.report.page_documents import Source
 from specbench.report.page_style import Look, looks
@@ -110,7 +111,7 @@ def write_page(
         sentences=sentences,
         caption=caption,
         identity=[*varying, "task"],
-        columns=[(tables.COLUMNS[name].heading, MEANINGS.get(name, "")) for name in columns],
+        columns=[(COLUMNS[name].heading, MEANINGS.get(name, "")) for name in columns],
         rows=[_row(row, columns, varying, figures.looks) for _, row in summary.iterrows()],
         tasks=list(summary.task.drop_duplicates()),
         average=AVERAGE,
@@ -163,8 +164,8 @@ def _figures(summary: pd.DataFrame, sources: Sequence[Source], warnings: Sequenc
 def _columns(summary: pd.DataFrame) -> list[str]:
     """The columns of the table that hold more than missing or trivial values."""
     columns = []
-    for name in dict.fromkeys([*FIRST, *tables.COLUMNS]):
-        column = tables.COLUMNS[name]
+    for name in dict.fromkeys([*FIRST, *COLUMNS]):
+        column = COLUMNS[name]
         known = all(raw in summary for raw in column.raw)
         trivial = {"errors": 0, "repeats": 1, "cut": 0}
         if known and not summary[column.raw[0]].dropna().isin([trivial.get(name)]).all():
@@ -176,9 +177,9 @@ def _row(row: pd.Series, columns: list[str], varying: list[str], looks: dict[str
     """A row of the table; `value` is what a column is sorted by."""
     cells = []
     for name in columns:
-        value = row[tables.COLUMNS[name].raw[0]]
+        value = row[COLUMNS[name].raw[0]]
         known = isinstance(value, float | int) and math.isfinite(value)
-        cells.append({"text": tables.COLUMNS[name].text(row), "value": repr(float(value)) if known else ""})
+        cells.append({"text": COLUMNS[name].text(row), "value": repr(float(value)) if known else ""})
     names = [str(row[name]) for name in (*varying, "task")]
     metric = row.get("metric") or ""
     return {"task": row.task, "method": row.method, "names": names, "metric": metric, "cells": cells} | {

@@ -12,7 +12,8 @@ from synthetic import CHAIN, SINGLE, Rows, Timed, timed_run
 
 from specbench.config import UserError
 from specbench.report import comparison
-from specbench.report.tables import COLUMNS, FORMATS, choose, p_value, render, score, sort, with_interval
+from specbench.report.columns import COLUMNS, choose, p_value, score, with_interval
+from specbench.report.tables import FORMATS, render, sort
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
