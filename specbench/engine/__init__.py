@@ -1,1 +1,1 @@
-"""Decoding of one sequence: types, sessions, sampling, the loop, the tests of drafts, and the clock."""
+"""Decoding: types, sessions, sampling, the loop, the tests of drafts, and the clock, for one text or a batch."""

@@ -74,7 +74,7 @@ class Weighed(NamedTuple):
 def exact(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
     """The rule of speculative sampling: stop at the first token that does not pass. Lossless on the target's logits.
 
-    On logits that a method changed, greedy tokens that the target's own would have rejected are noted as rescued.
+    On logits that a method changed, greedy tokens that the target's own would have rejected are recorded as rescued.
     """
     weighed = weigh(draft, scored, sampling, rng)
     accepted = weighed.passing
@@ -115,9 +115,9 @@ def exact_test(draft: Draft, logits: Tensor, sampling: Sampling, rng: torch.Gene
 def beside_target(
     tested: Tested, draft: Draft, scored: Scored, p: Tensor, sampling: Sampling, rng: torch.Generator
 ) -> Verdict:
-    """The verdict of an exact test against something else than the target's distributions p [K + 1, V].
+    """The verdict of an exact test against something other than the target's distributions p [K + 1, V].
 
-    Tokens that p would have rejected, by the same random numbers, are noted as rescued.
+    Tokens that p would have rejected, by the same random numbers, are recorded as rescued.
     """
     count = len(draft.tokens)
     if tested.needed is None:
@@ -154,8 +154,13 @@ def weigh(
 
     `tested` is the exact test unless a method has its own; `columns` are further tensors [K] that the method needs on
     the host.
+
+    Raises:
+        ValueError: the draft is a tree, and no `tested` comes with it: `trees.exact_tree` judges trees.
     """
-    if sampling.greedy and not columns and tested is None and scored.original is None and draft.parents is None:
+    if draft.parents is not None and tested is None:
+        raise ValueError("a tree is not judged as a chain: see exact_tree, or bring its test")
+    if sampling.greedy and not columns and tested is None and scored.original is None:
         return _weigh_greedy_chain(draft, scored.logits)
     tokens = draft.tokens
     count = tokens.shape[0]

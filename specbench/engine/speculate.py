@@ -82,7 +82,7 @@ class HeadDrafter(Drafter, Protocol):
         """A `Score` that keeps the target's states."""
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """An `Accept` that keeps the states of what stands."""
+        """An `Accept` that keeps the states of the accepted tokens."""
 
 
 class Headed:

@@ -88,7 +88,7 @@ class Verdict(NamedTuple):
     drafted: list[int]  # [K], now on the host
     targets: list[int]  # [K]: the target's likeliest token at each position
     ratios: list[float]  # [K]: p(drafted) / p(target's likeliest), from raw logits; of collaborating models, r's ratio
-    rescued: tuple[int, ...] = ()  # the tokens of `path` that the exact rule would have rejected
+    rescued: tuple[int, ...] = ()  # the tokens of `path` that failed their test: the exact rule's, or the method's
     parents: tuple[int, ...] | None = None  # [K], as in the draft
     predictions: tuple[float, ...] | None = None  # [K], as in the draft
     confidences: list[float] | None = None  # [K]: q(drafted), by the draft's `probs`; None: they were not drawn

@@ -1,1 +1,1 @@
-"""The main loop (loop.py): a plan is carried out, document by document, and recorded in a run folder."""
+"""Runs: loop.py carries out a plan, document by document, and records it; workers and shards share one run."""

@@ -62,17 +62,18 @@ class Batches:
             else Crew(work, spec)
             for spec in work.plan.methods
         }
-        self.task = ""
+        self.begun: tuple[int, str] | None = None  # the repeat and task that methods have begun
 
     def decode(self, chunk: range, known: dict[str, Any] | None, report: Callable[[Progress], bool]) -> bool:
-        """Decode and record a chunk; False if `report` stopped it, and what it had decoded is lost.
+        """Decode and record a chunk; if `report` stops it before its last text, it is lost, and this is False.
 
         `known`: what each method has learned from documents of the task that were decoded alone, if any were.
         """
         work, crews = self.work, self.crews
         repeat, place = divmod(chunk.start, len(work.requests))
         request = work.requests[place]
-        if work.begins_task(chunk.start) or self.task != request.task or chunk.start <= self.first:
+        if self.begun != (repeat, request.task) or chunk.start <= self.first:
+            self.begun = repeat, request.task
             if not work.begins_task(chunk.start) and self.first > work.span.start:
                 known = known or self.recorder.states(self.first - 1)
             self._begin(place, len(chunk), known)
@@ -82,14 +83,14 @@ class Batches:
         before = {name: crew.state for name, crew in crews.items()}
         rows: dict[tuple[int, str], Rows] = {}
 
-        def told(decoded: Rows) -> bool:
+        def goes_on(decoded: Rows) -> bool:
             done = min(chunk.start + len(rows) // len(crews), chunk.stop - 1)
             return report(Progress(done - work.span.start, len(work.span), request, decoded[1]))
 
         for order, name in enumerate(shuffled(work, repeat, request)):
             for index, decoded in crews[name].decode(chunk, repeat, order):
                 rows[index, name] = decoded
-                if not told(decoded):
+                if not goes_on(decoded) and len(rows) < len(chunk) * len(crews):
                     return False
         after = {name: crew.state for name, crew in crews.items()}
         for index in range(max(self.first, chunk.start), chunk.stop):
@@ -98,10 +99,10 @@ class Batches:
 
     def _begin(self, place: int, count: int, known: dict[str, Any] | None) -> None:
         """Start on a task, with the document at `place`, or go on with it."""
-        work, self.task = self.work, self.work.requests[place].task
-        work.pair.prefixes.begin(work.prompts[place][: work.shared[self.task]])
+        work, task = self.work, self.work.requests[place].task
+        work.pair.prefixes.begin(work.prompts[place][: work.shared[task]])
         for name, crew in self.crews.items():
-            crew.begin(self.task, known and known[name])
+            crew.begin(task, known and known[name])
             crew.warm_up(range(place, place + count))
 
     def _write(self, index: int, rows: list[Rows], states: dict[str, Any]) -> None:

@@ -80,6 +80,7 @@ def execute(
                 if not decode_all(work, recorder, report):
                     return False
             finally:
+                gc.unfreeze()
                 add_setup_seconds(folder, work.pair, before)
         recorder.finish()
         if part is None:
@@ -125,9 +126,9 @@ class OneByOne:
         work, decoder = self.work, self.decoder
         repeat, place = divmod(index, len(work.requests))
         request, prompt = work.requests[place], work.prompts[place]
-        resumed, task_begins = index == self.first, work.begins_task(index)
+        first_here, task_begins = index == self.first, work.begins_task(index)
         fresh = task_begins or index == work.span.start  # a shard begins within a task only if no method learns
-        if resumed:
+        if first_here:
             self.conversations.recall(self.recorder.folder, repeat, request)
         prompts = self.conversations.prompts(request, prompt)
         rows: list[Rows] = []
@@ -135,18 +136,18 @@ class OneByOne:
         def decode(name: str, **more: Any) -> Rows:
             return decoder.decode(name, work.methods[name], repeat, *prompts[name], **more)
 
-        if resumed or task_begins:
+        if first_here or task_begins:
             decoder.forgive()
             work.pair.prefixes.begin(prompt[: work.shared[request.task]])
             tell_worth(work, request, decoder, work.methods)
         if place == 0:  # a warm-up, too, begins with nothing that another repeat has taught
             _reset(work, request, decoder, None)
-        if resumed or place == 0:
+        if first_here or place == 0:
             rows += [decode(name, order=0, warmup=True) for name in work.methods]
         elif task_begins:
             _warm_up(work, prompt)
         work.pair.runtime.settle()
-        if resumed or task_begins:
+        if first_here or task_begins:
             _reset(work, request, decoder, None if fresh else self.recorder.states(index - 1))
         tell_worth(work, request, decoder, work.methods)  # again: a warm-up left something in it
 

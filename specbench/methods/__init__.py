@@ -1,6 +1,7 @@
-"""The decoding methods, a paper a file. A method is a module with `Settings` and `build(settings, pair, watch)`.
+"""The decoding methods, each in a file of its own, and what several of them share.
 
-A method is a file here, or in a family's folder, and a YAML of the same name in suites/methods/; no list names it.
+A method is a module with `Settings` and `build(settings, pair, watch)`: a file here, or in a family's folder, and a
+YAML of the same name in suites/methods/. No list names it.
 """
 
 import importlib

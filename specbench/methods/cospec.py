@@ -1,6 +1,6 @@
 """CoSpec: collaborative speculative decoding (arXiv 2605.24793). Lossy.
 
-Where draft and target agree, the token stands. Where they differ, an arbiter decides whose token is kept. CoSpec's own
+Where draft and target agree, the token is kept. Where they differ, an arbiter decides whose token is kept. CoSpec's own
 arbiter is trained for right answers, not for the target's; the others are there to compare with.
 """
 
@@ -103,7 +103,7 @@ class CoSpec(DraftedMethod):
             yield step
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """Matches stand; at each mismatch the arbiter keeps the draft's token or ends the round (Eq. 12-15)."""
+        """Matches are kept; at each mismatch the arbiter keeps the draft's token or ends the round (Eq. 12-15)."""
         tested = candidates(draft, scored.logits, sampling, rng, self.settings.candidates)
         weighed = weigh(draft, scored, sampling, rng, tested)
         decisions = self.arbiter.keeps(block_of(draft.tokens, tested, weighed), rng)
@@ -144,26 +144,30 @@ def block_of(tokens: Tensor, tested: Tested, weighed: Weighed) -> Block:
     return Block(weighed.drafted, chosen, mismatches, torch.cat([tokens, targets]))
 
 
-class Always:
-    """Keeps every drafted token."""
+class Blind:
+    """Base of arbiters that read no text."""
 
     def begin(self, prompt: list[int]) -> None: ...
 
     def read(self, tokens: list[int]) -> None: ...
 
+
+class Always(Blind):
+    """Keeps every drafted token."""
+
     def keeps(self, block: Block, rng: torch.Generator) -> Iterator[bool]:
         return (True for _ in block.mismatches)
 
 
-class Never(Always):
+class Never(Blind):
     """Keeps none: speculative sampling."""
 
     def keeps(self, block: Block, rng: torch.Generator) -> Iterator[bool]:
         return (False for _ in block.mismatches)
 
 
-class Random(Always):
-    """Keeps each with the same probability. It shows what a policy is worth beyond how often it accepts."""
+class Random(Blind):
+    """Keeps each with the same probability. It shows how much a policy gains over accepting as often at random."""
 
     def __init__(self, probability: float) -> None:
         self.probability = probability
@@ -173,7 +177,7 @@ class Random(Always):
         return (draw < self.probability for draw in draws)
 
 
-class Learned(Always):
+class Learned:
     """The trained policy π: keeps a drafted token if σ(logit) > δ (Eq. 17).
 
     `session` is one of an arbitrator (cospec_arbitrator.py), whose logits [n, 1] are the head's. Its cache holds
@@ -182,7 +186,7 @@ class Learned(Always):
 
     def __init__(self, session: Session, threshold: float, hybrid: bool = True) -> None:
         self.session, self.hybrid = session, hybrid
-        self.log_odds = log_odds(threshold)
+        self.least = log_odds(threshold)  # the logit of the threshold δ
         self.unread: list[int] = []
 
     def begin(self, prompt: list[int]) -> None:
@@ -194,7 +198,7 @@ class Learned(Always):
 
     def keeps(self, block: Block, rng: torch.Generator) -> Iterator[bool]:
         for logit in self.logits(block):
-            yield logit > self.log_odds
+            yield logit > self.least
 
     def logits(self, block: Block) -> list[float]:
         """The logit of each mismatch. Reads the newly committed tokens first, in place."""
@@ -218,7 +222,7 @@ def log_odds(probability: float) -> float:
     return math.copysign(math.inf, probability - 0.5)
 
 
-class Oracle(Always):
+class Oracle:
     """Finishes both branches of a mismatch and keeps the draft's token unless its branch is worth less (Eq. 6-7).
 
     Before each prompt it must be given a utility, the worth of a text, which no real method knows.

@@ -77,7 +77,7 @@ class CSD(DraftedMethod):
 
         The gate reads raw logits, so it does not depend on the temperature. At T > 0 a mismatch is a rejection by
         speculative sampling, and the target token t is the argmax, not the drawn correction (our inference: the paper
-        decodes greedily, where both are one); a rejected argmax has no pair and stays rejected.
+        decodes greedily, where the two tokens are the same); a rejected argmax has no pair and stays rejected.
         """
 
         def keeps(i: int) -> bool:

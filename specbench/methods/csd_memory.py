@@ -135,7 +135,7 @@ def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) 
     """The memory that a setting names: a file for all tasks, a folder, `auto` for the pair's own folder, or `none`.
 
     `calibration` says which files of a folder serve a task: `task-specific` (its own, else the universal one),
-    `universal`, or `others` (those of all other tasks, added up).
+    `universal`, or `others` (those of all other tasks, added up; of a task without a file, those of all files).
     Only the counts of the first `documents` of each task are read; 0: all.
     """
     if setting == "none":
@@ -149,6 +149,8 @@ def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) 
             )
         return None
     if not path.is_dir():
+        if calibration == OTHERS:
+            raise UserError(f"{path} is one file, and others needs a folder with a memory for each task")
         counts = read_memory(path, pair, documents)
         return Memory({"": counts.pairs}, counts.doc_hashes)
     by_task = {file.stem: file for file in sorted(path.glob("*.parquet"))}
@@ -162,9 +164,9 @@ def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) 
     read = {"" if name == UNIVERSAL else name: read_memory(file, pair, documents) for name, file in by_task.items()}
     tasks = {name: counts.pairs for name, counts in read.items()}
     if calibration == OTHERS:
-        tasks |= {
-            task: _sum(pairs for name, pairs in tasks.items() if name not in ("", task)) for task in tasks if task
-        }
+        own = {task: pairs for task, pairs in tasks.items() if task}
+        tasks = {task: _sum(pairs for name, pairs in own.items() if name != task) for task in own}
+        tasks[""] = _sum(own.values())
     return Memory(tasks, _documents(read.values()))
 
 

@@ -1,1 +1,1 @@
-"""Studies that decode beside a run: audits, checks of machines and pairs, profiles, memory, batches, engines."""
+"""Measurements other than a run: audits, checks of machines and pairs, profiles, benches, runs read again."""

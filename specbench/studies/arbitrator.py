@@ -89,8 +89,7 @@ def decisions(
             drafted, targets = (torch.tensor(each.tolist()) for each in (step.draft_tokens, step.target_tokens))
             found = {
                 name: [
-                    logit > arbitrator.log_odds
-                    for logit in arbitrator.logits_at(tokens, [first + i for i in positions])
+                    logit > arbitrator.least for logit in arbitrator.logits_at(tokens, [first + i for i in positions])
                 ]
                 for name, (tokens, first) in blocks(drafted, targets, vocabulary, rng).items()
             }

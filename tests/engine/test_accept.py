@@ -23,7 +23,7 @@ def verdict(drafted, sampling=GREEDY, own=OWN, fused=FUSED, probs=None):
     return exact(draft, Scored(rows(fused), None if own is None else rows(own)), sampling, rng)
 
 
-def test_what_the_targets_own_logits_would_have_refused_is_told_as_rescued():
+def test_what_the_targets_own_logits_would_have_rejected_is_recorded_as_rescued():
     found = verdict([2, 1, 0])
     assert (found.accepted, found.token, found.rescued) == (3, 3, (1,))
     assert found.targets == [2, 3, 0]
@@ -31,7 +31,7 @@ def test_what_the_targets_own_logits_would_have_refused_is_told_as_rescued():
     assert found.decisions() == ["accepted", "rescued", "accepted"]
 
 
-def test_nothing_behind_a_refusal_is_rescued():
+def test_nothing_after_a_rejection_is_rescued():
     """The fused rows refuse 2 for 1 at the second place, where the target itself wants 3."""
     found = verdict([2, 2, 0])
     assert (found.accepted, found.token, found.rescued) == (1, 1, ())
@@ -54,3 +54,11 @@ def test_drawn_tokens_are_never_called_rescued():
     assert (found.accepted, found.rescued, found.targets) == (3, (), [2, 3, 0])
     assert found.ratios == pytest.approx([math.exp(-2), math.exp(1.5 - 4), math.exp(-1)])
     assert found.confidences == pytest.approx([row[1] for row in probs])
+
+
+def test_a_tree_is_not_judged_as_a_chain():
+    tokens = torch.tensor([2, 1, 0], device=DEVICE)
+    rows = torch.tensor(FUSED, dtype=torch.float64, device=DEVICE)
+    for sampling in (GREEDY, Sampling(1.0)):
+        with pytest.raises(ValueError, match="not judged as a chain"):
+            exact(Draft(tokens, None, (-1, -1, 0)), Scored(rows), sampling, torch.Generator(DEVICE))

@@ -1,11 +1,13 @@
 """Gate: sampled texts follow the target's own distribution, and a check that would notice if they did not."""
 
+from dataclasses import replace
+
 import numpy as np
 import oracle
 import pytest
 import torch
 from gates import DEVICE
-from law import two_tokens
+from law import V, fit, two_tokens
 from recalled import recalled
 
 from specbench.engine import accept as acceptance
@@ -88,6 +90,25 @@ def test_sps_samples_from_the_target(models, sampling):
     target, draft = models
     method = SpS(recalled(target, "target"), ModelDrafter(recalled(draft, "draft")), 2)
     assert two_tokens(method, target, sampling) > ALPHA
+
+
+def test_every_position_of_a_draft_samples_from_the_target(monkeypatch):
+    """The prefill's token, two drafted ones and the bonus; a correction that belongs to the next position is seen."""
+    target, draft = (
+        recalled(oracle.tiny("llama", seed=seed, vocab=V).to(DEVICE), role)
+        for seed, role in ((1, "target"), (2, "draft"))
+    )
+    method = SpS(target, ModelDrafter(draft), 2)
+    right = fit(method, target.model, [1, 3, 2], 4, Sampling(1.0), 4000)
+    assert right.p > ALPHA and right.accepted > 1000 and right.rejected > 1000
+    exact_test = acceptance.exact_test
+
+    def shifted(*arguments):
+        tested = exact_test(*arguments)
+        return replace(tested, emit=torch.cat([tested.emit[:1], tested.emit[2:], tested.emit[1:2]]))
+
+    monkeypatch.setattr(acceptance, "exact_test", shifted)
+    assert fit(method, target.model, [1, 3, 2], 4, Sampling(1.0), 4000).p < ALPHA
 
 
 def test_vanilla_samples_from_the_target(models):

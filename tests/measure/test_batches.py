@@ -156,6 +156,17 @@ def test_a_run_that_was_stopped_anywhere_goes_on_as_if_it_had_not(place, tmp_pat
     assert hashes[0] == hashes[1]
 
 
+def test_each_repeat_of_the_only_task_begins_anew(place, tmp_path):
+    """Of a task of which the first documents are timed alone, so that no chunk of a repeat begins it."""
+    few = tmp_path / "few"
+    few.mkdir()
+    suite = write_suite(few, {"pocket_math500": 20}, 4)
+    chosen = plan(place, methods=("csd",), online=True, batch=2, suite=suite, repeats=2, time_documents=2)
+    assert loop.execute(chosen, tmp_path / "run", always)
+    states = samples_of(tmp_path / "run").query("method == 'csd'").set_index(["repeat", "doc_id"]).state_hash
+    assert states[0].tolist() == states[1].tolist() and states.nunique() > 2
+
+
 def test_what_texts_teach_is_added_up_in_the_order_of_documents(place, tmp_path):
     """Recounted from the rounds: before each text, the mismatches of all texts before the first unfinished one."""
     folder = tmp_path / "run"

@@ -53,7 +53,7 @@ def test_a_folder_serves_each_task_its_own(tmp_path, pair):
 
 
 def test_the_counts_of_other_tasks(tmp_path, pair):
-    """By hand: each task has the sum of the two others' counts; one without a file has the universal ones."""
+    """By hand: each task has the sum of the two others' counts; one without a file has the sum of all three."""
     for task, counts in (("a", {(0, 1, 2): 1}), ("b", {(0, 1, 2): 4, (0, 5, 6): 2}), ("c", {(0, 7, 8): 3})):
         write_memory(tmp_path / f"{task}.parquet", Counter(counts), pair, {})
     with pytest.raises(UserError, match="has no memories of several tasks"):
@@ -64,7 +64,9 @@ def test_the_counts_of_other_tasks(tmp_path, pair):
     others = find_memory(str(tmp_path), "others", pair)
     assert others.of("a") == {(1, 2): 4, (5, 6): 2, (7, 8): 3}
     assert others.of("b") == {(1, 2): 1, (7, 8): 3} and others.of("c") == {(1, 2): 5, (5, 6): 2}
-    assert others.of("d") == COUNTS
+    assert others.of("d") == {(1, 2): 5, (5, 6): 2, (7, 8): 3}
+    with pytest.raises(UserError, match="is one file, and others needs a folder"):
+        find_memory(str(tmp_path / "a.parquet"), "others", pair)
 
 
 def test_fewer_documents_of_a_file(tmp_path, pair):

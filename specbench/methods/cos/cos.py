@@ -20,8 +20,8 @@ class Settings(Proposing):
     """The settings of proposing methods, and how many tokens each model proposes."""
 
     gamma: int | tuple[int, ...] | None = Field(
-        description="tokens that a model proposes at a time (γ): of the first proposer, the others 1; a list: of each; "
-        "null: as the pair says, or 1"
+        description="tokens that a model proposes at a time (γ). A number is for the first proposer, and the others "
+        "propose 1; a list has one for each model; null: as the pair says, or 1"
     )
 
 
