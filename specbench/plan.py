@@ -211,7 +211,7 @@ def check_loops(servers: Sequence[MethodSpec], options: dict[str, Any]) -> None:
     if not servers and (concurrency != 1 or rate is not None or options.get("arrivals")):
         raise UserError("--concurrency, --rate and --arrivals are for servers: add --server NAME=URL")
     if concurrency != 1 and rate is not None:
-        raise UserError("--concurrency sends the next request when one is done, and --rate at its time; give one")
+        raise UserError("--concurrency sends the next request when one is done, --rate at scheduled times; give one")
     if rate is None and options.get("arrivals"):
         raise UserError("--arrivals goes with --rate, the requests a second")
     if options.get("arrivals"):

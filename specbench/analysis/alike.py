@@ -39,19 +39,19 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
         if refused:
             options = " ".join(f"--allow-mismatch {field}" for field in differing if field not in allowed)
             raise UserError(
-                f"{first.folder} and {other.folder} differ in {'; '.join(refused)}: their figures do not compare; "
-                f"run both alike, or pass {options}"
+                f"{first.folder} and {other.folder} differ in {'; '.join(refused)}: their figures cannot be compared; "
+                f"run both with the same settings, or pass {options}"
             )
         lines += [f"MISMATCH allowed, {first.name} / {other.name}: {f}: {text}" for f, text in differing.items()]
     for run in runs:
         if unknown := [key for key, value in run.conditions().items() if value is None]:
-            lines.append(f"{run.name} does not tell its {', '.join(unknown)}: whether it compares is not known")
+            lines.append(f"{run.name} does not record its {', '.join(unknown)}: it may not be comparable")
     pairs = Counter(run.plan.pair.name for run in runs)
     earlier = [run.name for run in runs if pairs[run.plan.pair.name] > 1 and same_models.untold(run.manifest)]
     if earlier:
         lines.append(
-            f"{', '.join(earlier)}: recorded before tokenizers and configurations were; whether theirs are those of "
-            "the other runs is not known"
+            f"{', '.join(earlier)}: no tokenizers and configurations on record; they may differ from those of "
+            "the other runs"
         )
     return lines
 

@@ -108,7 +108,7 @@ def method_of(run: StoredRun, name: str | None) -> MethodSpec:
     candidates = [spec for spec in run.plan.methods if spec.method == "cospec"]
     names = ", ".join(spec.name for spec in run.plan.methods)
     if not candidates:
-        raise UserError(f"{run.folder} has no cospec, which alone has an arbiter; it has {names}; {EXAMPLE}")
+        raise UserError(f"{run.folder} has no cospec method, and only these have an arbiter; it has {names}; {EXAMPLE}")
     if name is not None and name not in [spec.name for spec in candidates]:
         known = ", ".join(spec.name for spec in candidates)
         raise UserError(f"{run.folder} has no arbiter called {name}; it has {known}")

@@ -248,6 +248,6 @@ def sentence(result: Frontier, task: str) -> str:
     end = f"; {len(rows) - len(judged)} more not comparable" if len(judged) < len(rows) else ""
     worst = next(verdict for verdict in ("fails", "undecided", "holds") if verdict in counts)  # one point decides
     return (
-        f"{task}: {result.method.name} discards less than {result.against.name} at every verification rate measured: "
+        f"{task}: does {result.method.name} discard less than {result.against.name} at every verification rate? "
         f"{worst} ({', '.join(parts)} of {len(judged)}{end})"
     )

@@ -126,7 +126,7 @@ def _rows(path: Path) -> list[dict[str, float]]:
         return [{str(key): float(value) for key, value in row.items()} for row in islice(reader, MOST_STATES + 1)]
     except (ValueError, TypeError, csv.Error):
         where = f"--network: {path}, line {reader.line_num}"
-        raise UserError(f"{where}, has values that are no numbers; {HOW}") from None
+        raise UserError(f"{where}: a value is not a number; {HOW}") from None
 
 
 def over_network(figures: Simulation, network: Network) -> OverNetwork:

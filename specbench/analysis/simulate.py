@@ -145,7 +145,7 @@ def in_batch(chosen: Sequence[Setting], options: Options, times: Times, asked: b
     """
     name = f"--batch {options.batch}"
     if options.oracle or options.second:
-        raise UserError(f"{name}: an oracle is of one text, and a batch drafts equally long for all; leave out --batch")
+        raise UserError(f"{name}: an oracle is for one text, and a batch has one draft length; leave out --batch")
     if lacking := [key for key in OF_BATCHES if getattr(times, key) is None]:
         raise UserError(f"{name}: these forward times lack {', '.join(lacking)}; a profile's FILE.json has them")
     fixed = [setting for setting in chosen if setting.rule.kind == "fixed"]

@@ -81,7 +81,7 @@ def strength(runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> Strength
     table = pd.DataFrame(drafts)
     order = table[table.task == table.task.iloc[-1]].sort_values("strength").run.tolist()
     if len(order) < 2:
-        raise UserError("one draft is no ladder; give a run for each draft, of one target")
+        raise UserError("strength compares drafts; give several runs, one for each draft of one target")
     if (unsolved := table.groupby("run").strength.count() == 0).any():
         raise UserError(
             f"the target of {unsolved.idxmax()} solves nothing there; decode more documents, or longer texts"

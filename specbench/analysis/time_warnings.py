@@ -30,7 +30,7 @@ def unpooled(runs: Measured) -> list[str]:
         if differing := workers.unlike(counts):
             found.setdefault(key[2], differing)
     return [
-        f"{task}: machines of different {', '.join(keys)} decoded it, so it has no tokens/s; --by worker shows each's"
+        f"{task}: machines of different {', '.join(keys)} decoded it, so it has no tokens/s; --by worker has them"
         for task, keys in found.items()
     ]
 

@@ -146,7 +146,7 @@ def parse_json(text: str, where: str, remedy: str = "", values: int = MOST_VALUE
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except (UnicodeEncodeError, RecursionError):
-            raise UserError(f"{where} is damaged (it holds halves of characters){end}") from None
+            raise UserError(f"{where} is damaged (it holds unpaired surrogates){end}") from None
     return value
 
 

@@ -52,7 +52,7 @@ def bench(
                 "--force-acceptance is for --shapes: the acceptance rate of a real pair is measured, not chosen"
             )
         if shapes is not None and force_acceptance is None:
-            raise UserError("--shapes are random models, which agree on nothing; add --force-acceptance, such as 0.8")
+            raise UserError("--shapes makes random models, which never agree; add --force-acceptance, such as 0.8")
         if shapes is not None and models.chosen != "pocket":
             raise UserError("--shapes make their own models; leave out --pair")
         check_names(models.chosen)
@@ -86,7 +86,7 @@ def audit(
     allow_code_execution: AllowCodeExecution = False,
     allow_entry_point: AllowEntryPoint = None,
 ) -> None:
-    """Test whether methods are lossless on this pair and machine. Exit code 1 if one that should be is not.
+    """Test whether methods are lossless on this pair and machine. Exit code 1 if one should be but is not.
 
     Greedy texts are compared with vanilla's, and sampled tokens are tested against the target's distribution. Both
     references are computed by transformers, whatever the runtime.
@@ -139,7 +139,7 @@ def _audit_server(server: str, method: list[str], wanted: dict[str, Any], length
     named = server if "=" in server or server.endswith((".yaml", ".yml")) else f"server={server}"
     plan = resolve_plan(method, baseline=None, servers=[named], **wanted)
     if len(plan.servers) != 1 or len(plan.own) != 1:
-        raise UserError(f"--server {server}: an audit is of one server")
+        raise UserError(f"--server {server}: audit one server at a time")
 
     from specbench.report.finding import show
     from specbench.report.views.audit_server import view

@@ -66,7 +66,7 @@ def run(
         bool,
         Option(
             "--no-apply-chat-template",
-            help="do not wrap those of --prompts, which are wrapped if the tokenizer has a template",
+            help="do not wrap the prompts of --prompts, which are wrapped if the tokenizer has a template",
         ),
     ] = False,
     allowed: Allowed,
@@ -75,7 +75,7 @@ def run(
         bool,
         Option(
             "--no-share-prefix",
-            help="read what all prompts of a task begin with, such as few-shot examples, again for each text",
+            help="for each text, read again the beginning that all prompts of a task share, such as few-shot examples",
         ),
     ] = False,
     no_prompts: NoPrompts = False,
@@ -241,7 +241,7 @@ def _carry_out(
 
     finished = pool.run(plan, out, resume, staffing) if staffing else command.run(plan, out, resume, part)
     if finished and (mine := StoredRun(finished).shard):
-        say(f"{mine.shard} is done: {finished}; when all are: specbench join {finished.parent.parent}")
+        say(f"{mine.shard} is done: {finished}; when all are done: specbench join {finished.parent.parent}")
         return 0
     return comparison.finish(finished) if finished else STOPPED
 

@@ -35,8 +35,8 @@ def new(
 ) -> None:
     """Write starter files for a method of your own: NAME.py, its settings in NAME.yaml, and a test.
 
-    Or of a rule for draft lengths, an output layer, or a combination (which has no YAML). The files work as they are.
-    `specbench audit` tells whether what you make of them is lossless.
+    Likewise for a draft length rule, an output layer, or a combination (without YAML). The files work as they are.
+    `specbench audit` tests whether your method is lossless.
 
     `specbench new method mine`
 

@@ -127,12 +127,12 @@ Ray = Annotated[
     str | None,
     Option(
         metavar="ADDRESS|local",
-        help="have the workers on this Ray cluster, or on one that is started here; whoever reaches a cluster can run "
+        help="run the workers on this Ray cluster, or start one on this machine; anyone who reaches a cluster can run "
         "code on it",
     ),
 ]
 GpusPerWorker = Annotated[
-    int, Option(min=1, help="GPUs of each worker; over several of them its target is spread, layer by layer")
+    int, Option(min=1, help="GPUs for each worker; its target is spread over them, layer by layer")
 ]
 Untimed = Annotated[bool, Option("--untimed", help="record no times; needed if workers share a device")]
 Server = Annotated[
@@ -157,11 +157,11 @@ ArrivalTimes = Annotated[
     str | None,
     Option("--arrivals", help="with --rate: poisson (default), constant, or a file of arrival times in seconds"),
 ]
-CellsOut = Annotated[Path | None, Option(help="a CSV file for `specbench tables`")]
+CellsOut = Annotated[Path | None, Option(help="CSV file to write, for `specbench tables`")]
 PromptSuite = Annotated[
     str | None,
     Option(
-        help="the suite with the prompts; default: pocket for the bundled pair, otherwise smoke",
+        help="the suite with the prompts; default: pocket for --pair pocket, otherwise smoke",
         autocompletion=known("suites"),
     ),
 ]

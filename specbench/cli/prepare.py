@@ -114,14 +114,14 @@ def train(
         ),
     ] = None,
     warm_up: Annotated[
-        Path | None, Option(metavar="FILE", help="cospec, rl: the file of sft; none: begin by rejecting all")
+        Path | None, Option(metavar="FILE", help="cospec, rl: the file that sft wrote; none: begin by rejecting all")
     ] = None,
     preset: Annotated[
         str | None, Option(help="draft: distillspec (the default), fastdraft, direct-alignment or draft-opd")
     ] = None,
     evaluate: Annotated[
         bool,
-        Option("--evaluate", help="draft: then decode the held-out documents by sps, with the draft before and after"),
+        Option("--evaluate", help="draft: then decode the held-out documents by sps, before and after training"),
     ] = False,
     staffed: Staffed,
     place: Place,
@@ -209,7 +209,7 @@ def import_(
     files: Annotated[
         list[Path],
         Argument(
-            help="a file for each method; for a head, the folder of its checkpoint, of a block drafter also a hub name",
+            help="a file for each method; for a head, the folder of its checkpoint, or a block drafter's hub name",
             show_default=False,
         ),
     ],
@@ -229,7 +229,7 @@ def import_(
 ) -> None:
     """Turn another tool's figures into a run folder for `compare`, or a released head into a head file.
 
-    The figures get the definitions of this project's tables; what a format does not hold stays empty. For a head,
+    Figures are defined as in this project's tables; those that a format lacks stay empty. For a head,
     --out names the .safetensors file to write.
 
     `specbench import spec-bench answers-eagle.jsonl --baseline answers-vanilla.jsonl --by-category`

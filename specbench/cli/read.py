@@ -116,14 +116,14 @@ def compare(
 def tables(
     runs: Annotated[
         list[Path] | None,
-        Argument(help="run folders, or one of tables; without any, missing runs are made in runs/tables/"),
+        Argument(help="run folders, or one folder of tables; without them, missing runs are made in runs/tables/"),
     ] = None,
     *,
     paper: Annotated[list[str] | None, Option(help="csd, specdecpp, cos or cospec; may be repeated")] = None,
     check: Annotated[bool, Option("--check", help="say which claims of the papers hold")] = False,
     pair: Pair = "pocket",
     suite: Annotated[
-        str | None, Option(help="default: pocket for the bundled pair, else csd", autocompletion=known("suites"))
+        str | None, Option(help="default: the suites that the tables need", autocompletion=known("suites"))
     ] = None,
     limit: Limit = None,
     repeats: Repeats = 1,
@@ -191,7 +191,7 @@ def report(
     trust_remote_code: TrustRemoteCode = False,
     fetch_models: FetchModels = False,
 ) -> None:
-    """Write one page that opens without a network: warnings, table, plots, settings, and every text by its tokens.
+    """Write one page that opens without a network: warnings, table, plots, settings, and every text token by token.
 
     `specbench report runs/one runs/other --out report.html`
     """
@@ -230,7 +230,7 @@ def list_(kind: Annotated[Kind | None, Argument(help="list only these")] = None)
 
     `specbench list methods`
 
-    Architectures tell which methods gave vanilla's text on a tiny model of each:
+    The list of architectures says which methods gave vanilla's text on a tiny model of each:
 
     `specbench list architectures`
     """

@@ -47,7 +47,7 @@ def serve_recipe(
         pair = config.load_pair(models.chosen)
         if any(model.weights or model.adapter for model in pair.models.values()):
             raise UserError(
-                "engines read checkpoints: name one that holds the adapters, or weights in fewer bits, itself"
+                "engines read checkpoints as they are: name one with the adapters merged, or quantised weights"
             )
         made = recipe(engine.value, pair, spec)
         say(made.text())

@@ -14,7 +14,7 @@ def score(
     run: Annotated[Path, Argument(help="a finished run folder")],
     judge: Annotated[str, Option(help="the model that grades: a hub name, a folder, or bundled:NAME")],
     task: Annotated[
-        list[str] | None, Option(help="whose answers; may be repeated; default: those only a judge can score")
+        list[str] | None, Option(help="a task to grade; may be repeated; default: those that only a judge can score")
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",

@@ -42,7 +42,7 @@ def new_attempt(folder: Path, number: int) -> Path:
             return place
         except FileNotFoundError:  # its worker still writes, and has just joined parts
             continue
-    raise UserError(f"{before and before.folder} changes all the time: its worker is not gone; stop it, then resume")
+    raise UserError(f"{before and before.folder} keeps changing: its worker still runs; stop it, then resume")
 
 
 def _copy(source: Path, copy: Path) -> None:

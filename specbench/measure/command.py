@@ -220,7 +220,7 @@ def stop_requests() -> Iterator[Stopping]:
         if stopping.requested or not stopping.waits:
             raise KeyboardInterrupt
         stopping.requested = True
-        console.print("finishing this document; once more to stop at once", style="yellow")
+        console.print("finishing this document; interrupt again to stop at once", style="yellow")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     numbers += [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) != signal.SIG_IGN)

@@ -109,13 +109,13 @@ def joined_manifest(shards: Sequence[StoredRun], allowed: Sequence[str]) -> dict
             options = " ".join(f"--allow-mismatch {key}" for key in refused)
             hint = "" if "versions" in refused else f", or pass {options}"
             raise UserError(
-                f"{run.folder} was decoded with different {', '.join(refused)} than {first.folder}: their times do not "
-                f"compare; decode it again on a like machine{hint}"
+                f"{run.folder} was decoded with different {', '.join(refused)} than {first.folder}: their times cannot "
+                f"be compared; decode it again on the same kind of machine{hint}"
             )
         unlike.update(machine)
         span = run.shard.documents
         if span.start != stop:
-            what = "are missing" if span.start > stop else "are there twice"
+            what = "are missing" if span.start > stop else "appear twice"
             raise UserError(f"{run.folder} begins with document {span.start + 1}, not {stop + 1}: documents {what}")
         stop = span.stop
         parts.append({**run.shard.told(), "started": run.manifest.get("started"), "environment": _machine(run)})
@@ -160,7 +160,7 @@ def check_rows(shards: Sequence[StoredRun]) -> None:
                 if state != before:
                     raise UserError(
                         f"{run.folder}: {method} began document {doc_id} of {task} with another state than it had: "
-                        "what it learns does not go on, so these shards are not of one run"
+                        "its learned state does not carry over, so these shards are not of one run"
                     )
 
 

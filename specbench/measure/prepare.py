@@ -70,7 +70,7 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
         except ValueError as error:
             raise UserError(f"{name}: {error}") from None
         if plan.prompts and isinstance(method, Foresighted) and method.needs_scores:
-            raise UserError(f"{name} needs to know what each answer is worth, and --prompts have no scores")
+            raise UserError(f"{name} needs the score of each answer, and --prompts has no scores")
     if plan.batch > 1:
         check_batches(plan, methods, requests)
         together = [
@@ -138,7 +138,7 @@ def why_alone(name: str, method: Method) -> str:
         return f"{name} asks for the worth of each answer, text by text"
     state = method.state()
     if state is not None and not isinstance(method, Additive):
-        return f"{name} learns from text to text, and in a batch no text is before another"
+        return f"{name} learns from text to text, and in a batch no text comes before another"
     try:
         if isinstance(method, Additive):
             method.added(state, state, state)

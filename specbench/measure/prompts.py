@@ -58,8 +58,8 @@ def stored_requests(run: StoredRun, pair: Pair, tasks: Documents | None = None) 
     requests = (tasks or load_tasks(run.plan, pair)).requests()
     if any(request.turn for request in requests):
         raise UserError(
-            f"{run.folder} has conversations of several turns, whose prompts hold each method's own answers, and this "
-            "reads texts of one prompt for all methods; give it a run of single prompts"
+            f"{run.folder} has conversations of several turns, whose prompts hold each method's own answers, but this "
+            "command needs one prompt for all methods; give it a run of single prompts"
         )
     return requests
 

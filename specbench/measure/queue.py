@@ -76,7 +76,7 @@ class Queue(Generic[Item]):
     def _lose(self, worker: Worker) -> None:
         """Strike a worker off; its item goes to another one."""
         self.workers.remove(worker)
-        last_words = f"; {worker.log} has its last words" * (worker.log != NOWHERE)
+        last_words = f"; see {worker.log}" * (worker.log != NOWHERE)
         how = f"worker {worker.number} is lost ({worker.end()}{last_words})"
         if worker.item is not None and self.waiting is not None:
             self._lost[worker.item] += 1

@@ -116,9 +116,7 @@ class ServerCrew:
         seed = stable_seed(self.work.plan.seed, repeat, request.task, request.doc_id, self.name)
         ask = ask_of(self.client, request, prompt, self.work.sampling, seed)
         if isinstance(ask.prompt, str) and not self._warned and self.client.model:
-            warn(
-                f"server {self.name}: prompts go as text, which it may cut into other tokens than {self.work.pair.name}"
-            )
+            warn(f"server {self.name}: prompts go as text, which it may not tokenize as {self.work.pair.name} does")
             self._warned = True
         tasks = self.work.tasks
         if self.client.chat and isinstance(tasks, PromptFile):

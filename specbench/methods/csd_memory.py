@@ -160,7 +160,7 @@ def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) 
         wanted = "universal.parquet" if calibration == UNIVERSAL else "memory files"
         raise UserError(f"{path} has no {wanted}; `specbench calibrate --method csd --out {path}` writes them")
     if calibration == OTHERS and len(by_task.keys() - {UNIVERSAL}) < 2:
-        raise UserError(f"{path} has no memories of several tasks, so none of others; calibrate a suite of several")
+        raise UserError(f"{path} has memories of one task at most; others needs two: calibrate a suite of several")
     read = {"" if name == UNIVERSAL else name: read_memory(file, pair, documents) for name, file in by_task.items()}
     tasks = {name: counts.pairs for name, counts in read.items()}
     if calibration == OTHERS:

@@ -116,6 +116,6 @@ class LogitSpec(Stateless):
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for settings and rounds that do not fit."""
     if len(settings.lengths) != len(settings.ranks) + 1 or list(settings.ranks) != sorted(set(settings.ranks)):
-        raise UserError("logitspec: ranks must rise, and lengths must have one number more; change one of them")
+        raise UserError("logitspec: ranks must increase, and lengths must have one more number; change one of them")
     refuse_long(f"logitspec: its tree has up to {settings.nodes} tokens", settings.nodes, pair)
     return LogitSpec(pair.session("target", watch), settings)

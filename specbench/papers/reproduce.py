@@ -92,7 +92,7 @@ def _write_verdicts(chosen: Sequence[Paper], ours: Ours, out: Path, check: bool)
         f"alike: fewer than {ALIKE:.0%} of the documents differ in rounds or in drafted, accepted, rescued or committed"
         f" tokens (for speeds, in forwards too). The {of_claims} intervals and p values of claims are not corrected for"
         " their number: if nothing differed, one in twenty would be told apart by chance. Those of an order are, by "
-        "Holm's rule; the bounds of its τ are those that the pairs of methods leave that are not told apart. Without a "
+        "Holm's rule; the bounds of its τ count the pairs of methods that are not told apart either way. Without a "
         "number of documents, a claim rests on figures of figures.csv, which were measured apart "
         "(results/README.md says how)."
     )

@@ -202,7 +202,7 @@ def unsure(summary: pd.DataFrame) -> Iterator[str]:
     holds = (summary.speedup_decode_low <= 1) & (summary.speedup_decode_high >= 1)
     for row in summary[holds & (summary.method != summary.baseline)].itertuples():
         low, high = row.speedup_decode_low, row.speedup_decode_high
-        yield f"{row.task}, {row.method}: the speedup's interval [{low:.2f}, {high:.2f}] holds 1: it may be none"
+        yield f"{row.task}, {row.method}: the speedup's interval [{low:.2f}, {high:.2f}] contains 1: perhaps no speedup"
 
 
 def titles(runs: Sequence[StoredRun]) -> list[str]:
@@ -226,7 +226,7 @@ def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     alone = first.plan.time_documents
     times = f"times are of the first {alone} of each, alone" if alone else "times are shares of the batch's"
     if any(spec.values.get("online") for spec in first.plan.methods):
-        times += ", and what is learned from text to text comes later than one by one"
+        times += ", and methods that learn from text to text learn later than one by one"
     batch = f"; in batches of {first.plan.batch}, {times}" if first.plan.batch > 1 else ""
     return f"{', '.join(setups)}; {dtype}, {where or 'machine not known'}, up to {documents:.0f} {which} a task{batch}"
 
@@ -259,7 +259,7 @@ def legend(summary: pd.DataFrame) -> Iterator[str]:
     baselines = _baselines(summary)
     timed = summary.documents.any()
     if timed and summary.accuracy.notna().any():
-        p = "; p: of no difference from the baseline's score" * bool(summary.accuracy_p.notna().any())
+        p = "; p: chance of such a difference if there were none" * bool(summary.accuracy_p.notna().any())
         yield f"score (with its 95 % interval), accept and α in %{p}"
     if timed and any(baselines.values()):
         baseline = next(iter(baselines)) if len(baselines) == 1 else "the baseline"
@@ -267,10 +267,10 @@ def legend(summary: pd.DataFrame) -> Iterator[str]:
         what = "speedup: decode time" if decoding else "end to end: time, with the prefill,"
         yield (
             f"{what} per token of {baseline} over the method's, on the same documents, with its 95 % "
-            "interval; = marks one that holds 1"
+            "interval; = marks an interval that contains 1"
         )
     if len(baselines) > FEW:
-        yield f"baselines: {', '.join(baselines)}; --format csv tells whose each is"
+        yield f"baselines: {', '.join(baselines)}; --format csv shows which methods each is for"
     elif len(baselines) > 1:
         parts = [
             f"{name} of {', '.join(methods)}" if methods else f"{name} alone" for name, methods in baselines.items()

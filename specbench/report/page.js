@@ -203,7 +203,7 @@ function drawSample(sample, parting) {
   if (parting !== null && parting >= count && !sample.failed && sample.steps.length) {
     area.append(make("span", "parts", "ends here"));
   }
-  if (!sample.steps.length) area.append(make("span", "note", sample.failed ? "No text: it failed." : "No trace of it is here."));
+  if (!sample.steps.length) area.append(make("span", "note", sample.failed ? "No text: it failed." : "There is no trace of it."));
   panel.append(area);
   return panel;
 }

@@ -27,7 +27,7 @@ def sentences(summary: pd.DataFrame) -> list[str]:
     speeds, scores = rows.speed_p.count(), rows.p.count()
     if max(speeds, scores) > 1:
         compared = [f"{count} of {what}" for count, what in ((speeds, "speed"), (scores, "accuracy")) if count]
-        lines.append(f"Verdicts and p values are Holm's, for comparisons: {' and '.join(compared)}.")
+        lines.append(f"Verdicts and p values have Holm's correction for these comparisons: {' and '.join(compared)}.")
     return lines
 
 
@@ -62,7 +62,7 @@ def _speed(rows: pd.DataFrame) -> str:
         for word, tasks in (
             ("faster than", known[real & (known.speed > 1)]),
             ("slower than", known[real & (known.speed < 1)]),
-            ("not told apart in speed from", known[~real]),
+            ("no clear difference in speed from", known[~real]),
         )
         if len(tasks)
     ]

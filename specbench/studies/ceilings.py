@@ -64,7 +64,7 @@ def _keep(measured: Mapping[str, Any]) -> None:
     try:
         say(f"written: {ceilings.save(measured)}")
     except OSError as error:
-        warn(f"the ceilings of this machine cannot be kept ({error}); set SPECBENCH_CACHE to a folder of yours")
+        warn(f"the ceilings of this machine cannot be kept ({error}); set SPECBENCH_CACHE to a writable folder")
 
 
 def measure(

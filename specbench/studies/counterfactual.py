@@ -52,7 +52,7 @@ def carry_out(
         with progress("playing branches", len(chosen), aside) as advance:
             rows = play_all(player, chosen, store, batch, advance)
     except KeyboardInterrupt:
-        raise UserError(f"stopped; what was played is in {store.folder}, and the same command continues") from None
+        raise UserError(f"stopped; what was tried is in {store.folder}, and the same command continues") from None
     unchecked = [task for task in states.task.unique() if task not in checkable]
     return counterfactual(run, spec, seed, Played(rows, len(states), unchecked, player.repeatable))
 

@@ -39,7 +39,7 @@ def carry_out(
     count = pair.models["target"].config.get_text_config().num_hidden_layers
     chosen = sorted(set(layers)) or sorted({max(1, count * quarter // 4) for quarter in (1, 2, 3)})
     if wrong := [layer for layer in chosen if not 1 <= layer < count]:
-        raise UserError(f"--layers {wrong[0]}: the target has {count}; an exit is after one of 1 to {count - 1}")
+        raise UserError(f"--layers {wrong[0]}: the target has {count} layers; give exits from 1 to {count - 1}")
     prompts = Prompts(run, pair)
     samples = timed_samples(run.samples([*SAMPLE, "warmup", "finish", "tokens", "prompt_hash"]))
     rounds = run.rounds().to_table([*ROUND, *COUNTS], filter=of_method(spec.name)).to_pandas()

@@ -186,7 +186,7 @@ def _load(manager: Any, choice: TaskChoice, config: Mapping[str, Any], overrides
         missing = " ".join((error.name or str(error)).split())[:80]
         stand_in = f", or {choice.stand_in}" if choice.stand_in else ""
         raise DataUnavailable(
-            f"{choice.task} needs what is not installed ({missing}); install lm-eval's extras for it "
+            f"{choice.task} needs a package or data that is missing ({missing}); install lm-eval's extras for it "
             f"(pip install 'lm-eval[ifeval,ruler]'){stand_in}"
         ) from None
     except Exception as error:

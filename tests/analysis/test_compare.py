@@ -448,7 +448,7 @@ ENDS = {"speedup_e2e": 1.2, "speedup_e2e_low": 1.1, "speedup_e2e_high": 1.3, "sp
     ("changes", "expected"),
     [
         ({}, "sps: faster than plain on one (1.50 ×); the same accuracy on one."),
-        ({"speedup_decode_p": 0.06}, "sps: not told apart in speed from plain on one (1.50 ×); the same accuracy"),
+        ({"speedup_decode_p": 0.06}, "sps: no clear difference in speed from plain on one (1.50 ×); the same accuracy"),
         ({"speedup_decode": 0.8}, "sps: slower than plain on"),
         ({"accuracy_delta_low": -0.11}, "too few to tell its accuracy on one."),
         ({"accuracy_delta_high": 0.11}, "too few to tell its accuracy on one."),
@@ -474,7 +474,9 @@ def test_sentences_correct_p_for_the_number_of_comparisons():
     assert "accuracy lower" in alone[0]
     lines = sentences(pd.DataFrame(rows))
     assert "accuracy lower" not in lines[0] and "p = 0.090" in lines[0]
-    assert lines[1] == "Verdicts and p values are Holm's, for comparisons: 3 of speed and 3 of accuracy."
+    assert (
+        lines[1] == "Verdicts and p values have Holm's correction for these comparisons: 3 of speed and 3 of accuracy."
+    )
 
 
 def test_speeds_are_corrected_for_the_number_of_comparisons():
@@ -482,7 +484,9 @@ def test_speeds_are_corrected_for_the_number_of_comparisons():
     rows = [verdict(task=t, speedup_decode_p=p) for t, p in (("a", 0.03), ("b", 0.9), ("c", 0.8))]
     few = [verdict(task="d", speedup_decode_p=0.01, documents=7)]
     assert sentences(pd.DataFrame(rows[:1] + few))[0].startswith("sps: faster than plain on a (1.50 ×);")
-    assert sentences(pd.DataFrame(rows + few))[0].startswith("sps: not told apart in speed from plain on all 3 tasks")
+    assert sentences(pd.DataFrame(rows + few))[0].startswith(
+        "sps: no clear difference in speed from plain on all 3 tasks"
+    )
 
 
 def test_stored_summary_equals_the_recomputed_one(tmp_path):

@@ -115,7 +115,7 @@ def test_without_complementarity_recovery_is_undefined_and_said(tmp_path):
     assert math.isnan(found.methods.recovery[0])
     words = ["analyze", "complementarity", str(run.folder), "--out", str(tmp_path / "cells.csv")]
     text = " ".join(call(*words).stdout.split())
-    assert "one: complementarity is missing: the union solves no more than the target" in text
+    assert "one: nothing to recover: the union solves no more than the target" in text
     assert "recovery" not in (tmp_path / "cells.csv").read_text()
 
 

@@ -1,4 +1,4 @@
-"""Figures by the place in the context, by hand from written rounds."""
+"""Figures by position in the context, by hand from written rounds."""
 
 import math
 

@@ -116,7 +116,7 @@ def test_a_batch_by_a_profile(tmp_path):
     default = simulate(run, given=str(profile(tmp_path / "p.json")), options=Options(batch=4))
     assert default.table.setting.tolist() == ["gamma=1", "gamma=2", "gamma=3"]  # 4 · 5 tokens were not measured
     shown = call("simulate", run.folder, "--forward-times", tmp_path / "p.json", "--batch", "4").output
-    assert "projected: sps[gamma=3]" in shown and "batch 4: as many texts at all times" in " ".join(shown.split())
+    assert "projected: sps[gamma=3]" in shown and "batch 4: always as many texts" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_batch_by_a_profile(tmp_path):
         ({"given": "t_draft=1,t_target=9"}, Options(by_context=True), "context_slope is missing"),
         ({"given": "PROFILE", "gammas": [1, 4]}, Options(batch=4), "would read 20 tokens, .* measured one has 16"),
         ({"given": "PROFILE"}, Options(batch=9), "would read 18 tokens, .* measured one has 16"),
-        ({"given": "PROFILE"}, Options(batch=4, oracle=True), "an oracle is of one text"),
+        ({"given": "PROFILE"}, Options(batch=4, oracle=True), "an oracle is for one text"),
     ],
 )
 def test_what_is_not_known_is_refused(tmp_path, arguments, options, words):

@@ -125,9 +125,9 @@ def test_a_bad_channel_is_one_line(tmp_path, monkeypatch, option, words):
     [
         ("", "states"),
         ("seconds,rtt,rate\n", "states"),
-        ("seconds,rtt,rate\n1,0,5\n1,x,5\n", "line 3, has values that are no numbers"),
-        ("seconds,rtt,rate\n1,0,5,7\n", "line 2, has values that are no numbers"),
-        ("seconds,rtt,rate\n1,0\n", "line 2, has values that are no numbers"),
+        ("seconds,rtt,rate\n1,0,5\n1,x,5\n", "line 3: a value is not a number"),
+        ("seconds,rtt,rate\n1,0,5,7\n", "line 2: a value is not a number"),
+        ("seconds,rtt,rate\n1,0\n", "line 2: a value is not a number"),
         ("seconds,rtt\n1,0\n", "rate"),
         ("seconds,rtt,rate,x\n1,0,5,7\n", "x"),
         ("seconds,rtt,rate\n0,0,5\n", "seconds"),

@@ -129,7 +129,7 @@ def test_what_is_said(ladder):
 
 
 def test_a_ladder_has_rungs_of_one_target(ladder, tmp_path):
-    with pytest.raises(UserError, match="one draft is no ladder"):
+    with pytest.raises(UserError, match="strength compares drafts"):
         strength(ladder[:1])
     other = made(tmp_path / "other", WEAK, BOLD["weak"], target="u", weights="g")
     with pytest.raises(UserError, match="different targets"):

@@ -364,7 +364,9 @@ def test_what_cannot_be_run_is_refused(monkeypatch):
 def test_a_folder_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path / "file"))
-    with pytest.raises(Unsupported, match=r"cannot be kept in .*file.openvino .*; set SPECBENCH_CACHE to a folder"):
+    with pytest.raises(
+        Unsupported, match=r"cannot be kept in .*file.openvino .*; set SPECBENCH_CACHE to a writable folder"
+    ):
         OpenVINO(CPU).runner(model("llama"))
 
 

@@ -208,7 +208,7 @@ def memory_hash(counts: Counter) -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"methods": ["bandit"]}, "bandit learns from text to text, and in a batch no text is before another"),
+        ({"methods": ["bandit"]}, "bandit learns from text to text, and in a batch no text comes before another"),
         ({"methods": ["csd"], "assignments": ["csd.length=bandit"]}, "csd: what its length policy learns"),
         ({"methods": ["cospec"], "assignments": ["cospec.arbiter=oracle"]}, "cospec asks for the worth"),
         ({"methods": ["sps"], "runtime": "openvino"}, "--runtime openvino computes no batches; use eager or static"),
@@ -227,7 +227,7 @@ def test_what_cannot_be_decoded_together_is_decoded_alone_where_documents_are_ti
     chosen = plan(place, methods=("bandit", "sps"), batch=3, time_documents=1)
     assert loop.execute(chosen, tmp_path / "batch", always)
     assert said == [
-        "bandit learns from text to text, and in a batch no text is before another: it is decoded one by one"
+        "bandit learns from text to text, and in a batch no text comes before another: it is decoded one by one"
     ]
     assert loop.execute(plan(place, methods=("bandit", "sps")), tmp_path / "single", always)
     same_records(tmp_path / "batch", tmp_path / "single")

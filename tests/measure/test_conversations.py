@@ -188,7 +188,7 @@ def test_a_study_that_reads_texts_again_refuses_conversations(whole, plan, tmp_p
 def test_a_method_that_needs_scores_is_refused(tmp_path):
     file = written(tmp_path / "asked.jsonl", PROMPTS[:1])
     oracle = resolve_plan(["cospec"], prompts=file, assignments=["cospec.arbiter=oracle"], device="cpu")
-    with one_line_error("cospec needs to know what each answer is worth"):
+    with one_line_error("cospec needs the score of each answer"):
         loop.execute(oracle, tmp_path / "it", always)
 
 

@@ -281,7 +281,7 @@ def test_a_run_of_an_earlier_version_compares_and_the_caption_says_what_it_lacks
     of_an_earlier_version(tmp_path / "b")
     runs = [StoredRun(finished), StoredRun(tmp_path / "b")]
     (line,) = compare.measured(runs).mismatches
-    assert line.startswith("b: recorded before tokenizers and configurations were")
+    assert line.startswith("b: no tokenizers and configurations on record")
     assert not compare.measured(runs[1:]).mismatches
 
 

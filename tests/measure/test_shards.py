@@ -224,7 +224,7 @@ REFUSED = {
     "another count": (lambda m: m["shard"].update(of=6), "not shard 3 of 5"),
     "another number": (lambda m: m["shard"].update(number=4), "not shard 3 of 5"),
     "a gap": (lambda m: m["shard"].update(first=m["shard"]["first"] + 1), "documents are missing"),
-    "documents twice": (lambda m: m["shard"].update(first=m["shard"]["first"] - 1), "are there twice"),
+    "documents twice": (lambda m: m["shard"].update(first=m["shard"]["first"] - 1), "appear twice"),
     "beyond the end": (lambda m: m["shard"].update(stop=99), "a shard of other documents"),
     "no documents": (lambda m: m["shard"].update(stop=m["shard"]["first"]), "there is no such shard"),
 }
@@ -279,7 +279,7 @@ def test_lost_samples_are_seen(copied):
 def test_a_state_that_does_not_go_on_is_seen(copied):
     rewritten(copied / "shards" / "4", "samples", other_state)
     told = refused("join", copied)
-    assert "csd began document 0" in told and "does not go on" in told
+    assert "csd began document 0" in told and "does not carry over" in told
 
 
 def test_a_shard_that_begins_within_a_task_of_a_method_that_learns_is_refused(make_plan, pair, tmp_path, monkeypatch):
@@ -290,7 +290,7 @@ def test_a_shard_that_begins_within_a_task_of_a_method_that_learns_is_refused(ma
         shard = Shard(number, 3)
         assert loop.execute(plan, shard.folder(tmp_path), always, pair, shard=shard)
     assert any(StoredRun(Shard(n, 3).folder(tmp_path)).shard.documents.start % 2 for n in (2, 3))
-    with pytest.raises(UserError, match="what it learns does not go on"):
+    with pytest.raises(UserError, match="its learned state does not carry over"):
         joining.join(tmp_path)
 
 

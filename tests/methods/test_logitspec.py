@@ -132,7 +132,7 @@ def test_what_ships_and_what_is_refused():
     with one_line_error("logitspec: its tree has up to 64 tokens, but lonely reads 64"):
         build(lonely(64), "logitspec")
     for ranks in ((8,), (32, 8)):
-        with one_line_error("logitspec: ranks must rise, and lengths must have one number more"):
+        with one_line_error("logitspec: ranks must increase, and lengths must have one more number"):
             build(lonely(), "logitspec", ranks=ranks)
     with one_line_error("logitspec: shortest: 4 is more than ngram"):
         build(lonely(), "logitspec", shortest=4)

@@ -56,7 +56,7 @@ def test_the_counts_of_other_tasks(tmp_path, pair):
     """By hand: each task has the sum of the two others' counts; one without a file has the sum of all three."""
     for task, counts in (("a", {(0, 1, 2): 1}), ("b", {(0, 1, 2): 4, (0, 5, 6): 2}), ("c", {(0, 7, 8): 3})):
         write_memory(tmp_path / f"{task}.parquet", Counter(counts), pair, {})
-    with pytest.raises(UserError, match="has no memories of several tasks"):
+    with pytest.raises(UserError, match="has memories of one task at most"):
         (tmp_path / "alone").mkdir()
         shutil.copy(tmp_path / "a.parquet", tmp_path / "alone" / "a.parquet")
         find_memory(str(tmp_path / "alone"), "others", pair)

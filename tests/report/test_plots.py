@@ -187,7 +187,7 @@ def test_reliability(run):
     assert points == pytest.approx(np.array([[0.25, 0], [0.85, 1], [0.95, 1]]))
     assert up[0] == pytest.approx(np.array([[0.25, 0], [0.25, 0]]))  # both documents are alike
     assert ax.get_title() == "one\nECE 0.150"
-    assert line_of(ax, "as foretold") == pytest.approx(np.array([[0, 0], [1, 1]]))
+    assert line_of(ax, "as predicted") == pytest.approx(np.array([[0, 0], [1, 1]]))
     heights = {round(bar.get_x() + bar.get_width() / 2, 2): bar.get_height() for bar in ax.patches if bar.get_height()}
     assert heights == pytest.approx(dict.fromkeys((0.25, 0.85, 0.95), 0.2))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted chance", "accepted")

@@ -381,7 +381,7 @@ def test_without_its_tokenizer_a_page_has_no_traces_but_all_else(small, tmp_path
     view = open_page(tmp_path / "page.html")
     assert "other has no traces here" in view.text_content("#documents .note")
     choose(view, "sums", 0, "csd", "vanilla")
-    assert "No trace of it is here." in view.locator(".sample").first.inner_text()
+    assert "There is no trace of it." in view.locator(".sample").first.inner_text()
     assert "accept 67 %" in view.locator(".sample").first.inner_text() and view.said == []
 
 

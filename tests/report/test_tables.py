@@ -237,7 +237,10 @@ def test_two_baselines_in_one_table(mixed, tmp_path, monkeypatch):
 def test_many_baselines_are_named_without_their_methods(summary):
     bases = [f"pool[{n}]" for n in range(5)]
     rows = pd.concat([summary[:2].assign(method=[base, f"share{base}"], baseline=base) for base in bases])
-    assert list(comparison.legend(rows))[-1] == f"baselines: {', '.join(bases)}; --format csv tells whose each is"
+    assert (
+        list(comparison.legend(rows))[-1]
+        == f"baselines: {', '.join(bases)}; --format csv shows which methods each is for"
+    )
 
 
 def test_all_methods_against_one_that_is_no_baseline(run, tmp_path):

@@ -71,7 +71,7 @@ def test_one_wrong_count_is_found(fake):
 def test_one_wrong_token_is_found(fake):
     fake.fault, fake.cached = "another token", 0.05
     told = audit(fake, *SPS, code=1)
-    assert ": other texts" in told and told.count("leaves vanilla at token 5") == 2 and "no tie" in told
+    assert ": other texts" in told and told.count("departs from vanilla at token 5") == 2 and "no tie" in told
     assert "WARNING: the server keeps prompts" in told
 
 

@@ -177,7 +177,7 @@ def test_one_that_sees_them_decides_otherwise(run):
 def test_the_command(run):
     name = named(run, mask="causal", arbiter="trained")
     printed = call("analyze", "arbitrator", str(run.folder), "--method", name).output
-    assert "decides 0.0 % of its mismatches otherwise" in " ".join(printed.split())
+    assert "decides 0.0 % of mismatches differently" in " ".join(printed.split())
     assert max(map(len, printed.splitlines())) <= 80
     table = pd.read_csv(io.StringIO(call("analyze", "arbitrator", str(run.folder), "--format", "csv").stdout))
     assert not math.isnan(float(table[(table.row == 0) & (table.column == "share")].value.iloc[0]))

@@ -202,7 +202,7 @@ def test_defects_of_the_loop_are_found_greedily(pocket_weak, documents, name):
     finding = found(pocket_weak, documents, defective(pocket_weak, name), draws=1)
     assert finding.verdict == "defect" and not finding.failure
     assert any(one.kind == "bug" for one in finding.leavings)
-    assert any("leaves vanilla at token" in line and "a defect" in line for line in details(finding))
+    assert any("departs from vanilla at token" in line and "a defect" in line for line in details(finding))
 
 
 @pytest.mark.long

@@ -99,4 +99,4 @@ def test_the_command(tmp_path):
     rates = [row["hit"] for row in found["table"] if row["layer"] == 9]
     assert rates == sorted(rates) and rates[-1] > 0.5
     refused = call("analyze", "mirror", folder, "--layers", "12")
-    assert refused.exit_code == 2 and "an exit is after one of 1 to 11" in " ".join(refused.stderr.split())
+    assert refused.exit_code == 2 and "give exits from 1 to 11" in " ".join(refused.stderr.split())

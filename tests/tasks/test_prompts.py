@@ -71,7 +71,7 @@ BAD = {
     "a stop that is none": ([{"stop": 3, "prompt": "a"}], "line 1: `stop`"),
     "a limit of nothing": ([{"max_new_tokens": 0, "prompt": "a"}], "line 1: `max_new_tokens` is 0"),
     "a limit that is none": ([{"max_new_tokens": True, "prompt": "a"}], "line 1: `max_new_tokens` is True"),
-    "half a character": ([b'{"prompt": "\\ud800"}'], "line 1 .*halves of characters"),
+    "half a character": ([b'{"prompt": "\\ud800"}'], "line 1 .*unpaired surrogates"),
     "no text": ([b'{"prompt": "\xff"}'], "line 1 .*UTF-8"),
     "nothing": ([], "holds no prompts"),
     "blank lines": ([b"", b" "], "holds no prompts"),

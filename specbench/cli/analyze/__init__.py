@@ -3,7 +3,7 @@
 from specbench.cli.analyze import records, texts
 
 HELP = (
-    "What a run rejected and rescued, how good its predictions were, which curve is better, what an arbitrator or "
+    "What a run rejected and rescued, how good its predictions were, which method discards less, what an arbitrator or "
     "a stronger draft is worth."
 )
 ANALYSES = (

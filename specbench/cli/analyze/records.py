@@ -85,7 +85,7 @@ def overlap(run: Run, format: PlainFormat = Plain.table) -> None:
 
 
 def context(run: Run, format: PlainFormat = Plain.table) -> None:
-    """Acceptance and times by the place in the context, and prefill, memory and decoding by the prompt's length.
+    """Acceptance and times by position in the context, and prefill, memory and decoding by the prompt's length.
 
     `specbench analyze context runs/one`
     """
@@ -161,7 +161,7 @@ def requests(
     ] = None,
     format: PlainFormat = Plain.table,
 ) -> None:
-    """What requests to servers took: times to the first token, per token, between chunks and in all; goodput.
+    """How long requests to servers took: to the first token, per token, between chunks and in total; goodput.
 
     `specbench analyze requests runs/one --slo ttft=0.3,tpot=0.03`
     """

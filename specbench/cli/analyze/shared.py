@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from specbench.report.finding import Finding
 
 Run = Annotated[Path, Argument(help="a run folder")]
-Method = Annotated[str | None, Option(help="a method of the run; default: the first that has what the analysis needs")]
+Method = Annotated[str | None, Option(help="a method of the run; default: the first, or all, that apply")]
 PlainFormat = Annotated[Plain, Option(help="how to print it")]
 PrintedFormat = Annotated[Printed, Option(help="how to print it")]
 

@@ -23,7 +23,7 @@ def mirror(
     *,
     allowed: ReadAgain,
 ) -> None:
-    """How often an early layer foretells where the next draft begins, so that it could be ready (Mirror-SD).
+    """How often an early layer predicts where the next draft begins, so that it could be ready (Mirror-SD).
 
     The target reads the texts again; the time that would be saved is modelled from the rounds' seconds.
 
@@ -158,7 +158,7 @@ def losses(
     *,
     allowed: ReadAgain,
 ) -> None:
-    """Which loss, on which texts, makes a draft accepted: Σ min(p, q) by task on documents that none has learned from.
+    """Which loss, on which texts, makes a draft accepted: Σ min(p, q) by task on documents that none was trained on.
 
     Each draft is a folder with its NAME.held-out.jsonl beside it. Several seeds of one loss and texts are one row.
 

@@ -33,7 +33,7 @@ def reliability(data: PlotData) -> Figure:
     columns = min(2, len(all_panels))
     fig, axes = grid([2.4 if columns == 1 else 1.75] * len(all_panels), columns, sharex=True, sharey=True)
     for ax, (title, rows) in zip(axes, all_panels, strict=True):
-        ax.plot([0, 1], [0, 1], color=GREY, ls=":", lw=0.8, label="as foretold", zorder=1)
+        ax.plot([0, 1], [0, 1], color=GREY, ls=":", lw=0.8, label="as predicted", zorder=1)
         ax.axhline(BOTTOM, color=GREY, lw=0.4, zorder=1)
         ax.bar(0, 0, 0, color=GREY, alpha=0.6, label="tokens in a bin")  # only for the legend
         methods = list(dict.fromkeys(rows.method))

@@ -37,20 +37,20 @@ def notes(figures: Acceptance) -> Iterator[str]:
         yield "AUROC of 1−q(d): by the draft's own confidence, on the same tokens"
     yield "drafts: the predicted chance that all scored tokens of a draft are accepted, and the share where they were"
     if figures.selected is None:
-        yield "the run's settings have no bounds of drafts, so it is not known if predictions kept tokens from drafting"
+        yield "the run's settings do not bound drafts, so it is not known if predictions kept tokens out of them"
     elif figures.selected:
         yield (
             f"drafts of {figures.shortest} to {figures.longest} tokens: what lies beyond a stop was never seen, so "
             "these figures are of the tokens that the predictions let through; shortest = longest sees all"
         )
     else:
-        yield f"all drafts may have {figures.longest} tokens, whatever was predicted: no token was kept from its test"
+        yield f"all drafts may have {figures.longest} tokens, whatever was predicted: no prediction prevented a test"
     if figures.rescued:
         yield f"{figures.rescued} rescued tokens count as accepted"
     if figures.unscored:
         yield f"{figures.unscored} tested tokens have no prediction (the last one of a draft) and are left out"
     if figures.unseen:
-        yield f"{figures.unseen} drafts are left out: the text ended before it was known whether all stand"
+        yield f"{figures.unseen} drafts are left out: the text ended before all their tokens were tested"
 
 
 def _overview(figures: Acceptance) -> Sheet:

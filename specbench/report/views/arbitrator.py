@@ -29,12 +29,10 @@ def _sheet(figures: Dependence) -> Sheet:
 def sentence(figures: Dependence) -> str:
     """What the table says of the change that takes most from the arbitrator."""
     last = figures.changes[figures.changes.task == figures.changes.task.iloc[-1]].set_index("change")
-    shares = f"{figures.method} decides {100 * last.share['random']:.1f} % of its mismatches otherwise if the target's "
-    shares += f"tokens are others, and {100 * last.share['removed']:.1f} % without them"
+    shares = f"{figures.method} decides {100 * last.share['random']:.1f} % of mismatches differently if the target's "
+    shares += f"tokens are replaced, and {100 * last.share['removed']:.1f} % without them"
     most = last.share_high[["random", "copied", "removed"]].max()
-    return (
-        f"{shares}: {'its decisions hardly rest on them' if most < HARDLY else 'its decisions rest on them in part'}."
-    )
+    return f"{shares}: {'it hardly depends on them' if most < HARDLY else 'it partly depends on them'}."
 
 
 def notes(figures: Dependence) -> list[str]:

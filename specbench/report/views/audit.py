@@ -38,7 +38,7 @@ def details(method: study.Finding, most: int = 5) -> list[str]:
     if method.lossless:
         for leaving in method.leavings[:most]:
             word = "a numeric tie" if leaving.kind == "tie" else "a defect"
-            where = f"{leaving.task}, document {leaving.doc_id}: leaves {method.standard} at token {leaving.at}"
+            where = f"{leaving.task}, document {leaving.doc_id}: departs from {method.standard} at token {leaving.at}"
             lines.append(f"{where}, logit gap {leaving.gap:.2g}: {word}")
         if len(method.leavings) > most:
             lines.append(f"and {len(method.leavings) - most} more documents")
@@ -64,11 +64,11 @@ def power(audited: Sequence[study.Finding]) -> list[str]:
         tests = [test for method in audited for test in method.sampled if test.sampling == sampling]
         worst = max(test.test.detectable for test in tests)
         if math.isnan(worst):
-            lines.append(f"{setting(sampling)}: target or draft left too little to chance to say what would be seen")
+            lines.append(f"{setting(sampling)}: target or draft is too certain to say what bias would be detected")
             continue
         lines.append(
             f"{setting(sampling)}: with {tests[0].test.draws} tokens, a shift of {worst:.1%} of the probability "
-            "towards what the draft proposes too often is seen 4 times in 5"
+            "towards what the draft proposes too often is detected 4 times in 5"
         )
     return lines
 

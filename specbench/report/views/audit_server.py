@@ -19,7 +19,7 @@ def view(audited: Audited) -> Finding:
         sentences=[*_differences(audited), *_rounds(audited), *_cache(audited)],
         notes=[
             _told(audited),
-            "same: as vanilla's; rounds: of these texts, those with a draft, without the last of each",
+            "same: equal to vanilla's; rounds: in these texts, with a draft, without the last of each text",
             "wrong: texts with other rounds",
         ],
     )
@@ -44,7 +44,7 @@ def _differences(audited: Audited) -> Iterator[str]:
         elif text.leaving:
             word = "a numeric tie" if text.leaving.kind == "tie" else "no tie: another model, prompt or a defect"
             gap = f"logit gap {text.leaving.gap:.2g}"
-            lines.append(f"{where}: leaves vanilla at token {text.leaving.at}, {gap}: {word}")
+            lines.append(f"{where}: departs from vanilla at token {text.leaving.at}, {gap}: {word}")
         elif text.other:
             lines.append(f"{where}: {text.other}")
     yield from lines[:MOST]
@@ -66,9 +66,9 @@ def _cache(audited: Audited) -> Iterator[str]:
     kept = audited.kept
     if kept.seen:
         yield (
-            f"WARNING: the server keeps prompts: {1000 * kept.second:.1f} ms to the first token of one that comes "
-            f"again, {1000 * kept.first:.1f} ms before (p = {kept.p:.1g}); switch its prefix cache off, or times are "
-            "wrong wherever prompts begin alike"
+            f"WARNING: the server keeps prompts: {1000 * kept.second:.1f} ms to the first token of one sent "
+            f"again, {1000 * kept.first:.1f} ms at first (p = {kept.p:.1g}); switch its prefix cache off, or times are "
+            "wrong for prompts that share a beginning"
         )
     elif _keeps(audited.facts):
         yield "WARNING: the server says that it keeps prompts; switch its prefix cache off, or times may be wrong"

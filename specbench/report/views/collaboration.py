@@ -30,7 +30,7 @@ def sentences(figures: Collaboration) -> Iterator[str]:
     for (method, verdict), rows in decided.groupby(["method", "corollary"], sort=False):
         is_ = "is undecided" if verdict == "undecided" else verdict
         yield f"Corollary 3.7 (all γ = 1: never slower) {is_} for {method} on {', '.join(rows.task)}."
-    for name, source in (("predicted", "the theorems foretell"), ("chain", "our chain foretells")):
+    for name, source in (("predicted", "the theorems predict"), ("chain", "our chain predicts")):
         ratios = pd.to_numeric(figures.speed[f"over_{name}"]).dropna()
         if len(ratios):
             yield f"Measured speedups are {_range(ratios)} times what {source}."
@@ -40,17 +40,17 @@ def notes(figures: Collaboration) -> Iterator[str]:
     if figures.greedy:
         yield "greedy: α is the share of accepted tokens, since there are no distributions to overlap"
     else:
-        yield "α: mean of Σ min(q, r) over judged tokens; accepted: the share of them that was, which differs by chance"
+        yield "α: mean of Σ min(q, r) over judged tokens; accepted: the share accepted, which varies by chance"
     if figures.acceptance.bound.notna().any() and not figures.greedy:
         yield f"lowest: of all scored positions; below: those under the bound by more than {ROUNDING:g} (float32)"
     if figures.speed.theorem.notna().any():
         yield "Thm: 3.1 for cos-naive, 3.6 for cos, by α of all tokens; chain: both models' cycles, each with its own α"
-        yield "neither knows of work outside forwards, of wider forwards' cost, and that acceptances come in runs"
+        yield "neither counts work outside forwards or the cost of wider ones, or knows that acceptances come in runs"
     sources = dict.fromkeys(figures.speed.c_of.dropna())
     if sources:
         yield f"c: seconds per forward of the proposer over the other model's, from {', '.join(sources)}"
     if figures.speed.baseline.isna().any():
-        yield f"- for a speedup: the method's baseline in this run is no {STANDARD}"
+        yield f"- for a speedup: the method's baseline in this run is not {STANDARD}"
     if figures.speed.theorem.isna().any():
         yield "the paper has no formula for cos-sd, and none for more than two models"
 
@@ -87,4 +87,4 @@ def _speed(figures: Collaboration) -> Sheet:
             cells |= {"measured": number(row.speedup) + bounds(row.low, row.high)}
             cells |= {"/Thm": number(row.over_predicted), "/chain": number(row.over_chain)}
             rows.append([row.method, *(cells[name] for name in columns)])
-    return Sheet(["method", *columns], rows, f"SPEEDUP over {STANDARD}, foretold and measured")
+    return Sheet(["method", *columns], rows, f"SPEEDUP over {STANDARD}, predicted and measured")

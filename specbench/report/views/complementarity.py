@@ -77,7 +77,7 @@ def sentences(figures: Complementarity) -> list[str]:
         task = row["task"]
         if row["gap"] <= 0:
             missing = "the best of both is nowhere better" if row["graded"] else "the union solves no more"
-            lines.append(f"{task}: complementarity is missing: {missing} than the target, so - for recovery.")
+            lines.append(f"{task}: nothing to recover: {missing} than the target, so recovery is -.")
             continue
         if row["graded"]:
             gap = f"the best of both is {100 * row['gap'] / row['total']:.1f} points above the target"
@@ -94,7 +94,7 @@ def _recovered(row: dict[str, Any]) -> str:
     value, low = row["recovery"], row["recovery_low"]
     if value <= 0:
         lost = "falls below the target" if value < 0 else "recovers nothing of it"
-        return lost + (" (more than chance makes)" if row["recovery_high"] < 0 else "")
+        return lost + (" (more than by chance)" if row["recovery_high"] < 0 else "")
     doubt = "" if low > 0 else ", which may be chance"
     return f"recovers {100 * value:.0f} % of it{doubt}"
 
@@ -103,14 +103,14 @@ def notes(figures: Complementarity) -> Iterator[str]:
     yield f"target: {figures.target}; draft: {figures.draft}; union: solved by at least one of the two"
     yield "recovery: (method − target) / (union − target), in right answers; - where the union is the target"
     yield "[ ]: 95 %, Wilson's of shares, paired bootstrap over documents of recovery; points: method less target"
-    yield f"p: McNemar's of right-or-wrong scores, by Holm for all rows of its table; below {LEVEL} it is no chance"
+    yield f"p: McNemar's test of right-or-wrong scores, Holm-corrected over its table; below {LEVEL}: significant"
     if figures.graded:
         yield (
-            "Table 2 of the paper is for right-or-wrong tasks; of graded ones (ROUGE) the better of the two scores of "
+            "Table 2 of the paper is for right-or-wrong tasks; for graded ones (ROUGE) the better of the two scores of "
             "each document stands for the union, and a permutation test for McNemar's"
         )
     if figures.methods.empty:
-        yield "no method of this run may leave the target's answers; --method sets a lossless one against it"
+        yield "no method of this run can differ from the target; --method NAME compares a lossless one with it"
     if figures.repeats > 1:
         yield f"{figures.repeats} repeats: totals count texts, a text for each repeat of a document"
     if figures.left_out:

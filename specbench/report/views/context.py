@@ -13,7 +13,7 @@ def view(figures: Context) -> Finding:
     places, prompts = _rows(figures.places, _place), _rows(figures.prompts, _prompt)
     return Finding(
         "context",
-        "BY THE PLACE IN THE CONTEXT",
+        "BY POSITION IN THE CONTEXT",
         [
             Sheet(["before", "docs", "rounds", "τ", "α", "target", "draft", "token"], places, "rounds"),
             Sheet(["prompt", "docs", "prefill", "a token", "decode", "memory"], prompts, "texts"),
@@ -21,7 +21,7 @@ def view(figures: Context) -> Finding:
         notes=[
             "rounds: by the tokens before them, of prompt and text; α: accepted share of the tokens that were tested; "
             "[ ]: 95 %, over documents; target, draft: ms of a forward; token: ms of a round over its tokens; medians",
-            "texts: by the tokens of their prompts; prefill: ms, and of a token of it; decode: ms of a token after it, "
+            "texts: by the tokens of their prompts; prefill: ms, and per prompt token; decode: ms per token after it, "
             "pooled; memory: peak in MB (on a CPU the largest size of the process so far, whatever the method)",
         ],
         facts={"places": figures.places, "prompts": figures.prompts},

@@ -81,7 +81,7 @@ def notes(figures: Counterfactual) -> Iterator[str]:
     if figures.repeatable:
         yield f"in {figures.same} of {figures.states} states the branch that the run took is the run's own text again"
     else:
-        yield "this arbiter draws lots, so the branch that the run took ends otherwise than its text; one seed for both"
+        yield "this arbiter decides at random, so the branch that the run took may not end as its text did"
     if figures.graded:
         both = f"{RIGHT} / {WRONG}".lower()
         yield f"graded scores, not right or wrong ({', '.join(figures.graded)}): {both} are equal scores above / of 0"

@@ -29,9 +29,9 @@ def notes(figures: Needed) -> Iterator[str]:
     )
     yield "noise: of a document's speedup; discordant: documents that only the method or only the baseline solves"
     if figures.table.assumed.any():
-        yield "the share of discordant documents was given; a difference needs at least as many"
+        yield "the share of discordant documents was given; no difference can exceed it"
     elif figures.table.discordant.notna().any():
-        yield "discordant as in the run; a difference needs at least as many; --discordant assumes another share"
+        yield "discordant as in the run; no difference can exceed it; --discordant assumes another share"
 
 
 def _count(documents: float) -> str:

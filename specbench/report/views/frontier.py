@@ -26,11 +26,11 @@ def notes(figures: Frontier) -> Iterator[str]:
         f"between the points of {other}; [ ]: 95 %, paired bootstrap over documents"
     )
     yield (
-        "undecided: the interval has 0, or under 95 % of the resamples (how many is in brackets) compare; not "
+        "undecided: the interval contains 0, or under 95 % of the resamples (share in brackets) compare; not "
         f"comparable: no variant of {other} verifies as much or as little"
     )
     if figures.oracle is None:
-        yield "no row of an oracle in this run: what share of its gain a policy has is not known"
+        yield "this run has no oracle, so the share of its gain that a policy reaches is not known"
     else:
         chosen = "as requested" if figures.best_given else f"the fastest {other}, chosen on these very documents"
         yield f"gains are counted from {figures.best} ({chosen}); 1 is {figures.oracle}, time per token"

@@ -50,7 +50,7 @@ def paying(figures: Loaded) -> Iterator[Sheet]:
         cells = [_rates(ordered[chosen]) for chosen in (sooner, ~sooner & ~later, later)]
         rows.append([str(name), *cells])
     if rows:
-        title = f"where each pays: the req/s at which its texts end sooner than those of {BASE}"
+        title = f"where each pays off: the req/s at which its texts end sooner than those of {BASE}"
         yield Sheet(["method", "sooner at", "not told apart at", "later at"], rows, title, "llll")
 
 
@@ -78,7 +78,7 @@ def _company(figures: Loaded) -> Iterator[Sheet]:
             value = None if row is None else row.tokens_per_s if name == BASE else row.speedup
             cells.append(number(value, ".0f" if name == BASE else ".2f"))
         rows.append([name, *cells])
-    title = f"by texts decoded together: tok/s of {BASE}, and of others over its"
+    title = f"by texts decoded together: tok/s of {BASE}, and speedups over it"
     yield Sheet(["method", *map(str, chosen)], rows, title)
 
 
@@ -87,7 +87,7 @@ def sentences(figures: Loaded) -> Iterator[str]:
         yield f"{name}: the queue does not grow up to {rate:.3g} requests a second."
     errors = figures.table.groupby("method", sort=False).errors.sum()
     for name, why in figures.failures.items():
-        yield f"{name}: {errors[name]} requests failed and count in no figure; the first: {why}"
+        yield f"{name}: {errors[name]} requests failed and are left out; the first: {why}"
 
 
 def notes(figures: Loaded) -> Iterator[str]:
@@ -109,7 +109,7 @@ def notes(figures: Loaded) -> Iterator[str]:
     if figures.slo:
         kept = " and ".join(f"{name.upper()} of at most {bound:g} s" for name, bound in figures.slo.items())
         yield f"goodput: requests a second that kept a {kept}"
-    yield f"by texts: of all rates, steps in which none joined, where there are {FEWEST} or more"
+    yield f"by texts: of all rates, {FEWEST} or more steps in which no request joined"
     if not figures.table.stable.all():
         yield "*: more came than were served; the queue grew to the end, and longer runs would have longer times"
     if any(math.isinf(rate) for rate in figures.table.rate):

@@ -16,8 +16,8 @@ def view(figures: Losses) -> Finding:
     seeds = figures.documents.seed.nunique()
     return Finding(
         "losses",
-        f"ACCEPTANCE OF DRAFTS of {figures.pair} by the texts and the loss that taught them\n"
-        f"{seeds} seed{'s' if seeds > 1 else ''}, documents that no draft has learned from",
+        f"ACCEPTANCE OF DRAFTS of {figures.pair} by the texts and the loss that trained them\n"
+        f"{seeds} seed{'s' if seeds > 1 else ''}, documents that no draft was trained on",
         sheets,
         [*sentences(figures.table)],
         [*notes(figures)],
@@ -80,8 +80,8 @@ def notes(figures: Losses) -> Iterator[str]:
         "places where both models say the same token"
     )
     yield (
-        f"*: the best of its column, chosen by these documents; =: not told from it (permutation test on the same "
-        f"documents, p ≥ {LEVEL} by Holm within a column). Documents are drawn anew in these tests, seeds are not"
+        f"*: the best of its column, chosen by these documents; =: no clear difference from it (permutation test, same "
+        f"documents, p ≥ {LEVEL} by Holm within a column). These tests resample documents, not seeds"
     )
     yield f"no verdict of fewer than {FEWEST} documents, each counted once a seed"
     yield from figures.mismatches

@@ -19,10 +19,10 @@ def view(figures: Mirror) -> Finding:
         "mirror",
         f"DRAFTS THAT WOULD HAVE BEEN READY: {figures.method}, {counted}",
         [Sheet(["exit", "κ", "hit", "at the end", "modelled", "at the end"], rows, align="rrrrrr")],
-        [f"measured, without any of it: {_cell(first, 'speedup')} over {figures.baseline or 'no baseline'}"],
+        [f"measured, without early drafts: {_cell(first, 'speedup')} over {figures.baseline or 'no baseline'}"],
         [
             "hit: share of rounds whose added token is among the κ likeliest by the exit layer, at any place of the "
-            "draft (κ branches at each); at the end: and the draft stood whole (κ branches after it)",
+            "draft (κ branches at each); at the end: and the whole draft was accepted (κ branches after it)",
             "modelled, not measured: a ready draft costs what the target's later layers don't cover; branches are free",
             "[ ]: 95 %, over documents",
         ],

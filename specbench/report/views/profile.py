@@ -75,9 +75,9 @@ def notes(figures: Profile) -> Iterator[str]:
         )
     least = figures.fits.r2_about_zero.min()
     if not math.isnan(least):
-        yield f"about 0, as fits without intercept often tell it, R² is {least:.4f} or more in every line"
+        yield f"R² about 0, which is common for fits without intercept, is {least:.4f} or more in every line"
     yield "stand-alone: the draft alone & the target alone; average: over tasks ± their standard deviation"
-    yield "off by: of a document's tokens/s from discard and verification rate (Eq. 5.1), median and 90th percentile"
+    yield "off by: error of tokens/s predicted from discard and verification rate (Eq. 5.1), median and 90th percentile"
     if len(figures.batches):
         costs = ", ".join(f"{name}={value:.3g}" for name, value in step_costs(figures.batches).items())
         yield f"for the method goodput, in target forwards: {costs}"

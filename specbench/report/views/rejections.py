@@ -100,8 +100,8 @@ def _rejection_notes(rejected: Rejections) -> Iterator[str]:
 def _rescue_notes(rescued: Rescues) -> Iterator[str]:
     if rescued.baseline:
         left = f"; {rescued.unjudged} more tokens are in others" if rescued.unjudged else ""
-        yield f"stays right, goes wrong: by {rescued.method}, in documents that {rescued.baseline} has right{left}"
-        yield "a rescue in a text that goes wrong need not be the one that spoilt it"
+        yield f"stays right, goes wrong: by {rescued.method}, in documents that {rescued.baseline} gets right{left}"
+        yield "a rescue in a text that goes wrong need not be what made it wrong"
     else:
         yield "which rescues hurt is not known: that needs scores, and a baseline beside the method"
     yield "word for word: whether two words mean the same is not judged; other: parts of words and all the rest"

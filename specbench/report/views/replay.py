@@ -21,9 +21,9 @@ def view(figures: Replayed) -> Finding:
 
 def notes(figures: Replayed) -> Iterator[str]:
     yield "position: after a generated token; found: share of positions with a draft"
-    yield "drafted: tokens a position; accepted: levels that the text goes along"
-    yield "τ: tokens a round, of the rounds that greedy decoding lays; µs: host, a draft"
-    yield "reached: the draft has this level, and the text goes along all those above"
+    yield "drafted: tokens a position; accepted: levels that the text follows"
+    yield "τ: tokens a round, of the rounds of greedy decoding; µs: host time per draft"
+    yield "reached: the draft has this level, and the text follows all levels above it"
     without = figures.texts - figures.positions.text.nunique()
     if without:
         yield f"texts of fewer than two generated tokens, which have no position: {without}"

@@ -83,4 +83,4 @@ def notes() -> Iterator[str]:
         "first token: the method's prefill against vanilla's on the same document, the median over documents with the "
         "exact interval of a median"
     )
-    yield "arbitrator/round: its forwards a round; rollouts (of a prompt) and prompts (of an update): of its training"
+    yield "arbitrator/round: its forwards a round; rollouts (per prompt) and prompts (per update): in its training"

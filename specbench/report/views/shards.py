@@ -15,7 +15,7 @@ def view(work: Work, cut: Cut) -> Finding:
     sheet = Sheet(["shard", "documents", "share", "which"], rows, align="lrrl")
     lines = [
         f"{documents} documents, each by {methods} method{'s' * (methods > 1)}; at most {cut.places} shards.",
-        f"Cut where it may be: {cut.why}.",
+        f"Where it can be cut: {cut.why}.",
     ]
     notes = ["share: of the new tokens that all answers may have"]
     return Finding("shards", f"SHARDS OF {work.plan.suite} ({work.plan.pair.name})", [sheet], lines, notes, vars(cut))

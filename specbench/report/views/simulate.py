@@ -11,7 +11,7 @@ from specbench.analysis.simulate import ALL, HIDDEN, PROJECTED, UNTOLD, Simulati
 from specbench.report.finding import Finding, Sheet, number
 
 EAGLE = (
-    "tokens a round come out 1 to 3 % low: a replay takes drafts to depend on the text alone, and EAGLE's also depend "
+    "tokens a round come out 1 to 3 % low: a replay assumes drafts depend on the text alone, and EAGLE's also depend "
     "on the hidden states since the round began"
 )
 GUESSED = 0.005  # a larger share of rounds that needed what was not recorded is marked
@@ -73,7 +73,7 @@ def assumptions(figures: Simulation, rows: pd.DataFrame) -> Iterator[str]:
     """What a simulation takes for granted beside the replay's rules."""
     if figures.batch > 1:
         yield (
-            f"batch {figures.batch}: as many texts at all times, which draft equally long; their tokens cost what the "
+            f"batch {figures.batch}: always as many texts, all with one draft length; their tokens cost what the "
             "profile measured for as many tokens of one text, and each text's cache what it costs alone"
         )
     if figures.times.context_slope is not None:

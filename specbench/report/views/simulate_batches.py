@@ -37,10 +37,10 @@ def _sheet(figures: Batches) -> Sheet:
 def notes(figures: Batches) -> Iterator[str]:
     yield (
         "projected for decoding without prefill, all tasks; speedup: over vanilla in a batch as large; *: the best "
-        "length; as many texts at all times, which draft equally long"
+        "length; always as many texts, all with one draft length"
     )
     times = figures.first.times
-    widest = "" if times.widest is None else f"; lengths of wider forwards than {times.widest:.0f} tokens are left out"
+    widest = "" if times.widest is None else f"; lengths with forwards of over {times.widest:.0f} tokens are left out"
     yield (
         f"ms: draft {1000 * times.t_draft:.3g} and {1000 * (times.draft_width_slope or 0):.3g} for each further token, "
         f"target {1000 * times.t_target:.3g} and {1000 * times.width_slope:.3g}{widest}"

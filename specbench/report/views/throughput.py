@@ -41,7 +41,7 @@ def sentences(figures: Throughput) -> list[str]:
         faster = rows[rows.speedup_low > 1].batch.tolist()
         slower = rows[rows.speedup_high < 1].batch.tolist()
         unsure = [size for size in rows.batch if size not in (*faster, *slower)]
-        verdicts = ((faster, "faster than the target alone"), (slower, "slower"), (unsure, "not told from it"))
+        verdicts = ((faster, "faster than the target alone"), (slower, "slower"), (unsure, "no clear difference"))
         parts = [f"{words} at batch {', '.join(map(str, sizes))}" for sizes, words in verdicts if sizes]
         lines.append(f"{name}: {'; '.join(parts)}.")
     return lines
@@ -55,11 +55,11 @@ def notes(figures: Throughput) -> Iterator[str]:
     yield "[ ]: 95 %, over batches, in pairs: every method decodes the same batches in one process"
     yield "τ: tokens a round of a text"
     yield (
-        "texts as alone: greedy ones that are what the method gives when it decodes them one by one; blocks of other "
-        "shapes round otherwise, so near ties may fall otherwise"
+        "texts as alone: greedy texts that the method also gives when it decodes them one by one; blocks of other "
+        "shapes round differently, so near ties may go the other way"
     )
     yield "drafting in batches also takes the surprisals that training needs, a small part of a round"
     if ties := len(figures.divergences) - figures.bugs:
-        yield f"{ties} lossless texts are not vanilla's by a numeric tie"
+        yield f"{ties} lossless texts differ from vanilla's by a numeric tie"
     if figures.bugs:
-        yield f"{figures.bugs} lossless texts are not vanilla's, and by no tie: a defect"
+        yield f"{figures.bugs} lossless texts differ from vanilla's, and not by a tie: a defect"

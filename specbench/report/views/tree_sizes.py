@@ -25,7 +25,7 @@ def view(figures: TreeSizes) -> Finding:
         ],
         [
             "accepted: of the places with a child of this rank; [ ]: 95 %, bootstrap over documents",
-            "tokens a round and times vanilla: predicted, if each rank is accepted so often everywhere",
+            "tokens a round and times vanilla: predicted, if each rank is accepted at this rate everywhere",
             "choose settings by documents that no test uses, such as those of --split validation",
         ],
         vars(figures),

@@ -76,5 +76,5 @@ def import_vllm(
     `before` is a scrape of /metrics before the one in `files`; the totals are what the counters grew by between them.
     """
     if before and len(files) != 1:
-        raise UserError("--before is the scrape before one other; import several one by one")
+        raise UserError("--before goes with a single later scrape; import several one by one")
     return write("vllm", lambda path: vllm.read(path, before), files, baseline, method, pair, out)

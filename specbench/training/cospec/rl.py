@@ -108,8 +108,8 @@ class Reinforcement(Training):
         if problem := self.wrong():
             last = f"{kept} holds update {self.step}" if kept else "there is no earlier update"
             raise UserError(
-                f"stopped at update {self.step + 1}: {problem}; {last}, and calling "
-                "again stops there again: take another --out and a smaller learning_rate, or a larger kl or entropy"
+                f"stopped at update {self.step + 1}: {problem}; {last}, and running "
+                "it again stops there: take another --out and a smaller learning_rate, or a larger kl or entropy"
             )
         self.step += 1
         if self.step % self.recipe.evaluate == 0 or self.done:

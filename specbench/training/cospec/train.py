@@ -149,7 +149,7 @@ def reinforce(job: Job) -> None:
     publish(job.out, KIND, own_parameters(arbitrator), pair, trained, ROLE)
     show(training)
     if not training.best["update"]:
-        warn("no update was better than the warm-up there: this is the warm-up")
+        warn("no update was better than the warm-up, so the file holds the warm-up")
     announce(job.out, f"figures of every update: {updates}", f"{job.run} --set cospec.arbitrator={job.out}")
 
 
