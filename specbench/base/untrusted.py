@@ -205,7 +205,7 @@ def parse_yaml(text: str, where: str, tags: bool = False) -> Any:
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, TypeError):
         raise UserError(
-            f"{where} holds a date, bytes, a set, halves of characters or a number beyond all bounds; write texts in "
+            f"{where} holds a date, bytes, a set, unpaired surrogates or a number out of range; write texts in "
             "quotes, and plain numbers"
         ) from None
     return value

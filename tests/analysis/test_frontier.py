@@ -72,7 +72,7 @@ def test_a_frontier_that_is_better_everywhere(tmp_path):
     found = frontier(made(tmp_path / "run", curves), "specdecpp", "sps")
     assert found.compared.verdict.tolist() == ["holds"] * 3
     assert row_of(found, "one", "specdecpp[threshold=0.9]")["other"] == pytest.approx(1.2)  # the curve's very end
-    assert sentence(found, "one").endswith("measured: holds (holds at 3 of 3)")
+    assert sentence(found, "one").endswith("rate? holds (holds at 3 of 3)")
 
 
 def noisy(seed):
@@ -275,7 +275,9 @@ def test_the_command(tmp_path):
     facts = json.loads(result.stdout)
     assert [row["verdict"] for row in facts["compared"]] == ["holds", "fails", "not comparable"]
     assert facts["compared"][2]["difference"] is None
-    assert facts["against"]["setting"] == "gamma" and facts["sentences"]["one"].startswith("one: specdecpp discards")
+    assert facts["against"]["setting"] == "gamma" and facts["sentences"]["one"].startswith(
+        "one: does specdecpp discard less"
+    )
     words = ["analyze", "frontier", str(folder), "--method", "sps", "--against", "specdecpp", "--best", "oracle"]
     rows = pd.read_csv(io.StringIO(call(*words, "--format", "csv").stdout))
     assert rows[(rows.table == "compared") & (rows.column == "method")].value.tolist() == list(SETTINGS)[:3]
