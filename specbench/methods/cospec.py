@@ -6,7 +6,7 @@ arbiter is trained for right answers, not for the target's; the others are there
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -269,4 +269,5 @@ def build_arbiter(settings: Settings, pair: Pair, watch: Watch) -> tuple[Arbiter
     chance = probability(settings.arbiter)
     if chance is not None:
         return Random(chance), {}
-    return {"always": Always, "never": Never, "oracle": Oracle}[settings.arbiter](), {}
+    others: dict[str, Callable[[], Arbiter]] = {"always": Always, "never": Never, "oracle": Oracle}
+    return others[settings.arbiter](), {}

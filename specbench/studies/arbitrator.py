@@ -23,7 +23,7 @@ from specbench.studies.branches import Player
 class Reader(Protocol):
     """A trained arbitrator, as methods.cospec.Learned."""
 
-    log_odds: float
+    least: float  # the logit of the threshold
 
     def begin(self, prompt: list[int]) -> None: ...
 
