@@ -23,7 +23,7 @@ from specbench.results.lock import unused
 from specbench.results.shard import SHARDS, Shard
 from specbench.results.stored import StoredRun
 
-EACH = 2  # shards for each worker, if the run can be cut so: the last ones end at about the same time
+EACH = 4  # shards for each worker, if the run can be cut so: at the end a worker waits for one of them at most
 
 
 def run(plan: Plan | None, out: Path | None, resume: Path | None, staffing: Staffing) -> Path | None:

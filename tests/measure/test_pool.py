@@ -63,15 +63,15 @@ def listen(driver):
 def test_shards_are_given_to_whoever_is_free(driver, fakes):
     one, two = fakes
     tell(driver, one, Ready(places=100, documents=40))
-    assert driver.count == 4, "two for each worker"
-    assert one.told() == Shard(1, 4) and two.told() == "nothing" and driver.busy
+    assert driver.count == 8, "four for each worker"
+    assert one.told() == Shard(1, 8) and two.told() == "nothing" and driver.busy
     tell(driver, two, Ready(100, 40))
-    assert two.told() == Shard(2, 4) and one.told() == "nothing"
+    assert two.told() == Shard(2, 8) and one.told() == "nothing"
     (shown,) = tell(driver, one, Advanced(7, "task"))
     assert shown.done == driver.done == 7 and driver.documents == 40
-    for fake, wanted in ((one, 3), (one, 4)):
-        tell(driver, fake, Ended(True))
-        assert fake.told() == Shard(wanted, 4)
+    for wanted in range(3, 9):
+        tell(driver, one, Ended(True))
+        assert one.told() == Shard(wanted, 8)
     tell(driver, one, Ended(True))
     assert one.told() == "nothing" and not driver.finished
     tell(driver, two, Ended(True))
@@ -84,7 +84,7 @@ def test_there_are_no_more_shards_than_places(driver, fakes):
 
 
 def test_a_run_that_was_cut_stays_so(fakes, tmp_path):
-    """Seven shards have begun; now there are two workers, who would cut it into four."""
+    """Seven shards have begun; now there are two workers, who would cut it into eight."""
     driver = Pool(tmp_path, Crew([fake.worker for fake in fakes], wait), 7)
     tell(driver, fakes[0], Ready(places=100, documents=40))
     assert driver.count == 7 and fakes[0].told() == Shard(1, 7)
@@ -148,7 +148,7 @@ def test_two_workers_that_tell_one_device_are_not_timed(timed, fakes, tmp_path):
     tell(driver, fakes[0], Ready(9, 9, "8 cores of a CPU on here"))
     if not timed:
         tell(driver, fakes[1], Ready(9, 9, "8 cores of a CPU on here"))
-        assert fakes[1].told() == Shard(2, 4)
+        assert fakes[1].told() == Shard(2, 8)
         return
     with pytest.raises(UserError, match=r"^workers 1 and 2 share 8 cores of a CPU on here, [^\n]*--untimed [^\n]*$"):
         tell(driver, fakes[1], Ready(9, 9, "8 cores of a CPU on here"))
