@@ -7,11 +7,14 @@ and threads are set, so this module imports neither torch nor what needs it.
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 from specbench import permissions
 from specbench.base.environment import versions
@@ -88,6 +91,7 @@ def serve(
     for output in (1, 2):
         os.dup2(opened, output)
     sys.stdout, sys.stderr = (open(output, "w", buffering=1, closefd=False) for output in (1, 2))  # noqa: SIM115
+    tqdm.set_lock(threading.RLock())  # else bars of libraries take a semaphore, which a worker that is ended leaves
     try:
         with permissions.under(granted):
             work(driver, number)

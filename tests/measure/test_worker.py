@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from echoing import lock_of_bars
 
-from specbench.measure import loop, prepare, shards, worker
+from specbench.measure import crew, loop, prepare, shards, worker
 from specbench.measure.worker import Advanced, Ended, Given
 from specbench.results.shard import Shard
 
@@ -53,3 +54,9 @@ def test_what_comes_while_it_decodes_asks_it_to_stop(monkeypatch):
     assert [(one.done, one.task) for one in advanced] == [(1, "one"), (2, "one")]
     assert isinstance(advanced[0], Advanced) and advanced[0].rounds[0]["committed"] == 4
     assert "tokens" not in advanced[0].rounds[0], "only what the progress bar shows"
+
+
+def test_a_worker_that_is_ended_leaves_no_semaphore():
+    """Its driver would warn of one at its end: bars have a lock for several processes, if nobody gives them another."""
+    with crew.started(lock_of_bars, crew.NOWHERE, [{}]) as everyone:
+        assert everyone.workers[0].line.recv() == "RLock"
