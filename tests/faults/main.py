@@ -34,6 +34,7 @@ from rich.table import Table
 
 from faults import clocks, clusters, failing, folders, kill, logits, long_run, power, shards, space, stop, workers
 from faults.bench import Bench, Fault, Outcome
+from faults.child import PATIENCE
 from specbench.base.environment import describe
 
 KINDS = {
@@ -80,7 +81,8 @@ def main() -> int:
     seconds = time.monotonic() - began
     report(found, seconds, given.seed)
     if given.out:
-        told = {"seed": given.seed, "short": given.short, "seconds": round(seconds), "faults": found}
+        told = {"seed": given.seed, "short": given.short, "seconds": round(seconds), "patience": PATIENCE}
+        told["faults"] = found
         told["environment"] = describe(torch.device("cpu"))
         if given.add:
             told = added(json.loads(given.out.read_text()), told)
@@ -91,7 +93,8 @@ def main() -> int:
 def added(before: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
     """Figures with those of faults that were tried later; `added` says of these when and where."""
     faults = before["faults"] | {name: one for name, one in told["faults"].items() if one.tried or one.skipped}
-    later = {key: told[key] for key in ("seed", "short", "seconds", "environment")} | {"faults": list(told["faults"])}
+    facts = ("seed", "short", "seconds", "patience", "environment")
+    later = {key: told[key] for key in facts} | {"faults": list(told["faults"])}
     return before | {"faults": faults, "added": [*before.get("added", []), later]}
 
 
