@@ -20,6 +20,23 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _imported_once():
+    """What scores mathematics is imported and used before the first process that scores is forked, not in each anew."""
+    from specbench.tasks import timed
+
+    fork, ready = timed._child, []
+
+    def child(function):
+        if not ready:
+            from math_verify import parse, verify
+
+            ready.append(verify(parse("$1$"), parse(r"$\\boxed{x + \\frac{1}{2}}$")))
+        return fork(function)
+
+    timed._child = child
+
+
 @pytest.fixture(scope="session")
 def pocket():
     """The bundled pair, in float32 on the CPU."""

@@ -18,16 +18,18 @@ from specbench.tasks.sandbox.unit_tests import UnitTests
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(sandbox.__file__).parent
 PROBLEMS = {name: sandbox.problem_of(name) for name in sandbox.COMPLETE}
-each_kind = pytest.mark.parametrize(
-    "kind",
-    [
-        *(
-            pytest.param(name, marks=pytest.mark.skipif(bool(why), reason=f"{name}: {why}"))
-            for name, why in PROBLEMS.items()
-        ),
-        "limits",
-    ],
-)
+
+
+def _kinds(*more: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """All kinds of isolation, those with namespaces with `more` marks."""
+    lacking = {name: pytest.mark.skipif(bool(why), reason=f"{name}: {why}") for name, why in PROBLEMS.items()}
+    return pytest.mark.parametrize(
+        "kind", [*(pytest.param(name, marks=[mark, *more]) for name, mark in lacking.items()), "limits"]
+    )
+
+
+each_kind = _kinds()
+mostly_limits = _kinds(pytest.mark.long)  # of what the kind makes no difference to: the least of them in the short run
 
 
 def run(kind: str, program: str, tests: UnitTests = launch.NO_TESTS, seconds: float = 8.0) -> Outcome:

@@ -153,6 +153,7 @@ def test_auroc_is_that_of_all_pairs(step, monkeypatch):
     assert found["auroc_difference"].value == pytest.approx(difference)
 
 
+@pytest.mark.long
 def test_intervals_are_those_of_resampled_documents():
     """Documents put together anew, within their tasks, by a plain loop with random numbers of its own."""
     rng = np.random.default_rng(2)

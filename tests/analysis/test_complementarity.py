@@ -251,6 +251,7 @@ def test_an_analysis_has_its_own_options_only(run):
     assert "there is no folder no" in result.stderr
 
 
+@pytest.mark.long
 def test_a_real_run_has_the_draft_beside_it_or_in_another(tmp_path):
     """The command that the error names makes what is missing."""
     plan = resolve_plan(["cospec"], "smoke", "pocket", ["cospec.arbiter=always", "cospec.gamma=6"], "vanilla", 2)

@@ -106,6 +106,7 @@ def loop(curves, run, task, name, resamples, rng):
         yield d - np.interp(v, x, y, left=np.nan, right=np.nan)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["one", POOLED])
 def test_intervals_are_those_of_resampled_documents(tmp_path, task):
     run = made(tmp_path / "run", CURVES, 15, ("one", "two"), vary=noisy(1))

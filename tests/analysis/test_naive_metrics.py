@@ -129,6 +129,7 @@ def test_random_runs_with_unknown_values(tables: Tables) -> None:
         check_summary(write_run(Path(folder) / "run", *tables))
 
 
+@pytest.mark.long
 @many
 @given(runs(cuts=False))
 def test_depths_of_random_runs_without_a_cut(tables: Tables) -> None:
@@ -137,6 +138,7 @@ def test_depths_of_random_runs_without_a_cut(tables: Tables) -> None:
         check_depths(write_run(Path(folder) / "run", *tables), cut_was_tested=True)
 
 
+@pytest.mark.long
 @many
 @given(runs())
 def test_depths_of_random_runs(tables: Tables) -> None:

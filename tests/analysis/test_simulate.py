@@ -6,6 +6,7 @@ import math
 import naive_simulate
 import pytest
 import torch
+from cases import mostly_long
 from drafted import KEY, NAN, SURE, made, run_of, text_of
 from gates import GREEDY, decode, lively_prompt, pair, random_head, sps
 from hypothesis import HealthCheck, given, settings
@@ -172,7 +173,7 @@ def total(rows):
     return tuple(sum(column) for column in zip(*counts(rows), strict=True))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2"])
+@mostly_long("architecture", ["llama", "gemma2"], ("gemma2",))
 def test_greedy_rounds_are_those_of_real_decoding(architecture):
     prompt, _ = lively_prompt(architecture, 8, 60)
     _, rounds = decode(sps(architecture, 8, Lengths()), prompt, 60)
@@ -200,9 +201,10 @@ def looking(kind, threshold, shortest):
     }[kind]()
 
 
-@pytest.mark.parametrize(
-    ("kind", "thresholds"),
+@mostly_long(
+    "kind, thresholds",
     [("specdecpp", (0.3, 0.7)), ("confidence", (0.1, 0.2)), ("cumulative", (0.003, 0.03)), ("entropy", (2.6, 3.0))],
+    lambda kind, thresholds: kind in ("specdecpp", "entropy"),
 )
 def test_thresholds_are_those_of_real_decoding(kind, thresholds):
     prompt, _ = lively_prompt("llama", 8, 40)

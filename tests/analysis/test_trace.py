@@ -333,6 +333,7 @@ def real(tmp_path_factory) -> StoredRun:
     return StoredRun(folder)
 
 
+@pytest.mark.long
 def test_real_records(real):
     found = {(one.task, one.doc_id, one.method): one for one in trace.traces(real)}
     samples = records.read_rows(real.folder, "samples").to_pylist()

@@ -181,6 +181,7 @@ def test_order_of_the_figures(seed, size, concentration):
     assert optimal(p, q, 3, False) >= optimal(p, q, 3, True) - slack
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("firsts", (4096, 30))
 def test_what_is_left_out_is_told(monkeypatch, firsts):
     """Of unlikely seconds there are bounds: the truth is between what is found and that plus what may be missing."""

@@ -3,6 +3,7 @@
 import ast
 import csv
 import io
+import itertools
 import json
 import re
 import xml.etree.ElementTree as ElementTree
@@ -15,6 +16,7 @@ import command_line
 import markdown_it
 import pandas as pd
 import pytest
+from cases import mostly_long
 from command_line import call
 from made_runs import TOKENIZER, add_sample, drafted, ids, manifest, score, write
 from rich.table import Table
@@ -286,8 +288,12 @@ def done(runs: Path, parts: tuple[str, ...], name: str = "hostile"):
     return found
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("command", SHOWN, ids=lambda command: "-".join(part[:9] for part in command if part.isascii()))
+@mostly_long(
+    "command, format",
+    itertools.product(SHOWN, FORMATS),
+    lambda command, format: command == ("show",) or (format == "table" and "--by" in command),
+    ids=lambda one: one if isinstance(one, str) else "-".join(part[:9] for part in one if part.isascii()),
+)
 def test_tables_of_runs_do_not_act(runs, command, format):
     found = done(runs, (*command, "--format", format))
     assert found.exit_code == 0, found.stderr
@@ -308,7 +314,7 @@ def test_tables_of_runs_do_not_act(runs, command, format):
         assert "[bold]b[/bold]" in re.sub(r"\s", "", text)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@mostly_long("format", FORMATS, ("csv", "latex"))
 def test_files_of_tables_do_not_act(runs, format):
     assert done(runs, ("compare", "--format", format, "--out", "it")).exit_code == 0
     still(Path("it").read_text())
@@ -331,6 +337,7 @@ def test_the_views_are_really_shown(runs):
             assert done(runs, command).exit_code == 0, command
 
 
+@pytest.mark.long
 def test_published_tables_do_not_act(runs):
     done(runs, ("tables", "--paper", "csd", "--check", "--out", "tables"))
     for path in Path("tables").glob("*.[mt]*"):
@@ -339,7 +346,9 @@ def test_published_tables_do_not_act(runs):
             typeset(path.read_text())
 
 
-@pytest.mark.parametrize("kind", ["speed-accuracy", "discard-verification", "depth", "lengths", "time", "sweep"])
+@mostly_long(
+    "kind", ["speed-accuracy", "discard-verification", "depth", "lengths", "time", "sweep"], ("speed-accuracy", "sweep")
+)
 def test_plots_show_names_as_they_are(runs, kind):
     found = call("plot", kind, runs / "hostile", "--out", "it.svg")
     still(found.stdout + found.stderr)
@@ -355,6 +364,7 @@ def test_plots_show_names_as_they_are(runs, kind):
     assert not [node.tag for node in root.iter() if node.tag.rpartition("}")[2] in ("script", "image", "a")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", ["pdf", "png"])
 def test_plots_in_other_formats(runs, suffix):
     assert call("plot", "speed-accuracy", runs / "hostile", "--out", f"it.{suffix}").exit_code == 0

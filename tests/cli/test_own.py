@@ -6,6 +6,7 @@ from pathlib import Path
 
 import command_line
 import pytest
+from cases import mostly_long
 from command_line import call, refused
 
 from specbench.config import TaskLine, own_pair, own_task
@@ -74,7 +75,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@mostly_long("way", WAYS, ("a suite elsewhere", "a task of the folder"))
 def test_own_tasks_run_from_any_folder(tasks, models, way):
     write("mine/suite.yaml", "description: own\ntasks: [{task: sums.yaml, max_new_tokens: 5}]\n")
     write("other.yaml", "description: own\ntasks: [{task: sums, max_new_tokens: 5}]\n")
@@ -197,6 +198,7 @@ def test_prompts_have_documents_of_their_own(models, extra):
 # Pairs
 
 
+@pytest.mark.long
 def test_two_folders_are_a_pair_called_after_both(models, monkeypatch):
     write("asked.jsonl", '{"prompt": "Hello there."}\n')
     for role, folder in zip(("big", "small"), models[1::2], strict=True):

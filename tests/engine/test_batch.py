@@ -12,6 +12,7 @@ import oracle
 import pytest
 import torch
 from batches import GAMMA, alone, made, several, text_of, unbatched
+from cases import architectures, mostly_long
 from cospec_models import arbitrator, merged, middling, slow, slow_target
 from forms import VOCABULARY, model
 from gates import DEVICE, GREEDY
@@ -72,7 +73,7 @@ def texts(rng, *lengths):
     return [[rng.randrange(VOCABULARY) for _ in range(length)] for length in lengths]
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_any_history_equals_sessions(architecture):
     """Ragged feeds, blocks that read one another, roll-backs and selections, also of a row twice."""
     rng = random.Random(zlib.crc32(architecture.encode()))
@@ -115,7 +116,7 @@ def test_a_batch_may_keep_no_row():
     batch.truncate(torch.tensor([], dtype=torch.long))
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_what_was_rolled_back_is_dropped(architecture):
     """Blocks that are always rolled back leave gaps of different sizes; the cache stays short, and says the same."""
     rng = random.Random(3)
@@ -210,7 +211,7 @@ def together(architecture, decide, policy=None, hybrid=True, sampling=GREEDY, ga
     return found
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_never_is_greedy_vanilla(architecture):
     found = together(architecture, lambda number, block, logits: (False for _ in block.mismatches))
     assert [one.ending.tokens for one in found] == alone(architecture)
@@ -251,8 +252,8 @@ def assert_same(found, expected):
             context += len(one.tokens)
 
 
-@pytest.mark.parametrize("gamma", (1, 4, 25))
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@mostly_long("gamma", (1, 4, 25), (4,))
+@architectures
 def test_a_policy_by_text_is_the_method(architecture, gamma):
     found: list[rollouts.Text] = []
 
@@ -271,7 +272,7 @@ def test_a_policy_by_text_is_the_method(architecture, gamma):
 
 
 @pytest.mark.parametrize("hybrid", (True, False), ids=("hybrid", "causal"))
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_the_trained_policy_is_the_method(architecture, hybrid):
     """As decoded one by one; and its logits are those of the decoder without cache."""
     judge = functools.partial(naive.logits, merged(architecture), hybrid=hybrid)
@@ -373,7 +374,7 @@ def _plain(text: rollouts.Text, i: int) -> np.ndarray:
     return _says((1, 2, 3, text.answer[0], *text.turns[0].block.drafted[:i]))
 
 
-@pytest.mark.parametrize("p_kept", (0.0, 0.4, 1.0))
+@mostly_long("p_kept", (0.0, 0.4, 1.0), (0.4,))
 def test_sampled_texts_follow_their_law(p_kept):
     rng = random.Random(1)
     decide = lambda number, block, logits: (rng.random() < p_kept for _ in block.mismatches)  # noqa: E731

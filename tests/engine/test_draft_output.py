@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from builders_engine import build
+from cases import architectures
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from law import fit
 from recalled import recalled
@@ -140,7 +141,7 @@ def light(architecture: str):
 
 
 @pytest.mark.parametrize("length", (3, 50))
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_greedy_texts_are_the_targets(architecture, length):
     prompt, vanilla = lively_prompt(architecture, length, 40)
     assert vanilla == oracle.greedy(copy.deepcopy(pair(architecture)[0]).cpu(), prompt, 40) or DEVICE != "cpu"
@@ -205,6 +206,7 @@ def accepted(rounds) -> int:
     return sum(one.accepted for one in rounds)
 
 
+@pytest.mark.long
 def test_methods_and_settings_are_one(pocket):
     """vocabtrim is sps with that output, a share is a number, and texts are vanilla's whatever the draft lacks."""
     prompt = pocket.tokenizer(bundled_prompts("gsm8k", 2)[1])["input_ids"]
@@ -300,6 +302,7 @@ def test_what_is_covered_are_texts_that_were_not_counted(capsys):
     assert [(row[0], row[-1]) for row in rows[:4]] == [(kept, "25.0%") for kept in ("1", "2", "4", "8")]
 
 
+@pytest.mark.long
 def test_count_and_run(pocket, tmp_path):
     """A stopped count goes on; the file holds the tokens of the collected texts, which are vanilla's."""
     suite = tmp_path / "short.yaml"

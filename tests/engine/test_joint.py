@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from cases import mostly_long
 from enumerated import Laws, chance, finish, laws, target_law
 from tabled import p_of_texts
 
@@ -190,12 +191,12 @@ def chained(draft: Draft, scored, sampling: Sampling, rng: torch.Generator):
 # Drawn texts, whose rounds follow one another
 
 
-@pytest.mark.parametrize("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), ids=str)
+@mostly_long("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), lambda sampling: sampling.top_k, ids=str)
 def test_texts_of_blocks_follow_the_target(sampling):
     assert p_of_texts(lambda target, draft: SpS(target, Branching(draft, []), 3, chained), sampling, 800) > ALPHA
 
 
-@pytest.mark.parametrize("replacement", (True, False), ids=("with", "without"))
+@mostly_long("replacement", (True, False), (False,), ids=("with", "without"))
 def test_texts_of_traversals_follow_the_target(replacement):
     one = Settings(drafts=3, gamma=3, replacement=replacement, rule="traversal")
     assert p_of_texts(lambda target, draft: MDSD(target, draft, one), Sampling(0.7), 800) > ALPHA

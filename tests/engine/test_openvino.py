@@ -9,6 +9,7 @@ import forms
 import oracle
 import pytest
 import torch
+from cases import mostly_long
 from gates import decode
 from stepped import assert_chains_are_steps
 
@@ -85,7 +86,7 @@ def path_logits(architecture, context, tree, paths):
     return torch.stack([whole(architecture, [*context, *(tree[i] for i in path)])[-1] for path in paths])
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@mostly_long("architecture", ARCHITECTURES, ("llama", "windowed"))
 def test_chains_and_rollbacks_equal_a_fresh_prefill(architecture):
     run, mirror = runner(architecture), []
     text = iter(forms.text(400, seed=3))
@@ -239,6 +240,7 @@ def test_a_saved_cache_is_a_copy():
         feed(other, forms.text(40, seed=7))
 
 
+@pytest.mark.long
 def test_twins_of_a_model():
     whole_model, text = model("llama"), forms.text(12)
     for twin in (trimmed(whole_model, torch.arange(0, 96, 3)), slim(whole_model, 8), without(whole_model, {0}, {1})):
@@ -267,7 +269,7 @@ def test_an_eagle_head_reads_features_and_grows_its_tree():
         torch.testing.assert_close(ours.hidden, theirs.hidden, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@mostly_long("architecture", ARCHITECTURES, ("opt", "windowed"))
 def test_greedy_texts_are_the_oracles(architecture):
     target, draft = model(architecture), model(architecture, seed=1)
     with torch.no_grad():
@@ -284,6 +286,7 @@ def test_greedy_texts_are_the_oracles(architecture):
     assert 0 < sum(one.accepted for one in rounds) < sum(one.drafted for one in rounds)
 
 
+@pytest.mark.long
 def test_pocket_texts_are_those_of_eager(pocket):
     fast = dataclasses.replace(pocket, runtime=OpenVINO(CPU))
     prompt = pocket.tokenizer("A box holds 4 hats. There are 6 boxes. How many hats are there?").input_ids

@@ -8,12 +8,13 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from cases import architectures
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 COUNT = 60
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_greedy_equals_transformers_generate(architecture: str) -> None:
     model = oracle.tiny(architecture)
     assert all(parameter.dtype == torch.float64 for parameter in model.parameters())
@@ -29,7 +30,7 @@ def test_greedy_equals_transformers_generate(architecture: str) -> None:
         assert len(set(continuation)) >= 15
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_pair_acceptance_is_in_band_and_rounds_spell_greedy_output(architecture: str) -> None:
     target, draft = oracle.tiny_pair(architecture)
     accepted = proposed = 0
@@ -125,7 +126,7 @@ def test_csd_extremes(architecture: str) -> None:
     assert any(item.rescued for item in everything)
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_csd_from_a_patterned_memory_mixes_outcomes(architecture: str) -> None:
     target, draft = oracle.tiny_pair(architecture)
     counts = oracle.patterned_counts()

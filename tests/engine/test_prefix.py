@@ -8,6 +8,7 @@ import weakref
 import oracle
 import pytest
 import torch
+from cases import mostly_long
 from forms import eagle, model, text, whole
 from gates import DEVICE
 from hypothesis import given, settings
@@ -97,7 +98,7 @@ def equal(found, expected):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("form", (*oracle.ARCHITECTURES, "mistral, window"))
+@mostly_long("form", (*oracle.ARCHITECTURES, "mistral, window"), ("llama", "gemma2", "opt"))
 def test_logits_and_states_are_those_of_a_whole_prompt(form, runtime):
     """The first prompt reads the beginning, the others copy it; of each set of hidden states anew."""
     one = model(form)
@@ -368,7 +369,7 @@ def test_a_run_that_was_stopped_goes_on(pair, make_plan, few_shot, forwards, tmp
     assert [timed for timed, _, _, width, _ in forwards if width >= count] == [False, False]
 
 
-@pytest.mark.parametrize("begun", (True, False))
+@mostly_long("begun", (True, False), (True,))
 def test_the_other_setting_is_refused(begun, pair, make_plan, few_shot, tmp_path):
     folder = tmp_path / "run"
     one, other = make_plan(["sps"], share_prefix=begun), make_plan(["sps"], share_prefix=not begun)
@@ -380,12 +381,14 @@ def test_the_other_setting_is_refused(begun, pair, make_plan, few_shot, tmp_path
     assert loop.execute(one, folder, always, pair)
 
 
+@pytest.mark.long
 def test_a_single_document_shares_nothing(pair, make_plan, few_shot, forwards, tmp_path):
     assert loop.execute(make_plan(["sps"], limit=1), tmp_path / "run", always, pair)
     assert of_manifest(tmp_path / "run") == {}
     assert sum(timed and width > 600 for timed, _, _, width, _ in forwards) == 2 * 3
 
 
+@pytest.mark.long
 def test_what_a_failed_sample_left_is_no_harm(pair, make_plan, few_shot, tmp_path, monkeypatch):
     """A method that fails in its warm-up has read nothing: the next text reads the beginning itself, and is right."""
     from specbench.methods.sps import SpS

@@ -11,6 +11,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
+from cases import mostly_long
 from forms import FORMS, VOCABULARY, model
 from gates import DEVICE, GREEDY, decode, labelled, lively, lively_prompt, methods, pair, tiny, with_settings
 from gates import made as method_called
@@ -75,13 +76,11 @@ def expected(architecture):
     return [oracle.greedy(oracle.tiny_pair(architecture)[0], prompt, count) for prompt, count in spoken(architecture)]
 
 
-QUICK = (("llama", "eager"), ("gemma2", "static"))
+QUICK = (("gemma2", "static"),)
 EVERY = [(architecture, runtime) for architecture in oracle.ARCHITECTURES for runtime in RUNTIMES]
 
 
-@pytest.mark.parametrize(
-    ("architecture", "runtime"), [pytest.param(*one, marks=[pytest.mark.long] * (one not in QUICK)) for one in EVERY]
-)
+@mostly_long("architecture, runtime", EVERY, QUICK)
 def test_every_lossless_method_says_what_whole_forwards_say(architecture, runtime):
     """Chains, trees and blocks; three rows for six texts, so that rows are taken over."""
     shared = Batched(runtime)
@@ -104,7 +103,7 @@ LOSSY = {
 
 
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
-@pytest.mark.parametrize("name", LOSSY)
+@mostly_long("name", LOSSY, ("csd", "fly", "cos", "reflective"))
 def test_lossy_methods_have_the_same_rounds(name, sampling):
     """The same draws, decisions and signals; each text begins with a method that has learned nothing."""
     texts = spoken("llama")

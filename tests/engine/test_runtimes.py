@@ -7,6 +7,7 @@ import weakref
 import oracle
 import pytest
 import torch
+from cases import architectures, mostly_long
 from forms import FIRST, FORMS, assert_tells_what_eager_tells, eagle, lists, model, path_to, rope, steps, text, whole
 from gates import DEVICE, assert_greedy_exact
 from hypothesis import given, settings
@@ -252,7 +253,7 @@ def test_a_model_without_attention_anywhere_is_refused(architecture):
 
 
 @pytest.mark.parametrize("dtype", (torch.float64, torch.float32, torch.bfloat16), ids=str)
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_an_arbitrator_with_adapters(architecture, dtype):
     backbone = copy.deepcopy(model(architecture)).to(dtype)
     if dtype == torch.bfloat16:
@@ -412,7 +413,7 @@ LET_GO = {
 }
 
 
-@pytest.mark.parametrize("kind", LET_GO)
+@mostly_long("kind", LET_GO, ("model without sublayers", "arbitrator"))
 def test_models_are_let_go(kind):
     """Nothing that the runtime keeps holds a model, its layers or its sequences, nor the model that a twin is of."""
     one = oracle.tiny("llama").to(DEVICE)
@@ -442,17 +443,17 @@ def test_a_head_is_let_go():
 # Methods
 
 
-@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+@mostly_long("architecture", ("llama", "gemma2"), ("llama",))
 def test_every_lossless_method_is_greedy_exact(architecture):
     """Against whole forwards without a cache, which share nothing with either runtime; beyond Gemma 2's window."""
     assert_greedy_exact(architecture, STATIC, texts=1)
 
 
-def drawn(sampling: Sampling) -> float:
+def drawn(sampling: Sampling, draws: int = 1500) -> float:
     """p-value of the first two tokens that SpS says at the static runtime."""
     target, draft = (oracle.tiny("llama", seed=seed, vocab=8).to(DEVICE) for seed in (1, 2))
     drafter = ModelDrafter(Session(draft, "draft", runtime=STATIC))
-    return two_tokens(SpS(Session(target, "target", runtime=STATIC), drafter, 2), target, sampling, 1500)
+    return two_tokens(SpS(Session(target, "target", runtime=STATIC), drafter, 2), target, sampling, draws)
 
 
 @pytest.mark.long
@@ -465,4 +466,4 @@ def test_the_same_test_finds_a_rollback_that_keeps_one_too_many(monkeypatch):
     """From one prompt to the next a token stays, so that all places are one too far and it is read."""
     monkeypatch.setattr(static, "check", lambda *_: None)  # which would find it first
     monkeypatch.setattr(StaticRunner, "truncate", lambda self, length: setattr(self, "length", length + 1))
-    assert drawn(Sampling(1.0)) < ALPHA
+    assert drawn(Sampling(1.0), 300) < ALPHA

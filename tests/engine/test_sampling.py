@@ -6,6 +6,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from cases import mostly_long
 from gates import DEVICE
 from law import V, fit, two_tokens
 from recalled import recalled
@@ -85,7 +86,7 @@ def test_draw_follows_the_distribution():
     assert draw(logits[:1], Sampling(0), torch.Generator(DEVICE))[0].tolist() == [0]
 
 
-@pytest.mark.parametrize("sampling", SETTINGS, ids=str)
+@mostly_long("sampling", SETTINGS, (Sampling(1.0), Sampling(0.8, 5, 0.7)), ids=str)
 def test_sps_samples_from_the_target(models, sampling):
     target, draft = models
     method = SpS(recalled(target, "target"), ModelDrafter(recalled(draft, "draft")), 2)
@@ -144,12 +145,12 @@ def test_seeded_defects_are_found(models, monkeypatch):
     target, draft = models
     session = recalled(target, "target")
     greedy = SpS(session, GreedyDrafter(recalled(draft, "draft")), 2)
-    assert two_tokens(greedy, target, Sampling(1.0)) < ALPHA
+    assert two_tokens(greedy, target, Sampling(1.0), 1000) < ALPHA
     one_sided = OneSided(session, ModelDrafter(recalled(draft, "draft")), 2)
-    assert two_tokens(one_sided, target, Sampling(1.0, top_p=0.8)) < ALPHA
+    assert two_tokens(one_sided, target, Sampling(1.0, top_p=0.8), 1000) < ALPHA
     monkeypatch.setattr(acceptance, "residual", lambda p, q: p)
     no_residual = SpS(session, ModelDrafter(recalled(draft, "draft")), 2)
-    assert two_tokens(no_residual, target, Sampling(1.0)) < ALPHA
+    assert two_tokens(no_residual, target, Sampling(1.0), 2000) < ALPHA
 
 
 def test_a_point_mass_draft_is_judged_exactly(models):

@@ -9,6 +9,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, policies, random_head
 from law import fit
 from refusals import one_line_error
@@ -284,7 +285,7 @@ def sps(target, draft, told: Translation, gamma: int, lengths=None) -> SpS:
 
 
 @pytest.mark.parametrize("direction", (("bytes", "pieces"), ("pieces", "bytes")), ids=str)
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_greedy_texts_are_the_targets(architecture, direction):
     """Random ones, so that unfinished characters and tokens that the draft lacks come all the time."""
     target, draft = (model(architecture, seed, SIZES[kind]) for seed, kind in zip((1, 2), direction, strict=True))
@@ -316,7 +317,7 @@ def drawn(sampling: Sampling) -> float:
     return fit(sps(target, model("llama", 2, 7), small(), 1), target, [1, 5, 2], 2, sampling, DRAWS).p
 
 
-@pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.7, top_k=4, top_p=0.9)), ids=str)
+@mostly_long("sampling", (Sampling(1.0), Sampling(0.7, top_k=4, top_p=0.9)), lambda sampling: sampling.top_k, ids=str)
 def test_samples_follow_the_target(sampling):
     assert drawn(sampling) > ALPHA
 
@@ -367,7 +368,7 @@ def prompts_of(pair, count: int):
     ]
 
 
-@pytest.mark.parametrize("sampling", (GREEDY, Sampling(1.0)), ids=("greedy", "sampled"))
+@mostly_long("sampling", (GREEDY, Sampling(1.0)), (GREEDY,), ids=("greedy", "sampled"))
 def test_other_numbers_change_nothing(pocket, permuted, sampling):
     """Tokens, drafts and acceptance, round by round, are those of the plain pair."""
     assert len(permuted.translations["draft"].shared) == 2048
@@ -383,6 +384,7 @@ def test_other_numbers_change_nothing(pocket, permuted, sampling):
         assert sum(one.accepted for one in told[1][1]) > 8
 
 
+@pytest.mark.long
 @pytest.mark.skipif(DEVICE != "cpu", reason="the bundled pair is on the CPU")
 def test_every_way_to_draft_works_with_other_numbers(pocket, permuted):
     """Lookups, a head's states, an oracle: they ask a session for more than its last row."""
@@ -409,6 +411,7 @@ def test_every_way_to_draft_works_with_other_numbers(pocket, permuted):
     assert [one.accepted for one in looked[0][1]] == [one.accepted for one in looked[1][1]]
 
 
+@pytest.mark.long
 def test_a_draft_with_fewer_tokens_still_helps(pocket):
     """The pocket draft behind a tokenizer without the last third of its merges: other tokens, most texts' words."""
     state = json.loads(pocket.tokenizer.backend_tokenizer.to_str())
@@ -480,7 +483,7 @@ def test_too_few_shared_tokens_and_members_of_another_family(tmp_path, specs):
             load_pair(spec, "cpu")
 
 
-@pytest.mark.parametrize("temperature", ("0", "1"))
+@mostly_long("temperature", ("0", "1"), ("1",))
 def test_run_as_a_user_does(specs, tmp_path, temperature):
     pair = f"target={specs[0].model},draft={specs[1].model}"
     options = ["--suite", str(suite(tmp_path)), "--limit", "1", "--temperature", temperature, "--device", "cpu"]

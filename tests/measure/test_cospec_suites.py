@@ -296,6 +296,7 @@ def test_bundled_tasks_take_the_places_of_the_papers() -> None:
     assert set(bounds.values()) == {None}
 
 
+@pytest.mark.long
 def test_a_suite_of_the_paper_decodes(tmp_path: Path) -> None:
     """Table 1's methods but for the arbitrator, which need not be trained yet: `never` is SpS."""
     changes = ["cospec.arbiter=never"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import oracle
 import pytest
 import torch
+from cases import mostly_long
 from gates import DEVICE
 from tiny_runs import always, rounds_of, samples_of
 
@@ -117,7 +118,9 @@ def break_in(monkeypatch, method, step, documents):
 
 
 # Before the warm-up of a repeat, and before each task, a method is reset: the second call is that of the first task.
-@pytest.mark.parametrize(("step", "broken"), [("rounds", {1, 2}), ("reset", {1}), ("state", {1, 2})])
+@mostly_long(
+    "step, broken", [("rounds", {1, 2}), ("reset", {1}), ("state", {1, 2})], lambda step, broken: step == "state"
+)
 def test_one_method_fails_and_the_others_go_on(make_plan, tmp_path, monkeypatch, step, broken):
     plan = make_plan()
     assert loop.execute(plan, tmp_path / "whole", always)
@@ -132,6 +135,7 @@ def test_one_method_fails_and_the_others_go_on(make_plan, tmp_path, monkeypatch,
     assert set(rounds_of(tmp_path / "run", "csd").doc_id) <= set(samples.doc_id)
 
 
+@pytest.mark.long
 def test_a_method_that_cannot_take_up_what_it_had_learned_fails_until_the_task_ends(make_plan, tmp_path, monkeypatch):
     plan = make_plan()
     assert not loop.execute(plan, tmp_path / "run", lambda state: False)

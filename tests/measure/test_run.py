@@ -339,10 +339,10 @@ def test_each_task_is_decoded_with_its_own_memory(whole, make_plan, tmp_path):
 
     pair = prepare.load_models(make_plan())
     every = {(0, d, t): 99 for d in range(300, 308) for t in range(300, 308) if d != t}
-    write_memory(tmp_path / "memory" / "pocket_math500.parquet", every, pair, {})
+    write_memory(tmp_path / "memory" / "pocket_mmlu.parquet", every, pair, {})
     write_memory(tmp_path / "memory" / "universal.parquet", {}, pair, {})
     settings = [*SETTINGS[1:2], "csd.count_threshold=50", "csd.gate_threshold=0", f"csd.memory={tmp_path / 'memory'}"]
     assert loop.execute(make_plan(["csd"], assignments=settings), tmp_path / "run", always)
     rounds = records.read_rows(tmp_path / "run", "rounds").to_pandas()
     rescued = rounds[(rounds.method == "csd") & ~rounds.warmup].groupby("task").rescued.sum()
-    assert rescued["pocket_gsm8k"] == 0 < rescued["pocket_math500"]
+    assert rescued["pocket_gsm8k"] == 0 < rescued["pocket_mmlu"]

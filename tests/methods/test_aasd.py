@@ -9,6 +9,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build, lonely
+from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 from law import texts
 from refusals import one_line_error
@@ -126,7 +127,7 @@ def test_a_tree_by_hand():
     assert drafted([1, 2, 3, 4, 1, 2, 5, 3]) == ([4, 2, 1, 2, 2], (-1, -1, 0, 0, 2))
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_candidates_are_the_targets_own_whatever_the_chunks(monkeypatch, architecture):
     """Chunks of 7 over 7, 15 and 20 tokens, beyond a sliding window of 16; the last row is the prompt's."""
     model = pair(architecture)[0]
@@ -175,7 +176,7 @@ CHANGES = (
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the reference is slow")
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
-@pytest.mark.parametrize("name", MODELS)
+@mostly_long("name", MODELS, ("gemma2", "repetitive"))
 def test_rounds_equal_a_decoder_without_cache(monkeypatch, name, changes):
     monkeypatch.setattr(aasd, "CHUNK", 8)
     model = MODELS[name]()
@@ -215,7 +216,7 @@ def test_the_reference_meets_every_case():
     assert kinds | {"drafted", "nothing drafted", "0 stand", "1 stand", "2 stand", "3 stand"} <= met
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_a_threshold_of_the_likeliest_is_the_target_alone(monkeypatch, architecture):
     monkeypatch.setattr(aasd, "CHUNK", 10)
     for length in (1, 15, 50):

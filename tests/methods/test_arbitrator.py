@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from builders_engine import made
+from cases import architectures
 from command_line import call, refused
 from cospec_models import ADAPTER, PROMPT, SHIPPED, Counted, arbitrator, cospec, merged, prompt_of, some
 from gates import DEVICE, pair
@@ -63,7 +64,7 @@ def fed(model, tokens, block: int, cached: int, together: bool):
 
 
 @pytest.mark.parametrize("hybrid", (True, False), ids=("hybrid", "causal"))
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_what_a_token_changes_is_the_mask(architecture, hybrid):
     """In a model of one layer, another token at k changes the state at q where q may read k, and nowhere else."""
     sizes = {"layer_types": ["sliding_attention"]} if architecture == "gemma2" else {}
@@ -87,7 +88,7 @@ def test_what_a_token_changes_is_the_mask(architecture, hybrid):
 
 
 @pytest.mark.parametrize("hybrid", (True, False), ids=("hybrid", "causal"))
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_states_and_logits_are_those_of_the_merged_model(architecture, hybrid):
     """W + (α / r) B A by hand, under the mask by hand; Gemma 2's window of 16 is crossed, by the block too."""
     (text,) = oracle.prompts(1, length=60, seed=8)
@@ -319,6 +320,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(place, whole, tmp_path):
         shutil.move(changed, place / "arbitrator")
 
 
+@pytest.mark.long
 def test_sampled_run_goes_on_too(place, tmp_path):
     plan = planned(
         place, "cospec.arbiter=random:0.5", "cospec.candidates=independent", methods=("cospec",), temperature=1.0
@@ -330,6 +332,7 @@ def test_sampled_run_goes_on_too(place, tmp_path):
     assert rounds_of(tmp_path / "one").rescued.sum() > 0
 
 
+@pytest.mark.long
 def test_the_oracle_is_told_by_a_run(here):
     (here / "short.yaml").write_text(
         "description: short\ntasks: [{task: pocket_gsm8k, max_new_tokens: 40}]\nlimit: 1\n"

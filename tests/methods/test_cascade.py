@@ -9,6 +9,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build, made
+from cases import mostly_long
 from enumerated import Laws, chance, finish, target_law
 from enumerated import laws as random_laws
 from gates import GREEDY, decode, pair
@@ -26,7 +27,9 @@ from specbench.methods.cascade import Cascade, Settings, trusted
 
 EXACT = 1e-12
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
-RULES = pytest.mark.parametrize(("defer", "alpha"), (("chow", 0.4), ("diff", 0.1), ("opt", 0.1)))
+EVERY = (("chow", 0.4), ("diff", 0.1), ("opt", 0.1))
+RULES = pytest.mark.parametrize(("defer", "alpha"), EVERY)
+ONE_RULE = mostly_long("defer, alpha", EVERY, (("diff", 0.1),))
 
 
 def test_the_rules_by_hand():
@@ -114,7 +117,9 @@ def laws(sampling: Sampling, defer: str, alpha: float, draws: int = 800) -> Draw
     return Drawn(drawn, mixed, of_target, float(np.mean(trusts)))
 
 
-SAMPLINGS = pytest.mark.parametrize("sampling", (Sampling(2.0), Sampling(2.0, top_k=3, top_p=0.98)), ids=str)
+SAMPLINGS = mostly_long(
+    "sampling", (Sampling(2.0), Sampling(2.0, top_k=3, top_p=0.98)), lambda sampling: sampling.top_k, ids=str
+)
 
 
 @RULES
@@ -128,7 +133,7 @@ def test_texts_follow_the_mixture(sampling, defer, alpha):
     assert oracle.chi_square(found.drawn.counts * reachable, found.target) < ALPHA, "it is not the target's law"
 
 
-@RULES
+@ONE_RULE
 def test_a_correction_that_forgets_the_draft_is_found(monkeypatch, defer, alpha):
     """Wrong: after a rejection a token is drawn from all of the mixture, not from what the draft left of it."""
 
@@ -140,7 +145,7 @@ def test_a_correction_that_forgets_the_draft_is_found(monkeypatch, defer, alpha)
     assert oracle.chi_square(found.drawn.counts, found.mixed) < ALPHA
 
 
-@RULES
+@ONE_RULE
 def test_a_draft_that_speaks_where_it_is_not_trusted_is_found(monkeypatch, defer, alpha):
     """Wrong: the rule is turned round."""
     monkeypatch.setattr(cascade, "trusted", lambda *asked: ~trusted(*asked))

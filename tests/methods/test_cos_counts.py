@@ -10,6 +10,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
+from cases import mostly_long
 from collaborations import PAIRWISE, ROLES, THREE, Group, made_pair, tables
 from gates import DEVICE, GREEDY, decode
 from watched import Told
@@ -165,8 +166,8 @@ def expected_rounds(calls: list[naive.Call]) -> list[tuple[list[tuple[int, int]]
     return rounds
 
 
-@pytest.mark.parametrize(
-    ("architecture", "case", "gammas", "proposer"),
+@mostly_long(
+    "architecture, case, gammas, proposer",
     [
         ("llama", "weighted", [1, 1], "draft"),
         ("llama", "contrastive", [3, 2], "target"),
@@ -175,6 +176,7 @@ def expected_rounds(calls: list[naive.Call]) -> list[tuple[list[tuple[int, int]]
         ("opt", "three", [1, 2, 3], "math"),
         ("qwen3", "three", [2, 1, 1], "target"),
     ],
+    lambda architecture, case, gammas, proposer: case in ("weights 0.3", "contrastive"),
 )
 def test_every_step_equals_the_reference(architecture, case, gammas, proposer):
     """Which model reads how many tokens, what is judged, what falls, and the sizes of C_i, round by round."""
@@ -197,7 +199,11 @@ def test_every_step_equals_the_reference(architecture, case, gammas, proposer):
 
 
 @pytest.mark.parametrize("name", ("cos-naive", "cos-sd"))
-@pytest.mark.parametrize(("case", "proposer"), [("weighted", "draft"), ("contrastive", "draft"), ("three", "math")])
+@mostly_long(
+    "case, proposer",
+    [("weighted", "draft"), ("contrastive", "draft"), ("three", "math")],
+    (("weighted", "draft"), ("contrastive", "draft")),
+)
 def test_every_block_equals_the_reference(name, case, proposer):
     settings, combine = THREE if case == "three" else PAIRWISE[case]
     group = Group("llama", 3 if case == "three" else 2, combine)

@@ -9,6 +9,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
+from cases import mostly_long
 from collaborations import COUNT, PAIRWISE, ROLES, THREE, WORDS, Group, made_pair, tables
 from gates import GREEDY, decode
 from law import texts
@@ -57,7 +58,9 @@ def test_two_models_say_what_the_ensemble_says(architecture, combination, length
             assert_same_text(group, name, gamma=gamma, proposer=proposer, **settings)
 
 
-@pytest.mark.parametrize(("architecture", "combination"), [("llama", "weighted"), ("gemma2", "contrastive")])
+@mostly_long(
+    "architecture, combination", [("llama", "weighted"), ("gemma2", "contrastive")], (("gemma2", "contrastive"),)
+)
 def test_all_pairs_of_proposal_lengths(architecture, combination):
     group, settings = duo(architecture, combination), PAIRWISE[combination][0]
     for gammas in itertools.product(range(1, 6), repeat=2):

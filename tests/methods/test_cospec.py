@@ -9,6 +9,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from cases import architectures, mostly_long
 from cospec_models import (
     ADAPTER,
     COUNT,
@@ -46,7 +47,7 @@ PLAIN = Sampling(1.0)
 
 @pytest.mark.long
 @pytest.mark.parametrize("hybrid", (True, False), ids=("hybrid", "causal"))
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_trained_is_the_decoder_without_cache(architecture, hybrid):
     """The same rounds, and one forward of the arbitrator in those with a mismatch, none in the others."""
     prompt, judge = prompt_of(architecture), functools.partial(naive.logits, merged(architecture), hybrid=hybrid)
@@ -105,7 +106,7 @@ class Checked(Learned):
         return found
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_a_kept_cache_is_a_fresh_one(architecture):
     """Over two texts, so that the second begins anew; some rounds have no mismatch."""
     arbiter = learned(architecture, 0.4, kind=Checked)
@@ -121,7 +122,7 @@ def test_a_kept_cache_is_a_fresh_one(architecture):
 
 @pytest.mark.long
 @pytest.mark.parametrize("sampling", (GREEDY, PLAIN), ids=str)
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_keeping_none_is_speculative_sampling(architecture, sampling):
     """Token for token and verdict for verdict; a policy with threshold 1 likewise, however sure it is."""
     target, draft = pair(architecture)
@@ -141,7 +142,7 @@ def test_keeping_none_is_speculative_sampling(architecture, sampling):
     assert not any(cospec(architecture, 3, other).lossless for other in (Always(), Random(0.0), others[1], Oracle()))
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_keeping_all_is_the_drafts_text_and_every_bonus(architecture):
     prompt = prompt_of(architecture)
     wanted = slow(architecture).rounds(prompt, COUNT, 4, lambda *block: lambda i: True)
@@ -215,8 +216,10 @@ def three_tokens(arbiter, candidates, p_kept, sampling=PLAIN, gamma=3, texts=150
     return oracle.chi_square(counts, law)
 
 
-@pytest.mark.parametrize("candidates", ("coupled", "independent"))
-@pytest.mark.parametrize(("arbiter", "p_kept"), [(Never(), 0.0), (Random(0.35), 0.35), (Always(), 1.0)])
+@mostly_long("candidates", ("coupled", "independent"), ("coupled",))
+@mostly_long(
+    "arbiter, p_kept", [(Never(), 0.0), (Random(0.35), 0.35), (Always(), 1.0)], lambda arbiter, p_kept: 0 < p_kept < 1
+)
 def test_sampled_texts_follow_their_law(arbiter, p_kept, candidates):
     assert three_tokens(arbiter, candidates, p_kept) > ALPHA
     if p_kept == 0:
@@ -224,10 +227,10 @@ def test_sampled_texts_follow_their_law(arbiter, p_kept, candidates):
 
 
 def test_wrong_laws_are_found(monkeypatch):
-    assert three_tokens(Random(0.35), "coupled", 0.65) < ALPHA
+    assert three_tokens(Random(0.35), "coupled", 0.65, texts=700) < ALPHA
     assert three_tokens(Random(0.1), "independent", 0.0) < ALPHA
     monkeypatch.setattr("specbench.methods.cospec.pick", lambda probs, rng: probs.argmax(-1))
-    assert three_tokens(Never(), "independent", 0.0) < ALPHA
+    assert three_tokens(Never(), "independent", 0.0, texts=300) < ALPHA
 
 
 class Spy(Always):
@@ -286,7 +289,7 @@ def table(prompt, answer):
     return sum((i + 3) * token for i, token in enumerate(answer)) % 3
 
 
-@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+@mostly_long("architecture", ("llama", "gemma2"), ("gemma2",))
 def test_oracle_keeps_what_is_not_worth_less(architecture):
     prompt, seen = prompt_of(architecture), []
 

@@ -1,9 +1,9 @@
 """Cascade drafting: its drafts by hand and against the draft model alone; lossless at any temperature."""
 
 import oracle
-import pytest
 import torch
 from builders_engine import build, made
+from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from law import Fit, fit
 from recalled import recalled
@@ -83,7 +83,7 @@ def test_drafts_that_speculate_follow_the_draft_models_law():
     assert 150 < counts[prompt[1]].sum() < 650
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_greedy_texts_are_the_targets(architecture):
     prompt, text = lively_prompt(architecture, 12, 30)
     target, draft = pair(architecture)
@@ -99,7 +99,7 @@ def drawn(sampling: Sampling, draws: int = 500) -> Fit:
     return fit(method, target, [1, 3, 2, 0, 1, 3], 4, sampling, draws)
 
 
-@pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.8, top_k=3)), ids=str)
+@mostly_long("sampling", (Sampling(1.0), Sampling(0.8, top_k=3)), lambda sampling: sampling.top_k, ids=str)
 def test_samples_from_the_target(sampling):
     p, accepted, rejected = drawn(sampling)
     assert p > ALPHA and accepted > 100 and rejected > 100

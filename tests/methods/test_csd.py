@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from cases import mostly_long
 from gates import DEVICE, GREEDY, csd, decode, lively_prompt, pair, sps
 from judging import assert_same_rounds, judged
 
@@ -93,7 +94,7 @@ def test_offline_memory_does_not_grow():
     assert not method.learned
 
 
-@pytest.mark.parametrize("count_threshold", (0, float("inf")), ids=("all rescued", "none rescued"))
+@mostly_long("count_threshold", (0, float("inf")), (0,), ids=("all rescued", "none rescued"))
 def test_only_what_stays_in_the_text_is_counted(count_threshold):
     """The memory after texts that a limit or an end token cuts, against the mismatches at positions of the text."""
     target, draft = pair("llama")

@@ -9,6 +9,7 @@ import naive_eagle as naive
 import oracle
 import pytest
 import torch
+from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from law import V, fit, small_target
 from recalled import recalled
@@ -145,7 +146,7 @@ def test_a_child_as_good_as_its_parent_comes_behind_it():
     assert grown.tokens.tolist() == [2, 2, 2] and grown.parents.tolist() == [-1, 0, 1]
 
 
-@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+@mostly_long("architecture", ("llama", "gemma2"), ("gemma2",))
 @pytest.mark.parametrize("size", ((24, 3, 3), (8, 1, 5)), ids=str)
 def test_every_draft_equals_one_without_cache(monkeypatch, architecture, size):
     """Behind full, partial and no acceptance: which features are read, and with which tokens, shows in the tree."""
@@ -180,7 +181,7 @@ def test_every_draft_equals_one_without_cache(monkeypatch, architecture, size):
 # Greedy texts
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_greedy_texts_are_the_targets(architecture):
     """A random head, and one that is often right; Gemma 2's window of 16 is crossed."""
     prompt, text = lively_prompt(architecture, 12, 30)
@@ -480,7 +481,7 @@ def test_the_command_line_imports_a_head(tmp_path):
 # The shipped head
 
 
-@pytest.mark.parametrize("family", ("gsm8k", "cnndm"))
+@mostly_long("family", ("gsm8k", "cnndm"), ("gsm8k",))
 def test_the_shipped_head_is_the_targets_and_beats_its_own_chain(pocket, family):
     """On a test document, which it did not learn: trees commit more tokens a round than chains of the same head."""
     found = find_head("auto", "eagle3", pocket, eagle3.SHAPES)

@@ -1,30 +1,48 @@
 """Gate: every lossless method equals vanilla token for token, and vanilla equals two independent references."""
 
+import itertools
+
 import oracle
 import pytest
 import torch
-from gates import DEVICE, csd, decode, lively_prompt, methods, pair, tiny, with_settings
+from cases import mostly_long
+from gates import DEVICE, csd, decode, lively_prompt, made, methods, pair, tiny, with_settings
 from judging import assert_rounds
 
 from specbench.engine.types import Sampling
 
 COUNT = 28
-LONG = pytest.mark.long
 # Shorter than, about as long as, and far longer than Gemma 2's window of 16 in the tiny models.
 LENGTHS = (1, 3, 15, 17, 50)
-# In the short run all lengths where a window lies between them; of the other architectures the shortest and longest.
-CASES = [
-    pytest.param(architecture, length, marks=() if architecture == "gemma2" or length in (1, 50) else LONG)
-    for architecture in oracle.ARCHITECTURES
-    for length in LENGTHS
-]
+# One of every way to draft: a chain, several of them, trees of a model, what the text said before, and no draft model.
+KINDS = (
+    "sps",
+    "mdsd",
+    "rsd, beam",
+    "opt-tree",
+    "pld, last",
+    "suffix, tree",
+    "lookahead",
+    "cs-drafting",
+    "cospec, never",
+)
 
 
-@pytest.mark.parametrize(("architecture", "length"), CASES)
+@mostly_long("architecture, length", itertools.product(oracle.ARCHITECTURES, LENGTHS), (("llama", 50), ("gemma2", 15)))
 def test_lossless_methods_equal_vanilla(architecture, length):
+    """As new, and after another prompt, of which nothing may be left."""
+    other, first = lively_prompt(architecture, 20, COUNT)
     prompt, vanilla = lively_prompt(architecture, length, COUNT)
     for name, method in methods(architecture, gamma=4).items():
-        assert decode(method, prompt, COUNT)[0] == vanilla, name
+        assert decode(method, other, 12)[0] == first[:12], name
+        assert decode(method, prompt, COUNT)[0] == vanilla, f"{name} after another prompt"
+
+
+@pytest.mark.parametrize("architecture", [one for one in oracle.ARCHITECTURES if one not in ("llama", "gemma2")])
+def test_every_way_to_draft_equals_vanilla(architecture):
+    prompt, vanilla = lively_prompt(architecture, 17, COUNT)
+    for label in KINDS:
+        assert decode(made(label, tiny(architecture), 4), prompt, COUNT)[0] == vanilla, label
 
 
 @pytest.mark.parametrize("length", (3, 50))
@@ -40,8 +58,7 @@ def test_vanilla_equals_transformers_and_a_decoder_without_cache(architecture, l
         assert text[:16] == oracle.greedy(target, prompt, 16)
 
 
-@pytest.mark.parametrize("gamma", (1, 2, 7))
-@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+@mostly_long("architecture, gamma", itertools.product(("llama", "gemma2"), (1, 2, 7)), (("llama", 7), ("gemma2", 2)))
 def test_sps_rounds_equal_the_reference(architecture, gamma):
     """Not the text only: what is drafted, how much of it stands, and what follows, round by round."""
     (prompt,) = oracle.prompts(1, length=9, seed=gamma)
@@ -55,7 +72,7 @@ def test_sps_rounds_equal_the_reference(architecture, gamma):
         assert len({r.accepted for r in expected}) > 1
 
 
-@pytest.mark.parametrize("architecture", ("llama", "qwen3"))
+@mostly_long("architecture", ("llama", "qwen3"), ("llama",))
 def test_csd_rounds_equal_the_reference(architecture):
     """Rescues included: path, token, rescued positions and the memory after every round."""
     (prompt,) = oracle.prompts(1, length=9)
@@ -69,16 +86,6 @@ def test_csd_rounds_equal_the_reference(architecture):
     assert sum(len(r.rescued) for r in expected) >= 3
 
 
-def test_methods_forget_the_last_prompt():
-    """A session that has decoded another prompt gives the same text as a new one."""
-    first, second = oracle.prompts(2, length=20)
-    used, new = methods("llama", 3), methods("llama", 3)
-    for name, method in used.items():
-        fresh = decode(new[name], second, 14)[0]
-        decode(method, first, 24)
-        assert decode(method, second, 14)[0] == fresh, name
-
-
 def test_sampling_is_reproducible_and_seeded():
     """A seed gives the same text, another one another, and nothing is drawn from the generator that torch shares."""
     before = torch.random.get_rng_state()
@@ -88,6 +95,6 @@ def test_sampling_is_reproducible_and_seeded():
         texts = []
         for seed in (1, 1, 2):
             method.reset()
-            texts.append(decode(method, [1, 2, 3], 12, Sampling(1.0), seed)[0])
+            texts.append(decode(method, [1, 2, 3], 8, Sampling(1.0), seed)[0])
         assert texts[0] == texts[1] != texts[2], name
     assert torch.equal(before, torch.random.get_rng_state())

@@ -7,6 +7,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
+from cases import mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, sps, tiny
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -259,13 +260,13 @@ def test_the_law_of_the_code_at_a_temperature():
 
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
 @pytest.mark.parametrize("form", ("code", "paper"))
-@pytest.mark.parametrize("architecture", ("qwen2", "gemma2"))
+@mostly_long("architecture", ("qwen2", "gemma2"), ("gemma2",))
 def test_above_any_entropy_it_is_speculative_sampling(architecture, form, sampling):
     method = fly(architecture, form=form, gamma=6, window_length=1, entropy_threshold=NEVER)
     assert_same_rounds(method, sps(architecture, 6, Lengths()), architecture, sampling)
 
 
-@pytest.mark.parametrize("ngram", (False, True))
+@mostly_long("ngram", (False, True), (True,))
 @pytest.mark.parametrize("form", ("code", "paper"))
 def test_rounds_of_real_models_equal_a_decoder_without_cache(form, ngram):
     """Drafts, acceptances, rescues and corrections of whole rounds; the drafter's own acceleration changes nothing."""
@@ -369,6 +370,7 @@ def test_lookups_that_fail_cost_no_correctness():
             assert found.tolist() == plain.propose(prompt, gamma, GREEDY, rng).tokens.tolist()
 
 
+@pytest.mark.long
 def test_sampled_drafts_come_from_the_model_and_tell_their_distribution():
     """Two tokens behind a context whose first guess is often right: their joint law, and the q that goes with them."""
     sampling, draws = Sampling(0.8, top_k=4), 600

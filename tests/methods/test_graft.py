@@ -6,6 +6,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build, lonely, made
+from cases import architectures, mostly_long
 from gates import DEVICE, decode, lively_prompt, pair
 from law import Fit, fit
 from recalled import recalled
@@ -162,7 +163,7 @@ def with_head(architecture: str, model, variant: str) -> Graft:
 
 
 @VARIANTS
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_greedy_texts_with_a_head_are_the_targets(architecture, variant):
     """A random head, and one that is often right; Gemma 2's window of 16 is crossed."""
     prompt, text = lively_prompt(architecture, 12, 30)
@@ -181,7 +182,7 @@ def drawn(sampling: Sampling, draws: int = 500, variant: str = "graft") -> Fit:
     return fit(Graft(recalled(target, "target"), drafter, settings, {}), target, [1, 3, 2, 0], 4, sampling, draws)
 
 
-@VARIANTS
+@mostly_long("variant", ("graft", "root", "tail"), ("graft",))
 def test_samples_from_the_target(variant):
     p, accepted, rejected = drawn(Sampling(0.9, top_k=3), variant=variant)
     assert p > ALPHA and accepted > 100 and rejected > 100

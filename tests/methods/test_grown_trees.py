@@ -9,6 +9,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
+from cases import architectures
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny
 from refusals import one_line_error
 from tabled import draw_for_each_branch, p_of_texts, p_with_caches
@@ -135,7 +136,7 @@ def test_opt_tree_sizes_differ_from_round_to_round():
 # Both
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 @pytest.mark.parametrize("grow", (EAGLE2, OPT), ids=("eagle2", "opt-tree"))
 def test_greedy_texts_are_the_targets_and_later_siblings_stand(architecture, grow):
     prompt, text = lively_prompt(architecture, 12, 40)

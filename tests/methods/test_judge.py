@@ -6,6 +6,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import made, retold
+from cases import architectures
 from gates import GREEDY, decode, lively_prompt, sps
 from gates import pair as models
 from judging import assert_rounds, assert_same_rounds, judged
@@ -113,7 +114,7 @@ def reference(architecture: str, head: Head, prompt: list[int], count: int, gamm
     return rounds
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_rounds_equal_a_decoder_without_cache(architecture):
     """Each mismatch is judged by the state behind the draft token itself, not by a neighbour's."""
     (prompt,) = oracle.prompts(1, length=9, seed=2)
@@ -126,7 +127,7 @@ def test_rounds_equal_a_decoder_without_cache(architecture):
 
 
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_a_threshold_of_one_is_speculative_sampling(architecture, sampling):
     method = judge(architecture, threshold=1)
     expected = assert_same_rounds(method, sps(architecture, 4, Lengths()), architecture, sampling, 60)

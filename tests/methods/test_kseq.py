@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from builders_engine import build, made
+from cases import mostly_long
 from refusals import one_line_error
 from tabled import p_of_texts
 
@@ -79,7 +80,7 @@ def test_too_small_a_scale_is_found(monkeypatch):
     assert np.abs(emitted(p, q, 3)[0] - p).sum() / 2 > 1e-3
 
 
-@pytest.mark.parametrize("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), ids=str)
+@mostly_long("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), lambda sampling: sampling.top_k, ids=str)
 def test_texts_follow_the_target(sampling):
     one = Settings(drafts=3, gamma=3, replacement=True, rule="kseq")
     assert p_of_texts(lambda target, draft: MDSD(target, draft, one), sampling, 800) > ALPHA

@@ -8,6 +8,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
+from cases import mostly_long
 from gates import DEVICE, GREEDY, csd, decode, network, pair, policies, random_head, sps
 from law import two_tokens
 from recalled import recalled
@@ -129,8 +130,8 @@ RULES = {
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the reference decodes on the CPU")
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+@mostly_long("rule", RULES, ("confidence", "entropy", "specdecpp"))
+@mostly_long("architecture", ("llama", "gemma2"), ("gemma2",))
 def test_drafts_end_where_the_rule_says(architecture, rule):
     (prompt,) = oracle.prompts(1, length=9, seed=5)
     expected = slow_rounds(architecture, prompt, lambda slow, d: RULES[rule](slow, architecture, d), longest=6)
@@ -324,7 +325,7 @@ def verdict(stood: int, drafted: int) -> Verdict:
     return Verdict(tuple(range(stood)), 0, [1] * drafted, [1] * drafted, [1.0] * drafted)
 
 
-@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+@mostly_long("architecture", ("llama", "gemma2"), ("gemma2",))
 def test_the_oracle_discards_nothing_and_no_policy_needs_fewer_rounds(architecture):
     """Theorem 4.1, against a count by the draft's own choices along the text."""
     (prompt,) = oracle.prompts(1, length=9, seed=2)

@@ -8,6 +8,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build, lonely
+from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 from law import fit
 from recalled import recalled
@@ -239,8 +240,8 @@ MODELS = {
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the reference is slow")
-@pytest.mark.parametrize(("w", "n", "g"), SIZES[:5])
-@pytest.mark.parametrize("name", MODELS)
+@mostly_long("w, n, g", SIZES[:5], ((7, 5, 7), (2, 3, 1)))
+@mostly_long("name", MODELS, ("gemma2", "repetitive"))
 def test_rounds_equal_a_decoder_without_cache(monkeypatch, name, w, n, g):
     """Window, candidates, what stands, what is committed and the pool behind it, round by round."""
     pools = []
@@ -282,7 +283,7 @@ def test_the_reference_meets_every_case():
 
 @pytest.mark.long
 @pytest.mark.parametrize("length", (1, 3, 15, 17, 50))
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_greedy_texts_equal_vanilla(architecture, length):
     prompt, vanilla = lively_prompt(architecture, length, 40)
     accepted = 0

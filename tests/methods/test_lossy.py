@@ -7,6 +7,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
+from cases import mostly_long
 from gates import DEVICE, GREEDY, csd, decode, lively_prompt, pair, sps, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,7 +103,7 @@ def test_greedy_rounds_equal_a_naive_scan(data):
 
 @pytest.mark.parametrize("sampling", (GREEDY, SAMPLED, Sampling(0.7, top_k=8)), ids=("greedy", "top-p", "top-k"))
 @pytest.mark.parametrize("form", ("gate", "lenience"))
-@pytest.mark.parametrize("architecture", ("qwen2", "gemma2"))
+@mostly_long("architecture", ("qwen2", "gemma2"), ("gemma2",))
 def test_a_threshold_of_one_is_speculative_sampling(architecture, form, sampling):
     """Token for token and round for round; the other form's threshold must not matter."""
     neutral = {"form": form, "gate_threshold": 0.0, "lenience": 0.0}

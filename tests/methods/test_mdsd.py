@@ -6,6 +6,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 from tabled import Table, V, law, p_of_texts, p_with_caches, warped
 from watched import reads_of_tensors
@@ -39,8 +40,8 @@ def sampled(replacement: bool, sampling: Sampling, drafts: int = 3, draws: int =
     return p_of_texts(lambda target, draft: MDSD(target, draft, chosen(replacement, drafts)), sampling, draws)
 
 
-@KINDS
-@pytest.mark.parametrize("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), ids=str)
+@mostly_long("replacement", (True, False), (False,), ids=("with", "without"))
+@mostly_long("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), lambda sampling: sampling.top_k, ids=str)
 def test_samples_from_the_target(sampling, replacement):
     assert sampled(replacement, sampling) > ALPHA
 
@@ -117,7 +118,7 @@ def test_first_tokens_without_replacement_differ():
 
 
 @KINDS
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_greedy_texts_are_the_targets(architecture, replacement):
     """Beyond Gemma 2's window of 16; chains behind the likeliest first tokens."""
     target, draft = pair(architecture)
@@ -137,7 +138,7 @@ def test_greedy_texts_are_the_targets(architecture, replacement):
     draft.to(DEVICE)
 
 
-@KINDS
+@mostly_long("replacement", (True, False), (False,), ids=("with", "without"))
 def test_samples_from_a_target_with_a_cache(replacement):
     assert p_with_caches(lambda target, draft: MDSD(target, draft, chosen(replacement, gamma=2))) > ALPHA
 

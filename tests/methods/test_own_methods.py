@@ -19,8 +19,10 @@ LOSSY = ("weighed.rescue(lambda i: False)", "weighed.rescue(lambda i: True)")
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty current folder."""
+    """A current folder that holds nothing but a suite of few tokens."""
     monkeypatch.chdir(tmp_path)
+    text = "description: few\nlimit: 1\ntasks: [{task: gsm8k, fewshot: 0, max_new_tokens: 12}]\n"
+    (tmp_path / "few.yaml").write_text(text)
     return tmp_path
 
 
@@ -31,7 +33,7 @@ def mine(here):
 
 
 def run_it(*more: object) -> None:
-    output("run", "--method", "mine.py", "--suite", "smoke", "--limit", 1, "--out", "runs/one", *more)
+    output("run", "--method", "mine.py", "--suite", "few.yaml", "--out", "runs/one", *more)
 
 
 def unfinish() -> None:
@@ -105,17 +107,18 @@ def test_a_changed_file_is_another_method(mine):
     mine.write_text(mine.read_text() + "\n# changed\n")
     unfinish()
     assert "has changed since" in refusal("run", "--resume", "runs/one", "--allow-entry-point", mine)
-    output("run", "--method", "mine.py", "--suite", "smoke", "--limit", 1, "--out", "runs/before")
+    output("run", "--method", "mine.py", "--suite", "few.yaml", "--out", "runs/before")
     mine.write_text(mine.read_text() + "\n# changed again\n")
-    run_again = ("run", "--method", "mine.py", "--suite", "smoke", "--limit", 1, "--out", "runs/two")
+    run_again = ("run", "--method", "mine.py", "--suite", "few.yaml", "--out", "runs/two")
     output(*run_again)
     shown = output("compare", "runs/before", "runs/two", "--format", "csv")
     labels = {line.split(",")[3] for line in shown.splitlines() if "mine" in line}
     assert len({label for label in labels if label.startswith("mine code hash=")}) == 2, labels
 
 
+@pytest.mark.long
 def test_sweeps_take_it(mine):
-    output("sweep", "--method", "mine.py", "--param", "gamma=2,3", "--suite", "smoke", "--limit", 1, "--out", "runs/s")
+    output("sweep", "--method", "mine.py", "--param", "gamma=2,3", "--suite", "few.yaml", "--out", "runs/s")
     assert [spec.name for spec in StoredRun(Path("runs/s")).plan.methods[1:]] == ["mine[gamma=2]", "mine[gamma=3]"]
 
 
@@ -123,7 +126,7 @@ def test_length_and_output_settings_take_files(here):
     output("new", "length", "patient")
     output("new", "output", "thin")
     options = ("--set", "sps.length=patient.py", "--set", "sps.output=thin.py")
-    output("run", "--method", "sps", *options, "--suite", "smoke", "--limit", 1, "--out", "runs/one")
+    output("run", "--method", "sps", *options, "--suite", "few.yaml", "--out", "runs/one")
     assert {"length", "length code", "output", "output code"} <= StoredRun(Path("runs/one")).manifest["inputs"][
         "sps"
     ].keys()
@@ -213,9 +216,7 @@ def test_entry_points_are_methods(package):
     spec = config.load_method("theirs")
     assert spec.method == f"{own_methods.ENTRY}theirs" and "theirs 1.2" in spec.description
     assert "theirs 1.2" in " ".join(output("list", "methods").split())
-    output(
-        "run", "--method", "theirs", "--set", "theirs.gamma=2", "--suite", "smoke", "--limit", 1, "--out", "runs/one"
-    )
+    output("run", "--method", "theirs", "--set", "theirs.gamma=2", "--suite", "few.yaml", "--out", "runs/one")
     stored = json.loads(Path("runs/one/manifest.json").read_text())
     assert len(stored["inputs"]["theirs"]["code"]) == 16
     unfinish()

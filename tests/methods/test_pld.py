@@ -8,6 +8,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build, lonely
+from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, without_looking
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -150,7 +151,7 @@ def test_a_token_adds_one_entry_of_each_length_and_nothing_is_searched():
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the reference is slow")
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_greedy_texts_of_few_tokens_equal_the_oracle(architecture):
     """Sixteen different tokens, so that some drafts are right; more than a sliding window of 16."""
     model = oracle.tiny(architecture, seed=3, vocab=16)
@@ -204,9 +205,10 @@ def drawn(sampling: Sampling, draws: int = 500, count: int = 4, **changes) -> Fi
     return fit(method, sampled_model(), PROMPT, count, sampling, draws)
 
 
-@pytest.mark.parametrize(
-    ("sampling", "changes"),
+@mostly_long(
+    "sampling, changes",
     [(Sampling(1.0), {}), (Sampling(0.8, top_p=0.9), {"match": "last"}), (Sampling(1.3, top_k=3), {"reuse": True})],
+    lambda sampling, changes: sampling.top_k or sampling.top_p < 1,
     ids=str,
 )
 def test_samples_from_the_target(sampling, changes):

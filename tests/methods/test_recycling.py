@@ -6,6 +6,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build, lonely
+from cases import mostly_long
 from gates import DEVICE, GREEDY, decode
 from law import Fit, fit
 from recalled import recalled
@@ -147,7 +148,7 @@ def drawn(sampling: Sampling, draws: int = 500) -> Fit:
     return fit(method, model, PROMPT, 4, sampling, draws)
 
 
-@pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.8, top_k=3)), ids=str)
+@mostly_long("sampling", (Sampling(1.0), Sampling(0.8, top_k=3)), lambda sampling: sampling.top_k, ids=str)
 def test_samples_from_the_target(sampling):
     p, accepted, rejected = drawn(sampling)
     assert p > ALPHA and accepted > 100 and rejected > 100

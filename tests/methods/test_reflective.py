@@ -7,6 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -254,7 +255,7 @@ def test_fused_rows_and_cache_equal_full_forwards(architecture, text, drafted, p
     torch.testing.assert_close(after, fresh, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("architecture", "length", "prefix"), [("llama", 9, 4), ("gemma2", 2, 6), ("qwen3", 9, 0)])
+@mostly_long("architecture, length, prefix", [("llama", 9, 4), ("gemma2", 2, 6), ("qwen3", 9, 0)], (("gemma2", 2, 6),))
 def test_rounds_equal_the_slow_implementation(architecture, length, prefix):
     """Drafts, acceptance and tokens, round by round, at a weight that changes the text."""
     (prompt,) = oracle.prompts(1, length=length, seed=3)
@@ -273,14 +274,14 @@ def test_rounds_equal_the_slow_implementation(architecture, length, prefix):
 
 
 @pytest.mark.parametrize("length", (1, 17, 50))
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_weight_zero_is_speculative_sampling(architecture, length):
     prompt, _ = lively_prompt(architecture, length, 40)
     assert_same_as_sps(architecture, prompt, GREEDY, PROMPT)
 
 
 @pytest.mark.parametrize("prompt", (PROMPT, []), ids=("read twice", "read once"))
-@pytest.mark.parametrize("seed", range(3))
+@mostly_long("seed", range(3), (0,))
 def test_weight_zero_is_speculative_sampling_when_sampled(seed, prompt):
     """No draw of the generator may be lost or added."""
     assert_same_as_sps("qwen2", oracle.prompts(1, length=12, seed=seed)[0], SAMPLED, prompt, seed)

@@ -10,6 +10,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build, lonely
+from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -265,7 +266,7 @@ VARIANTS = (
 )
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_greedy_texts_equal_the_oracle(stored, architecture):
     """Behind the sliding window of 16 too; the datastore leads astray where a token of it is wrong."""
     target, draft = pair(architecture)
@@ -339,8 +340,8 @@ def small_store(stored):
     return stored([[*rng.choice([0, 1, 2, 2, 1], 6).tolist(), 3] for _ in range(30)], VOCABULARY, shard=64)
 
 
-@pytest.mark.parametrize(
-    ("sampling", "changes"),
+@mostly_long(
+    "sampling, changes",
     [
         (Sampling(1.0), {}),
         (Sampling(0.7, top_p=0.9), {}),
@@ -349,6 +350,7 @@ def small_store(stored):
         (Sampling(0.9), {"nodes": 5, "fusion": "draft", "fusion_gamma": 2, "prune": 2}),
         (Sampling(1.1), {"nodes": 6, "ngram": 3, "prior": 1, "search": "puct"}),
     ],
+    lambda sampling, changes: not changes or changes.get("prune") or changes.get("search"),
     ids=str,
 )
 def test_samples_from_the_target(small_store, sampling, changes):

@@ -7,6 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 from tabled import Table, law, p_of_texts, p_with_caches, warped
 from watched import reads_of_tensors
@@ -74,7 +75,7 @@ def test_samples_from_a_target_with_a_cache():
 # Greedy
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 @pytest.mark.parametrize("search", ("beam", "constant"))
 def test_greedy_texts_are_the_targets(architecture, search):
     """Beyond Gemma 2's window of 16; the trees find tokens that one draft would not have had."""
@@ -193,9 +194,10 @@ def test_perturbed_values_by_the_formula():
 # The rest of a method
 
 
-@pytest.mark.parametrize(
-    ("changes", "most"),
+@mostly_long(
+    "changes, most",
     [({}, 16), ({"search": "constant"}, 21), ({"search": "constant", "branching": [2, 3, 2, 1]}, 32)],
+    lambda changes, most: most == 32,
 )
 def test_reach_is_the_most_that_a_round_feeds(pocket, changes, most):
     method = build(config.validated(Settings, {**SHIPPED, **changes}, "rsd"), pocket, None)

@@ -9,6 +9,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
+from cases import architectures
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny
 from refusals import one_line_error
 from tabled import Table, p_of_texts, p_with_caches
@@ -111,7 +112,7 @@ def made(target, draft) -> TreeSpeculation:
     return TreeSpeculation(target, Planned(draft, SHAPE), 3, 7)
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 def test_greedy_texts_are_the_targets(architecture):
     prompt, text = lively_prompt(architecture, 12, 40)
     tokens, rounds = decode(build(tiny(architecture), "sequoia", nodes=11, gamma=4), prompt, 40)

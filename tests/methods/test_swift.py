@@ -11,6 +11,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
+from cases import architectures
 from forms import alone_steps, lists, played
 from gates import DEVICE, GREEDY, decode, lively
 from hypothesis import given, settings
@@ -111,7 +112,7 @@ def test_norms_behind_the_residual_sum_stay():
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+@architectures
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(skip=st.sampled_from(SETS[1:]), history=alone_steps, last=lists)
 def test_any_history_of_a_view_equals_a_fresh_prefill(architecture, skip, history, last):
@@ -427,6 +428,7 @@ def searched(score, tries, seed, **limits):
     return search
 
 
+@pytest.mark.long
 def test_the_gaussian_process_finds_the_best_of_all_sets_where_chance_does_not():
     """792 sets, 60 tries: chance finds the best one in 7 % of the searches."""
     found = {1: 0, 0: 0}

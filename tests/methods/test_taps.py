@@ -5,6 +5,7 @@ import math
 import oracle
 import pytest
 import torch
+from cases import mostly_long
 from gates import decode, lively_prompt, pair
 from law import V, fit, small_target
 from recalled import recalled
@@ -100,7 +101,7 @@ def test_heads_together_draft_what_each_drafts_alone(monkeypatch, merge):
 
 
 @pytest.mark.parametrize("merge", (True, False), ids=("merge", "route"))
-@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+@mostly_long("architecture", ("llama", "gemma2"), ("gemma2",))
 def test_greedy_texts_are_the_targets(architecture, merge):
     prompt, text = lively_prompt(architecture, 12, 30)
     used = method(architecture, specialists(architecture), merge)

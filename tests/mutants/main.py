@@ -4,8 +4,8 @@
     python tests/mutants/main.py --only stats.py --jobs 2
 
 A line of list.txt is a file, the text in it, the text that takes its place, and what pytest is asked to run, with
-` :: ` between them; `\\n` in a text is the end of a line. `hangs :: ` in front says that a test which runs out of time
-counts as found too: nothing shorter can see that a loop no longer ends.
+` :: ` between them; `\\n` in a text is the end of a line. Tests that are marked long run too. `hangs :: ` in front says
+that a test which runs out of time counts as found too: nothing shorter can see that a loop no longer ends.
 
 Each worker has a copy of the tree in a temporary folder and changes one text at a time there. Results are kept in a
 file, so that a stopped check goes on; a mutation runs again when its line, its file or its tests change.

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import mostly_long
 from synthetic import SINGLE, Timed, timed_run
 
 from specbench import config
@@ -92,6 +93,7 @@ def test_what_the_cos_tables_ask_for() -> None:
     }
 
 
+@pytest.mark.long
 def test_the_lambdas_of_the_tables_are_equal_weights() -> None:
     figures = [figure for table in (2, 5, 7) for figure in paper().figures(table)]
     assert {figure.setting.partition("lambda=")[2].partition(";")[0] for figure in figures} == {"0.5", "1/3"}
@@ -129,7 +131,7 @@ def test_cells_of_the_cos_tables(tmp_path: Path) -> None:
         assert cell(frame, pair, method=method, **wanted) == f"{expected} [{expected}, {expected}]"  # 1.25 / 0.875
 
 
-@pytest.mark.parametrize("table", [5, 6])
+@mostly_long("table", [5, 6], (5,))
 def test_raw_speeds_count_the_prefill(tmp_path: Path, table: int) -> None:
     frame, _ = side_by_side(paper(), table, ours_of(all_runs(tmp_path)))
     told = frame[frame.ours != "not measured"]
@@ -150,6 +152,7 @@ def test_every_cos_table_is_written(tmp_path: Path) -> None:
         assert ("speedups are against ensemble" in markdown) == (table not in (5, 6, 9))
 
 
+@pytest.mark.long
 def test_the_claims_of_cos_are_checked_on_their_own_pairs(tmp_path: Path) -> None:
     ours = ours_of(all_runs(tmp_path))
     found = {(one.table, one.claim): one for one in verdicts([paper()], ours)}
@@ -171,6 +174,7 @@ def test_the_claims_of_cos_are_checked_on_their_own_pairs(tmp_path: Path) -> Non
     assert beats.verdict == "fails" and beats.detail.count("×") == 4 and "pocket-duo" not in beats.detail
 
 
+@pytest.mark.long
 def test_both_combinations_on_one_pair_keep_their_own_ensembles(tmp_path: Path) -> None:
     """The weighted ensemble comes first, and neither is the other's baseline."""
     both = [

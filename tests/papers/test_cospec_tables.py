@@ -127,6 +127,7 @@ def test_the_halves_of_table_1_are_greedy_and_sampled(tmp_path: Path) -> None:
     assert "where the paper does not tell its temperature, ours is greedy" in beside(ours, 4)[1]
 
 
+@pytest.mark.long
 def test_what_meets_two_tasks_counts_once_in_the_mean(tmp_path: Path) -> None:
     runs = [
         run(tmp_path / "a", {"cospec": Made(0.5)}, ["pocket_gsm8k"]),
@@ -154,6 +155,7 @@ def test_the_larger_draft_is_measured_on_its_own_pair(tmp_path: Path) -> None:
         assert "not measured: the larger draft needs runs of qwen3-32b-8b" in text
 
 
+@pytest.mark.long
 def test_arbitrators_trained_in_other_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each in its own time; the row CoSpec is the default one, whatever Table 6 says beside its label."""
     monkeypatch.chdir(tmp_path)
@@ -189,6 +191,7 @@ def test_masks_lengths_and_thresholds(tmp_path: Path) -> None:
     assert cell(ours, 7, setting="threshold=0.8", metric="Speed") == MISSING
 
 
+@pytest.mark.long
 def test_points_of_a_judge_are_not_those_of_stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)}, [*MIXED, "pocket_mmlu"])])
     told = {"task": "MT-Bench", "method": "CoSpec"}
@@ -244,6 +247,7 @@ def test_figures_of_files_land_in_their_cells(tmp_path: Path, table: int) -> Non
         assert list(mbpp) == list(frame[frame.task == "HumanEval"]["ours: pocket"])
 
 
+@pytest.mark.long
 def test_claims_about_single_figures_are_not_judged(tmp_path: Path) -> None:
     """They stand beside the printed ones; MBPP, whose stand-in is HumanEval's, does not count again."""
     rows = [
@@ -322,6 +326,7 @@ def test_tables_say_why_cells_stay_empty(tmp_path: Path, table: int, reason: str
         assert set(chosen(ours, 10)["ours: pocket"]) == {MISSING}
 
 
+@pytest.mark.long
 def test_what_was_lost_is_told_as_before(tmp_path: Path) -> None:
     ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})])
     lost = {1: 2, 2: 0, 3: 2, 4: 1, 5: 0, 6: 1, 7: 1, 8: 0, 9: 2, 10: 2, 11: 1}

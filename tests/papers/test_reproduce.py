@@ -552,6 +552,7 @@ def test_verdicts_come_again_from_the_stored_documents(paper, tmp_path):
         assert f"| {claim} | {check.verdict} |" in (again / "checks.md").read_text()
 
 
+@pytest.mark.long
 def test_the_shipped_verdicts_are_those_of_the_shipped_documents(tmp_path, monkeypatch):
     monkeypatch.undo()
     tables = published.FOLDER.parent / "tables"

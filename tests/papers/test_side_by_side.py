@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from cases import mostly_long
 from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
@@ -93,6 +94,7 @@ def text(ours: Ours, paper, **wanted) -> str:
 # Settings chosen for each task
 
 
+@pytest.mark.long
 def test_what_was_chosen_for_a_task_counts_there(tmp_path):
     """γ = 2 takes 0.4 s where it was chosen, γ = 4 takes 0.5 s elsewhere; both ran everywhere."""
     tuned = {"method": "sps", "settings": {"gamma": 4}, "by_task": {task: {} for task in POCKET}}
@@ -139,6 +141,7 @@ def test_a_mixture_is_the_unweighted_average(paper, tmp_path):
     assert f"Mix is met by the average of {', '.join(POCKET)}" in notes and "Sums is met by pocket_gsm8k" in notes
 
 
+@pytest.mark.long
 def test_the_tasks_of_a_mixture_may_come_from_several_runs(paper, tmp_path):
     runs = [make_run(tmp_path / "a", POCKET[:4]), make_run(tmp_path / "b", POCKET[4:], fixed=0.2)]
     assert text(Ours(runs), paper, task="Mix", method="Fixed") == "3.00 [3.00, 3.00]"  # (4 × 2 + 2 × 5) / 6
@@ -146,7 +149,7 @@ def test_the_tasks_of_a_mixture_may_come_from_several_runs(paper, tmp_path):
     assert frame[(frame.task == "Mix") & (frame.method == "Fixed")].run.tolist() == ["a, b"]
 
 
-@pytest.mark.parametrize("drawn", [4, 5])
+@mostly_long("drawn", [4, 5], (4,))
 def test_a_part_of_a_mixture_is_no_measurement_of_it(paper, tmp_path, drawn):
     part = make_run(tmp_path / "part", POCKET[:drawn])
     assert text(Ours([part]), paper, task="Mix", method="Fixed") == MISSING
@@ -176,6 +179,7 @@ def test_tasks_that_a_claim_leaves_out_are_no_part_of_a_mixture(paper, tmp_path)
     assert found.detail == "holds: Mix (the average of 4 tasks) 2.00 × [2.00, 2.00]"
 
 
+@pytest.mark.long
 def test_accuracy_of_a_mixture_weighs_its_tasks_alike(paper, tmp_path):
     """Adaptive loses 8 of 10 documents of one task: 80 points there, 80 / 5 on average without what stands alone."""
     ours = Ours([make_run(tmp_path / "run", right={("pocket_math500", "csd"): 2})])
@@ -283,6 +287,7 @@ def test_figures_that_come_from_no_run(paper, run, tmp_path):
     assert not [note for note in notes if note.startswith("t:")]
 
 
+@pytest.mark.long
 def test_settings_are_read_in_any_order_and_projections_are_marked(paper, run, tmp_path):
     line = "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=1,KL,0.41249,nats"
     path = told(tmp_path, "grid.csv", line)

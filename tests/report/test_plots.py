@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import mostly_long
 from matplotlib.text import Text
 from scipy.stats import t
 from synthetic import CHAIN, SINGLE, Rows, rounds, sample, scores, write_run
@@ -446,8 +447,9 @@ OF_ANY_RUN = [kind for kind in KINDS if kind not in ("strength", "requests", "tr
 BEGINNINGS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
 
-@pytest.mark.parametrize("suffix", BEGINNINGS)
-@pytest.mark.parametrize("kind", OF_ANY_RUN)
+@mostly_long(
+    "kind, suffix", itertools.product(OF_ANY_RUN, BEGINNINGS), lambda kind, suffix: suffix == "svg" or kind == "depth"
+)
 def test_saved(run, kind, suffix, tmp_path):
     path = plot(kind, [run], tmp_path / f"a.{suffix}")
     content = path.read_bytes()
@@ -465,7 +467,7 @@ def test_default_file(run, tmp_path, monkeypatch):
     assert (tmp_path / "depth.svg").exists()
 
 
-@pytest.mark.parametrize("kind", OF_ANY_RUN)
+@mostly_long("kind", OF_ANY_RUN, ("speed-accuracy", "depth", "time"))
 def test_fits_the_column(two_tasks, kind):
     fits_the_column(drawn(kind, two_tasks))
 

@@ -310,6 +310,7 @@ def test_figures_from_rounds(small):
             go.Figure(one)  # raises on what plotly does not know
 
 
+@pytest.mark.long
 def test_it_fits_a_telephone(open_page, made):
     view = open_page(made, width=400)
     for names in (("csd",), (ODD, "csd")):
@@ -318,6 +319,7 @@ def test_it_fits_a_telephone(open_page, made):
     assert view.evaluate("(box => box.scrollWidth > box.clientWidth)(document.querySelector('.scroll'))")
 
 
+@pytest.mark.long
 def test_dark_and_printed(open_page, made, tmp_path):
     view = open_page(made, color_scheme="dark")
     view.select_option("#plot-task", label="sums")
@@ -364,6 +366,7 @@ def test_a_large_page_is_small_and_opens(big, open_page):
     assert view.locator("#doc-id option").count() == 200 and view.said == []
 
 
+@pytest.mark.long
 def test_too_many_documents_are_left_out_and_said_so(small, monkeypatch, tmp_path):
     monkeypatch.setattr(page_documents, "DOCUMENTS", 1)
     page.write_page(tmp_path / "few.html", [small], summary(), [], [], [])
@@ -498,6 +501,7 @@ def test_every_baseline_looks_like_one():
     assert styles["vanilla"].marker != styles["ensemble"].marker
 
 
+@pytest.mark.long
 def test_a_page_of_two_baselines(tmp_path):
     """sps against vanilla, cos against ensemble: each baseline is one in plots and in the settings."""
     tables = {"samples": [], "rounds": []}

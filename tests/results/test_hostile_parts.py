@@ -19,7 +19,7 @@ from specbench.results import records
 from specbench.results.recorder import Recorder
 from specbench.results.stored import StoredRun
 
-FOOTERS = 150
+FOOTERS = 50
 SAMPLES, ROUNDS = "000001.samples.parquet", "000001.rounds.parquet"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from cases import mostly_long
 from screens import call
 from tiny_runs import TASKS, save_pair, write_suite
 
@@ -82,7 +83,7 @@ REQUESTS = {
 }
 
 
-@pytest.mark.parametrize("message", REQUESTS)
+@mostly_long("message", REQUESTS, ("finish is 'odd'", "came is -3.0", "its method is another"))
 def test_damaged_requests_are_one_line(place, folder, message):
     path = folder / "parts" / "sps-20.0-0.requests.parquet"
     changed(path, **REQUESTS[message])
@@ -161,7 +162,7 @@ def test_one_process_measures_into_a_folder(place, folder):
     assert "holds other files; choose another --out" in refused(place, folder)
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@mostly_long("parts", [1, 3], (3,))
 def test_a_killed_command_goes_on(place, tmp_path, parts):
     """What it kept is not measured again, and its leftovers are gone."""
     out = tmp_path / "load"

@@ -2,6 +2,7 @@
 
 import pyarrow.parquet as pq
 import pytest
+from cases import mostly_long
 from recorded import expected_texts, texts, write
 
 from specbench.base import files
@@ -192,7 +193,7 @@ def test_parts_are_joined_and_read_as_before(recorder, small_blocks):
     assert texts(recorder.folder) == expected_texts(12)
 
 
-@pytest.mark.parametrize("left", range(7))
+@mostly_long("left", range(7), (0, 3, 6))
 def test_killed_while_parts_are_joined(recorder, small_blocks, monkeypatch, left):
     """After so many steps of the joining: no row is there twice or not at all, and the next opening cleans up."""
     steps = iter(range(100))

@@ -61,6 +61,7 @@ def test_a_server_like_the_engine_here(fake):
     assert facts["verdict"] == "as here" and len(facts["texts"]) == 6 and facts["models"]
 
 
+@pytest.mark.long
 def test_one_wrong_count_is_found(fake):
     fake.fault, fake.only = "one count", "Sara"
     told = audit(fake, *SPS, documents=6, code=1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from cases import mostly_long
 from fake import Fake, recorded, serving
 from screens import call, output, refusal
 from test_client import TOKENIZER
@@ -129,7 +130,7 @@ def alpha_by_hand():
     return sum(map(sum, tests)) / sum(map(len, tests))
 
 
-@pytest.mark.parametrize("tells", ["histogram", "counters"])
+@mostly_long("tells", ["histogram", "counters"], ("histogram",))
 def test_totals_where_rounds_are_not_told(servers, tells):
     servers[1].tells = tells
     told = run("--server", f"vanilla={servers[0].url}", "--server", f"vllm={servers[1].url}")
@@ -150,7 +151,7 @@ def test_totals_where_rounds_are_not_told(servers, tells):
         assert math.isnan(summary().loc["vllm"].tau)
 
 
-@pytest.mark.parametrize("engine", ["sglang", "llamacpp"])
+@mostly_long("engine", ["sglang", "llamacpp"], ("llamacpp",))
 def test_totals_of_other_engines(servers, engine):
     """SGLang tells rounds and what they accepted, llama.cpp what was drafted and accepted."""
     servers[1].engine = engine
@@ -162,7 +163,7 @@ def test_totals_of_other_engines(servers, engine):
     assert row.tau == pytest.approx(tau, nan_ok=True) and row.acceptance_rate == pytest.approx(rate, nan_ok=True)
 
 
-@pytest.mark.parametrize("tells", ["histogram", "steps"])
+@mostly_long("tells", ["histogram", "steps"], ("steps",))
 def test_totals_count_rounds_without_a_draft(servers, tells):
     """Every text has two rounds that accepted 1 and 0, and six of one token without a draft: 2 accepted in 16."""
     servers[1].tells, servers[1].plain = tells, 6
@@ -200,7 +201,7 @@ def test_late_parts(times, tokens, late):
     assert came_late(times, tokens) is late
 
 
-@pytest.mark.parametrize("named", [dict, list])
+@mostly_long("named", [dict, list], (dict,))
 def test_from_python(servers, named):
     urls = {"vanilla": servers[0].url, "vllm": servers[1].url}
     given = urls if named is dict else [f"{name}={url}" for name, url in urls.items()]

@@ -147,7 +147,7 @@ def run(tmp_path_factory, pocket_weak) -> StoredRun:
     weights = drawn_arbitrator(folder.with_name("arbitrator.safetensors"), pocket_weak)
     settings = [f"cospec.arbitrator={weights}", "cospec.gamma=6", "cospec.threshold=0.5"]
     params = ["mask=hybrid,causal", "arbiter=trained,random:0.5"]
-    plan = resolve_plan(["cospec"], "smoke", "pocket-weak", settings, "vanilla", 4, params=params)
+    plan = resolve_plan(["cospec"], "smoke", "pocket-weak", settings, "vanilla", 3, params=params)
     loop.execute(plan, folder, lambda _: True)
     return StoredRun(folder)
 
@@ -174,6 +174,7 @@ def test_one_that_sees_them_decides_otherwise(run):
     assert found.changes.groupby("change").changed.max().max() > 0
 
 
+@pytest.mark.long
 def test_the_command(run):
     name = named(run, mask="causal", arbiter="trained")
     printed = call("analyze", "arbitrator", str(run.folder), "--method", name).output

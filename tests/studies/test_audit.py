@@ -7,6 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from cases import mostly_long
 from scipy import stats as scipy_stats
 from screens import call
 from tiny_blocks import in_file, recipe
@@ -197,7 +198,7 @@ def test_a_defect_behind_a_few_rounds_without_a_draft_is_found(pair, prompts):
     assert found(pair, prompts[:2], Late(Vanilla(pair.session("target")), right)).verdict == "lossless"
 
 
-@pytest.mark.parametrize("name", ["bonus from the wrong row", "cache one token short"])
+@mostly_long("name", ["bonus from the wrong row", "cache one token short"], ("cache one token short",))
 def test_defects_of_the_loop_are_found_greedily(pocket_weak, documents, name):
     finding = found(pocket_weak, documents, defective(pocket_weak, name), draws=1)
     assert finding.verdict == "defect" and not finding.failure
@@ -245,6 +246,7 @@ def test_a_method_that_fails_is_a_defect(pair, prompts):
 AUDIT = ("audit", "--documents", "1", "--length", "24")
 
 
+@pytest.mark.long
 def test_the_command(tmp_path):
     out = tmp_path / "audit.json"
     result = call(*AUDIT, "--method", "sps", "--method", "csd", "--draws", "3", "--out", str(out))
@@ -300,11 +302,13 @@ def simulated(shift, runs=600, draws=400, level=0.05):
     return hits / runs, float(np.mean(seen))
 
 
+@pytest.mark.long
 def test_false_alarms_are_as_rare_as_said():
     share, _ = simulated(0.0)
     assert 0.025 < share < 0.08
 
 
+@pytest.mark.long
 def test_the_shift_that_is_said_to_be_seen_is_seen_4_times_in_5():
     _, detectable = simulated(0.0, runs=20)
     share, _ = simulated(detectable)

@@ -117,6 +117,7 @@ def trained(tmp_path_factory, pocket) -> Path:
     return drawn_arbitrator(path, pocket, stage="rl", group=12, prompts=16)
 
 
+@pytest.mark.long
 def test_throughput_of_the_bundled_pair(trained, tmp_path):
     out = tmp_path / "cospec-table9.csv"
     given = ["--suite", "smoke", "--limit", 1, "--batch", "2,3", "--batches", 2]
@@ -195,6 +196,7 @@ def bytes_of(model) -> int:
     return sum(unique.values())
 
 
+@pytest.mark.long
 def test_memory_is_that_of_weights_and_caches(run, pocket, trained, tmp_path):
     out = tmp_path / "t11.csv"
     result = call("serving", run.folder, "--out", out, "--format", "json")

@@ -1,5 +1,6 @@
 """Branches against plain decoding without a cache, figures by hand, going on after a stop, and bad input."""
 
+import itertools
 import json
 import math
 
@@ -9,6 +10,7 @@ import oracle
 import pandas as pd
 import pytest
 import torch
+from cases import mostly_long
 from jobs import drawn_arbitrator
 from screens import call
 from synthetic import change_manifest
@@ -125,8 +127,9 @@ def naive(player, state, keep, always):
     return ending.tokens
 
 
-@pytest.mark.parametrize("arbiter", ("never", "always"))
-@pytest.mark.parametrize("keep", (True, False))
+@mostly_long(
+    "keep, arbiter", itertools.product((True, False), ("never", "always")), ((True, "always"), (False, "never"))
+)
 def test_branches_are_plain_decoding_behind_a_forced_token(run, players, arbiter, keep):
     player = players[arbiter]
     chosen = states(run, arbiter, 2)
@@ -154,7 +157,7 @@ def test_the_target_branch_of_never_is_the_targets_own_text(run, players):
         assert row["target_score"] == row["recorded_score"] == own[state.document]
 
 
-@pytest.mark.parametrize("arbiter", ("always", "oracle", "trained"))
+@mostly_long("arbiter", ("always", "oracle", "trained"), ("trained",))
 def test_what_the_run_took_comes_again(run, players, arbiter):
     """As it was scored in the run, though branches begin in mid-text: oracle and arbitrator know where they are."""
     scores = headline(run, name(arbiter))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from cases import mostly_long
 from oracle import tiny
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -404,6 +405,7 @@ def test_context(length, level):
     assert doctor_pair.context(pair(), []).level == "ok"
 
 
+@pytest.mark.long
 def test_draft_speed(pocket):
     def found(draft: float | None, target: float | None = 0.01) -> Finding:
         return doctor_pair.draft_speed({"target": target, "draft": draft})
@@ -537,6 +539,7 @@ def test_a_leak_in_a_suite_of_ones_own(suite, capsys):
 # The command
 
 
+@pytest.mark.long
 def test_the_bundled_pair_and_a_suite(capsys):
     code, found = as_json(capsys, "pocket", "smoke", "cpu", "auto", None)
     assert code == 0
@@ -588,7 +591,7 @@ def test_unknown_names_are_the_users_error():
         doctor.main(None, "maths", "cpu", "auto", None)
 
 
-@pytest.mark.parametrize("columns", [80, 200])
+@mostly_long("columns", [80, 200], (80,))
 def test_text_is_80_columns_wide(monkeypatch, capsys, columns, tmp_path):
     monkeypatch.setattr(console, "width", columns)
     bad = Finding("stop strings", "error", "a [b]long[/b] message " * 9 + str(tmp_path) * 3, "do something else " * 9)

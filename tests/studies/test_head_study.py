@@ -27,7 +27,7 @@ def decoded(folder: Path, temperature: float, *settings: str) -> StoredRun:
     return StoredRun(folder)
 
 
-@pytest.fixture(scope="module", params=(0.0, 1.0), ids=("greedy", "sampled"))
+@pytest.fixture(scope="module", params=(pytest.param(0.0, marks=pytest.mark.long), 1.0), ids=("greedy", "sampled"))
 def run(request, tmp_path_factory) -> StoredRun:
     return decoded(tmp_path_factory.mktemp("study") / "run", request.param, "shortest=12", "longest=12")
 

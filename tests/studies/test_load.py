@@ -96,6 +96,7 @@ def table_of(steps, name="vanilla", rate=1.0):
     return pd.DataFrame([step | {"method": name, "rate": rate} for step in steps])
 
 
+@pytest.mark.long
 def test_littles_law(plan, pair, monkeypatch):
     """The mean number of requests in the system is their rate times their mean time there: counted by the steps."""
     load, clock = Load(plan, pair, 3, 40, Arrivals("poisson")), Clock(monkeypatch)
@@ -280,12 +281,12 @@ def test_throughput_has_an_interval_over_repeats():
 def test_a_request_that_fails_is_a_row_and_the_others_go_on(plan, pair, monkeypatch, step):
     load = Load(plan, pair, 2, 9, Arrivals("constant"))
     sound = load.at(Unit("sps", 50.0))[0]
-    lost = {i for i, request in enumerate(load.requests) if request.task == "pocket_math500"}
+    lost = {i for i, request in enumerate(load.requests) if request.task == "pocket_mmlu"}
     method = type(load.servers["sps"].method)
     inner = getattr(method, step)
 
     def reset(self, task):
-        if task == "pocket_math500":
+        if task == "pocket_mmlu":
             raise ZeroDivisionError("of a method")
         inner(self, task)
 

@@ -201,6 +201,7 @@ def test_grades_join_the_scores(run: Path, graded: list[tuple[str, str]]) -> Non
     assert told["model"] == TARGET and told["weights_hash"] and "[The question]" in told["request"]
 
 
+@pytest.mark.long
 def test_grading_again_replaces_the_grades(
     run: Path, graded: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

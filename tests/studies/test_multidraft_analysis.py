@@ -106,6 +106,7 @@ def test_recursive_rejection_is_between_one_draft_and_the_best_rule(found):
     assert whole.low <= whole["value"] <= whole.high
 
 
+@pytest.mark.long
 def test_what_was_measured_is_what_is_foretold(run, found):
     measured = found.measured.set_index("method")
     assert list(measured.index) == METHODS

@@ -256,9 +256,13 @@ def test_own_task_wins_over_lm_eval(folder: Path) -> None:
     assert found[0].prompt == "Q: 1+1\nA:"
 
 
-def test_refused_tasks(folder: Path) -> None:
+@pytest.mark.long  # all of lm-eval's tasks are read
+def test_an_unknown_task(folder: Path) -> None:
     with pytest.raises(ValueError, match="did you mean 'gsm8k'"):
         tasks(folder, choice("gsm8j"))
+
+
+def test_refused_tasks(folder: Path) -> None:
     with pytest.raises(ValueError, match="multiple_choice"):
         tasks(folder, choice("arc_easy"))
     with pytest.raises(ValueError, match="model-written code"):

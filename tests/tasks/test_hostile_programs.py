@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from forging import FORGING, TESTS
 from hostile import ENDLESS, NEEDS_ROOT, PROGRAMS
-from sandboxed import ROOT, arrived, as_nobody, each_kind, fill, run, targets, weakened
+from sandboxed import ROOT, arrived, as_nobody, each_kind, fill, mostly_limits, run, targets, weakened
 
 from specbench.tasks import sandbox
 from specbench.tasks.sandbox import Outcome, jail, launch
@@ -44,6 +44,7 @@ def test_what_a_program_cannot_reach(name: str, kind: str, target: dict) -> None
         left.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_it_would_reach_plainly(name: str, target: dict, tmp_path: Path) -> None:
     if name in NEEDS_ROOT and os.getuid():
@@ -63,7 +64,7 @@ def test_what_it_would_reach_plainly(name: str, target: dict, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", FORGING)
-@each_kind
+@mostly_limits
 def test_a_wrong_program_is_wrong(name: str, kind: str) -> None:
     outcome = run(kind, FORGING[name], TESTS)
     assert not outcome.passed and outcome.reason in ("failed", "exited", "killed"), outcome
@@ -109,7 +110,7 @@ def test_a_checker_that_trusts_more_would_believe(name: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-@each_kind
+@mostly_limits
 def test_programs_without_an_end_time_out(name: str, kind: str) -> None:
     start = time.monotonic()
     outcome = run(kind, ENDLESS[name], seconds=0.3)
@@ -117,7 +118,7 @@ def test_programs_without_an_end_time_out(name: str, kind: str) -> None:
     assert len(outcome.detail) <= sandbox.STDERR_TAIL and time.monotonic() - start < 20
 
 
-@each_kind
+@mostly_limits
 def test_recursion_without_an_end(kind: str) -> None:
     program = "import sys\nsys.setrecursionlimit(1 << 30)\ndef f(x): return f([x]) + 1\nf(0)"
     assert run(kind, program, seconds=2.0).reason in ("failed", "killed", "timeout")

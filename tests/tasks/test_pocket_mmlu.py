@@ -154,6 +154,7 @@ def test_letters_are_equally_often_right(drawn: list[Problem]) -> None:
     assert sum((counts[letter] - 500) ** 2 / 500 for letter in "ABCD") < 16.27  # chi-square of 3 degrees, p = 0.001
 
 
+@pytest.mark.long
 def test_a_question_is_in_one_split_only() -> None:
     """Not only the content: the options, their order and the letter make no other problem of the same question."""
     asked = {

@@ -11,6 +11,7 @@ import oracle
 import pyarrow.parquet as pq
 import pytest
 import torch
+from cases import mostly_long
 from chains import END, Words, chain
 from gates import decode
 from jobs import document, job_of, plan_of, stopping
@@ -295,6 +296,7 @@ def test_the_weight_divides_the_odds_of_acceptance(tmp_path):
     assert figures["auroc_difference"].low > 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shared", (False, True))
 def test_blocks_learn_what_a_linear_head_cannot(tmp_path, shared):
     def law(h):
@@ -307,6 +309,7 @@ def test_blocks_learn_what_a_linear_head_cannot(tmp_path, shared):
     assert deep.tensors["blocks.weight"].shape == (1 if shared else 3, 4, 4)
 
 
+@pytest.mark.long
 def test_a_head_may_read_the_confidence_too(tmp_path):
     """Acceptance that depends on q(d) alone: the state says nothing of it, its log odds say all."""
     learned, held = made_examples(40, 0, linear), made_examples(10, 1, linear)
@@ -405,7 +408,7 @@ def test_a_head_tells_how_it_came_about_and_what_it_is_worth(job, tiny, capsys):
     assert "12 documents" in told and "AUROC for rejection" in told and "specdecpp.head=" in told
 
 
-@pytest.mark.parametrize("at", (1, 3, 5, 7, 8))
+@mostly_long("at", (1, 3, 5, 7, 8), (5,))
 def test_a_killed_training_goes_on_and_gives_the_same_head(job, monkeypatch, at):
     """Three steps an epoch, four epochs; killed within a step, or between an epoch's end and its checkpoint."""
     specdecpp.train(job("whole.safetensors", patience=9))

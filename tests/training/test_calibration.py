@@ -54,6 +54,7 @@ def test_each_task_has_a_file_and_the_universal_one_is_their_sum(folder):
     assert (told["documents"], told["temperature"], told["corpus"]) == ("6", "0.3", '"math"')
 
 
+@pytest.mark.long
 def test_fewer_documents_are_the_beginning_of_more(folder, tmp_path):
     output(
         "calibrate",

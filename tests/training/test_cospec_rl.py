@@ -121,6 +121,7 @@ def test_the_game_is_as_it_is_told():
     game().models["target"].to(DEVICE), game().models["draft"].to(DEVICE)
 
 
+@pytest.mark.long
 def test_the_best_policy_is_learned(tmp_path):
     """An answer is right if no odd token of the draft is in it: keep the even ones, which gains tokens, no other."""
     settings = recipe(updates=14, prompts=6, group=6, length=0.05, evaluate=7)
@@ -136,6 +137,7 @@ def test_the_best_policy_is_learned(tmp_path):
     assert training.consider() == best, "the parameters that are kept are those that were evaluated"
 
 
+@pytest.mark.long
 def test_where_all_is_right_everything_is_kept(tmp_path):
     settings = recipe(updates=10, prompts=4, group=6, length=0.05, evaluate=5)
     training = trained(tmp_path, reinforcement(settings, score=lambda text: 1.0))
@@ -146,6 +148,7 @@ def test_where_all_is_right_everything_is_kept(tmp_path):
     assert training.best["figures"]["tau"] > GAMMA, "γ + 1 tokens a round but for the end of a text"
 
 
+@pytest.mark.long
 def test_where_all_is_wrong_nothing_explodes(tmp_path):
     training = trained(tmp_path, reinforcement(recipe(updates=6), score=lambda text: 0.0))
     assert len(training.history) == 6 and all(math.isfinite(v) for one in training.history for v in one.values())
@@ -416,6 +419,7 @@ def test_figures_by_hand():
 # Stopping and going on
 
 
+@pytest.mark.long
 def test_a_killed_training_goes_on_and_ends_with_the_same_arbitrator(tmp_path, monkeypatch):
     """Killed between two updates, and another time in the middle of one, with steps already made."""
     whole = trained(tmp_path / "whole", reinforcement())
@@ -514,6 +518,7 @@ def test_a_collapsed_policy_stops_and_says_what_to_do(tmp_path):
     assert f"holds update {state['step']}" in str(caught.value)
 
 
+@pytest.mark.long
 def test_the_best_is_the_first_of_the_highest_held_out_return(tmp_path, monkeypatch):
     training, worth = reinforcement(recipe(evaluate=1)), iter([0.3, 0.1, 0.9, 0.9, 0.2])
     real, at_update = rl.figures, {}

@@ -11,6 +11,7 @@ import oracle
 import pyarrow.parquet as pq
 import pytest
 import torch
+from cases import mostly_long
 from chains import Words
 from command_line import call, folders, here, refused  # noqa: F401  (here: every test works in an empty folder)
 from cospec_models import slow
@@ -37,7 +38,7 @@ from specbench.training.documents import Document, training_documents
 from specbench.training.logistic import auroc
 from specbench.training.recipe import load_recipe
 
-EVERY = pytest.mark.parametrize("architecture", ("llama", "opt", "gemma2"))
+EVERY = mostly_long("architecture", ("llama", "opt", "gemma2"), ("llama",))
 GAMMA, LENGTHS = 4, (30, 17, 5, 24)
 
 
@@ -272,6 +273,7 @@ def calibration(pocket, task, count):
     return training_documents(plan, pocket, 51, [f"{task}:calibration"])
 
 
+@pytest.mark.long
 def test_pocket_is_traced_as_speculative_sampling_decodes_it(pocket, tmp_path):
     """γ = 25, float32: what `specbench run --method sps` does, one text at a time; labels by transformers."""
     some = calibration(pocket, "pocket_math500", 8)
@@ -378,6 +380,7 @@ def same(a, b) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.long
 def test_a_rule_is_learned(tmp_path, monkeypatch):
     losses, real = [], WarmUp.learn
     monkeypatch.setattr(WarmUp, "learn", lambda self, batch: losses.append(real(self, batch)) or losses[-1])
