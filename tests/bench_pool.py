@@ -1,9 +1,9 @@
 """Where the driver of a pool (measure/pool.py) becomes the limit: its measured costs, in a simulation of many workers.
 
 `python tests/bench_pool.py`. What the driver takes to hear of a document, and to give a shard, is measured with as many
-pipes and shards as there are workers. The simulation has a virtual clock: workers decode documents of a fixed length
-and never wait for the driver but for their next shard; the driver takes one message after another. What the progress
-bar costs, some redraws a second, is left out.
+pipes and shards as there are workers, in CPU time: the driver waits for nobody, and other work does not count. The
+simulation has a virtual clock: workers decode documents of a fixed length and never wait for the driver but for their
+next shard; the driver takes one message after another. What the progress bar costs, some redraws a second, is left out.
 """
 
 import heapq
@@ -14,8 +14,8 @@ import tempfile
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
+from time import process_time
 
-from specbench.engine.clock import now
 from specbench.measure.crew import Crew, Worker
 from specbench.measure.pool import EACH, Pool
 from specbench.measure.worker import SHOWN, Advanced, Ended, Ready
@@ -47,10 +47,10 @@ def costs(workers: int) -> tuple[float, float]:
             _, theirs = random.Random(number).choice(lines)
             message = Ended(True) if number % 2 else Advanced(1, "task", rounds)
             theirs.send(message)
-            began = now()
+            began = process_time()
             for worker in pool.heard(1):
                 pool.hear(worker)
-            seconds[type(message)].append(now() - began)
+            seconds[type(message)].append(process_time() - began)
             while theirs.poll():
                 theirs.recv()
         for ends in lines:
