@@ -1,6 +1,7 @@
 """Shared by all tests: one thread (tiny models are faster so), the bundled pair, real documents if they are here."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -13,6 +14,17 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["SPECBENCH_CACHE"] = tempfile.mkdtemp(prefix="specbench-cache-")  # what a machine remembers is not tested
 atexit.register(shutil.rmtree, os.environ["SPECBENCH_CACHE"], ignore_errors=True)
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is loaded for the tests stays to the end: no garbage is looked for meanwhile, nor later among all of it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

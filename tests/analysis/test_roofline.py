@@ -472,6 +472,7 @@ def test_ceilings_of_a_busy_machine_are_not_kept(cache, pocket, monkeypatch, cap
     assert measuring.machine_ceilings(pocket) == measured
 
 
+@pytest.mark.long
 def test_the_profile_command(tmp_path, cache, pocket, monkeypatch):
     """Ceilings are measured once, and then kept; the file has them and the limits."""
     monkeypatch.setattr(machine, "busy", lambda: IDLE)

@@ -86,6 +86,7 @@ def test_methods_by_hand(ladder):
     assert set(found.methods.method) == {"bold"}
 
 
+@pytest.mark.long
 def test_from_which_draft_on_accuracy_is_kept(ladder, tmp_path):
     first, reason = kept_from(strength(ladder), "bold")
     assert first == "strong" and reason == "weak: one -70.0 points"

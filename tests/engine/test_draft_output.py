@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from builders_engine import build
-from cases import architectures
+from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from law import fit
 from recalled import recalled
@@ -140,7 +140,7 @@ def light(architecture: str):
     return trimmed(model, torch.tensor(KEPT)), slim(model, 20), trimmed(model, torch.tensor([7]))
 
 
-@pytest.mark.parametrize("length", (3, 50))
+@mostly_long("length", (3, 50), (50,))
 @architectures
 def test_greedy_texts_are_the_targets(architecture, length):
     prompt, vanilla = lively_prompt(architecture, length, 40)

@@ -301,7 +301,7 @@ def test_a_method_that_fails_between_texts_fails_alone(place, tmp_path, monkeypa
 HEADS = ("eagle3", "eagle3-chain", "judge", "rest", "vocabtrim", "slimspec", "cospec", "specdecpp-pocket", "csd", "pld")
 
 
-FEW = ("eagle3", "vocabtrim")
+FEW = ("eagle3",)
 TREES = ("eagle2", "opt-tree", "sequoia", "rsd", "graft", "graft-sps", "eagle3-typical")
 DRAFTS = (
     *("rest-aded", "rest-rasd", "logitspec", "recycling", "suffix", "sam", "anpd"),

@@ -267,6 +267,7 @@ def whole(place, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_records_tell_of_the_arbitrator(whole):
     samples, rounds = samples_of(whole), rounds_of(whole)
     assert set(samples.finish) <= {"length", "eos", "stop"}, samples.error.tolist()

@@ -267,7 +267,7 @@ def test_above_any_entropy_it_is_speculative_sampling(architecture, form, sampli
 
 
 @mostly_long("ngram", (False, True), (True,))
-@pytest.mark.parametrize("form", ("code", "paper"))
+@mostly_long("form", ("code", "paper"), ("code",))
 def test_rounds_of_real_models_equal_a_decoder_without_cache(form, ngram):
     """Drafts, acceptances, rescues and corrections of whole rounds; the drafter's own acceleration changes nothing."""
     target, draft = oracle.tiny_pair("llama")

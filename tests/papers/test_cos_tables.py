@@ -144,6 +144,7 @@ def test_raw_speeds_of_pairs_without_a_stand_in_are_not_measured(tmp_path: Path)
     assert set(frame.ours) == {"not measured"} and notes[0] == "Llama-Vicuna: no bundled pair stands for it"
 
 
+@pytest.mark.long
 def test_every_cos_table_is_written(tmp_path: Path) -> None:
     ours = ours_of(all_runs(tmp_path))
     for table in range(2, 11):

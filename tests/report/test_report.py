@@ -377,6 +377,7 @@ def test_too_many_documents_are_left_out_and_said_so(small, monkeypatch, tmp_pat
     assert "sums: the first 1 of 2 documents are here." in (tmp_path / "fewer.html").read_text()
 
 
+@pytest.mark.long
 def test_without_its_tokenizer_a_page_has_no_traces_but_all_else(small, tmp_path, open_page):
     shutil.copytree(small.folder, tmp_path / "other")
     manifest(tmp_path / "other", ("sums", "words"), ("vanilla", "csd", ODD), tokenizer_hash="0123")
@@ -388,6 +389,7 @@ def test_without_its_tokenizer_a_page_has_no_traces_but_all_else(small, tmp_path
     assert "accept 67 %" in view.locator(".sample").first.inner_text() and view.said == []
 
 
+@pytest.mark.long
 def test_records_that_tell_little(tmp_path, open_page):
     """As imported ones do: lengths of rounds without drafts, tokens or times, and nothing of the machine."""
     tables = {"samples": [], "rounds": []}

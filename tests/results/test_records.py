@@ -284,7 +284,7 @@ def test_documents_behind_a_lost_one_do_not_count(recorder):
     assert texts(recorder.folder) == expected_texts(2)
 
 
-@pytest.mark.parametrize(("torn", "start"), [(9, 8), (6, 4), (1, 0)])
+@mostly_long("torn, start", [(9, 8), (6, 4), (1, 0)], ((6, 4),))
 def test_without_what_was_learned_the_run_goes_back_to_where_it_is_known(recorder, monkeypatch, torn, start):
     """Rot in an early file: states are kept of the last documents and of the ends of blocks only."""
     monkeypatch.setattr(recorder_module, "BLOCK", 4)

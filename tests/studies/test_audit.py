@@ -198,7 +198,7 @@ def test_a_defect_behind_a_few_rounds_without_a_draft_is_found(pair, prompts):
     assert found(pair, prompts[:2], Late(Vanilla(pair.session("target")), right)).verdict == "lossless"
 
 
-@mostly_long("name", ["bonus from the wrong row", "cache one token short"], ("cache one token short",))
+@mostly_long("name", ["bonus from the wrong row", "cache one token short"], ("bonus from the wrong row",))
 def test_defects_of_the_loop_are_found_greedily(pocket_weak, documents, name):
     finding = found(pocket_weak, documents, defective(pocket_weak, name), draws=1)
     assert finding.verdict == "defect" and not finding.failure

@@ -102,6 +102,7 @@ def test_what_is_too_long_for_the_judge() -> None:
         judge.grade("What?", "x" * 2000)
 
 
+@pytest.mark.long
 def test_grades_of_a_model_by_another_route() -> None:
     """Each grade's text scored by a whole forward of its own, without a session: as tokens, then `]` or not 0."""
     spec = PairSpec(name="judge", description="", target=ModelSpec(model=TARGET))

@@ -66,7 +66,7 @@ def collect(pair: Pair, one: Document, sampling=SAMPLED, warped=True, mix=0.3, s
 
 
 @pytest.mark.parametrize("warped", (True, False))
-@pytest.mark.parametrize("architecture", ("llama", "opt", "gemma2"))
+@mostly_long("architecture", ("llama", "opt", "gemma2"), ("gemma2",))
 def test_positions_equal_a_reader_without_cache(architecture, warped):
     """p, q and the state behind Y itself in the mixture, each from one forward over the whole text."""
     target, draft = oracle.tiny_pair(architecture)
