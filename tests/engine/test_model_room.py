@@ -1,5 +1,7 @@
 """The memory that weights need, from the headers of their files: against the bytes of the models that are loaded."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,27 @@ def test_a_system_that_does_not_tell_its_memory(saved, monkeypatch):
 
     monkeypatch.setattr(room, "free_memory", untold)
     load_pair(pair_of(saved), "cpu")
+
+
+def test_weights_that_are_too_large_to_be_mapped(saved, tmp_path):
+    """A file with holes says that it has 8 TB; those whose header does not fit to it count nothing."""
+    folder, count = tmp_path / "huge", 4 * 10**12
+    shutil.copytree(saved.model, folder)
+    path, header = (
+        folder / "model.safetensors",
+        {"w": {"dtype": "BF16", "shape": [count], "data_offsets": [0, 2 * count]}},
+    )
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        try:
+            file.truncate(8 + len(text) + 2 * count)
+        except OSError:
+            pytest.skip("no files with holes here")
+    with one_line_error("needs 14901.2 GiB for its weights"):  # in float32
+        load_pair(pair_of(saved.model_copy(update={"model": str(folder)})), "cpu")
+    for damaged in (text[:-1] + b",", text[:9], text.replace(b"[0, ", b"[0, 1"), b"[" * 100_000, b"[]", b'{"w": 3}'):
+        path.write_bytes(len(text).to_bytes(8, "little") + damaged)
+        assert sizes(folder, None) == (0, 0)
+    path.write_bytes((2**60).to_bytes(8, "little"))
+    assert sizes(folder, None) == (0, 0)

@@ -26,7 +26,7 @@ from specbench.methods.vanilla import Vanilla
 ov = pytest.importorskip("openvino")
 
 from specbench.engine.runtimes import openvino_export, openvino_paged, openvino_runner  # noqa: E402
-from specbench.engine.runtimes.openvino_step import Kind  # noqa: E402
+from specbench.engine.runtimes.openvino_step import Kind, Shape  # noqa: E402
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "opt", "gemma", "windowed")
 CPU = torch.device("cpu")
@@ -117,6 +117,62 @@ def test_a_large_model_has_no_second_form(monkeypatch):
     one, other = (Session(model("llama"), "draft", runtime=runtime()) for _ in "ab")
     assert_chains_are_steps(one, other, Sampling(), CLOSE, ((3, 1),))
     assert not one._runner._steps
+
+
+@pytest.mark.parametrize("architecture", ("llama", "windowed"))
+def test_shapes_that_are_fed_often_have_forms_of_their_own(monkeypatch, architecture):
+    """Made by `settle`, at most two; a sequence that began before goes on in them, with the same cache."""
+    monkeypatch.setattr(openvino_runner, "FIRST", 1)  # the cache grows meanwhile
+    own = OpenVINO(CPU)
+    run, mirror, text = own.runner(model(architecture)), [], iter(forms.text(900, seed=5))
+
+    def go_on(width, keep=0, back=0):
+        new = [next(text) for _ in range(width)]
+        mirror.extend(new)
+        found, _ = feed(run, new, keep)
+        torch.testing.assert_close(found, whole(architecture, mirror)[-(keep or width) :], **CLOSE)
+        if back:
+            del mirror[len(mirror) - back :]
+            run.truncate(len(mirror))
+
+    for _ in range(3):
+        go_on(5, back=3)
+        go_on(2, keep=1)
+    own.settle()
+    assert not run.paged.shapes.fixed  # they were fed three times
+    for _ in range(2):
+        go_on(5, back=3)
+        go_on(2, keep=1)
+    for _ in range(3):
+        go_on(1, back=1)  # four times, with the model's own check: less often than the others
+    own.settle()
+    assert run.paged.shapes.fixed == {Shape(5, 5), Shape(2, 1)}
+    for _ in range(9):
+        go_on(5, back=4)
+        go_on(2, keep=1)
+        go_on(1)
+        go_on(5, keep=1, back=2)  # another shape
+    assert {Shape(5, 5), Shape(2, 1)} < run._requests.keys()
+    own.settle()
+    assert run.paged.shapes.fixed == {Shape(5, 5), Shape(2, 1)}
+    tree = [3, 4, 5, 6, 7]  # hidden states and, below the window, trees have no such form
+    if architecture == "llama":
+        reads, paths = tree_reads(len(mirror), [-1, -1, 0, 1, 2], 5)
+        found = feed(run, tree, reads=reads)[0]
+        torch.testing.assert_close(found, path_logits(architecture, mirror, tree, paths), **CLOSE)
+        run.truncate(len(mirror))
+    _, states = feed(run, tree, hidden=(LAST[0],))
+    torch.testing.assert_close(states, whole(architecture, [*mirror, *tree], hidden=True)[1][-1][-5:], **CLOSE)
+
+
+def test_a_large_model_has_no_forms_of_shapes(monkeypatch):
+    monkeypatch.setattr(openvino_paged, "SMALL", 1)
+    own = OpenVINO(CPU)
+    run = own.runner(model("llama"))
+    for _ in range(9):
+        feed(run, [1, 2, 3])
+    own.settle()
+    assert not run.paged.shapes.fixed
 
 
 def test_a_window_that_is_not_told_is_found(monkeypatch):

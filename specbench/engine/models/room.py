@@ -1,12 +1,12 @@
 """Will the models of a pair fit into memory? Estimated from the headers of their files, before anything is loaded."""
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from specbench.config import ModelSpec, UserError
 from specbench.engine.clock import free_memory
@@ -14,6 +14,7 @@ from specbench.engine.models.folders import weight_files
 
 GIB = 2**30
 BITS = {"int8": 8, "fp8": 8, "int4": 4}  # of a weight, on a GPU; on a CPU int4 takes a byte
+MOST_HEADER = 100_000_000  # bytes, as in safetensors
 FLOATS = ("F64", "F32", "F16", "BF16")  # in a file's header; these are converted on loading
 KEPT = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2}  # bytes; all others take one
 
@@ -67,14 +68,28 @@ def sizes(folder: Path, dtype: torch.dtype | None) -> tuple[int, int]:
     whole = matrices = 0
     for name in weight_files(folder):
         try:
-            with safe_open(folder / name, framework="pt") as file:
-                for key in file.keys():  # noqa: SIM118  (not a mapping)
-                    part = file.get_slice(key)
-                    kind, shape = part.get_dtype(), part.get_shape()
-                    size = math.prod(shape) * (dtype.itemsize if dtype and kind in FLOATS else KEPT.get(kind, 1))
-                    whole += size
-                    if len(shape) == 2 and not ("embed" in key or "lm_head" in key):
-                        matrices += size
-        except (OSError, SafetensorError):
+            parts = [(key, str(part["dtype"]), tuple(map(int, part["shape"]))) for key, part in _header(folder / name)]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue
+        for key, kind, shape in parts:
+            size = math.prod(shape) * (dtype.itemsize if dtype and kind in FLOATS else KEPT.get(kind, 1))
+            whole += size
+            if len(shape) == 2 and not ("embed" in key or "lm_head" in key):
+                matrices += size
     return whole, matrices
+
+
+def _header(path: Path) -> list[tuple[str, Any]]:
+    """What a safetensors file says of its tensors, by name.
+
+    Read without the weights: a file larger than the memory may not be mapped. Raises ValueError if it is damaged.
+    """
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > MOST_HEADER:
+            raise ValueError("too long")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    if 8 + size + max(part["data_offsets"][1] for part in header.values()) != path.stat().st_size:
+        raise ValueError("cut off")
+    return list(header.items())

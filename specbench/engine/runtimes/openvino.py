@@ -38,6 +38,12 @@ class OpenVINO(Runtime):
             self._paged[model] = self._export(model)
         return PagedRunner(self._paged[model], self.timed)
 
+    def settle(self) -> None:
+        """Compile small models for the shapes that they were fed often."""
+        with self.timed("compile"):
+            for paged in self._paged.values():
+                paged.fix()
+
     def facts(self) -> dict[str, Any]:
         import openvino as ov
 
@@ -65,7 +71,10 @@ class OpenVINO(Runtime):
                 f"{model.device}; add --device cpu --dtype float32"
             )
         if is_quantized(model):
-            raise Unsupported("the openvino runtime takes float weights, and these are quantised; use --runtime static")
+            raise Unsupported(
+                "the openvino runtime takes float weights, and these are quantised (NNCF's compression is not built "
+                "in); use --runtime static"
+            )
         for anew in (False, True):
             with self.timed("export"):
                 export, from_cache = exported(model, anew)

@@ -9,7 +9,7 @@ from openvino import opset13 as op
 from openvino._offline_transformations import paged_attention_transformation
 
 from specbench.engine.runtimes.openvino_export import about
-from specbench.engine.runtimes.openvino_step import SMALL, Kind, choosing
+from specbench.engine.runtimes.openvino_step import SMALL, Kind, Shape, Shapes, choosing, fixed
 from specbench.engine.runtimes.types import LAST
 
 BLOCK = 32  # tokens in a block of the cache, on a CPU
@@ -37,6 +37,7 @@ class Paged:
         self.small = parameters <= SMALL
         self._threads = threads
         self._compiled: dict[Hashable, Any] = {}
+        self.shapes = Shapes()
         facts = about(exported)
         self.states: int = facts["states"]
         self.features: int = facts["features"]
@@ -74,6 +75,15 @@ class Paged:
         if kind not in self._compiled:
             self._compiled[kind] = self._compile(choosing(self._model(), kind))
         return self._compiled[kind]
+
+    def fix(self) -> None:
+        """Compile forms for shapes that were fed often; they use the same cache. Other shapes go on as before."""
+        for shape in self.shapes.chosen() if self.small else ():
+            self._compiled[shape] = self._compile(fixed(self._model(), shape))
+
+    def of_shape(self, shape: Shape) -> Any:
+        """The form that `fix` compiled for a shape."""
+        return self._compiled[shape]
 
     def _model(self, states: Set[int] = frozenset()) -> Any:
         """The model with PagedAttention that outputs logits and these hidden states."""

@@ -16,7 +16,7 @@ from specbench.engine.rounding import off
 from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.openvino_paged import BLOCK, Paged
 from specbench.engine.runtimes.openvino_request import Request, Width, numbers, shared
-from specbench.engine.runtimes.openvino_step import Kind, StepRequest
+from specbench.engine.runtimes.openvino_step import Kind, Shape, StepRequest
 from specbench.engine.runtimes.types import Reads, Unsupported
 from specbench.engine.sampling import leads, probabilities, waits
 from specbench.engine.types import Sampling
@@ -61,7 +61,7 @@ class PagedRunner(Chaining):
         self._length = 0
         self._capacity = 0  # blocks
         self._open: OpenBlock | None = None
-        self._requests: dict[tuple[int, ...], Request] = {}
+        self._requests: dict[tuple[int, ...] | Shape, Request] = {}  # by hidden states, or of a form for one shape
         self._steps: dict[Kind, StepRequest] = {}
         self._cache: dict[str, Any] = {}
         self._cached, self._bounds, self._blocks, self._mask_bounds = (numbers(count) for count in (1, 2, 2, 2))
@@ -168,7 +168,14 @@ class PagedRunner(Chaining):
         self, ids: Tensor, keep: int, hidden: tuple[int, ...], features: Tensor | None, block: OpenBlock | None
     ) -> tuple[Tensor, Tensor | None]:
         """Feed tokens after the first `_length`; returns logits of the last `keep`, and the hidden states of all."""
-        request = self._requests.get(hidden) or self._request(hidden)
+        form: tuple[int, ...] | Shape = hidden
+        if block is None and not hidden and features is None:
+            shape, shapes = Shape(ids.shape[0], keep), self.paged.shapes
+            if shape in shapes.fixed:
+                form = shape
+            else:
+                shapes.saw(shape)
+        request = self._requests.get(form) or self._request(form)
         self._set_inputs(request, ids.numpy(), keep, block)
         if features is not None:
             request.bind("features", ov.Tensor(features.numpy()[:, None]))
@@ -197,9 +204,10 @@ class PagedRunner(Chaining):
         request.bind("qq_bias", NO_MASK if block is None else ov.Tensor(block.allowed.astype(np.uint8).ravel()))
         self._mask_bounds[1] = 0 if block is None else count * count
 
-    def _request(self, hidden: tuple[int, ...]) -> Request:
+    def _request(self, form: tuple[int, ...] | Shape) -> Request:
         with self._timed("compile"):
-            request = self._requests[hidden] = Request(self.paged.compiled(hidden))
+            compiled = self.paged.of_shape(form) if isinstance(form, Shape) else self.paged.compiled(form)
+            request = self._requests[form] = Request(compiled)
         self._prepare(request)
         return request
 

@@ -1,9 +1,12 @@
-"""A chain's step in OpenVINO: a forward of one token that also chooses the next one, compiled for that shape alone.
+"""Forms of a model in OpenVINO that are compiled for one shape alone: often used widths, and a chain's step.
 
 With fixed shapes the plugin prepares every operation once, not in each call. It packs the weights once more, so only
-small models have such a form; of large ones the weights, not the preparation, decide the time.
+small models have such forms; of large ones the weights, not the preparation, decide the time. A step is a forward of
+one token that also chooses the next one.
 """
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +16,9 @@ from openvino import opset13 as op
 from specbench.engine.runtimes.openvino_request import Request, shared
 
 SMALL = 100_000_000  # parameters
+WIDEST = 16  # tokens of a chain that may have a form of its own
+OFTEN = 4  # forwards of a shape before it has one
+FORMS = 2  # the most that a model has
 
 
 class Kind(NamedTuple):
@@ -22,12 +28,46 @@ class Kind(NamedTuple):
     drawn: bool  # False: greedy
 
 
+@dataclass(frozen=True)
+class Shape:
+    """A forward of a chain without hidden states."""
+
+    width: int  # tokens fed
+    keep: int  # tokens at its end that have logits
+
+
+class Shapes:
+    """Which shapes a model is fed often, and so has forms for."""
+
+    def __init__(self) -> None:
+        self.fixed: set[Shape] = set()
+        self._counts: Counter[Shape] = Counter()
+
+    def saw(self, shape: Shape) -> None:
+        if shape.width <= WIDEST and shape not in self.fixed:
+            self._counts[shape] += 1
+
+    def chosen(self) -> list[Shape]:
+        """The shapes that get a form now; from here on they count as fixed."""
+        often = [shape for shape, count in self._counts.most_common(FORMS - len(self.fixed)) if count >= OFTEN]
+        self.fixed.update(often)
+        for shape in often:
+            del self._counts[shape]
+        return often
+
+
+def fixed(model: Any, shape: Shape) -> Any:
+    """A model with PagedAttention for one shape, in place."""
+    model.reshape({"input_ids": [shape.width], "position_ids": [shape.width], "rows": [shape.keep], "past_lens": [1]})
+    return model
+
+
 def choosing(model: Any, kind: Kind) -> Any:
     """A model with PagedAttention in this form, in place. Its outputs become the token [1] and the logits [1, V].
 
     If tokens are drawn, its further input `lead` [1, V] is added to the logits before the highest is chosen.
     """
-    model.reshape({"input_ids": [1], "position_ids": [1], "rows": [1], "past_lens": [1]})
+    fixed(model, Shape(1, 1))
     (result,) = model.get_results()
     logits = result.input_value(0)  # [1, 1, all logits]
     width = logits.get_partial_shape()[2].get_length()
