@@ -22,7 +22,6 @@ from specbench.engine.lengths import DraftToken
 from specbench.engine.models.pair import Pair
 from specbench.engine.translate import Reading, Translation
 from specbench.engine.types import Sampling
-from specbench.methods import omnidraft_merge
 from specbench.methods.omnidraft import AcceptanceHead, HybridLearner, Settings
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
@@ -119,13 +118,6 @@ def test_samples_follow_the_target():
     method = build(letters(), "omnidraft", gamma=3, ngrams="all", interval=0, length="adaptive")
     found = fit(method, letters().models["target"], [1, 5, 2], 3, Sampling(2.0, top_p=0.95), 1500)
     assert found.p > ALPHA and found.accepted > 300 and found.rejected > 300
-
-
-@pytest.mark.long
-def test_samples_of_a_forgotten_merge_do_not(monkeypatch):
-    monkeypatch.setattr(omnidraft_merge, "without", lambda law, children: law)
-    method = build(letters(), "omnidraft", gamma=3, ngrams="all", interval=0)
-    assert fit(method, letters().models["target"], [1, 5, 2], 3, Sampling(2.0), 4000).p < ALPHA
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the bundled pair is on the CPU")
