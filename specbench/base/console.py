@@ -160,10 +160,11 @@ class RunProgress:
                 if row["drafted"]:
                     sums["draft_rounds"] += 1
                     sums["draft_committed"] += row["committed"] or 0
-        rates = f"{self._timed / max(self._seconds, 1e-9):.0f} tok/s"
+        rates = f"{self._timed / max(self._seconds, 1e-9):.0f} tok/s" if self._timed else ""
         if sums["drafted"]:
             tau, acceptance = sums["draft_committed"] / sums["draft_rounds"], sums["accepted"] / sums["drafted"]
             rates += f" τ {tau:.2f} acc {acceptance:.0%}"
+        rates = rates.strip()
         self._bar.update(self._task, description=task, completed=done, total=total, rates=rates)
         now = time.monotonic()
         if self._first is None or done == self._first:

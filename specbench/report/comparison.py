@@ -160,7 +160,8 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compare
         yield from unanswered_lines(runs)
     for row in summary[summary.drift.abs() > metrics.DRIFT_BOUND].drop_duplicates(["task", "baseline"]).itertuples():
         if row.task != compared.AVERAGE:
-            baseline = row.baseline if len(_baselines(summary)) > 1 else "the baseline"
+            baselines = _baselines(summary)
+            baseline = row.baseline if len(baselines) > 1 or not any(baselines.values()) else "the baseline"
             yield f"{row.task}: {baseline}'s time per token drifted by {row.drift:+.0%} within a run; repeat it"
     for row in beyond_tau(summary, runs).itertuples():
         yield (

@@ -36,6 +36,10 @@ class Unanswered(Refusal):
     """The connection was closed before a word of the answer; llama.cpp closes it after each stream without a word."""
 
 
+class Declined(Refusal):
+    """The server answered, with a status of an error."""
+
+
 def clock() -> float:
     """Seconds of Unix time that never jump."""
     return ZERO + now()
@@ -73,13 +77,23 @@ class Client:
         """Learn the server's engine, model and settings, once. Raises Refusal if it cannot be used."""
         if self.model is not None:
             return
-        told = await self._told("/v1/models")
+        told = None
+        try:
+            told = await self._told("/v1/models")
+        except Declined:  # not every server lists its models; one that is named need not be on a list
+            if self.settings.model is None:
+                raise
         entries = told.get("data") if isinstance(told, dict) else None
         listed = entries if isinstance(entries, list) else []
         models = [one for one in listed if isinstance(one, dict) and isinstance(one.get("id"), str)]
+        if not models and self.settings.model:
+            models = [{"id": self.settings.model}]
         names = [str(one["id"]) for one in models]
         if not names:
-            raise Refusal(f"{self.settings.url}/v1/models names no model; is this a server of OpenAI's protocol?")
+            raise Refusal(
+                f"{self.settings.url}/v1/models names no model; if this is a server of OpenAI's protocol, name its "
+                f"model: --set {self.name}.model=NAME"
+            )
         wanted = self.settings.model or names[0]
         roots = {str(one.get("root", one["id"])) for one in models}  # names of one model have one root
         if self.settings.model is None and len(roots) > 1:
@@ -207,7 +221,7 @@ class Client:
                     raise Refusal(f"{path} redirects to {where}, which is refused; if you trust it, give its address")
                 if response.status != 200:
                     text = (await response.content.read(ERROR_BYTES)).decode(errors="replace")
-                    raise Refusal(f"{path} answers {response.status}: {_of_error(text)}")
+                    raise Declined(f"{path} answers {response.status}: {_of_error(text)}")
                 await read(response)
         except aiohttp.ConnectionTimeoutError:
             raise Refusal(f"no connection to {self.settings.url}: no answer in {CONNECT:g} s") from None

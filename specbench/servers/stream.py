@@ -57,7 +57,7 @@ class Reader:
             raise Refusal("invalid answer: an event is not a JSON object")
         if event.get("error"):
             raise Refusal(f"the server reports an error: {brief(_message(event['error']))}")
-        if isinstance(event.get("model"), str) and event["model"] != self.model:
+        if isinstance(event.get("model"), str) and event["model"].partition("@")[0] != self.model.partition("@")[0]:
             raise Refusal(f"the answer is of another model: {brief(event['model'])!r}, not {self.model!r}")
         if isinstance(event.get("usage"), dict):
             self.reply.usage = event["usage"]

@@ -225,6 +225,15 @@ def test_models(server):
     assert one.reply.error == ""
 
 
+def test_a_model_that_is_named_need_not_be_listed(server):
+    """The server of transformers 5.19 lists none, and answers with the revision after the name."""
+    server.pages["/v1/models"], server.models = '{"data": []}', ("pocket@main",)
+    (one,), client = answers(server, asks(1), model="pocket")
+    assert one.reply.error == "" and client.model == "pocket"
+    (one,), _ = answers(server, asks(1), model="another")
+    assert "the answer is of another model: 'pocket@main', not 'another'" in one.reply.error
+
+
 def test_a_key_comes_from_the_environment_and_is_never_repeated(server, monkeypatch):
     server.key = "s3cret"
     monkeypatch.setenv("MY_KEY", "wr0ng")

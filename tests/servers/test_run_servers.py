@@ -54,6 +54,7 @@ def test_servers_alone(servers):
     plain.delay = drafting.delay = 0.002
     told = run("--server", f"vanilla={plain.url}", "--server", f"vllm={drafting.url}")
     assert "vllm" in told and "100.0" in told
+    assert " 0 tok/s" not in told and "whether it compares" not in told
     documents, found = of_documents(), samples()
     assert len(documents) == 6
     for number, one in documents.items():
