@@ -2,6 +2,7 @@
 
 import shlex
 from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
@@ -14,6 +15,7 @@ from specbench.cli.options import Set, known
 from specbench.config import UserError
 
 Engine = Enum("Engine", {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}, type=str)
+CHAIN = "eagle3-chain"  # what vLLM makes of eagle3
 
 
 @with_groups
@@ -52,6 +54,16 @@ def serve_recipe(
         made = recipe(engine.value, pair, spec)
         say(made.text())
         named = f"--pair {models.pair}" if isinstance(models.chosen, str) else f"--target {models.target}"
+        assigned = list(set_ or [])
+        if spec.method == "eagle3":  # its head is read here from a file of our own
+            folder = Path(spec.values["head"])
+            there = shlex.quote(str(folder)) if folder.is_dir() else "FOLDER"
+            of = named if isinstance(models.chosen, str) else f"--pair target={models.target}"
+            say(f"# then: specbench import eagle3-head {there} {of}")
+            if engine is Engine.vllm and spec.values["top_k"] > 1:
+                method = CHAIN
+            assigned = [f"{method}.{text.partition('.')[2]}" for text in assigned if ".head=" not in text]
+            assigned.append(f"{method}.head=eagle3-{folder.name}.safetensors")
         words = [] if spec.method == "vanilla" else ["--method", method]
-        words += [word for text in set_ or [] for word in ("--set", text)]
+        words += [word for text in assigned for word in ("--set", text)]
         say(f"# then: specbench audit --server {made.url} {named} {shlex.join(words)}".rstrip())

@@ -49,6 +49,20 @@ def test_vllm():
     assert not {"--speculative-config", "--enable-per-request-metrics"} & set(words("vllm")[0])
 
 
+def test_the_audit_of_a_head_reads_a_file_of_our_own(tmp_path):
+    """The engine reads the released folder; here the head that is imported from it drafts the chain that vLLM does."""
+    (tmp_path / "head").mkdir()
+    folder = tmp_path / "head"
+    _, notes = words("vllm", "--method", "eagle3", "--set", f"eagle3.head={folder}", "--set", "eagle3.depth=4")
+    assert notes[-2:] == [
+        f"# then: specbench import eagle3-head {folder} --pair pocket",
+        "# then: specbench audit --server http://127.0.0.1:8000 --pair pocket --method eagle3-chain"
+        " --set eagle3-chain.depth=4 --set eagle3-chain.head=eagle3-head.safetensors",
+    ]
+    tree = words("sglang", "--method", "eagle3", "--set", "eagle3.head=owner/head")[1][-1]
+    assert tree.endswith("--method eagle3 --set eagle3.head=eagle3-head.safetensors")
+
+
 def test_sglang():
     found, notes = words("sglang", "--pair", "qwen3-32b-4b", "--method", "sps", "--set", "sps.gamma=5")
     options = pairs(found)
