@@ -157,13 +157,14 @@ class RunProgress:
                 self._timed += (row["committed"] or 0) if row.get("seconds") else 0
                 for name in ("committed", "drafted", "accepted"):
                     sums[name] += row[name] or 0
-                if row["drafted"]:
+                if row["drafted"] and row["committed"] is not None:  # a server may not tell what a round gave
                     sums["draft_rounds"] += 1
-                    sums["draft_committed"] += row["committed"] or 0
+                    sums["draft_committed"] += row["committed"]
         rates = f"{self._timed / max(self._seconds, 1e-9):.0f} tok/s" if self._timed else ""
+        if sums["draft_rounds"]:
+            rates += f" τ {sums['draft_committed'] / sums['draft_rounds']:.2f}"
         if sums["drafted"]:
-            tau, acceptance = sums["draft_committed"] / sums["draft_rounds"], sums["accepted"] / sums["drafted"]
-            rates += f" τ {tau:.2f} acc {acceptance:.0%}"
+            rates += f" acc {sums['accepted'] / sums['drafted']:.0%}"
         rates = rates.strip()
         self._bar.update(self._task, description=task, completed=done, total=total, rates=rates)
         now = time.monotonic()

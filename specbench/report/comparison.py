@@ -157,7 +157,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compare
     if summary.errors.any():
         failed = int(summary[summary.task != compared.AVERAGE].errors.sum())
         yield f"failed samples: {failed}; the column `error` of samples.parquet says why"
-        yield from unanswered_lines(runs)
+    yield from unanswered_lines(runs)
     for row in summary[summary.drift.abs() > metrics.DRIFT_BOUND].drop_duplicates(["task", "baseline"]).itertuples():
         if row.task != compared.AVERAGE:
             baselines = _baselines(summary)

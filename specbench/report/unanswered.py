@@ -1,6 +1,8 @@
-"""Lines on what servers failed to answer: how often, why, and how to ask again."""
+"""Lines on what servers failed to answer: how often, why, how to ask again, and what was asked again."""
 
 from collections.abc import Iterator, Sequence
+
+import pyarrow.compute as pc
 
 from specbench import permissions
 from specbench.results.stored import StoredRun
@@ -21,5 +23,16 @@ def unanswered_lines(runs: Sequence[StoredRun]) -> Iterator[str]:
             why = "; ".join(f"{count} × {reason}" for reason, count in counts.head(MOST).items())
             more = f"; {len(counts) - MOST} other reasons" if len(counts) > MOST else ""
             yield f"server {name} failed {len(errors)} times: {why}{more}"
+        yield from _later(run, names)
         if len(rows) and run.finished and not run.shard:
             yield f"`specbench run --resume {run.folder}{permissions.flags_of(run.plan)}` asks again for what failed"
+
+
+def _later(run: StoredRun, names: Sequence[str]) -> Iterator[str]:
+    """A line for each server that was asked again for texts whose documents the other methods had decoded before."""
+    key = ["repeat", "task", "doc_id"]
+    samples = run.scan_samples().to_table([*key, "method", "attempt"], ~pc.field("warmup")).to_pandas()
+    first = samples.groupby(key).attempt.transform("min")
+    for name, count in samples[samples.attempt > first].groupby("method", sort=False).size().items():
+        if name in names:
+            yield f"server {name} was asked again for {count} texts, later than other methods: their times do not pair"
