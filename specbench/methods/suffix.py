@@ -25,6 +25,7 @@ from specbench.methods.suffix_automaton import END, Automaton, Match
 
 Found = tuple[list[int], tuple[int, ...] | None, float]  # tokens, parents (None: a chain), expected tokens
 NOTHING: Found = [], None, 0.0
+ROUNDING = 1e-9  # expected tokens; of what is equal but for it the longest suffix counts
 State = dict[str, Any]
 
 
@@ -111,7 +112,7 @@ class SuffixDrafter:
                 found = tokens, None, score
             else:
                 found = automaton.tree(state, most, most, settings.probability)
-            if found[2] > best[2]:
+            if found[2] > best[2] + ROUNDING:
                 best = found
             if settings.match == "longest":
                 break

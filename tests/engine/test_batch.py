@@ -280,7 +280,7 @@ def test_the_trained_policy_is_the_method(architecture, hybrid):
     arbiter = Learned(Session(arbitrator(architecture), "arbitrator", vocabulary=1), threshold, hybrid)
     found = together(
         architecture,
-        lambda number, block, logits: (logit > arbiter.log_odds for logit in logits),
+        lambda number, block, logits: (logit > arbiter.least for logit in logits),
         arbitrator(architecture),
         hybrid,
     )

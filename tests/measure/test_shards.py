@@ -248,7 +248,7 @@ def test_unlike_machines_are_joined_when_asked_and_the_run_tells_no_machine(copi
     environment = StoredRun(copied).manifest["environment"]
     assert StoredRun(copied).manifest["ceilings"] is None, "the ceilings are of some of the texts only"
     assert environment["cpu"] is None and environment["device"] == "cpu"
-    assert "does not tell its cpu" in " ".join(output("show", copied).split())
+    assert "does not record its cpu" in " ".join(output("show", copied).split())
 
 
 @pytest.mark.parametrize("at", [1, 3, 5])

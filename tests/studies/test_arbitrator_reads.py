@@ -46,7 +46,7 @@ TEXT = [9, 1, 2, 30, 3, 4, 31, 5, 16]
 class ByHand:
     """Keeps what `keeps` says of the tokens that it reads and a position; notes what it read before."""
 
-    log_odds = 0.0
+    least = 0.0
 
     def __init__(self, keeps):
         self.keeps, self.before, self.seen = keeps, [], []

@@ -82,7 +82,7 @@ def test_figures_are_those_of_the_clock(pocket, monkeypatch):
     assert len(every) == 4
     for size in (1, 3):
         assert {prompt for _, prompts, _ in timed if len(prompts) == size for prompt in prompts} == every
-    assert sentences(found) == ["sps: faster than the target alone at batch 1; not told from it at batch 3."]
+    assert sentences(found) == ["sps: faster than the target alone at batch 1; no clear difference at batch 3."]
 
 
 def test_a_lossless_text_that_is_another_is_found(pocket, monkeypatch):

@@ -61,7 +61,7 @@ def exported(model: PreTrainedModel, anew: bool = False) -> tuple[Any, bool]:
         except (OSError, RuntimeError) as error:
             raise Unsupported(
                 f"OpenVINO's export cannot be kept in {path.parent} ({' '.join(str(error).split())[:160]}); set "
-                "SPECBENCH_CACHE to a folder that can be written"
+                "SPECBENCH_CACHE to a writable folder"
             ) from None
         advance(1)
     return _read(path), False
