@@ -242,6 +242,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_real_run(real: Path) -> None:
     expected = naive_metrics.summary(real)
     assert len(expected) == 9 and all(row["tau"] > 1 for (_, method), row in expected.items() if method != "vanilla")

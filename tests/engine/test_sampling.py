@@ -93,6 +93,7 @@ def test_sps_samples_from_the_target(models, sampling):
     assert two_tokens(method, target, sampling) > ALPHA
 
 
+@pytest.mark.long
 def test_every_position_of_a_draft_samples_from_the_target(monkeypatch):
     """The prefill's token, two drafted ones and the bonus; a correction that belongs to the next position is seen."""
     target, draft = (

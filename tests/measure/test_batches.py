@@ -6,7 +6,6 @@ from collections import Counter
 
 import pandas as pd
 import pytest
-from cases import mostly_long
 from gates import UNSHIPPED
 from screens import call
 from tiny_runs import COUNTS, TASKS, always, plan_of, rounds_of, samples_of, save_pair, write_suite
@@ -271,7 +270,8 @@ def test_a_text_that_fails_is_a_row_and_the_others_go_on(place, tmp_path, monkey
     assert (samples[samples.prompt_tokens % 2 == 0].finish != "error").all()
 
 
-@mostly_long("step", ["reset", "restore", "state", "added"], ("state",))
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["reset", "restore", "state", "added"])
 def test_a_method_that_fails_between_texts_fails_alone(place, tmp_path, monkeypatch, step):
     """At one of its calls: its own texts are rows of errors, the others' are those of a run without the failure."""
     from specbench.methods.csd import CSD

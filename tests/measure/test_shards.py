@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import mostly_long
 from screens import output, refusal
 from tiny_runs import always, plan_of
 
@@ -105,7 +104,8 @@ def test_joined_shards_are_the_whole_run_to_the_last_column(whole, copied):
     assert (copied / "samples.parquet").stat().st_mtime_ns == before, "a second join changes nothing"
 
 
-@mostly_long("count", [2, 5], (5,))
+@pytest.mark.long
+@pytest.mark.parametrize("count", [2, 5])
 def test_documents_of_a_task_are_cut_apart_where_no_method_learns(count, make_plan, pair, tmp_path):
     plan = make_plan(["sps"], limit=3)
     assert loop.execute(plan, tmp_path / "whole", always, pair)

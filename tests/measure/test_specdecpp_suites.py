@@ -171,6 +171,7 @@ def test_a_task_without_any_room_is_refused(data):
         tasks(data, room=lambda prompt: 0)
 
 
+@pytest.mark.long
 def test_no_text_of_a_run_is_longer_than_its_suite_allows(tmp_path, capsys):
     """With the bundled pair: prompts of 98, 124, 82 and 103 tokens, and of 112 and more, in 120.
 

@@ -160,6 +160,7 @@ def named(run, **wanted):
     )
 
 
+@pytest.mark.long
 def test_a_causal_arbitrator_cannot_see_the_target(run):
     """The target's tokens stand behind the draft's, so a mask that looks back hides them: 0 % by construction."""
     found = carry_out(run, named(run, mask="causal", arbiter="trained"), 0, aside=True)
@@ -168,6 +169,7 @@ def test_a_causal_arbitrator_cannot_see_the_target(run):
     assert changed["random"] == changed["copied"] == changed["removed"] == 0
 
 
+@pytest.mark.long
 def test_one_that_sees_them_decides_otherwise(run):
     found = carry_out(run, named(run, mask="hybrid", arbiter="trained"), 0, aside=True)
     assert found.decisions > 10 and found.lost == 0
@@ -184,6 +186,7 @@ def test_the_command(run):
     assert not math.isnan(float(table[(table.row == 0) & (table.column == "share")].value.iloc[0]))
 
 
+@pytest.mark.long
 def test_an_arbiter_that_reads_nothing_is_refused(run):
     with pytest.raises(UserError, match="decides by rule or chance, and reads no tokens"):
         carry_out(run, named(run, arbiter="random:0.5"), 0, aside=True)

@@ -340,6 +340,7 @@ def test_a_bench_of_the_bundled_pair(quick, tmp_path):
     assert {"vanilla: static over eager", "sps: best over GenAI's"} <= {one["what"] for one in told["claims"]}
 
 
+@pytest.mark.long
 def test_a_text_that_is_not_the_targets_fails_the_bench(quick, monkeypatch):
     def wrong(pair, assistant, gamma):
         return lambda prompt: [5, 6, 7] * 3

@@ -304,6 +304,7 @@ def test_the_recipe_is_the_official_codes_and_its_sources_are_named():
     assert set(spec.values) == set(EagleRecipe.model_fields) and raw.read_text().count("source:") == len(spec.values)
 
 
+@pytest.mark.long
 def test_the_command_line_trains_a_head_for_the_bundled_pair(tmp_path, pocket):
     out = tmp_path / "h.safetensors"
     words = ["train", "--method", "eagle3", "--suite", "pocket", "--documents", "2", "--out", str(out)]
