@@ -43,9 +43,14 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
                 f"run both with the same settings, or pass {options}"
             )
         lines += [f"MISMATCH allowed, {first.name} / {other.name}: {f}: {text}" for f, text in differing.items()]
+    silent: dict[tuple[str, ...], list[str]] = {}  # runs by what they do not record
     for run in runs if len(runs) > 1 or first.plan.own else ():  # of servers alone little is known: told to compare
-        if unknown := [key for key, value in run.conditions().items() if value is None]:
-            lines.append(f"{run.name} does not record its {', '.join(unknown)}: it may not be comparable")
+        if unknown := tuple(key for key, value in run.conditions().items() if value is None):
+            silent.setdefault(unknown, []).append(run.name)
+    for unknown, names in silent.items():
+        one, its, it = ("does", "its", "it") if len(names) == 1 else ("do", "their", "they")
+        fields = ", ".join(unknown)
+        lines.append(f"{', '.join(names)} {one} not record {its} {fields}: {it} may not be comparable")
     pairs = Counter(run.plan.pair.name for run in runs)
     earlier = [run.name for run in runs if pairs[run.plan.pair.name] > 1 and same_models.untold(run.manifest)]
     if earlier:

@@ -36,7 +36,9 @@ def test_points_by_hand():
     one, other = requests(data).axes
     (line,) = [line for line in one.lines if line.get_label() == "vllm"]
     expected = [[11 / 2, 10], [22 / 2.5, 8], [11 / 3, 5]]
-    assert line.get_xydata() == pytest.approx(np.array(expected))
+    assert line.get_xydata() == pytest.approx(np.array(expected[:2]))
+    (paced,) = [line for line in one.lines if line.get_label() == "_"]
+    assert paced.get_xydata() == pytest.approx(np.array(expected[2:])), "runs by rate are a line of their own"
     assert [text.get_text() for text in one.texts] == ["1", "2", "4/s"]
     (pareto,) = [line for line in one.lines if line.get_label() == "Pareto front"]
     assert pareto.get_xydata()[1:-1] == pytest.approx(np.array(expected[:2]))

@@ -17,23 +17,26 @@ USER, ALL = "tokens/s of a user, median", "tokens/s of all"
 def requests(data: PlotData) -> Figure:
     """Tokens a second of each user against those of all, a panel for each task; a line for each server.
 
-    Its points are the runs, in the order of their concurrency or rate, which they are named by. The Pareto front is
-    over all servers.
+    Its points are the runs, in the order of their concurrency or rate, which they are named by; runs by concurrency and
+    runs by rate are lines of their own. The Pareto front is over all servers.
     """
     tables = []
     for run, labels in zip(data.runs, data.labels, strict=True):
         table = request_figures(run, Slo())
         load = run.plan.rate or run.plan.concurrency
-        tables.append(table.assign(label=table.method.map(labels), asked=asked(run.plan), load=load))
+        facts = {"asked": asked(run.plan), "load": load, "paced": bool(run.plan.rate)}
+        tables.append(table.assign(label=table.method.map(labels), **facts))
     rows = pd.concat(tables).sort_values("load", kind="stable").dropna(subset=["user_tokens_per_s", "tokens_per_s"])
     tasks = list(dict.fromkeys(rows.task))
     columns = min(2, len(tasks))
     fig, axes = grid([1.9 if columns == 1 else 1.5] * max(len(tasks), 1), max(columns, 1))
     for ax, task in zip(axes, tasks, strict=False):
         of_task = rows[rows.task == task]
-        for label, points in of_task.groupby("label", sort=False):
-            style = data.styles[str(label)].drawn()
-            ax.plot(points.tokens_per_s, points.user_tokens_per_s, label=data.named(str(label)), **style)
+        for (label, _), points in of_task.groupby(["label", "paced"], sort=False):
+            named = data.named(str(label))
+            if named in ax.get_legend_handles_labels()[1]:
+                named = "_"  # matplotlib leaves it out of the legend
+            ax.plot(points.tokens_per_s, points.user_tokens_per_s, label=named, **data.styles[str(label)].drawn())
             for point in points.itertuples():
                 place = (point.tokens_per_s, point.user_tokens_per_s)
                 ax.annotate(point.asked, place, (4, 3), textcoords="offset points", fontsize=6)
