@@ -62,3 +62,12 @@ def test_a_tree_is_not_judged_as_a_chain():
     for sampling in (GREEDY, Sampling(1.0)):
         with pytest.raises(ValueError, match="not judged as a chain"):
             exact(Draft(tokens, None, (-1, -1, 0)), Scored(rows), sampling, torch.Generator(DEVICE))
+
+
+def test_half_precision_is_judged_alike():
+    """Numbers that bfloat16 holds exactly; logits of it are not read on the host."""
+    tokens = torch.tensor([2, 2, 0], device=DEVICE)
+    rows = torch.tensor(FUSED, dtype=torch.bfloat16, device=DEVICE)
+    found = exact(Draft(tokens, None), Scored(rows), GREEDY, torch.Generator(DEVICE))
+    assert (found.accepted, found.token, found.targets) == (1, 1, [2, 1, 0])
+    assert found.ratios == pytest.approx([1, math.exp(1 - 5), 1])
