@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specbench.engine.clock import BatchStopwatch, DeviceForward, Lap, RowStopwatch, Stopwatch, peak_memory
+from specbench.engine.clock import BatchStopwatch, DeviceForward, Forward, Lap, RowStopwatch, Stopwatch, peak_memory
 
 
 class Clock:
@@ -160,6 +160,12 @@ def test_forwards_at_the_same_time_are_timed_each_by_its_own(clock):
     forward(watch, clock, "target", 2)
     watch.lap()
     assert watch.laps()[0].busy == 3
+
+
+def test_time_within_a_longer_forward_counts_once():
+    """From 0 to 10, 1 to 2, 3 to 5 and 8 to 12: busy until 12."""
+    spans = ((0, 10), (1, 2), (3, 5), (8, 12))
+    assert Lap(20.0, [Forward("target", 1, 0, end - began, began) for began, end in spans]).busy == 12
 
 
 def test_forwards_of_a_gpu_are_busy_no_longer_than_the_round():
