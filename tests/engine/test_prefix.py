@@ -103,7 +103,8 @@ def test_logits_and_states_are_those_of_a_whole_prompt(form, runtime):
     """The first prompt reads the beginning, the others copy it; of each set of hidden states anew."""
     one = model(form)
     session, plain, prefixes = sessions(one, runtime)
-    for turn, (hidden, keep) in enumerate((((), 1), ((), 3), (LAST, 1), ((0, 1, -1), 1), ((), 1), (LAST, 2))):
+    turns = (((), 1), ((), 3), (LAST, 1), ((0, 1, -1), 1), ((), 1), (LAST, 2), ((1,), 1))
+    for turn, (hidden, keep) in enumerate(turns):
         prompt = BEGINNING + text(6 + turn, seed=turn)
         for each in (session, plain):
             each.truncate(0)
@@ -118,7 +119,7 @@ def test_logits_and_states_are_those_of_a_whole_prompt(form, runtime):
         rows = session.forward(more).logits
         expected = whole(one, BEGINNING[:-7] + more)[0][-5:]
         torch.testing.assert_close(rows, expected, rtol=0, atol=1e-4)
-    assert len(prefixes.kept(one)) == 3
+    assert len(prefixes.kept(one)) == 4
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

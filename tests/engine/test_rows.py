@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from specbench.engine.clock import BatchStopwatch, RowStopwatch
 from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.rows import Batch, Row, Seats, failing, smallest
-from specbench.engine.runtimes.batched import Batched
+from specbench.engine.runtimes.batched import Batched, texts_together
 from specbench.engine.runtimes.eager_rows import groups
 from specbench.engine.runtimes.slots import Feed
 from specbench.engine.runtimes.types import Reads, Unsupported
@@ -239,6 +239,22 @@ def test_prompts_are_read_in_the_forwards_of_other_rounds(apart, expected):
     batch.join(row_of(second, [8, 9, 3, 4], 9))
     batch.step()
     assert calls == expected
+
+
+def test_a_text_that_joins_counts_all_that_decode_with_it():
+    """Also while its prompt is read, in forwards apart from theirs."""
+
+    def counting(seen):
+        while True:
+            seen.append(texts_together())
+            yield "a round"
+
+    batch, first, second = Batch(BatchStopwatch(torch.device(DEVICE))), [], []
+    batch.join(Row(counting(first), SimpleNamespace(reason="")))
+    batch.step()
+    batch.join(Row(counting(second), SimpleNamespace(reason="")))
+    batch.step()
+    assert (first, second) == ([1, 2], [2])
 
 
 def test_forwards_of_different_lengths_wait_for_one_another():

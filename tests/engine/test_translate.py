@@ -54,6 +54,13 @@ def test_spellings_of_both_kinds_by_hand():
             assert spelling.decode(errors="replace") == theirs.decode([i])
 
 
+def test_of_two_spaces_the_tokenizer_puts_the_first():
+    """A tokenizer that puts a space before each text: the spelling of a piece within one has both of its spaces."""
+    one, draft = translation("bytes", "pieces"), KINDS["pieces"]()
+    ids = [*one.word(b"a", first=True), *one.word(b"  b")]
+    assert draft.decode(ids).strip() == "a  b"
+
+
 def test_shared_tokens_by_hand():
     theirs, ours, found = byte_level(), pieces(), translation().shared
     pairs = {"Ġthe": "▁the", "Ġ": "▁", "Ċ": "\n", "a": "a", "Ã": "<0xC3>", "<|endoftext|>": "</s>"}
