@@ -31,6 +31,7 @@ TASKS = ("pocket_gsm8k", "pocket_math500")
 TEMPERATURES = (0.0, 0.9)
 FILTERED = {"top_k": 50, "top_p": 0.95}  # beside a temperature above 0
 GREEDY_ONLY = {"oracle"}
+UNTRAINED = {"speckv", "speckv-time"}  # for the pair of these runs
 TOKENS, WARMUP = 8, 3  # of a short text, and of its warm-up
 # Under SETTINGS:
 LEARNERS = ("bandit", "csd", "csd-ocm", "csd-pocket", "csd-pocket-weak", "sps", "swift", "tlt", "tlt-eagle3")
@@ -51,7 +52,7 @@ Facts = dict[tuple[Any, ...], list[Row]]  # by KEY: a sample, and behind it its 
 
 def methods(temperature: float) -> list[str]:
     """All that there are for this temperature."""
-    left_out = {*UNSHIPPED, *(GREEDY_ONLY if temperature else ())}
+    left_out = {*UNSHIPPED, *UNTRAINED, *(GREEDY_ONLY if temperature else ())}
     return [name for name in config.names("methods") if name not in left_out]
 
 

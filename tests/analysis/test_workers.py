@@ -3,6 +3,7 @@
 import json
 import math
 
+import pandas as pd
 import pytest
 from screens import output
 from synthetic import CHAIN, ENVIRONMENT, SINGLE, Rows, change_manifest, scores
@@ -122,3 +123,13 @@ def test_runs_of_unlike_machines_that_were_allowed_are_not_pooled(tmp_path):
     other = run_of(tmp_path / "b", lambda doc, repeat: 2, environment={"cpu": "slide rule"}, seed=1)
     found = compare.summary(compare.measured([one, other], ["cpu"]))
     assert found.tokens_per_s.isna().all() and found.speedup_decode.iloc[1] == pytest.approx(1.2)
+
+
+def test_hardware_that_is_not_recorded_is_unlike_no_other():
+    known, unknown = dict.fromkeys(workers.HARDWARE, "abacus"), dict.fromkeys(workers.HARDWARE)
+    other = known | {workers.HARDWARE[0]: "slide rule"}
+
+    def unlike(*machines):
+        return workers.unlike(pd.DataFrame({"hardware": list(map(json.dumps, machines))}))
+
+    assert unlike(known, unknown) == [] and unlike(known, unknown, other) == [workers.HARDWARE[0]]
