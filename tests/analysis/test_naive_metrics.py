@@ -164,7 +164,8 @@ def summary_of(folder: Path) -> Row:
 
 def test_naive_by_hand(tmp_path: Path) -> None:
     """The judge is judged: 4 tokens in 2 rounds with D, A = 6, 2; the prefill takes 0.25 s for 1 token."""
-    row = naive_metrics.summary(one_document(tmp_path / "a", score=0.0))["one", "sps"]
+    folder = one_document(tmp_path / "a", score=0.0)
+    row = naive_metrics.summary(folder)["one", "sps"]
     expected = {"documents": 1, "acceptance_rate": 2 / 6, "alpha": 2 / 4, "tau": 2, "discard_rate": 4 / 4}
     expected |= {
         "acceptance_rate_in_text": 2 / 6,
@@ -173,11 +174,12 @@ def test_naive_by_hand(tmp_path: Path) -> None:
         "tokens_per_s": 8,
         "tokens_per_s_mean": 8,
     }
-    expected |= {"tokens_per_s_e2e_mean": 5 / 0.75}
+    expected |= {"tokens_per_s_e2e": 5 / 0.75, "tokens_per_s_e2e_mean": 5 / 0.75}
     expected |= {"arbitrator_share": 0.0, "overhead": (0.5 - 0.2 - 0.1) / 0.5, "peak_memory": 10, "errors": 0}
     expected |= {"speedup_decode": 2, "speedup_e2e": (1.25 / 5) / (0.75 / 5)}
     expected |= {"accuracy": 0, "accuracy_stderr": 0.125, "accuracy_delta": -1}
     assert row == pytest.approx(expected)
+    check_summary(folder)
 
 
 def test_one_document_with_a_graded_score(tmp_path: Path) -> None:
