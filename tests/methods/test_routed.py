@@ -30,8 +30,8 @@ def round_of(router: Router, said: list[list[int]], targets: list[int], accepted
 
 
 def test_the_choice_by_hand():
-    """Three drafters, one at a time; a score keeps half of itself."""
-    router = Router(SimpleNamespace(sessions=[None] * 3), 1, 0.5, 2)
+    """Three drafters, one at a time; a score keeps three quarters of itself."""
+    router = Router(SimpleNamespace(sessions=[None] * 3), 1, 0.75, 2)
     assert router.choose() == [0]
     round_of(router, [[7], [8], [9]], [7, 8, 1], accepted=2)  # tested: 3 places, right at 2
     assert router.state() == {"scores": [2 / 3, 1.0, 1.0], "turns": [1, 0, 0], "explore": False}
@@ -41,8 +41,8 @@ def test_the_choice_by_hand():
     assert router.scores == [2 / 3, 1.0, 0.0] and router.turns == [1, 1, 1]
     assert router.explore and router.choose() == [0], "few were accepted: of the others, the first with fewest turns"
     round_of(router, [[7], [7]], [7, 7], accepted=2)
-    assert router.scores[0] == pytest.approx(0.5 * 2 / 3 + 0.5) and router.choose() == [1]
-    again = Router(router.panel, 1, 0.5, 2)
+    assert router.scores[0] == pytest.approx(0.75 * 2 / 3 + 0.25) and router.choose() == [1]
+    again = Router(router.panel, 1, 0.75, 2)
     again.restore(router.state())
     assert again.choose() == [1] and again.state() == router.state()
     router.reset()
