@@ -15,10 +15,8 @@ CONTEXT = 8192
 PIECES = r" ?\p{L}+| ?\d| ?[^\s\p{L}\d]+|\s+(?!\S)|\s+"
 
 
-def train_tokenizer(
-    folder: Path, documents: int = 40_000, seed: int = 1, vocabulary: int = VOCABULARY
-) -> PreTrainedTokenizerFast:
-    """Learn the merges from generated training documents and save a tokenizer of so many tokens to `folder`."""
+def train_tokenizer(folder: Path, documents: int = 40_000, seed: int = 1) -> PreTrainedTokenizerFast:
+    """Learn the merges from generated training documents and save the tokenizer to `folder`."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -28,7 +26,7 @@ def train_tokenizer(
     )
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
+        vocab_size=VOCABULARY,
         special_tokens=[BEGIN, END, PAD],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
