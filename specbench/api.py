@@ -194,7 +194,7 @@ def run(
     assignments = [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
     asked = [f"{name}={url}" for name, url in servers.items()] if isinstance(servers, Mapping) else _listed(servers)
     plan = resolve_plan(
-        _listed(methods), suite, pair, assignments, baseline, servers=[str(one) for one in asked], **options
+        _listed(methods), suite, pair, assignments, baseline, servers=[str(address) for address in asked], **options
     )
     return run_plan(plan, folder)
 

@@ -31,7 +31,7 @@ def table(runs: Measured) -> pd.DataFrame:
             row |= {"tokens_per_s": np.nan if workers.unlike(texts) else speed}
             row |= metrics.interval_columns("speedup_decode", stats.speedup(times) if times else None)
             rows.append(row)
-    found = pd.DataFrame(rows, columns=COLUMNS)
-    tasks, methods = list(dict.fromkeys(found.task)), runs.methods
-    order = [(tasks.index(row.task), row.host, row.worker, methods.index(row.method)) for row in found.itertuples()]
-    return found.iloc[sorted(range(len(found)), key=order.__getitem__)].reset_index(drop=True)
+    unsorted = pd.DataFrame(rows, columns=COLUMNS)
+    tasks, methods = list(dict.fromkeys(unsorted.task)), runs.methods
+    order = [(tasks.index(row.task), row.host, row.worker, methods.index(row.method)) for row in unsorted.itertuples()]
+    return unsorted.iloc[sorted(range(len(unsorted)), key=order.__getitem__)].reset_index(drop=True)

@@ -51,7 +51,7 @@ def figures(requests: pd.DataFrame, steps: pd.DataFrame, slo: Slo) -> pd.DataFra
     """
     rows, requests = [], requests.reset_index(drop=True)
     for (method, rate), group in requests.groupby(["method", "rate"], sort=False):
-        own = steps[(steps.method == method) & (steps.rate == rate)]
+        steps_there = steps[(steps.method == method) & (steps.rate == rate)]
         times, repeats = latencies(group), group.groupby("repeat")
         decoded = group.loc[times.index]
         seconds = float(_by_repeat(group).seconds.sum())
@@ -59,7 +59,7 @@ def figures(requests: pd.DataFrame, steps: pd.DataFrame, slo: Slo) -> pd.DataFra
         kept = (times.ttft <= slo.ttft) & ~(times.tpot > slo.tpot)
         row = {"method": method, "rate": rate, "requests": len(group), "errors": len(group) - len(times)}
         sums = {"tokens_per_s": decoded.tokens.map(len).sum(), "served": len(times), "goodput": kept.sum()}
-        sums |= {"rows": (own.rows * own.seconds).sum(), "in_system": times.e2e.sum()}
+        sums |= {"rows": (steps_there.rows * steps_there.seconds).sum(), "in_system": times.e2e.sum()}
         row |= {"seconds": seconds} | {name: float(value) / (seconds or np.nan) for name, value in sums.items()}
         row |= {"user_tokens_per_s": float((1 / times.tpot).median())}
         for name, values in (*times.items(), ("gap", gaps)):
@@ -96,10 +96,12 @@ def speedups(table: pd.DataFrame, requests: pd.DataFrame, base: str) -> pd.DataF
         blocks = pd.DataFrame({"mine": mine.e2e[both], "base": of_base.e2e[both], "block": mine.block[both]})
         sums = blocks.groupby("block").sum()
         ones = np.ones(len(sums))
-        found = speedup(Paired(sums.base.to_numpy(), ones, sums.mine.to_numpy(), ones)) if len(sums) else None
+        sooner = speedup(Paired(sums.base.to_numpy(), ones, sums.mine.to_numpy(), ones)) if len(sums) else None
         faster = _throughput_ratio(by_repeat[method, rate], by_repeat[base, rate])
         same = Interval(1.0, 1.0, 1.0) if method == base else None
-        columns.append(interval_columns("throughput_ratio", same or faster) | interval_columns("sooner", same or found))
+        columns.append(
+            interval_columns("throughput_ratio", same or faster) | interval_columns("sooner", same or sooner)
+        )
     return table.join(pd.DataFrame(columns, index=table.index))
 
 

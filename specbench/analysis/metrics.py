@@ -143,8 +143,8 @@ def _after_the_end(rounds: Rows) -> "pd.Series[float]":
     columns = [*SAMPLE, "drafted", "committed", "truncated", "decisions"]
     rows = rounds.to_table(columns=columns, filter=cut).to_pandas()
     after = (rows.drafted.astype(float) - rows.committed.astype(float)).where(rows.truncated.notna())
-    told = rows.decisions.notna()
-    after[told] = [float((decisions == CUT).sum()) for decisions in rows.decisions[told]]
+    recorded = rows.decisions.notna()
+    after[recorded] = [float((decisions == CUT).sum()) for decisions in rows.decisions[recorded]]
     return rows.assign(E=after).groupby(SAMPLE).E.agg(lambda counts: counts.sum(skipna=False))
 
 

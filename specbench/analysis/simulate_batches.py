@@ -65,7 +65,9 @@ def with_served(table: pd.DataFrame, spec: MethodSpec, folder: Path) -> pd.DataF
     rows = []
     for row in table.to_dict("records"):
         values = {**spec.values, "gamma": int(row["setting"].removeprefix("gamma="))}
-        name = next((one.name for one in plan.methods if one.method == spec.method and one.values == values), "")
+        name = next(
+            (method.name for method in plan.methods if method.method == spec.method and method.values == values), ""
+        )
         key = (name, row["batch"])
         there = row["task"] == ALL and key in known.index
         speed, speedup = (known.loc[key, ["tokens_per_s", "speedup"]].tolist()) if there else (math.nan, math.nan)

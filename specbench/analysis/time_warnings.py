@@ -25,13 +25,13 @@ def uneven(runs: Measured) -> list[str]:
 
 def unpooled(runs: Measured) -> list[str]:
     """Warnings for tasks with texts of unlike hardware, whose tokens/s are not pooled."""
-    found: dict[str, list[str]] = {}
+    unlike: dict[str, list[str]] = {}
     for key, counts in runs.by_row.items():
         if differing := workers.unlike(counts):
-            found.setdefault(key[2], differing)
+            unlike.setdefault(key[2], differing)
     return [
         f"{task}: machines of different {', '.join(keys)} decoded it, so it has no tokens/s; --by worker has them"
-        for task, keys in found.items()
+        for task, keys in unlike.items()
     ]
 
 

@@ -50,7 +50,7 @@ def of_sums(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
     samples = run.samples([*KEY, "finish", "new_tokens", "evidence", *COUNTED])
     samples = samples[~samples.warmup & (samples.finish != "error") & samples.method.isin(servers)]
     samples = samples[samples.new_tokens.isna() | (samples.new_tokens > 1)]  # the prefill gave the only token
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    totals: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row, texts in samples.groupby(["task", "method"], sort=False):
         rounds, accepted = texts.verify_rounds.where(texts.evidence != CHUNKS), texts.accepted_tokens
         plain = (texts.new_tokens - 1 - accepted - rounds).clip(lower=0)
@@ -58,10 +58,10 @@ def of_sums(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
             continue
         part = {f"spec_decode_{name}": texts[column] for column, name in COUNTED.items()}
         part |= {"spec_decode_num_drafts": rounds, "spec_decode_num_plain": plain}
-        told = {name: float(counts.sum()) for name, counts in part.items() if counts.notna().all()}
-        if told:
-            found[str(row[0]), str(row[1])] = [told]
-    return found
+        sums = {name: float(counts.sum()) for name, counts in part.items() if counts.notna().all()}
+        if sums:
+            totals[str(row[0]), str(row[1])] = [sums]
+    return totals
 
 
 def counted(parts: Sequence[dict[str, Any]]) -> bool:

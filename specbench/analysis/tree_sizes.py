@@ -109,7 +109,7 @@ def places(parents: Sequence[int], decisions: Sequence[int]) -> Iterator[list[in
     for node, parent in enumerate(parents):
         if parent < 0 or decisions[parent] == ACCEPTED:
             children[parent].append(decisions[node])
-    yield from (found for found in children.values() if CUT not in found)
+    yield from (siblings for siblings in children.values() if CUT not in siblings)
 
 
 def best_trees(plan: Plan, times: Times) -> pd.DataFrame:
@@ -117,13 +117,13 @@ def best_trees(plan: Plan, times: Times) -> pd.DataFrame:
     rows, nodes = [], SMALLEST
     most = plan.expected.shape[1] - 2
     while nodes <= most:
-        found = []
+        candidates = []
         for levels in range(1, len(plan.expected)):
             tokens = float(plan.expected[levels, nodes + 1])
             if tokens > 0:
                 seconds = tree_seconds(times, plan.shape_of(levels, nodes + 1))
-                found.append((nodes, levels, tokens, seconds, tokens * times.token / seconds))
-        rows += [max(found, key=lambda row: row[-1])] if found else []
+                candidates.append((nodes, levels, tokens, seconds, tokens * times.token / seconds))
+        rows += [max(candidates, key=lambda row: row[-1])] if candidates else []
         nodes *= 2
     return pd.DataFrame(rows, columns=["nodes", "levels", "tokens", "seconds", "speedup"])
 

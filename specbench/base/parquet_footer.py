@@ -127,7 +127,7 @@ def _column(meta: dict[int, Any], rows: int, leaf: _Leaf) -> Column:
 
 def _leaves(elements: list[dict[int, Any]]) -> list[_Leaf]:
     """The columns of a schema, which is a tree written from its root on."""
-    found: list[_Leaf] = []
+    leaves: list[_Leaf] = []
     open_groups: list[tuple[str, int]] = []  # name, children that are still to come
     for number, element in enumerate(elements):
         name, children = element[4].decode(), element.get(5, 0)
@@ -145,12 +145,12 @@ def _leaves(elements: list[dict[int, Any]]) -> list[_Leaf]:
             width = element.get(2, -1) if element[1] == FIXED else WIDTHS.get(element[1])
             if width is not None and width < 0:
                 raise ValueError("its schema has a column of negative width")
-            found.append(_Leaf(path, width))
+            leaves.append(_Leaf(path, width))
         while open_groups and not open_groups[-1][1]:
             open_groups.pop()
     if open_groups:
         raise ValueError("its schema has fewer columns than it says")
-    return found
+    return leaves
 
 
 class _Reader:

@@ -218,8 +218,8 @@ def simulate(
                 raise UserError("several batches go with --method, --gamma, --forward-times and --load only")
             stored, lengths = StoredRun(run), whole_numbers("--gamma", gamma)
             with progress("replaying", len(sizes), aside=format is not Plain.table) as advance:
-                found = simulate_batches(stored, method, forward_times, lengths, sizes, load, advance)
-            show(batches_view.view(found), format.value)
+                table = simulate_batches(stored, method, forward_times, lengths, sizes, load, advance)
+            show(batches_view.view(table), format.value)
             return
         if not heads:
             if out:

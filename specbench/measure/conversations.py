@@ -66,14 +66,14 @@ class Conversations:
         assert isinstance(tasks, PromptFile)
         text = tasks.prompt(request, answers)
         ids = encode(self._work.pair, text)
-        own = replace(request, prompt=text, prompt_hash=short_hash(text))
+        with_answers = replace(request, prompt=text, prompt_hash=short_hash(text))
         need = len(ids) + request.max_new_tokens + self._reach
         if need > self._work.pair.context:
-            return own, f"the conversation needs {need} positions, but the pair has {self._work.pair.context}"
-        return own, ids
+            return with_answers, f"the conversation needs {need} positions, but the pair has {self._work.pair.context}"
+        return with_answers, ids
 
     def answers(self, name: str, request: Request) -> list[str]:
         """The answers of a method or server to the turns before a request, without those that failed."""
         before = range(request.doc_id - request.turn, request.doc_id)
-        found = (self._answers.get((name, request.task, doc_id)) for doc_id in before)
-        return [answer for answer in found if answer is not None]
+        earlier = (self._answers.get((name, request.task, doc_id)) for doc_id in before)
+        return [answer for answer in earlier if answer is not None]

@@ -82,14 +82,14 @@ class RayLine:
 
     def recv(self) -> Any:
         try:
-            told = self.ray.get(self.coming)
+            message = self.ray.get(self.coming)
         except self.ray.exceptions.RayTaskError as error:
             self.end = str(error.cause)
             raise EOFError from None
         except self.ray.exceptions.RayError:
             raise EOFError from None
         self.coming = self.relay.hear.remote()
-        return told
+        return message
 
     def send(self, what: Any) -> None:
         self.relay.send.remote(what)

@@ -51,7 +51,7 @@ def check_room(pair: Pair, needed: Mapping[str, Demand], rows: int, longest: int
     """Raise UserError if batches of so many rows, of each method one, would not fit into the free memory."""
 
     def total(rows: int) -> int:
-        return sum(cache_bytes(one, rows, longest) for one in needed.values())
+        return sum(cache_bytes(demand, rows, longest) for demand in needed.values())
 
     free = free_memory(pair.device)
     if total(rows) <= free:

@@ -142,27 +142,27 @@ class ServerCrew:
         sample |= {"due": reply.due, "sent": reply.sent, "ended": reply.ended}
         if error := self._failed(turn, reply):
             return sample | {"finish": "error", "error": error}, []
-        found = evidence(self.client.adapter, reply, answer.before, answer.after)
-        found = found if fits(found, reply.tokens) else Evidence()
-        return sample | outcome(reply, found, work.pair, request), round_rows(key, found, reply.tokens)
+        known = evidence(self.client.adapter, reply, answer.before, answer.after)
+        known = known if fits(known, reply.tokens) else Evidence()
+        return sample | outcome(reply, known, work.pair, request), round_rows(key, known, reply.tokens)
 
 
 def problem(reply: Reply, pair: Pair, request: Request, prompt: list[int], chat: bool) -> str:
     """Why an answer cannot be what it claims, in one line; empty if nothing is wrong with it."""
-    ids, told = reply.ids, reply.usage.get("completion_tokens")
+    ids, counted = reply.ids, reply.usage.get("completion_tokens")
     if reply.prompt_ids is not None and not chat and reply.prompt_ids != prompt:
         return "the server read the prompt as other tokens: it has another tokenizer, or adds some of its own"
     if ids is None:
         return ""
-    if isinstance(told, int) and told != len(ids):
-        return f"the server counts {told} tokens and sent {len(ids)}"
+    if isinstance(counted, int) and counted != len(ids):
+        return f"the server counts {counted} tokens and sent {len(ids)}"
     text = without_stops(pair.detokenizer([token for token in ids if token not in pair.eos_ids]), request)
     if text.rstrip("\ufffd") != reply.text.rstrip("\ufffd"):
         return f"the server's tokens are not those of its text under the tokenizer of {pair.name}"
     return ""
 
 
-def outcome(reply: Reply, found: Evidence, pair: Pair, request: Request) -> dict[str, Any]:
+def outcome(reply: Reply, evidence: Evidence, pair: Pair, request: Request) -> dict[str, Any]:
     """The columns of an answered sample."""
     ids, chunks = reply.ids, reply.chunks
     first, last = (chunks[0].at, chunks[-1].at) if chunks else (reply.ended, reply.ended)
@@ -179,11 +179,11 @@ def outcome(reply: Reply, found: Evidence, pair: Pair, request: Request) -> dict
         "first_token": first,
         "chunks": [chunk.at for chunk in chunks],
         "chunk_tokens": None if None in sizes else sizes,
-        "evidence": found.kind,
-        "verify_rounds": found.rounds,
-        "draft_tokens": found.draft_tokens,
-        "accepted_tokens": found.accepted_tokens,
-        "whole_rounds": found.whole,
+        "evidence": evidence.kind,
+        "verify_rounds": evidence.rounds,
+        "draft_tokens": evidence.draft_tokens,
+        "accepted_tokens": evidence.accepted_tokens,
+        "whole_rounds": evidence.whole,
     }
 
 
@@ -215,21 +215,21 @@ def _finish(reply: Reply, pair: Pair, request: Request) -> str | None:
     return "stop" if isinstance(reply.stop, str) or ids else None
 
 
-def round_rows(key: dict[str, Any], found: Evidence, tokens: int | None) -> list[dict[str, Any]]:
+def round_rows(key: dict[str, Any], evidence: Evidence, tokens: int | None) -> list[dict[str, Any]]:
     """The rows of a text's rounds after the prefill; one of nulls if the server does not list them.
 
     `committed` is null unless the rounds add up to the text: rounds without a draft are not listed.
     """
     if tokens == 1:
         return []
-    if found.kind != STEPS or not found.accepted or found.drafted is None:
+    if evidence.kind != STEPS or not evidence.accepted or evidence.drafted is None:
         return [key | {"round": 1, "drafted": None, "accepted": None, "committed": None}]
-    over = None if tokens is None else sum(n + 1 for n in found.accepted) - (tokens - 1)
-    known = over is not None and 0 <= over <= found.accepted[-1]
+    over = None if tokens is None else sum(n + 1 for n in evidence.accepted) - (tokens - 1)
+    known = over is not None and 0 <= over <= evidence.accepted[-1]
     rows: list[dict[str, Any]] = []
-    for number, (drafted, accepted) in enumerate(zip(found.drafted, found.accepted, strict=True), 1):
+    for number, (drafted, accepted) in enumerate(zip(evidence.drafted, evidence.accepted, strict=True), 1):
         row = {"round": number, "drafted": drafted, "accepted": accepted, "rescued": 0, "target_forwards": 1}
         rows.append(key | row | {"committed": accepted + 1 if known else None, "truncated": 0 if known else None})
     if known and over:
-        rows[-1] |= {"committed": found.accepted[-1] + 1 - over, "truncated": over}
+        rows[-1] |= {"committed": evidence.accepted[-1] + 1 - over, "truncated": over}
     return rows

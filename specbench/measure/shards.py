@@ -67,12 +67,12 @@ def stretch(work: Work, shard: Shard) -> Stretch:
 
 def contents(work: Work, documents: range) -> list[tuple[int, str, int, int]]:
     """What is in a stretch: repeat, task, and the first and the last of its documents, by their numbers in the task."""
-    found: list[tuple[int, str, int, int]] = []
+    parts: list[tuple[int, str, int, int]] = []
     for index in documents:
         repeat, place = divmod(index, len(work.requests))
         request = work.requests[place]
-        if found and found[-1][:2] == (repeat, request.task):
-            found[-1] = (*found[-1][:3], request.doc_id)
+        if parts and parts[-1][:2] == (repeat, request.task):
+            parts[-1] = (*parts[-1][:3], request.doc_id)
         else:
-            found.append((repeat, request.task, request.doc_id, request.doc_id))
-    return found
+            parts.append((repeat, request.task, request.doc_id, request.doc_id))
+    return parts

@@ -36,11 +36,11 @@ class Lengthened:
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """γ - `later` tokens of the drafter, then point masses at any temperature."""
         draft = self.drafter.propose(context, gamma - self.later, sampling, rng)
-        found = lookup([*context, *draft.tokens.tolist()], self.ngram, self.later) if self.later else []
-        tokens = torch.cat([draft.tokens, torch.tensor(found, dtype=torch.long, device=draft.tokens.device)])
+        later = lookup([*context, *draft.tokens.tolist()], self.ngram, self.later) if self.later else []
+        tokens = torch.cat([draft.tokens, torch.tensor(later, dtype=torch.long, device=draft.tokens.device)])
         if draft.probs is None:
             return Draft(tokens, None)
-        certain = torch.zeros(len(found), draft.probs.shape[-1], dtype=draft.probs.dtype, device=draft.probs.device)
+        certain = torch.zeros(len(later), draft.probs.shape[-1], dtype=draft.probs.dtype, device=draft.probs.device)
         certain.scatter_(-1, tokens[len(draft.tokens) :, None], 1.0)
         return Draft(tokens, torch.cat([draft.probs, certain]))
 

@@ -79,11 +79,11 @@ class LogitDrafter:
         index.extend(context[len(index.tokens) :])
         candidates = [token for token in self.likeliest.tolist() if token != context[-1]]
         before = context[max(0, len(context) - settings.ngram + 1) :] if settings.ngram > 1 else []
-        found = [self.following(context[-settings.ngram :], gamma)]
+        texts = [self.following(context[-settings.ngram :], gamma)]
         for rank, token in enumerate(candidates, 1):
             length = settings.length(rank)
-            found.append((token, *self.following([*before, token], length - 1)))
-        tokens, parents = trie(prefixes(found, settings.nodes))
+            texts.append((token, *self.following([*before, token], length - 1)))
+        tokens, parents = trie(prefixes(texts, settings.nodes))
         return Draft(torch.tensor(tokens, dtype=torch.long, device=self.device), None, parents if tokens else None)
 
     def following(self, text: list[int], count: int) -> Ngram:

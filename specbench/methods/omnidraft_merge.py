@@ -244,7 +244,7 @@ def greedy_chances(spellings: Spellings, drafted: list[int], accepted: int, toke
     `token` is the target's in the place of the first one that was not accepted.
     """
     spell = spellings.translation.spell
-    agreed = [1.0 for one in drafted[:accepted] for _ in spell(one)]
+    agreed = [1.0 for entry in drafted[:accepted] for _ in spell(entry)]
     if accepted < len(drafted):
         own, wanted = spell(drafted[accepted]), spell(token)
         same = common(list(own), list(wanted)) if spellings.first[token] < spellings.size else 0

@@ -67,21 +67,21 @@ class Plan:
         Level by level, from the root on; the last level has none. There must be such a tree.
         """
         level = [(levels, size)]  # levels below each node, nodes of its tree
-        found = []
+        shape = []
         while level:
             below = [self._subtrees(*node) for node in level]
-            found.append(list(map(len, below)))
+            shape.append(list(map(len, below)))
             level = [child for children in below for child in children]
-        return found
+        return shape
 
     def _subtrees(self, levels: int, size: int) -> list[tuple[int, int]]:
         """The levels and nodes of the trees of a root's children, by rank."""
-        found = []
+        trees = []
         for rank in range(self._ranks[levels, size], 0, -1):
             last = int(self._last[levels, rank, size])
-            found.append((levels - 1, last))
+            trees.append((levels - 1, last))
             size -= last
-        return found[::-1]
+        return trees[::-1]
 
 
 def gained(rate: float, worth: Floats) -> Floats:

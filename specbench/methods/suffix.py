@@ -92,7 +92,7 @@ class SuffixDrafter:
         tokens, parents, score = max(
             self._best(self.text, self.text.repeated(settings.longest), gamma),
             self._best(self.earlier, self.earlier.suffixes(self.match), gamma),
-            key=lambda found: found[2],
+            key=lambda candidate: candidate[2],
         )
         if self.model and score < settings.fallback_score:
             return self.model.propose(context, settings.fallback_gamma, sampling, rng)
@@ -102,18 +102,18 @@ class SuffixDrafter:
     def _best(self, automaton: Automaton, matches: Iterable[Match], gamma: int) -> Found:
         """The continuation with the most expected tokens, of the matches from the longest on."""
         settings, best = self.settings, NOTHING
-        found: Found
+        candidate: Found
         for state, length in matches:
             most = min(gamma, int(settings.factor * length + settings.offset))
             if length < settings.shortest or most <= best[2]:  # a token cannot be expected more than once
                 break
             if settings.form == "chain":
                 tokens, score = automaton.chain(state, most, settings.probability)
-                found = tokens, None, score
+                candidate = tokens, None, score
             else:
-                found = automaton.tree(state, most, most, settings.probability)
-            if found[2] > best[2] + ROUNDING:
-                best = found
+                candidate = automaton.tree(state, most, most, settings.probability)
+            if candidate[2] > best[2] + ROUNDING:
+                best = candidate
             if settings.match == "longest":
                 break
         return best

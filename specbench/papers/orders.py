@@ -67,10 +67,10 @@ def _order(paper: Paper, table: int, kind: str, places: dict[Place, list[list[Tw
     """The verdict on an order from the pairs of methods of every column, by place; `why` some are left out."""
     known = {(place, two.methods): two.p for place, columns in places.items() for pairs in columns for two in pairs}
     adjusted = dict(zip(known, stats.holm(list(known.values())), strict=True))
-    told = {key: p < LEVEL for key, p in adjusted.items()}
+    differ = {key: p < LEVEL for key, p in adjusted.items()}
     low, value, high = np.mean(
         [
-            np.mean([_bounds(pairs, [told[place, two.methods] for two in pairs]) for pairs in columns], axis=0)
+            np.mean([_bounds(pairs, [differ[place, two.methods] for two in pairs]) for pairs in columns], axis=0)
             for place, columns in places.items()
         ],
         axis=0,
@@ -78,7 +78,7 @@ def _order(paper: Paper, table: int, kind: str, places: dict[Place, list[list[Tw
     every = [two for columns in places.values() for pairs in columns for two in pairs]
     documents = min(two.documents for two in every)
     verdict = "holds" if low >= LEAST else "fails" if high < LEAST else "undecided"
-    verdict = verdict if any(told.values()) else "void"
+    verdict = verdict if any(differ.values()) else "void"
     methods = sorted({method for two in every for method in two.methods})
     return Check(
         paper.paper,
@@ -87,17 +87,19 @@ def _order(paper: Paper, table: int, kind: str, places: dict[Place, list[list[Tw
         "too few documents" if documents < checks.FEWEST_DOCUMENTS else verdict,
         data_sets=len(places),
         documents=documents,
-        tests=len(told),
+        tests=len(differ),
         bound=f"τ ≥ {LEAST}",
-        detail=f"Kendall's τ {value:.2f} [{low:.2f}, {high:.2f}], {sum(told.values())} of {len(told)} pairs of methods "
-        f"told apart; {', '.join(methods)}{why}",
+        detail=f"Kendall's τ {value:.2f} [{low:.2f}, {high:.2f}], {sum(differ.values())} of {len(differ)} pairs of "
+        f"methods told apart; {', '.join(methods)}{why}",
     )
 
 
-def _bounds(pairs: list[Two], told: list[bool]) -> tuple[float, float, float]:
+def _bounds(pairs: list[Two], differ: list[bool]) -> tuple[float, float, float]:
     """τ of a column at least, as it is, and at most; a tie in our data counts for neither side."""
     agree = [two.published * two.ours for two in pairs]
-    lowest, highest = ([sign if known else bound for sign, known in zip(agree, told, strict=True)] for bound in (-1, 1))
+    lowest, highest = (
+        [sign if known else bound for sign, known in zip(agree, differ, strict=True)] for bound in (-1, 1)
+    )
     return float(np.mean(lowest)), float(np.mean(agree)), float(np.mean(highest))
 
 

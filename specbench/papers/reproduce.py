@@ -86,7 +86,7 @@ def tables(
 def _write_verdicts(chosen: Sequence[Paper], ours: Ours, out: Path, check: bool) -> None:
     """Write checks.md, and print it if `check`."""
     checked = verdicts(chosen, ours)
-    of_claims = sum(one.tests for one in checked if one.claim not in ORDER_NAMES.values())
+    of_claims = sum(verdict.tests for verdict in checked if verdict.claim not in ORDER_NAMES.values())
     rules = (
         f"A claim is void where a method keeps less than {COLLAPSED:.0%} of its baseline's score, or where both decode "
         f"alike: fewer than {ALIKE:.0%} of the documents differ in rounds or in drafted, accepted, rescued or committed"
@@ -97,7 +97,7 @@ def _write_verdicts(chosen: Sequence[Paper], ours: Ours, out: Path, check: bool)
         "(results/README.md says how)."
     )
     title = f"# Which claims of the papers hold on {markdown_text(', '.join(ours.pairs))}"
-    table = markdown(pd.DataFrame(vars(one) | {"documents": one.documents or "-"} for one in checked))
+    table = markdown(pd.DataFrame(vars(verdict) | {"documents": verdict.documents or "-"} for verdict in checked))
     files.write_text(out / "checks.md", f"{title}\n\n{textwrap.fill(rules, 120)}\n\n{table}\n")
     if check:
         show(_claims(checked))
@@ -249,7 +249,7 @@ def _stored(plan: Plan) -> dict[Path, Plan]:
 
     Runs that an older version left unfinished cannot go on, and are left out.
     """
-    found = {}
+    plans = {}
     for folder in sorted(STORE.glob("*")):
         shards = _in_shards(folder)
         if not shards and not (folder / "manifest.json").exists():
@@ -258,8 +258,8 @@ def _stored(plan: Plan) -> dict[Path, Plan]:
         if not run.finished and run.manifest["schema"] != records.VERSION:
             continue
         if run.plan.model_copy(update={"methods": plan.methods}) == plan:
-            found[folder] = run.plan
-    return found
+            plans[folder] = run.plan
+    return plans
 
 
 def _in_shards(folder: Path) -> list[Path]:

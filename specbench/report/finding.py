@@ -67,10 +67,10 @@ class Finding:
     frame: pd.DataFrame | None = None  # what CSV has instead of the facts
 
 
-def show(found: Finding | Sequence[Finding], format: str = "table", screen: Console | None = None) -> None:
+def show(finding: Finding | Sequence[Finding], format: str = "table", screen: Console | None = None) -> None:
     """Print findings to a terminal (`table`; by default the commands' own), or as `md`, `csv` or `json`."""
     screen = screen or console
-    findings = [found] if isinstance(found, Finding) else found
+    findings = [finding] if isinstance(finding, Finding) else finding
     if format == "csv":
         sys.stdout.write(csv_text(pd.concat(map(as_rows, findings))))
     elif format == "json":

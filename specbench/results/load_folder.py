@@ -150,10 +150,10 @@ class LoadFolder:
         if not self._place.has(RATES):
             return {}
         file = Member(self._place, RATES)
-        found = validated(Rates, {"rates": read_object(file, remedy=ANEW)}, str(file), ANEW).rates
-        if unknown := [name for name in found if name not in methods]:
+        rates = validated(Rates, {"rates": read_object(file, remedy=ANEW)}, str(file), ANEW).rates
+        if unknown := [name for name in rates if name not in methods]:
             raise UserError(f"{file} is damaged (it has a rate of {unknown[0]!r}, which was not measured); {ANEW}")
-        return found
+        return rates
 
     def keep_rates(self, rates: Mapping[str, float]) -> None:
         self._place.write_json(RATES, dict(rates))

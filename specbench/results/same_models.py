@@ -34,10 +34,10 @@ def differences(manifest: Mapping[str, Any], other: Mapping[str, Any]) -> list[s
     differing = [f"{role} model" for role in {**mine, **theirs} if (role in mine) != (role in theirs)]
     for role in (role for role in mine if role in theirs):
         left, right = mine[role], theirs[role]
-        told = [key for key in content if None not in (left.get(key), right.get(key))]
-        if "weights_hash" not in told and left.get("model") != right.get("model"):
+        recorded = [key for key in content if None not in (left.get(key), right.get(key))]
+        if "weights_hash" not in recorded and left.get("model") != right.get("model"):
             differing.append(f"{role} model")
-        differing += [f"{CONTENT[key]} of the {role}" for key in told if left[key] != right[key]]
+        differing += [f"{CONTENT[key]} of the {role}" for key in recorded if left[key] != right[key]]
     return differing
 
 
@@ -50,8 +50,8 @@ def same_tokenizer(manifest: Mapping[str, Any], state: str | None, versions: Map
 
 def untold(manifest: Mapping[str, Any]) -> list[str]:
     """In words, what a manifest of an earlier version does not tell of its models: `tokenizer of the target`."""
-    recorded = {role: told for role, told in models_of(manifest).items() if told.get("weights_hash")}
-    lacking = [(role, key) for role, told in recorded.items() for key in LATER if told.get(key) is None]
+    recorded = {role: model for role, model in models_of(manifest).items() if model.get("weights_hash")}
+    lacking = [(role, key) for role, model in recorded.items() for key in LATER if model.get(key) is None]
     return [f"{CONTENT[key]} of the {role}" for role, key in lacking]
 
 

@@ -39,11 +39,11 @@ def attempt_folder(run: Path, number: int, attempt: int) -> Path:
 
 def attempts(run: Path) -> dict[int, list[int]]:
     """The attempts at each shard that have a folder in `run`, in order, by the shard's number, in order."""
-    found: dict[int, list[int]] = {}
+    numbers: dict[int, list[int]] = {}
     for path in (run / SHARDS).iterdir() if (run / SHARDS).is_dir() else []:
         if match := re.fullmatch(r"([0-9]{1,6})(?:\.([0-9]{1,6}))?", path.name):
-            found.setdefault(int(match[1]), []).append(int(match[2] or 1))
-    return {number: sorted(found[number]) for number in sorted(found)}
+            numbers.setdefault(int(match[1]), []).append(int(match[2] or 1))
+    return {number: sorted(numbers[number]) for number in sorted(numbers)}
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Stretch:
     @classmethod
     def of(cls, manifest: dict[str, Any]) -> "Stretch | None":
         """That of a run folder's manifest; None for a whole run."""
-        told = manifest.get("shard")
-        return told and cls(Shard(told["number"], told["of"]), range(told["first"], told["stop"]))
+        recorded = manifest.get("shard")
+        return recorded and cls(Shard(recorded["number"], recorded["of"]), range(recorded["first"], recorded["stop"]))
 
     def told(self) -> dict[str, int]:
         """As the manifest has it."""

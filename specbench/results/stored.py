@@ -132,10 +132,10 @@ class StoredRun:
     @property
     def shard(self) -> Stretch | None:
         """What of a run the folder holds; None for the whole of it."""
-        found = Stretch.of(self.manifest)
-        if found and found.documents.stop > self.plan.repeats * len(self.manifest["requests"]):
+        stretch = Stretch.of(self.manifest)
+        if stretch and stretch.documents.stop > self.plan.repeats * len(self.manifest["requests"]):
             raise UserError(f"{self.folder}/manifest.json is damaged (a shard of other documents); put a copy back")
-        return found
+        return stretch
 
     @property
     def documents_here(self) -> range:
@@ -244,5 +244,5 @@ class StoredRun:
 
 def _weights(models: Mapping[str, Mapping[str, Any]]) -> str:
     """How the weights of models are kept, in words: `float`, or what is quantised, by role."""
-    words = [f"{role}: {told['weights']}" for role, told in sorted(models.items()) if told.get("weights")]
+    words = [f"{role}: {model['weights']}" for role, model in sorted(models.items()) if model.get("weights")]
     return "; ".join(words) or "float"

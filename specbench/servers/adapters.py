@@ -68,12 +68,12 @@ class Vllm(Generic):
 
     def rounds(self, reply: Reply) -> Evidence | None:
         metrics = _last(reply, "metrics")
-        told = metrics.get("speculative_decoding")
-        if not isinstance(told, dict):
+        speculation = metrics.get("speculative_decoding")
+        if not isinstance(speculation, dict):
             return None
-        steps = of_steps(counts(told.get("per_step_drafted")), counts(told.get("per_step_accepted")))
-        drafted, longest = count(told.get("num_draft_tokens")), count(told.get("num_spec_tokens"))
-        return steps or of_histogram(counts(told.get("acceptance_histogram")), drafted, longest)
+        steps = of_steps(counts(speculation.get("per_step_drafted")), counts(speculation.get("per_step_accepted")))
+        drafted, longest = count(speculation.get("num_draft_tokens")), count(speculation.get("num_spec_tokens"))
+        return steps or of_histogram(counts(speculation.get("acceptance_histogram")), drafted, longest)
 
 
 class Sglang(Generic):
@@ -84,13 +84,13 @@ class Sglang(Generic):
     facts: Mapping[str, Read] = {"/server_info": settings, "/get_server_info": settings}
 
     def rounds(self, reply: Reply) -> Evidence | None:
-        told = _last(reply, "meta_info") or _last(reply, "sglext") or reply.usage
-        histogram = counts(told.get("spec_accept_histogram")) or counts(told.get("spec_correct_drafts_histogram"))
-        drafted = count(told.get("spec_draft_token_num"))
+        info = _last(reply, "meta_info") or _last(reply, "sglext") or reply.usage
+        histogram = counts(info.get("spec_accept_histogram")) or counts(info.get("spec_correct_drafts_histogram"))
+        drafted = count(info.get("spec_draft_token_num"))
         if histogram is not None:
             return of_histogram(histogram, drafted)
-        accepted = count(told.get("spec_accept_token_num"))
-        return of_sums(count(told.get("spec_verify_ct")), drafted, accepted)
+        accepted = count(info.get("spec_accept_token_num"))
+        return of_sums(count(info.get("spec_verify_ct")), drafted, accepted)
 
 
 class Llamacpp(Generic):
@@ -104,11 +104,11 @@ class Llamacpp(Generic):
         return {"return_tokens": True, "timings_per_token": False, "cache_prompt": False}
 
     def rounds(self, reply: Reply) -> Evidence | None:
-        told = _last(reply, "timings")
-        return of_sums(None, count(told.get("draft_n")), count(told.get("draft_n_accepted")))
+        timings = _last(reply, "timings")
+        return of_sums(None, count(timings.get("draft_n")), count(timings.get("draft_n_accepted")))
 
 
-ADAPTERS: dict[str, Adapter] = {one.name: one for one in (Vllm(), Sglang(), Llamacpp(), Generic())}
+ADAPTERS: dict[str, Adapter] = {adapter.name: adapter for adapter in (Vllm(), Sglang(), Llamacpp(), Generic())}
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp", "llama.cpp": "llamacpp"}
 
 
@@ -122,9 +122,8 @@ def evidence(adapter: Adapter, reply: Reply, before: Counters | None, after: Cou
 
     `before`, `after`: the server's counters around this request alone; None if it was not the only one.
     """
-    told = adapter.rounds(reply) or _grown(before, after)
-    if told:
-        return told
+    if rounds := adapter.rounds(reply) or _grown(before, after):
+        return rounds
     sizes = [len(chunk.ids) for chunk in reply.chunks if chunk.ids]
     if len(reply.chunks) > 1 and any(size > 1 for size in sizes):
         return Evidence(CHUNKS, rounds=len(reply.chunks) - 1)
@@ -160,11 +159,11 @@ def _grown(before: Counters | None, after: Counters | None) -> Evidence | None:
         return None
     exact = {key: int(value) for key, value in grown.items()}
     rounds, drafted, accepted = (exact.get(key) for key in ("rounds", "drafted", "accepted"))
-    found = of_sums(rounds, drafted, accepted, COUNTERS)
+    sums = of_sums(rounds, drafted, accepted, COUNTERS)
     longest = sum(key.startswith("at ") for key in exact)
-    if found and rounds is not None and longest and drafted == rounds * longest:
-        return replace(found, whole=exact.get(f"at {longest - 1}"))
-    return found
+    if sums and rounds is not None and longest and drafted == rounds * longest:
+        return replace(sums, whole=exact.get(f"at {longest - 1}"))
+    return sums
 
 
 def _last(reply: Reply, key: str) -> dict[str, Any]:

@@ -77,25 +77,25 @@ class Client:
         """Learn the server's engine, model and settings, once. Raises Refusal if it cannot be used."""
         if self.model is not None:
             return
-        told = None
+        answer = None
         try:
-            told = await self._told("/v1/models")
+            answer = await self._told("/v1/models")
         except Declined:  # not every server lists its models; one that is named need not be on a list
             if self.settings.model is None:
                 raise
-        entries = told.get("data") if isinstance(told, dict) else None
+        entries = answer.get("data") if isinstance(answer, dict) else None
         listed = entries if isinstance(entries, list) else []
-        models = [one for one in listed if isinstance(one, dict) and isinstance(one.get("id"), str)]
+        models = [entry for entry in listed if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
         if not models and self.settings.model:
             models = [{"id": self.settings.model}]
-        names = [str(one["id"]) for one in models]
+        names = [str(entry["id"]) for entry in models]
         if not names:
             raise Refusal(
                 f"{self.settings.url}/v1/models names no model; if this is a server of OpenAI's protocol, name its "
                 f"model: --set {self.name}.model=NAME"
             )
         wanted = self.settings.model or names[0]
-        roots = {str(one.get("root", one["id"])) for one in models}  # names of one model have one root
+        roots = {str(entry.get("root", entry["id"])) for entry in models}  # names of one model have one root
         if self.settings.model is None and len(roots) > 1:
             raise Refusal(f"it serves {brief(', '.join(names))}; choose one: --set {self.name}.model=NAME")
         if wanted not in names:
@@ -273,8 +273,8 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
 def _of_error(text: str) -> str:
     """What an error's answer says: the message of its JSON, or its beginning."""
     try:
-        told = json.loads(text)
+        values = json.loads(text)
     except ValueError:
         return brief(text) if text.strip() else "no message"
-    message = told.get("error", told) if isinstance(told, dict) else told
+    message = values.get("error", values) if isinstance(values, dict) else values
     return brief(message.get("message", message) if isinstance(message, dict) else message)

@@ -56,10 +56,10 @@ def of_histogram(histogram: Sequence[int] | None, drafted: int | None, longest: 
     if not any(histogram) and drafted == 0:
         return of_steps((), ())
     rounds, accepted = sum(histogram), sum(rounds * number for number, rounds in enumerate(histogram))
-    found = of_sums(rounds, drafted, accepted)
-    if found and longest and drafted == rounds * longest:
-        return replace(found, whole=sum(histogram[longest:]))
-    return found
+    evidence = of_sums(rounds, drafted, accepted)
+    if evidence and longest and drafted == rounds * longest:
+        return replace(evidence, whole=sum(histogram[longest:]))
+    return evidence
 
 
 def fits(evidence: Evidence, tokens: int | None) -> bool:

@@ -24,17 +24,17 @@ def settings(text: str) -> dict[str, Any]:
 
 def cache(text: str) -> dict[str, Any]:
     """Of vLLM's metrics its `cache`: whether it keeps prefixes, and the size of its cache."""
-    found = next((labels for name, labels, _ in samples(text) if name == "vllm:cache_config_info"), {})
-    return {"cache": {name: found[name] for name in CACHE if name in found}} if found else {}
+    labels = next((labels for name, labels, _ in samples(text) if name == "vllm:cache_config_info"), {})
+    return {"cache": {name: labels[name] for name in CACHE if name in labels}} if labels else {}
 
 
 def scheduler(text: str) -> dict[str, Any]:
     """Of vLLM's configuration, which it tells with VLLM_SERVER_DEV_MODE=1, its `scheduler`: batch size and chunks."""
-    told = json.loads(text)
+    values = json.loads(text)
     for key in ("vllm_config", "scheduler_config"):
-        told = told.get(key) if isinstance(told, dict) else None
-    found = _plain(told, SCHEDULER)
-    return {"scheduler": found} if found else {}
+        values = values.get(key) if isinstance(values, dict) else None
+    plain = _plain(values, SCHEDULER)
+    return {"scheduler": plain} if plain else {}
 
 
 def samples(text: str) -> Iterable[tuple[str, dict[str, str], str]]:
@@ -43,8 +43,8 @@ def samples(text: str) -> Iterable[tuple[str, dict[str, str], str]]:
         yield name, dict(LABEL.findall(labelled)), value
 
 
-def _plain(told: Any, names: Iterable[str]) -> dict[str, Any]:
+def _plain(values: Any, names: Iterable[str]) -> dict[str, Any]:
     """The named entries of an object that are a text, a number or a truth value."""
-    known = told if isinstance(told, dict) else {}
-    found = {key: known[key] for key in names if isinstance(known.get(key), str | int | float) and known[key] != ""}
-    return {key: brief(value) if isinstance(value, str) else value for key, value in found.items()}
+    known = values if isinstance(values, dict) else {}
+    plain = {key: known[key] for key in names if isinstance(known.get(key), str | int | float) and known[key] != ""}
+    return {key: brief(value) if isinstance(value, str) else value for key, value in plain.items()}

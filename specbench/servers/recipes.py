@@ -54,29 +54,33 @@ def recipe(engine: str, pair: PairSpec, method: MethodSpec) -> Recipe:
 
 def _vllm(pair: PairSpec, method: MethodSpec) -> Recipe:
     values, notes = method.values, []
-    told: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     if method.method == "sps":
         assert pair.draft is not None
-        told = {"method": "draft_model", "model": location(pair.draft.model), "num_speculative_tokens": values["gamma"]}
-        told |= {"revision": pair.draft.revision} if _of_hub(pair.draft) else {}
+        config = {
+            "method": "draft_model",
+            "model": location(pair.draft.model),
+            "num_speculative_tokens": values["gamma"],
+        }
+        config |= {"revision": pair.draft.revision} if _of_hub(pair.draft) else {}
     elif method.method == "pld":
-        told = {"method": "ngram", "num_speculative_tokens": values["gamma"]}
-        told |= {"prompt_lookup_max": values["ngram"], "prompt_lookup_min": values["shortest"]}
+        config = {"method": "ngram", "num_speculative_tokens": values["gamma"]}
+        config |= {"prompt_lookup_max": values["ngram"], "prompt_lookup_min": values["shortest"]}
         if any(values[key] != value for key, value in EXACT.items()):
             notes.append("vLLM's n-gram drafts are those of pld-vllm with these lengths, not of " + method.name)
     elif method.method == "eagle3":
-        told = {"method": "eagle3", "model": location(values["head"]), "num_speculative_tokens": values["depth"] + 1}
+        config = {"method": "eagle3", "model": location(values["head"]), "num_speculative_tokens": values["depth"] + 1}
         if values["top_k"] > 1:
             notes.append("vLLM drafts a chain: its rounds are not those of a tree, but of eagle3-chain")
     speculation = [
-        ["--speculative-config", json.dumps(told)],
+        ["--speculative-config", json.dumps(config)],
         ["--enable-per-request-metrics", "--per-request-spec-decode-metrics", "detailed"],
     ]
     groups = [
         ["vllm", "serve", location(pair.target.model), *_revision(pair.target)],
         ["--served-model-name", pair.name, *_place(8000)],
         ["--dtype", pair.target.dtype, "--generation-config", "vllm", "--no-enable-prefix-caching"],
-        *(speculation if told else []),
+        *(speculation if config else []),
     ]
     return Recipe("http://127.0.0.1:8000", groups, notes)
 

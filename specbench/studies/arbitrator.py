@@ -50,8 +50,8 @@ def carry_out(run: StoredRun, name: str | None, seed: int, aside: bool) -> Depen
         for (repeat, task, number), (tokens, rounds) in texts.items():
             prompt = player.encoded(task, number)
             rng = torch.Generator().manual_seed(stable_seed(seed, "arbitrator", repeat, task, number))
-            found = decisions(method.arbiter, prompt, tokens, rounds, player.pair.vocabulary, rng)
-            rows += [{"task": task, "doc_id": number} | one for one in found]
+            decided = decisions(method.arbiter, prompt, tokens, rounds, player.pair.vocabulary, rng)
+            rows += [{"task": task, "doc_id": number} | decision for decision in decided]
             advance(1)
     return dependence(run, spec.name, seed, rows)
 
@@ -87,14 +87,14 @@ def decisions(
     for step in rounds.itertuples():
         if positions := decided(step.decisions):
             drafted, targets = (torch.tensor(each.tolist()) for each in (step.draft_tokens, step.target_tokens))
-            found = {
+            by_change = {
                 name: [
                     logit > arbitrator.least for logit in arbitrator.logits_at(tokens, [first + i for i in positions])
                 ]
                 for name, (tokens, first) in blocks(drafted, targets, vocabulary, rng).items()
             }
             for j, i in enumerate(positions):
-                yield {"recorded": step.decisions[i] == RESCUED} | {name: each[j] for name, each in found.items()}
+                yield {"recorded": step.decisions[i] == RESCUED} | {name: each[j] for name, each in by_change.items()}
         arbitrator.read(text[at : at + step.committed])
         at += step.committed
 

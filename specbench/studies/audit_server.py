@@ -131,10 +131,10 @@ def carry_out(plan: Plan, length: int) -> tuple[Audited, Pair]:
         for request, ids, answer in zip(requests, prompts, answers, strict=True):
             vanilla, _ = _decoded(Vanilla(eager.session("target")), eager, ids, length)
             rounds = _decoded(method, pair, ids, length)[1] if method else []
-            found = evidence(client.adapter, answer.reply, answer.before, answer.after)
-            texts.append(compared(reference, request, ids, answer.reply, vanilla, rounds, found, client.chat))
-            if found.drafted and rounds:
-                seen.append((max(found.drafted), max(one.drafted for one in rounds)))
+            served = evidence(client.adapter, answer.reply, answer.before, answer.after)
+            texts.append(compared(reference, request, ids, answer.reply, vanilla, rounds, served, client.chat))
+            if served.drafted and rounds:
+                seen.append((max(served.drafted), max(each.drafted for each in rounds)))
             advance(1)
             pair.runtime.settle()
     lengths = (max(theirs for theirs, _ in seen), max(mine for _, mine in seen)) if seen else None
@@ -149,11 +149,11 @@ def compared(
     reply: Reply,
     vanilla: list[int],
     rounds: Sequence[Round],
-    found: Evidence,
+    served: Evidence,
     chat: bool = False,
 ) -> Text:
     """Hold one answer against vanilla's tokens and a method's rounds here (none: rounds are not compared)."""
-    text = Text(request.task, request.doc_id, evidence=found.kind)
+    text = Text(request.task, request.doc_id, evidence=served.kind)
     if error := reply.error or problem(reply, reference.pair, request, prompt, chat):
         return replace(text, error=error)
     divergence = diverged(reference, prompt, vanilla, answered(reply, vanilla, reference.pair))
@@ -161,9 +161,11 @@ def compared(
         return replace(text, leaving=Leaving(**vars(divergence), task=request.task, doc_id=request.doc_id))
     if not rounds:
         return text
-    if not fits(found, reply.tokens):
-        return replace(text, other=f"{found.accepted_tokens} accepted tokens do not add up to a text of {reply.tokens}")
-    number, other = same_rounds(rounds, found)
+    if not fits(served, reply.tokens):
+        return replace(
+            text, other=f"{served.accepted_tokens} accepted tokens do not add up to a text of {reply.tokens}"
+        )
+    number, other = same_rounds(rounds, served)
     return replace(text, rounds=number, other=other)
 
 
@@ -180,27 +182,27 @@ def answered(reply: Reply, vanilla: list[int], pair: Pair) -> list[int]:
     return [*ids, *ended] if reply.finish == "stop" and not pair.eos_ids.intersection(ids[-1:]) else ids
 
 
-def same_rounds(rounds: Sequence[Round], found: Evidence) -> tuple[int, str]:
+def same_rounds(rounds: Sequence[Round], served: Evidence) -> tuple[int, str]:
     """How many rounds of a method are the server's, and the first that is not; empty if all are that can be compared.
 
     Compared are the rounds with a draft, without the prefill and the last of the text. Of an engine that does not list
     its rounds only the sums are held against each other, which the last round may change by as much as it drafts.
     """
-    mine = [one for one in rounds[1:-1] if one.drafted]
-    if found.kind in (CHUNKS, NONE):
+    mine = [each for each in rounds[1:-1] if each.drafted]
+    if served.kind in (CHUNKS, NONE):
         return 0, ""
-    told = found.rounds
-    many = f"{told} rounds with a draft, and {len(mine)} or {len(mine) + 1} here"
-    if found.accepted is None:
-        least = sum(one.accepted for one in mine)
-        most = least + max(one.drafted for one in rounds)
-        accepted = least if found.accepted_tokens is None else found.accepted_tokens
+    count = served.rounds
+    many = f"{count} rounds with a draft, and {len(mine)} or {len(mine) + 1} here"
+    if served.accepted is None:
+        least = sum(each.accepted for each in mine)
+        most = least + max(each.drafted for each in rounds)
+        accepted = least if served.accepted_tokens is None else served.accepted_tokens
         if not least <= accepted <= most:
             return 0, f"{accepted} tokens accepted in all, and {least} to {most} here"
-    for number, (one, accepted) in enumerate(zip(mine, found.accepted or (), strict=False), 1):
-        if accepted != one.accepted:
-            return number - 1, f"round {number}: {accepted} tokens accepted, and {one.accepted} of {one.drafted} here"
-    return len(mine), many if told is not None and told not in (len(mine), len(mine) + 1) else ""
+    for number, (each, accepted) in enumerate(zip(mine, served.accepted or (), strict=False), 1):
+        if accepted != each.accepted:
+            return number - 1, f"round {number}: {accepted} tokens accepted, and {each.accepted} of {each.drafted} here"
+    return len(mine), many if count is not None and count not in (len(mine), len(mine) + 1) else ""
 
 
 def unseen(prompt: Sequence[int], length: int) -> list[list[int]]:

@@ -110,10 +110,10 @@ class Server:
         coming, queue = deque(served), deque[Served]()
         steps: list[dict[str, Any]] = []
 
-        def begin(member: tuple[Method, RowStopwatch], one: Served) -> Row:
-            seed = seeds[one.number] if seeds else self.plan.seed + one.number
-            row = self._row(member, one, prompts[one.number], length, seed)
-            one.began = timeline()
+        def begin(member: tuple[Method, RowStopwatch], text: Served) -> Row:
+            seed = seeds[text.number] if seeds else self.plan.seed + text.number
+            row = self._row(member, text, prompts[text.number], length, seed)
+            text.began = timeline()
             return row
 
         with _no_garbage():
@@ -130,18 +130,18 @@ class Server:
                 step, ended = _step(seats, timeline)
                 steps.append(step | {"joined": joined, "queue": len(queue)})
                 stopwatch.read()
-                for row, (_, watch), one in ended:
-                    _end(one, row, watch)
+                for row, (_, watch), text in ended:
+                    _end(text, row, watch)
         return served, steps
 
     def _row(
-        self, member: tuple[Method, RowStopwatch], one: Served, prompt: Sequence[int], length: int | None, seed: int
+        self, member: tuple[Method, RowStopwatch], text: Served, prompt: Sequence[int], length: int | None, seed: int
     ) -> Row:
         method, watch = member
-        ending = ending_of(self.pair, one.request, length)
+        ending = ending_of(self.pair, text.request, length)
         rng = torch.Generator(self.pair.device).manual_seed(seed)
         try:
-            method.reset(one.request.task)
+            method.reset(text.request.task)
             rounds = decode_text(method, list(prompt), self.sampling, rng, ending)
         except Exception as error:
             rounds = failing(error)
@@ -163,27 +163,27 @@ def _step(
     seats: Seats[tuple[Method, RowStopwatch], Served], timeline: Timeline
 ) -> tuple[dict[str, Any], list[tuple[Row, tuple[Method, RowStopwatch], Served]]]:
     """Give all rows their next round, and note when it ended; what the step was, and the rows that ended."""
-    rows = [(row, watch, one) for row, ((_, watch), one) in seats.busy.items()]
+    rows = [(row, watch, text) for row, ((_, watch), text) in seats.busy.items()]
     before = [len(watch.forwards) for _, watch, _ in rows]
     began = timeline()
     left = seats.step()
     ended = timeline()
     fed = committed = 0
-    for (row, watch, one), first in zip(rows, before, strict=True):
+    for (row, watch, text), first in zip(rows, before, strict=True):
         fed += sum(forward.width for forward in watch.forwards[first:] if forward.model == "target")
         if not row.error:
-            one.rounds.append(ended)
+            text.rounds.append(ended)
             committed += len(row.finished[-1].tokens)
     return {"began": began, "seconds": ended - began, "rows": len(rows), "fed": fed, "committed": committed}, left
 
 
-def _end(one: Served, row: Row, watch: RowStopwatch) -> None:
+def _end(text: Served, row: Row, watch: RowStopwatch) -> None:
     """Note what became of a request whose text has ended."""
     not_finite = watch.highest.not_finite()
     if error := row.error or not_finite:
-        one.finish, one.error = "error", traceback_text(error, not_finite if row.error else None)
+        text.finish, text.error = "error", traceback_text(error, not_finite if row.error else None)
     else:
-        one.tokens, one.finish = row.ending.tokens, row.ending.reason
+        text.tokens, text.finish = row.ending.tokens, row.ending.reason
 
 
 def at_batch_runtime(
@@ -242,10 +242,10 @@ class Load:
         key = unit._asdict()
         rows = [
             key
-            | {"request": one.number, "task": one.request.task, "doc_id": one.request.doc_id, "came": one.came}
-            | {"began": one.began, "prompt_tokens": len(self.prompts[one.number]), "tokens": one.tokens}
-            | {"finish": one.finish, "error": one.error, "rounds": one.rounds}
-            for one in served
+            | {"request": text.number, "task": text.request.task, "doc_id": text.request.doc_id, "came": text.came}
+            | {"began": text.began, "prompt_tokens": len(self.prompts[text.number]), "tokens": text.tokens}
+            | {"finish": text.finish, "error": text.error, "rounds": text.rounds}
+            for text in served
         ]
         return pd.DataFrame(rows), pd.DataFrame([key | {"step": n} | step for n, step in enumerate(steps)])
 

@@ -113,15 +113,15 @@ def compared(run: StoredRun, method: str | None, advance: Callable[[int], None] 
         read.setdefault(group, []).append(((row["task"], row["doc_id"]), values))
         advance(1)
     tables = {
-        group: _table(found, tree_rules.rules_of(specs[group]) if group else list(RULES))
-        for group, found in read.items()
+        group: _table(of_group, tree_rules.rules_of(specs[group]) if group else list(RULES))
+        for group, of_group in read.items()
     }
     trees = [table.assign(method=group) for group, table in tables.items() if group]
     return Compared(
         run.sampling,
         list(dict.fromkeys(row["method"] for row in texts)),
-        sum(len(values) for found in read.values() for _, values in found),
-        len({document for found in read.values() for document, _ in found}),
+        sum(len(values) for of_group in read.values() for _, values in of_group),
+        len({document for of_group in read.values() for document, _ in of_group}),
         tables.get("", pd.DataFrame()),
         pd.concat(trees, ignore_index=True) if trees else pd.DataFrame(),
     )
@@ -157,9 +157,9 @@ def figure_table(
     documents: Sequence[tuple[str, int]], sums: np.ndarray, counts: np.ndarray, rules: Sequence[str] = tuple(RULES)
 ) -> pd.DataFrame:
     """A table of `Compared`, by the sums of texts [texts, rules] and their numbers of drafts."""
-    found = []
+    figures = []
     for at, rule in enumerate(rules):
         value, over = (mean(documents, part, counts) for part in (sums[:, at], sums[:, at] - sums[:, 0]))
         more = {"over": over.value, "over_low": over.low, "over_high": over.high}
-        found.append({"rule": rule, "lossless": rule in LOSSLESS} | vars(value) | more)
-    return pd.DataFrame(found)
+        figures.append({"rule": rule, "lossless": rule in LOSSLESS} | vars(value) | more)
+    return pd.DataFrame(figures)

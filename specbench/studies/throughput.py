@@ -134,25 +134,25 @@ class Bench:
         requests, prompts = [self.requests[at] for at in chosen], [self.prompts[at] for at in chosen]
         seeds = [self.plan.seed + at for at in chosen]
         served, _ = self.servers[name].serve(requests, prompts, np.zeros(len(chosen)), length=length, seeds=seeds)
-        if failed := next((one for one in served if one.error), None):
+        if failed := next((text for text in served if text.error), None):
             why = last_line(failed.error)
             if "OutOfMemoryError" in why:
                 raise UserError(f"a batch of {len(chosen)} does not fit into the memory; leave it out of --batch")
             raise UserError(f"{name} fails on {failed.request.task}, document {failed.request.doc_id}: {why}")
-        return served, max(one.rounds[-1] for one in served) - served[0].rounds[0]
+        return served, max(text.rounds[-1] for text in served) - served[0].rounds[0]
 
     def _note(self, name: str, chosen: Sequence[int], served: Sequence[Served], seconds: float) -> None:
         tally = self.tallies[len(served), name]
         tally.seconds.append(seconds)
-        tally.tokens.append(sum(len(one.tokens) - 1 for one in served))
-        tally.rounds += sum(len(one.rounds) - 1 for one in served)
+        tally.tokens.append(sum(len(text.tokens) - 1 for text in served))
+        tally.rounds += sum(len(text.rounds) - 1 for text in served)
         if name not in self.alone:
             return
         tally.compared += len(served)
-        tally.equal += sum(one.tokens == self.alone[name][at] for one, at in zip(served, chosen, strict=True))
-        for one, at in zip(served, chosen, strict=True) if self.lossless[name] else ():
+        tally.equal += sum(text.tokens == self.alone[name][at] for text, at in zip(served, chosen, strict=True))
+        for text, at in zip(served, chosen, strict=True) if self.lossless[name] else ():
             reference = Reference(self.pair, None)
-            if divergence := diverged(reference, self.prompts[at], self.alone[BASE][at], one.tokens):
+            if divergence := diverged(reference, self.prompts[at], self.alone[BASE][at], text.tokens):
                 self.divergences.append(divergence)
 
     def result(self) -> Throughput:

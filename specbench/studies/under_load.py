@@ -88,10 +88,10 @@ class Study:
         load = Load(self.plan, prepare.load_models(self.plan), asked.rows, asked.requests, asked.arrivals)
         if self.folder:
             self._check(load.manifest | {"load": asked.facts()}, self.folder)
-        found = self._saturation(load, advance)
+        saturation = self._saturation(load, advance)
         rates = asked.rates
         if asked.to_saturation:
-            rates = tuple(rate * found[BASE] / max(rates) for rate in rates)
+            rates = tuple(rate * saturation[BASE] / max(rates) for rate in rates)
         order, measured = random.Random(self.plan.seed), []
         for repeat in range(self.plan.repeats):
             for rate in rates:
@@ -101,7 +101,7 @@ class Study:
         requests, steps = (pd.concat(frames, ignore_index=True) for frames in zip(*measured, strict=True))
         if self.folder:
             self.folder.finish(requests, steps)
-        return self._result(load, requests, steps, found)
+        return self._result(load, requests, steps, saturation)
 
     def _check(self, manifest: Mapping[str, Any], folder: LoadFolder) -> None:
         """Write the manifest, or compare it with the one that is there."""
@@ -112,15 +112,15 @@ class Study:
 
     def _saturation(self, load: Load, advance: Callable[[int], None]) -> dict[str, float]:
         """The rates at which queues begin to grow, of the methods that are asked for."""
-        found = self.folder.rates(self.names) if self.folder else {}
+        rates = self.folder.rates(self.names) if self.folder else {}
         for name in self._searched:
-            if name in found:
+            if name in rates:
                 advance(BISECTIONS + 1)
                 continue
-            found[name] = load.saturation(name, advance)
+            rates[name] = load.saturation(name, advance)
             if self.folder:
-                self.folder.keep_rates(found)
-        return {name: found[name] for name in self._searched}
+                self.folder.keep_rates(rates)
+        return {name: rates[name] for name in self._searched}
 
     def _measured(self, load: Load, unit: Unit) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Requests and steps of a unit: those that are kept, or new ones, which are kept then."""
@@ -132,7 +132,7 @@ class Study:
             self.folder.keep(unit, requests, steps)
         return requests, steps
 
-    def _result(self, load: Load, requests: pd.DataFrame, steps: pd.DataFrame, found: dict[str, float]) -> Loaded:
+    def _result(self, load: Load, requests: pd.DataFrame, steps: pd.DataFrame, saturation: dict[str, float]) -> Loaded:
         plan, asked = self.plan, self.asked
         table = speedups(figures(requests, steps, asked.slo), requests, BASE)
         ranks = table.method.map(self.names.index)
@@ -147,7 +147,7 @@ class Study:
             requests=asked.requests,
             repeats=plan.repeats,
             slo={name: bound for name, bound in vars(asked.slo).items() if math.isfinite(bound)},
-            saturation=found,
+            saturation=saturation,
             leaks=load.leaks,
             failures={str(name): last_line(error) for name, error in failed.items()},
             environment=environment.describe(load.pair.device),

@@ -142,15 +142,15 @@ def _beside(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
     def located(path: Any) -> Any:
         if isinstance(path, list):
-            return [located(one) for one in path]
+            return [located(inner) for inner in path]
         if isinstance(path, dict):
-            return {split: located(one) for split, one in path.items()}
+            return {split: located(inner) for split, inner in path.items()}
         if not isinstance(path, str) or "://" in path or any(sign in path for sign in "*?["):
             return str(folder / path) if isinstance(path, str) and "://" not in path else path
-        found = next((place / path for place in (folder, Path()) if (place / path).exists()), None)
-        if found is None:
+        there = next((place / path for place in (folder, Path()) if (place / path).exists()), None)
+        if there is None:
             raise ValueError(f"task {config.get('task')!r} reads {path}, and {folder} has no such file")
-        return str(found.resolve())
+        return str(there.resolve())
 
     kwargs = config.get("dataset_kwargs") or {}
     return {key: located(value) if key in ("data_files", "data_dir") else value for key, value in kwargs.items()}

@@ -148,8 +148,8 @@ class Tasks:
                     if (name, instance.doc_id) in texts
                 ]
                 if answers:
-                    found, problems = scores_of(name, task, answers)
-                    scores += found
+                    task_scores, problems = scores_of(name, task, answers)
+                    scores += task_scores
                     unscored += problems
         for line in unscored:
             permissions.tell(f"WARNING: {line}", "bold yellow")

@@ -72,7 +72,7 @@ class Training(HeadTraining):
             for batch in batches(answered, self.recipe.batch, 0)
             for block in blocks(batch, self.device)
         ]
-        return sum(one.agreed for one in fits) / sum(one.places for one in fits)
+        return sum(part.agreed for part in fits) / sum(part.places for part in fits)
 
 
 def first_adapter(target: PreTrainedModel, seed: int) -> ExitAdapter:

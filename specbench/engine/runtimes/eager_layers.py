@@ -113,7 +113,7 @@ def check(model: PreTrainedModel) -> bool:
     rows = [first[:half], first[half:]]
     if middle < runner.layers:
         rows = [runner.run(states, middle, runner.layers) for states in rows]
-    found = torch.cat([runner.output(states) for states in rows]).float()
-    if not off(found, expected) <= TOLERANCE[model.dtype.itemsize]:
+    logits = torch.cat([runner.output(states) for states in rows]).float()
+    if not off(logits, expected) <= TOLERANCE[model.dtype.itemsize]:
         raise ValueError("they then give other logits")
     return tuples[0]

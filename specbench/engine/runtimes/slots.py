@@ -126,16 +126,16 @@ class Slots:
         self.rows, self.room = rows, room
 
     @torch.inference_mode()
-    def _swap(self, one: int, other: int) -> None:
+    def _swap(self, first: int, second: int) -> None:
         """Exchange two slots, in place."""
-        if one == other:
+        if first == second:
             return
-        sequences = [self._resident(one), self._resident(other)]
+        sequences = [self._resident(first), self._resident(second)]
         longest = max(sequence.length if sequence else 0 for sequence in sequences)
         if longest:
             for cached in (*self.keys, *self.values):
-                cached[[one, other], :, :longest] = cached[[other, one], :, :longest]
-        self._residents[one], self._residents[other] = self._residents[other], self._residents[one]
-        for sequence, slot in zip(sequences, (other, one), strict=True):
+                cached[[first, second], :, :longest] = cached[[second, first], :, :longest]
+        self._residents[first], self._residents[second] = self._residents[second], self._residents[first]
+        for sequence, slot in zip(sequences, (second, first), strict=True):
             if sequence:
                 sequence.slot = slot

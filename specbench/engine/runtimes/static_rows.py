@@ -34,7 +34,7 @@ class StaticRows:
         # The narrow ones come first, in the order of their slots.
         order = sorted(range(len(fed)), key=lambda i: (len(fed[i][1].ids) > NARROW, fed[i][0].slot))
         ordered = [fed[i] for i in order]
-        narrow = [one for one in ordered if len(one[1].ids) <= NARROW]
+        narrow = [(sequence, feed) for sequence, feed in ordered if len(feed.ids) <= NARROW]
         wide = ordered[len(narrow) :]
         block = RowsStep(
             _places(ordered, lean.device),

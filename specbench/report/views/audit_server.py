@@ -79,18 +79,18 @@ def _cache(audited: Audited) -> Iterator[str]:
 def _told(audited: Audited) -> str:
     facts = audited.facts
     scheduler = facts.get("scheduler") or {}
-    told = {
+    said = {
         "engine": " ".join(str(facts[key]) for key in ("engine", "version") if facts.get(key)),
         "model": facts.get("model"),
         "prefix caching": _keeps(facts),
         "chunked prefill": scheduler.get("enable_chunked_prefill", facts.get("chunked_prefill_size")),
         "requests together": scheduler.get("max_num_seqs", facts.get("max_running_requests", facts.get("total_slots"))),
     }
-    return "the server says: " + ", ".join(f"{key} {value}" for key, value in told.items() if value is not None)
+    return "the server says: " + ", ".join(f"{key} {value}" for key, value in said.items() if value is not None)
 
 
 def _keeps(facts: dict[str, Any]) -> bool | None:
     """Whether a server says that it keeps the prompts that it has read; None if it does not say."""
-    if (told := (facts.get("cache") or {}).get("enable_prefix_caching")) is not None:
-        return str(told).lower() == "true"
+    if (caching := (facts.get("cache") or {}).get("enable_prefix_caching")) is not None:
+        return str(caching).lower() == "true"
     return None if (off := facts.get("disable_radix_cache")) is None else not off

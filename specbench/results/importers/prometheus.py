@@ -33,21 +33,21 @@ def read(path: Path, text: str, digest: str, before: Path | None) -> list[Figure
     now, earlier = counters(path, text), counters(before, text_of(before)[0]) if before else {}
     if strange := [model for model in earlier if model not in now]:
         raise UserError(f"{path} has no counters of {strange[0]!r}, which {before} has: are they of the same server?")
-    found = []
+    figures = []
     for model, values in now.items():
         old = earlier.get(model, {})
         grown = {key: value - old.get(key, 0.0) for key, value in values.items()}
         if any(value < 0 for value in grown.values()) or any(key not in values for key in old):
             raise UserError(f"{path} counts less than {before}: the server was restarted, or the files are swapped")
         totals = [_totals(grown, f"{path}")]
-        found.append(Figures(path, digest, model if len(now) > 1 else path.stem, totals=totals))
-    return found
+        figures.append(Figures(path, digest, model if len(now) > 1 else path.stem, totals=totals))
+    return figures
 
 
 def counters(path: Path, text: str) -> dict[str, Counters]:
     """The counters of each model in a scrape. Raises UserError if there are none, or values that no counter has."""
     seen: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
-    found: dict[str, Counters] = defaultdict(lambda: defaultdict(float))
+    by_model: dict[str, Counters] = defaultdict(lambda: defaultdict(float))
     for number, line in enumerate(text.splitlines(), 1):
         if not (match := SAMPLE.match(line)):
             continue  # a comment, another metric, or the time at which a counter was created
@@ -60,12 +60,12 @@ def counters(path: Path, text: str) -> dict[str, Counters]:
                 raise UserError(f"{where}: the same counter is there twice; give one scrape a file")
             continue  # with and without _total
         seen[series] = value
-        found[known.get("model_name", "")][name, _position(known, where) if name == BY_POSITION else None] += value
-    if not found:
+        by_model[known.get("model_name", "")][name, _position(known, where) if name == BY_POSITION else None] += value
+    if not by_model:
         raise UserError(f"{path} has no vllm:spec_decode_num_… counters; does its server draft (--speculative-config)?")
-    if len(found) > MOST_MODELS:
+    if len(by_model) > MOST_MODELS:
         raise UserError(f"{path} has counters of more than {MOST_MODELS} models; is it another kind of file?")
-    return {model: dict(values) for model, values in found.items()}
+    return {model: dict(values) for model, values in by_model.items()}
 
 
 def _value(written: str, where: str) -> float:

@@ -76,7 +76,7 @@ def ours(pair: Pair, gamma: int) -> list[Engine]:
     watch, idle = Stopwatch(pair.device), Stopwatch(pair.device)
     watched = [(name, build(_spec(name, gamma), pair, watch)) for name in METHODS]
     bare = [(name, build(_spec(name, gamma), pair, Unwatched())) for name in LOSSLESS]
-    return [_engine(pair, *one, watch) for one in watched] + [_engine(pair, *one, idle, False) for one in bare]
+    return [_engine(pair, *each, watch) for each in watched] + [_engine(pair, *each, idle, False) for each in bare]
 
 
 def synthetic(pair: Pair, gamma: int, rate: float) -> list[Engine]:

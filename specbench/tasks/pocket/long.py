@@ -28,16 +28,16 @@ def documents(kind: str, split: str, tokens: int) -> list[Fields]:
     """
     count = COUNTS[split]
     make = KINDS[kind]
-    found: list[Fields] = []
+    documents: list[Fields] = []
     seen: set[tuple[str, str]] = set()
     for problem, fields in make(split, tokens):
         if (problem.template, problem.content) not in seen:
             seen.add((problem.template, problem.content))
-            found.append({"template": problem.template, **fields})
-        if len(found) == count:
+            documents.append({"template": problem.template, **fields})
+        if len(documents) == count:
             break
-    random.Random(f"long/{kind}/{split}/{SEED}").shuffle(found)
-    return found
+    random.Random(f"long/{kind}/{split}/{SEED}").shuffle(documents)
+    return documents
 
 
 Drawn = Iterator[tuple[Problem, Fields]]

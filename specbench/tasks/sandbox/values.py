@@ -129,7 +129,7 @@ def decode(message: bytes, resolve: Callable[[int], Any]) -> Any:
 
 
 def _builtin_type(name: Any) -> type:
-    found = getattr(builtins, name)
-    if not isinstance(found, type):
+    type_ = getattr(builtins, name)
+    if not isinstance(type_, type):
         raise ValueError("no built-in type")
-    return found
+    return type_

@@ -81,19 +81,19 @@ def losses(
     check(drafts)
     base = load_pair(pair, device, dtype)
     rows: list[dict[str, Any]] = []
-    for seed in dict.fromkeys(one.seed for one in drafts):
-        of_seed = [one for one in drafts if one.seed == seed]
+    for seed in dict.fromkeys(draft.seed for draft in drafts):
+        of_seed = [draft for draft in drafts if draft.seed == seed]
         documents = held_out(base, pair, of_seed)
         answers = {t: answered(base, documents, Sampling(t), seed) for t in temperatures}
-        for one in (None, *of_seed):
-            made = base if one is None else trained_pair(base, pair, one, device, dtype)
-            data, loss = FIRST if one is None else one.key
+        for draft in (None, *of_seed):
+            made = base if draft is None else trained_pair(base, pair, draft, device, dtype)
+            data, loss = FIRST if draft is None else draft.key
             for temperature, texts in answers.items():
                 what = {"temperature": temperature, "seed": seed, "data": data, "loss": loss}
                 for document, alpha, places in acceptance(made, documents, texts, Sampling(temperature)):
                     about = {"task": document.task, "document": document.number, "alpha": alpha, "places": places}
                     rows.append(what | about)
-            advance(one is not None)
+            advance(draft is not None)
     cells = pd.DataFrame(rows)
     return Losses(pair.name, table(cells), cells, [*mismatches(drafts)])
 
@@ -112,19 +112,19 @@ def read(folder: Path) -> Trained:
 def check(drafts: Sequence[Trained]) -> None:
     """Raises UserError if drafts do not compare."""
     known: dict[tuple[Any, ...], Path] = {}
-    for one in drafts:
-        if other := known.get((*one.key, one.seed)):
-            raise UserError(f"{other} and {one.folder} have the same loss, texts and seed; leave one out")
-        known[(*one.key, one.seed)] = one.folder
+    for draft in drafts:
+        if other := known.get((*draft.key, draft.seed)):
+            raise UserError(f"{other} and {draft.folder} have the same loss, texts and seed; leave one out")
+        known[(*draft.key, draft.seed)] = draft.folder
     for role in ("target", "draft"):
-        if len({one.facts[role] for one in drafts}) > 1:
+        if len({draft.facts[role] for draft in drafts}) > 1:
             raise UserError(f"these drafts were not trained from one {role}; compare those of one pair")
 
 
 def mismatches(drafts: Sequence[Trained]) -> Iterator[str]:
     """What other budgets the drafts had, in words."""
     for name in BUDGET:
-        values = sorted({json.dumps(one.facts.get(name)) for one in drafts})
+        values = sorted({json.dumps(draft.facts.get(name)) for draft in drafts})
         if len(values) > 1:
             yield f"budgets are not equal: {name} is {' and '.join(values)}"
 
@@ -134,7 +134,7 @@ def held_out(pair: Pair, spec: PairSpec, drafts: Sequence[Trained]) -> list[Docu
     for role in ("target", "draft"):
         if role not in pair.models or fingerprint(pair.models[role]) != drafts[0].facts[role]:
             raise UserError(f"{drafts[0].folder} was trained from another {role} than {spec.name}'s; name its --pair")
-    texts = {one.folder: held_out_prompts(one.folder).read_text() for one in drafts}
+    texts = {draft.folder: held_out_prompts(draft.folder).read_text() for draft in drafts}
     first = drafts[0].folder
     for folder, text in texts.items():
         if text != texts[first]:
@@ -158,11 +158,11 @@ def held_out(pair: Pair, spec: PairSpec, drafts: Sequence[Trained]) -> list[Docu
 def answered(pair: Pair, documents: Sequence[Document], sampling: Sampling, seed: int) -> list[list[int]]:
     """The target's answer to each document."""
     answers: dict[str, list[int]] = {}
-    for some in grouped(sorted(documents, key=lambda one: (one.max_new_tokens, len(one.prompt))), ROWS):
+    for some in grouped(sorted(documents, key=lambda document: (document.max_new_tokens, len(document.prompt))), ROWS):
         rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, some[0].name))
         made = answers_of(pair.models["target"], pair, some, sampling, rng)
-        answers |= {one.name: tokens for one, tokens in zip(some, made, strict=True)}
-    return [answers[one.name] for one in documents]
+        answers |= {document.name: tokens for document, tokens in zip(some, made, strict=True)}
+    return [answers[document.name] for document in documents]
 
 
 def trained_pair(base: Pair, spec: PairSpec, draft: Trained, device: str, dtype: str) -> Pair:
@@ -178,10 +178,10 @@ def acceptance(
     pair: Pair, documents: Sequence[Document], answers: Sequence[Sequence[int]], sampling: Sampling
 ) -> list[tuple[Document, float, int]]:
     """The mean acceptance over an answer's places, and their number, of each document with an answer."""
-    lessons = [answer_lesson(one.prompt, answer) for one, answer in zip(documents, answers, strict=True)]
-    both = [(one, lesson) for one, lesson in zip(documents, lessons, strict=True) if lesson.places]
-    both.sort(key=lambda one: len(one[1].tokens))  # as `packed` takes them
-    found: list[tuple[float, int]] = []
+    lessons = [answer_lesson(document.prompt, answer) for document, answer in zip(documents, answers, strict=True)]
+    both = [(document, lesson) for document, lesson in zip(documents, lessons, strict=True) if lesson.places]
+    both.sort(key=lambda document: len(document[1].tokens))  # as `packed` takes them
+    means_and_places: list[tuple[float, int]] = []
     for block in packed([lesson for _, lesson in both], pair.device):
         logits = (pair.models[role](block.tokens, use_cache=False).logits for role in ("target", "draft"))
         p, q = (block.at_places(row)[:, : pair.vocabulary] for row in logits)
@@ -191,9 +191,9 @@ def acceptance(
             kept = torch.minimum(probabilities(p, sampling), probabilities(q, sampling)).sum(-1)
         places = torch.bincount(block.rows)
         means = torch.zeros(len(places), device=pair.device).index_add_(0, block.rows, kept.float()) / places
-        found += zip(means.tolist(), places.tolist(), strict=True)
-    by_name = {one.name: figures for (one, _), figures in zip(both, found, strict=True)}
-    return [(one, *by_name[one.name]) for one in documents if one.name in by_name]
+        means_and_places += zip(means.tolist(), places.tolist(), strict=True)
+    by_name = {document.name: figures for (document, _), figures in zip(both, means_and_places, strict=True)}
+    return [(document, *by_name[document.name]) for document in documents if document.name in by_name]
 
 
 def table(cells: pd.DataFrame) -> pd.DataFrame:

@@ -113,14 +113,23 @@ class Teacher:
             case "draft":
                 yield from self._own(documents, sampling, rng)
             case "mix_request":
-                coins = [random.Random(stable_seed(self.seed, "mix", epoch, one.name)).random() for one in documents]
+                coins = [
+                    random.Random(stable_seed(self.seed, "mix", epoch, document.name)).random()
+                    for document in documents
+                ]
                 mix = self.recipe.mix
-                yield from self._own([one for one, c in zip(documents, coins, strict=True) if c < mix], sampling, rng)
-                yield from (self._kept(one, epoch) for one, c in zip(documents, coins, strict=True) if c >= mix)
+                yield from self._own(
+                    [document for document, c in zip(documents, coins, strict=True) if c < mix], sampling, rng
+                )
+                yield from (
+                    self._kept(document, epoch) for document, c in zip(documents, coins, strict=True) if c >= mix
+                )
             case "mix_token":
-                yield from (answer_lesson(one.prompt, self._in_turns(one, sampling, rng)) for one in documents)
+                yield from (
+                    answer_lesson(document.prompt, self._in_turns(document, sampling, rng)) for document in documents
+                )
             case "served":
-                yield from (self._served(one, sampling, rng) for one in documents)
+                yield from (self._served(document, sampling, rng) for document in documents)
             case "replay":
                 for document in documents:
                     yield from self._blocks(document, sampling, rng)

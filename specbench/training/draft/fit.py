@@ -214,5 +214,9 @@ def merge_adapters(model: PreTrainedModel) -> PreTrainedModel:
 
 def held_lessons(documents: Sequence[Document], answers: Answers, length: int) -> list[Lesson]:
     """The target's answers to held-out documents, cut to `length` tokens; those without a place are left out."""
-    made = [answer_lesson(one.prompt, answer).cut(length) for one in documents for answer in answers[one.name]]
+    made = [
+        answer_lesson(document.prompt, answer).cut(length)
+        for document in documents
+        for answer in answers[document.name]
+    ]
     return [lesson for lesson in made if lesson.places]

@@ -65,7 +65,7 @@ def train(job: Job) -> None:
     lessons = held_lessons(held, answers, recipe.length)
     if not lessons:
         raise UserError(f"no held-out prompt is shorter than {recipe.length} tokens; set a larger length by --recipe")
-    given = {one.name: [_reference(job, one)] for one in learned} if referenced else answers
+    given = {document.name: [_reference(job, document)] for document in learned} if referenced else answers
     models = {role: fingerprint(job.pair.models[role]) for role in ("target", "draft")}
     kept = sorted((name, list(texts)) for name, texts in given.items())
     facts = {**recipe.model_dump(mode="json"), **models, "seed": job.plan.seed}
@@ -95,9 +95,9 @@ def train(job: Job) -> None:
 def prompt_lines(documents: Sequence[Document]) -> str:
     """Documents as a file of prompts, with their stop strings and limits; task by task, in the documents' order."""
     lines = [
-        {"id": one.name, "category": one.task, "prompt": one.text, "stop": one.until}
-        | {"max_new_tokens": one.max_new_tokens}
-        for one in documents
+        {"id": document.name, "category": document.task, "prompt": document.text, "stop": document.until}
+        | {"max_new_tokens": document.max_new_tokens}
+        for document in documents
     ]
     return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
 
@@ -107,7 +107,9 @@ def split(documents: Sequence[Document], seed: int) -> tuple[list[Document], lis
     learned, held = map(set, hold_out([document.name for document in documents], seed, HELD_OUT))
     if not learned:
         raise UserError(f"no document is left to learn from once {len(held)} is held out; take more --documents")
-    return [one for one in documents if one.name in learned], [one for one in documents if one.name in held]
+    return [document for document in documents if document.name in learned], [
+        document for document in documents if document.name in held
+    ]
 
 
 def _answers(job: Job, recipe: DraftRecipe, documents: Sequence[Document]) -> dict[str, list[list[int]]]:
@@ -117,8 +119,8 @@ def _answers(job: Job, recipe: DraftRecipe, documents: Sequence[Document]) -> di
     with collecting(folder, "answering", len(recipe.temperatures) * len(documents), "the answers") as advance:
         for number, temperature in enumerate(recipe.temperatures):
             place, sampling = folder / f"{number}", Sampling(temperature)
-            for one in answer_all(job.pair, documents, 1, sampling, job.plan.seed, place, advance):
-                answers[one.name].append(one.tokens[one.prompt :])
+            for answered in answer_all(job.pair, documents, 1, sampling, job.plan.seed, place, advance):
+                answers[answered.name].append(answered.tokens[answered.prompt :])
     return answers
 
 
