@@ -84,8 +84,8 @@ def main() -> int:
         runs = {workers: timed(workers, given.documents) for workers in order}
         ratios.append(runs[2].rate / runs[1].rate)
         in_shards.append(runs[1].decoding / runs[2].decoding)
-        told = f"documents an hour of one worker {runs[1]}, of two {runs[2]}"
-        print(f"round {number + 1}: {told}: × {ratios[-1]:.3f}, in shards × {in_shards[-1]:.3f}", flush=True)
+        line = f"documents an hour of one worker {runs[1]}, of two {runs[2]}"
+        print(f"round {number + 1}: {line}: × {ratios[-1]:.3f}, in shards × {in_shards[-1]:.3f}", flush=True)
     print(f"two workers decode {mean(ratios)} times the documents of one, in shards {mean(in_shards)} times")
     print(f"{given.rounds} rounds; at least {GOAL:g}")
     return int(math.exp(np.log(ratios).mean()) < GOAL)
