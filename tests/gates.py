@@ -138,6 +138,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
 UNSHIPPED = ("dovetail", "fspad", "taps", "taps-average", "taps-route")
 # Methods that tiny models alone cannot run; the test file of each has its gate.
 ELSEWHERE = {
+    "del": "needs trained adapters: test_del.py",
     "dflare": "needs a trained head: test_dflash.py",
     "dflash": "needs a trained head: test_dflash.py",
     "diffuspec": "needs a trained head: test_diffuspec.py",

@@ -22,11 +22,14 @@ Tool = Enum(
         "spec_bench": "spec-bench",
         "vllm": "vllm",
         "specdecpp_head": "specdecpp-head",
+        "eagle_head": "eagle-head",
+        "hass_head": "hass-head",
         "eagle3_head": "eagle3-head",
         "dflash_head": "dflash-head",
         "dflare_head": "dflare-head",
         "medusa_head": "medusa-head",
         "hydra_head": "hydra-head",
+        "kangaroo_head": "kangaroo-head",
     },
     type=str,
 )
@@ -246,6 +249,8 @@ def import_(
     head.safetensors`
 
     `specbench import medusa-head medusa-vicuna-7b-v1.3 --pair target=lmsys/vicuna-7b-v1.3 --out head.safetensors`
+
+    `specbench import eagle-head EAGLE-Vicuna-7B-v1.3 --pair target=lmsys/vicuna-7b-v1.3 --out head.safetensors`
     """
     from specbench.results import importers
 
@@ -262,14 +267,18 @@ def import_(
             if not of_hub and not files[0].is_dir():
                 raise UserError(f"{files[0]}: there is no such folder; give that of the head's checkpoint")
 
-            from specbench.training import released_draft_heads as draft_heads  # these imports take seconds
+            from specbench.training import released_adapter as adapter  # these imports take seconds
+            from specbench.training import released_draft_heads as draft_heads
             from specbench.training.dflash import released as block_head
+            from specbench.training.eagle import released as feature_head
             from specbench.training.eagle3 import released as eagle_head
             from specbench.training.specdecpp import released as acceptance_head
 
             import_heads: dict[str, Callable[[Path, str, Path | None], Path]] = {
                 acceptance_head.KIND: acceptance_head.import_head,
+                adapter.KIND: adapter.import_head,
                 eagle_head.KIND: eagle_head.import_head,
+                **{kind: partial(feature_head.import_head, kind=kind) for kind in feature_head.KINDS},
                 **{kind: partial(block_head.import_head, kind=kind) for kind in block_head.NAMES},
                 **{kind: partial(draft_heads.import_head, kind) for kind in draft_heads.FORMS},
             }

@@ -1,6 +1,6 @@
 """A session whose layers may run apart: the first ones read tokens ahead, and the others follow on the same states."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ class LayerSession(Session):
     """One cache for the whole model. While a draft is made, its first layers hold more of the sequence than the others.
 
     `tokens` and the length of the session are those of layer 0. `truncate` and `keep` cut every layer. While the layers
-    hold unequal numbers of tokens, only chains are read, by `read`, `run` and `finish`; the first two are not timed:
-    who drafts with them enters the watch. Layers count from 0.
+    hold unequal numbers of tokens, only chains are read, by `read`, `run`, `through` and `finish`; all but the last
+    are not timed: who drafts with them enters the watch. Layers count from 0.
     """
 
     _runner: LayerRunner
@@ -68,20 +68,44 @@ class LayerSession(Session):
             raise ValueError(f"layer {first} cannot read more tokens than layer {first - 1} has")
         return self._runner.run(given, first, last)
 
-    def finish(self, states: Tensor, first: int, rest: Sequence[int] | Tensor = (), keep: int = 0) -> Scored:
-        """Let the layers from `first` on follow, on the states [n, D] of all tokens that they have not read yet.
+    def through(self, given: Tensor, first: int, stops: Sequence[int]) -> list[Tensor]:
+        """`run` from layer `first` on, up to each of the rising `stops` in turn: the states [n, D] that enter these."""
+        entered = []
+        for stop in stops:
+            given = self.run(given, first, stop) if stop > first else given
+            entered.append(given)
+            first = stop
+        return entered
 
-        `rest` are m more tokens of the chain, which no layer has read. Returns the logits [n + m, V] after all these
-        tokens, or the last `keep` rows of them, and as `hidden` the states [n + m, D] that entered layer `first`. It is
-        one forward of the model in the watch. Raises ValueError if layers are left behind.
+    def finish(
+        self,
+        ahead: Mapping[int, Tensor],
+        rest: Sequence[int] | Tensor = (),
+        keep: int = 0,
+        hidden: Sequence[int] = (),
+    ) -> Scored:
+        """Let the last layers follow, on the states of all tokens that they have not read yet.
+
+        `ahead` has states [n, D] of these tokens by the layer that they entered, in rising order; the layers from the
+        last of these on follow. `rest` are m more tokens of the chain, which no layer has read. Returns the logits
+        [n + m, V] after all these tokens, or the last `keep` rows of them, and as `hidden` the states [n + m, D] that
+        entered the layers of `ahead` and, after these, the rising ones that `hidden` names, side by side. It is one
+        forward of the model in the watch. Raises ValueError if layers are left behind.
         """
-        with self._watch.forward(self.role, states.shape[0] + len(rest), len(self) - states.shape[0]):
+        stops = list(ahead)
+        first, count = stops[-1], ahead[stops[-1]].shape[0]
+        with self._watch.forward(self.role, count + len(rest), len(self) - count):
+            entered = list(ahead.values())
             if len(rest):
-                states = torch.cat([states, self.read(rest, first)])
-            left = self.run(states, first, self.layers) if first < self.layers else states
+                lowest = self.read(rest, stops[0])
+                entered = [
+                    torch.cat(parts) for parts in zip(entered, self.through(lowest, stops[0], stops), strict=True)
+                ]
+            *later, left = self.through(entered[-1], first, [*hidden, self.layers])
             logits = self._runner.output(left[-keep:])
         if self.cached(self.layers - 1) != len(self):
             raise ValueError("the last layers must follow on the states of all tokens that the first ones have read")
         logits = logits[:, : self.vocabulary]
         self._check(logits)
-        return Scored(logits, hidden=states)
+        states = [*entered, *later]
+        return Scored(logits, hidden=torch.cat(states, -1) if len(states) > 1 else states[0])

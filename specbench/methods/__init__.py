@@ -7,6 +7,7 @@ YAML of the same name in suites/methods/. No list names it.
 import importlib
 import re
 from functools import cache
+from keyword import iskeyword
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,9 +41,14 @@ def module(name: str) -> ModuleType:
     return own.module(name) if is_own(name) else _shipped(name)
 
 
+def stem_of(name: str) -> str:
+    """The name of the file of a method, such as k_by_batch; that of a keyword ends with an underscore."""
+    return name.replace("-", "_") + "_" * iskeyword(name)
+
+
 @cache
 def _shipped(name: str) -> ModuleType:
-    stem = name.replace("-", "_")
+    stem = stem_of(name)
     if re.fullmatch("[a-z][a-z0-9_]*", stem):
         for path in (FOLDER / f"{stem}.py", *FOLDER.glob(f"*/{stem}.py")):
             if path.is_file():

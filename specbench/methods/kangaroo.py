@@ -98,7 +98,7 @@ class ExitDrafter:
 
     def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
         """One forward: the first layers read the last drafted token, the others follow on the states of all."""
-        return self.target.finish(self.ahead, self.exit, rest=draft.tokens[-1:])
+        return self.target.finish({self.exit: self.ahead}, rest=draft.tokens[-1:])
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """The exact rule. The adapter forgets the tokens that were rejected."""
@@ -120,13 +120,13 @@ class Kangaroo(Headed, Stateless):
         self.reach = gamma + 1
 
 
-def check_target(pair: Pair) -> PreTrainedModel:
-    """The target, which an adapter must be able to read. Raises UserError if it cannot."""
+def check_target(pair: Pair, method: str = KIND) -> PreTrainedModel:
+    """The target, which an adapter of a method must be able to read. Raises UserError if it cannot."""
     target = pair.models["target"]
     width, read = target.config.get_text_config().hidden_size, hidden_size(target)
     if width != read:
         raise UserError(
-            f"kangaroo reads states as wide as the output layer, but {type(target).__name__} has {width} and {read}; "
+            f"{method} reads states as wide as the output layer, but {type(target).__name__} has {width} and {read}; "
             "choose another target or method"
         )
     return target
@@ -138,7 +138,7 @@ def exit_adapter(head: Head, target: PreTrainedModel) -> tuple[ExitAdapter, int]
     Raises UserError where its tensors disagree.
     """
     layers = target.config.get_text_config().num_hidden_layers
-    with refuse_damaged(KIND):
+    with refuse_damaged(head.kind):
         exit_layer = head.trained["exit"]
         if type(exit_layer) is not int or not 0 < exit_layer < layers:
             raise ValueError(f"its exit is no layer of {layers}")

@@ -21,17 +21,17 @@ from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.methods.kangaroo import KIND, check_target, new_adapter
 from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.eagle3.fit import schedule
-from specbench.training.heads import HeadTraining, answered_lessons, random_linear
+from specbench.training.heads import HeadTraining, Lessons, answered_lessons, random_linear
 from specbench.training.loop import descend
 from specbench.training.publish import announce, checkpoint_of, publish
-from specbench.training.recipe import KangarooRecipe
+from specbench.training.recipe import ExitRecipe, KangarooRecipe
 from specbench.training.train import Job
 
 SHARED = True  # workers may share what it collects; see train.py
 
 
 class Fit(NamedTuple):
-    """How the adapter agrees with the target at the P places of a block from which it drafts."""
+    """How an adapter agrees with the target at the P places of a block from which it drafts."""
 
     loss: Tensor  # summed over the places
     agreed: int  # where the likeliest tokens are the same
@@ -39,23 +39,22 @@ class Fit(NamedTuple):
 
 
 class Training(HeadTraining):
-    """The training of an adapter."""
+    """The training of an adapter, or of several, each after its own number of layers; none learns from another."""
 
-    head: ExitAdapter
+    head: nn.ModuleDict  # the adapters by the number of layers before them
 
-    def __init__(
-        self, target: PreTrainedModel, answered: Sequence[Answered], recipe: KangarooRecipe, seed: int
-    ) -> None:
-        adapter = first_adapter(target, seed)
-        super().__init__(target, adapter, answered, recipe, seed, betas=(0.9, 0.95))  # betas: official code
+    def __init__(self, target: PreTrainedModel, answered: Sequence[Answered], recipe: ExitRecipe, seed: int) -> None:
+        layers = target.config.get_text_config().num_hidden_layers
+        adapters = nn.ModuleDict({str(before): first_adapter(target, seed) for before in recipe.exits(layers)})
+        super().__init__(target, adapters, answered, recipe, seed, betas=(0.9, 0.95))  # betas: official code
         self.recipe = recipe
 
     def learn(self, batch: Sequence[Answered]) -> float:
-        """Make one step, in place; returns its loss, the mean over the places."""
+        """Make one step, in place; returns its loss, the mean over the places, summed over adapters."""
         places = sum(document.rows for document in batch)
         total = torch.zeros((), device=self.device)
         for block in blocks(batch, self.device):
-            loss = fit(self.target, self.head, block, self.recipe.exit).loss / places
+            loss = torch.stack([part.loss for part in fit(self.target, self.head, block)]).sum() / places
             loss.backward()
             total += loss.detach()
         nn.utils.clip_grad_value_(self.head.parameters(), self.recipe.clip)
@@ -65,14 +64,14 @@ class Training(HeadTraining):
         return float(total)
 
     @torch.no_grad()
-    def agreement(self, answered: Sequence[Answered]) -> float:
-        """The share of places where the adapter's likeliest token is the target's."""
+    def agreements(self, answered: Sequence[Answered]) -> list[float]:
+        """For each adapter, the share of places where its likeliest token is the target's."""
         fits = [
-            fit(self.target, self.head, block, self.recipe.exit)
+            fit(self.target, self.head, block)
             for batch in batches(answered, self.recipe.batch, 0)
             for block in blocks(batch, self.device)
         ]
-        return sum(part.agreed for part in fits) / sum(part.places for part in fits)
+        return [sum(part.agreed for part in own) / sum(part.places for part in own) for own in zip(*fits, strict=True)]
 
 
 def first_adapter(target: PreTrainedModel, seed: int) -> ExitAdapter:
@@ -83,8 +82,8 @@ def first_adapter(target: PreTrainedModel, seed: int) -> ExitAdapter:
     return adapter.to(target.device)
 
 
-def fit(target: PreTrainedModel, adapter: ExitAdapter, block: Block, exit_layer: int) -> Fit:
-    """Read a block with target and adapter; they are compared after each answer token but the last.
+def fit(target: PreTrainedModel, adapters: nn.ModuleDict, block: Block) -> list[Fit]:
+    """Read a block with target and adapters; they are compared after each answer token but the last.
 
     The first answer token is the prefill's. Padding follows the documents, where nothing reads it.
     """
@@ -92,41 +91,64 @@ def fit(target: PreTrainedModel, adapter: ExitAdapter, block: Block, exit_layer:
         out = target(block.tokens, use_cache=False, output_hidden_states=True)
     at = torch.arange(block.tokens.shape[1], device=block.tokens.device)
     drafts = (at >= block.prompts[:, None]) & (at < block.lengths[:, None] - 1)  # [B, T]
-    states = adapter.states(out.hidden_states[exit_layer].float(), DynamicCache())[drafts]
-    logits = adapter.borrowed[0](states.to(target.dtype)).float()
     taught = out.logits[drafts].float()
-    loss = F.cross_entropy(logits, taught.softmax(-1), reduction="sum")
-    return Fit(loss, int((logits.argmax(-1) == taught.argmax(-1)).sum()), len(logits))
+    best, shares = taught.argmax(-1), taught.softmax(-1)
+    fits = []
+    for before, adapter in adapters.items():
+        assert isinstance(adapter, ExitAdapter)
+        states = adapter.states(out.hidden_states[int(before)].float(), DynamicCache())[drafts]
+        logits = adapter.borrowed[0](states.to(target.dtype)).float()
+        loss = F.cross_entropy(logits, shares, reduction="sum")
+        fits.append(Fit(loss, int((logits.argmax(-1) == best).sum()), len(logits)))
+    return fits
+
+
+class Learned(NamedTuple):
+    """Adapters after their training, which `training` holds."""
+
+    training: Training
+    lessons: Lessons
+    untrained: list[float]  # agreement on held-out answers before the training
+    trained: list[float]  # and after it
+
+
+def learn(job: Job, recipe: ExitRecipe) -> Learned:
+    """Have the target answer the job's documents, and train the recipe's adapters.
+
+    Raises UserError as `answered_lessons` does, and if the target has no layer after an exit.
+    """
+    target = check_target(job.pair, job.spec.method)
+    layers = target.config.get_text_config().num_hidden_layers
+    if not recipe.exits(layers) or max(recipe.exits(layers)) >= layers:
+        name = recipe.deepest
+        raise UserError(
+            f"the target has {layers} layers, so {name} must be {layers - 1} or less; change it by --recipe"
+        )
+    lessons = answered_lessons(job, recipe)
+    training = Training(target, lessons.learned, recipe, job.plan.seed)
+    untrained = training.agreements(lessons.held)
+    with progress(f"training {job.out.stem}", training.steps) as advance:
+        training.run(checkpoint_of(job.out), lessons.facts, advance)
+    return Learned(training, lessons, untrained, training.agreements(lessons.held))
 
 
 def train(job: Job) -> None:
-    """Answer the job's documents, fit, write the adapter to `job.out` and print how often it agrees on held-out ones.
-
-    Raises UserError as `answered_lessons` does, and if the target has no layer after the exit.
-    """
+    """Train an adapter, write it to `job.out` and print how often it agrees on held-out answers. Errors of `learn`."""
     assert job.recipe
     recipe = validated(KangarooRecipe, job.recipe.values, job.recipe.name)
-    target = check_target(job.pair)
-    layers = target.config.get_text_config().num_hidden_layers
-    if recipe.exit >= layers:
-        raise UserError(f"the target has {layers} layers, so exit must be {layers - 1} or less; change it by --recipe")
-    lessons = answered_lessons(job, recipe)
-    _, folder, learned, held, facts = lessons
-    training = Training(target, learned, recipe, job.plan.seed)
-    untrained = training.agreement(held)
-    with progress(f"training {job.out.stem}", training.steps) as advance:
-        training.run(checkpoint_of(job.out), facts, advance)
-    agreement = training.agreement(held)
+    training, lessons, (untrained,), (agreement,) = learn(job, recipe)
+    (adapter,) = training.head.values()
+    assert isinstance(adapter, ExitAdapter)
     trained = {
         **lessons.described(job),
         "held_out_agreement": round(agreement, 4),
         "held_out_agreement_untrained": round(untrained, 4),
-        "config": stored_settings(training.head.config),
+        "config": stored_settings(adapter.config),
     }
-    publish(job.out, KIND, training.head.state_dict(), job.pair, trained)
-    note(f"{len(learned)} answers, {trained['places']} places to draft from")
+    publish(job.out, KIND, adapter.state_dict(), job.pair, trained)
+    note(f"{len(lessons.learned)} answers, {trained['places']} places to draft from")
     say(
-        f"held out: {len(held)} answers, {sum(document.rows for document in held)} places; the adapter's choice is the "
-        f"target's at {agreement:.1%} of them, before training at {untrained:.1%}"
+        f"held out: {len(lessons.held)} answers, {sum(document.rows for document in lessons.held)} places; the "
+        f"adapter's choice is the target's at {agreement:.1%} of them, before training at {untrained:.1%}"
     )
-    announce(job.out, f"answers: {folder}", job.use(job.out))
+    announce(job.out, f"answers: {lessons.folder}", job.use(job.out))

@@ -1,7 +1,8 @@
 """Recipes: the settings that heads are trained with (suites/training/); the command line can change them."""
 
-from collections.abc import Iterable
-from typing import Any, Literal
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -107,11 +108,38 @@ class DraftHeadsRecipe(AnsweredRecipe):
     clip: float = Field(gt=0, description="largest norm of a step's gradient")
 
 
-class KangarooRecipe(AnsweredRecipe):
+class ExitRecipe(AnsweredRecipe):
+    """What the recipes of adapters after some of the target's layers share."""
+
+    deepest: ClassVar[str]  # the setting that decides the last of them
+
+    clip: float = Field(gt=0, description="largest gradient of a single weight")
+
+    @abstractmethod
+    def exits(self, layers: int) -> Sequence[int]:
+        """How many of the target's `layers` come before each adapter, rising."""
+
+
+class KangarooRecipe(ExitRecipe):
     """The recipe of Kangaroo's adapter (arXiv 2404.18911 and the official code)."""
 
+    deepest = "exit"
+
     exit: int = Field(ge=1, description="layers of the target before the adapter")
-    clip: float = Field(gt=0, description="largest gradient of a single weight")
+
+    def exits(self, layers: int) -> Sequence[int]:
+        return (self.exit,)
+
+
+class DelRecipe(ExitRecipe):
+    """The recipe of adapters for DEL (arXiv 2504.05598), each trained as Kangaroo's."""
+
+    deepest = "every"
+
+    every: int = Field(ge=1, description="an adapter after each so many layers of the target, but not after the last")
+
+    def exits(self, layers: int) -> Sequence[int]:
+        return range(self.every, layers, self.every)
 
 
 COLLECTING = ("mix", "temperature", "top_k", "warped")  # settings of `Recipe` that the collected data depends on

@@ -4,14 +4,17 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from specbench.config import Settings, UserError
+from specbench.engine.models.pair import Pair
 
 ROPES = ("default", "linear", "llama3", "yarn")  # those that follow from their own parameters
 STRETCHED = ("llama3", "yarn")  # these stretch a rotation that was made for fewer positions
 AGAIN = "download the released head again"
+OTHER_PAIR = "name the pair that it was trained for by --pair"
 
 
 class LayerConfig(Settings):
@@ -79,3 +82,44 @@ def check_tensors(
             raise UserError(f"{folder}: {name} is {actual}, and its config.json says {expected}; {AGAIN}")
     if not all(stored[name].isfinite().all() for name in wanted):
         raise UserError(f"{folder} holds values that are no numbers; {AGAIN}")
+
+
+def check_reads(folder: Path, width: int, embeddings: Tensor | None, pair: Pair) -> None:
+    """Raise UserError if a head of this width D does not read the states of the pair's target.
+
+    `embeddings` [V, D] are those that the head brings, which must be the target's.
+    """
+    target = pair.models["target"]
+    known = target.config.get_text_config().hidden_size
+    if width != known:
+        raise UserError(f"{folder} reads {width} values, but the target of {pair.name} has {known}; {OTHER_PAIR}")
+    if embeddings is None:
+        return
+    of_target = target.get_input_embeddings().weight.detach().cpu().float()[: len(embeddings)]
+    # Either of the two may have been rounded to half precision.
+    same_shape = embeddings.shape == of_target.shape
+    if not same_shape or not torch.allclose(embeddings.float(), of_target, rtol=2**-7, atol=1e-6):
+        raise UserError(f"{folder} has embeddings that are not those of the target of {pair.name}; {OTHER_PAIR}")
+
+
+def attention_shapes(config: LayerConfig, reads: int) -> dict[str, tuple[int, ...]]:
+    """The tensors of an attention without biases that reads `reads` values, by their names within it.
+
+    Raises ValueError as of `LayerConfig.in_head_file`.
+    """
+    stored = config.in_head_file()
+    queries, keys = (stored[name] * stored["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
+    rows = {"q": queries, "k": keys, "v": keys}
+    return {
+        **{f"{name}_proj.weight": (count, reads) for name, count in rows.items()},
+        "o_proj.weight": (config.hidden_size, queries),
+    }
+
+
+def mlp_shapes(config: LayerConfig) -> dict[str, tuple[int, ...]]:
+    """The tensors of a gated MLP, by their names within it."""
+    width, inner = config.hidden_size, config.intermediate_size
+    return {
+        **{f"{name}_proj.weight": (inner, width) for name in ("gate", "up")},
+        "down_proj.weight": (width, inner),
+    }

@@ -75,8 +75,9 @@ class Job:
 @cache
 def trainer(method: str) -> ModuleType | None:
     """The module that trains a method; None if there is none."""
-    for name in (method, f"{method}/train"):
-        if method.isidentifier() and (FOLDER / f"{name}.py").is_file():
+    stem = methods.stem_of(method)
+    for name in (stem, f"{stem}/train"):
+        if stem.isidentifier() and (FOLDER / f"{name}.py").is_file():
             module = importlib.import_module(f"{__package__}.{name.replace('/', '.')}")
             if hasattr(module, "train"):
                 return module

@@ -36,7 +36,7 @@ def test_every_split_of_every_form_equals_the_whole_bit_by_bit(form, runtime):
             expected = reference.forward(tokens[start:end])
             states = session.read(tokens[start:end], split)
             assert session.cached(0) == end and (split == 2) == (session.cached(1) == end)
-            found = session.finish(states, split)
+            found = session.finish({split: states})
             assert torch.equal(found.logits, expected.logits) and torch.equal(found.hidden, states)
         assert session.tokens == tokens
         close = {"rtol": 0, "atol": 1e-4 * max(1.0, float(expected.logits.std()) / 2)}
@@ -55,13 +55,27 @@ def test_any_cuts_of_the_layers_equal_the_whole_bit_by_bit(form, runtime):
             assert [session.cached(i) for i in range(DEEP)] == [end] * cuts[1] + [start] * (DEEP - cuts[1])
             expected = reference.forward(tokens[start:end], keep=1, hidden=(cuts[1],))
             assert torch.equal(states, expected.hidden)
-            assert torch.equal(session.finish(states, cuts[1], keep=1).logits, expected.logits)
+            assert torch.equal(session.finish({cuts[1]: states}, keep=1).logits, expected.logits)
         session.truncate(20)
         parts = [session.read(tokens[start:end], cuts[0]) for start, end in ((20, 25), (25, 33))]
         middle = torch.cat([session.run(part, *cuts) for part in parts])
-        found = session.finish(middle, cuts[1], rest=torch.tensor(tokens[33:], device=DEVICE))
+        found = session.finish({cuts[1]: middle}, rest=torch.tensor(tokens[33:], device=DEVICE))
         assert found.hidden.shape[0] == 20 and session.tokens == tokens
         torch.testing.assert_close(found.logits, whole(one, tokens)[0][20:], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda one: one.name)
+def test_the_states_of_all_layers_are_told_beside_one_another(runtime):
+    """Of those that read ahead, of the token that none had read, and of those that follow."""
+    one, tokens = deep("llama"), text(20)
+    session, reference = (kind(one, "target", runtime=runtime) for kind in (LayerSession, Session))
+    session.forward(tokens[:9])
+    expected = reference.forward(tokens, hidden=(1, 2, 3))
+    rows = [session.through(session.read(tokens[at : at + 1], 1), 1, (1, 2)) for at in range(9, 19)]
+    ahead = dict(zip((1, 2), map(torch.cat, zip(*rows, strict=True)), strict=True))
+    found = session.finish(ahead, rest=tokens[19:], hidden=(3,))
+    torch.testing.assert_close(found.hidden, expected.hidden[9:], rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.logits, expected.logits[9:], rtol=0, atol=1e-4)
 
 
 def deep(form):
@@ -100,7 +114,7 @@ def test_any_history_is_cut_exactly(form, runtime, history, split, last):
         mirror = mirror + [token for block in ahead for token in block]
         assert session.cached(0) == len(mirror) and (split == DEEP or session.cached(DEEP - 1) == before)
         if follow and states:
-            found = session.finish(torch.cat(states), split)
+            found = session.finish({split: torch.cat(states)})
             torch.testing.assert_close(found.logits, whole(one, mirror)[0][before:], rtol=0, atol=1e-4)
         elif split < DEEP and states:  # they read ahead in vain
             mirror = mirror[:before]
@@ -119,14 +133,14 @@ def test_it_is_a_session_like_any_other(runtime):
     plain = Session(one, "target", runtime=runtime)
     for each in (session, plain):
         each.forward([5, 6, 7])
-    session.finish(session.read([8, 9], 1), 1)
+    session.finish({1: session.read([8, 9], 1)})
     plain.forward([8, 9])
     for each in (session, plain):
         each.forward([1, 2, 3], parents=[-1, 0, 0])
         each.keep(5, [0, 2])
     assert session.tokens == plain.tokens == [5, 6, 7, 8, 9, 1, 3]
     assert torch.equal(session.catch_up([5, 6, 4, 3]).logits, plain.catch_up([5, 6, 4, 3]).logits)
-    assert torch.equal(session.finish(session.read([2], 1), 1).logits, plain.forward([2]).logits)
+    assert torch.equal(session.finish({1: session.read([2], 1)}).logits, plain.forward([2]).logits)
 
 
 def test_the_model_stays_as_it_is():
@@ -134,7 +148,7 @@ def test_the_model_stays_as_it_is():
     before = {name: set(vars(module)) for name, module in one.named_modules()}
     hooks = {name: len(module._forward_hooks) for name, module in one.named_modules()}
     session = LayerSession(one, "target")
-    session.finish(session.read([1, 2], 1), 1)
+    session.finish({1: session.read([1, 2], 1)})
     assert {name: set(vars(module)) for name, module in one.named_modules()} == before
     assert {name: len(module._forward_hooks) for name, module in one.named_modules()} == hooks
 
@@ -146,7 +160,7 @@ def test_what_cannot_be_is_refused():
         ("read ahead", lambda: session.forward([4])),
         ("same number of tokens", lambda: session.run(states, 1, 3)),
         ("cannot read more tokens", lambda: session.run(torch.cat([states, states]), 2, 3)),
-        ("all tokens that the first ones have read", lambda: session.finish(states[:2], 2)),
+        ("all tokens that the first ones have read", lambda: session.finish({2: states[:2]})),
     ):
         with pytest.raises(ValueError, match=words):
             wrong()
@@ -165,7 +179,7 @@ def test_models_and_runtimes_that_cannot_run_layers_apart():
     with one_line_error("the graph runtime runs no layers apart; use --runtime static or eager"):
         LayerSession(model("llama"), "target", runtime=other)
     session = LayerSession(model("llama"), "target", runtime=Batched("static"))
-    assert session.finish(session.read([1, 2], 1), 1).logits.shape == (2, 96)
+    assert session.finish({1: session.read([1, 2], 1)}).logits.shape == (2, 96)
 
 
 def test_layers_that_change_when_they_run_apart_are_found():

@@ -67,7 +67,7 @@ def trained(architecture: str, epochs: int = 16) -> ExitAdapter:
     while not run.done:
         run.learn(run.answered)
         run.step += 1
-    return exit_adapter(in_file(run.head), pair(architecture)[0])[0]
+    return exit_adapter(in_file(run.head["1"]), pair(architecture)[0])[0]
 
 
 def method(target, model, gamma=5, threshold=0.5, runtime=EAGER, watch=None) -> Kangaroo:

@@ -68,6 +68,12 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"entropy_treshold": 0.3}, "did you mean 'entropy_threshold'"),
         ({"length": "confidence"}, "fly.ngram=false"),
     ],
+    "del": [
+        ({"gamma": 0}, "del: gamma"),
+        ({"memory": 0}, "del: memory"),
+        ({"bound": "none"}, "del: bound"),
+        ({"head": "gone"}, "there is no head gone"),
+    ],
     "graft": [
         ({"variant": "stem"}, "graft: variant"),
         ({"thresholds": [0.35, 1.5, 0.1]}, "graft: thresholds"),

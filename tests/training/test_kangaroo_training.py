@@ -13,6 +13,7 @@ from gates import decode, pair
 from jobs import document, job_of, stopping
 from refusals import one_line_error
 from screens import call
+from torch import nn
 
 from specbench import config
 from specbench.engine.models.heads import read_head
@@ -51,7 +52,7 @@ def test_the_loss_is_that_of_plain_forwards():
     adapter, on_cpu = first_adapter(target(), 0), copy.deepcopy(target()).cpu()
     (block,) = blocks(answered(), target().device)
     with torch.no_grad():
-        found = fit(target(), adapter, block, 1)
+        (found,) = fit(target(), nn.ModuleDict({"1": adapter}), block)
     weights = {name: tensor.detach().cpu().double() for name, tensor in adapter.state_dict().items()}
     loss, agreed, places = 0.0, 0, 0
     for one in answered():
@@ -70,9 +71,9 @@ def test_the_loss_is_that_of_plain_forwards():
 def test_an_adapter_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
     before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
     run = Training(target(), answered(), recipe(epochs=60, batch=3), 0)
-    start = run.agreement(answered())
+    (start,) = run.agreements(answered())
     run.run(tmp_path / "c", {})
-    assert start < 0.4 and run.agreement(answered()) >= 0.8
+    assert start < 0.4 and run.agreements(answered())[0] >= 0.8
     assert all(torch.equal(tensor, before[name]) for name, tensor in target().state_dict().items())
     assert not any("borrowed" in name for name, _ in run.head.named_parameters())
 

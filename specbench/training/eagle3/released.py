@@ -21,7 +21,15 @@ from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.eagle3 import KIND, SHAPES, check_target, eagle_head, rising
-from specbench.training.released import AGAIN, LayerConfig, check_tensors
+from specbench.training.released import (
+    AGAIN,
+    OTHER_PAIR,
+    LayerConfig,
+    attention_shapes,
+    check_reads,
+    check_tensors,
+    mlp_shapes,
+)
 from specbench.training.specdecpp.released import read_tensors
 
 LAYERS = "eagle_aux_hidden_state_layer_ids"  # in `eagle_config`: other trainers name the layers there
@@ -75,18 +83,13 @@ def read_released(folder: Path) -> tuple[Config, dict[str, Tensor]]:
     path = folder / "config.json"
     config = validated(Config, read_object(path), str(path))
     try:
-        stored_config = config.in_head_file()
+        attention = attention_shapes(config, 2 * config.hidden_size)
     except ValueError as error:
         raise UserError(f"{path}: {error}; {REMEDY}") from None
-    width, inner, drafted = config.hidden_size, config.intermediate_size, config.draft_vocab_size
-    heads = stored_config["num_attention_heads"], stored_config["num_key_value_heads"]
-    queries, keys = (count * stored_config["head_dim"] for count in heads)
-    rows = {"q": queries, "k": keys, "v": keys}
+    width, drafted = config.hidden_size, config.draft_vocab_size
     wanted = {
-        **{f"midlayer.self_attn.{name}_proj.weight": (count, 2 * width) for name, count in rows.items()},
-        "midlayer.self_attn.o_proj.weight": (width, queries),
-        **{f"midlayer.mlp.{name}_proj.weight": (inner, width) for name in ("gate", "up")},
-        "midlayer.mlp.down_proj.weight": (width, inner),
+        **{f"midlayer.self_attn.{name}": shape for name, shape in attention.items()},
+        **{f"midlayer.mlp.{name}": shape for name, shape in mlp_shapes(config).items()},
         **{name: (width,) for name, shape in SHAPES.items() if len(shape) == 1 and name != "d2t"},
         "fc.weight": (width, 3 * width),
         "lm_head.weight": (drafted, width),
@@ -103,23 +106,14 @@ def read_released(folder: Path) -> tuple[Config, dict[str, Tensor]]:
 def checked(folder: Path, config: Config, stored: Mapping[str, Tensor], pair: Pair) -> dict[str, Tensor]:
     """The tensors of a head file, if they fit the pair's target. Raises UserError."""
     target = check_target(pair)
-    remedy = "name the pair that it was trained for by --pair"
-    width = target.config.get_text_config().hidden_size
-    if (reads := config.hidden_size) != width:
-        raise UserError(f"{folder} reads {reads} values, but the target of {pair.name} has {width}; {remedy}")
+    check_reads(folder, config.hidden_size, stored.get("embed_tokens.weight"), pair)
     layers = list(layers_read(target))
     if config.eagle_config.get(LAYERS, layers) != layers:
         raise UserError(
             f"{folder} reads the states of layers {config.eagle_config[LAYERS]}, and here heads read those that enter "
             f"{layers}, as EAGLE-3's own do; it cannot be used"
         )
-    ids = torch.arange(config.draft_vocab_size) + stored["d2t"].long()
-    if int(ids[-1]) >= pair.vocabulary:
-        raise UserError(f"{folder} drafts token {int(ids[-1])}, but {pair.name} has {pair.vocabulary} tokens; {remedy}")
-    if (embeddings := stored.get("embed_tokens.weight")) is not None:
-        of_target = target.get_input_embeddings().weight.detach().cpu().float()[: len(embeddings)]
-        # Either of the two may have been rounded to half precision.
-        same_shape = embeddings.shape == of_target.shape
-        if not same_shape or not torch.allclose(embeddings.float(), of_target, rtol=2**-7, atol=1e-6):
-            raise UserError(f"{folder} has embeddings that are not those of the target of {pair.name}; {remedy}")
+    last = config.draft_vocab_size - 1 + int(stored["d2t"][-1])
+    if last >= pair.vocabulary:
+        raise UserError(f"{folder} drafts token {last}, but {pair.name} has {pair.vocabulary} tokens; {OTHER_PAIR}")
     return {name: stored[name].float() for name in SHAPES}
