@@ -85,7 +85,7 @@ def train(
         str,
         Option(
             help="judge, specdecpp, speckv, eagle3, eagle, hass, fspad, dovetail, medusa, hydra, dflash, dflare, "
-            "kangaroo, vocabtrim, cospec, a YAML based on one, or draft"
+            "kangaroo, del, vocabtrim, cospec, a YAML based on one, or draft"
         ),
     ],
     suite: CalibrationSuite = None,
