@@ -15,8 +15,8 @@ class LayerSession(Session):
     """One cache for the whole model. While a draft is made, its first layers hold more of the sequence than the others.
 
     `tokens` and the length of the session are those of layer 0. `truncate` and `keep` cut every layer. While the layers
-    hold unequal numbers of tokens, only chains are read, by `read`, `run`, `through` and `finish`; all but the last
-    are not timed: who drafts with them enters the watch. Layers count from 0.
+    hold unequal numbers of tokens, only chains are read, by `read`, `run`, `through`, `say` and `finish`; all but the
+    last are not timed: who drafts with them enters the watch. Layers count from 0.
     """
 
     _runner: LayerRunner
@@ -77,6 +77,11 @@ class LayerSession(Session):
             first = stop
         return entered
 
+    @torch.inference_mode()
+    def say(self, states: Tensor) -> Tensor:
+        """The logits [n, V] of the model's output layer on states [n, D] that left any of its layers."""
+        return self._runner.output(states)[:, : self.vocabulary]
+
     def finish(
         self,
         ahead: Mapping[int, Tensor],
@@ -102,10 +107,9 @@ class LayerSession(Session):
                     torch.cat(parts) for parts in zip(entered, self.through(lowest, stops[0], stops), strict=True)
                 ]
             *later, left = self.through(entered[-1], first, [*hidden, self.layers])
-            logits = self._runner.output(left[-keep:])
+            logits = self.say(left[-keep:])
         if self.cached(self.layers - 1) != len(self):
             raise ValueError("the last layers must follow on the states of all tokens that the first ones have read")
-        logits = logits[:, : self.vocabulary]
         self._check(logits)
         states = [*entered, *later]
         return Scored(logits, hidden=torch.cat(states, -1) if len(states) > 1 else states[0])

@@ -93,7 +93,7 @@ def in_file(adapters: nn.ModuleDict) -> Head:
 
 
 @functools.cache
-def trained(architecture: str, epochs: int = 8):
+def trained(architecture: str, epochs: int = 30):
     """Adapters after each layer that have learned the text of one prompt, some better than others."""
     prompt, text = lively(deep(architecture), 12, 30)
     changes = {"every": 1, "epochs": epochs, "batch": 1, "learning_rate": 0.02, "warmup": 0.0}
@@ -107,7 +107,7 @@ def trained(architecture: str, epochs: int = 8):
 
 def method(target, adapters, runtime=EAGER, watch=None, **changes) -> DynamicExit:
     watch = watch or Unwatched()
-    settings = Settings(**{**SHIPPED, "gamma": 5, "memory": 0.8, "prompt": 4, **changes})
+    settings = Settings(**{**SHIPPED, "gamma": 5, "memory": 0.6, "prompt": 4, **changes})
     session = LayerSession(target, "target", watch, runtime=runtime)
     sessions = [Session(adapter, "draft", runtime=runtime) for adapter in adapters.values()]
     return DynamicExit(session, DynamicDrafter(session, sessions, list(adapters), settings, watch), {})
@@ -158,7 +158,7 @@ def test_rounds_and_choices_equal_those_without_cache(architecture, bound, runti
         text[0],
         min(8, len(rounds) - 2),
         5,
-        0.8,
+        0.6,
         4,
         bound,
     )
@@ -273,15 +273,21 @@ def test_a_correction_from_the_whole_distribution_is_found(monkeypatch):
 # Files
 
 
+def of_layer(tensors, before, after):
+    """The tensors of an adapter, taken out, by the names that they have after another layer."""
+    names = [name for name in tensors if name.startswith(f"{before}.")]
+    return {name.replace(f"{before}.", f"{after}.", 1): tensors.pop(name) for name in names}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda _, told: told.update(exits=[1, 2, 4]), "its exit is no layer of 4"),
+        (lambda t, told: (t.update(of_layer(t, 3, 4)), told.update(exits=[1, 2, 4])), "its exit is no layer of 4"),
         (lambda _, told: told.update(exits=[2, 1, 3]), "not in order"),
         (lambda _, told: told.update(exits=[]), "not in order"),
         (lambda _, told: told.update(exits=[1, 2]), "3.self_attn.q_proj.weight belongs to no exit"),
         (lambda _, told: told.pop("exits"), "'exits'"),
-        (lambda t, _: t.pop("2.norm.weight"), "norm.weight"),
+        (lambda t, _: t.pop("2.norm.weight"), "Missing key(s)"),
         (lambda _, told: told["config"].pop("head_dim"), "'head_dim'"),
     ],
 )
@@ -300,7 +306,7 @@ def test_the_settings_are_the_official_codes():
 # The shipped adapters
 
 
-@pytest.mark.parametrize("family", ("gsm8k", "cnndm"))
+@pytest.mark.parametrize("family", ("gsm8k", pytest.param("cnndm", marks=LONG)))
 def test_the_shipped_adapters_beat_their_untrained_selves(pocket, family):
     """On a test document, which they did not learn: other rounds, the same text. Deeper exits agree more often."""
     found = find_head("auto", "del", pocket, None)

@@ -93,7 +93,7 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, bundled, kind
     logits = built.drafter.session.forward(TEXT[1:], features=head.fuse(seen)).logits
     weights = {name: tensor.double() for name, tensor in tensors.items()}
     table = target.get_input_embeddings().weight.detach().double()
-    states, _ = naive_feature_head.states(weights, "fc", table, TEXT[1:], seen.double(), 6, 3)
+    states, _ = naive_feature_head.states(weights, "fc", table, TEXT[1:], seen.double(), 6, 2)
     expected = torch.stack(states) @ target.get_output_embeddings().weight.detach().double().T
     assert torch.allclose(logits.double(), expected, atol=1e-4) and expected.std() > 0.1
 
@@ -109,7 +109,7 @@ def test_a_released_adapter_drafts_what_its_own_weights_say(tmp_path, bundled):
     tokens, rounds = decode(built, TEXT, 8)
     assert tokens == oracle.greedy(target, TEXT, 8) and built.inputs() == found.hashes()
     weights = {name.removeprefix("layers.0."): tensor.double() for name, tensor in tensors.items()}
-    expected = naive_kangaroo.rounds(weights, target, 3, [*TEXT, *rounds[0].tokens], 1, 6, 0.02, (6, 3))
+    expected = naive_kangaroo.rounds(weights, target, 3, [*TEXT, *rounds[0].tokens], 1, 6, 0.02, (6, 2))
     assert rounds[1].verdict.drafted == expected[0].drafted
 
 
