@@ -25,6 +25,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard, get_args, get_origin, get_type_hints
 
@@ -124,7 +125,7 @@ def _settings(name: str) -> str:
 
 def meanings(method: str) -> dict[str, str]:
     """What each setting of a method means, from the fields of its pydantic class."""
-    stem = method.replace("-", "_")
+    stem = method.replace("-", "_") + "_" * iskeyword(method)
     folder = ROOT / "specbench" / "methods"
     path = next(one for one in (folder / f"{stem}.py", *folder.glob(f"*/{stem}.py")) if one.is_file())
     return fields(named(path), "Settings")

@@ -33,14 +33,13 @@ from specbench.methods.confidence import Confidence
 from specbench.methods.kangaroo import check_target, exit_adapter
 
 KIND = "del"
-Bound = Literal["tpl", "confidence", "both"]
 
 
 class Settings(Base):
     gamma: int = Field(ge=1, description="the most draft tokens a round")
     memory: float = Field(gt=0, le=1, description="what a count keeps of its weight from round to round (ω)")
     prompt: int = Field(ge=1, description="last tokens of the prompt whose shadow tokens count in the first round")
-    bound: Bound = Field(
+    bound: Literal["tpl", "confidence", "both"] = Field(
         description="what ends a draft: the chosen length (tpl), a token that the exit is unsure of (confidence), "
         "or either (both)"
     )

@@ -32,6 +32,10 @@ make_once $heads/kangaroo-pocket.safetensors \
   specbench train --method kangaroo --suite pocket --documents 1000 --recipe epochs=12 \
   --recipe learning_rate=0.002 --recipe warmup=0.02 --out $heads/kangaroo-pocket.safetensors
 
+make_once $heads/del-pocket.safetensors \
+  specbench train --method del --suite pocket --documents 200 --recipe epochs=8 --recipe batch=16 \
+  --recipe learning_rate=0.002 --recipe warmup=0.02 --out $heads/del-pocket.safetensors
+
 short="--suite pocket --documents 600 --recipe epochs=6 --recipe batch=32 --recipe learning_rate=0.002 --recipe warmup=0.02"
 make_once $heads/medusa-pocket.safetensors \
   specbench train --method medusa $short --recipe heads=3 --recipe layers=6 --recipe output=target \
