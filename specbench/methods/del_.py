@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from specbench.config import Settings as Base
 from specbench.engine.accept import exact
 from specbench.engine.layer_session import LayerSession
-from specbench.engine.lengths import DraftToken
+from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.engine.models.heads import Head, load_once, refuse_damaged
 from specbench.engine.models.pair import Pair
@@ -33,6 +33,7 @@ from specbench.methods.confidence import Confidence
 from specbench.methods.kangaroo import check_target, exit_adapter
 
 KIND = "del"
+Compared = tuple[NDArray[np.bool_], NDArray[np.float64]]  # [E, n] each: see `compared`
 
 
 class Settings(Base):
@@ -103,7 +104,9 @@ class DynamicDrafter:
         self, target: LayerSession, adapters: Sequence[Session], exits: Sequence[int], settings: Settings, watch: Watch
     ) -> None:
         self.target, self.adapters, self.exits, self.settings, self.watch = target, adapters, exits, settings, watch
-        self.lengths = Confidence(math.nan, shortest=1)
+        self.stop = Confidence(math.nan, shortest=1)
+        self.lengths: Lengths = self.stop
+        self.of_prompt: Compared | None = None  # until the first round's shadow tokens join them
 
     def begin(self, prompt: list[int]) -> None:
         for adapter in self.adapters:
@@ -136,7 +139,7 @@ class DynamicDrafter:
         at, chosen = self.choice
         bound = self.settings.bound
         most = self.lengths.most(gamma if bound == "confidence" else min(chosen, gamma), len(context))
-        self.lengths.threshold = math.nan if bound == "tpl" else self.shadows.threshold(at)
+        self.stop.threshold = math.nan if bound == "tpl" else self.shadows.threshold(at)
         self.last, self.said, self.ahead = context[-1], [], []
         fed: list[int] | Tensor = context[-1:]
         tokens: list[Tensor] = []
@@ -197,9 +200,6 @@ class DynamicDrafter:
         self.shadows.add(right, chances)
         self.choice = best_choice(self.shadows.agreements(), self.exits, self.target.layers, self.settings.gamma)
         return verdict
-
-
-Compared = tuple[NDArray[np.bool_], NDArray[np.float64]]
 
 
 def compared(said: Sequence[Tensor], target: Tensor) -> Compared:
