@@ -237,7 +237,7 @@ def load_pair(pair: str = "pocket", device: str = "auto", dtype: str = "auto", r
     from specbench.engine.models import pair as pairs
     from specbench.engine.runtimes import choose
 
-    loaded = pairs.load_pair(config.load_pair(pair), device, dtype)
+    loaded = pairs.load_pair(config.load_pair(pair), device, dtype, runtime=runtime)
     return replace(loaded, runtime=choose.runtime(runtime, loaded))
 
 

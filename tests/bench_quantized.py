@@ -1,11 +1,14 @@
-"""What weights in fewer bits cost on a CPU: CPU seconds of a linear layer over those in float32, by turns.
+"""What weights in fewer bits cost on a CPU: CPU seconds over those in float32, by turns.
 
-Run by `make bench`; says so where torchao is not installed (`make bench-peers` installs it). One thread.
+Of a linear layer (torchao), and of a forward of a Llama of one layer on `openvino` (NNCF). Run by `make bench`; says so
+where a package is not installed (`make bench-peers` installs both). One thread.
 """
 
 import copy
 import importlib.util
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from time import process_time
 
@@ -23,29 +26,62 @@ SIZES, TOKENS, TURNS = (512, 2048), (1, 6), 60
 
 
 def main() -> int:
-    if importlib.util.find_spec("torchao") is None:
-        print("torchao is not installed: make bench-peers")
-        return 0
     torch.set_num_threads(1)
-    print(
-        f"CPU seconds of a square layer over float32's, 95 % interval; torchao {metadata.version('torchao')}, 1 thread"
-    )
-    for size in SIZES:
-        models = {"float32": random_model(size)}
-        for scheme in SCHEMES:
-            models[scheme] = copy.deepcopy(models["float32"])
-            quantized(models[scheme], ModelSpec(model="random", weights=scheme))
-        layers = {name: model.model.layers[0].self_attn.q_proj for name, model in models.items()}
-        for tokens in TOKENS:
-            seconds = measured(layers, torch.randn(tokens, size))
-            once = np.ones(TURNS)
-            ratios = [speedup(Paired(seconds[scheme], once, seconds["float32"], once)) for scheme in SCHEMES]
-            words = [
-                f"{scheme} {one.value:.2f} [{one.low:.2f}, {one.high:.2f}]" if one else f"{scheme} -"
-                for scheme, one in zip(SCHEMES, ratios, strict=True)
-            ]
-            print(f"  {size} inputs, {tokens} tokens: {', '.join(words)}")
+    for package, measure in (("torchao", of_layers), ("nncf", on_openvino)):
+        if importlib.util.find_spec(package) is None:
+            print(f"{package} is not installed: make bench-peers")
+            continue
+        print(f"CPU seconds over float32's, 95 % interval; {package} {metadata.version(package)}, 1 thread")
+        for size in SIZES:
+            measure(size)
     return 0
+
+
+def of_layers(size: int) -> None:
+    """A square layer, eager."""
+    models = {"float32": random_model(size)}
+    for scheme in SCHEMES:
+        models[scheme] = copy.deepcopy(models["float32"])
+        quantized(models[scheme], ModelSpec(model="random", weights=scheme))
+    layers = {name: model.model.layers[0].self_attn.q_proj for name, model in models.items()}
+    for tokens in TOKENS:
+        rows = torch.randn(tokens, size)
+        show(
+            f"a layer of {size} inputs, {tokens} tokens", {name: partial(layer, rows) for name, layer in layers.items()}
+        )
+
+
+def on_openvino(size: int) -> None:
+    """A forward of a model of one layer."""
+    from specbench.engine.runtimes.openvino import OpenVINO
+    from specbench.engine.runtimes.openvino_weights import compressed
+
+    models = {"float32": random_model(size)}
+    runtime, runners = OpenVINO(torch.device("cpu")), {}
+    for scheme in SCHEMES:
+        models[scheme] = copy.deepcopy(models["float32"])
+        compressed(models[scheme], ModelSpec(model="random", weights=scheme))
+    for name, model in models.items():
+        runners[name] = runtime.runner(model)
+
+    def forward(name: str, ids: torch.Tensor) -> None:
+        runners[name].truncate(0)
+        runners[name].forward(ids, 0, (), None, None)
+
+    for tokens in TOKENS:
+        ids = torch.arange(tokens) % 32
+        calls = {name: partial(forward, name, ids) for name in runners}
+        show(f"a forward of {size} hidden units on openvino, {tokens} tokens", calls)
+
+
+def show(what: str, calls: dict[str, Callable[[], object]]) -> None:
+    seconds, once = measured(calls), np.ones(TURNS)
+    ratios = {scheme: speedup(Paired(seconds[scheme], once, seconds["float32"], once)) for scheme in SCHEMES}
+    words = [
+        f"{scheme} {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else f"{scheme} -"
+        for scheme, ratio in ratios.items()
+    ]
+    print(f"  {what}: {', '.join(words)}", flush=True)
 
 
 def random_model(size: int) -> LlamaForCausalLM:
@@ -62,14 +98,14 @@ def random_model(size: int) -> LlamaForCausalLM:
 
 
 @torch.inference_mode()
-def measured(layers: dict[str, torch.nn.Module], rows: torch.Tensor) -> dict[str, np.ndarray]:
-    """CPU seconds of each layer in each turn, the first of which is not counted."""
-    seconds = {name: np.zeros(TURNS + 1) for name in layers}
-    for turn, names in enumerate(by_turns(list(layers), TURNS + 1)):
+def measured(calls: dict[str, Callable[[], object]]) -> dict[str, np.ndarray]:
+    """CPU seconds of each call in each turn, the first of which is not counted."""
+    seconds = {name: np.zeros(TURNS + 1) for name in calls}
+    for turn, names in enumerate(by_turns(list(calls), TURNS + 1)):
         for name in names:
             began = process_time()
             for _ in range(20):
-                layers[name](rows)
+                calls[name]()
             seconds[name][turn] = process_time() - began
     return {name: values[1:] for name, values in seconds.items()}
 

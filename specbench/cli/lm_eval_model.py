@@ -104,7 +104,7 @@ def text_generator(
     What a method learns is kept from text to text, until the task changes.
     """
     with permitted(fetch_models=True):
-        loaded = load_pair(config.load_pair(pair), device, dtype)
+        loaded = load_pair(config.load_pair(pair), device, dtype, runtime=runtime)
     spec = config.load_method(method)
     if runtime == AUTO:
 

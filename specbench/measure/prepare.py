@@ -108,7 +108,7 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
 def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     """The plan's models at `runtime`, by default the plan's; if that is `auto`, at the pair's own.
 
-    For servers alone only the tokenizer is loaded.
+    Weights in fewer bits are those of the plan's runtime, whatever computes with them. For servers alone only the tokenizer is loaded.
 
     Raises:
         UserError: the plan lets models run code, and the command line does not.
@@ -116,7 +116,7 @@ def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     permissions.check_loading(plan)
     if not plan.own:
         return Pair(plan.pair.name, {}, load_tokenizer(plan.pair.target, plan.trust_remote_code), plan.pair.models)
-    pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle)
+    pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle, plan.runtime)
     name = runtime or plan.runtime
     return pair if name == AUTO else replace(pair, runtime=choose.runtime(name, pair))
 

@@ -97,7 +97,7 @@ def carry_out(
 
 def _open(plan: Plan, length: int, draws: int, named: bool) -> Opened[Audited, Finding]:
     """Load the models, on the runtime of the audit, and the documents; a part audits one method."""
-    eager = prepare.load_models(plan.model_copy(update={"runtime": "eager"}))
+    eager = prepare.load_models(plan, "eager")
     prompts = prompts_of(plan, eager)
     pair, _ = prepare.at_runtime(plan, eager, prompts[0].ids, len(prompts[0].ids), plan.runtime)
     methods: dict[str, Method] = {}

@@ -111,7 +111,7 @@ def carry_out(plan: Plan, length: int) -> tuple[Audited, Pair]:
         asyncio.run(_meet(client))
     except Refusal as refusal:
         raise UserError(f"--server {client.settings.url}: {refusal}") from None
-    eager = prepare.load_models(plan.model_copy(update={"runtime": "eager"}))
+    eager = prepare.load_models(plan, "eager")
     every = load_tasks(plan, eager).requests()
     requests = [replace(request, until=(), max_new_tokens=length) for request in every if request.turn == 0]
     prompts = encode_all(eager, [request.prompt for request in requests])

@@ -10,6 +10,7 @@ from specbench.analysis import roofline
 from specbench.base.console import progress, warn
 from specbench.config import UserError
 from specbench.engine.models import cost
+from specbench.engine.models.load import OPENVINO
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO, NAMES
 from specbench.measure import prepare
@@ -41,6 +42,8 @@ def carry_out(
     the user `named` the methods, those that cannot be built are left out. Raises UserError as the functions it calls.
     """
     code.check_code(plan)
+    if OPENVINO in runtimes and len({*runtimes}) > 1 and any(model.weights for model in plan.pair.models.values()):
+        raise UserError(f"{OPENVINO} has weights in fewer bits of its own, and other runtimes theirs: profile it alone")
     for line in quick_lines(folder, plan.device):
         warn(line)
     pair = prepare.load_models(plan)

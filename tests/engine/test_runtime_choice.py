@@ -199,7 +199,7 @@ def test_auto_on_a_gpu_takes_graphs_first(pocket, monkeypatch):
 def test_auto_leaves_a_methods_failure_to_its_samples(pocket, lacking, monkeypatch):
     """As without `auto`: a row for each, and exit code 3."""
     monkeypatch.setattr(SpS, "rounds", lambda *_: 1 / 0)
-    monkeypatch.setattr(prepare, "load_pair", lambda *_: pocket)
+    monkeypatch.setattr(prepare, "load_pair", lambda *_, **__: pocket)
     for name, plan in {"eager": make_plan(), "run": make_plan(runtime="auto")}.items():
         assert comparison.finish(commands.run(plan, Path(name), None)) == 3
     assert told()["runtime"]["name"] == "static"
@@ -214,7 +214,7 @@ def test_auto_refuses_a_sampling_as_the_others_do(pocket, lacking):
 
 
 def test_auto_is_understood_by_lm_eval_too(pocket, lacking, monkeypatch):
-    monkeypatch.setattr(lm_eval_model, "load_pair", lambda *_: pocket)
+    monkeypatch.setattr(lm_eval_model, "load_pair", lambda *_, **__: pocket)
     prompt = ("Question: 2 + 3?\nAnswer:", (), 8, 0.0)
     expected = lm_eval_model.text_generator("pocket", "sps")(*prompt)
     assert lm_eval_model.text_generator("pocket", "sps", runtime="static")(*prompt) == expected

@@ -4,7 +4,7 @@ build.txt      what builds this project and the dependencies that come as source
 torch-cpu.txt  torch's build for CPUs, which is taken where pip is set up to find one
 torch-gpu.txt  torch and, on Linux, the libraries of NVIDIA that this build needs: what is taken elsewhere
 tested.txt     all else that `make run` and `make test` use
-peers.txt      engines of others and torchao, which `make bench-peers` installs
+peers.txt      engines of others, torchao and NNCF, which `make bench-peers` installs
 workers.txt    Ray and submitit, which `make fault-test` installs
 uv.txt         what `make lock` itself runs
 

@@ -18,6 +18,8 @@ from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import NEEDED, model_folder
 from specbench.engine.models.quantize import brought_words, needed_package, quantized
 
+OPENVINO = "openvino"  # the runtime that has weights in fewer bits of its own
+
 
 class Loaded(NamedTuple):
     """A model, and what the manifest keeps of how it was changed on loading: adapters, weights in fewer bits."""
@@ -27,9 +29,18 @@ class Loaded(NamedTuple):
 
 
 def load_model(
-    spec: ModelSpec, device: torch.device, dtype: str, trust_remote_code: bool, allow_pickle: bool, spread: bool
+    spec: ModelSpec,
+    device: torch.device,
+    dtype: str,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    spread: bool = False,
+    runtime: str = "eager",
 ) -> Loaded:
-    """The model of a spec on `device`, with its adapters, quantised if the spec says so. Raises UserError."""
+    """The model of a spec on `device`, with its adapters, quantised for a runtime if the spec says so.
+
+    Raises UserError.
+    """
     where = model_folder(spec, pickles=allow_pickle)
     chosen = type_of(spec, device, dtype)
     try:
@@ -70,7 +81,11 @@ def load_model(
 
         model, of_adapter = adapted(model, spec)
         facts |= of_adapter
-    if spec.weights:
+    if spec.weights and runtime == OPENVINO:
+        from specbench.engine.runtimes.openvino_weights import compressed  # here, as OpenVINO is an extra
+
+        facts["weights"] = compressed(model, spec)
+    elif spec.weights:
         facts["weights"] = quantized(model, spec)
     return Loaded(model.eval(), facts)
 

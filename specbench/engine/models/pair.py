@@ -12,7 +12,7 @@ from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.generate import Detokenizer
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.identity import loaded_hashes, vocabulary_hash, weights_hash
-from specbench.engine.models.load import device_of, load_model, load_tokenizer, type_of
+from specbench.engine.models.load import OPENVINO, device_of, load_model, load_tokenizer, type_of
 from specbench.engine.models.room import Coming, check_room
 from specbench.engine.prefix import Prefixes
 from specbench.engine.rounding import TOLERANCE, off
@@ -144,10 +144,12 @@ def load_pair(
     dtype: str = "auto",
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    runtime: str = EAGER.name,
 ) -> Pair:
     """Load the models of a pair. Raises UserError for models that cannot be loaded or do not fit together.
 
     `device` is a torch device, `auto`, or `spread`: the target over all GPUs (by accelerate), the draft on the first.
+    Weights in fewer bits are made for `runtime`, since `openvino` has its own.
     """
     transformers_logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -156,14 +158,15 @@ def load_pair(
         raise UserError(f"--dtype {dtype}: no such type; use auto, float32, bfloat16, float16 or float64")
     specs = spec.models
     folders = [
-        Coming(each, model_folder(each, pickles=allow_pickle), type_of(each, where, dtype)) for each in specs.values()
+        Coming(each, model_folder(each, pickles=allow_pickle), type_of(each, where, dtype), runtime == OPENVINO)
+        for each in specs.values()
     ]
     check_room(spec.name, folders, where, torch.cuda.device_count() if device == "spread" else 1)
     models, tokenizers = {}, {}
     hashes: dict[str, dict[str, str | None]] = {}
     for role, model_spec in specs.items():
         spread = device == "spread" and role == "target"
-        models[role], facts = load_model(model_spec, where, dtype, trust_remote_code, allow_pickle, spread)
+        models[role], facts = load_model(model_spec, where, dtype, trust_remote_code, allow_pickle, spread, runtime)
         tokenizers[role] = load_tokenizer(model_spec, trust_remote_code)
         hashes[role] = {**loaded_hashes(models[role], tokenizers[role]), **facts}
     translations = {}
@@ -191,7 +194,7 @@ def load_member(name: str, pair: Pair, why: str) -> PreTrainedModel:
     """
     spec = ModelSpec(model=name)
     dtype = str(pair.models["target"].dtype).removeprefix("torch.")
-    model, _ = load_model(spec, pair.device, dtype, False, False, False)
+    model, _ = load_model(spec, pair.device, dtype)
     tokenizer = load_tokenizer(spec, False)
     if vocabulary_hash(tokenizer) != pair.tokenizer_hash:
         raise UserError(

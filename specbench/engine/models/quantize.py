@@ -1,6 +1,10 @@
-"""Weights in fewer bits: quantise a model on loading (torchao), and check what a checkpoint brings."""
+"""Weights in fewer bits: quantise a model on loading (torchao), and check what a checkpoint brings.
+
+What NNCF compresses for `openvino` is in `runtimes/openvino_weights.py`.
+"""
 
 import importlib.util
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -12,6 +16,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from specbench.base.untrusted import brief
 from specbench.config import ModelSpec, UserError
 
+PACKED_BYTES = "packed_bytes"  # an attribute of a weight in float: what its numbers and scales take where it is read
 GROUPS = (128, 64, 32)  # inputs that share a scale in int4: torchao's default, and the smaller ones that it allows
 # Packages that transformers needs for a checkpoint's `quant_method`; others bring what they need in transformers.
 PACKAGES = {
@@ -48,8 +53,9 @@ def stored(tensor: Tensor) -> list[Tensor]:
 
 
 def stored_bytes(tensor: Tensor) -> int:
-    """The bytes that a weight takes in memory."""
-    return sum(part.numel() * part.element_size() for part in stored(tensor))
+    """The bytes that forwards read of a weight."""
+    packed: int | None = getattr(tensor, PACKED_BYTES, None)
+    return packed or sum(part.numel() * part.element_size() for part in stored(tensor))
 
 
 def is_quantized(model: PreTrainedModel) -> bool:
@@ -109,14 +115,9 @@ def quantized(model: PreTrainedModel, spec: ModelSpec) -> str:
     fit, and for weights that are not finite.
     """
     scheme = str(spec.weights)
-    if is_quantized(model):
-        raise UserError(f"{spec.model} is quantised already; leave out --weights and `weights:`")
-    if not _installed("torchao"):
-        raise UserError(f"weights in {scheme} need torchao: pip install 'specbench-harness[quantized]'")
-    layers = _layers(model)
-    if not layers:
-        raise UserError(f"{type(model).__name__} has no linear layers that {scheme} could take; leave out its weights")
-    group = _group(layers, spec) if scheme == "int4" else None
+    need_package("torchao", f"weights in {scheme}")
+    layers = linear_layers(model, spec)
+    group = group_of(layers, spec)
     config = _config(scheme, group, model)
     from torchao.quantization import quantize_
 
@@ -124,25 +125,53 @@ def quantized(model: PreTrainedModel, spec: ModelSpec) -> str:
         quantize_(model, config, lambda module, name: name in layers)
     except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
         raise UserError(f"{spec.model} cannot be quantised to {scheme} on {model.device}: {brief(error)}") from None
-    _check_finite(layers, spec)
+    for name, layer in layers.items():
+        check_finite(name, stored(layer.weight), spec)
+    return words(model, layers, spec, group, "torchao")
+
+
+def need_package(package: str, what: str) -> None:
+    """Raise UserError if a package of the extra `quantized` is missing that `what` needs."""
+    if not _installed(package):
+        raise UserError(f"{what} need {package}: pip install 'specbench-harness[quantized]'")
+
+
+def words(
+    model: PreTrainedModel, layers: Mapping[str, nn.Linear], spec: ModelSpec, group: int | None, package: str
+) -> str:
+    """How these layers of a model were quantised, for the manifest: `int8, 83% of the parameters, torchao 0.18.0`."""
     taken = sum(layer.weight.numel() for layer in layers.values())
-    share = f"{taken / model.num_parameters():.0%} of the parameters"
     grouped = f" in groups of {group}" if group else ""
-    return f"{scheme}{grouped}, {share}, torchao {metadata.version('torchao')}"
+    share = f"{taken / model.num_parameters():.0%} of the parameters"
+    return f"{spec.weights}{grouped}, {share}, {package} {metadata.version(package)}"
 
 
-def _layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
-    """The linear layers by name, without output layer and adapters; experts are often none, and stay as they are."""
+def linear_layers(model: PreTrainedModel, spec: ModelSpec) -> dict[str, nn.Linear]:
+    """The linear layers by name, without output layer and adapters; experts are often none, and stay as they are.
+
+    Raises UserError if there are none, or if they are quantised already.
+    """
+    if is_quantized(model):
+        raise UserError(f"{spec.model} is quantised already; leave out --weights and `weights:`")
     output = model.get_output_embeddings()
-    return {
+    layers = {
         name: module
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module is not output and "lora_" not in name
     }
+    if not layers:
+        kind = type(model).__name__
+        raise UserError(f"{kind} has no linear layers that {spec.weights} could take; leave out its weights")
+    return layers
 
 
-def _group(layers: dict[str, nn.Linear], spec: ModelSpec) -> int:
-    """The number of inputs that share a scale: the one that the pair's file states, or the largest that fits."""
+def group_of(layers: Mapping[str, nn.Linear], spec: ModelSpec) -> int | None:
+    """The number of inputs that share a scale in int4: the one that the pair's file states, or the largest that fits.
+
+    None for other schemes. Raises UserError if none fits.
+    """
+    if spec.weights != "int4":
+        return None
     choices = (spec.group,) if spec.group else GROUPS
     for group in choices:
         if all(layer.in_features % group == 0 for layer in layers.values()):
@@ -174,12 +203,11 @@ def _config(scheme: str, group: int | None, model: PreTrainedModel) -> Any:
     return ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(group))  # type: ignore[attr-defined]
 
 
-def _check_finite(layers: dict[str, nn.Linear], spec: ModelSpec) -> None:
-    """Raise UserError if a number or a scale of a quantised weight is not finite."""
-    for name, layer in layers.items():
-        for part in stored(layer.weight):
-            if part.dtype.is_floating_point and not part.float().isfinite().all():
-                raise UserError(
-                    f"{spec.model}: {name} is not finite after quantisation to {spec.weights}; its weights are "
-                    "damaged, or its type is too narrow"
-                )
+def check_finite(name: str, parts: Iterable[Tensor], spec: ModelSpec) -> None:
+    """Raise UserError if a number or a scale of a layer's quantised weight is not finite."""
+    for part in parts:
+        if part.dtype.is_floating_point and not part.float().isfinite().all():
+            raise UserError(
+                f"{spec.model}: {name} is not finite after quantisation to {spec.weights}; its weights are "
+                "damaged, or its type is too narrow"
+            )

@@ -25,6 +25,7 @@ class Coming(NamedTuple):
     spec: ModelSpec
     folder: Path
     dtype: torch.dtype | None  # what its weights are converted to; None: as they are stored
+    beside: bool = False  # weights in fewer bits are made beside those in float, which stay: NNCF's, for openvino
 
 
 def check_room(pair: str, models: Sequence[Coming], device: torch.device, gpus: int = 1) -> None:
@@ -50,13 +51,15 @@ def peak(models: Sequence[Coming], device: torch.device) -> int:
     Pickled weights are not counted.
     """
     before = most = 0
-    for spec, folder, dtype in models:
+    for spec, folder, dtype, beside in models:
         whole, matrices = sizes(folder, dtype)
         most = max(most, before + whole)
         before += whole
         if spec.weights:
-            bits = 8 if device.type == "cpu" else BITS[spec.weights]
-            before -= matrices - matrices * bits // (8 * (dtype or torch.bfloat16).itemsize)
+            bits = 8 if device.type == "cpu" and not beside else BITS[spec.weights]
+            fewer = matrices * bits // (8 * (dtype or torch.bfloat16).itemsize)
+            before += fewer if beside else fewer - matrices
+            most = max(most, before)
     return most
 
 

@@ -63,21 +63,16 @@ class OpenVINO(Runtime):
         from specbench.engine.runtimes.openvino_export import exported
         from specbench.engine.runtimes.openvino_paged import Paged
         from specbench.engine.runtimes.openvino_runner import PagedRunner, check
+        from specbench.engine.runtimes.openvino_weights import of_fewer_bits
 
-        if model.device.type != "cpu" or model.dtype != torch.float32:
-            dtype = str(model.dtype).removeprefix("torch.")
-            raise Unsupported(
-                f"the openvino runtime computes in float32 on a CPU, and {type(model).__name__} is {dtype} on "
-                f"{model.device}; add --device cpu --dtype float32"
-            )
         if is_quantized(model):
             raise Unsupported(
-                "the openvino runtime takes float weights, and these are quantised (NNCF's compression is not built "
-                "in); use --runtime static"
+                "the openvino runtime takes weights in float, or what it makes of them where --weights and --runtime "
+                "openvino stand together; these are quantised otherwise: use --runtime static"
             )
         for anew in (False, True):
             with self.timed("export"):
-                export, from_cache = exported(model, anew)
+                export, from_cache = of_fewer_bits(model) or exported(model, anew)
             paged = Paged(export, self._threads, model.num_parameters())
             try:
                 check(paged, model, PagedRunner(paged, self.timed))

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,18 +43,24 @@ def exported(model: PreTrainedModel, anew: bool = False) -> tuple[Any, bool]:
     batch rows that get logits. With PagedAttention every token is a batch row of its own, so `rows` chooses tokens.
     Outputs: the logits, then all hidden states. `about` gives the rest. Raises Unsupported if tracing fails.
     """
-    path = cache_folder() / "openvino" / digest(model)
+    need_float32(model)
+    return kept(model, digest(model), lambda: traced(model), anew)
+
+
+def kept(model: PreTrainedModel, name: str, make: Callable[[], Any], anew: bool = False) -> tuple[Any, bool]:
+    """A model's export of this name from the cache folder, and True; or what `make` returns, kept there, and False."""
+    path = cache_folder() / "openvino" / name
     if not anew and path.exists():
         try:
-            for name in ("model.xml", "model.bin"):
-                regular(path / name)
+            for file in ("model.xml", "model.bin"):
+                regular(path / file)
             cached = _read(path)
             if about(cached).keys() >= {"windows", "states", "features"}:
                 return cached, True
         except (UserError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):  # damaged
             pass
     with progress(f"exporting {type(model).__name__} for OpenVINO", 2, aside=True) as advance:
-        export = traced(model)
+        export = make()
         advance(1)
         try:
             _write(path, export)
@@ -65,6 +71,16 @@ def exported(model: PreTrainedModel, anew: bool = False) -> tuple[Any, bool]:
             ) from None
         advance(1)
     return _read(path), False
+
+
+def need_float32(model: PreTrainedModel) -> None:
+    """Raise Unsupported for a model that is not in float32 on the CPU."""
+    if model.device.type != "cpu" or model.dtype != torch.float32:
+        dtype = str(model.dtype).removeprefix("torch.")
+        raise Unsupported(
+            f"the openvino runtime computes in float32 on a CPU, and {type(model).__name__} is {dtype} on "
+            f"{model.device}; add --device cpu --dtype float32"
+        )
 
 
 def about(exported: Any) -> dict[str, Any]:

@@ -1,0 +1,127 @@
+"""Weights in fewer bits for `openvino`: NNCF compresses a model's export, and the model gets the rounded weights."""
+
+import logging
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
+from importlib import metadata
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from specbench.base.untrusted import brief
+from specbench.config import ModelSpec, UserError
+from specbench.engine.models.quantize import (
+    PACKED_BYTES,
+    check_finite,
+    group_of,
+    linear_layers,
+    need_package,
+    words,
+)
+from specbench.engine.runtimes.openvino import OpenVINO
+
+MODES = {"int8": "INT8_SYM", "int4": "INT4_SYM"}  # NNCF's names
+_made: weakref.WeakKeyDictionary[PreTrainedModel, Any] = weakref.WeakKeyDictionary()  # the exports of `compressed`
+
+
+def compressed(model: PreTrainedModel, spec: ModelSpec) -> str:
+    """Compress a model's export: its linear layers but for the output layer; returns the scheme, for the manifest.
+
+    Scales are symmetric, in float16: int8 has one for each output, int4 one for each group of inputs. In place, the
+    model's own weights become the numbers times their scales, so that every runtime gives the logits of the export.
+
+    Raises:
+        UserError: OpenVINO or NNCF is missing, the scheme is none of NNCF's, layers do not fit, or weights are not
+            finite afterwards.
+    """
+    scheme = str(spec.weights)
+    if scheme not in MODES:
+        raise UserError(
+            f"the openvino runtime has weights in {' and '.join(MODES)}, not {scheme}; use --runtime static"
+        )
+    OpenVINO(model.device)  # raises Unsupported where it cannot run
+    need_package("nncf", f"weights in {scheme} on openvino")
+    from specbench.engine.runtimes.openvino_export import digest, kept, need_float32
+
+    need_float32(model)
+    layers = linear_layers(model, spec)
+    group = group_of(layers, spec)
+    name = f"{digest(model)}-{scheme}{group or ''}-nncf{metadata.version('nncf')}"
+    export, _ = kept(model, name, lambda: _compressed(model, layers, spec, group))
+    taken = _round(export, layers, spec)
+    if not taken:
+        raise UserError(f"{spec.model}: NNCF finds no linear layers in its export; leave out its weights")
+    _made[model] = export
+    return words(model, taken, spec, group, "nncf")
+
+
+def of_fewer_bits(model: PreTrainedModel) -> tuple[Any, bool] | None:
+    """The export that `compressed` made of a model, and False: it was checked just now. None for other models."""
+    return (_made[model], False) if model in _made else None
+
+
+def _compressed(model: PreTrainedModel, layers: Mapping[str, nn.Linear], spec: ModelSpec, group: int | None) -> Any:
+    """A model's export with the weights of `layers` as integers and scales."""
+    from specbench.engine.runtimes.openvino_export import traced
+
+    export = traced(model)
+    wanted = set(_constants(layers))
+    others = [
+        node.get_friendly_name()
+        for node in export.get_ops()
+        if node.get_type_name() in ("MatMul", "Gather") and not wanted & set(_sources(node))
+    ]
+    grouped = {} if group is None else {"group_size": group, "ratio": 1.0, "all_layers": True, "awq": False}
+    try:
+        with redirect_stdout(StringIO()):  # it prints bars and tables
+            import nncf
+
+            logging.getLogger("nncf").setLevel(logging.ERROR)
+            mode, ignored = nncf.CompressWeightsMode[MODES[str(spec.weights)]], nncf.IgnoredScope(names=others)
+            return nncf.compress_weights(export, mode=mode, ignored_scope=ignored, **grouped)
+    except Exception as error:  # of a library that may fail in any way
+        raise UserError(f"NNCF cannot compress {spec.model} to {spec.weights}: {brief(error)}") from None
+
+
+def _constants(layers: Mapping[str, nn.Linear]) -> dict[str, str]:
+    """The layers' names by those of their weights in a traced graph."""
+    return {f"self.model.{name}.weight": name for name in layers}
+
+
+def _sources(node: Any) -> Iterator[str]:
+    """The names of what enters a node, before conversions and transpositions."""
+    for port in node.inputs():
+        source = port.get_source_output().get_node()
+        while source.get_type_name() in ("Convert", "Transpose", "Reshape"):
+            source = source.input(0).get_source_output().get_node()
+        yield source.get_friendly_name()
+
+
+def _round(export: Any, layers: Mapping[str, nn.Linear], spec: ModelSpec) -> dict[str, nn.Linear]:
+    """Give the layers that are compressed the numbers times their scales, in place; returns these layers."""
+    parts = {node.get_friendly_name(): node for node in export.get_ops() if node.get_type_name() == "Constant"}
+    taken = {}
+    for constant, name in _constants(layers).items():
+        if f"{constant}/scale" not in parts:
+            continue
+        numbers, scales = parts[constant], parts[f"{constant}/scale"]
+        scale = torch.from_numpy(scales.get_data().copy())
+        check_finite(name, [scale], spec)
+        weight, packed = layers[name].weight, numbers.get_byte_size() + scales.get_byte_size()
+        weight.data = (_integers(numbers).float() * scale.float()).reshape(weight.shape)
+        setattr(weight, PACKED_BYTES, packed)
+        taken[name] = layers[name]
+    return taken
+
+
+def _integers(constant: Any) -> Tensor:
+    """The numbers of a constant in int8 or int4; of the latter, the first of two is in a byte's lower half."""
+    found = torch.from_numpy(constant.get_data(dtype=np.int8).copy())
+    if constant.get_element_type().get_type_name() == "i4":
+        found = torch.stack([found << 4 >> 4, found >> 4], -1)
+    return found.reshape(list(constant.get_output_shape(0)))
