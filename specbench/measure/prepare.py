@@ -108,7 +108,8 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
 def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     """The plan's models at `runtime`, by default the plan's; if that is `auto`, at the pair's own.
 
-    Weights in fewer bits are those of the plan's runtime, whatever computes with them. For servers alone only the tokenizer is loaded.
+    Weights in fewer bits are those of the plan's runtime, whatever computes with them. For servers alone only the
+    tokenizer is loaded.
 
     Raises:
         UserError: the plan lets models run code, and the command line does not.

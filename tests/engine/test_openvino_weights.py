@@ -13,7 +13,7 @@ from cases import mostly_long
 from gates import decode, lively
 from oracle import greedy, tiny
 from refusals import one_line_error
-from test_models import PROMPT, save
+from test_models import save
 from word_models import pair_of
 
 from specbench.config import ModelSpec
@@ -125,6 +125,17 @@ def test_an_export_in_the_cache_is_read_again(saved, monkeypatch):
     first = loaded(saved, "int8")[0].describe()["target"]
     monkeypatch.setattr("specbench.engine.runtimes.openvino_export.traced", None)
     assert loaded(saved, "int8")[0].describe()["target"] == first
+
+
+@NNCF
+def test_a_damaged_export_is_made_anew(saved, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path))
+    first = loaded(saved, "int8")[0].describe()["target"]
+    (path,) = tmp_path.glob("openvino/*int8*/model.bin")
+    whole = path.read_bytes()
+    path.write_bytes(bytes(255 - byte for byte in whole))
+    assert loaded(saved, "int8")[0].describe()["target"] == first
+    assert path.read_bytes() == whole
 
 
 @NNCF

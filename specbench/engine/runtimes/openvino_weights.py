@@ -1,12 +1,13 @@
 """Weights in fewer bits for `openvino`: NNCF compresses a model's export, and the model gets the rounded weights."""
 
 import logging
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from importlib import metadata
 from io import StringIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,12 +53,18 @@ def compressed(model: PreTrainedModel, spec: ModelSpec) -> str:
     layers = linear_layers(model, spec)
     group = group_of(layers, spec)
     name = f"{digest(model)}-{scheme}{group or ''}-nncf{metadata.version('nncf')}"
-    export, _ = kept(model, name, lambda: _compressed(model, layers, spec, group))
-    taken = _round(export, layers, spec)
-    if not taken:
+    for anew in (False, True):  # the cached file may be damaged, or hold other weights than its name says
+        export, from_cache = kept(model, name, lambda: _compressed(model, layers, spec, group), anew)
+        rounded = _rounded(export, layers, spec)
+        if not from_cache or all(each.fits(layers[name].weight) for name, each in rounded.items()):
+            break
+    if not rounded:
         raise UserError(f"{spec.model}: NNCF finds no linear layers in its export; leave out its weights")
+    for name, each in rounded.items():
+        layers[name].weight.data = each.weight
+        setattr(layers[name].weight, PACKED_BYTES, each.size)
     _made[model] = export
-    return words(model, taken, spec, group, "nncf")
+    return words(model, {name: layers[name] for name in rounded}, spec, group, "nncf")
 
 
 def of_fewer_bits(model: PreTrainedModel) -> tuple[Any, bool] | None:
@@ -78,7 +85,8 @@ def _compressed(model: PreTrainedModel, layers: Mapping[str, nn.Linear], spec: M
     ]
     grouped = {} if group is None else {"group_size": group, "ratio": 1.0, "all_layers": True, "awq": False}
     try:
-        with redirect_stdout(StringIO()):  # it prints bars and tables
+        with redirect_stdout(StringIO()), warnings.catch_warnings():  # it prints bars and tables
+            warnings.simplefilter("ignore")
             import nncf
 
             logging.getLogger("nncf").setLevel(logging.ERROR)
@@ -102,21 +110,33 @@ def _sources(node: Any) -> Iterator[str]:
         yield source.get_friendly_name()
 
 
-def _round(export: Any, layers: Mapping[str, nn.Linear], spec: ModelSpec) -> dict[str, nn.Linear]:
-    """Give the layers that are compressed the numbers times their scales, in place; returns these layers."""
+class _Rounded(NamedTuple):
+    """A weight [outputs, inputs] as numbers times scales."""
+
+    weight: Tensor
+    step: Tensor  # [outputs, inputs]: the size of its scale
+    size: int  # bytes of numbers and scales
+
+    def fits(self, original: Tensor) -> bool:
+        """True if every number is the nearest to the original's, or one beside it."""
+        return bool(((self.weight - original).abs() <= 1.5 * self.step).all())
+
+
+def _rounded(export: Any, layers: Mapping[str, nn.Linear], spec: ModelSpec) -> dict[str, _Rounded]:
+    """The weights of the layers that are compressed. Raises UserError for a scale that is not finite."""
     parts = {node.get_friendly_name(): node for node in export.get_ops() if node.get_type_name() == "Constant"}
-    taken = {}
+    found = {}
     for constant, name in _constants(layers).items():
         if f"{constant}/scale" not in parts:
             continue
         numbers, scales = parts[constant], parts[f"{constant}/scale"]
         scale = torch.from_numpy(scales.get_data().copy())
         check_finite(name, [scale], spec)
-        weight, packed = layers[name].weight, numbers.get_byte_size() + scales.get_byte_size()
-        weight.data = (_integers(numbers).float() * scale.float()).reshape(weight.shape)
-        setattr(weight, PACKED_BYTES, packed)
-        taken[name] = layers[name]
-    return taken
+        shape, integers = layers[name].weight.shape, _integers(numbers).float()
+        weight, step = integers * scale.float(), scale.float().abs().expand(integers.shape)
+        size = numbers.get_byte_size() + scales.get_byte_size()
+        found[name] = _Rounded(weight.reshape(shape), step.reshape(shape), size)
+    return found
 
 
 def _integers(constant: Any) -> Tensor:
