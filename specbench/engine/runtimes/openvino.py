@@ -63,7 +63,6 @@ class OpenVINO(Runtime):
         from specbench.engine.runtimes.openvino_export import exported
         from specbench.engine.runtimes.openvino_paged import Paged
         from specbench.engine.runtimes.openvino_runner import PagedRunner, check
-        from specbench.engine.runtimes.openvino_weights import of_fewer_bits
 
         if is_quantized(model):
             raise Unsupported(
@@ -72,7 +71,7 @@ class OpenVINO(Runtime):
             )
         for anew in (False, True):
             with self.timed("export"):
-                export, from_cache = of_fewer_bits(model) or exported(model, anew)
+                export, from_cache = exported(model, anew)
             paged = Paged(export, self._threads, model.num_parameters())
             try:
                 check(paged, model, PagedRunner(paged, self.timed))

@@ -2,7 +2,6 @@
 
 import logging
 import warnings
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from importlib import metadata
@@ -27,7 +26,6 @@ from specbench.engine.models.quantize import (
 from specbench.engine.runtimes.openvino import OpenVINO
 
 MODES = {"int8": "INT8_SYM", "int4": "INT4_SYM"}  # NNCF's names
-_made: weakref.WeakKeyDictionary[PreTrainedModel, Any] = weakref.WeakKeyDictionary()  # the exports of `compressed`
 
 
 def compressed(model: PreTrainedModel, spec: ModelSpec) -> str:
@@ -47,7 +45,7 @@ def compressed(model: PreTrainedModel, spec: ModelSpec) -> str:
         )
     OpenVINO(model.device)  # raises Unsupported where it cannot run
     need_package("nncf", f"weights in {scheme} on openvino")
-    from specbench.engine.runtimes.openvino_export import digest, kept, need_float32
+    from specbench.engine.runtimes.openvino_export import digest, kept, need_float32, use_instead
 
     need_float32(model)
     layers = linear_layers(model, spec)
@@ -63,13 +61,8 @@ def compressed(model: PreTrainedModel, spec: ModelSpec) -> str:
     for name, each in rounded.items():
         layers[name].weight.data = each.weight
         setattr(layers[name].weight, PACKED_BYTES, each.size)
-    _made[model] = export
+    use_instead(model, export)
     return words(model, {name: layers[name] for name in rounded}, spec, group, "nncf")
-
-
-def of_fewer_bits(model: PreTrainedModel) -> tuple[Any, bool] | None:
-    """The export that `compressed` made of a model, and False: it was checked just now. None for other models."""
-    return (_made[model], False) if model in _made else None
 
 
 def _compressed(model: PreTrainedModel, layers: Mapping[str, nn.Linear], spec: ModelSpec, group: int | None) -> Any:
