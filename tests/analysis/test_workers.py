@@ -8,14 +8,17 @@ import pytest
 from screens import output
 from synthetic import CHAIN, ENVIRONMENT, SINGLE, Rows, change_manifest, scores
 
-from specbench.analysis import by_worker, compare, metrics, time_warnings, workers
+from specbench.analysis import by_worker, compare, time_warnings, workers
 
 SLOW = {1: 1.0, 2: 2.0}  # seconds of the baseline for 4 tokens, by worker
 GAIN = {1: 2, 2: 1}  # the speedup of sps there
 
 
-def run_of(folder, worker_of, documents=8, repeats=1, **options):
-    """A run in which a worker's times are the same for all documents; `worker_of` tells whose each pass is."""
+def run_of(folder, worker_of, documents=8, repeats=1, batched=None, **options):
+    """A run in which a worker's times are the same for all documents; `worker_of` tells whose each pass is.
+
+    `batched`: the seconds that each text took of a batch, too.
+    """
     found = Rows()
     for repeat in range(repeats):
         for doc in range(documents):
@@ -23,7 +26,7 @@ def run_of(folder, worker_of, documents=8, repeats=1, **options):
             who = {"host": f"node{worker}", "device": f"GPU-{worker}", "worker": worker, "attempt": 1}
             for name, shapes in (("plain", SINGLE), ("sps", CHAIN)):
                 seconds = SLOW[worker] / (GAIN[worker] if name == "sps" else 1)
-                found.add(name, doc, seconds, shapes, repeat=repeat, **who)
+                found.add(name, doc, seconds, shapes, repeat=repeat, batch_seconds=batched, **who)
         for name in ("plain", "sps"):
             found.scores += scores(name, [1] * documents, repeat=repeat)
     return found.run(folder, **options)
@@ -106,16 +109,17 @@ def joined(run, *cpus):
 
 
 def test_tokens_a_second_of_unlike_machines_are_not_pooled(tmp_path):
-    run = joined(run_of(tmp_path / "a", halves), "abacus", "slide rule")
+    speeds = ["tokens_per_s", "tokens_per_s_mean", "tokens_per_s_e2e", "tokens_per_s_e2e_mean", "tokens_per_s_batch"]
+    run = joined(run_of(tmp_path / "a", halves, batched=0.5), "abacus", "slide rule")
     measured = compare.measured([run])
     found = compare.summary(measured)
-    assert found[[*metrics.SPEEDS]].isna().all(axis=None)
+    assert found[speeds].isna().all(axis=None)
     assert found.speedup_decode.iloc[1] == pytest.approx(1.2) and found.tau.notna().all()
     (line,) = time_warnings.unpooled(measured)
     assert line.startswith("one: machines of different cpu decoded it")
     assert by_worker.table(measured).tokens_per_s.tolist() == [4, 8, 2, 2]
-    like = compare.measured([joined(run_of(tmp_path / "b", halves), "abacus", "abacus")])
-    assert time_warnings.unpooled(like) == [] and compare.summary(like).tokens_per_s.notna().all()
+    like = compare.measured([joined(run_of(tmp_path / "b", halves, batched=0.5), "abacus", "abacus")])
+    assert time_warnings.unpooled(like) == [] and compare.summary(like)[speeds].notna().all(axis=None)
 
 
 def test_runs_of_unlike_machines_that_were_allowed_are_not_pooled(tmp_path):

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -16,7 +16,7 @@ from echoing import echo
 from screens import output, refusal
 
 from specbench.config import UserError
-from specbench.measure import crew, queue
+from specbench.measure import crew, parts, queue
 from specbench.measure.crew import NOWHERE, Crew, Worker
 from specbench.measure.parts import Begun, Done, Opened, Parts, Stepped, carry_out, do_parts
 from specbench.measure.worker import Refused, version
@@ -88,6 +88,19 @@ def test_the_part_of_a_lost_worker_is_done_by_another_one(driver, fakes, capsys)
         driver.hear(lambda count: None)
 
 
+def test_a_part_that_kills_its_workers_is_given_up():
+    fakes = [Fake(number) for number in (1, 2, 3, 4)]
+    driver = Parts(Crew([fake.worker for fake in fakes], wait))
+    for fake in fakes:
+        tell(driver, fake, begun(1))
+    for fake in fakes[:2]:
+        fake.line.close()
+        driver.hear(lambda count: None)
+    fakes[2].line.close()
+    with pytest.raises(UserError, match=r"^part 1 of 1 was lost 3 times: worker 3 is lost"):
+        driver.hear(lambda count: None)
+
+
 def test_another_version_and_what_cannot_be_done_are_one_line(driver, fakes):
     with pytest.raises(UserError, match=r"^worker 2 has specbench 0\.0\.1, and this is [^\n]*$"):
         tell(driver, fakes[1], Begun(None, 1, 1, "0.0.1"))
@@ -149,6 +162,17 @@ def letters(count, wrong=None, short=None):
         return "abcdefgh"[number]
 
     return Opened("facts", count, 2 * count, letter)
+
+
+def test_results_are_in_the_order_of_the_parts(fakes, monkeypatch):
+    """The second worker has finished its part before the first one has."""
+    one, two = fakes
+    crew_of_both = nullcontext(Crew([fake.worker for fake in fakes], wait))
+    monkeypatch.setattr(parts, "starter", lambda staffing, device: lambda work, folder: crew_of_both)
+    for fake, messages in ((one, [Stepped(1), Done("a")]), (two, [Done("b")])):
+        for message in (begun(2), *messages):
+            fake.line.send(message)
+    assert carry_out(lambda: letters(2), "letters", "cpu", object()) == ({"name": "tiny"}, ["a", "b"])
 
 
 def test_without_workers_this_process_does_all():

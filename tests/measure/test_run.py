@@ -19,7 +19,7 @@ from specbench.base import files
 from specbench.config import UserError
 from specbench.measure import command as commands
 from specbench.measure import loop, prepare
-from specbench.measure.manifest import digest
+from specbench.measure.manifest import digest, manifest
 from specbench.measure.prompts import check_lengths
 from specbench.methods.sps import SpS
 from specbench.report import comparison
@@ -132,6 +132,15 @@ def test_a_sample_may_take_every_position_there_is():
     check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=12), 4)
     with pytest.raises(UserError, match=r"sums, document 7: .* need 12 positions, but made has 11"):
         check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=11), 4)
+
+
+def test_the_limit_of_a_task_is_that_of_its_longest_text(make_plan):
+    """Texts of a task may have less room than others, where its prompts are long."""
+    plan = make_plan(["sps"])
+    requests = [Request("pocket_gsm8k", n, "", (), most, "", "") for n, most in enumerate((5, 9, 7))]
+    method = SimpleNamespace(inputs=dict, lossless=True, combination=None)
+    told = manifest(plan, prepare.load_models(plan), requests, [[1]] * 3, dict.fromkeys(("vanilla", "sps"), method), {})
+    assert told["generation"] == {"pocket_gsm8k": {"until": (), "max_new_tokens": 9}}
 
 
 def test_text_is_that_of_the_tokens(whole, place):

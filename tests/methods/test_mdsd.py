@@ -36,6 +36,14 @@ def test_chains_are_merged_by_hand():
     assert merged([[1]]) == (-1,)
 
 
+@pytest.mark.parametrize("rule", ("recursive", "kseq", "traversal"))
+def test_equal_chains_share_their_tokens_unless_leaves_come_first(rule):
+    """Only one token is likely enough each time, so three chains of two are one, with the others' tokens as leaves."""
+    method = MDSD(Table(V, 1), Table(V, 2), Settings(drafts=3, gamma=2, replacement=True, rule=rule))
+    draft = method.independent.propose([1, 2], 2, Sampling(1.0, top_k=1), torch.Generator(DEVICE).manual_seed(0))
+    assert draft.parents == ((-1, -1, -1, 0, 1, 2) if rule == "traversal" else (-1, -1, -1, 0, 0, 0))
+
+
 def sampled(replacement: bool, sampling: Sampling, drafts: int = 3, draws: int = 800) -> float:
     return p_of_texts(lambda target, draft: MDSD(target, draft, chosen(replacement, drafts)), sampling, draws)
 

@@ -59,6 +59,19 @@ def test_places_are_those_whose_draft_was_rejected():
         assert places and all(7 <= place < 18 and choices[place - 1] != tokens[place] for place in places)
 
 
+def test_a_place_where_the_text_ends_is_not_learned_from():
+    """The same text up to a rejected draft: what the target would write there is not of the text."""
+    prompt = oracle.prompts(1, length=6)[0]
+    whole = build(made(), "osd", **QUICK | {"interval": 9})
+    serve(whole, prompt, 18)
+    places = whole.learner.texts[0][1]
+    assert len(places) > 2
+    for at, place in enumerate(places):
+        method = build(made(), "osd", **QUICK | {"interval": 9})
+        serve(method, prompt, place - len(prompt))
+        assert method.learner.texts[0] == (whole.learner.texts[0][0][:place], places[:at])
+
+
 def test_a_step_is_that_of_another_computation():
     """KL(p‖q) has the gradient of the cross-entropy. Means are over all places of the texts."""
     target, draft = pair("llama")
