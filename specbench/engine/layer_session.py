@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from specbench.engine.ids import to_device
 from specbench.engine.runtimes.layers import layer_runner
 from specbench.engine.runtimes.types import LayerRunner
-from specbench.engine.session import Session, to_device
+from specbench.engine.session import Session
 from specbench.engine.types import Scored
 
 

@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config import UserError
 from specbench.engine.clock import now
+from specbench.engine.ids import Fed, to_device
+from specbench.engine.open_tree import NO_TREE, Tree
 from specbench.engine.prefix import Kept, Prefixes
 from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.eager import EAGER
@@ -240,72 +241,6 @@ class Session:
             self._length = kept
         self._tree = NO_TREE
         self.truncate(kept)
-
-
-class Fed:
-    """Ids [n] that were fed from the device. A GPU copies them to the host in the background."""
-
-    def __init__(self, ids: Tensor) -> None:
-        self.ids = ids
-        self.count = ids.shape[0]  # the first `count` ids are still cached
-        self.arrived: torch.cuda.Event | None = None
-        if ids.is_cuda:
-            self.ids = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
-            self.ids.copy_(ids, non_blocking=True)
-            self.arrived = torch.cuda.Event()
-            self.arrived.record()
-
-    def read(self) -> list[int]:
-        """The ids that are still cached. Waits for their copy if need be."""
-        if self.arrived and not self.arrived.query():
-            self.arrived.synchronize()
-        return self.ids[: self.count].tolist() if self.count < self.ids.shape[0] else self.ids.tolist()
-
-
-class Tree:
-    """The shape of a tree after `root` cached tokens; true once it has tokens."""
-
-    def __init__(self, root: int) -> None:
-        self.root = root
-        self.depths: list[int] = []  # of each token, 0 for the children of the context
-        self.paths: list[set[int]] = []  # the tokens that each one reads: its ancestors and itself
-
-    def __len__(self) -> int:
-        return len(self.depths)
-
-    def grow(self, parents: Sequence[int]) -> None:
-        """Add tokens with these parents, in place. Raises ValueError for a parent that does not come earlier."""
-        for parent in parents:
-            if not -1 <= parent < len(self):
-                raise ValueError(f"token {len(self)} of a tree cannot follow token {parent}")
-            above = self.paths[parent] if parent >= 0 else set()
-            self.paths.append({*above, len(self)})
-            self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
-
-    def reads(self, width: int, device: torch.device) -> Reads:
-        """What the last `width` tokens read; the depth of a token decides its position."""
-        reads = np.zeros((width, len(self)), bool)  # only the tree is laid out on the host, since contexts are long
-        for row, path in enumerate(self.paths[-width:]):
-            reads[row, list(path)] = True
-        allowed = torch.ones(width, self.root + len(self), dtype=torch.bool, device=device)
-        laid_out = torch.from_numpy(reads)
-        allowed[:, self.root :] = (
-            laid_out if device.type == "cpu" else laid_out.pin_memory().to(device, non_blocking=True)
-        )
-        places = self.root + to_device(self.depths, device)  # of the tree's tokens
-        return Reads(allowed, torch.cat([torch.arange(self.root, device=device), places]), self.root)
-
-
-NO_TREE = Tree(0)
-
-
-def to_device(tokens: Sequence[int], device: torch.device) -> Tensor:
-    """Ids on the device [n]. The host does not wait, even if the device is busy."""
-    if device.type == "cpu":
-        return torch.from_numpy(np.array(tokens, np.int64))  # a third of the time of torch.tensor
-    if device.type != "cuda":
-        return torch.tensor(tokens, device=device)
-    return torch.tensor(tokens, pin_memory=True).to(device, non_blocking=True)
 
 
 def highest(logits: Tensor) -> float:

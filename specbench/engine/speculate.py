@@ -8,8 +8,9 @@ from torch import Tensor
 
 from specbench.engine.accept import Accept
 from specbench.engine.drafters import Drafter
+from specbench.engine.ids import to_device
 from specbench.engine.sampling import draw
-from specbench.engine.session import Session, to_device
+from specbench.engine.session import Session
 from specbench.engine.types import Draft, Round, Sampling, Scored, Verdict
 
 # The target scores a draft of K tokens: target, the last committed tokens (the very last is not fed yet), draft

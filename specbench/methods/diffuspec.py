@@ -19,12 +19,13 @@ from torch import Tensor
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
+from specbench.engine.ids import to_device
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.block_head import BlockHead
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.sampling import wide
-from specbench.engine.session import Session, to_device
+from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Verdict, Watch
 from specbench.methods.dflash import KIND, BlockDrafter, DFlash, loaded
 from specbench.methods.rest_datastore import END, Datastore, find_datastore

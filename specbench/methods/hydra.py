@@ -11,11 +11,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.engine.accept import Accept
+from specbench.engine.ids import to_device
 from specbench.engine.models.draft_heads import HydraHeads, counted
 from specbench.engine.models.heads import hidden_size
 from specbench.engine.models.pair import Pair
 from specbench.engine.ranked_trees import RankedTree
-from specbench.engine.session import to_device
 from specbench.engine.types import Method, Watch
 from specbench.methods.eagle3 import check_target
 from specbench.methods.medusa import Medusa, RankedDrafter, loaded

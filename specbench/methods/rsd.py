@@ -17,10 +17,11 @@ from torch import Tensor
 from specbench.config import UserError
 from specbench.engine.accept import Accept
 from specbench.engine.drafters import Drafter
+from specbench.engine.ids import to_device
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import pick, probabilities, waits, wide
-from specbench.engine.session import Session, to_device
+from specbench.engine.session import Session
 from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Stateless, Watch

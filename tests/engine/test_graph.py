@@ -20,11 +20,12 @@ from watched import reads_of_tensors
 
 from specbench.engine import accept
 from specbench.engine.drafters import ModelDrafter
+from specbench.engine.ids import Fed
 from specbench.engine.runtimes import graph, static
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.graph import WARM_UP, WIDEST, ChainKey, Fixed, Graph, Key
 from specbench.engine.runtimes.types import Unsupported
-from specbench.engine.session import LAST, Fed, Session
+from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling
 from specbench.methods.cos.ensemble_parallel import at_once
 from specbench.methods.sps import SpS
