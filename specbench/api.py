@@ -14,6 +14,7 @@ import pandas as pd
 
 from specbench import config
 from specbench.analysis import compare as compared
+from specbench.analysis import pooled
 from specbench.config.chosen import EACH
 from specbench.plan import Plan, resolve_plan
 from specbench.results import importers
@@ -155,7 +156,7 @@ def compare(
     Raises:
         UserError: a run is unfinished or damaged, the runs must not be compared, or no method is called `against`.
     """
-    measured = compared.measured([_run(run).stored for run in _listed(runs)], allow_mismatch)
+    measured = pooled.measured([_run(run).stored for run in _listed(runs)], allow_mismatch)
     return compared.summary(measured if against is None else measured.against(against))
 
 

@@ -19,10 +19,10 @@ MOST_SECONDS, MOST_MEGABYTES = 10, 1500  # for ten million rounds on two cores
 MEASURED = """
 import resource, sys, time
 from pathlib import Path
-from specbench import compare
+from specbench.analysis import compare, pooled
 from specbench.results.stored import StoredRun
 began = time.perf_counter()
-table = compare.summary(compare.measured([StoredRun(Path(sys.argv[1]))]))
+table = compare.summary(pooled.measured([StoredRun(Path(sys.argv[1]))]))
 seconds = time.perf_counter() - began
 print(len(table), seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from specbench.analysis import compare
+from specbench.analysis import compare, pooled
 from specbench.results.importers import import_spec_bench, import_vllm
 from specbench.results.stored import StoredRun
 
@@ -17,7 +17,7 @@ def jsonl(path, *rows):
 
 def rows(*folders):
     """The summary of runs by task and method."""
-    found = compare.summary(compare.measured([StoredRun(folder) for folder in folders]))
+    found = compare.summary(pooled.measured([StoredRun(folder) for folder in folders]))
     return found.set_index(["task", "method"])
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 
 from specbench.analysis import metrics, workers
-from specbench.analysis.compare import ROW, Measured, paired
+from specbench.analysis.compare import paired
+from specbench.analysis.pooled import ROW, Measured
 from specbench.base import stats
 
 COLUMNS = [*ROW, *workers.WHO, "baseline", "documents", "tokens_per_s"]

@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from specbench.analysis import compare
+from specbench.analysis import compare, pooled
 from specbench.config import MethodSpec, UserError
 from specbench.methods import settings_of
 from specbench.methods.cos.combining import weights_of
@@ -119,7 +119,7 @@ def collaboration(run: StoredRun) -> Collaboration:
     if not specs:
         raise UserError(f"{run.folder} has no method of the CoS family ({', '.join(COS)}); {MADE_BY}")
     # First, as this refuses unfinished runs.
-    summary = compare.summary(compare.measured([run])).set_index(["task", "method"])
+    summary = compare.summary(pooled.measured([run])).set_index(["task", "method"])
     tokens, prices = drafted_tokens(run, list(specs)), forward_seconds(run)
     if tokens.empty:
         raise UserError(

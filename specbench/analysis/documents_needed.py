@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from specbench.analysis import compare
+from specbench.analysis import compare, pooled
 from specbench.base import scores, stats
 
 ROLES = ("method", "baseline")
@@ -26,19 +26,19 @@ class Needed:
     table: pd.DataFrame
 
 
-def needed(runs: compare.Measured, speedup: float, points: float, discordant: float | None = None) -> Needed:
+def needed(runs: pooled.Measured, speedup: float, points: float, discordant: float | None = None) -> Needed:
     """Documents for 80 % power at the 5 % level; `discordant` replaces the share that the run has."""
     rows = []
     for row in compare.summary(runs).to_dict("records"):
         if row["task"] == compare.AVERAGE or row["method"] == row["baseline"] or not row["baseline"]:
             continue
-        at = {name: row[name] for name in (*compare.ROW, "baseline", "documents")}
+        at = {name: row[name] for name in (*pooled.ROW, "baseline", "documents")}
         speed = _for_speed(runs, at, speedup)
         rows.append(at | speed | _for_score(runs, at, points / 100, discordant))
     return Needed(speedup, points, pd.DataFrame(rows))
 
 
-def _for_speed(runs: compare.Measured, at: dict[str, object], speedup: float) -> dict[str, float]:
+def _for_speed(runs: pooled.Measured, at: dict[str, object], speedup: float) -> dict[str, float]:
     """From decode times; where a run has none, from whole times."""
     mine, base = (runs.by_row.get(_key(at, at[role])) for role in ROLES)
     for whole in (False, True):
@@ -49,9 +49,9 @@ def _for_speed(runs: compare.Measured, at: dict[str, object], speedup: float) ->
 
 
 def _for_score(
-    runs: compare.Measured, at: dict[str, object], size: float, discordant: float | None
+    runs: pooled.Measured, at: dict[str, object], size: float, discordant: float | None
 ) -> dict[str, float | bool]:
-    parts = [runs.scores[(runs.scores[compare.ROW] == list(_key(at, at[role]))).all(axis=1)] for role in ROLES]
+    parts = [runs.scores[(runs.scores[pooled.ROW] == list(_key(at, at[role]))).all(axis=1)] for role in ROLES]
     mine, base = (part[part.doc_id.notna()].groupby("doc_id").value.mean() for part in parts)
     both = pd.concat([mine, base], axis=1, join="inner").to_numpy(float).T
     graded = not stats.right_or_wrong(both)
@@ -69,4 +69,4 @@ def _for_score(
 
 
 def _key(at: dict[str, object], method: object) -> tuple[str, ...]:
-    return tuple(str(part) for part in (*(at[name] for name in compare.ROW[:3]), method))
+    return tuple(str(part) for part in (*(at[name] for name in pooled.ROW[:3]), method))

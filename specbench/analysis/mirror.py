@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from specbench.analysis import compare, metrics
+from specbench.analysis import metrics, pooled
 from specbench.analysis.overlap import speedup
 from specbench.results.stored import StoredRun
 
@@ -38,7 +38,7 @@ class Mirror:
 
 def mirror(run: StoredRun, method: str, hits: pd.DataFrame, layers: int) -> Mirror:
     """`hits` has ROUND, `layer`, `rank` (of the added token by the exit layer, from 0) and `whole`, by round."""
-    measured = compare.measured([run])
+    measured = pooled.measured([run])
     baseline = measured.baselines.get(method)
     base = measured.counts.reset_index()
     mine, base = base[base.method == method], base[base.method == baseline]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 import pyarrow.compute as pc
 
-from specbench.analysis import compare, metrics
+from specbench.analysis import compare, metrics, pooled
 from specbench.analysis.drafts import OVERLAPPING
 from specbench.base import stats
 from specbench.config import UserError
@@ -50,7 +50,7 @@ def overlap(run: StoredRun) -> Overlap:
         raise UserError(
             f"{run.folder} has no method whose draft and target overlap; `specbench run --method pearl` makes one"
         )
-    measured = compare.measured([run])
+    measured = pooled.measured([run])
     wanted = ~pc.field("warmup") & pc.field("method").isin(names) & (pc.field("round") > 0)
     rounds = run.rounds().to_table([*metrics.SAMPLE, *SECONDS], filter=wanted).to_pandas()
     if rounds.empty or rounds[SECONDS].isna().any(axis=None):
@@ -68,7 +68,7 @@ def overlap(run: StoredRun) -> Overlap:
     return Overlap(pd.DataFrame(rows))
 
 
-def _row(mine: pd.DataFrame, runs: compare.Measured, baseline: str | None) -> dict[str, object]:
+def _row(mine: pd.DataFrame, runs: pooled.Measured, baseline: str | None) -> dict[str, object]:
     """The figures of a method on some tasks."""
     base = runs.counts.reset_index()
     base = base[(base.method == baseline) & base.task.isin(mine.task)]
@@ -93,7 +93,7 @@ def speedup(mine: pd.DataFrame, base: pd.DataFrame) -> stats.Interval | None:
     """Over the baseline, the mean over tasks; None where a task has no times of both."""
     tasks = []
     for task in mine.task.unique():
-        parts = (rows[rows.task == task].set_index([*compare.ONCE, "doc_id"]) for rows in (mine, base))
+        parts = (rows[rows.task == task].set_index([*pooled.ONCE, "doc_id"]) for rows in (mine, base))
         paired = compare.paired(*parts)
         if paired is None:
             return None

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench.analysis import compare, metrics
+from specbench.analysis import compare, metrics, pooled
 from specbench.analysis.alike import check_alike
-from specbench.analysis.compare import AVERAGE, Measured
+from specbench.analysis.compare import AVERAGE
 from specbench.analysis.complementarity import draft_of, vanilla_of
+from specbench.analysis.pooled import Measured
 from specbench.base import stats
 from specbench.base.scores import wilson
 from specbench.base.stats import Interval
@@ -63,7 +64,7 @@ def strength(runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> Strength
     drafts, methods = [], []
     for run in runs:
         target, draft = vanilla_of(run), draft_of(run, None)[1]
-        figures = compare.measured([run]).against(target)
+        figures = pooled.measured([run]).against(target)
         rows = compare.summary(figures).set_index(["task", "method"])
         named = {"pair": run.plan.pair.name, "run": run.name}
         tasks = [line.task for line in run.plan.tasks]

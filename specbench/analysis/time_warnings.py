@@ -3,7 +3,7 @@
 import numpy as np
 
 from specbench.analysis import metrics, workers
-from specbench.analysis.compare import Measured
+from specbench.analysis.pooled import Measured
 
 STALL = 5  # a text that took over this many times the median time per token of its row was held up
 

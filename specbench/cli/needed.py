@@ -28,8 +28,8 @@ def plan(
 
     `specbench plan runs/one --discordant 0.1`
     """
-    from specbench.analysis.compare import measured
     from specbench.analysis.documents_needed import needed
+    from specbench.analysis.pooled import measured
     from specbench.report.finding import show
     from specbench.report.views.documents_needed import view
     from specbench.results.stored import StoredRun

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.analysis import compare, metrics
+from specbench.analysis import compare, metrics, pooled
 from specbench.analysis.alike import method_labels
 from specbench.config import MethodSpec, PairSpec, UserError, task_info
 from specbench.papers.published import Figure, Paper, read_figures
@@ -101,7 +101,7 @@ def of_runs(
             names[spec.identity] = labels[spec.name]
             for line in run.plan.tasks:
                 sources.setdefault((run.sampling, line.task, labels[spec.name]), []).append(run.name)
-    found = OnPair(pair, default, compare.measured(runs, allowed), figures, [run.name for run in runs], sources)
+    found = OnPair(pair, default, pooled.measured(runs, allowed), figures, [run.name for run in runs], sources)
     found.labels = names
     return found
 
@@ -120,7 +120,7 @@ class OnPair:
         self,
         pair: str,
         default: PairSpec,
-        measured: compare.Measured,
+        measured: pooled.Measured,
         figures: FromFiles,
         runs: Sequence[str] = (),
         sources: Mapping[tuple[str, str, str], list[str]] | None = None,
@@ -196,7 +196,7 @@ class OnPair:
             counts["decode"] /= same.decode.sum(min_count=1) / same.decoded.sum()
             counts["whole"] /= same.whole.sum(min_count=1) / same.whole_tokens.sum()
         scores = self.measured.scores
-        of_row = scores[(scores[compare.ROW] == list(key)).all(axis=1) & scores.doc_id.notna()]
+        of_row = scores[(scores[pooled.ROW] == list(key)).all(axis=1) & scores.doc_id.notna()]
         counts = counts.assign(one=1.0, passes=passes.groupby("doc_id").size())
         means = of_row.groupby(of_row.doc_id.astype(int)).value.mean().round(12)  # of equal scores: the score
         rows = counts.assign(score=means)
@@ -204,12 +204,12 @@ class OnPair:
 
     def every_document(self) -> pd.DataFrame:
         """As Ours.every_document; `run` is the name of the run, and `baseline` that of the method's baseline."""
-        key = [*compare.ROW, *compare.ONCE, "doc_id"]
+        key = [*pooled.ROW, *pooled.ONCE, "doc_id"]
         scores = self.measured.scores.dropna(subset="doc_id").astype({"doc_id": int}).set_index(key).value
         rows = self.measured.counts.join(scores.rename("score")).reset_index()
         names = dict(enumerate(self.runs))
         rows = rows.assign(run=rows.run.map(names), baseline=rows.method.map(self.measured.baselines))
-        return rows[[*compare.ROW, "baseline", *compare.ONCE, "doc_id", *COUNTED, "score"]]
+        return rows[[*pooled.ROW, "baseline", *pooled.ONCE, "doc_id", *COUNTED, "score"]]
 
     def cell(self, paper: Paper, figure: Figure) -> Cell:
         """Our figure in the unit and with the digits of the printed one: from runs, else from a file."""

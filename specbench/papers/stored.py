@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from specbench import config
-from specbench.analysis import compare
+from specbench.analysis import pooled
 from specbench.base import parquet
 from specbench.config import UserError
 from specbench.papers.ours import COUNTED, OnPair, Ours
@@ -15,7 +15,7 @@ from specbench.papers.published import Paper, read_figures
 
 DOCUMENTS, FIGURES = "documents.parquet", "figures.csv"
 REMEDY = "write the tables again: `specbench tables`"
-TEXTS = [*compare.ROW, "baseline", "run"]
+TEXTS = [*pooled.ROW, "baseline", "run"]
 SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in TEXTS),
@@ -54,14 +54,14 @@ def read_documents(path: Path) -> pd.DataFrame:
     return rows
 
 
-def measured_of(rows: pd.DataFrame) -> compare.Measured:
-    """The rows of one pair as `compare.measured` gives them, as far as verdicts need it."""
-    key = [*compare.ROW, *compare.ONCE, "doc_id"]
+def measured_of(rows: pd.DataFrame) -> pooled.Measured:
+    """The rows of one pair as `pooled.measured` gives them, as far as verdicts need it."""
+    key = [*pooled.ROW, *pooled.ONCE, "doc_id"]
     alone = rows.decode.notna()
     counts = rows.assign(batched=np.where(alone, np.nan, 0.0)).set_index(key)[[*COUNTED, "batched"]].sort_index()
     scores = rows[[*key, "score"]].rename(columns={"score": "value"}).dropna(subset="value")
     baselines = rows.dropna(subset="baseline").drop_duplicates("method").set_index("method").baseline.to_dict()
-    return compare.Measured(
+    return pooled.Measured(
         counts=counts,
         scores=scores.assign(stderr=np.nan),
         depths=pd.DataFrame(),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.analysis import by_worker, metrics, time_warnings, totals
+from specbench.analysis import by_worker, metrics, pooled, time_warnings, totals
 from specbench.analysis import compare as compared
 from specbench.analysis.texts import load_decode
 from specbench.analysis.trace import document_scores, find_sample
@@ -36,7 +36,7 @@ FEW = 4  # baselines; of more a legend does not list the methods
 def finish(folder: Path) -> int:
     """Write the summary of a finished run, print its table and what to do next; returns the exit code of `run`."""
     run = StoredRun(folder)
-    measured = compared.measured([run])
+    measured = pooled.measured([run])
     summary = compared.summary(measured)
     write_frame(member(folder, "summary.parquet"), summary)
     for task, count in run.manifest.get("left_out", {}).items():
@@ -82,7 +82,7 @@ def compare(
         raise UserError("--format parquet is not text; give a file for it: --out FILE.parquet")
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     stopped = [how_much(run) for run in runs if unfinished and not run.finished]
-    measured = compared.measured(runs, allowed, by == "depth", unfinished)
+    measured = pooled.measured(runs, allowed, by == "depth", unfinished)
     summary = compared.summary(measured if against is None else measured.against(against))
     if sort:
         summary = tables.sort(summary, sort)
@@ -112,7 +112,7 @@ def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> N
     from specbench.report.page import write_page  # with plotly and jinja2, which no other reader needs
 
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
-    measured = compared.measured(runs, allowed)
+    measured = pooled.measured(runs, allowed)
     summary = compared.summary(measured)
     wrong = [*warnings(runs, summary, measured), *unsure(summary)]
     caption = [condition(runs[0], summary), *origins(runs), *legend(summary)]
@@ -137,14 +137,14 @@ def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
 
 
 def _notes(
-    runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compared.Measured, other: bool = False
+    runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.Measured, other: bool = False
 ) -> list[str]:
     """What is printed after a table: warnings, conditions, and what its columns mean."""
     notes = [*warnings(runs, summary, measured), condition(runs[0], summary)]
     return notes + ([] if other else [*batch_speeds(runs[0], summary), *origins(runs), *legend(summary)])
 
 
-def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: compared.Measured) -> Iterator[str]:
+def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.Measured) -> Iterator[str]:
     """What is wrong with the figures, or may be."""
     yield from measured.mismatches
     named = ", ".join(dict.fromkeys(row[-1] for row, parts in measured.totals.items() if totals.counted(parts)))
@@ -218,7 +218,7 @@ def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     cores, threads = machine.get("cores"), machine.get("threads")
     used = f"{threads} of {cores}" if threads and threads != cores else cores
     where = f"{used} cores of {machine.get('cpu')}" if machine["device"] == "cpu" else machine["device"]
-    setups = [" ".join(setup) for setup in summary[compared.SETUP].drop_duplicates().to_numpy()]
+    setups = [" ".join(setup) for setup in summary[pooled.SETUP].drop_duplicates().to_numpy()]
     dtype = models["target"]["dtype"] if models else "dtype not known"
     documents = summary[summary.task != compared.AVERAGE].documents.max() if len(summary) else 0
     which = f"{first.plan.split} documents" if first.plan.split else "documents"

@@ -14,8 +14,9 @@ from plotly.offline import get_plotlyjs
 
 from specbench.analysis import metrics
 from specbench.analysis.alike import method_labels, pair_labels
-from specbench.analysis.compare import AVERAGE, SETUP
+from specbench.analysis.compare import AVERAGE
 from specbench.analysis.oracles import is_bound
+from specbench.analysis.pooled import SETUP
 from specbench.base import files
 from specbench.base.console import plain
 from specbench.config import UserError

@@ -4,7 +4,8 @@ import math
 
 import pandas as pd
 
-from specbench.analysis.compare import AVERAGE, SETUP
+from specbench.analysis.compare import AVERAGE
+from specbench.analysis.pooled import SETUP
 from specbench.base.stats import holm
 
 FEWEST = 8  # documents of a task; of fewer nothing is said about speed

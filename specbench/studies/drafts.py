@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench.analysis import compare
+from specbench.analysis import compare, pooled
 from specbench.analysis.drafts import recorded_rounds
 from specbench.analysis.metrics import interval_columns
 from specbench.base import stats
@@ -59,7 +59,7 @@ def drafts(
     name = method or next((spec.name for spec in runs[0].plan.methods if spec.method == "sps"), None)
     if name is None:
         raise UserError(f"{runs[0].folder} has no method sps; name another by --method")
-    figures = compare.measured(runs, allowed)
+    figures = pooled.measured(runs, allowed)
     texts = [texts_to_read(run, name) for run in runs]
     summary = compare.summary(figures)
     rows, first = [], None

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binomtest, t
 from synthetic import CHAIN, SINGLE, Rows, Timed, rounds, sample, scores, timed_run, write_run
 
-from specbench.analysis import compare, time_warnings
+from specbench.analysis import compare, pooled, time_warnings
 from specbench.base import files
 from specbench.config import UserError
 from specbench.report import comparison
@@ -25,7 +25,7 @@ def simple(folder, *, decode=0.5, method="sps", tasks=("one",), right=(1, 0, 1, 
 
 
 def table(*runs, **options):
-    return compare.summary(compare.measured(runs, **options))
+    return compare.summary(pooled.measured(runs, **options))
 
 
 def row(found, **wanted):
@@ -74,7 +74,7 @@ def test_a_speedup_beyond_its_tokens_a_round_is_named(tmp_path):
     """sps commits 2 tokens a round and is 2.5 times as fast; against a baseline of several models it may be."""
     methods = {"vanilla": Timed(1.0, SINGLE), "sps": Timed(0.4, CHAIN), "fly": Timed(0.5, CHAIN)}
     run = timed_run(tmp_path / "a", methods, baseline="vanilla")
-    found = compare.measured([run])
+    found = pooled.measured([run])
     (line,) = (one for one in comparison.warnings([run], compare.summary(found), found) if "τ" in one)
     assert line.startswith("one, sps: a speedup of 2.50 is more than τ = 2.00 tokens a target round can give")
     other = timed_run(tmp_path / "b", {"plain": Timed(1.0, SINGLE), "sps": Timed(0.4, CHAIN)})
@@ -184,11 +184,11 @@ def test_methods_come_behind_their_baselines(tmp_path):
         baseline="pool",
         baselines={"plain": "plain", "sps": "plain"},
     )
-    assert compare.measured([run]).methods == ["pool", "share", "plain", "sps"]
+    assert pooled.measured([run]).methods == ["pool", "share", "plain", "sps"]
 
 
 def test_one_baseline_can_be_chosen_for_all(tmp_path):
-    found = compare.measured([mixed(tmp_path / "a")])
+    found = pooled.measured([mixed(tmp_path / "a")])
     rows = compare.summary(found.against("plain"))
     assert set(rows.baseline) == {"plain"}
     assert row(rows, method="share").speedup_decode == pytest.approx(1 / 1.6)
@@ -216,7 +216,7 @@ def test_every_run_with_another_baseline_than_the_first_is_named(tmp_path):
     """The third agrees with the second; what counts is the first that had the method."""
     first = mixed(tmp_path / "a", baselines={})
     others = [mixed(tmp_path / name, baselines={"share": "pool"}, seed=seed) for seed, name in enumerate("bc", 1)]
-    lines = compare.measured([first, *others], allowed=["baseline"]).mismatches
+    lines = pooled.measured([first, *others], allowed=["baseline"]).mismatches
     told = [line for line in lines if "share: plain / pool" in line]
     assert len(told) == 2 and "/ b:" in told[0] and "/ c:" in told[1]
 
@@ -239,7 +239,7 @@ def test_the_drift_of_each_baseline_is_told(tmp_path):
     frame = pd.read_parquet(run.folder / "samples.parquet")
     late = (frame.method == "pool") & (frame.doc_id >= 10)
     frame.assign(decode_seconds=frame.decode_seconds.where(~late, 3.0)).to_parquet(run.folder / "samples.parquet")
-    found = compare.measured([run])
+    found = pooled.measured([run])
     rows = compare.summary(found)
     assert row(rows, method="sps").drift == 0 and row(rows, method="share").drift == pytest.approx(0.5)
     (line,) = (one for one in comparison.warnings([run], rows, found) if "drift" in one)
@@ -266,7 +266,7 @@ def test_the_drift_of_pooled_runs_is_the_largest_with_its_sign(tmp_path):
 def test_every_baseline_that_ran_at_other_speeds_is_named(tmp_path):
     slow = SECONDS | {"pool": 4.0}
     one, other = mixed(tmp_path / "a"), mixed(tmp_path / "b", seconds=slow, seed=1)
-    (line,) = time_warnings.uneven(compare.measured([one, other]))
+    (line,) = time_warnings.uneven(pooled.measured([one, other]))
     assert line == "one: pool ran at 1 to 2 tokens/s in these runs: compare speedups, not tokens/s"
 
 
@@ -295,7 +295,7 @@ def test_unlike_runs_are_refused_unless_allowed(tmp_path, options, field):
     one, other = simple(tmp_path / "a"), simple(tmp_path / "b", **options)
     with pytest.raises(UserError, match=f"--allow-mismatch {field}"):
         table(one, other)
-    mismatches = compare.measured([one, other], allowed=[field]).mismatches
+    mismatches = pooled.measured([one, other], allowed=[field]).mismatches
     assert len(mismatches) == 1 and mismatches[0].startswith("MISMATCH") and field in mismatches[0]
 
 
@@ -315,7 +315,7 @@ def test_runs_of_other_tasks_compare(tmp_path):
 
 def test_what_a_run_does_not_tell_is_said(tmp_path):
     run = simple(tmp_path / "a", environment={"cpu": None})
-    assert "cpu" in compare.measured([simple(tmp_path / "b"), run]).mismatches[0]
+    assert "cpu" in pooled.measured([simple(tmp_path / "b"), run]).mismatches[0]
 
 
 def test_unfinished_and_foreign_folders_are_refused(tmp_path):
@@ -351,7 +351,7 @@ def test_shards_at_other_speeds_are_named_and_speedups_are_paired_within_them(tm
         "sps": Timed(lambda task, doc: slow[doc < 4] / (2 if doc < 4 else 1)),
     }
     run = joined(timed_run(tmp_path / "a", methods, documents=8), 4, 8)
-    (line,) = time_warnings.uneven(compare.measured([run]))
+    (line,) = time_warnings.uneven(pooled.measured([run]))
     assert line == "one: plain ran at 2 to 4 tokens/s in these workers: compare speedups, not tokens/s"
     found = row(table(run), method="sps")
     assert found.speedup_decode == pytest.approx(12 / 10)
@@ -363,16 +363,16 @@ def test_shards_at_other_speeds_are_named_and_speedups_are_paired_within_them(tm
 def test_a_text_that_was_held_up_is_named(tmp_path):
     """Document 3 of sps took 9 s where the others took 0.5 s; plain was even."""
     methods = {"plain": Timed(1.0, SINGLE), "sps": Timed(lambda task, doc: 9.0 if doc == 3 else 0.5)}
-    (line,) = time_warnings.stalled(compare.measured([timed_run(tmp_path / "a", methods)]))
+    (line,) = time_warnings.stalled(pooled.measured([timed_run(tmp_path / "a", methods)]))
     assert line.startswith("one, sps: 1 of 4 texts took over 5 times the median per token, 86% of the time")
-    assert time_warnings.stalled(compare.measured([simple(tmp_path / "b")])) == []
+    assert time_warnings.stalled(pooled.measured([simple(tmp_path / "b")])) == []
 
 
 def test_runs_at_other_speeds_are_named(tmp_path):
     run = timed_run(tmp_path / "slow", {"plain": Timed(2.0, SINGLE, 3)})
-    (line,) = time_warnings.uneven(compare.measured([simple(tmp_path / "a"), run]))
+    (line,) = time_warnings.uneven(pooled.measured([simple(tmp_path / "a"), run]))
     assert line == "one: plain ran at 2 to 4 tokens/s in these runs: compare speedups, not tokens/s"
-    assert time_warnings.uneven(compare.measured([simple(tmp_path / "b"), simple(tmp_path / "c")])) == []
+    assert time_warnings.uneven(pooled.measured([simple(tmp_path / "b"), simple(tmp_path / "c")])) == []
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"plan": 1}'])
@@ -402,7 +402,7 @@ def test_damaged_files_are_refused(tmp_path):
 
 def test_an_unknown_field_cannot_be_allowed(tmp_path):
     with pytest.raises(UserError, match="no such field"):
-        compare.measured([simple(tmp_path / "a")], allowed=["bananas"])
+        pooled.measured([simple(tmp_path / "a")], allowed=["bananas"])
 
 
 def test_failed_documents_are_counted_and_left_out(tmp_path):
@@ -424,7 +424,7 @@ def test_a_run_of_nothing_but_failures_has_a_table(tmp_path):
 
 
 def test_depths(tmp_path):
-    found = compare.depth_table(compare.measured([simple(tmp_path / "a")], with_depths=True))
+    found = compare.depth_table(pooled.measured([simple(tmp_path / "a")], with_depths=True))
     assert found[["method", "depth", "cond_accept", "tested"]].values.tolist() == [
         ["sps", 1, 1.0, 8],
         ["sps", 2, 0.0, 8],

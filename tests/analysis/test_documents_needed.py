@@ -6,7 +6,7 @@ import pytest
 from screens import call
 from synthetic import CHAIN, SINGLE, Timed, timed_run
 
-from specbench.analysis import compare
+from specbench.analysis import compare, pooled
 from specbench.analysis.documents_needed import needed
 from specbench.base import scores, stats
 from specbench.report.views.documents_needed import view
@@ -23,7 +23,7 @@ def run(tmp_path_factory):
 
 
 def test_noise_and_discordant_documents_are_the_runs(run):
-    measured = compare.measured([run])
+    measured = pooled.measured([run])
     (row,) = needed(measured, 1.05, 10).table.to_dict("records")
     mine, base = (measured.by_row["tiny", "greedy", "one", name] for name in ("sps", "plain"))
     noise, evenness = stats.speed_noise(compare.paired(mine, base))
@@ -35,7 +35,7 @@ def test_noise_and_discordant_documents_are_the_runs(run):
 
 def test_where_decoding_was_not_timed_whole_texts_are(run, monkeypatch):
     """As in imported runs, which know the seconds of whole texts only."""
-    measured = compare.measured([run])
+    measured = pooled.measured([run])
     own = compare.paired
     mine, base = (measured.by_row["tiny", "greedy", "one", name] for name in ("sps", "plain"))
     monkeypatch.setattr(compare, "paired", lambda mine, base, whole=False: own(mine, base, True) if whole else None)
@@ -44,7 +44,7 @@ def test_where_decoding_was_not_timed_whole_texts_are(run, monkeypatch):
 
 
 def test_a_given_share_of_discordant_documents_counts(run):
-    (row,) = needed(compare.measured([run]), 1.05, 10, discordant=0.3).table.to_dict("records")
+    (row,) = needed(pooled.measured([run]), 1.05, 10, discordant=0.3).table.to_dict("records")
     assert row["assumed"] and row["for_score"] == scores.documents_for_score(0.1, 0.3)
 
 
@@ -52,20 +52,20 @@ def test_noise_does_not_hang_on_the_number_of_documents(tmp_path):
     def noise(documents):
         methods = {"plain": Timed(1.0, SINGLE), "sps": Timed(lambda task, doc: 0.5 if doc % 2 else 0.6)}
         run = timed_run(tmp_path / str(documents), methods, documents=documents)
-        return needed(compare.measured([run]), 1.05, 5).table.noise.iloc[0]
+        return needed(pooled.measured([run]), 1.05, 5).table.noise.iloc[0]
 
     assert noise(10) == pytest.approx(noise(40), rel=0.05)
 
 
 def test_graded_scores_need_documents_by_their_spread(tmp_path):
     methods = {"plain": Timed(1.0, SINGLE, (0.5,) * 4), "sps": Timed(0.5, CHAIN, (0.4, 0.6, 0.4, 0.6))}
-    (row,) = needed(compare.measured([timed_run(tmp_path / "a", methods)]), 1.05, 5).table.to_dict("records")
+    (row,) = needed(pooled.measured([timed_run(tmp_path / "a", methods)]), 1.05, 5).table.to_dict("records")
     assert math.isnan(row["discordant"])
     assert row["for_score"] == scores.documents_for_mean(0.05, 0.1 * math.sqrt(4 / 3))
 
 
 def test_the_table_fits_and_names_what_was_assumed(run):
-    found = view(needed(compare.measured([run]), 1.05, 10, 0.3))
+    found = view(needed(pooled.measured([run]), 1.05, 10, 0.3))
     assert "the share of discordant documents was given" in " ".join(found.notes)
     assert [len(row) for row in found.sheets[0].rows] == [1, 6]
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from synthetic import CHAIN, SINGLE, Rows, sample, scores, write_run
 
-from specbench.analysis import compare
+from specbench.analysis import compare, pooled
 from specbench.measure import loop
 from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun
@@ -90,7 +90,7 @@ def close(expected: float) -> Any:
 
 
 def check_summary(folder: Path) -> None:
-    found = compare.summary(compare.measured([StoredRun(folder)]))
+    found = compare.summary(pooled.measured([StoredRun(folder)]))
     expected = naive_metrics.summary(folder)
     assert sorted(zip(found.task, found.method, strict=True)) == sorted(expected)
     for _, row in found.iterrows():
@@ -100,7 +100,7 @@ def check_summary(folder: Path) -> None:
 
 
 def check_depths(folder: Path, cut_was_tested: bool) -> None:
-    table = compare.depth_table(compare.measured([StoredRun(folder)], with_depths=True))
+    table = compare.depth_table(pooled.measured([StoredRun(folder)], with_depths=True))
     rows = {(row.task, row.method, row.depth): row for row in table.itertuples()}
     keys = [at for at in naive_metrics.summary(folder) if at[0] != "average"]
     naive = {at: naive_metrics.depths(folder, *at, cut_was_tested) for at in keys}
@@ -158,7 +158,7 @@ def one_document(folder: Path, method: Row | None = None, score: float = 1.0) ->
 
 
 def summary_of(folder: Path) -> Row:
-    found = compare.summary(compare.measured([StoredRun(folder)]))
+    found = compare.summary(pooled.measured([StoredRun(folder)]))
     return found[found.method == "sps"].iloc[0].to_dict()
 
 
@@ -206,7 +206,7 @@ def depths_of(folder: Path, plain: Row, mine: Row) -> pd.DataFrame:
     found = Rows()
     found.add("plain", 0, 1.0, [(0, 0)])[-1].update(plain)
     found.add("sps", 0, 1.0, [(2, 1)])[-1].update(mine)
-    return compare.depth_table(compare.measured([found.run(folder)], with_depths=True))
+    return compare.depth_table(pooled.measured([found.run(folder)], with_depths=True))
 
 
 def test_one_unknown_cut_does_not_change_the_depths_of_another_method(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_unknown_drafts_have_no_depths(tmp_path: Path) -> None:
 def test_a_run_without_rounds_has_an_empty_depth_table(tmp_path: Path) -> None:
     failed = [sample(name, 0, finish="error", prefill=None) | {"decode_seconds": None} for name in ("plain", "sps")]
     run = write_run(tmp_path / "a", failed, [], [])
-    assert compare.depth_table(compare.measured([StoredRun(run)], with_depths=True)).empty
+    assert compare.depth_table(pooled.measured([StoredRun(run)], with_depths=True)).empty
 
 
 @pytest.fixture(scope="module")

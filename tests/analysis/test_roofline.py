@@ -16,7 +16,7 @@ from synthetic import Rows, change_manifest
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from specbench.analysis import compare, roofline
+from specbench.analysis import compare, pooled, roofline
 from specbench.analysis.roofline import Cost, cost, limit, other_draft
 from specbench.base import environment
 from specbench.config import SUITES, load_method
@@ -263,7 +263,7 @@ def run_of(folder, methods, *, told=SLOW, models=None, changes=(), **plan):
 
 
 def share(run, method):
-    summary = compare.summary(compare.measured([run])).set_index("method")
+    summary = compare.summary(pooled.measured([run])).set_index("method")
     return summary.loc[method, "limit_share"], summary.loc[method, "limit_unknown"]
 
 
@@ -374,7 +374,7 @@ def test_compare_has_the_column_where_it_is_asked_for(tmp_path, monkeypatch):
 
 
 def test_the_column_fits_80_characters(tmp_path):
-    summary = compare.summary(compare.measured([run_of(tmp_path / "a", PLAIN | SPS)]))
+    summary = compare.summary(pooled.measured([run_of(tmp_path / "a", PLAIN | SPS)]))
     text = tables.render(summary, "table", 80, ["+limit_share"])
     assert max(map(len, text.splitlines())) <= 80 and "6.4\n" in text
     assert "tok/s" in text and "discard" not in text  # which makes room for it

@@ -8,7 +8,7 @@ import pytest
 from screens import output
 from synthetic import CHAIN, ENVIRONMENT, SINGLE, Rows, change_manifest, scores
 
-from specbench.analysis import by_worker, compare, time_warnings, workers
+from specbench.analysis import by_worker, compare, pooled, time_warnings, workers
 
 SLOW = {1: 1.0, 2: 2.0}  # seconds of the baseline for 4 tokens, by worker
 GAIN = {1: 2, 2: 1}  # the speedup of sps there
@@ -37,7 +37,7 @@ def halves(doc, repeat=0):
 
 
 def speedup(run):
-    found = compare.summary(compare.measured([run]))
+    found = compare.summary(pooled.measured([run]))
     return found[found.method == "sps"].iloc[0]
 
 
@@ -64,7 +64,7 @@ def test_the_run_of_one_worker_is_as_one_that_tells_none(tmp_path):
             found.add(name, doc, SLOW[1] / (GAIN[1] if name == "sps" else 1), shapes)
     found.scores += scores("plain", [1] * 8) + scores("sps", [1] * 8)
     untold = found.run(tmp_path / "untold")
-    one, other = (compare.summary(compare.measured([run])) for run in (named, untold))
+    one, other = (compare.summary(pooled.measured([run])) for run in (named, untold))
     assert one.equals(other)
     told = workers.of_texts(untold, untold.samples())
     assert set(told.worker) == {0} and set(told.host) == {""} and set(told.number) == {0}
@@ -72,7 +72,7 @@ def test_the_run_of_one_worker_is_as_one_that_tells_none(tmp_path):
 
 def test_a_table_of_workers(tmp_path):
     run = run_of(tmp_path / "a", halves)
-    found = by_worker.table(compare.measured([run]))
+    found = by_worker.table(pooled.measured([run]))
     assert found.worker.tolist() == [1, 1, 2, 2] and found.method.tolist() == ["plain", "sps"] * 2
     assert found.tokens_per_s.tolist() == [4, 8, 2, 2] and found.documents.tolist() == [4] * 4
     assert found[found.method == "sps"].speedup_decode.tolist() == [2, 1]
@@ -90,12 +90,12 @@ def test_a_worker_is_held_against_its_own_texts_only(tmp_path):
             who = {"host": f"node{worker}", "device": f"GPU-{worker}", "worker": worker, "attempt": 1}
             found.add(name, doc, 1.0 if name == "plain" else 0.5, shapes, **who)
     found.scores += scores("plain", [1] * 8) + scores("sps", [1] * 8)
-    table = by_worker.table(compare.measured([found.run(tmp_path / "a")])).set_index(["method", "worker"])
+    table = by_worker.table(pooled.measured([found.run(tmp_path / "a")])).set_index(["method", "worker"])
     assert table.speedup_decode["sps", 1] == 2 and math.isnan(table.speedup_decode["sps", 2])
 
 
 def test_workers_of_unlike_speed_are_named(tmp_path):
-    (line,) = time_warnings.uneven(compare.measured([run_of(tmp_path / "a", halves)]))
+    (line,) = time_warnings.uneven(pooled.measured([run_of(tmp_path / "a", halves)]))
     assert line == "one: plain ran at 2 to 4 tokens/s in these workers: compare speedups, not tokens/s"
 
 
@@ -111,21 +111,21 @@ def joined(run, *cpus):
 def test_tokens_a_second_of_unlike_machines_are_not_pooled(tmp_path):
     speeds = ["tokens_per_s", "tokens_per_s_mean", "tokens_per_s_e2e", "tokens_per_s_e2e_mean", "tokens_per_s_batch"]
     run = joined(run_of(tmp_path / "a", halves, batched=0.5), "abacus", "slide rule")
-    measured = compare.measured([run])
+    measured = pooled.measured([run])
     found = compare.summary(measured)
     assert found[speeds].isna().all(axis=None)
     assert found.speedup_decode.iloc[1] == pytest.approx(1.2) and found.tau.notna().all()
     (line,) = time_warnings.unpooled(measured)
     assert line.startswith("one: machines of different cpu decoded it")
     assert by_worker.table(measured).tokens_per_s.tolist() == [4, 8, 2, 2]
-    like = compare.measured([joined(run_of(tmp_path / "b", halves, batched=0.5), "abacus", "abacus")])
+    like = pooled.measured([joined(run_of(tmp_path / "b", halves, batched=0.5), "abacus", "abacus")])
     assert time_warnings.unpooled(like) == [] and compare.summary(like)[speeds].notna().all(axis=None)
 
 
 def test_runs_of_unlike_machines_that_were_allowed_are_not_pooled(tmp_path):
     one = run_of(tmp_path / "a", lambda doc, repeat: 1)
     other = run_of(tmp_path / "b", lambda doc, repeat: 2, environment={"cpu": "slide rule"}, seed=1)
-    found = compare.summary(compare.measured([one, other], ["cpu"]))
+    found = compare.summary(pooled.measured([one, other], ["cpu"]))
     assert found.tokens_per_s.isna().all() and found.speedup_decode.iloc[1] == pytest.approx(1.2)
 
 

@@ -12,6 +12,7 @@ from tiny_runs import COUNTS, TASKS, always, plan_of, rounds_of, samples_of, sav
 
 from specbench import config
 from specbench.analysis import compare as compared
+from specbench.analysis import pooled
 from specbench.config import UserError
 from specbench.measure import batches, loop, prepare, work
 from specbench.plan import resolve_plan
@@ -370,7 +371,7 @@ def test_some_documents_are_timed_alone(place, tmp_path, monkeypatch):
     assert samples.batch_seconds.notna().equals(samples.doc_id >= 2)
     assert sorted(samples.batch_seconds.dropna()) == sorted(shares), "the decoding's, without the prefill's"
     assert rounds.seconds.notna().equals(rounds.doc_id < 2) and rounds.target_seconds.notna().equals(rounds.doc_id < 2)
-    summary = compared.summary(compared.measured([StoredRun(folder)]))
+    summary = compared.summary(pooled.measured([StoredRun(folder)]))
     for task in TASKS:
         own = {m: alone[(alone.task == task) & (alone.method == m)] for m in ("vanilla", "sps")}
         per_token = {m: s.decode_seconds.sum() / (s.tokens.str.len() - 1).sum() for m, s in own.items()}

@@ -12,7 +12,7 @@ from refusals import one_line_error
 from safetensors.torch import load_file, save_file
 from tiny_runs import SETTINGS, always, plan_of, save_pair, write_suite
 
-from specbench.analysis import compare
+from specbench.analysis import pooled
 from specbench.analysis.texts import load_decode
 from specbench.base import files
 from specbench.engine.models.pair import load_pair
@@ -232,8 +232,8 @@ def changed(finished: Path, folder: Path, change: Callable[[dict], None]) -> Sto
 def test_runs_of_other_models_under_one_name_do_not_compare(finished, tmp_path, key):
     runs = [StoredRun(finished), changed(finished, tmp_path / "b", lambda m: m["models"]["draft"].update({key: "0"}))]
     with one_line_error(f"two pairs are called {runs[0].plan.pair.name}", "of the draft", "--allow-mismatch models"):
-        compare.measured(runs)
-    (line,) = compare.measured(runs, ["models"]).mismatches
+        pooled.measured(runs)
+    (line,) = pooled.measured(runs, ["models"]).mismatches
     assert line.startswith("MISMATCH") and "of the draft" in line
 
 
@@ -246,16 +246,16 @@ def test_nor_do_the_second_and_the_third_of_three(finished, tmp_path):
         manifest["models"]["target"]["config_hash"] = "0"
 
     runs = [StoredRun(finished), changed(finished, tmp_path / "b", other), changed(finished, tmp_path / "c", edited)]
-    assert not compare.measured(runs[:2]).mismatches
+    assert not pooled.measured(runs[:2]).mismatches
     with one_line_error("two pairs are called other", "c has another configuration of the target than b"):
-        compare.measured(runs)
+        pooled.measured(runs)
 
 
 def test_prompts_that_became_other_tokens_do_not_compare(finished, tmp_path):
     runs = [StoredRun(finished), changed(finished, tmp_path / "b", lambda m: m["prompt_ids"].__setitem__(1, "0"))]
     with one_line_error("token ids of pocket_gsm8k", "--allow-mismatch prompts"):
-        compare.measured(runs)
-    assert len(compare.measured(runs, ["prompts"]).mismatches) == 1
+        pooled.measured(runs)
+    assert len(pooled.measured(runs, ["prompts"]).mismatches) == 1
 
 
 def test_names_and_places_do_not_count(finished, tmp_path):
@@ -263,7 +263,7 @@ def test_names_and_places_do_not_count(finished, tmp_path):
         for model in manifest["models"].values():
             model |= {"model": "somewhere/else", "revision": "v2"}
 
-    assert not compare.measured([StoredRun(finished), changed(finished, tmp_path / "b", elsewhere)]).mismatches
+    assert not pooled.measured([StoredRun(finished), changed(finished, tmp_path / "b", elsewhere)]).mismatches
 
 
 def test_what_other_libraries_made_of_a_folder_is_not_compared(finished, tmp_path):
@@ -272,7 +272,7 @@ def test_what_other_libraries_made_of_a_folder_is_not_compared(finished, tmp_pat
         manifest["models"]["target"]["config_hash"] = "0"
 
     runs = [StoredRun(finished), changed(finished, tmp_path / "b", newer)]
-    (line,) = compare.measured(runs, ["versions"]).mismatches
+    (line,) = pooled.measured(runs, ["versions"]).mismatches
     assert "versions" in line
 
 
@@ -280,9 +280,9 @@ def test_a_run_of_an_earlier_version_compares_and_the_caption_says_what_it_lacks
     shutil.copytree(finished, tmp_path / "b")
     of_an_earlier_version(tmp_path / "b")
     runs = [StoredRun(finished), StoredRun(tmp_path / "b")]
-    (line,) = compare.measured(runs).mismatches
+    (line,) = pooled.measured(runs).mismatches
     assert line.startswith("b: no tokenizers and configurations on record")
-    assert not compare.measured(runs[1:]).mismatches
+    assert not pooled.measured(runs[1:]).mismatches
 
 
 def test_prompt_ids_that_are_too_few_are_damage(finished, tmp_path):

@@ -108,8 +108,6 @@ def test_a_warm_up_within_a_task_is_left_out(copied):
     """As of a shard that begins with the second document of the first task; the whole run warms up before its first."""
     for name in ("samples", "rounds"):
         rewritten(copied / "shards" / "3", name, lambda rows: rows.assign(doc_id=rows.doc_id.where(~rows.warmup, 1)))
-            copied / "shards" / "3", name, lambda frame: frame.assign(doc_id=frame.doc_id.where(~frame.warmup, 1))
-        )
     joining.join(copied)
     for name in ("samples", "rounds"):
         table = pq.read_table(copied / f"{name}.parquet").to_pandas()

@@ -14,7 +14,7 @@ import pytest
 from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, keep, large, manifest, score, stored, word, write
 from synthetic import change_manifest
 
-from specbench.analysis import compare
+from specbench.analysis import compare, pooled
 from specbench.analysis.compare import AVERAGE
 from specbench.config import UserError
 from specbench.engine.types import Round
@@ -517,7 +517,7 @@ def test_a_page_of_two_baselines(tmp_path):
     run = change_manifest(
         run.folder, plan=run.manifest["plan"] | {"baselines": {"ensemble": "ensemble", "cos": "ensemble"}}
     )
-    found = compare.summary(compare.measured([run]))
+    found = compare.summary(pooled.measured([run]))
     speeds = found.set_index("method").speedup_decode
     assert speeds.tolist() == pytest.approx([1, 2, 1, 2])  # cos is no faster than vanilla
     names = {name: name for name in methods}

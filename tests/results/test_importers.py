@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from imported import answer, jsonl, rows, unknown
 
-from specbench.analysis import compare
+from specbench.analysis import compare, pooled
 from specbench.analysis.simulate import simulate
 from specbench.config import UserError
 from specbench.report import comparison
@@ -244,7 +244,7 @@ def test_vllm_responses_with_every_round(tmp_path):
 def test_depths_of_vllm_rounds(tmp_path):
     mine = jsonl(tmp_path / "mtp.jsonl", response(9, 100.0, 900.0, detailed([3, 3, 3], [2, 0, 3])))
     run = StoredRun(import_vllm([mine], out=tmp_path / "run"))
-    table = compare.depth_table(compare.measured([run], with_depths=True))
+    table = compare.depth_table(pooled.measured([run], with_depths=True))
     assert table.tested.tolist() == [3, 2, 2] and table.joint_accept.tolist() == pytest.approx([2 / 3, 2 / 3, 1 / 3])
 
 

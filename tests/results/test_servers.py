@@ -8,7 +8,7 @@ import pytest
 from imported import jsonl, rows, unknown
 from screens import call
 
-from specbench.analysis import compare
+from specbench.analysis import compare, pooled
 from specbench.config import UserError
 from specbench.results.importers import import_vllm
 from specbench.results.stored import StoredRun
@@ -36,7 +36,7 @@ def scrape(path, *engines, total="_total", model="m"):
 
 
 def depths(folder):
-    return compare.depth_table(compare.measured([StoredRun(folder)], with_depths=True)).set_index("depth")
+    return compare.depth_table(pooled.measured([StoredRun(folder)], with_depths=True)).set_index("depth")
 
 
 @pytest.mark.parametrize("total", ["_total", ""])

@@ -13,7 +13,7 @@ from screens import call, output, refusal
 from test_client import TOKENIZER
 
 import specbench
-from specbench.analysis import compare
+from specbench.analysis import compare, pooled
 from specbench.analysis.trace import traces
 from specbench.measure.served import came_late
 from specbench.results.stored import StoredRun
@@ -108,7 +108,7 @@ def test_a_page_beside_own_methods(servers, tells):
 
 
 def summary():
-    return compare.summary(compare.measured([StoredRun(Path("run"))])).set_index("method")
+    return compare.summary(pooled.measured([StoredRun(Path("run"))])).set_index("method")
 
 
 def by_hand():

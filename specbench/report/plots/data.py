@@ -6,10 +6,11 @@ from functools import cached_property
 
 import pandas as pd
 
-from specbench.analysis import compare
+from specbench.analysis import compare, pooled
 from specbench.analysis.alike import method_labels, pair_labels
-from specbench.analysis.compare import AVERAGE, SETUP, Measured
+from specbench.analysis.compare import AVERAGE
 from specbench.analysis.oracles import is_bound
+from specbench.analysis.pooled import SETUP, Measured
 from specbench.config import UserError
 from specbench.report.comparison import condition
 from specbench.report.plots.style import Style, styles
@@ -56,7 +57,7 @@ class PlotData:
 def read(runs: Sequence[StoredRun], allowed: Sequence[str], with_depths: bool) -> PlotData:
     """Read runs for a plot. Raises UserError if they do not compare, or one is not finished."""
     labels = method_labels(runs)
-    measured = compare.measured(runs, allowed, with_depths)
+    measured = pooled.measured(runs, allowed, with_depths)
     methods = [label for of_run in labels for label in of_run.values()]
     baselines = [label for label in measured.methods if label in measured.baselines.values()]
     return PlotData(runs, labels, measured, styles(methods, baselines))

@@ -15,8 +15,8 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.analysis import compare, depth_intervals, metrics
 from specbench.analysis.alike import pair_labels
-from specbench.analysis.compare import ROW
 from specbench.analysis.frontier import Family, families
+from specbench.analysis.pooled import ROW
 from specbench.base.console import plain
 from specbench.base.parquet import Rows
 from specbench.config import UserError
