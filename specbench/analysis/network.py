@@ -22,7 +22,8 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.analysis.simulate import Simulation, fastest, fixed_length, iid_speedup
+from specbench.analysis.simulate import Simulation
+from specbench.analysis.simulated_rows import fastest, fixed_length, iid_speedup
 from specbench.base.stats import Floats
 from specbench.base.untrusted import is_file, read_text
 from specbench.config import UserError, validated

@@ -13,11 +13,11 @@ from specbench.analysis.drafts import TEXT, decoding, drafting_method, recorded_
 from specbench.analysis.forward_times import Times
 from specbench.analysis.lengths_to_try import ORACLE, Setting, settings
 from specbench.analysis.metrics import timed_samples
-from specbench.analysis.replay import Replayed, Rule, Text, Unknown, replay, unknown
+from specbench.analysis.replay import Rule, Unknown, replay, unknown
+from specbench.analysis.simulated_rows import Recorded, by_text, counted, mark_best, rows_of
 from specbench.config import MethodSpec, UserError
 from specbench.results.stored import StoredRun
 
-ALL = "all tasks"
 SAMPLED = [*TEXT, "method", "warmup", "finish", "tokens", "prompt_tokens", "prefill_seconds", "decode_seconds"]
 SIMULATED, PROJECTED = "simulated", "projected"
 OF_BATCHES = ("draft_width_slope", "context_slope", "draft_context_slope")  # times that a batch needs
@@ -54,16 +54,6 @@ class Simulation:
     second: str = ""
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What a simulation needs of a method's texts."""
-
-    texts: list[Text]
-    prompts: "pd.Series[float]"  # tokens, by text
-    prefills: pd.DataFrame  # seconds of the method's and of vanilla's, by text; NaN: not known
-    measured: pd.DataFrame  # of _measured; empty if times are of another machine
-
-
 def simulate(
     run: StoredRun,
     method: str | None = None,
@@ -98,9 +88,9 @@ def simulate(
     frames = {}
     for setting in chosen:
         replays = [replay(text, setting.rule, missing) for text in texts]
-        frames[setting] = _frame(setting, known, replays, times, options.batch)
+        frames[setting] = by_text(setting, known, replays, times, options.batch)
         advance(1)
-    rows = [row for setting, frame in frames.items() for row in _table(setting, frame, times, options.batch)]
+    rows = [row for setting, frame in frames.items() for row in rows_of(setting, frame, times, options.batch)]
     if options.oracle:
         rows += _oracles(frames, known, missing, times)
     if options.second:
@@ -182,37 +172,6 @@ def _measured(samples: pd.DataFrame) -> pd.DataFrame:
     return timed.set_index(["method", *TEXT])[["decode_seconds", "size"]]
 
 
-def _frame(setting: Setting, known: Recorded, replays: Sequence[Replayed], times: Times, batch: int) -> pd.DataFrame:
-    """A row for each text: its counts under a setting, and its seconds and vanilla's."""
-    prompts = [float(known.prompts.get(text.key, math.nan)) for text in known.texts]
-    seconds = [times.text(laid, prompt, batch) for laid, prompt in zip(replays, prompts, strict=True)]
-    return _counted(setting, known, replays, seconds, times, batch)
-
-
-def _counted(
-    setting: Setting, known: Recorded, replays: Sequence[Replayed], seconds: Sequence[float], times: Times, batch: int
-) -> pd.DataFrame:
-    frame = pd.DataFrame([vars(replayed) for replayed in replays]).drop(columns="lengths")
-    frame[TEXT] = [text.key for text in known.texts]
-    frame[["stood", "tested"]] = [(text.agree.count(1.0), sum(x == x for x in text.agree)) for text in known.texts]
-    frame["seconds"] = seconds
-    prompts = [float(known.prompts.get(text.key, math.nan)) for text in known.texts]
-    frame["vanilla"] = [times.vanilla_text(n, prompt, batch) for n, prompt in zip(frame.tokens, prompts, strict=True)]
-    frame = frame.join(known.prefills, on=TEXT)
-    if setting.measured and len(known.measured):
-        times_of_method = known.measured.loc[[setting.measured]].droplevel("method")
-        frame = frame.join(times_of_method, on=TEXT)
-    return frame
-
-
-def _table(setting: Setting, frame: pd.DataFrame, times: Times, batch: int = 1) -> Iterator[dict[str, Any]]:
-    """A row for all tasks together, then one for each task if there are several."""
-    tasks = list(dict.fromkeys(frame.task))
-    blocks = [(task, frame[frame.task == task]) for task in tasks]
-    for task, block in [(ALL, frame), *(blocks if len(tasks) > 1 else [])]:
-        yield {"task": task, "setting": setting.name} | _row(setting, block, times, batch)
-
-
 def _oracles(
     frames: dict[Setting, pd.DataFrame], known: Recorded, missing: Unknown, times: Times
 ) -> Iterator[dict[str, Any]]:
@@ -221,10 +180,10 @@ def _oracles(
     if fixed:
         every = pd.concat(fixed, ignore_index=True)
         best = every.loc[every.groupby(TEXT, sort=False).seconds.idxmin()].reset_index(drop=True)
-        yield from _table(Setting(f"{ORACLE} text", Rule(ORACLE, 0), None), best, times)
+        yield from rows_of(Setting(f"{ORACLE} text", Rule(ORACLE, 0), None), best, times)
     a_round = Setting(f"{ORACLE} round", Rule(ORACLE, 0), None)
     replays = [oracles.longest(text, missing) for text in known.texts]
-    yield from _table(a_round, _frame(a_round, known, replays, times, 1), times)
+    yield from rows_of(a_round, by_text(a_round, known, replays, times, 1), times)
 
 
 def _either(
@@ -258,67 +217,5 @@ def _either(
         ]
         together = [oracles.together(mine, its) for mine, its in parts]
         one = Setting(f"{setting.name} of two", Rule(ORACLE, 0), None)
-        for row in _table(one, _counted(one, shared, together, seconds, times, 1), times):
+        for row in rows_of(one, counted(one, shared, together, seconds, times, 1), times):
             yield row | {"second_share": sum(its.rounds for _, its in parts) / sum(laid.rounds for laid in together)}
-
-
-def _row(setting: Setting, block: pd.DataFrame, times: Times, batch: int) -> dict[str, Any]:
-    sums = ["tokens", "rounds", "drafted", "accepted", "guessed", "seconds", "vanilla"]
-    total = block[sums].sum(skipna=False)
-    alpha = block.stood.sum() / block.tested.sum() if block.tested.sum() else math.nan
-    rule = setting.rule
-    simple = rule.kind == "fixed" and batch == 1 and not times.context_slope
-    theory = iid_speedup(alpha, rule.longest, times.cost_ratio) if simple else None
-    prefill, vanilla_prefill = block.prefill.sum(skipna=False), block.vanilla_prefill.sum(skipna=False)
-    whole = (vanilla_prefill + total.vanilla) / (prefill + total.seconds) if batch == 1 else math.nan
-    row = {
-        "tau": total.tokens / total.rounds,
-        "acceptance_rate": total.accepted / total.drafted if total.drafted else math.nan,
-        "discard_rate": (total.drafted - total.accepted) / total.tokens,
-        "drafted_rate": total.drafted / total.tokens,
-        "verification_rate": total.rounds / total.tokens,
-        "tokens_per_s": batch * total.tokens / total.seconds,
-        "speedup": total.vanilla / total.seconds,
-        "speedup_e2e": whole,
-        "theory_speedup": theory,
-        "fixed": rule.kind == "fixed",
-        "guessed": total.guessed / total.rounds,
-        "measured": setting.measured,
-        "measured_tokens_per_s": None,
-        "time_error": None,
-    }
-    if "decode_seconds" in block and block.decode_seconds.notna().any():
-        both = block.dropna(subset=["decode_seconds"])
-        both = both[(both["size"] > 0) & (both.decode_seconds > 0)]
-        both = both.assign(predicted=both.seconds / both.tokens, real=both.decode_seconds / both["size"])
-        by_doc = both.groupby(["task", "doc_id"])[["predicted", "real"]].median()
-        row["measured_tokens_per_s"] = both["size"].sum() / both.decode_seconds.sum()
-        row["time_error"] = float((by_doc.predicted / by_doc.real - 1).abs().median())
-    return row
-
-
-def iid_speedup(alpha: float, gamma: int, c: float, waiting: float = 0.0) -> float:
-    """The speedup if each draft token is accepted with probability α, independently (arXiv 2211.17192, Theorem 3.8).
-
-    `c` is the time of a drafted token and `waiting` what a round takes beside forwards, both over a vanilla token's.
-    """
-    expected = gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
-    return float(expected / (gamma * c + 1 + waiting))
-
-
-def mark_best(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with columns `best` and `theory_best`, which mark the fastest fixed length of each task."""
-    best = {"best": fastest(table, "speedup"), "theory_best": fastest(table, "theory_speedup")}
-    return table.drop(columns="fixed").assign(**best)
-
-
-def fastest(table: pd.DataFrame, column: str) -> "pd.Series[bool]":
-    """Marks the rows with the highest speed in `column` among the fixed lengths (`fixed`) of their task."""
-    speeds = table[column].where(table.fixed).astype(float)
-    return table.fixed & (speeds == speeds.groupby(table.task).transform("max"))
-
-
-def fixed_length(setting: str) -> int | None:
-    """The draft length of the setting gamma=K; None for other settings."""
-    length = setting.removeprefix("gamma=")
-    return int(length) if length.isdigit() else None

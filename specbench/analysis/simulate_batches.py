@@ -9,7 +9,8 @@ import pandas as pd
 
 from specbench.analysis.drafts import drafting_method
 from specbench.analysis.load import by_rows
-from specbench.analysis.simulate import ALL, Options, Simulation, simulate
+from specbench.analysis.simulate import Options, Simulation, simulate
+from specbench.analysis.simulated_rows import ALL
 from specbench.config import MethodSpec
 from specbench.results.load_folder import served_steps
 from specbench.results.stored import StoredRun

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.analysis import metrics
-from specbench.analysis.simulate import ALL
+from specbench.analysis.simulated_rows import ALL
 from specbench.base.stats import Floats
 from specbench.results.stored import StoredRun
 

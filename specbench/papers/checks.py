@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from specbench.base import stats
-from specbench.papers.ours import MISSING, SPEEDS, OnPair, Ours
+from specbench.papers.on_pair import MISSING, SPEEDS, OnPair
+from specbench.papers.ours import Ours
 from specbench.papers.published import CellClaim, Claim, Figure, Paper
 from specbench.papers.texts import Cell
 

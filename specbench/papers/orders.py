@@ -15,7 +15,8 @@ import numpy as np
 from specbench.base import stats
 from specbench.papers import checks
 from specbench.papers.checks import LEVEL, RATES, Check, collapsed, comparable, decode_alike, shared_documents
-from specbench.papers.ours import SPEEDS, OnPair, Ours
+from specbench.papers.on_pair import SPEEDS, OnPair
+from specbench.papers.ours import Ours
 from specbench.papers.published import Figure, Paper
 
 ORDERS = {"speed": SPEEDS, "accuracy": ("accuracy",), "acceptance": ("acceptance_rate",)}

@@ -4,7 +4,8 @@ import pandas as pd
 
 from specbench.base.console import plain
 from specbench.base.escape import markdown_text
-from specbench.papers.ours import MISSING, Ours, labels_of
+from specbench.papers.on_pair import MISSING, labels_of
+from specbench.papers.ours import Ours
 from specbench.papers.published import Figure, Paper
 from specbench.papers.texts import WITH_INTERVAL, Cell
 from specbench.report import tables

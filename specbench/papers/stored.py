@@ -10,7 +10,8 @@ from specbench import config
 from specbench.analysis import pooled
 from specbench.base import parquet
 from specbench.config import UserError
-from specbench.papers.ours import COUNTED, OnPair, Ours
+from specbench.papers.on_pair import COUNTED, OnPair
+from specbench.papers.ours import Ours
 from specbench.papers.published import Paper, read_figures
 
 DOCUMENTS, FIGURES = "documents.parquet", "figures.csv"

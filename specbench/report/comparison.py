@@ -1,12 +1,12 @@
 """What the commands that read runs do: `show`, `compare`, `report` and `trace`."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from specbench.analysis import by_worker, metrics, pooled, time_warnings, totals
+from specbench.analysis import by_worker, pooled
 from specbench.analysis import compare as compared
 from specbench.analysis.texts import load_decode
 from specbench.analysis.trace import document_scores, find_sample
@@ -18,19 +18,17 @@ from specbench.config import UserError
 from specbench.report import tables
 from specbench.report.columns import DEPTH_COLUMNS, WORKER_COLUMNS
 from specbench.report.finding import print_lines
-from specbench.report.unanswered import unanswered_lines
+from specbench.report.notes import condition, how_much, legend, notes_of, origins, titles, unsure, warnings
 from specbench.report.views.trace import print_trace
 from specbench.report.words import sentences
-from specbench.results.importers import origin
 from specbench.results.records import write_frame
-from specbench.results.stored import StoredRun, runtime_of
+from specbench.results.stored import StoredRun
 
 # Tables with columns of their own, by what --by is.
 OTHER = {
     "depth": (compared.depth_table, DEPTH_COLUMNS),
     "worker": (by_worker.table, WORKER_COLUMNS),
 }
-FEW = 4  # baselines; of more a legend does not list the methods
 
 
 def finish(folder: Path) -> int:
@@ -44,7 +42,7 @@ def finish(folder: Path) -> int:
     if shared := ((run.manifest.get("models") or {}).get("draft") or {}).get("shared_tokens"):
         say(f"the draft has another tokenizer: it proposed only the {shared} tokens that the target has too")
     text = tables.render(summary, "table", console.width, (), "task")
-    _print(text, sentences(summary), _notes([run], summary, measured), "table", titles([run]))
+    _print(text, sentences(summary), notes_of([run], summary, measured), "table", titles([run]))
     for line in (
         f"\nrecords: {folder}/ (samples, rounds, scores and summary.parquet, manifest.json)",
         f"next:    specbench show {folder} --format md",
@@ -93,7 +91,7 @@ def compare(
     else:
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
-    notes = [*stopped, *_notes(runs, summary, measured, by in OTHER)]
+    notes = [*stopped, *notes_of(runs, summary, measured, by in OTHER)]
     lines = [] if by in OTHER else sentences(summary)
     if format == "parquet":
         assert out
@@ -134,160 +132,6 @@ def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
     texts = [trace_of(run, task, doc_id, method, decode=decode) for method in chosen]
     about = run.kept({task: [doc_id]}).get((task, doc_id))
     print_trace(console, texts, about, document_scores(run, run.headline()))
-
-
-def _notes(
-    runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.Measured, other: bool = False
-) -> list[str]:
-    """What is printed after a table: warnings, conditions, and what its columns mean."""
-    notes = [*warnings(runs, summary, measured), condition(runs[0], summary)]
-    return notes + ([] if other else [*batch_speeds(runs[0], summary), *origins(runs), *legend(summary)])
-
-
-def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.Measured) -> Iterator[str]:
-    """What is wrong with the figures, or may be."""
-    yield from measured.mismatches
-    named = ", ".join(dict.fromkeys(row[-1] for row, parts in measured.totals.items() if totals.counted(parts)))
-    if named:
-        yield f"accept, α and τ of {named} are a server's totals: what came after the end of a text counts too"
-    yield from time_warnings.late(measured)
-    yield from time_warnings.stalled(measured)
-    yield from time_warnings.uneven(measured)
-    yield from time_warnings.unpooled(measured)
-    if summary.errors.any():
-        failed = int(summary[summary.task != compared.AVERAGE].errors.sum())
-        yield f"failed samples: {failed}; the column `error` of samples.parquet says why"
-    yield from unanswered_lines(runs)
-    for row in summary[summary.drift.abs() > metrics.DRIFT_BOUND].drop_duplicates(["task", "baseline"]).itertuples():
-        if row.task != compared.AVERAGE:
-            baselines = _baselines(summary)
-            baseline = row.baseline if len(baselines) > 1 or not any(baselines.values()) else "the baseline"
-            yield f"{row.task}: {baseline}'s time per token drifted by {row.drift:+.0%} within a run; repeat it"
-    for row in beyond_tau(summary, runs).itertuples():
-        yield (
-            f"{row.task}, {row.method}: a speedup of {row.speedup_decode:.2f} is more than τ = {row.tau:.2f} tokens a "
-            "target round can give; something else slowed the baseline or sped the method up: measure again"
-        )
-    for run in runs:
-        for method, count in run.manifest.get("leaks", {}).items():
-            yield f"LEAK: the memory of {method} was made from {count} of the documents that {run.name} tests it on"
-        machine = run.manifest["environment"]
-        if (machine.get("load") or 0) > (machine.get("cores") or float("inf")):
-            yield f"the machine was busy at the start of {run.name} (load {machine['load']:.1f})"
-
-
-def beyond_tau(summary: pd.DataFrame, runs: Sequence[StoredRun]) -> pd.DataFrame:
-    """Rows that are faster than their tokens per target round allow, if no round is faster than one token of vanilla.
-
-    Other baselines, which decode with several models at a time, have no such bound, nor have methods without a target.
-    """
-    vanilla = {spec.name for run in runs for spec in run.plan.methods if spec.method == "vanilla"}
-    bounded = (summary.task != compared.AVERAGE) & (summary.verification_rate > 0)
-    bounded &= (summary.method != summary.baseline) & summary.baseline.isin(vanilla)
-    return summary[bounded & (summary.speedup_decode > summary.tau * (1 + 1e-9))]
-
-
-def how_much(run: StoredRun) -> str:
-    """How much there is of an unfinished run, and how to go on. Raises UserError if there is nothing."""
-    done, total = run.progress
-    remedy = f"`specbench run --resume {run.folder}` continues it"
-    if run.shard and done == total:
-        remedy = f"it is {run.shard.shard}, and `specbench join` makes one run of all"
-    if not done:
-        raise UserError(f"{run.folder} was stopped before the first of its {total} documents was done; {remedy}")
-    return f"UNFINISHED: {done} of {total} documents are decoded, and none is scored; {remedy}"
-
-
-def unsure(summary: pd.DataFrame) -> Iterator[str]:
-    """Speedups whose interval holds 1."""
-    holds = (summary.speedup_decode_low <= 1) & (summary.speedup_decode_high >= 1)
-    for row in summary[holds & (summary.method != summary.baseline)].itertuples():
-        low, high = row.speedup_decode_low, row.speedup_decode_high
-        yield f"{row.task}, {row.method}: the speedup's interval [{low:.2f}, {high:.2f}] contains 1: perhaps no speedup"
-
-
-def titles(runs: Sequence[StoredRun]) -> list[str]:
-    """A line for each pair: its name, and what it is."""
-    pairs = dict.fromkeys((run.plan.pair.name, run.plan.pair.description) for run in runs)
-    return [f"{name}: {description}" if description else name for name, description in pairs]
-
-
-def condition(first: StoredRun, summary: pd.DataFrame) -> str:
-    """What the figures were measured on."""
-    machine, models = first.manifest["environment"], first.manifest["models"]
-    cores, threads = machine.get("cores"), machine.get("threads")
-    used = f"{threads} of {cores}" if threads and threads != cores else cores
-    where = f"{used} cores of {machine.get('cpu')}" if machine["device"] == "cpu" else machine["device"]
-    setups = [" ".join(setup) for setup in summary[pooled.SETUP].drop_duplicates().to_numpy()]
-    dtype = models["target"]["dtype"] if models else "dtype not known"
-    documents = summary[summary.task != compared.AVERAGE].documents.max() if len(summary) else 0
-    which = f"{first.plan.split} documents" if first.plan.split else "documents"
-    runtime = runtime_of(first.manifest)
-    dtype += f", {runtime} runtime" if runtime != "eager" else ""
-    alone = first.plan.time_documents
-    times = f"times are of the first {alone} of each, alone" if alone else "times are shares of the batch's"
-    if any(spec.values.get("online") for spec in first.plan.methods):
-        times += ", and methods that learn from text to text learn later than one by one"
-    batch = f"; in batches of {first.plan.batch}, {times}" if first.plan.batch > 1 else ""
-    return f"{', '.join(setups)}; {dtype}, {where or 'machine not known'}, up to {documents:.0f} {which} a task{batch}"
-
-
-def batch_speeds(first: StoredRun, summary: pd.DataFrame) -> Iterator[str]:
-    """How fast methods were in batches, where the table's speeds are of documents that were decoded alone."""
-    rows = summary[(summary.task != compared.AVERAGE) & summary.tokens_per_s_batch.notna()]
-    for task, of_task in rows.groupby("task", sort=False):
-        speeds = dict(zip(of_task.method, of_task.tokens_per_s_batch, strict=True))
-        parts = []
-        for row in of_task.itertuples():
-            base = speeds.get(row.baseline)
-            ratio = f" ({row.tokens_per_s_batch / base:.2f} ×)" if base and row.method != row.baseline else ""
-            parts.append(f"{row.method} {row.tokens_per_s_batch:.0f}{ratio}")
-        yield f"{task}, tok/s in batches of {first.plan.batch}: {', '.join(parts)}"
-
-
-def origins(runs: Sequence[StoredRun]) -> Iterator[str]:
-    """Where and when other tools took the figures of imported runs."""
-    for run in runs:
-        imported = run.manifest.get("imported")
-        files = imported.get("files") if isinstance(imported, dict) else []
-        for file in files if isinstance(files, list) else []:
-            if isinstance(file, dict):
-                yield f"{file.get('method')} ({file.get('file')}): {origin.told(file)}"
-
-
-def legend(summary: pd.DataFrame) -> Iterator[str]:
-    """What the columns of the table mean, and which methods each baseline is of."""
-    baselines = _baselines(summary)
-    timed = summary.documents.any()
-    if timed and summary.accuracy.notna().any():
-        p = "; p: chance of such a difference if there were none" * bool(summary.accuracy_p.notna().any())
-        yield f"score (with its 95 % interval), accept and α in %{p}"
-    if timed and any(baselines.values()):
-        baseline = next(iter(baselines)) if len(baselines) == 1 else "the baseline"
-        decoding = summary.speedup_decode.notna().any()
-        what = "speedup: decode time" if decoding else "end to end: time, with the prefill,"
-        yield (
-            f"{what} per token of {baseline} over the method's, on the same documents, with its 95 % "
-            "interval; = marks an interval that contains 1"
-        )
-    if len(baselines) > FEW:
-        yield f"baselines: {', '.join(baselines)}; --format csv shows which methods each is for"
-    elif len(baselines) > 1:
-        parts = [
-            f"{name} of {', '.join(methods)}" if methods else f"{name} alone" for name, methods in baselines.items()
-        ]
-        yield f"baselines: {'; '.join(parts)}"
-
-
-def _baselines(summary: pd.DataFrame) -> dict[str, list[str]]:
-    """Every baseline of a summary, and the methods that are compared with it, in their order."""
-    baselines: dict[str, list[str]] = {}
-    rows = summary[summary.baseline != ""][["method", "baseline"]] if len(summary) else summary
-    for method, baseline in rows.drop_duplicates().itertuples(index=False):
-        methods = baselines.setdefault(baseline, [])
-        if method != baseline:
-            methods.append(method)
-    return baselines
 
 
 def _print(text: str, lines: Sequence[str], notes: Sequence[str], format: str, titles: Sequence[str]) -> None:

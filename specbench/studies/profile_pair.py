@@ -19,7 +19,7 @@ from specbench import config
 from specbench.analysis import compare, time_fits
 from specbench.analysis.drafts import recorded_times
 from specbench.analysis.forward_times import Times
-from specbench.analysis.simulate import ALL
+from specbench.analysis.simulated_rows import ALL
 from specbench.base import files
 from specbench.base.escape import csv_text
 from specbench.config import MethodSpec, PairSpec, UserError

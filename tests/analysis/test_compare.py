@@ -12,7 +12,7 @@ from synthetic import CHAIN, SINGLE, Rows, Timed, rounds, sample, scores, timed_
 from specbench.analysis import compare, pooled, time_warnings
 from specbench.base import files
 from specbench.config import UserError
-from specbench.report import comparison
+from specbench.report import notes
 from specbench.report.words import sentences
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -75,10 +75,10 @@ def test_a_speedup_beyond_its_tokens_a_round_is_named(tmp_path):
     methods = {"vanilla": Timed(1.0, SINGLE), "sps": Timed(0.4, CHAIN), "fly": Timed(0.5, CHAIN)}
     run = timed_run(tmp_path / "a", methods, baseline="vanilla")
     found = pooled.measured([run])
-    (line,) = (one for one in comparison.warnings([run], compare.summary(found), found) if "τ" in one)
+    (line,) = (one for one in notes.warnings([run], compare.summary(found), found) if "τ" in one)
     assert line.startswith("one, sps: a speedup of 2.50 is more than τ = 2.00 tokens a target round can give")
     other = timed_run(tmp_path / "b", {"plain": Timed(1.0, SINGLE), "sps": Timed(0.4, CHAIN)})
-    assert comparison.beyond_tau(table(other), [other]).empty
+    assert notes.beyond_tau(table(other), [other]).empty
 
 
 def test_baseline_comes_first_and_tasks_keep_their_order(tmp_path):
@@ -226,10 +226,10 @@ def test_what_is_said_names_the_baseline_of_each(tmp_path):
     first, second = sentences(found)[:2]
     assert first.startswith("sps: faster than plain on one (2.00 ×)")
     assert second.startswith("share: faster than pool on one (1.25 ×)")
-    *_, speed, told = comparison.legend(found)
+    *_, speed, told = notes.legend(found)
     assert "per token of the baseline over" in speed
     assert told == "baselines: plain of sps; pool of share"
-    (_, alone) = comparison.legend(table(simple(tmp_path / "b")))
+    (_, alone) = notes.legend(table(simple(tmp_path / "b")))
     assert "per token of plain over" in alone
 
 
@@ -242,7 +242,7 @@ def test_the_drift_of_each_baseline_is_told(tmp_path):
     found = pooled.measured([run])
     rows = compare.summary(found)
     assert row(rows, method="sps").drift == 0 and row(rows, method="share").drift == pytest.approx(0.5)
-    (line,) = (one for one in comparison.warnings([run], rows, found) if "drift" in one)
+    (line,) = (one for one in notes.warnings([run], rows, found) if "drift" in one)
     assert line == "one: pool's time per token drifted by +50% within a run; repeat it"
 
 

@@ -9,7 +9,8 @@ from screens import call
 from specbench.analysis import forward_times
 from specbench.analysis.forward_times import Times
 from specbench.analysis.replay import Rule, Unknown, replay
-from specbench.analysis.simulate import ALL, Options, simulate
+from specbench.analysis.simulate import Options, simulate
+from specbench.analysis.simulated_rows import ALL
 from specbench.config import UserError
 from specbench.results import records
 

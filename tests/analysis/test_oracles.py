@@ -10,7 +10,8 @@ from screens import call
 from specbench.analysis import oracles
 from specbench.analysis.forward_times import Times
 from specbench.analysis.replay import Unknown
-from specbench.analysis.simulate import ALL, Options, simulate
+from specbench.analysis.simulate import Options, simulate
+from specbench.analysis.simulated_rows import ALL
 from specbench.config import UserError
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

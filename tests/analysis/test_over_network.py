@@ -9,7 +9,8 @@ from refusals import one_line_error
 from screens import call
 
 from specbench.analysis.network import CHANNEL, from_option, over_network
-from specbench.analysis.simulate import ALL, Options, simulate
+from specbench.analysis.simulate import Options, simulate
+from specbench.analysis.simulated_rows import ALL
 from specbench.report.views.network import view
 
 # A round with K drafted takes 12.5 + 1.5 K seconds, a vanilla token 12.5; every second position agrees.

@@ -17,7 +17,8 @@ from screens import call
 from specbench.analysis import forward_times
 from specbench.analysis.forward_times import Times
 from specbench.analysis.replay import Rule, Unknown, replay, unknown
-from specbench.analysis.simulate import ALL, iid_speedup, simulate
+from specbench.analysis.simulate import simulate
+from specbench.analysis.simulated_rows import ALL, iid_speedup
 from specbench.config import UserError
 from specbench.engine.clock import Lap
 from specbench.engine.lengths import Lengths

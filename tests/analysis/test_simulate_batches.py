@@ -10,8 +10,8 @@ from screens import call
 
 from specbench.analysis import forward_times
 from specbench.analysis.load import by_rows
-from specbench.analysis.simulate import ALL
 from specbench.analysis.simulate_batches import FEWEST, simulate_batches
+from specbench.analysis.simulated_rows import ALL
 from specbench.config import UserError
 
 # A forward of the target over n tokens of texts with c cached in all takes 8 + 0.5 n + 0.001 c, the draft's 1 + 0.1 n.

@@ -13,7 +13,8 @@ from synthetic import CHAIN, SINGLE, Timed, timed_run
 from specbench import config
 from specbench.config import SamplingSpec, UserError, load_pair
 from specbench.papers import checks, published, reproduce, texts
-from specbench.papers.ours import MISSING, Ours
+from specbench.papers.on_pair import MISSING
+from specbench.papers.ours import Ours
 from specbench.papers.side_by_side import side_by_side, written
 from specbench.results.stored import StoredRun
 

@@ -14,7 +14,8 @@ from specbench.base.folder import Folder, Member
 from specbench.config import SamplingSpec, UserError
 from specbench.papers import orders, published, reproduce
 from specbench.papers.checks import Check, difference, once
-from specbench.papers.ours import MISSING, Ours
+from specbench.papers.on_pair import MISSING
+from specbench.papers.ours import Ours
 from specbench.papers.side_by_side import side_by_side, written
 from specbench.papers.stored import Stored
 from specbench.results import records

@@ -12,7 +12,8 @@ from synthetic import CHAIN, SINGLE, Timed, timed_run
 from specbench import config
 from specbench.config import SamplingSpec, UserError
 from specbench.papers import checks, published, reproduce
-from specbench.papers.ours import MISSING, Ours
+from specbench.papers.on_pair import MISSING
+from specbench.papers.ours import Ours
 from specbench.papers.reproduce import verdicts
 from specbench.papers.side_by_side import side_by_side
 

@@ -11,7 +11,7 @@ import pytest
 from synthetic import CHAIN, SINGLE, Rows, Timed, timed_run
 
 from specbench.config import UserError
-from specbench.report import comparison
+from specbench.report import comparison, notes
 from specbench.report.columns import COLUMNS, choose, p_value, score, with_interval
 from specbench.report.tables import FORMATS, render, sort
 
@@ -238,8 +238,7 @@ def test_many_baselines_are_named_without_their_methods(summary):
     bases = [f"pool[{n}]" for n in range(5)]
     rows = pd.concat([summary[:2].assign(method=[base, f"share{base}"], baseline=base) for base in bases])
     assert (
-        list(comparison.legend(rows))[-1]
-        == f"baselines: {', '.join(bases)}; --format csv shows which methods each is for"
+        list(notes.legend(rows))[-1] == f"baselines: {', '.join(bases)}; --format csv shows which methods each is for"
     )
 
 

@@ -12,7 +12,7 @@ from specbench.analysis.compare import AVERAGE
 from specbench.analysis.oracles import is_bound
 from specbench.analysis.pooled import SETUP, Measured
 from specbench.config import UserError
-from specbench.report.comparison import condition
+from specbench.report.notes import condition
 from specbench.report.plots.style import Style, styles
 from specbench.results.stored import StoredRun
 

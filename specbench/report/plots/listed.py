@@ -22,7 +22,7 @@ KINDS = {
         "score against decode speedup, with intervals, a panel for each task and one for their average",
     ),
     "discard-verification": Kind(
-        "rounds.discard_verification",
+        "discards.discard_verification",
         "verification rate against discard rate, with lines of equal speed by the measured forwards",
     ),
     "depth": Kind(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from specbench.analysis.network import CHANNEL, Network, OverNetwork
-from specbench.analysis.simulate import ALL
+from specbench.analysis.simulated_rows import ALL
 from specbench.report.finding import Finding, Sheet, number
 from specbench.report.views.simulate import assumptions, basis, marked
 

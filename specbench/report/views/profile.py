@@ -7,7 +7,7 @@ import pandas as pd
 from rich.text import Text
 
 from specbench.analysis.forward_times import step_costs
-from specbench.analysis.simulate import ALL
+from specbench.analysis.simulated_rows import ALL
 from specbench.report.finding import Finding, Sheet, number
 from specbench.report.views.roofline import ceiling_notes, limits
 from specbench.studies.profile_pair import Profile

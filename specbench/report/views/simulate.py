@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from specbench.analysis.lengths_to_try import ORACLE
-from specbench.analysis.simulate import ALL, HIDDEN, PROJECTED, UNTOLD, Simulation
+from specbench.analysis.simulate import HIDDEN, PROJECTED, UNTOLD, Simulation
+from specbench.analysis.simulated_rows import ALL
 from specbench.report.finding import Finding, Sheet, number
 
 EAGLE = (

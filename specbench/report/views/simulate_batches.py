@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from specbench.analysis.simulate import ALL
 from specbench.analysis.simulate_batches import FEWEST, Batches
+from specbench.analysis.simulated_rows import ALL
 from specbench.report.finding import Finding, Sheet, number
 
 
