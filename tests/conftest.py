@@ -18,13 +18,17 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What is loaded for the tests stays to the end: no garbage is looked for meanwhile, nor later among all of it."""
+    """What is loaded for the tests stays to the end: no garbage is looked for meanwhile, nor later among all of it.
+
+    A run would unfreeze it, so that the next one looks through all of it before it times: half a second for each run.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+        gc.freeze = gc.unfreeze = lambda: None
 
 
 @pytest.fixture(autouse=True, scope="session")
