@@ -65,7 +65,7 @@ def test_a_place_where_the_text_ends_is_not_learned_from():
     whole = build(made(), "osd", **QUICK | {"interval": 9})
     serve(whole, prompt, 18)
     places = whole.learner.texts[0][1]
-    assert len(places) > 2
+    assert len(places) > 1
     for at, place in enumerate(places):
         method = build(made(), "osd", **QUICK | {"interval": 9})
         serve(method, prompt, place - len(prompt))
