@@ -15,8 +15,10 @@ CONTEXT = 8192
 PIECES = r" ?\p{L}+| ?\d| ?[^\s\p{L}\d]+|\s+(?!\S)|\s+"
 
 
-def train_tokenizer(folder: Path, documents: int = 40_000, seed: int = 1) -> PreTrainedTokenizerFast:
-    """Learn the merges from generated training documents and save the tokenizer to `folder`."""
+def train_tokenizer(
+    folder: Path, documents: int = 40_000, seed: int = 1, vocabulary: int = VOCABULARY
+) -> PreTrainedTokenizerFast:
+    """Learn the merges from generated training documents and save a tokenizer of so many tokens to `folder`."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -26,7 +28,7 @@ def train_tokenizer(folder: Path, documents: int = 40_000, seed: int = 1) -> Pre
     )
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=[BEGIN, END, PAD],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
