@@ -105,6 +105,19 @@ def fill(ballast: Path, leave: int) -> None:
     os.close(opened)
 
 
+def full_at_join(given: dict[str, Any]) -> None:
+    """The disk becomes full (see `fill`) when a driver begins to join the shards of its workers."""
+    from specbench.measure import join
+
+    joined = join.join
+
+    def with_little_room(*words: Any) -> None:
+        fill(Path(given["ballast"]), given["leave"])
+        joined(*words)
+
+    join.join = with_little_room
+
+
 def errors(name: str) -> Exception:
     import torch
 

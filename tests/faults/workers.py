@@ -43,10 +43,12 @@ def faults(bench: Bench) -> list[Fault]:
     kills = [partial(workers_killed, bench, number, False) for number in range(bench.count(5, 1))]
     drivers = [partial(driver_killed, bench, number, False) for number in range(bench.count(2, 1))]
     rooms = [partial(no_room, bench, number) for number in range(bench.count(2, 1))]
+    joins = [partial(no_room_to_join, bench, number) for number in range(bench.count(4, 1))]
     return [
         Fault("two workers of a pool of three killed", kills),
         Fault("driver of a pool killed", drivers),
         Fault("disk full at a worker of a pool", rooms),
+        Fault("disk full at the driver of a pool", joins),
     ]
 
 
@@ -124,6 +126,22 @@ def no_room(bench: Bench, number: int, work: Path) -> Outcome:
         goal = rng.randrange(1, place.LIMIT)
         run.command.until(lambda: len(list(disk.glob("parts/*.samples.parquet"))) >= goal)
         return filled(bench, number, run, disk, work, f"shard {mine} full after {goal} documents")
+
+
+def no_room_to_join(bench: Bench, number: int, work: Path) -> Outcome:
+    """When all shards are decoded, the run's disk is full but for some bytes; with room, --resume joins them."""
+    if not bench.disks:
+        return Outcome(0, 0, 0, skipped=NO_DISKS)
+    disk, leave = mounted(work / "disk", "16m"), 8192 * number
+    faults = {"block": BLOCK, "small_disk": None, "full_at_join": {"ballast": str(disk / "ballast"), "leave": leave}}
+    words = ["--workers", str(COUNT)]
+    command = Command([*one_process(bench, number, disk / "run"), *words], work / "said", faults)
+    code, said = command.end(), command.said()
+    (disk / "ballast").unlink()
+    what = f"{leave} bytes left for the join"
+    found = expect({f"one line that tells why, not {code}: {last_words(said)}": code == 2 and full(said)}, what)
+    again = Command(["run", "--resume", str(disk / "run"), *words], work / "again", {"small_disk": None})
+    return both(found, judged(bench, number, again, disk / "run", what))
 
 
 def no_room_on_ray(bench: Bench, number: int, work: Path) -> Outcome:

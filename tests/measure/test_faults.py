@@ -29,6 +29,7 @@ FAULTS = (
     "two workers of a pool of three killed",
     "driver of a pool killed",
     "disk full at a worker of a pool",
+    "disk full at the driver of a pool",
     "two workers of three on Ray killed",
     "driver of workers on Ray killed",
     "Ray node with two workers of three lost",
