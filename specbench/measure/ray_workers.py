@@ -20,6 +20,7 @@ from specbench.measure.worker import Work
 from specbench.permissions import Permissions
 
 LOCAL = "local"
+TOKEN = "if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what `ray get-auth-token` prints there"
 REACH = 10.0  # seconds for a cluster to answer
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 OUTSIDE = ("192.0.2.1", 9)  # an address that is nobody's (RFC 5737): the way there begins at this machine's outer one
@@ -150,7 +151,7 @@ def started(work: Work, logs: Path, count: int, each: int, address: str, device:
         ray.init(None if address == LOCAL else address, log_to_driver=False, logging_level="ERROR", **place)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         why = str(error).strip().partition("\n")[0]
-        raise UserError(f"--ray {address}: no cluster can be reached there ({why})") from None
+        raise UserError(f"--ray {address}: no cluster can be reached there ({why}); {TOKEN}") from None
     finally:
         signal.signal(signal.SIGTERM, mine)  # which asks to stop, as Ctrl-C does
     relays: list[Any] = []
