@@ -120,6 +120,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "mdsd": {"drafts": 2, "replacement": False},
         "mdsd, traversal": {"drafts": 2, "replacement": True, "rule": "traversal"},
     },
+    "s2d": {"s2d": {"exits": (1,), "thresholds": (0.15, 0.1)}},
     "sps": {"sps": {}, "sps, block": {"rule": "block"}},
     "window": {
         "window": {"sink": 1, "recent": 6},

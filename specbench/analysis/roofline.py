@@ -35,7 +35,7 @@ OTHER_DRAFTS = (
         "kangaroo",
         "medusa",
     ),
-    *("routed", "slimspec", "swift", "taps", "vocabtrim", "window"),
+    *("routed", "s2d", "slimspec", "swift", "taps", "vocabtrim", "window"),
 )
 
 

@@ -337,7 +337,7 @@ def test_which_methods_draft_with_other_models():
             "fspad",
         ),
         *("fused", "graft", "hass", "hydra", "kangaroo", "medusa", "medusa-typical", "rapid", "rapid-pocket", "routed"),
-        *("slimspec", "swift", "taps", "taps-average", "taps-route", "tlt-eagle3", "vocabtrim", "window"),
+        *("s2d", "slimspec", "swift", "taps", "taps-average", "taps-route", "tlt-eagle3", "vocabtrim", "window"),
     }
 
 

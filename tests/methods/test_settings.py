@@ -99,6 +99,12 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"guesses": 3}, "guesses"),
         ({"ngrams": 3}, "did you mean 'ngram'"),
     ],
+    "s2d": [
+        ({"gamma": 0}, "s2d: gamma"),
+        ({"exits": [2, 1]}, "s2d: exits: must be rising numbers of layers"),
+        ({"thresholds": [0.9, 1.2, 0.3]}, "s2d: thresholds: must be probabilities"),
+        ({"thresholds": [0.9, 0.3]}, "s2d: thresholds: needs one for each of exits"),
+    ],
     "osd": [
         ({"interval": 0}, "osd: interval"),
         ({"learning_rate": NAN}, "osd: learning_rate"),

@@ -248,7 +248,8 @@ def test_the_weight_and_the_divergence_of_each_slot_by_hand(changes, weights, ki
     made = training(data="replay", loss="split", **changes)
     whole = Lesson([5, 6, *[7] * 5], [2, 3, 4, 5, 6], frozenset({4, 5, 6}), (0, 1, 2, 3, 4))
     (block,) = packed([whole], DEVICE)
-    drafted, taught = (one.double() for one in made.both(block))
+    (drafted,), taught = made.both(block)
+    drafted, taught = drafted.double(), taught.double()
     q, p = drafted.softmax(-1), taught.softmax(-1)
     forward, reverse = (p * (p / q).log()).sum(-1), (q * (q / p).log()).sum(-1)
     values = [float((forward if kind == "f" else reverse)[i]) for i, kind in enumerate(kinds)]
@@ -256,6 +257,27 @@ def test_the_weight_and_the_divergence_of_each_slot_by_hand(changes, weights, ki
     assert float(made.loss(block, (2, 3))) == pytest.approx(expected, rel=1e-4)
     single = float(made.loss(packed_one([5, 6, 7], [2]), (1, 0)))
     assert single == pytest.approx(values[0], rel=1e-4), "without rejections the accepted slots are all"
+
+
+@pytest.mark.parametrize("loss", ("ce", "fkl"))
+def test_the_losses_of_all_exits_add_up_and_reach_the_layers_before_them(loss):
+    """Each exit speaks by the model's own norm and output layer."""
+    made, plain = (training(data="target", loss=loss, **changes) for changes in ({"exits": (1,)}, {}))
+    block = packed_one([5, 6, 7], [2])
+    with torch.no_grad():
+        out = made.draft(block.tokens, use_cache=False, output_hidden_states=True)
+        early = made.draft.lm_head(made.draft.model.norm(out.hidden_states[1]))[0, 1]
+        taught = made.target(block.tokens, use_cache=False).logits[0, 1]
+    wanted = taught.softmax(-1) if loss == "fkl" else torch.eye(96, device=DEVICE)[7]
+    distance = -(wanted * early.log_softmax(-1)).sum() + torch.special.xlogy(wanted, wanted).sum()
+    whole = float(plain.loss(block, (1, 0)))
+    assert float(made.loss(block, (1, 0))) == pytest.approx(whole + float(distance), rel=1e-4)
+    (made.loss(block, (1, 0)) - plain.loss(block, (1, 0)).detach()).backward()
+    first, last = (layer.mlp.up_proj.weight.grad for layer in made.draft.model.layers)
+    assert first.abs().max() > 0 and last.abs().max() > 0
+    made.held = held_lessons(documents()[:2], {one.name: [greedy("target")[one.name]] for one in documents()}, 64)
+    plain.held = made.held
+    assert made.acceptance() != plain.acceptance()
 
 
 def packed_one(tokens, places):
@@ -318,7 +340,7 @@ def job(tmp_path, monkeypatch):
     def make(name="better", seed=0, grid=None, models=None, preset="distillspec", **changes):
         spec = config.load_method("sps")
         plan = Plan(pair=config.load_pair("pocket"), methods=(spec,), baseline=None, suite="made", tasks=(), seed=seed)
-        given = {**QUICK, "batch": 2, **changes}
+        given = {**QUICK, "batch": 2, **({"exits": 1} if preset == "s2d" else {}), **changes}
         chosen = load_recipe(f"draft-{preset}", [f"{key}={value}" for key, value in given.items()])
         settings = module("sps").Settings(**spec.values)
         made = models or pair()
@@ -373,6 +395,7 @@ def test_what_cannot_be_trained_is_refused_in_a_line(job, monkeypatch):
     refused("alone has no draft to train", job(models=alone))
     refused("leave out --grid", job(grid={"batch": [1, 2]}))
     refused("take data=replay, not draft", job(loss="split"))
+    refused("the draft has 2 layers, so exits must be from 1 to 1; change them by --recipe", job(exits="1,2"))
     refused("data", job(data="nothing"))
     refused("no held-out prompt is shorter than 5 tokens; set a larger length", job(length=5))
     refused("has no reference answers in words; take data=target", job(data="ground_truth"))
@@ -422,7 +445,7 @@ def test_every_recipe_has_all_settings_with_their_sources():
         assert all(setting.source != "user" for setting in spec.settings.values())
         DraftRecipe(**spec.values).check()
     expected = {"distillspec": ("draft", "fkl"), "fastdraft": ("target", "ce")}
-    expected |= {"direct-alignment": ("target", "tvd++"), "draft-opd": ("replay", "split")}
+    expected |= {"direct-alignment": ("target", "tvd++"), "draft-opd": ("replay", "split"), "s2d": ("target", "ce")}
     found = {preset: load_recipe(f"draft-{preset}", []).values for preset in PRESETS}
     assert {preset: (values["data"], values["loss"]) for preset, values in found.items()} == expected
 

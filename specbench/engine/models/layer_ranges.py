@@ -1,7 +1,9 @@
 """A part of a model's layers over the same weights: what enters it is given, and what leaves it is read."""
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -63,3 +65,27 @@ def layer_range(model: PreTrainedModel, first: int, last: int, tap: Tap) -> PreT
     decoder = model.get_decoder()
     path = next(name for name, module in model.named_modules() if module is decoder)
     return replaced(model, path.split("."), twin(decoder, {name: nn.ModuleList(parts)}))  # type: ignore[return-value]
+
+
+def output_of(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+    """The model's final norm and output layer, of states [n, D] that left any of its layers: logits [n, V].
+
+    Gradients pass through. Raises ValueError as of `layer_list`.
+    """
+    _, layers = layer_list(model)
+    returned: list[bool] = []
+    hook = layers[0].register_forward_hook(lambda layer, inputs, output: returned.append(isinstance(output, tuple)))
+    with torch.no_grad():
+        model(torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=False)
+    hook.remove()
+    tap = Tap(returned[0])
+    rest = layer_range(model, len(layers), len(layers), tap)
+
+    def say(states: Tensor) -> Tensor:
+        tap.given = states
+        ids = torch.zeros(1, len(states), dtype=torch.long, device=states.device)
+        logits: Tensor = rest(ids, use_cache=False, return_dict=True).logits[0]
+        tap.given = None
+        return logits
+
+    return say

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from specbench.base.seeds import stable_seed
 from specbench.config import UserError
+from specbench.engine.models.layer_ranges import output_of
 from specbench.engine.models.pair import Pair
 from specbench.training.answered import batches
 from specbench.training.documents import Document
@@ -50,6 +51,7 @@ class Training(Epochs[list[Document]]):
         )
         self.device = pair.device
         self.draft = learner(pair.models["draft"], recipe, seed)
+        self.say = output_of(self.draft) if recipe.exits else None
         self.teacher = Teacher(pair, self.draft, answers, recipe, seed)
         self.optimizer = torch.optim.AdamW(
             own(self.draft).values(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
@@ -101,32 +103,41 @@ class Training(Epochs[list[Document]]):
 
     def loss(self, block: Packed, counts: tuple[int, int]) -> Tensor:
         """The part of a step's loss that a block has; `counts` are the step's places of both kinds (`shares`)."""
-        drafted, taught = self.both(block)
-        values = losses(self.recipe, drafted, taught, block.targets, block.rejected)
+        spoken, taught = self.both(block)
+        each = [losses(self.recipe, drafted, taught, block.targets, block.rejected) for drafted in spoken]
+        values = torch.stack(each).sum(0)
         if self.recipe.loss != "split":
             return values.sum() / sum(counts)
         accepted, rejected = (values / max(1, count) for count in counts)
         decayed = rejected * self.recipe.reject_decay**block.slots
         return torch.where(block.rejected, decayed, accepted).sum() / sum(count > 0 for count in counts)
 
-    def both(self, block: Packed) -> tuple[Tensor, Tensor]:
-        """Logits of the draft and of the target [N, V] at a block's places, in float32 or wider."""
+    def both(self, block: Packed) -> tuple[list[Tensor], Tensor]:
+        """Logits [N, V] at a block's places, in float32 or wider: of each exit of the draft, and of the target.
+
+        The last exit is the whole draft.
+        """
         size = min(model.config.get_text_config().vocab_size for model in (self.draft, self.target))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocast):
-            drafted = block.at_places(self.draft(block.tokens, use_cache=False).logits)
+            out = self.draft(block.tokens, use_cache=False, output_hidden_states=bool(self.recipe.exits))
+            spoken = [block.at_places(out.logits)]
+            if self.say:
+                states = [block.at_places(out.hidden_states[before]) for before in self.recipe.exits]
+                spoken = [*map(self.say, states), *spoken]
             with torch.no_grad():
                 taught = block.at_places(self.target(block.tokens, use_cache=False).logits)
-        wide = torch.promote_types(torch.float32, drafted.dtype)
-        return drafted[:, :size].to(wide), taught[:, :size].to(wide)
+        wide = torch.promote_types(torch.float32, out.logits.dtype)
+        return [drafted[:, :size].to(wide) for drafted in spoken], taught[:, :size].to(wide)
 
     @torch.no_grad()
     def acceptance(self) -> float:
-        """The mean of Σ min(p, q) over the places of the held-out texts, at temperature 1."""
+        """The mean of Σ min(p, q) over the places of the held-out texts and the exits, at temperature 1."""
         kept, places = 0.0, 0
         for block in packed(self.held, self.device):
-            drafted, taught = self.both(block)
-            kept += float((1 - total_variation(taught.log_softmax(-1), drafted.log_softmax(-1))).sum())
-            places += len(block.places)
+            spoken, taught = self.both(block)
+            for drafted in spoken:
+                kept += float((1 - total_variation(taught.log_softmax(-1), drafted.log_softmax(-1))).sum())
+                places += len(block.places)
         return kept / places
 
     def look(self) -> None:

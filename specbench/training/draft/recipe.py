@@ -30,6 +30,9 @@ class DraftRecipe(Settings):
     anchors: Literal["rounds", "random"] = Field(
         description="replay: blocks begin where rounds did, or as many at random places of the text"
     )
+    exits: tuple[int, ...] = Field(
+        description="after how many of its layers the draft learns to speak too; the losses of all exits add up"
+    )
     length: int = Field(ge=2, description="tokens of a text with its prompt, at most; the rest is cut off")
     epochs: int = Field(ge=1, description="passes over the documents")
     batch: int = Field(ge=1, description="documents a step")
@@ -41,7 +44,7 @@ class DraftRecipe(Settings):
     gradient_checkpointing: bool = Field(description="compute layers again in the backward pass, for less memory")
     autocast: bool = Field(description="matrix products in bfloat16")
 
-    @field_validator("temperatures", mode="before")
+    @field_validator("temperatures", "exits", mode="before")
     @classmethod
     def several(cls, value: Any) -> Any:
         """One number, or several with commas between them, as --recipe gives them."""

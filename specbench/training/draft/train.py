@@ -28,7 +28,7 @@ from specbench.training.publish import checkpoint_of, collecting, held_out_promp
 from specbench.training.train import Job
 
 SHARED = True  # workers may share what it collects; see train.py
-PRESETS = ("distillspec", "fastdraft", "direct-alignment", "draft-opd")
+PRESETS = ("distillspec", "fastdraft", "direct-alignment", "draft-opd", "s2d")
 HELD_OUT = 10  # one document in this many chooses the weights that are kept
 LOG = pa.schema(
     {
@@ -56,6 +56,11 @@ def train(job: Job) -> None:
     recipe.check()
     if "draft" not in job.pair.models:
         raise UserError(f"the pair {job.pair.name} has no draft to train; choose another --pair, or add --draft")
+    layers = job.pair.models["draft"].config.get_text_config().num_hidden_layers
+    if any(not 1 <= exit_layer < layers for exit_layer in recipe.exits):
+        raise UserError(
+            f"the draft has {layers} layers, so exits must be from 1 to {layers - 1}; change them by --recipe"
+        )
     job.pair.need_one_tokenizer("a draft is trained on the target's own tokens")
     reach = recipe.gamma + 1 if recipe.data in SPECULATED else 1
     referenced = recipe.data == "ground_truth"

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# The family table: heads that read the target's states, each trained on equal data by equally many equal updates, three
+# seeds each, then all of them on the same test documents, in runs/family/. What each ingredient is worth follows from
+# neighbours: `hass-steps` and `hass-likeliest` have one of HASS's two each, `fspad` and `dovetail` another fusion,
+# `eagle3` other features and no regression. Parameters, agreement on held-out answers, acceptance by depth, time of
+# drafting, τ and speed go to runs/family/family.csv and .md. 30 trainings of some minutes each on one core, then three
+# runs; on a GPU a fraction of that. What is done is not repeated. SEEDS, METHODS, DOCUMENTS, EPOCHS and LIMIT take a part.
+set -eu
+. "$(dirname "$0")/common.sh"
+out=runs/family
+mkdir -p $out
+
+# own NAME: what the recipe of NAME has of its own, beside the equal budget; its first word is the method that is trained.
+own() {
+  case $1 in
+    hass-steps) echo "hass distillation=0 autocast=false" ;;
+    hass-likeliest) echo "hass steps=1 autocast=false" ;;
+    eagle | hass | fspad | dovetail) echo "$1 autocast=false" ;;
+    eagle3) echo "eagle3 autocast=false draft_vocabulary=2048" ;;
+    medusa) echo "medusa heads=3 layers=6 output=target loss=distillation" ;;
+    hydra) echo "hydra heads=3 output=target last_rate=0" ;;
+    kangaroo) echo "kangaroo" ;;
+    *)
+      echo "no recipe of $1; METHODS takes eagle hass hass-steps hass-likeliest fspad dovetail eagle3 medusa hydra kangaroo" >&2
+      exit 1
+      ;;
+  esac
+}
+
+# trained NAME SEED: a head. The target answers the documents of a seed once.
+trained() {
+  local head=$out/$1-$2.safetensors answers=$out/answers-$2 method settings setting recipe=()
+  read -r method settings <<< "$(own "$1")"
+  for setting in $settings answers=1 temperature=0 length=2048 epochs="${EPOCHS:-6}" batch=32 learning_rate=0.002 \
+    warmup=0.02 weight_decay=0; do recipe+=(--recipe "$setting"); done
+  if [ -e "$answers" ] && [ ! -e "${head%.safetensors}.answers" ]; then cp -r "$answers" "${head%.safetensors}.answers"; fi
+  make_once "$head" \
+    specbench train --method "$method" --suite pocket --documents "${DOCUMENTS:-600}" --seed "$2" "${recipe[@]}" \
+    --out "$head"
+  if [ ! -e "$answers" ]; then cp -r "${head%.safetensors}.answers" "$answers"; fi
+  sed "s|value: auto|value: $head|" "suites/methods/$method.yaml" > "$out/seed-$2/$1.yaml"
+}
+
+names=${METHODS:-eagle hass hass-steps hass-likeliest fspad dovetail eagle3 medusa hydra kangaroo}
+for seed in ${SEEDS:-0 1 2}; do
+  mkdir -p $out/seed-"$seed"
+  methods=()
+  for name in $names; do
+    trained "$name" "$seed"
+    methods+=(--method "$out/seed-$seed/$name.yaml")
+  done
+  run_into "$out/run-$seed" --suite pocket "${methods[@]}" --limit "${LIMIT:-25}" --allow-code-execution
+done
+python tools/recipes/family_table.py $out ${SEEDS:-0 1 2}
