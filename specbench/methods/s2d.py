@@ -15,6 +15,8 @@ from specbench.engine.accept import exact
 from specbench.engine.layer_session import LayerSession
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
+from specbench.engine.runtimes.choose import derived_runtime
+from specbench.engine.runtimes.layers import alone
 from specbench.engine.sampling import draw, wide
 from specbench.engine.session import Session, common
 from specbench.engine.speculate import Speculative
@@ -125,9 +127,9 @@ class S2D(Speculative, Stateless):
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Raises UserError for a draft without such exits or with another tokenizer, and for a runtime that does not fit.
+    """Raises UserError for a draft without such exits or with another tokenizer.
 
-    In a batch the draft's forwards are computed alone.
+    In a batch the draft's forwards are computed alone. The runtimes that run no layers apart have it on static.
     """
     pair.need_one_tokenizer("a draft of several exits speaks the target's own tokens")
     target = pair.session("target", watch)
@@ -139,5 +141,5 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
             "s2d.thresholds"
         )
     # The drafter enters the watch, around all layers that are asked for a token.
-    draft = LayerSession(model, "draft", None, pair.vocabulary, pair.runtime)
+    draft = LayerSession(model, "draft", None, pair.vocabulary, derived_runtime(alone(pair.runtime), model))
     return S2D(target, SortedDrafter(draft, settings, watch), settings.gamma)
