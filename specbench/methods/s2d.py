@@ -75,7 +75,8 @@ class SortedDrafter:
         """
         self.roll_back(context)
         fed: list[int] | Tensor = context[len(self.draft) :]
-        tokens, probs = [], []
+        tokens: list[Tensor] = []
+        probs = []
         while len(tokens) < gamma:
             with self.watch.forward("draft", len(fed), len(self.draft)):
                 logits, sure = self.speak(self.draft.read(fed, self.exits[0]))
