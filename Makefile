@@ -11,7 +11,7 @@ DOCUMENTS ?= $(or $(LIMIT),$(if $(PAIR),,150))
 BATCH = $(if $(PAIR),,16)
 TIMED ?= 25
 
-.PHONY: run test test-long docs bench bench-peers server-test reproduce-tables fault-test fuzz determinism mutants gpu-check \
+.PHONY: run test types short-tests test-long docs bench bench-peers server-test reproduce-tables fault-test fuzz determinism mutants gpu-check \
   lock licences format clean
 .DEFAULT_GOAL := run
 
@@ -38,11 +38,17 @@ TESTS := $(BIN)/python -m pytest -q -n 2 --dist loadfile --max-worker-restart 0
 run: $(STAMP)  ## decode a suite and print a table: METHOD=, SUITE=, LIMIT=
 	$(BIN)/specbench run --method $(METHOD) --suite $(SUITE) --limit $(DOCUMENTS)
 
+# Types are checked while tests run: alone they would leave a core idle for a minute or two.
 test: $(STAMP)  ## lint, types, floors of imports, and all tests but the long ones
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) --no-print-directory -j 2 short-tests types
+
+types: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+short-tests: $(STAMP)
 	$(TESTS) -m 'not long'
 
 test-long: $(STAMP)  ## laws by many draws, walks, audits, every command of the documentation

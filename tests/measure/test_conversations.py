@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from cases import mostly_long
 from refusals import one_line_error
 from screens import call, output
 from tiny_runs import SETTINGS, always, facts, samples_of
@@ -77,9 +78,10 @@ def test_the_manifest_tells_ids_categories_and_turns_and_the_file_of_documents_t
     assert kept["facts", 0].reference is None
 
 
-def test_a_run_stopped_between_two_turns_goes_on_from_the_same_words(whole, plan, tmp_path):
+@mostly_long("stops", [{1, 3, 4, 9}, {4}], ({4},), ids=["everywhere", "once"])
+def test_a_run_stopped_between_two_turns_goes_on_from_the_same_words(whole, plan, tmp_path, stops):
     """After the first turns of conversations, after the second of one, and in the second pass."""
-    while not loop.execute(plan, tmp_path / "it", lambda state: state.done not in {1, 3, 4, 9}):
+    while not loop.execute(plan, tmp_path / "it", lambda state: state.done not in stops):
         pass
     assert facts(tmp_path / "it") == facts(whole)
 

@@ -237,30 +237,21 @@ def heeded(number):
     signal.signal(number, before)
 
 
-@pytest.mark.usefixtures("heeded")
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.long)], ids=["Ctrl-C", "SIGHUP"]
-)
-def test_first_interrupt_finishes_the_document(number, whole, place, make_plan, tmp_path, monkeypatch):
-    """Each signal by itself: test_stopping.py. What a run is interrupted or killed by otherwise: tests/faults."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as the process that goes on
-    folder = tmp_path / "run"
+def words_of(place, folder) -> list[str]:
     pair = f"target={place / 'target'},draft={place / 'draft'}"
     sets = [word for one in SETTINGS for word in ("--set", one)]
     methods = ["--method", "sps", "--method", "csd", "--suite", str(place / "few.yaml"), "--repeats", "2"]
-    words = ["run", "--pair", pair, *methods, *sets, "--device", "cpu", "--out", str(folder)]
+    return ["run", "--pair", pair, *methods, *sets, "--device", "cpu", "--out", str(folder)]
 
-    def done() -> int:
-        return len(list(folder.glob("parts/*.samples.parquet")))
 
-    command = Command(words, tmp_path / "said", {"slow": 0.3}, fresh=True)
-    command.until(lambda: done() >= 2)
-    time.sleep(0.05)
-    command.send(number)
-    assert command.end() == 130
-    said = " ".join(command.said().split())
+def finished(folder) -> int:
+    return len(list(folder.glob("parts/*.samples.parquet")))
+
+
+def third_was_finished(folder, said: str) -> None:
+    """The first interrupt came during the third document, and the command said this."""
     assert "finishing this document" in said and "specbench run --resume" in said
-    assert done() == 3, "the one under way was finished"
+    assert finished(folder) == 3, "the one under way was finished"
     count = 2 * len(json.loads((folder / "manifest.json").read_text())["requests"])
     assert f"stopped: 3 of {count} documents are done" in said
     shown = call("show", folder)
@@ -268,6 +259,40 @@ def test_first_interrupt_finishes_the_document(number, whole, place, make_plan, 
     told = f"UNFINISHED: 3 of {count} documents are decoded, and none is scored; `specbench run --resume"
     assert told in " ".join(shown.stdout.split()) and told in call("show", folder, "--format", "csv").stderr
     assert "has no scores" in call("compare", folder).stderr
+
+
+@pytest.mark.usefixtures("heeded")
+@pytest.mark.parametrize("number", [signal.SIGINT])
+def test_first_interrupt_finishes_the_document(number, whole, place, make_plan, tmp_path, monkeypatch):
+    """Each signal by itself: test_stopping.py. What a run is interrupted or killed by otherwise: tests/faults."""
+    folder, rounds, sent = tmp_path / "run", SpS.rounds, []
+
+    def interrupted(self, *given):
+        if finished(folder) == 2 and not sent:
+            sent.append(number)
+            signal.raise_signal(number)
+        return rounds(self, *given)
+
+    monkeypatch.setattr(SpS, "rounds", interrupted)
+    result = call(*words_of(place, folder))
+    assert sent and result.exit_code == 130, result.output
+    third_was_finished(folder, " ".join(result.output.split()))
+    assert loop.execute(make_plan(repeats=2), folder, always)
+    assert facts(folder) == facts(whole)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("heeded")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "SIGHUP"])
+def test_first_interrupt_of_a_process_of_its_own(number, whole, place, make_plan, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as the process that goes on
+    folder = tmp_path / "run"
+    command = Command(words_of(place, folder), tmp_path / "said", {"slow": 0.3}, fresh=True)
+    command.until(lambda: finished(folder) >= 2)
+    time.sleep(0.05)
+    command.send(number)
+    assert command.end() == 130
+    third_was_finished(folder, " ".join(command.said().split()))
     assert loop.execute(make_plan(repeats=2), folder, always)
     assert facts(folder) == facts(whole)
 

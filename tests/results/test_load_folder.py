@@ -162,7 +162,8 @@ def test_one_process_measures_into_a_folder(place, folder):
     assert "holds other files; choose another --out" in refused(place, folder)
 
 
-@mostly_long("parts", [1, 3], (3,))
+@pytest.mark.long
+@pytest.mark.parametrize("parts", [1, 3])
 def test_a_killed_command_goes_on(place, tmp_path, parts):
     """What it kept is not measured again, and its leftovers are gone."""
     out = tmp_path / "load"
