@@ -262,7 +262,7 @@ def third_was_finished(folder, said: str) -> None:
 
 
 @pytest.mark.usefixtures("heeded")
-@pytest.mark.parametrize("number", [signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGINT], ids=["Ctrl-C"])
 def test_first_interrupt_finishes_the_document(number, whole, place, make_plan, tmp_path, monkeypatch):
     """Each signal by itself: test_stopping.py. What a run is interrupted or killed by otherwise: tests/faults."""
     folder, rounds, sent = tmp_path / "run", SpS.rounds, []
