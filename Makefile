@@ -38,7 +38,7 @@ TESTS := $(BIN)/python -m pytest -q -n 2 --dist loadfile --max-worker-restart 0
 run: $(STAMP)  ## decode a suite and print a table: METHOD=, SUITE=, LIMIT=
 	$(BIN)/specbench run --method $(METHOD) --suite $(SUITE) --limit $(DOCUMENTS)
 
-# Types are checked while tests run: alone they would leave a core idle for a minute or two.
+# Types are checked while tests run: alone they leave a core idle for a minute or two.
 test: $(STAMP)  ## lint, types, floors of imports, and all tests but the long ones
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
