@@ -19,7 +19,7 @@ from specbench.measure.crew import Crew, Worker, how_it_ended, log_of, start
 from specbench.measure.worker import Work
 from specbench.permissions import Permissions
 
-LOCAL = "local"
+LOCAL = "local"  # which Ray, too, takes for a new cluster of this machine
 TOKEN = "if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what `ray get-auth-token` prints there"
 REACH = 10.0  # seconds for a cluster to answer
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
@@ -148,7 +148,7 @@ def started(work: Work, logs: Path, count: int, each: int, address: str, device:
     ray, mine = imported(address), signal.getsignal(signal.SIGTERM)
     place: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     try:
-        ray.init(None if address == LOCAL else address, log_to_driver=False, logging_level="ERROR", **place)
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **place)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         why = str(error).strip().partition("\n")[0]
         raise UserError(f"--ray {address}: no cluster can be reached there ({why}); {TOKEN}") from None
