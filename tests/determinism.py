@@ -31,7 +31,7 @@ TASKS = ("pocket_gsm8k", "pocket_math500")
 TEMPERATURES = (0.0, 0.9)
 FILTERED = {"top_k": 50, "top_p": 0.95}  # beside a temperature above 0
 GREEDY_ONLY = {"oracle"}
-UNTRAINED = {"speckv", "speckv-time"}  # for the pair of these runs
+UNTRAINED = {"s2d", "speckv", "speckv-time"}  # for the pair of these runs
 TOKENS, WARMUP = 8, 3  # of a short text, and of its warm-up
 # Under SETTINGS:
 LEARNERS = ("bandit", "csd", "csd-ocm", "csd-pocket", "csd-pocket-weak", "sps", "swift", "tlt", "tlt-eagle3")
