@@ -134,12 +134,14 @@ def test_a_sample_may_take_every_position_there_is():
         check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=11), 4)
 
 
-def test_the_limit_of_a_task_is_that_of_its_longest_text(make_plan):
+def test_limits_are_of_the_longest_text_and_a_combination_is_not_the_targets_law(make_plan):
     """Texts of a task may have less room than others, where its prompts are long."""
     plan = make_plan(["sps"])
     requests = [Request("pocket_gsm8k", n, "", (), most, "", "") for n, most in enumerate((5, 9, 7))]
-    method = SimpleNamespace(inputs=dict, lossless=True, combination=None)
-    told = manifest(plan, prepare.load_models(plan), requests, [[1]] * 3, dict.fromkeys(("vanilla", "sps"), method), {})
+    alone, several = (SimpleNamespace(inputs=dict, lossless=True, combination=one) for one in (None, object()))
+    methods = {"vanilla": alone, "sps": several}
+    told = manifest(plan, prepare.load_models(plan), requests, [[1]] * 3, methods, {})
+    assert told["lossless"] == ["vanilla"]
     assert told["generation"] == {"pocket_gsm8k": {"until": (), "max_new_tokens": 9}}
 
 
