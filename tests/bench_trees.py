@@ -57,7 +57,7 @@ def measured(session, text, size, sampling, device):
     seconds = {"chain": [], "tree": []}
     for kinds in by_turns(list(seconds), ROUNDS + 3):  # the first ones warm up
         at = places.randrange(len(text) - size - 1)
-        last, tokens = (torch.tensor(some, device=device) for some in (text[at : at + 1], text[at + 1 : at + 1 + size]))
+        last, tokens = text[at : at + 1], torch.tensor(text[at + 1 : at + 1 + size], device=device)
         for kind in kinds:
             q = None if sampling.greedy else random_rows(size, session.vocabulary, device)
             began = perf_counter()

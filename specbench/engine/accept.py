@@ -194,8 +194,10 @@ def _weigh_greedy_chain(draft: Draft, logits: Tensor) -> Weighed:
     tokens, count = draft.tokens, draft.tokens.shape[0]
     if on_host(logits):  # there is no copy to save, and numpy takes a tenth of the time
         rows = logits.numpy()
-        emit, drafted = rows.argmax(-1).tolist(), tokens.tolist()
-        gaps = [float(rows[i, token] - rows[i, emit[i]]) for i, token in enumerate(drafted)]
+        emit, drafted = rows.argmax(-1).tolist(), tokens.tolist() if draft.ids is None else draft.ids
+        gaps = [
+            0.0 if token == emit[i] else float(rows[i, token] - rows[i, emit[i]]) for i, token in enumerate(drafted)
+        ]
     else:
         highest, best = logits.max(-1)
         differences = logits[:count].gather(-1, tokens[:, None])[:, 0] - highest[:count]

@@ -73,7 +73,7 @@ class ModelDrafter(Generic[Read]):
             return Draft(torch.empty(0, dtype=torch.long, device=self.session.device), None)
         unseen = not lengths.looks and not self.eos_ids
         if unseen and (chain := self.session.draft_chain(context, most, sampling, rng)):
-            return Draft(chain.tokens, chain.probs, predictions=lengths.predictions(most))
+            return Draft(chain.tokens, chain.probs, predictions=lengths.predictions(most), ids=chain.ids)
         scored = self.session.catch_up(context, lengths.hidden)
         tokens, probs = [], []
         while True:

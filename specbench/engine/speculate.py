@@ -13,22 +13,32 @@ from specbench.engine.sampling import draw
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Round, Sampling, Scored, Verdict
 
-# The target scores a draft of K tokens: target, the last committed tokens (the very last is not fed yet), draft
+# The target scores a draft of K tokens: target, ids of the last committed tokens (the very last is not fed yet), draft
 # -> logits [K + 1, V] after the context, then after each drafted token. Afterwards the target's cache holds exactly the
 # context and the draft.
-Score = Callable[[Session, Tensor, Draft], Scored]
+Score = Callable[[Session, Sequence[int], Draft], Scored]
 
 # The target reads a prompt into an empty cache -> logits, whose last row is that of the prompt's last token.
 Prefill = Callable[[Session, list[int]], Scored]
 
 
-def read_once(target: Session, recent: Tensor, draft: Draft, hidden: Sequence[int] = ()) -> Scored:
+def read_once(target: Session, recent: Sequence[int], draft: Draft, hidden: Sequence[int] = ()) -> Scored:
     """Score a draft, chain or tree, by one forward over the last committed token and the draft.
 
     `hidden` is as in `Session.forward`.
     """
     parents = None if draft.parents is None else [-1, *(parent + 1 for parent in draft.parents)]
-    return target.forward(torch.cat([recent[-1:], draft.tokens]), parents=parents, hidden=hidden)
+    return target.forward(unread(recent, draft), parents=parents, hidden=hidden)
+
+
+def unread(recent: Sequence[int], draft: Draft) -> Tensor | list[int]:
+    """The last committed token and the K tokens of a draft, which the target has not read [K + 1].
+
+    On the host if the draft is there, which spares operations on tensors.
+    """
+    if draft.ids is not None:
+        return [*recent[-1:], *draft.ids]
+    return torch.cat([to_device(recent[-1:], draft.tokens.device), draft.tokens])
 
 
 def read_in_chunks(target: Session, prompt: list[int], size: int, hidden: Sequence[int] = ()) -> Iterator[Scored]:
@@ -62,9 +72,8 @@ def speculate(
     context = [*prompt, int(token)]
     yield Round(context[-1:])
     while True:
-        last = to_device(context[-recent:], target.device)
         draft = drafter.propose(context, gamma, sampling, rng)
-        scored = score(target, last, draft)
+        scored = score(target, context[-recent:], draft)
         verdict = accept(draft, scored, sampling, rng)
         drafter.lengths.observe(verdict)
         target.keep(len(context), verdict.path)
@@ -79,7 +88,7 @@ class HeadDrafter(Drafter, Protocol):
     def prefill(self, target: Session, prompt: list[int]) -> Scored:
         """As `Session.restart` of the target; the head reads the prompt, too."""
 
-    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         """A `Score` that keeps the target's states."""
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:

@@ -56,6 +56,7 @@ class Draft:
     probs: Tensor | None  # [K, V]; None: a point mass on each token
     parents: tuple[int, ...] | None = None  # [K]; None: a chain
     predictions: tuple[float, ...] | None = None  # [K]: the signals of the drafter's length policy
+    ids: list[int] | None = None  # [K]: the tokens of a chain on the host, if they are there already
     rows: Tensor | None = field(init=False, default=None)  # [K] on the device: parents + 1
     turns: tuple[Tensor, ...] = field(init=False, default=())  # of a drawn tree, on the device: see `sibling_turns`
 
@@ -153,6 +154,8 @@ class Round:
 
     def cut(self, count: int) -> "Round":
         """The same round with only its first `count` tokens."""
+        if count == len(self.tokens):
+            return self
         return replace(self, tokens=self.tokens[:count], truncated=self.truncated + len(self.tokens) - count)
 
 

@@ -4,6 +4,7 @@ A forward fills all slots of a block: each has a distribution of its own, given 
 other slots' tokens. These distributions are the block's lattice. DFlash reads it as a chain.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -80,7 +81,7 @@ class BlockDrafter:
         tokens, probs = draw(self.lattice(context), sampling if self.proposal == "drawn" else Sampling(), rng)
         return Draft(tokens, probs)
 
-    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         return read_once(target, recent, draft, self.head.hidden)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:

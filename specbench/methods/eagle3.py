@@ -4,7 +4,7 @@ The shape of a tree follows EAGLE-2 (arXiv 2406.16858): a node's value is the pr
 path. At each level the best nodes are expanded, and the best of all nodes are drafted.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -193,7 +193,7 @@ class EagleDrafter:
         """The tree over the context, whose next token `logits` [V] predict."""
         return grow(logits, read, self.top_k, self.depth, self.most)
 
-    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         return read_once(target, recent, draft, self.layers)
 
     @torch.inference_mode()

@@ -6,7 +6,7 @@ Recycling, followed from the last committed token on. The draft is a tree of EAG
 model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Annotated, Literal
 
@@ -121,7 +121,7 @@ class GraftedHead(EagleDrafter):
         """A tree of point masses at any temperature."""
         return self.grafting.fill(super().propose(context, gamma, sampling, rng), context[-1])
 
-    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         return self.grafting.successors.learn_tree(recent, draft, super().score(target, recent, draft))
 
 
@@ -146,7 +146,7 @@ class GraftedChain:
         chain = self.grafting.grow(logits, lambda tokens, _: self.session.forward(tokens).logits)
         return self.grafting.fill(Draft(chain.tokens, None, tuple(chain.parents.tolist())), context[-1])
 
-    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         return self.grafting.successors.learn_tree(recent, draft, read_once(target, recent, draft))
 
 

@@ -5,16 +5,17 @@ whether it is the target's own. Tokens that the head finds right are kept where 
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from specbench.engine.accept import weigh
 from specbench.engine.drafters import Drafter
 from specbench.engine.models.heads import Head, find_head, hidden_size
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST, Session
+from specbench.engine.speculate import unread
 from specbench.engine.types import Draft, Method, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 
@@ -26,9 +27,9 @@ class Settings(DraftSettings):
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
 
-def read_states(target: Session, recent: Tensor, draft: Draft) -> Scored:
+def read_states(target: Session, recent: Sequence[int], draft: Draft) -> Scored:
     """One forward over the last committed token and the draft: logits [K + 1, V] and last hidden states [K + 1, D]."""
-    return target.forward(torch.cat([recent[-1:], draft.tokens]), hidden=LAST)
+    return target.forward(unread(recent, draft), hidden=LAST)
 
 
 class Judge(DraftedMethod):

@@ -3,6 +3,8 @@
 The other layers verify on the states that the first ones have computed, so nothing is computed twice.
 """
 
+from collections.abc import Sequence
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -96,7 +98,7 @@ class ExitDrafter:
             predictions=self.lengths.predictions(len(tokens)),
         )
 
-    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         """One forward: the first layers read the last drafted token, the others follow on the states of all."""
         return self.target.finish({self.exit: self.ahead}, rest=draft.tokens[-1:])
 

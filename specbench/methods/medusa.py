@@ -65,7 +65,7 @@ class RankedDrafter:
     def fill(self, context: list[int]) -> Tensor:
         """The tokens [K] of the tree."""
 
-    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         return read_once(target, recent, draft, LAST)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:

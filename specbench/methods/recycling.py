@@ -15,7 +15,7 @@ from torch import Tensor
 from specbench.config import Settings as Base
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.session import Session
+from specbench.engine.session import Session, to_device
 from specbench.engine.speculate import read_in_chunks, read_once, speculate
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Watch
@@ -46,9 +46,9 @@ class Successors:
         best = logits.topk(min(self.count, logits.shape[-1])).indices
         self._read.append((tokens.to("cpu", non_blocking=True), best.to("cpu", non_blocking=True)))
 
-    def learn_tree(self, recent: Tensor, draft: Draft, scored: Scored) -> Scored:
+    def learn_tree(self, recent: Sequence[int], draft: Draft, scored: Scored) -> Scored:
         """Learn from the token before a tree and from each of its tokens, whether they will be accepted or not."""
-        self.learn(torch.cat([recent[-1:], draft.tokens]), scored.logits)
+        self.learn(torch.cat([to_device(recent[-1:], draft.tokens.device), draft.tokens]), scored.logits)
         return scored
 
     def read(self, target: Session, prompt: list[int], hidden: Sequence[int] = ()) -> Scored:
@@ -152,7 +152,7 @@ class Recycling(Stateless):
     def prefill(self, target: Session, prompt: list[int]) -> Scored:
         return self.drafter.successors.read(target, prompt)
 
-    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         return self.drafter.successors.learn_tree(recent, draft, read_once(target, recent, draft))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.engine.accept import exact
 from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
-from specbench.engine.session import Session
+from specbench.engine.session import Session, to_device
 from specbench.engine.speculate import read_once, speculate
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Watch
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
@@ -43,14 +43,15 @@ class Reflective(DraftedMethod):
         score = self.read_twice if self.reflects else read_once
         return speculate(self.target, self.drafter, exact, gamma, prompt, sampling, rng, score, recent)
 
-    def read_twice(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+    def read_twice(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         """One forward over [last, d_1..K, reflective prompt, position prefix, d_1..K]: fused logits [K + 1, V].
 
         The position prefix, the end of the verified text, shows the target where its second reading begins. Positions
         simply continue after the first reading (our inference). The cache is cut back to the end of the first reading.
         """
-        prefix = recent[max(0, recent.shape[0] - self.settings.prefix_tokens) :]
-        first = torch.cat([recent[-1:], draft.tokens])
+        shown = to_device(recent, target.device)
+        prefix = shown[max(0, shown.shape[0] - self.settings.prefix_tokens) :]
+        first = torch.cat([shown[-1:], draft.tokens])
         second = torch.cat([self.prompt, prefix, draft.tokens])
         logits = target.forward(torch.cat([first, second])).logits
         target.truncate(len(target) - second.shape[0])

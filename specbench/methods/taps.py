@@ -96,7 +96,7 @@ class Specialists:
         surest = max(range(len(trees)), key=lambda i: confidence(trees[i]))  # the first of equals
         return Draft(drafts[surest], None, tuple(trees[surest].parents.tolist()))
 
-    def score(self, target: Session, recent: torch.Tensor, draft: Draft) -> Scored:
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         return self.drafters[0].score(target, recent, draft)  # all heads read the same states of the target
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:

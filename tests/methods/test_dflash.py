@@ -97,7 +97,7 @@ def test_the_cache_equals_a_recomputation_after_any_rounds(rounds, length, mixed
     context = [*context, 7]
     for accepted, token in rounds:
         draft = used.propose(context, 4, GREEDY, rng)
-        scored = used.score(target, torch.tensor(context[-1:], device=DEVICE), draft)
+        scored = used.score(target, context[-1:], draft)
         # What the target would accept is chosen: the rule sees logits that prefer the draft up to there.
         wanted = scored.logits.clone()
         wanted[torch.arange(accepted), draft.tokens[:accepted]] = 1e4

@@ -63,7 +63,7 @@ def judge(logits, recent, drafted, alpha, prompt, prefix, length=20):
     target = Scripted(logits, length)
     chosen = Settings(gamma=len(drafted), alpha=alpha, prompt="", prefix_tokens=prefix)
     draft = Draft(torch.tensor(drafted, device=DEVICE), None)
-    scored = Reflective(target, None, chosen, prompt).read_twice(target, torch.tensor(recent, device=DEVICE), draft)
+    scored = Reflective(target, None, chosen, prompt).read_twice(target, recent, draft)
     return scored.logits, exact(draft, scored, GREEDY, torch.Generator(DEVICE)), target
 
 
@@ -245,7 +245,7 @@ def test_fused_rows_and_cache_equal_full_forwards(architecture, text, drafted, p
     session = method.target
     session.restart(text[:-1])
     draft = Draft(torch.tensor(drafted, device=DEVICE), None)
-    shown = torch.tensor(text[-max(1, prefix) :], device=DEVICE)
+    shown = text[-max(1, prefix) :]
     found = method.read_twice(session, shown, draft).logits.cpu()
     expected = torch.stack(naive_rows(oracle.tiny(architecture), text, drafted, alpha, prompt, prefix))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)

@@ -16,6 +16,7 @@ class Chain(NamedTuple):
     tokens: Tensor  # [K]
     logits: Tensor  # [K, V] that each was chosen by
     probs: Tensor | None  # [K, V] that each was drawn from; None: greedy
+    ids: list[int] | None = None  # the tokens on the host, if they are there already
 
 
 class Chaining:
@@ -37,4 +38,6 @@ class Chaining:
             tokens.append(ids)
             rows.append(row)
             probs.append(q)
-        return Chain(torch.cat(tokens), torch.cat(rows), None if sampling.greedy else torch.cat(probs))  # type: ignore[arg-type]
+        chosen = torch.cat(tokens)
+        on_host = chosen.tolist() if chosen.device.type == "cpu" else None
+        return Chain(chosen, torch.cat(rows), None if sampling.greedy else torch.cat(probs), on_host)  # type: ignore[arg-type]

@@ -113,7 +113,8 @@ class PagedRunner(Chaining):
                 tokens[at] = (rows[at] + step.lead[0]).argmax()
             fed = tokens[at : at + 1]
         logits = torch.from_numpy(rows)
-        return Chain(torch.from_numpy(tokens), logits, None if sampling.greedy else probabilities(logits, sampling))
+        probs = None if sampling.greedy else probabilities(logits, sampling)
+        return Chain(torch.from_numpy(tokens), logits, probs, tokens.tolist())
 
     def truncate(self, length: int) -> None:
         self._length = length
