@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specbench.engine.sampling import pick, probabilities, residual
+from specbench.engine.sampling import likeliest, pick, probabilities, residual
 from specbench.engine.types import Draft, Sampling, Scored, Verdict
 
 Accept = Callable[[Draft, Scored, Sampling, torch.Generator], Verdict]
@@ -161,7 +161,7 @@ def weigh(
     if draft.parents is not None and tested is None:
         raise ValueError("a tree is not judged as a chain: see exact_tree, or bring its test")
     if sampling.greedy and not columns and tested is None and scored.original is None:
-        return _weigh_greedy_chain(draft, scored.logits)
+        return _weigh_greedy_chain(draft, scored)
     tokens = draft.tokens
     count = tokens.shape[0]
     original = predicting_rows(draft, scored.logits) if scored.original is None else scored.original
@@ -189,12 +189,12 @@ def weigh(
     )
 
 
-def _weigh_greedy_chain(draft: Draft, logits: Tensor) -> Weighed:
+def _weigh_greedy_chain(draft: Draft, scored: Scored) -> Weighed:
     """`weigh` for a greedy chain and the target's own logits [K + 1, V], which are read only once."""
-    tokens, count = draft.tokens, draft.tokens.shape[0]
-    if on_host(logits):  # there is no copy to save, and numpy takes a tenth of the time
-        rows = logits.numpy()
-        emit, drafted = rows.argmax(-1).tolist(), tokens.tolist() if draft.ids is None else draft.ids
+    logits, tokens, count = scored.logits, draft.tokens, draft.tokens.shape[0]
+    if scored.best or on_host(logits):  # there is no copy to save, and numpy takes a tenth of the time
+        rows, emit = scored.best or likeliest(logits)
+        drafted = tokens.tolist() if draft.ids is None else draft.ids
         gaps = [
             0.0 if token == emit[i] else float(rows[i, token] - rows[i, emit[i]]) for i, token in enumerate(drafted)
         ]

@@ -6,7 +6,7 @@ No other file applies temperature, top-k or top-p.
 import torch
 from torch import Tensor
 
-from specbench.engine.types import Sampling
+from specbench.engine.types import Best, Sampling
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -34,6 +34,12 @@ def draw(logits: Tensor, sampling: Sampling, rng: torch.Generator) -> tuple[Tens
         return logits.argmax(-1), None
     probs = probabilities(logits, sampling)
     return pick(probs, rng), probs
+
+
+def likeliest(logits: Tensor) -> Best:
+    """The likeliest token of each row of logits [n, V], which numpy can read where they are."""
+    rows = logits.numpy()
+    return Best(rows, rows.argmax(-1).tolist())
 
 
 def pick(probs: Tensor, rng: torch.Generator) -> Tensor:

@@ -17,7 +17,8 @@ from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import LAST as LAST
 from specbench.engine.runtimes.types import Reads, Runner, Runtime
-from specbench.engine.types import NotFinite, Sampling, Scored, Watch
+from specbench.engine.sampling import likeliest
+from specbench.engine.types import Best, NotFinite, Sampling, Scored, Watch
 
 UNBOUNDED = 2**31
 
@@ -121,8 +122,7 @@ class Session:
             states = torch.cat([prefix_states, states])
         if logits.shape[1] != self.vocabulary:
             logits = logits[:, : self.vocabulary]
-        self._check(logits)
-        return Scored(logits, hidden=states)
+        return Scored(logits, hidden=states, best=self._check(logits))
 
     def _fed_too(self, tokens: Sequence[int] | Tensor) -> None:
         """Note that these tokens are cached now."""
@@ -132,13 +132,24 @@ class Session:
         else:
             self.tokens.extend(tokens)
 
-    def _check(self, logits: Tensor) -> None:
-        """Raise NotFinite if the highest of new logits [n, V] is not finite; on a GPU the watch checks it later."""
-        first = self._length - logits.shape[0] + 1
+    def _check(self, logits: Tensor) -> Best | None:
+        """Raise NotFinite if the highest of new logits [n, V] is not finite; on a GPU the watch checks it later.
+
+        Returns what the check has read, if that is the likeliest token of each row.
+        """
         if logits.device.type != "cpu":
-            self._watch.saw(self.role, first, logits.amax(-1))
-        elif logits.numel() and not math.isfinite(highest(logits)):
+            self._watch.saw(self.role, self._length - logits.shape[0] + 1, logits.amax(-1))
+            return None
+        best = None
+        if logits.dtype.itemsize < 4 or logits.requires_grad or not (logits.numel() and logits.is_contiguous()):
+            finite = not logits.numel() or math.isfinite(highest(logits))  # numpy's argmax would copy them
+        else:  # after a forward a processor's caches hold little of what follows, so the fewer operations the better
+            best = likeliest(logits)  # a NaN counts as the highest
+            finite = all(map(math.isfinite, map(best.rows.item, range(len(best.tokens)), best.tokens)))
+        if not finite:
+            first = self._length - logits.shape[0] + 1
             raise NotFinite(self.role, first + int((~logits.amax(-1).isfinite()).nonzero()[0]))
+        return best
 
     def _load_prefix(self, prefixes: Prefixes, hidden: Sequence[int]) -> Tensor | None:
         """Fill the empty cache with the task's prefix; returns the hidden states [P, D] that `hidden` names."""
@@ -246,9 +257,7 @@ class Session:
 def highest(logits: Tensor) -> float:
     """The highest of logits on the host; NaN if there is one."""
     if logits.dtype.itemsize >= 4:  # numpy takes a fraction of the time
-        rows = (logits.detach() if logits.requires_grad else logits).numpy()
-        # After a forward a processor has forgotten all code: argmax is half of what max is.
-        return float(rows.item(rows.argmax()) if rows.flags.c_contiguous else rows.max())
+        return float(logits.detach().numpy().max())
     return float(logits.amax())
 
 

@@ -35,12 +35,20 @@ class Sampling:
         return self.temperature == 0
 
 
+class Best(NamedTuple):
+    """Logits that are on the host, and the likeliest token of each row."""
+
+    rows: Any  # [n, V]: the same memory, for numpy
+    tokens: list[int]  # [n]: the lowest index on ties
+
+
 class Scored(NamedTuple):
     """What a model says after a block of tokens: row i predicts the token after the i-th one."""
 
     logits: Tensor  # [n, V]
     original: Tensor | None = None  # [K, V]: the target's own logits, where a method changed `logits`; None: the same
     hidden: Tensor | None = None  # [n, D]: hidden states after each token, if requested
+    best: Best | None = None  # of `logits`, if they were read on the host already
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,13 @@ class Vanilla(Stateless):
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         scored = self.target.restart(prompt)
         while True:
-            token, _ = draw(scored.logits, sampling, rng)
-            yield Round(token.tolist())
-            scored = self.target.forward(token)
+            if sampling.greedy and scored.best:
+                yield Round(scored.best.tokens)
+                scored = self.target.forward(scored.best.tokens)
+            else:
+                token, _ = draw(scored.logits, sampling, rng)
+                yield Round(token.tolist())
+                scored = self.target.forward(token)
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
