@@ -55,6 +55,7 @@ class Session:
         self.model = model
         self.role = role
         self.device = model.device
+        self._readable = self.device.type == "cpu" and model.dtype.itemsize >= 4  # numpy reads the logits
         self.vocabulary = vocabulary or model.config.get_text_config().vocab_size
         self._watch: Watch = watch or Unwatched()
         self.runtime = runtime
@@ -137,15 +138,17 @@ class Session:
 
         Returns what the check has read, if that is the likeliest token of each row.
         """
-        if logits.device.type != "cpu":
+        if self.device.type != "cpu":
             self._watch.saw(self.role, self._length - logits.shape[0] + 1, logits.amax(-1))
             return None
         best = None
-        if logits.dtype.itemsize < 4 or logits.requires_grad or not (logits.numel() and logits.is_contiguous()):
-            finite = not logits.numel() or math.isfinite(highest(logits))  # numpy's argmax would copy them
-        else:  # after a forward a processor's caches hold little of what follows, so the fewer operations the better
-            best = likeliest(logits)  # a NaN counts as the highest
+        if (
+            self._readable and logits.is_contiguous()
+        ):  # after a forward a processor's caches are cold, so the fewer operations the better
+            best = likeliest(logits.detach() if logits.requires_grad else logits)  # a NaN counts as the highest
             finite = all(map(math.isfinite, map(best.rows.item, range(len(best.tokens)), best.tokens)))
+        else:
+            finite = not logits.numel() or math.isfinite(highest(logits))
         if not finite:
             first = self._length - logits.shape[0] + 1
             raise NotFinite(self.role, first + int((~logits.amax(-1).isfinite()).nonzero()[0]))

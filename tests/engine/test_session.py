@@ -43,6 +43,21 @@ def test_restart_gives_the_last_row_only_and_forgets():
     torch.testing.assert_close(row[0].cpu(), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("vocabulary", (VOCABULARY, 90))
+def test_what_the_check_read_are_the_likeliest_tokens(vocabulary):
+    """Ties go to the lowest; where logits are cut, a token beyond the vocabulary is none."""
+    session = Session(model("llama"), "target", vocabulary=vocabulary)
+    scored = session.forward([5, 9, 17, 3])
+    if scored.best is None:
+        assert vocabulary < VOCABULARY or scored.logits.device.type != "cpu"
+        return
+    assert scored.best.tokens == [oracle.best(row) for row in scored.logits]
+    assert scored.best.rows.tolist() == scored.logits.tolist()
+    tied = torch.zeros(2, VOCABULARY)
+    tied[1, [4, 7]] = 1.0
+    assert session._check(tied).tokens == [0, 4]
+
+
 def test_the_watch_sees_every_forward():
     watch = Told()
     session = Session(model("llama"), "draft", watch)
