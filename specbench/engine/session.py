@@ -142,9 +142,8 @@ class Session:
             self._watch.saw(self.role, self._length - logits.shape[0] + 1, logits.amax(-1))
             return None
         best = None
-        if (
-            self._readable and logits.is_contiguous()
-        ):  # after a forward a processor's caches are cold, so the fewer operations the better
+        # After a forward a processor's caches are cold: the fewer operations the better.
+        if self._readable and logits.is_contiguous():
             best = likeliest(logits.detach() if logits.requires_grad else logits)  # a NaN counts as the highest
             finite = all(map(math.isfinite, map(best.rows.item, range(len(best.tokens)), best.tokens)))
         else:
