@@ -165,7 +165,7 @@ class DynamicDrafter:
             predictions=self.lengths.predictions(len(tokens)),
         )
 
-    def score(self, target: Session, recent: Tensor, draft: Draft) -> Scored:
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         """One forward: the first layers read the last drafted token, the others follow; `hidden` has every exit's."""
         if not self.ahead:
             return target.forward(recent[-1:], hidden=tuple(self.exits))
