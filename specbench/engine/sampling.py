@@ -38,8 +38,8 @@ def draw(logits: Tensor, sampling: Sampling, rng: torch.Generator) -> tuple[Tens
 
 def likeliest(logits: Tensor) -> Best:
     """The likeliest token of each row of logits [n, V], which numpy can read where they are."""
-    rows = logits.numpy()
-    return Best(rows, rows.argmax(-1).tolist())
+    rows = logits.detach().numpy()
+    return Best(logits, rows, rows.argmax(-1).tolist())
 
 
 def pick(probs: Tensor, rng: torch.Generator) -> Tensor:

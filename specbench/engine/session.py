@@ -144,7 +144,7 @@ class Session:
         best = None
         # After a forward a processor's caches are cold: the fewer operations the better.
         if self._readable and logits.is_contiguous():
-            best = likeliest(logits.detach() if logits.requires_grad else logits)  # a NaN counts as the highest
+            best = likeliest(logits)  # a NaN counts as the highest
             finite = all(map(math.isfinite, map(best.rows.item, range(len(best.tokens)), best.tokens)))
         else:
             finite = not logits.numel() or math.isfinite(highest(logits))

@@ -36,19 +36,28 @@ class Sampling:
 
 
 class Best(NamedTuple):
-    """Logits that are on the host, and the likeliest token of each row."""
+    """What has been read of logits on the host: the likeliest token of each row."""
 
+    logits: Tensor  # [n, V]
     rows: Any  # [n, V]: the same memory, for numpy
     tokens: list[int]  # [n]: the lowest index on ties
 
 
 class Scored(NamedTuple):
-    """What a model says after a block of tokens: row i predicts the token after the i-th one."""
+    """What a model says after a block of tokens: row i predicts the token after the i-th one.
+
+    A method that wants other logits replaces them (`_replace`), and never changes them in place.
+    """
 
     logits: Tensor  # [n, V]
     original: Tensor | None = None  # [K, V]: the target's own logits, where a method changed `logits`; None: the same
     hidden: Tensor | None = None  # [n, D]: hidden states after each token, if requested
-    best: Best | None = None  # of `logits`, if they were read on the host already
+    best: Best | None = None  # of the model's logits, if they were read on the host already
+
+    @property
+    def read(self) -> Best | None:
+        """`best`, unless the logits were replaced since."""
+        return self.best if self.best and self.best.logits is self.logits else None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import torch
 from gates import DEVICE, GREEDY
 
 from specbench.engine.accept import exact
+from specbench.engine.sampling import likeliest
 from specbench.engine.types import Draft, Sampling, Scored
 
 # Three drafted tokens of a vocabulary of four. The fused rows prefer 2, 1, 0 and then 3; the target's own 2, 3, 0.
@@ -29,6 +30,13 @@ def test_what_the_targets_own_logits_would_have_rejected_is_recorded_as_rescued(
     assert found.targets == [2, 3, 0]
     assert found.ratios == pytest.approx([1, math.exp(1.5 - 4), 1])
     assert found.decisions() == ["accepted", "rescued", "accepted"]
+
+
+def test_replaced_logits_decide_and_not_what_was_read_before():
+    read = torch.tensor(FUSED, dtype=torch.float64)
+    replaced = Scored(read, best=likeliest(read))._replace(logits=torch.tensor([*OWN, FUSED[3]], dtype=torch.float64))
+    found = exact(Draft(torch.tensor([2, 3, 0]), None), replaced, GREEDY, torch.Generator())
+    assert (found.accepted, found.token, found.targets) == (3, 3, [2, 3, 0])
 
 
 def test_nothing_after_a_rejection_is_rescued():
