@@ -225,6 +225,14 @@ def test_models(server):
     assert one.reply.error == ""
 
 
+def test_names_of_one_model_are_one_model(server):
+    """A server may list several names with one root; the first one is asked for."""
+    server.pages["/v1/models"] = '{"data": [{"id": "pocket", "root": "/m"}, {"id": "another name", "root": "/m"}]}'
+    server.models = ("pocket",)
+    (one,), client = answers(server, asks(1))
+    assert one.reply.error == "" and client.model == "pocket"
+
+
 def test_a_model_that_is_named_need_not_be_listed(server):
     """The server of transformers 5.19 lists none, and answers with the revision after the name."""
     server.pages["/v1/models"], server.models = '{"data": []}', ("pocket@main",)
@@ -306,6 +314,18 @@ def test_counters_of_several_engines_add_up():
     text += "vllm:spec_decode_num_drafts_total 4.0\nvllm:spec_decode_num_drafts_created 1e9\nother 1\n"
     assert parse_counters(ADAPTERS["vllm"], text) == {"requests": 5.0, "rounds": 4.0}
     assert parse_counters(ADAPTERS["generic"], text) == {}
+
+
+def test_counters_tell_rounds_that_accepted_whole_drafts_of_one_length():
+    """Four drafts of three tokens: three accepted one, two of these two, and one all."""
+    before = {"requests": 1.0, "rounds": 10.0, "drafted": 30.0, "accepted": 12.0, "at 0": 6.0, "at 1": 4.0, "at 2": 2.0}
+    grown = {"requests": 1, "rounds": 4, "drafted": 12, "accepted": 6, "at 0": 3, "at 1": 2, "at 2": 1}
+    reply = Reply(0.0, chunks=[])
+    found = evidence(ADAPTERS["vllm"], reply, before, {name: before[name] + grown[name] for name in before})
+    assert (found.kind, found.rounds, found.draft_tokens, found.accepted_tokens, found.whole) == ("counters", 4, 12, 6, 1)
+    uneven = before | {"drafted": 31.0}
+    found = evidence(ADAPTERS["vllm"], reply, uneven, {name: before[name] + grown[name] for name in before})
+    assert (found.kind, found.draft_tokens, found.whole) == ("counters", 11, None)
 
 
 def test_single_tokens_say_nothing_of_rounds():
