@@ -322,7 +322,13 @@ def test_counters_tell_rounds_that_accepted_whole_drafts_of_one_length():
     grown = {"requests": 1, "rounds": 4, "drafted": 12, "accepted": 6, "at 0": 3, "at 1": 2, "at 2": 1}
     reply = Reply(0.0, chunks=[])
     found = evidence(ADAPTERS["vllm"], reply, before, {name: before[name] + grown[name] for name in before})
-    assert (found.kind, found.rounds, found.draft_tokens, found.accepted_tokens, found.whole) == ("counters", 4, 12, 6, 1)
+    assert (found.kind, found.rounds, found.draft_tokens, found.accepted_tokens, found.whole) == (
+        "counters",
+        4,
+        12,
+        6,
+        1,
+    )
     uneven = before | {"drafted": 31.0}
     found = evidence(ADAPTERS["vllm"], reply, uneven, {name: before[name] + grown[name] for name in before})
     assert (found.kind, found.draft_tokens, found.whole) == ("counters", 11, None)
