@@ -192,8 +192,9 @@ def weigh(
 def _weigh_greedy_chain(draft: Draft, scored: Scored) -> Weighed:
     """`weigh` for a greedy chain and the target's own logits [K + 1, V], which are read only once."""
     logits, tokens, count = scored.logits, draft.tokens, draft.tokens.shape[0]
-    if scored.read or on_host(logits):  # there is no copy to save, and numpy takes a tenth of the time
-        _, rows, emit = scored.read or likeliest(logits)
+    read = scored.read
+    if read or on_host(logits):  # there is no copy to save, and numpy takes a tenth of the time
+        _, rows, emit = read or likeliest(logits)
         drafted = tokens.tolist() if draft.ids is None else draft.ids
         gaps = [
             0.0 if token == emit[i] else float(rows[i, token] - rows[i, emit[i]]) for i, token in enumerate(drafted)

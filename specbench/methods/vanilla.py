@@ -27,9 +27,9 @@ class Vanilla(Stateless):
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         scored = self.target.restart(prompt)
         while True:
-            if sampling.greedy and scored.read:
-                yield Round(scored.read.tokens)
-                scored = self.target.forward(scored.read.tokens)
+            if sampling.greedy and (read := scored.read):
+                yield Round(read.tokens)
+                scored = self.target.forward(read.tokens)
             else:
                 token, _ = draw(scored.logits, sampling, rng)
                 yield Round(token.tolist())

@@ -94,6 +94,6 @@ def of_runs(
             names[spec.identity] = labels[spec.name]
             for line in run.plan.tasks:
                 sources.setdefault((run.sampling, line.task, labels[spec.name]), []).append(run.name)
-    found = OnPair(pair, default, pooled.measured(runs, allowed), figures, [run.name for run in runs], sources)
-    found.labels = names
-    return found
+    on_pair = OnPair(pair, default, pooled.measured(runs, allowed), figures, [run.name for run in runs], sources)
+    on_pair.labels = names
+    return on_pair

@@ -1,16 +1,22 @@
-"""What importers of released draft heads share: the fields of config.json that layers need, and checks of tensors."""
+"""What importers of released heads share: reading their folders, the fields that layers need, and checks of tensors."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pydantic import ConfigDict, Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
-from specbench.config import Settings, UserError
+from specbench.base.pickles import read_pickle
+from specbench.base.untrusted import brief, is_file, read_object
+from specbench.config import Settings, UserError, validated
+from specbench.engine.models.heads import FLOATS
 from specbench.engine.models.pair import Pair
 
+STORED = (*FLOATS, torch.int64, torch.int32, torch.bool, torch.uint8)
 ROPES = ("default", "linear", "llama3", "yarn")  # those that follow from their own parameters
 STRETCHED = ("llama3", "yarn")  # these stretch a rotation that was made for fewer positions
 AGAIN = "download the released head again"
@@ -58,6 +64,46 @@ class LayerConfig(Settings):
             "hidden_act": self.hidden_act,
             "rope_parameters": rope,
         }
+
+
+def read_tensors(
+    folder: Path, names: tuple[str, str] = ("model.safetensors", "pytorch_model.bin")
+) -> dict[str, Tensor]:
+    """The tensors in a folder, from safetensors or from a pickle that may hold only tensors. Raises UserError.
+
+    `names` are those of the two files.
+    """
+    safe, pickled = (folder / name for name in names)
+    path = safe if is_file(safe) else pickled
+    if not is_file(path):
+        raise UserError(f"{folder} has neither {' nor '.join(names)}; name the folder of a released head")
+    try:
+        stored = load_file(path) if path == safe else read_pickle(path)
+    except (SafetensorError, RuntimeError, AttributeError, ValueError, LookupError, OSError) as error:
+        raise UserError(f"{path} is damaged ({brief(error)}); download the released head again") from None
+    tensors = {name: tensor for name, tensor in stored.items() if isinstance(tensor, Tensor)}
+    if any(tensor.dtype not in STORED for tensor in tensors.values()):
+        raise UserError(f"{path} holds tensors of types that heads do not have; download the released head again")
+    return tensors
+
+
+Form = TypeVar("Form", bound=LayerConfig)
+
+
+def read_head(
+    folder: Path, form: type[Form], shapes: Callable[[Form], dict[str, tuple[int, ...]]], remedy: str
+) -> tuple[Form, dict[str, Tensor], dict[str, tuple[int, ...]]]:
+    """The configuration of a released head, its tensors by name, and the shapes that `shapes` says they should have.
+
+    Raises UserError, also where `shapes` raises ValueError; `remedy` then says what to do.
+    """
+    stored = read_tensors(folder)
+    path = folder / "config.json"
+    config = validated(form, read_object(path), str(path))
+    try:
+        return config, stored, shapes(config)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; {remedy}") from None
 
 
 def check_tensors(

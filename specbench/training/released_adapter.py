@@ -13,16 +13,14 @@ from pydantic import Field
 from torch import Tensor
 
 from specbench.base import files
-from specbench.base.untrusted import read_object
-from specbench.config import UserError, load_pair, validated
+from specbench.config import UserError, load_pair
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.kangaroo import KIND, check_target, exit_adapter
-from specbench.training.released import LayerConfig, attention_shapes, check_reads, check_tensors
-from specbench.training.specdecpp.released import read_tensors
+from specbench.training.released import LayerConfig, attention_shapes, check_reads, check_tensors, read_head
 
 REMEDY = "name the folder of an adapter that Kangaroo's authors released, or one of the same form"
-# Layers before the adapter, by the target's: those of Vicuna 7B (official README) and 13B (paper, as recalled).
+# Layers before the adapter, by the target's: those of Vicuna 7B (official README) and 13B (our inference).
 EXITS = {32: 2, 40: 3}
 # Old versions of the layer store the frequencies of its positions, which follow from its size.
 DERIVED = ("layers.0.self_attn.rotary_emb.inv_freq",)
@@ -73,13 +71,7 @@ def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
 
 def read_released(folder: Path) -> tuple[Config, Mapping[str, Tensor]]:
     """The configuration of a released adapter, and its tensors by their names there. Raises UserError."""
-    stored = read_tensors(folder)
-    path = folder / "config.json"
-    config = validated(Config, read_object(path), str(path))
-    try:
-        wanted = shapes(config)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; {REMEDY}") from None
+    config, stored, wanted = read_head(folder, Config, shapes, REMEDY)
     check_tensors(folder, stored, wanted, "Kangaroo", REMEDY, DERIVED)
     return config, stored
 

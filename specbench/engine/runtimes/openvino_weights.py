@@ -118,7 +118,7 @@ class _Rounded(NamedTuple):
 def _rounded(export: Any, layers: Mapping[str, nn.Linear], spec: ModelSpec) -> dict[str, _Rounded]:
     """The weights of the layers that are compressed. Raises UserError for a scale that is not finite."""
     parts = {node.get_friendly_name(): node for node in export.get_ops() if node.get_type_name() == "Constant"}
-    found = {}
+    rounded = {}
     for constant, name in _constants(layers).items():
         if f"{constant}/scale" not in parts:
             continue
@@ -128,13 +128,13 @@ def _rounded(export: Any, layers: Mapping[str, nn.Linear], spec: ModelSpec) -> d
         shape, integers = layers[name].weight.shape, _integers(numbers).float()
         weight, step = integers * scale.float(), scale.float().abs().expand(integers.shape)
         size = numbers.get_byte_size() + scales.get_byte_size()
-        found[name] = _Rounded(weight.reshape(shape), step.reshape(shape), size)
-    return found
+        rounded[name] = _Rounded(weight.reshape(shape), step.reshape(shape), size)
+    return rounded
 
 
 def _integers(constant: Any) -> Tensor:
     """The numbers of a constant in int8 or int4; of the latter, the first of two is in a byte's lower half."""
-    found = torch.from_numpy(constant.get_data(dtype=np.int8).copy())
+    integers = torch.from_numpy(constant.get_data(dtype=np.int8).copy())
     if constant.get_element_type().get_type_name() == "i4":
-        found = torch.stack([found << 4 >> 4, found >> 4], -1)
-    return found.reshape(list(constant.get_output_shape(0)))
+        integers = torch.stack([integers << 4 >> 4, integers >> 4], -1)
+    return integers.reshape(list(constant.get_output_shape(0)))

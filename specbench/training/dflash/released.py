@@ -23,8 +23,7 @@ from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.dflash import KIND, MIXED, block_head
 from specbench.methods.eagle3 import check_target
-from specbench.training.released import LayerConfig, check_tensors
-from specbench.training.specdecpp.released import read_tensors
+from specbench.training.released import LayerConfig, check_tensors, read_tensors
 
 NAMES = {KIND: "DFlash", MIXED: "DFlare"}
 REMEDY = "name a head that the authors of {} released, or one of the same form"

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from specbench.base import files
-from specbench.base.untrusted import read_object
-from specbench.config import UserError, load_pair, validated
+from specbench.config import UserError, load_pair
 from specbench.engine.models.eagle_head import config_of, stored_settings
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
@@ -27,8 +26,8 @@ from specbench.training.released import (
     check_reads,
     check_tensors,
     mlp_shapes,
+    read_head,
 )
-from specbench.training.specdecpp.released import read_tensors
 
 KINDS = ("eagle", "hass")
 REMEDY = "name the folder of a head that the authors of EAGLE released, or one of the same form"
@@ -78,13 +77,7 @@ def import_head(checkpoint: Path, pair: str, out: Path | None, kind: str = KINDS
 
 def read_released(folder: Path) -> tuple[Config, Mapping[str, Tensor]]:
     """The configuration of a released head, and its tensors by their names there. Raises UserError."""
-    stored = read_tensors(folder)
-    path = folder / "config.json"
-    config = validated(Config, read_object(path), str(path))
-    try:
-        wanted = shapes(config)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; {REMEDY}") from None
+    config, stored, wanted = read_head(folder, Config, shapes, REMEDY)
     if (config.bias is None and "fc.bias" not in stored) or config.bias is False:
         del wanted["fc.bias"]
     check_tensors(folder, stored, wanted, "EAGLE", REMEDY, ("embed_tokens.weight",))

@@ -14,8 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from specbench.base import files
-from specbench.base.untrusted import read_object
-from specbench.config import UserError, load_pair, validated
+from specbench.config import UserError, load_pair
 from specbench.engine.models.eagle_head import config_of, layers_read, stored_settings
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import Pair
@@ -29,8 +28,8 @@ from specbench.training.released import (
     check_reads,
     check_tensors,
     mlp_shapes,
+    read_head,
 )
-from specbench.training.specdecpp.released import read_tensors
 
 LAYERS = "eagle_aux_hidden_state_layer_ids"  # in `eagle_config`: other trainers name the layers there
 REMEDY = "name the folder of a head that EAGLE-3's authors released, or one of the same form"
@@ -79,15 +78,20 @@ def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
 
 def read_released(folder: Path) -> tuple[Config, dict[str, Tensor]]:
     """The configuration of a released head, and its tensors by their names there. Raises UserError."""
-    stored = read_tensors(folder)
-    path = folder / "config.json"
-    config = validated(Config, read_object(path), str(path))
-    try:
-        attention = attention_shapes(config, 2 * config.hidden_size)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; {REMEDY}") from None
+    config, stored, wanted = read_head(folder, Config, shapes, REMEDY)
+    drafted = config.draft_vocab_size
+    check_tensors(folder, stored, wanted, "EAGLE-3", REMEDY, ("embed_tokens.weight",))
+    ids = torch.arange(drafted) + stored["d2t"].long()
+    if not rising(ids, config.vocab_size) or not torch.equal(stored["t2d"].nonzero()[:, 0], ids):
+        raise UserError(f"{folder}: d2t and t2d do not name the same {drafted} of {config.vocab_size} tokens; {AGAIN}")
+    return config, stored
+
+
+def shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """The tensors of a released head, without those of the target. Raises ValueError as of `Config.in_head_file`."""
     width, drafted = config.hidden_size, config.draft_vocab_size
-    wanted = {
+    attention = attention_shapes(config, 2 * width)
+    return {
         **{f"midlayer.self_attn.{name}": shape for name, shape in attention.items()},
         **{f"midlayer.mlp.{name}": shape for name, shape in mlp_shapes(config).items()},
         **{name: (width,) for name, shape in SHAPES.items() if len(shape) == 1 and name != "d2t"},
@@ -96,11 +100,6 @@ def read_released(folder: Path) -> tuple[Config, dict[str, Tensor]]:
         "d2t": (drafted,),
         "t2d": (config.vocab_size,),
     }
-    check_tensors(folder, stored, wanted, "EAGLE-3", REMEDY, ("embed_tokens.weight",))
-    ids = torch.arange(drafted) + stored["d2t"].long()
-    if not rising(ids, config.vocab_size) or not torch.equal(stored["t2d"].nonzero()[:, 0], ids):
-        raise UserError(f"{folder}: d2t and t2d do not name the same {drafted} of {config.vocab_size} tokens; {AGAIN}")
-    return config, stored
 
 
 def checked(folder: Path, config: Config, stored: Mapping[str, Tensor], pair: Pair) -> dict[str, Tensor]:

@@ -11,20 +11,17 @@ from pathlib import Path
 
 import torch
 from pydantic import Field
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from specbench.base import files
-from specbench.base.pickles import read_pickle
-from specbench.base.untrusted import brief, is_file, read_object
+from specbench.base.untrusted import read_object
 from specbench.config import Settings, UserError, load_pair, validated
-from specbench.engine.models.heads import FLOATS, hidden_size, write_head
+from specbench.engine.models.heads import hidden_size, write_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.specdecpp import KIND
+from specbench.training.released import read_tensors
 
-STORED = (*FLOATS, torch.int64, torch.int32, torch.bool, torch.uint8)
 MOST_BLOCKS = 1000
 # The training settings of the released head, by the official code's README and defaults.
 RELEASED = {"inputs": "state", "weight": 6.0, "temperature": 1.0, "top_k": 50, "warped": False, "mix": 0.15}
@@ -98,24 +95,3 @@ def read_released(folder: Path) -> tuple[int, dict[str, Tensor]]:
 
 def _shapes(rows: int, width: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return ("weight", (rows, width)), ("bias", (rows,))
-
-
-def read_tensors(
-    folder: Path, names: tuple[str, str] = ("model.safetensors", "pytorch_model.bin")
-) -> dict[str, Tensor]:
-    """The tensors in a folder, from safetensors or from a pickle that may hold only tensors. Raises UserError.
-
-    `names` are those of the two files.
-    """
-    safe, pickled = (folder / name for name in names)
-    path = safe if is_file(safe) else pickled
-    if not is_file(path):
-        raise UserError(f"{folder} has neither {' nor '.join(names)}; name the folder of a released head")
-    try:
-        stored = load_file(path) if path == safe else read_pickle(path)
-    except (SafetensorError, RuntimeError, AttributeError, ValueError, LookupError, OSError) as error:
-        raise UserError(f"{path} is damaged ({brief(error)}); download the released head again") from None
-    tensors = {name: tensor for name, tensor in stored.items() if isinstance(tensor, Tensor)}
-    if any(tensor.dtype not in STORED for tensor in tensors.values()):
-        raise UserError(f"{path} holds tensors of types that heads do not have; download the released head again")
-    return tensors
