@@ -1,4 +1,4 @@
-"""Paired statistics over documents: intervals of speedups, tests of differences in accuracy."""
+"""Paired statistics over documents, and runs of them: intervals of speedups, tests of differences in accuracy."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 RESAMPLES = 10_000
-FEWEST = 3  # documents of an interval; that of two would be too wide to print
+FEWEST = 3  # documents or runs of an interval; that of two would be too wide to print
 LARGEST = 50.0  # of a logarithm: beyond, an interval is as good as none, and is kept finite
 DRAWS = 20_000_000  # document weights drawn at once at most; with many documents there are fewer resamples
 
@@ -35,7 +35,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Paired:
-    """Seconds and tokens of the baseline and of a method on the same documents, each array [documents]."""
+    """Seconds and tokens of the baseline and of a method on the same documents.
+
+    Each array is [documents], or [runs, documents] of runs that decoded them one after another.
+    """
 
     base_seconds: Floats
     base_tokens: Floats
@@ -47,7 +50,7 @@ class Paired:
 def speedup(task: Paired) -> Interval | None:
     """Time per token of the baseline over that of the method, document by document in pairs.
 
-    None if either decoded nothing.
+    Of several runs the interval holds what documents and what runs vary by. None if either decoded nothing.
     """
     return average_speedup([task])
 
@@ -72,7 +75,7 @@ def average_speedup(tasks: Sequence[Paired]) -> Interval | None:
 
 
 def pooled_rate(numerator: Floats, denominator: Floats) -> Interval | None:
-    """Σ numerator / Σ denominator, arrays [documents]; None if either sum is 0."""
+    """Σ numerator / Σ denominator, arrays [documents] or [runs, documents]; None if either sum is 0."""
     return average_rate([(numerator, denominator)])
 
 
@@ -101,12 +104,16 @@ class Ratio:
 def _ratio(over: Floats, under: Floats, workers: NDArray[np.int64] | None = None) -> Ratio | None:
     """The product of the sums of `over` by that of `under`, arrays [factors, documents]; None if a sum is 0.
 
+    Arrays [factors, runs, documents] are of several runs (`_crossed`).
+
     With `workers` [documents] the error is of documents within workers, as each worker has a speed of its own: the
     stratified jackknife. A worker with a single document tells no error, and then all count as one.
 
     The error is the jackknife's, of the logarithm: each document is left out once. Long texts weigh more than short
     ones, so it has fewer degrees of freedom than documents: Kish's effective number (Σx)² / Σx², less one.
     """
+    if over.ndim == 3:
+        return _crossed(over, under)
     totals = np.concatenate([over, under])
     sums = totals.sum(1, keepdims=True)
     if not (sums > 0).all():
@@ -123,6 +130,21 @@ def _ratio(over: Floats, under: Floats, workers: NDArray[np.int64] | None = None
     strata = [change[workers == name] for name in names] if len(names) > 1 and sizes.min() > 1 else [change]
     error = math.sqrt(sum((len(stratum) - 1) * float(stratum.var()) for stratum in strata))
     return Ratio(value, error, max(1.0, effective - len(strata)))
+
+
+def _crossed(over: Floats, under: Floats) -> Ratio | None:
+    """`_ratio` of several runs of the same documents, arrays [factors, runs, documents]; of one run that of documents.
+
+    The squared errors over documents and over runs are added; the degrees of freedom are Welch and Satterthwaite's.
+    What varies by neither is counted twice, so the interval is rather too wide than too narrow.
+    """
+    by_document, by_run = (_ratio(over.sum(axis), under.sum(axis)) for axis in (1, 2))
+    if by_document is None or by_run is None or over.shape[1] == 1:
+        return by_document
+    squares = np.array([by_document.error, by_run.error]) ** 2
+    total = float(squares.sum())
+    freedom = total**2 / float((squares**2 / [by_document.freedom, by_run.freedom]).sum()) if total > 0 else 1.0
+    return Ratio(by_document.value, math.sqrt(total), freedom)
 
 
 def _mean(ratios: Sequence[Ratio | None]) -> Interval | None:

@@ -23,6 +23,9 @@ def bench(
         list[str] | None, Option(help="eager, static, graph or openvino; may be repeated; default: all that work here")
     ] = None,
     documents: Annotated[int, Option(min=2, help="documents of each task; with --shapes, random prompts")] = 10,
+    runs: Annotated[
+        int, Option(min=1, help="decode everything so many times, 3 or more: intervals over documents and runs")
+    ] = 1,
     gamma: Annotated[int, Option(min=1, help="draft length")] = 4,
     shapes: Annotated[
         str | None, Option(help="SYNTHETIC: random weights in the shape of 160m-1b or 1b-8b (or tiny), without a pair")
@@ -44,6 +47,8 @@ def bench(
 
     `specbench bench --runtime static --documents 5 --out bench.json`
 
+    `specbench bench --documents 5 --runs 3`
+
     `specbench bench --shapes 160m-1b --force-acceptance 0.8`
     """
     with user_errors(), permitted(fetch_models=True):
@@ -55,14 +60,16 @@ def bench(
             raise UserError("--shapes makes random models, which never agree; add --force-acceptance, such as 0.8")
         if shapes is not None and models.chosen != "pocket":
             raise UserError("--shapes make their own models; leave out --pair")
+        if runs == 2:
+            raise UserError("--runs 2: two runs do not tell how much runs differ; use 3 or more, or 1")
         check_names(models.chosen)
 
         from specbench.studies.bench import main as module
 
         if shapes is None or force_acceptance is None:
-            raise typer.Exit(module.main(models.chosen, runtime or [], documents, gamma, device, dtype, out))
+            raise typer.Exit(module.main(models.chosen, runtime or [], documents, runs, gamma, device, dtype, out))
         raise typer.Exit(
-            module.main_of_shapes(shapes, force_acceptance, runtime or [], documents, gamma, device, dtype, out)
+            module.main_of_shapes(shapes, force_acceptance, runtime or [], documents, runs, gamma, device, dtype, out)
         )
 
 

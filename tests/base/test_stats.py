@@ -174,6 +174,56 @@ def test_a_worker_of_one_document_and_a_single_worker_change_nothing() -> None:
         assert speedup(replace(task, workers=workers)) == speedup(task)
 
 
+def several_runs(rng: np.random.Generator, runs: int, count: int, sigma: float) -> Paired:
+    """`documents` decoded again and again: what runs differ by is the speed of the method, by a factor of each run."""
+    task = documents(rng, count)
+    columns = [
+        np.tile(column, (runs, 1)) for column in (task.base_seconds, task.base_tokens, task.seconds, task.tokens)
+    ]
+    columns[2] *= rng.lognormal(-(sigma**2) / 2, sigma, (runs, 1)) * rng.lognormal(0, 0.02, (runs, count))
+    return Paired(*columns)
+
+
+def test_the_interval_of_several_runs_leaves_out_a_document_or_a_run() -> None:
+    task = several_runs(np.random.default_rng(5), 4, 9, 0.2)
+    columns = task.base_seconds, task.base_tokens, task.seconds, task.tokens
+    by_document, by_run = (jackknifed(Paired(*(column.sum(axis) for column in columns))) for axis in (0, 1))
+    total = by_document[1] ** 2 + by_run[1] ** 2
+    freedom = total**2 / (by_document[1] ** 4 / by_document[2] + by_run[1] ** 4 / by_run[2])
+    value, factor = by_document[0], math.exp(t.ppf(0.975, freedom) * math.sqrt(total))
+    found = speedup(task)
+    assert found is not None and by_run[1] > by_document[1] / 3
+    assert (found.value, found.low, found.high) == pytest.approx((value, value / factor, value * factor))
+    assert speedup(Paired(*(c[:1] for c in columns))) == speedup(Paired(*(c[0] for c in columns)))
+
+
+def test_runs_by_hand() -> None:
+    """Three runs of four equal documents, whose times stand as 1 to 2 to 4: only the runs' error counts."""
+    paces = np.array([[1.0], [2.0], [4.0]])
+    found = pooled_rate(np.ones((3, 4)), paces * np.ones((3, 4)))
+    left = np.log([2 / 6, 2 / 5, 2 / 3])  # a run's documents have one second for a second of the others'
+    factor = math.exp(t.ppf(0.975, 49 / 21 - 1) * math.sqrt(2 / 3 * ((left - left.mean()) ** 2).sum()))
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((3 / 7, 3 / 7 / factor, 3 / 7 * factor))
+    two = pooled_rate(np.ones((2, 4)), paces[:2] * np.ones((2, 4)))
+    assert two is not None and two.value == pytest.approx(2 / 3) and math.isnan(two.low)
+    assert pooled_rate(np.zeros((3, 4)), np.zeros((3, 4))) is None
+
+
+@pytest.mark.parametrize(("runs", "sigma"), [(3, 0.15), (5, 0.03), (8, 0.0)])
+def test_the_interval_of_several_runs_covers_the_truth(runs: int, sigma: float) -> None:
+    """Runs that differ by 15 % need the runs' error: an interval over documents alone holds the truth too rarely."""
+    rng = np.random.default_rng(6)
+    simulated = [several_runs(rng, runs, 30, sigma) for _ in range(700)]
+    assert 0.93 <= covered([[one] for one in simulated], TRUTH) <= 0.99
+    if sigma == 0.15:
+        once = [
+            Paired(*(c.mean(0) for c in (one.base_seconds, one.base_tokens, one.seconds, one.tokens)))
+            for one in simulated
+        ]
+        assert covered([[one] for one in once], TRUTH) < 0.85
+
+
 def test_interval_of_an_average_by_hand() -> None:
     """Errors of the values add up as variances; the degrees of freedom are those of Welch and Satterthwaite."""
     tasks = [documents(np.random.default_rng(seed), 10 * seed, seed) for seed in (1, 2, 3)]

@@ -38,8 +38,8 @@ LEVEL = 1e-3
 
 
 def taken(seconds, tokens, inside=0.0, decode=0.0, rounds=0.0):
-    """Of three documents that took the same."""
-    return EngineTimes(*(np.full(3, float(one)) for one in (seconds, tokens, inside, decode, rounds)))
+    """Of three documents that took the same, in one run."""
+    return EngineTimes(*(np.full((1, 3), float(one)) for one in (seconds, tokens, inside, decode, rounds)))
 
 
 # Figures by hand
@@ -47,7 +47,7 @@ def taken(seconds, tokens, inside=0.0, decode=0.0, rounds=0.0):
 
 def test_ratios_and_shares_by_hand():
     columns = [2, 2, 4], [11, 11, 31], [1, 1, 2.5], [1.5, 1.5, 3.5], [10, 10, 10]
-    one = EngineTimes(*(np.array(x, float) for x in columns))
+    one = EngineTimes(*(np.array([x], float) for x in columns))
     assert one.rate == pytest.approx(53 / 8)
     assert one.tau == pytest.approx((10 + 10 + 30) / 30)
     share = one.outside
@@ -55,7 +55,7 @@ def test_ratios_and_shares_by_hand():
     # Without a document 3.5 / 5 is inside, or 2 / 3; of the seconds inside 4.5² / 8.25 documents count.
     factor = 1.05 ** (t.ppf(0.975, 4.5**2 / 8.25 - 1) * 2 / 3)
     assert (share.low, share.high) == (pytest.approx(1 - 4.5 / 6.5 * factor), pytest.approx(1 - 4.5 / 6.5 / factor))
-    other = EngineTimes(*(np.array(x, float) for x in ([4, 4, 12], [10] * 3, [0] * 3, [0] * 3, [0] * 3)))
+    other = EngineTimes(*(np.array([x], float) for x in ([4, 4, 12], [10] * 3, [0] * 3, [0] * 3, [0] * 3)))
     assert speed_ratio(one, other).value == pytest.approx((53 / 8) / (30 / 20))
     assert speed_ratio(other, one).value == pytest.approx((30 / 20) / (53 / 8))
     assert other.outside is None
@@ -177,21 +177,26 @@ def test_each_engine_gets_its_own_seconds_and_is_told_of_each_task(monkeypatch):
     slow, fast = made("vanilla", "eager", 2.0), made("vanilla", "static", 0.5)
     mute = Engine("sps", "peer", lambda prompt: [])
     prompts = [("a", [3]), ("a", [5]), ("b", [4]), *(("b", [2]) for _ in range(9))]
-    found = interleave.interleave(
-        [slow, fast, mute], prompts, torch.device("cpu"), lambda prompt, texts: seen.append((prompt, texts))
-    )
+
+    def see(prompt, texts):
+        seen.append((prompt, texts))
+
+    found = interleave.interleave([slow, fast, mute], prompts, torch.device("cpu"), see, runs=2)
     lengths = [prompt[0] for _, prompt in prompts]
-    assert found["vanilla, eager"].seconds.tolist() == [2.0 * n for n in lengths]
-    assert found["vanilla, static"].seconds.tolist() == pytest.approx([0.5 * n for n in lengths])
-    assert found["vanilla, static"].tokens.tolist() == lengths
-    assert found["vanilla, eager"].inside.tolist() == [2.0] * 12  # in two rounds two forwards of half a second
-    assert found["vanilla, eager"].decode.tolist() == [4.0] * 12
+    assert found["vanilla, eager"].seconds.tolist() == [[2.0 * n for n in lengths]] * 2
+    assert found["vanilla, static"].seconds.ravel().tolist() == pytest.approx([0.5 * n for n in lengths] * 2)
+    assert found["vanilla, static"].tokens.tolist() == [lengths] * 2
+    assert found["vanilla, eager"].inside.tolist() == [[2.0] * 12] * 2  # in two rounds two forwards of half a second
+    assert found["vanilla, eager"].decode.tolist() == [[4.0] * 12] * 2
     assert found["vanilla, eager"].outside.value == pytest.approx(0.5)
     assert found["sps, peer"].outside is None
-    assert sorted(told) == [(0, "eager", "a"), (0, "static", "a"), (2, "eager", "b"), (2, "static", "b")]
-    assert [texts["vanilla, eager"] for _, texts in seen] == [[n] * n for n in lengths]
-    firsts = {by for at, by in order[::2]}
-    assert firsts == {"eager", "static"}  # the order is drawn anew
+    begun = [
+        (at, by, task) for run in (0, 12) for at, task in ((run, "a"), (run + 2, "b")) for by in ("eager", "static")
+    ]
+    assert sorted(told) == begun
+    assert [texts["vanilla, eager"] for _, texts in seen] == [[n] * n for n in lengths * 2]
+    firsts = [by for at, by in order[::2]]
+    assert set(firsts[:12]) == {"eager", "static"} and firsts[:12] != firsts[12:]  # the order is drawn anew
 
 
 # Forced acceptance
@@ -329,13 +334,15 @@ def test_a_bench_of_the_bundled_pair(quick, tmp_path):
     assert set(told["engines"]) == {*names, *bare, *theirs}
     assert told["texts_equal"] == dict.fromkeys(told["engines"], 2) and told["divergences"] == []
     for name, one in told["engines"].items():
-        assert one["tokens_per_s"] == pytest.approx(sum(one["tokens"]) / sum(one["seconds"]))
-        assert all(0 < count <= 10 for count in one["tokens"])
+        (seconds,), (tokens,) = one["seconds"], one["tokens"]
+        assert one["tokens_per_s"] == pytest.approx(sum(tokens) / sum(seconds))
+        assert len(tokens) == 2 and all(0 < count <= 10 for count in tokens)
         assert (one["outside_forwards"] is not None) == (name in names)
     assert told["engines"]["vanilla, static"]["tau"] == 1
     assert told["engines"]["sps, static"]["tau"] > 1
     assert set(told["forward_ms"]) == {"eager", "static"}
-    assert (told["gamma"], told["documents"], told["new_tokens"]) == (3, 2, 10)
+    assert (told["gamma"], told["documents"], told["runs"], told["new_tokens"]) == (3, 2, 1, 10)
+    assert not any(one["by_run"] for one in told["claims"]) and "by run" not in done.output
     assert "genai" in told["missing"] and "graph" not in told["missing"]
     assert {"vanilla: static over eager", "sps: best over GenAI's"} <= {one["what"] for one in told["claims"]}
 
@@ -424,19 +431,25 @@ def test_what_shapes_print_and_write_is_called_synthetic(quick, tmp_path):
     out = tmp_path / "shapes.json"
     done = call(
         "bench",
-        *("--shapes", "tiny", "--force-acceptance", 0.75, "--documents", 4, "--gamma", 2),
+        *("--shapes", "tiny", "--force-acceptance", 0.75, "--documents", 4, "--gamma", 2, "--runs", 3),
         *("--device", "cpu", "--runtime", "static", "--out", out),
     )
     assert done.exit_code == 0, done.output
     titles = [line for line in done.output.splitlines() if line.startswith("SYNTHETIC")]
     assert len(titles) == 5 and "the texts mean nothing" in done.output.lower()
+    assert "4 random prompts, 3 runs" in done.output and "what documents and what runs differ by" in done.output
     assert "same text" not in done.output and "what the engine has to reach" not in done.output
     told = json.loads(out.read_text())
     assert told["synthetic"] is True and told["shape"] == "tiny" and "SYNTHETIC" in told["warning"]
     assert told["forced_acceptance"] == 0.75 and told["expected_tau"] == pytest.approx(1 + 0.75 + 0.75**2)
     assert "texts_equal" not in told and "divergences" not in told
     assert set(told["engines"]) == {f"{method}, {on}" for method in ("vanilla", "sps") for on in ("eager", "static")}
-    assert all(one["tokens"] == [10] * 4 for one in told["engines"].values())
+    assert told["runs"] == 3 and all(one["tokens"] == [[10] * 4] * 3 for one in told["engines"].values())
+    seconds = {name: np.array(one["seconds"]).sum(1) for name, one in told["engines"].items()}
+    (gain,) = (one for one in told["claims"] if one["what"] == "sps over vanilla, both eager")
+    assert gain["by_run"] == pytest.approx((seconds["vanilla, eager"] / seconds["sps, eager"]).tolist())
+    (share,) = (one for one in told["claims"] if one["what"] == "outside forwards: sps eager")
+    assert len(share["by_run"]) == 3 and min(share["by_run"]) <= share["found"]["value"] <= max(share["by_run"])
     assert told["engines"]["sps, eager"]["tau"] == told["engines"]["sps, static"]["tau"] > 1  # the same draws
     assert all(one["bar"] is None for one in told["claims"])
 
@@ -455,6 +468,7 @@ def test_what_shapes_print_and_write_is_called_synthetic(quick, tmp_path):
         (("--runtime", "static", "--out", "nowhere/bench.json"), "there is no folder nowhere"),
         (("--runtime", "fast"), "--runtime fast: there is no such runtime"),
         (("--runtime", "auto"), "bench compares runtimes, and auto is one of them"),
+        (("--runs", 2), "two runs do not tell how much runs differ; use 3 or more, or 1"),
     ),
 )
 def test_refusals_are_one_line(arguments, words):

@@ -1,7 +1,7 @@
 """What the engine has to reach, compared with what was measured. Bars are for the bundled pair, on a CPU or CUDA."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from specbench.analysis import roofline
@@ -34,6 +34,7 @@ class Claim:
     at_least: bool = True
     share: bool = False  # shown in percent
     why: str = ""
+    by_run: tuple[float, ...] = ()  # the figure of each run alone, if there are several
 
     @property
     def verdict(self) -> str:
@@ -62,6 +63,10 @@ class BenchTimes:
         )
 
     @property
+    def runs(self) -> int:
+        return len(next(iter(self.by_name.values())).seconds)
+
+    @property
     def methods(self) -> list[str]:
         return list(dict.fromkeys(name.split(", ")[0] for name in self.by_name))
 
@@ -71,7 +76,9 @@ class BenchTimes:
             if name not in self.by_name:
                 by = name.split(", ")[1]
                 return Claim(what, None, bar, why=self.missing.get(by, f"{by} was not requested"))
-        return Claim(what, speed_ratio(self.by_name[mine], self.by_name[base]), bar)
+        one, other = self.by_name[mine], self.by_name[base]
+        by_run = values(speed_ratio(*alone) for alone in zip(one.alone(), other.alone(), strict=True))
+        return Claim(what, speed_ratio(one, other), bar, by_run=by_run)
 
     def against_reference(self) -> dict[str, Interval | None]:
         """The speed of every engine as a multiple of the reference runtime's with the same method."""
@@ -137,9 +144,17 @@ def outside(times: BenchTimes) -> list[Claim]:
     for method in times.methods:
         best = times.best(method)
         for on, bar in [(REFERENCE, OUTSIDE)] + [(best, OUTSIDE_BEST)] * (best != REFERENCE):
-            share = times.by_name[f"{method}, {on}"].outside
-            claims.append(Claim(f"outside forwards: {method} {on}", share, bar, at_least=False, share=True))
+            mine = times.by_name[f"{method}, {on}"]
+            by_run = values(run.outside for run in mine.alone())
+            what = f"outside forwards: {method} {on}"
+            claims.append(Claim(what, mine.outside, bar, at_least=False, share=True, by_run=by_run))
     return claims
+
+
+def values(of_runs: Iterable[Interval | None]) -> tuple[float, ...]:
+    """The figures of several runs alone; none of a single run, or where one is not known."""
+    known = [one.value for one in of_runs if one]
+    return tuple(known) if len(known) > 1 else ()
 
 
 def gains(times: BenchTimes) -> list[Claim]:

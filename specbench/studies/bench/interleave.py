@@ -1,6 +1,7 @@
 """Decode every prompt with every engine, in a random order for each prompt, and keep the times."""
 
 import gc
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ See = Callable[[list[int], dict[str, list[int]]], None]  # takes a prompt and th
 
 @dataclass(frozen=True)
 class EngineTimes:
-    """What an engine took for each text, arrays [documents]; unwatched engines have `seconds` and `tokens` only.
+    """What an engine took for each text, arrays [runs, documents]; unwatched engines have `seconds` and `tokens` only.
 
     `inside` and `decode` do not include the prefill.
     """
@@ -42,9 +43,13 @@ class EngineTimes:
 
     @property
     def outside(self) -> Interval | None:
-        """The share of decode time outside forwards, with an interval over documents; None for unwatched engines."""
+        """The share of decode time outside forwards, with an interval; None for unwatched engines."""
         inside = pooled_rate(self.inside, self.decode)
         return Interval(1 - inside.value, 1 - inside.high, 1 - inside.low) if inside else None
+
+    def alone(self) -> list["EngineTimes"]:
+        """Each run by itself."""
+        return [EngineTimes(*(array[[run]] for array in vars(self).values())) for run in range(len(self.seconds))]
 
 
 def speed_ratio(mine: EngineTimes, base: EngineTimes) -> Interval | None:
@@ -58,35 +63,37 @@ def interleave(
     device: torch.device,
     see: See,
     between: Callable[[], None] = lambda: None,
+    runs: int = 1,
 ) -> dict[str, EngineTimes]:
     """Time every engine on every prompt, and pass the texts of each prompt to `see`. Engines must be warm.
 
+    All prompts are decoded `runs` times, one pass after another; the order of the engines is drawn anew for each text.
     `between` is called between prompts, for work that runtimes put off until nothing is timed.
     """
-    times = {engine.name: EngineTimes(*(np.zeros(len(prompts)) for _ in range(5))) for engine in engines}
+    times = {engine.name: EngineTimes(*(np.zeros((runs, len(prompts))) for _ in range(5))) for engine in engines}
     order = random.Random(0)
-    task = None
+    task: tuple[int, str] | None = None
     gc.collect()
     gc.freeze()
-    with progress("bench", len(prompts)) as advance:
-        for at, (of_prompt, prompt) in enumerate(prompts):
+    with progress("bench", runs * len(prompts)) as advance:
+        for run, (at, (name, prompt)) in itertools.product(range(runs), enumerate(prompts)):
             texts = {}
             for engine in order.sample(engines, len(engines)):
-                if of_prompt != task:
-                    engine.begin(of_prompt)
+                if task != (run, name):
+                    engine.begin(name)
                 _wait(device)
                 start = now()
                 text = engine.generate(prompt)
                 _wait(device)
                 row = times[engine.name]
-                row.seconds[at], row.tokens[at] = now() - start, len(text)
+                row.seconds[run, at], row.tokens[run, at] = now() - start, len(text)
                 texts[engine.name] = text
                 if engine.laps:
                     laps = engine.laps()[1:]
-                    row.inside[at] = sum(lap.busy for lap in laps)
-                    row.decode[at] = sum(lap.seconds for lap in laps)
-                    row.rounds[at] = len(laps)
-            task = of_prompt
+                    row.inside[run, at] = sum(lap.busy for lap in laps)
+                    row.decode[run, at] = sum(lap.seconds for lap in laps)
+                    row.rounds[run, at] = len(laps)
+            task = run, name
             see(prompt, texts)
             between()
             advance(1)

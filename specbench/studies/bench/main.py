@@ -71,6 +71,7 @@ def main(
     chosen: str | PairSpec,
     runtimes: list[str],
     documents: int,
+    runs: int,
     gamma: int,
     device: str,
     dtype: str,
@@ -92,14 +93,16 @@ def main(
     engines += theirs
     between = settle(engines, pairs, prompts[0][1])
     agreement = Agreement(pair, engines)
-    by_name = interleave(engines, prompts, pair.device, agreement.see, between)
+    by_name = interleave(engines, prompts, pair.device, agreement.see, between, runs)
     forwards = every_forward(pairs)
     times = BenchTimes(by_name, missing | without)
     cuda, judged = pair.device.type == "cuda", pair.name == BUNDLED
     claimed = claims.of_pair(times, cuda, judged)
     claimed.append(claims.over_limit(pair, forwards, cuda and judged))
-    view.print_engines(f"{len(prompts)} documents, greedy, γ={gamma}", times, agreement.same, len(prompts))
+    size = f"{len(prompts)} documents{view.words_of_runs(runs)}"
+    view.print_engines(f"{size}, greedy, γ={gamma}", times, agreement.same, runs * len(prompts))
     view.print_claims("what the engine has to reach", times, claimed)
+    view.print_runs(claimed)
     view.print_instruments(times)
     view.print_forwards("", forwards)
     view.print_missing(times.missing)
@@ -123,6 +126,7 @@ def main_of_shapes(
     rate: float,
     runtimes: list[str],
     documents: int,
+    runs: int,
     gamma: int,
     device: str,
     dtype: str,
@@ -138,20 +142,22 @@ def main_of_shapes(
     pairs, missing = runnable(pair, runtimes, shapes.too_large(shape, pair, runtimes))
     engines = [engine for on in pairs.values() for engine in synthetic(on, gamma, rate)]
     between = settle(engines, pairs, prompts[0][1])
-    by_name = interleave(engines, prompts, where, lambda prompt, texts: None, between)
+    by_name = interleave(engines, prompts, where, lambda prompt, texts: None, between, runs)
     forwards = every_forward(pairs)
     times = BenchTimes(by_name, missing)
     cuda, judged = where.type == "cuda", shape == "1b-8b" and kind == torch.bfloat16
     claimed = claims.of_shapes(times, cuda, judged)
     claimed.append(claims.over_limit(pair, forwards, cuda and judged))
     name = str(kind).removeprefix("torch.")
-    title = f"{SYNTHETIC} {shape}, {name}: {documents} random prompts, γ={gamma}, acceptance forced to {rate:g}"
+    size = f"{documents} random prompts{view.words_of_runs(runs)}"
+    title = f"{SYNTHETIC} {shape}, {name}: {size}, γ={gamma}, acceptance forced to {rate:g}"
     view.print_engines(title, times, None, documents)
     expected = tokens_a_round(rate, gamma)
     console.print(
         f"{SYNTHETIC}: the τ of sps is forced; over many rounds it is {expected:.2f}", style="dim", highlight=False
     )
     view.print_claims(f"{SYNTHETIC}: what it comes to", times, claimed)
+    view.print_runs(claimed)
     view.print_forwards(f"{SYNTHETIC}: ", forwards)
     view.print_missing(times.missing)
     if out:
@@ -222,7 +228,8 @@ def write(
         "runtimes": {name: on.runtime.facts() | {"seconds": on.runtime.seconds} for name, on in pairs.items()},
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "missing": dict(times.missing),
-        "documents": len(next(iter(times.by_name.values())).seconds),
+        "documents": next(iter(times.by_name.values())).seconds.shape[1],
+        "runs": times.runs,
         "gamma": gamma,
         "new_tokens": NEW_TOKENS,
         "engines": {name: _engine(mine) for name, mine in times.by_name.items()},
@@ -239,7 +246,7 @@ def _engine(times: EngineTimes) -> dict[str, Any]:
     return {
         "tokens_per_s": times.rate,
         "seconds": times.seconds.tolist(),
-        "tokens": [int(n) for n in times.tokens],
+        "tokens": times.tokens.astype(int).tolist(),
         "tau": times.tau if watched else None,
         "outside_forwards": _interval(times.outside),
     }

@@ -59,6 +59,23 @@ def print_claims(title: str, times: BenchTimes, claims: Sequence[Claim]) -> None
             say(f"not measured: {claim.what}: {claim.why}")
 
 
+def print_runs(claims: Sequence[Claim]) -> None:
+    """Print the figures of each run alone, where there are several."""
+    shown = [claim for claim in claims if claim.by_run]
+    if not shown:
+        return
+    table = _table("by run", "", *map(str, range(1, 1 + len(shown[0].by_run))))
+    for claim in shown:
+        table.add_row(claim.what, *(f"{one:.1%}" if claim.share else f"{one:.2f}" for one in claim.by_run))
+    console.print(table)
+    _notes("the intervals above hold what documents and what runs differ by; other processes may differ by more")
+
+
+def words_of_runs(runs: int) -> str:
+    """Part of a title."""
+    return f", {runs} runs" if runs > 1 else ""
+
+
 def print_forwards(title: str, forwards: Mapping[str, Mapping[str, Mapping[int, float]]]) -> None:
     """Print milliseconds by runtime, role and width."""
     table = _table(f"{title}forward, ms (median, context {CONTEXT}), by width", "model", "engine", *map(str, WIDTHS))
