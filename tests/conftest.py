@@ -16,6 +16,9 @@ atexit.register(shutil.rmtree, os.environ["SPECBENCH_CACHE"], ignore_errors=True
 ROOT = Path(__file__).parent.parent
 
 
+freeze = gc.freeze
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """What is loaded for the tests stays to the end: no garbage is looked for meanwhile, nor later among all of it.
@@ -28,7 +31,16 @@ def pytest_collection():
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(10_000, 20, 20)
         gc.freeze = gc.unfreeze = lambda: None
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kept():
+    """What the tests of a file have loaded stays as well; what they left is garbage."""
+    yield
+    gc.collect()
+    freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
