@@ -19,6 +19,7 @@ The build adds pages of its own: the command line from Typer, and the findings a
 """
 
 import ast
+import functools
 import inspect
 import json
 import re
@@ -55,6 +56,7 @@ MARK = re.compile(r"^<!-- (\w+)(?:: (.+?))? -->$", re.M)
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the reference of the command line, and the files of results/."""
+    parsed.cache_clear()  # `mkdocs serve` builds again after a change
     if str(ROOT) not in sys.path:  # not above: MkDocs restores the path after it has read this file
         sys.path.insert(0, str(ROOT))
     for name, text in cli_pages().items():
@@ -172,6 +174,7 @@ def is_literal(node: ast.AST) -> TypeGuard[ast.Subscript]:
     return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal"
 
 
+@functools.cache
 def parsed(module: str) -> ast.Module:
     path = ROOT.joinpath(*module.split("."))
     return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
