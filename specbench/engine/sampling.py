@@ -38,7 +38,7 @@ def draw(logits: Tensor, sampling: Sampling, rng: torch.Generator) -> tuple[Tens
 
 def likeliest(logits: Tensor) -> Best:
     """The likeliest token of each row of logits [n, V], which numpy can read where they are."""
-    rows = logits.detach().numpy()
+    rows = (logits.detach() if logits.requires_grad else logits).numpy()
     return Best(logits, rows, rows.argmax(-1).tolist())
 
 

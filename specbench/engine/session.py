@@ -145,7 +145,7 @@ class Session:
         # After a forward a processor's caches are cold: the fewer operations the better.
         if self._readable and logits.is_contiguous():
             best = likeliest(logits)  # a NaN counts as the highest
-            finite = all(map(math.isfinite, map(best.rows.item, range(len(best.tokens)), best.tokens)))
+            finite = math.isfinite(sum(map(best.rows.item, range(len(best.tokens)), best.tokens)))
         else:
             finite = not logits.numel() or math.isfinite(highest(logits))
         if not finite:
@@ -215,9 +215,12 @@ class Session:
         ids = to_device(unread, self.device)
         with self._watch.forward(self.role, len(unread) + count - 1, self._length, count):
             chain = self._chaining.chain(ids, count, self.vocabulary, sampling, rng)
-        self._fed_too(unread)
-        if count > 1:
-            self._fed_too((chain.tokens if chain.ids is None else chain.ids)[:-1])
+        if chain.ids is not None:
+            self._fed_too([*unread, *chain.ids[:-1]])
+        else:
+            self._fed_too(unread)
+            if count > 1:
+                self._fed_too(chain.tokens[:-1])
         self._check(chain.logits)
         return chain
 
