@@ -27,7 +27,7 @@ MUST_AGREE = ("device", "cpu", "cores", "threads", "driver", "versions")
 # What --allow-mismatch may name.
 MISMATCHES = (
     *MUST_AGREE,
-    *("dtype", "weights", "runtime", "prefix", "batch", "baseline", "documents", "prompts", "models"),
+    *("draft_device", "dtype", "weights", "runtime", "prefix", "batch", "baseline", "documents", "prompts", "models"),
 )
 
 
@@ -39,15 +39,17 @@ def cache_folder() -> Path:
     return (Path(common) if common else Path.home() / ".cache") / "specbench"
 
 
-def describe(device: "torch.device") -> dict[str, Any]:
-    """This machine and its software, as a manifest records them."""
+def describe(device: "torch.device", draft_device: "torch.device | None" = None) -> dict[str, Any]:
+    """This machine and its software, as a manifest records them; with the draft's device if it is another one."""
     import torch  # here, as what reads runs needs only the other functions, and no torch
 
     cuda = device.type == "cuda"
+    apart = {} if draft_device is None else {"draft_device": _name(draft_device)}
     return {
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "device": _name(device),
+        **apart,
         "device_memory": torch.cuda.get_device_properties(device).total_memory if cuda else _memory_total(),
-        "driver": _driver() if cuda else "",
+        "driver": _driver() if cuda or (draft_device and draft_device.type == "cuda") else "",
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -60,6 +62,12 @@ def describe(device: "torch.device") -> dict[str, Any]:
         "temperature_c": temperature_c(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
+
+
+def _name(device: "torch.device") -> str:
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def origin(device: "torch.device") -> dict[str, str]:

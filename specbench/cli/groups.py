@@ -19,6 +19,7 @@ from specbench.cli.options import (
     DataDir,
     Device,
     Draft,
+    DraftDevice,
     Dtype,
     FetchModels,
     GpusPerWorker,
@@ -78,17 +79,23 @@ class Models:
     target: Target = None
     draft: Draft = None
     weights: Weights = None
+    draft_device: DraftDevice = None
 
     @property
     def chosen(self) -> str | PairSpec:
-        """The pair that is named, with the weights that are asked for. Raises UserError if two are named."""
+        """The pair that is named, with the weights and the draft's device that are asked for.
+
+        Raises UserError if two are named.
+        """
         pair = chosen_pair(self.pair, self.target, self.draft)
-        return config.with_weights(pair, self.weights) if self.weights else pair
+        pair = config.with_weights(pair, self.weights) if self.weights else pair
+        return config.with_draft_device(pair, self.draft_device) if self.draft_device else pair
 
     def values(self) -> dict[str, Any]:
         """All options by name, with the chosen pair as `pair`. Raises UserError as `chosen`."""
         values = vars(self) | {"pair": self.chosen}
-        return {key: value for key, value in values.items() if key not in ("target", "draft", "weights")}
+        of_pair = ("target", "draft", "weights", "draft_device")
+        return {key: value for key, value in values.items() if key not in of_pair}
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,9 @@ Weights = Annotated[
 Suite = Annotated[str, Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))]
 Set = Annotated[list[str] | None, Option("--set", metavar="METHOD.KEY=VALUE", help="change a method's setting")]
 Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:1, or spread (the target over all GPUs)")]
+DraftDevice = Annotated[
+    str | None, Option(help="where draft models and heads are: cpu, cuda or cuda:1; default: with the target")
+]
 Dtype = Annotated[str, Option(help="auto (float32 on a CPU, the pair's own on a GPU), float64, bfloat16, …")]
 Runtime = Annotated[
     str,

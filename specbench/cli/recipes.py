@@ -47,6 +47,8 @@ def serve_recipe(
         from specbench.servers.recipes import recipe  # after the names are checked
 
         pair = config.load_pair(models.chosen)
+        if pair.draft_device:
+            raise UserError("engines place their drafts themselves; leave out --draft-device")
         if any(model.weights or model.adapter for model in pair.models.values()):
             raise UserError(
                 "engines read checkpoints as they are: name one with the adapters merged, or quantised weights"

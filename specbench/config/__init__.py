@@ -20,6 +20,7 @@ from specbench.config.load import own_pair as own_pair
 from specbench.config.load import task_info as task_info
 from specbench.config.load import tasks as tasks
 from specbench.config.load import validated as validated
+from specbench.config.load import with_draft_device as with_draft_device
 from specbench.config.load import with_weights as with_weights
 from specbench.config.own_tasks import own_task as own_task
 from specbench.config.own_tasks import tasks_of_folder as tasks_of_folder

@@ -96,6 +96,11 @@ def with_weights(text: str | PairSpec, assignments: Sequence[str]) -> PairSpec:
     return pair.model_copy(update=models | {"members": tuple(members), "name": f"{pair.name}-{words}"})
 
 
+def with_draft_device(text: str | PairSpec, device: str) -> PairSpec:
+    """A pair whose draft models and heads are on this device, wherever its target is."""
+    return load_pair(text).model_copy(update={"draft_device": device})
+
+
 def _located(role: str, name: str) -> str:
     """A model's folder from the root, or its name as it is. Raises UserError for a path that leads to no folder."""
     path = Path(name).expanduser()

@@ -51,6 +51,9 @@ class PairSpec(Settings):
     members: tuple[MemberSpec, ...] = Field(
         default=(), description="those that decode together; default: draft, target"
     )
+    draft_device: str | None = Field(
+        default=None, description="where draft models and heads are, such as cpu or cuda:1; default: with the target"
+    )
 
     @field_validator("draft", mode="before")
     @classmethod

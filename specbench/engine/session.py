@@ -13,6 +13,7 @@ from specbench.engine.clock import now
 from specbench.engine.ids import Fed, to_device
 from specbench.engine.open_tree import NO_TREE, Tree
 from specbench.engine.prefix import Kept, Prefixes
+from specbench.engine.runtimes.away import Away
 from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import LAST as LAST
@@ -39,7 +40,8 @@ class Session:
     While a tree is open, `tokens` are the context, then the tree's tokens in the order in which they were fed. `keep`
     makes one path of the tree the sequence; `truncate` drops the whole tree. `role` names the model in the watch's
     records. Logits are cut to `vocabulary`. The runtime decides how forwards are computed. With `trees` False, the
-    model's positions or masks are its own, and whatever is no causal chain is refused.
+    model's positions or masks are its own, and whatever is no causal chain is refused. All tensors that go in and out
+    are at `home`, by default the model's device; if that is another one, they are copied within the forward.
     """
 
     def __init__(
@@ -51,10 +53,11 @@ class Session:
         runtime: Runtime = EAGER,
         prefixes: Prefixes | None = None,
         trees: bool = True,
+        home: torch.device | None = None,
     ) -> None:
         self.model = model
         self.role = role
-        self.device = model.device
+        self.device = home or model.device
         self._readable = self.device.type == "cpu" and model.dtype.itemsize >= 4  # numpy reads the logits
         self.vocabulary = vocabulary or model.config.get_text_config().vocab_size
         self._watch: Watch = watch or Unwatched()
@@ -62,6 +65,8 @@ class Session:
         self.prefixes = prefixes
         self.trees = trees
         self._runner = self.new_runner()
+        if self.device != model.device:
+            self._runner = Away(self._runner, model.device, self.device)
         own = type(self).forward is not Session.forward  # then the runner does not compute all that a forward does
         self._chaining = self._runner if isinstance(self._runner, Chaining) and not own else None
         self._tokens: list[int] = []

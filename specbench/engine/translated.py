@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -29,10 +30,11 @@ class Translated(Session):
         watch: Watch | None,
         translation: Translation,
         runtime: Runtime = EAGER,
+        home: torch.device | None = None,
     ) -> None:
-        super().__init__(model, role, watch, translation.size)
+        super().__init__(model, role, watch, translation.size, home=home)
         self.translation = translation
-        self.inner = Session(model, role, watch, runtime=runtime)
+        self.inner = Session(model, role, watch, runtime=runtime, home=home)
         self.reading = Reading(translation)
         self._fed_ends: list[int] = []  # the inner length after each token that was fed after the last reading
         self._cut = 0  # how many of the model's tokens were lost at the beginning

@@ -181,7 +181,8 @@ def _alike(run: StoredRun) -> Any:
 
 
 def _machine(run: StoredRun) -> dict[str, Any]:
-    return {key: run.manifest["environment"].get(key) for key in ("device", "cpu", "cores", "threads", "driver")}
+    environment = run.manifest["environment"]
+    return {key: environment.get(key) for key in ("device", "draft_device", "cpu", "cores", "threads", "driver")}
 
 
 def _keep_prompts(run: Folder, shard: Folder) -> None:

@@ -64,7 +64,7 @@ def manifest(
         "generation": generation,
         "prefix_tokens": {task: count for task, count in prefixes.items() if count},
         "headline": {line.task: plan.info(line.task).metric for line in plan.tasks},
-        "environment": environment.describe(pair.device),
+        "environment": environment.describe(pair.device, pair.draft_device),
         "ceilings": ceilings.load(pair.device, pair.models["target"].dtype)
         if pair.models
         else None,  # of this machine, if measured
@@ -112,7 +112,7 @@ def differences(stored: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def other_machine(stored: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What differs between the machines of two manifests, of the facts that times depend on."""
     here, there = stored["environment"], now["environment"]
-    return [key for key in environment.MUST_AGREE if here.get(key) != there.get(key)]
+    return [key for key in (*environment.MUST_AGREE, "draft_device") if here.get(key) != there.get(key)]
 
 
 def check_models(run: StoredRun, pair: Pair) -> None:

@@ -264,7 +264,7 @@ def build_arbiter(settings: Settings, pair: Pair, watch: Watch) -> tuple[Arbiter
             return model, head.hashes() | backbone_hash(settings.backbone, joined)
 
         model, hashes = pair.runtime.once((ROLE, settings.arbitrator, settings.backbone), load)
-        session = Session(model, ROLE, watch, 1, derived_runtime(pair.runtime, model))
+        session = Session(model, ROLE, watch, 1, derived_runtime(pair.runtime, model), home=pair.device)
         return Learned(session, settings.threshold, settings.mask == "hybrid"), hashes
     chance = probability(settings.arbiter)
     if chance is not None:

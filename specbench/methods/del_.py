@@ -241,6 +241,7 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     In a batch its forwards are computed alone, since the first layers of each text read ahead by themselves.
     """
     model = check_target(pair, KIND)
+    pair.need_one_device(f"{KIND} drafts with the target's own layers")
     adapters, hashes = load_once(settings.head, KIND, pair, None, lambda head: exit_adapters(head, model))
     target = LayerSession(model, "target", watch, pair.vocabulary, pair.runtime, pair.prefixes)
     runtime = alone(pair.runtime)

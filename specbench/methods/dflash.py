@@ -125,6 +125,7 @@ def block_head(head: Head, target: PreTrainedModel) -> BlockHead:
 def loaded(file: str, pair: Pair, kind: str) -> tuple[BlockHead, dict[str, str]]:
     """The head of a file, or the one that ships with the pair, and its hashes. Raises UserError if it does not fit."""
     target = check_target(pair, kind)
+    pair.need_one_device(f"{kind} reads the target's states into the cache of its head")
     return load_once(file, kind, pair, None, lambda head: block_head(head, target))
 
 

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from transformers import PreTrainedModel
 
-from specbench.engine.models.eagle_head import config_of
+from specbench.engine.models.eagle_head import config_of, copied
 from specbench.engine.models.feature_head import FUSES, FeatureHead
 from specbench.engine.models.heads import Head, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
@@ -27,30 +27,44 @@ class Settings(Base):
     )
 
 
-def feature_head(head: Head, target: PreTrainedModel, vocabulary: int) -> FeatureHead:
-    """The head in a file, on the target's device and in its type. Raises UserError where its tensors disagree."""
+def feature_head(
+    head: Head, target: PreTrainedModel, vocabulary: int, where: torch.device | None = None
+) -> FeatureHead:
+    """The head in a file, in the target's type and on its device, or on the device `where`.
+
+    Raises UserError where its tensors disagree.
+    """
     with refuse_damaged(head.kind):
         fuse = head.trained["fuse"]
         if fuse not in FUSES:
             raise ValueError(f"it fuses by {fuse}")
         inner = head.tensors["layers.0.mlp.gate_proj.weight"].shape[0]
-        model = new_head(target, vocabulary, fuse, inner, head.trained["config"])
+        model = new_head(target, vocabulary, fuse, inner, head.trained["config"], where)
         model.load_state_dict(dict(head.tensors))
-    placed(model, target)
+    placed(model, target, where)
     return model
 
 
-def new_head(target: PreTrainedModel, vocabulary: int, fuse: str, inner: int, stored: dict[str, object]) -> FeatureHead:
-    """A head with torch's first weights, in float32. Errors as of `config_of`."""
+def new_head(
+    target: PreTrainedModel,
+    vocabulary: int,
+    fuse: str,
+    inner: int,
+    stored: dict[str, object],
+    where: torch.device | None = None,
+) -> FeatureHead:
+    """A head with torch's first weights, in float32; what it borrows is copied to `where`. Errors as of `config_of`."""
     config = config_of(target.config.get_text_config().hidden_size, inner, vocabulary, stored)
     with torch.random.fork_rng(devices=[]):
-        return FeatureHead(config, fuse, target.get_input_embeddings(), target.get_output_embeddings())
+        borrowed = copied([target.get_input_embeddings(), target.get_output_embeddings()], where)
+        return FeatureHead(config, fuse, *borrowed)
 
 
 def loaded(settings: Settings, pair: Pair) -> tuple[FeatureHead, dict[str, str]]:
     """The head of a file, or the one that ships with the pair, and its hashes. Raises UserError if it does not fit."""
-    target, vocabulary = check_target(pair, settings.recipe), pair.vocabulary
-    return load_once(settings.head, settings.recipe, pair, None, lambda head: feature_head(head, target, vocabulary))
+    target, vocabulary, where = check_target(pair, settings.recipe), pair.vocabulary, pair.draft_device
+    kind = settings.recipe
+    return load_once(settings.head, kind, pair, None, lambda head: feature_head(head, target, vocabulary, where))
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.lengths import Lengths
-from specbench.engine.models.eagle_head import EagleHead, LayerHead, config_of, layers_read
+from specbench.engine.models.eagle_head import EagleHead, LayerHead, config_of, copied, layers_read
 from specbench.engine.models.heads import Head, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import derived_runtime
@@ -130,6 +130,7 @@ class EagleDrafter:
     ) -> None:
         self.head, self.session, self.layers = head, session, layers
         self.most, self.top_k, self.depth = total_tokens - 1, top_k, depth
+        self.ids = head.ids.to(session.device)  # the target's tokens by the head's, where drafts are
         self.lengths = Lengths()  # no policy: settings alone decide the size of a tree
 
     def begin(self, prompt: list[int]) -> None:
@@ -160,7 +161,7 @@ class EagleDrafter:
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """A tree of the head's likeliest tokens, at any temperature, for the target to test as point masses."""
         grown = self.tree(context)
-        return Draft(self.head.ids[grown.tokens], None, tuple(grown.parents.tolist()))
+        return Draft(self.ids[grown.tokens], None, tuple(grown.parents.tolist()))
 
     @torch.inference_mode()
     def tree(self, context: list[int]) -> Grown:
@@ -180,7 +181,7 @@ class EagleDrafter:
             else:
                 parents, states = [first + place for place in followed.tolist()], states[followed]
                 first += len(tokens)
-            scored = session.forward(self.head.ids[tokens], parents=parents, hidden=LAST, features=states)
+            scored = session.forward(self.ids[tokens], parents=parents, hidden=LAST, features=states)
             assert scored.hidden is not None
             states = scored.hidden
             return scored.logits
@@ -238,8 +239,11 @@ def check_target(pair: Pair, kind: str = KIND) -> PreTrainedModel:
     return target
 
 
-def eagle_head(head: Head, target: PreTrainedModel, vocabulary: int) -> EagleHead:
-    """The head in a file, on the target's device and in its type. Raises UserError where its tensors disagree."""
+def eagle_head(head: Head, target: PreTrainedModel, vocabulary: int, where: torch.device | None = None) -> EagleHead:
+    """The head in a file, in the target's type and on its device, or on the device `where`.
+
+    Raises UserError where its tensors disagree.
+    """
     tensors = {name: tensor for name, tensor in head.tensors.items() if name != "d2t"}
     offsets = head.tensors["d2t"]
     ids = torch.arange(len(offsets)) + offsets.long()
@@ -249,11 +253,10 @@ def eagle_head(head: Head, target: PreTrainedModel, vocabulary: int) -> EagleHea
         if len(ids) != drafted or not rising(ids, vocabulary):
             raise ValueError("d2t does not map its tokens to the target's")
         with torch.random.fork_rng(devices=[]):
-            model = EagleHead(
-                config_of(width, inner, drafted, head.trained["config"]), ids, target.get_input_embeddings()
-            )
+            borrowed = copied([target.get_input_embeddings()], where)
+            model = EagleHead(config_of(width, inner, drafted, head.trained["config"]), ids, *borrowed)
         model.load_state_dict(tensors)
-    placed(model, target)
+    placed(model, target, where)
     return model
 
 
@@ -264,12 +267,14 @@ def rising(ids: torch.Tensor, vocabulary: int) -> bool:
 
 def loaded(file: str, pair: Pair) -> tuple[EagleHead, dict[str, str]]:
     """The head of a file, or the one that ships with the pair, and its hashes. Raises UserError if it does not fit."""
-    target = check_target(pair)
-    return load_once(file, KIND, pair, SHAPES, lambda head: eagle_head(head, target, pair.vocabulary))
+    target, vocabulary, where = check_target(pair), pair.vocabulary, pair.draft_device
+    return load_once(file, KIND, pair, SHAPES, lambda head: eagle_head(head, target, vocabulary, where))
 
 
 def head_session(model: LayerHead, pair: Pair, watch: Watch) -> Session:
-    return Session(model, "draft", watch, model.config.vocab_size, derived_runtime(pair.runtime, model))
+    """A new sequence of a head, whose states and logits are where the target is."""
+    runtime = derived_runtime(pair.runtime, model)
+    return Session(model, "draft", watch, model.config.vocab_size, runtime, home=pair.device)
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

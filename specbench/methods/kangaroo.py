@@ -164,6 +164,7 @@ def new_adapter(target: PreTrainedModel, stored: dict[str, object] | None = None
 def loaded(file: str, pair: Pair) -> tuple[ExitAdapter, int, dict[str, str]]:
     """The adapter of a file, or the one that ships with the pair, its exit and its hashes. Raises UserError."""
     target = check_target(pair)
+    pair.need_one_device(f"{KIND} drafts with the target's own layers")
     (adapter, exit_layer), hashes = load_once(file, KIND, pair, SHAPES, lambda head: exit_adapter(head, target))
     return adapter, exit_layer, hashes
 

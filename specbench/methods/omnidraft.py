@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from specbench.engine.accept import exact, weigh
 from specbench.engine.lengths import DraftToken, Lengths, SignalLengths
 from specbench.engine.models.pair import Pair
+from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.sampling import draw, probabilities
 from specbench.engine.session import Session, positions
 from specbench.engine.translate import Reading, Translation
@@ -281,7 +282,7 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     if settings.interval:
         model = copy.deepcopy(model)
         learner = HybridLearner(model, pair.models["target"], settings, translation)
-    session = Translated(model, "draft", watch, translation, **({} if learner else {"runtime": pair.runtime}))
+    session = Translated(model, "draft", watch, translation, EAGER if learner else pair.runtime, pair.device)
     lengths = (
         AcceptanceHead(settings.threshold, settings.head_rate, settings.rejection_weight)
         if settings.length == "adaptive"

@@ -187,6 +187,6 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     refuse_long(f"osd: gamma is {settings.gamma} tokens", settings.gamma, pair)
     pair.need_one_tokenizer("osd trains the draft on the target's own tokens")
     model = copy.deepcopy(pair.session("draft").model)
-    drafter = ModelDrafter(Session(model, "draft", watch, pair.vocabulary))
+    drafter = ModelDrafter(Session(model, "draft", watch, pair.vocabulary, home=pair.device))
     learner = Learner(model, pair.models["target"], settings)
     return OSD(pair.session("target", watch), drafter, settings, learner, pair.seconds)

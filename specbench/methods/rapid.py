@@ -149,5 +149,7 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     if settings.drafter == "draft":
         pair.need_one_tokenizer("rapid shortens the target's prompt, and adds up both models' distributions")
         source = pair.session("draft", watch)
-    draft = Session(source.model, "draft", watch, source.vocabulary, source.runtime)
+    else:
+        pair.need_one_device("rapid drafts with the target itself")
+    draft = Session(source.model, "draft", watch, source.vocabulary, source.runtime, home=source.device)
     return Rapid(target, RetrievalDrafter(draft, Shortened(settings)), settings)

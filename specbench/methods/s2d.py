@@ -133,6 +133,7 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     In a batch the draft's forwards are computed alone. The runtimes that run no layers apart have it on static.
     """
     pair.need_one_tokenizer("a draft of several exits speaks the target's own tokens")
+    pair.need_one_device("s2d reads the draft's layers one after another")
     target = pair.session("target", watch)
     model = pair.session("draft").model
     layers = model.config.get_text_config().num_hidden_layers

@@ -180,6 +180,7 @@ class Swift(Speculative, Stateless):
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError if it has no layers that can be skipped."""
+    pair.need_one_device("swift drafts with the target's own layers")
     target = pair.session("target", watch)
     kind = type(target.model).__name__
     try:

@@ -88,7 +88,7 @@ class Specialists:
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """A tree of point masses, at any temperature. The host waits for the heads once more, to compare them."""
         trees = [drafter.tree(context) for drafter in self.drafters]
-        drafts = [drafter.head.ids[tree.tokens] for drafter, tree in zip(self.drafters, trees, strict=True)]
+        drafts = [drafter.ids[tree.tokens] for drafter, tree in zip(self.drafters, trees, strict=True)]
         if self.merge:
             listed = [(draft.tolist(), tree.parents.tolist()) for draft, tree in zip(drafts, trees, strict=True)]
             tokens, parents = merged(listed)
@@ -148,7 +148,8 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     files = [file_of(name, pair) for name in settings.heads]
     if settings.combine == "average":
         read = [find_head(file, KIND, pair, SHAPES) for file in files]
-        heads, hashes = [eagle_head(averaged(read), target, pair.vocabulary)], [head.hashes() for head in read]
+        heads = [eagle_head(averaged(read), target, pair.vocabulary, pair.draft_device)]
+        hashes = [head.hashes() for head in read]
     else:
         loaded = [eagle3.loaded(file, pair) for file in files]
         heads, hashes = [head for head, _ in loaded], [own for _, own in loaded]

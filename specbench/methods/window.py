@@ -30,7 +30,7 @@ def windowed(source: Session, watch: Watch, sink: int, recent: int, spare: int) 
     """A new sequence, as a draft, of the model of another one, whose cache holds a window (see `Window`)."""
     base = derived_runtime(source.runtime, source.model, checked=False)
     window = Window(base, sink, recent, spare)
-    return Session(source.model, "draft", watch, source.vocabulary, window, source.prefixes)
+    return Session(source.model, "draft", watch, source.vocabulary, window, source.prefixes, home=source.device)
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
@@ -39,6 +39,8 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     if settings.drafter == "draft":
         pair.need_one_tokenizer("a window counts the target's tokens")
         source = pair.session("draft", watch)
+    else:
+        pair.need_one_device("window drafts with the target itself")
     spare = settings.gamma + 1  # a round rolls back at most its draft
     draft = windowed(source, watch, settings.sink, settings.recent, spare)
     return SpS(target, ModelDrafter(draft), settings.gamma)

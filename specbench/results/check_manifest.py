@@ -52,6 +52,7 @@ class Environment(Section):
     cores: Place | None = None
     threads: Place | None = None
     driver: str | None = None
+    draft_device: str | None = None
     load: float | None = None
     versions: dict[str, str | None] | None = None
 

@@ -219,6 +219,7 @@ class StoredRun:
         # How the models read the beginning that the prompts of a task share.
         prefix = "read once" if self.manifest.get("prefix_tokens") else "read each time"
         return {key: environment.get(key) for key in MUST_AGREE} | {
+            "draft_device": environment.get("draft_device", "the target's") if models else None,
             "dtype": models["target"]["dtype"] if models else None,
             "weights": _weights(models) if models else None,
             "runtime": runtime_text(self.manifest) if models else None,

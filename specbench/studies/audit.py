@@ -118,7 +118,7 @@ def _open(plan: Plan, length: int, draws: int, named: bool) -> Opened[Audited, F
 
         return audit.finding(names[number], between)
 
-    audited = Audited(environment.describe(pair.device), pair.describe(), left_out)
+    audited = Audited(environment.describe(pair.device, pair.draft_device), pair.describe(), left_out)
     return Opened(audited, len(methods), len(prompts) * (len(methods) + audit.tests * POSITIONS * draws), find)
 
 

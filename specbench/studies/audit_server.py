@@ -223,7 +223,8 @@ def kept(times: Sequence[tuple[float, float]]) -> Kept:
 
 def write(path: Path, audited: Audited, pair: Pair) -> None:
     """Write an audit as JSON, with the machine and the models it applies to."""
-    facts = {"environment": environment.describe(pair.device), "models": pair.describe(), "verdict": audited.verdict}
+    machine = environment.describe(pair.device, pair.draft_device)
+    facts = {"environment": machine, "models": pair.describe(), "verdict": audited.verdict}
     files.write_json(path, json.loads(json.dumps({**facts, **asdict(audited)}, default=str)))
 
 

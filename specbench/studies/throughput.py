@@ -163,7 +163,7 @@ class Bench:
             self.plan.sampling.name,
             self.plan.temperature,
             len(self.requests),
-            environment.describe(self.pair.device),
+            environment.describe(self.pair.device, self.pair.draft_device),
             self.pair.describe(),
             {spec.name: spec.values for spec in self.plan.methods},
             pd.DataFrame(rows),

@@ -150,7 +150,7 @@ class Study:
             saturation=saturation,
             leaks=load.leaks,
             failures={str(name): last_line(error) for name, error in failed.items()},
-            environment=environment.describe(load.pair.device),
+            environment=environment.describe(load.pair.device, load.pair.draft_device),
             settings={spec.name: spec.values for spec in plan.methods},
             table=table,
             by_rows=by_rows(steps, BASE),

@@ -134,7 +134,7 @@ def train(
         raise UserError(f"{method} is trained without a recipe; leave out --recipe and --grid")
     if (suite is None) == (not data):
         raise UserError("train needs --suite (calibration documents of its tasks) or --data TASK:SPLIT, one of them")
-    pair_spec = config.load_pair(pair)
+    pair_spec = one_device(config.load_pair(pair))
     path = out or Path(f"{name}-{pair_spec.name}" + ("-grid" if axes else "" if name == DRAFT else ".safetensors"))
     if path.exists() and not (axes and path.is_dir()):
         raise UserError(f"{path} exists; choose another --out")
@@ -165,6 +165,13 @@ def train(
     made = job(pair=load_pair(pair_spec, device, dtype))
     module.train(made)
     return made
+
+
+def one_device(pair: PairSpec) -> PairSpec:
+    """The pair. Raises UserError if its drafts have a device of their own: training has all models on one."""
+    if pair.draft_device:
+        raise UserError(f"training has all models on one device; leave out the draft's, {pair.draft_device}")
+    return pair
 
 
 def _open(

@@ -286,6 +286,7 @@ def test_samplings_are_kept_apart(tmp_path):
     ("options", "field"),
     [
         ({"environment": {"cpu": "slide rule"}}, "cpu"),
+        ({"environment": {"draft_device": "abacus"}}, "draft_device"),
         ({"environment": {"versions": {"torch": "2"}}}, "versions"),
         ({"prompts": {("one", 2): "another prompt"}}, "prompts"),
         ({"baseline": "sps"}, "baseline"),

@@ -4,6 +4,8 @@ The names of weights and their layout are those of the released checkpoints (Saf
 """
 
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -54,7 +56,7 @@ class LayerHead(PreTrainedModel):
         self.rotary = LlamaRotaryEmbedding(config)
         self.register_buffer("ids", ids, persistent=False)
         self.ids: Tensor
-        self.borrowed = borrowed  # the embedding first; in a tuple, so that it is not a submodule
+        self.borrowed = borrowed  # the embedding first; in a tuple, so that they are not submodules
 
     @property
     @abstractmethod
@@ -152,7 +154,7 @@ class EagleHead(LayerHead):
         return self.midlayer.self_attn
 
     def fuse(self, states: Tensor) -> Tensor:
-        fused: Tensor = self.fc(states.to(self.dtype))
+        fused: Tensor = self.fc(states.to(self.fc.weight))
         return fused
 
     def read(self, embedded: Tensor, features: Tensor) -> Tensor:
@@ -164,6 +166,12 @@ class EagleHead(LayerHead):
     def predict(self, states: Tensor) -> Tensor:
         logits: Tensor = self.lm_head(self.norm(states))
         return logits
+
+
+def copied(modules: Iterable[nn.Module], where: torch.device | None) -> Iterator[nn.Module]:
+    """Modules of the target for a head: as they are, or copies on the device `where`."""
+    for module in modules:
+        yield module if where is None else deepcopy(module).to(where)
 
 
 def chain_after(

@@ -78,8 +78,9 @@ class FeatureHead(LayerHead):
     further layer of it (`carried`): the two parts of its loss act on different outputs.
     """
 
-    def __init__(self, config: LlamaConfig, fuse: str, embedding: nn.Module, output: nn.Module) -> None:
-        super().__init__(config, torch.arange(config.vocab_size), embedding, output)
+    def __init__(self, config: LlamaConfig, fuse: str, *borrowed: nn.Module) -> None:
+        """`borrowed` are the target's embedding and its output layer."""
+        super().__init__(config, torch.arange(config.vocab_size), *borrowed)
         self.fc = FUSES[fuse](config.hidden_size)
         self.layers = nn.ModuleList([FeatureLayer(config)])
         self.carried = nn.Linear(config.hidden_size, config.hidden_size) if fuse == "gated" else nn.Identity()

@@ -81,11 +81,11 @@ def weights(pair: Pair, reads: Reads) -> dict[str, str]:
     return {role: fingerprint(pair.session(role).model) for role in dict.fromkeys(("target", *_OTHERS[reads]))}
 
 
-def placed(model: nn.Module, target: PreTrainedModel) -> None:
-    """Freeze a head and move it to the target's device and type, in place."""
-    model.requires_grad_(False).eval().to(target.device)
+def placed(model: nn.Module, target: PreTrainedModel, where: torch.device | None = None) -> None:
+    """Freeze a head and move it to the target's type and device, or to the device `where`, in place."""
     for parameter in model.parameters():  # the frequencies of the positions stay in float32
         parameter.data = parameter.data.to(target.dtype)
+    model.requires_grad_(False).eval().to(where or target.device)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import NEEDED, model_folder
 from specbench.engine.models.quantize import brought_words, needed_package, quantized
 
+OPTION, DRAFT_OPTION = "--device", "--draft-device"
 OPENVINO = "openvino"  # the runtime that has weights in fewer bits of its own
 
 
@@ -132,15 +133,15 @@ def _reason(error: Exception) -> str:
     return f"{kind}{' '.join(str(error).split())}"[:200]
 
 
-def device_of(name: str) -> torch.device:
+def device_of(name: str, option: str = OPTION) -> torch.device:
+    """The device of a name; the target's, by `option`, becomes the current one. Raises UserError if it is not there."""
+    usual = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "spread": "cuda:0"} if option == OPTION else {}
     try:
-        usual = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "spread": "cuda:0"}
         device = torch.device(usual.get(name, name))
         torch.empty(0, device=device)
-        if device.type == "cuda" and device.index is not None:
+        if option == OPTION and device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # events are recorded on the current device
     except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"--device {name}: {str(error).splitlines()[0]}; use auto, cpu, cuda, cuda:N or spread"
-        ) from None
+        names = "auto, cpu, cuda, cuda:N or spread" if option == OPTION else "cpu, cuda or cuda:N"
+        raise UserError(f"{option} {name}: {str(error).splitlines()[0]}; use {names}") from None
     return device

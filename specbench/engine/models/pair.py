@@ -12,7 +12,7 @@ from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.generate import Detokenizer
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.identity import loaded_hashes, vocabulary_hash, weights_hash
-from specbench.engine.models.load import OPENVINO, device_of, load_model, load_tokenizer, type_of
+from specbench.engine.models.load import DRAFT_OPTION, OPENVINO, device_of, load_model, load_tokenizer, type_of
 from specbench.engine.models.room import Coming, check_room
 from specbench.engine.prefix import Prefixes
 from specbench.engine.rounding import TOLERANCE, off
@@ -44,6 +44,7 @@ class Pair:
     prefixes: Prefixes = field(default_factory=Prefixes)  # caches of the prefix that all prompts of a task share
     hashes: dict[str, dict[str, str | None]] = field(default_factory=dict)  # by role, of what was loaded beside weights
     chains_only: frozenset[str] = frozenset()  # the roles of models that cannot read trees
+    draft_device: torch.device | None = None  # of all models but the target, and of heads; None: the target's
     seconds: dict[str, float] = field(default_factory=dict)  # of what methods do besides decoding, such as learning
 
     def session(self, role: str, watch: Watch | None = None, model: PreTrainedModel | None = None) -> Session:
@@ -55,9 +56,9 @@ class Pair:
             )
         chosen = model or self.models[role]
         if role in self.translations:
-            return Translated(chosen, role, watch, self.translations[role], self.runtime)
+            return Translated(chosen, role, watch, self.translations[role], self.runtime, self.device)
         trees = role not in self.chains_only
-        return Session(chosen, role, watch, self.vocabulary, self.runtime, self.prefixes, trees)
+        return Session(chosen, role, watch, self.vocabulary, self.runtime, self.prefixes, trees, self.device)
 
     def with_model(self, role: str, model: PreTrainedModel) -> "Pair":
         """The same pair with one more model, over the target's vocabulary."""
@@ -81,6 +82,13 @@ class Pair:
         if self.translations:
             raise UserError(
                 f"{self.name}: its draft has another tokenizer, and {why}; choose a draft of the target's family"
+            )
+
+    def need_one_device(self, why: str) -> None:
+        """Raise UserError, with the reason `why`, if drafts have another device than the target."""
+        if self.draft_device:
+            raise UserError(
+                f"{self.name}: its drafts are on {self.draft_device}, and {why}; leave out the method or --draft-device"
             )
 
     @property
@@ -149,24 +157,30 @@ def load_pair(
     """Load the models of a pair. Raises UserError for models that cannot be loaded or do not fit together.
 
     `device` is a torch device, `auto`, or `spread`: the target over all GPUs (by accelerate), the draft on the first.
-    Weights in fewer bits are made for `runtime`, since `openvino` has its own.
+    The pair's own `draft_device` has all other models instead. Weights in fewer bits are made for `runtime`, since
+    `openvino` has its own.
     """
     transformers_logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     where = device_of(device)
+    apart = draft_device_of(spec, where)
+    places = {role: where if role == "target" else apart or where for role in spec.models}
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"--dtype {dtype}: no such type; use auto, float32, bfloat16, float16 or float64")
     specs = spec.models
-    folders = [
-        Coming(each, model_folder(each, pickles=allow_pickle), type_of(each, where, dtype), runtime == OPENVINO)
-        for each in specs.values()
-    ]
-    check_room(spec.name, folders, where, torch.cuda.device_count() if device == "spread" else 1)
+    for place in dict.fromkeys(places.values()):
+        folders = [
+            Coming(each, model_folder(each, pickles=allow_pickle), type_of(each, place, dtype), runtime == OPENVINO)
+            for role, each in specs.items()
+            if places[role] == place
+        ]
+        check_room(spec.name, folders, place, torch.cuda.device_count() if device == "spread" else 1)
     models, tokenizers = {}, {}
     hashes: dict[str, dict[str, str | None]] = {}
     for role, model_spec in specs.items():
         spread = device == "spread" and role == "target"
-        models[role], facts = load_model(model_spec, where, dtype, trust_remote_code, allow_pickle, spread, runtime)
+        place = places[role]
+        models[role], facts = load_model(model_spec, place, dtype, trust_remote_code, allow_pickle, spread, runtime)
         tokenizers[role] = load_tokenizer(model_spec, trust_remote_code)
         hashes[role] = {**loaded_hashes(models[role], tokenizers[role]), **facts}
     translations = {}
@@ -182,19 +196,29 @@ def load_pair(
     gammas = tuple(member.gamma for member in spec.members)
     members = tuple(spec.collaboration)
     pair = Pair(spec.name, models, tokenizers["target"], specs, members, gammas, translations, hashes=hashes)
+    pair = replace(pair, draft_device=apart)
     for role in models:
         check_rollback(Session(models[role], role))
     return replace(pair, chains_only=frozenset(r for r in models if not reads_trees(Session(models[r], r))))
 
 
+def draft_device_of(spec: PairSpec, target: torch.device) -> torch.device | None:
+    """Where the drafts of a pair are; None if that is where its target is. Raises UserError for no device."""
+    if spec.draft_device is None:
+        return None
+    device = device_of(spec.draft_device, DRAFT_OPTION)
+    there, here = (torch.empty(0, device=each).device for each in (device, target))  # with their numbers
+    return None if there == here else there
+
+
 def load_member(name: str, pair: Pair, why: str) -> PreTrainedModel:
-    """One more model for a loaded pair, on the target's device in the target's type.
+    """One more model for a loaded pair, on the draft's device in the target's type.
 
     Raises UserError if it cannot be loaded, or if its tokenizer is not the target's; `why` is the reason for that.
     """
     spec = ModelSpec(model=name)
     dtype = str(pair.models["target"].dtype).removeprefix("torch.")
-    model, _ = load_model(spec, pair.device, dtype)
+    model, _ = load_model(spec, pair.draft_device or pair.device, dtype)
     tokenizer = load_tokenizer(spec, False)
     if vocabulary_hash(tokenizer) != pair.tokenizer_hash:
         raise UserError(

@@ -13,6 +13,7 @@ from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import Runtime, Unsupported
 
 AUTO = "auto"
+ANYWHERE = ("eager", "static")  # runtimes that compute where a model is
 NAMES = tuple(name for name in RUNTIMES if name != AUTO)
 
 
@@ -88,6 +89,11 @@ def for_batches(name: str, pair: Pair) -> Choice:
 
 
 def _runs(candidate: Runtime, pair: Pair) -> Runtime:
+    if pair.draft_device and candidate.name not in ANYWHERE:
+        raise Unsupported(
+            f"the {candidate.name} runtime has all models on one device, and drafts are on {pair.draft_device}; use "
+            f"--runtime {' or '.join(ANYWHERE)}"
+        )
     for model in pair.models.values():
         candidate.runner(model)
     return candidate

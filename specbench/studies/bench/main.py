@@ -224,7 +224,7 @@ def write(
     """Write everything that was printed, and what it depends on, as JSON."""
     figures = {
         **facts,
-        "environment": environment.describe(pair.device),
+        "environment": environment.describe(pair.device, pair.draft_device),
         "runtimes": {name: on.runtime.facts() | {"seconds": on.runtime.seconds} for name, on in pairs.items()},
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "missing": dict(times.missing),
