@@ -177,7 +177,7 @@ def test_auto_on_a_gpu_takes_graphs_first(pocket, monkeypatch):
     """The order alone: no GPU is needed to tell it."""
 
     class Elsewhere:
-        device, models = torch.device("cuda"), pocket.models
+        device, models, draft_device = torch.device("cuda"), pocket.models, None
 
     asked: list[str] = []
 
