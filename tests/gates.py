@@ -136,9 +136,10 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 # No trained head of theirs comes with the bundled pair.
-UNSHIPPED = ("dovetail", "fspad", "taps", "taps-average", "taps-route")
+UNSHIPPED = ("deer", "dovetail", "fspad", "taps", "taps-average", "taps-route")
 # Methods that tiny models alone cannot run; the test file of each has its gate.
 ELSEWHERE = {
+    "deer": "needs a trained head: test_dflash.py",
     "del": "needs trained adapters: test_del.py",
     "dflare": "needs a trained head: test_dflash.py",
     "dflash": "needs a trained head: test_dflash.py",

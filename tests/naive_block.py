@@ -69,3 +69,49 @@ def joined(weights: Weights, state: Tensor, layer: int) -> Tensor:
     total = sum(math.exp(weight) for weight in mix)
     parts = state.view(len(mix), -1)
     return sum(math.exp(weight) / total * part for weight, part in zip(mix, parts, strict=True))
+
+
+def text_lattice(
+    weights: Weights,
+    embedding: Tensor,
+    output: Tensor,
+    text: list[int],
+    size: int,
+    heads: int = 4,
+    groups: int = 2,
+    eps: float = 1e-6,
+    theta: float = 10000.0,
+) -> Tensor:
+    """Logits [size - 1, V] of the slots after a text, by weights of DEER's form, which read its tokens themselves.
+
+    All rows go through all layers. A token of the text but the last reads those up to itself, a slot every row.
+    """
+    known = len(text) - 1
+    rows = [*(embedding[token] for token in text), *[weights["mask"]] * (size - 1)]
+    layer = 0
+    while (prefix := f"layers.{layer}.") + "input_layernorm.weight" in weights:
+        of = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+        parts: dict[str, list[Tensor]] = {"q": [], "k": [], "v": []}  # of each row, by head
+        for place, row in enumerate(rows):
+            read = rms(row, of["input_layernorm.weight"], eps)
+            for name, count in (("q", heads), ("k", groups), ("v", groups)):
+                part = (of[f"self_attn.{name}_proj.weight"] @ read).view(count, -1)
+                if name != "v":
+                    normed = torch.stack([rms(one, of[f"self_attn.{name}_norm.weight"], eps) for one in part])
+                    part = turned(normed, place, theta)
+                parts[name].append(part)
+        after = []
+        for index, row in enumerate(rows):
+            seen = range(index + 1) if index < known else range(len(rows))
+            mixed = []
+            for head in range(heads):
+                query, group = parts["q"][index][head], head * groups // heads
+                scores = torch.stack([query @ parts["k"][i][group] for i in seen]) / math.sqrt(len(query))
+                shares = zip(scores.softmax(-1), seen, strict=True)
+                mixed.append(sum(share * parts["v"][place][group] for share, place in shares))
+            state = row + of["self_attn.o_proj.weight"] @ torch.cat(mixed)
+            inner = rms(state, of["post_attention_layernorm.weight"], eps)
+            gate, up, down = (of[f"mlp.{x}_proj.weight"] for x in ("gate", "up", "down"))
+            after.append(state + down @ (F.silu(gate @ inner) * (up @ inner)))
+        rows, layer = after, layer + 1
+    return torch.stack([output @ rms(row, weights["norm.weight"], eps) for row in rows[known + 1 :]])

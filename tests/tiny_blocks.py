@@ -5,7 +5,7 @@ import functools
 
 import torch
 from gates import lively_prompt, pair
-from naive_block import lattice
+from naive_block import lattice, text_lattice
 
 from specbench.engine.models.block_head import BlockHead
 from specbench.engine.models.eagle_head import stored_settings
@@ -13,22 +13,31 @@ from specbench.engine.models.heads import Head
 from specbench.methods.dflash import block_head
 from specbench.training.answered import Answered
 from specbench.training.dflash.fit import Training, new_head
-from specbench.training.recipe import BlockRecipe, load_recipe
+from specbench.training.recipe import BlockRecipe, SlotRecipe, TextBlockRecipe, load_recipe
 
 GROUPS = {"opt": 1}  # how many heads of the tiny models share a key, where it is not two
 
 
-def recipe(**changes) -> BlockRecipe:
-    """DFlash's recipe, but for sizes of tiny targets and some changes."""
-    small = {"layers": 2, "features": 2, "block": 5, "anchors": 8, "batch": 1, "learning_rate": 0.01, "warmup": 0.0}
-    return BlockRecipe(**{**load_recipe("dflash", []).values, **small, "autocast": False, **changes})
+def recipe_of(kind: str, **changes) -> SlotRecipe:
+    """The recipe of a kind of head, but for sizes of tiny targets and some changes."""
+    small = {"layers": 2, "block": 5, "anchors": 8, "batch": 1, "learning_rate": 0.01, "warmup": 0.0, "autocast": False}
+    if kind == "deer":
+        return TextBlockRecipe(**{**load_recipe(kind, []).values, **small, **changes})
+    return BlockRecipe(**{**load_recipe("dflash", []).values, **small, "features": 2, **changes})
+
+
+recipe = functools.partial(recipe_of, "dflash")
 
 
 def in_file(model: BlockHead) -> Head:
     """A head as it would be read back."""
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     told = {"config": stored_settings(model.config), "layers": list(model.layers_read), "block": model.block}
-    return Head("dflare" if model.mixed else "dflash", tensors, told)
+    return Head(kind_of(model), tensors, told)
+
+
+def kind_of(model: BlockHead) -> str:
+    return "deer" if not model.layers_read else "dflare" if model.mixed else "dflash"
 
 
 def stirred(model: BlockHead, seed: int = 0) -> BlockHead:
@@ -49,17 +58,17 @@ def apart(model: BlockHead) -> BlockHead:
 
 
 @functools.cache
-def head(architecture: str, block: int = 5, seed: int = 0, mixed: bool = False) -> BlockHead:
+def head(architecture: str, block: int = 5, seed: int = 0, kind: str = "dflash") -> BlockHead:
     target = pair(architecture)[0]
-    return block_head(in_file(apart(stirred(new_head(target, recipe(block=block), seed, mixed)))), target)
+    return block_head(in_file(apart(stirred(new_head(target, recipe_of(kind, block=block), seed, kind)))), target)
 
 
 @functools.cache
-def trained(architecture: str, epochs: int, mixed: bool = False) -> BlockHead:
+def trained(architecture: str, epochs: int, kind: str = "dflash") -> BlockHead:
     """A head that has learned the text of one prompt, more or less by heart."""
     prompt, text = lively_prompt(architecture, 12, 30)
     target = pair(architecture)[0]
-    run = Training(target, [Answered("one", prompt + text, len(prompt))], 96, recipe(epochs=epochs), 0, mixed)
+    run = Training(target, [Answered("one", prompt + text, len(prompt))], 96, recipe_of(kind, epochs=epochs), 0, kind)
     apart(run.head)
     while run.step < run.steps:
         run.learn(run.answered)
@@ -79,8 +88,11 @@ def naive_parts(architecture: str):
 def naive_lattice(architecture: str, model: BlockHead, text: list[int], size: int) -> torch.Tensor:
     """The logits of the slots after a text, of whose last token the target says nothing."""
     target, table, output = naive_parts(architecture)
+    weights = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+    groups = GROUPS.get(architecture, 2)
+    if kind_of(model) == "deer":
+        return text_lattice(weights, table, output, text, size, groups=groups)
     with torch.no_grad():
         out = target(torch.tensor([text[:-1]]), use_cache=False, output_hidden_states=True)
         states = torch.cat([out.hidden_states[layer + 1][0] for layer in model.layers_read], -1).double()
-        weights = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
-        return lattice(weights, table, output, states, text[-1], size, groups=GROUPS.get(architecture, 2))
+        return lattice(weights, table, output, states, text[-1], size, groups=groups)

@@ -4,7 +4,9 @@ A forward fills all slots of a block: each has a distribution of its own, given 
 other slots' tokens. These distributions are the block's lattice. DFlash reads it as a chain.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -19,6 +21,7 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.block_head import BlockHead, block_config
 from specbench.engine.models.heads import Head, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
+from specbench.engine.models.text_block_head import TextBlockHead
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
@@ -27,7 +30,13 @@ from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, V
 from specbench.methods.eagle3 import check_target
 from specbench.methods.rsd import refuse_long
 
-KIND, MIXED = "dflash", "dflare"  # kinds of heads; those of DFlare mix the target's layers for each of their own
+# Kinds of heads: those of DFlare mix the target's layers for each of their own, those of DEER read none of them.
+KIND, MIXED, TEXT = "dflash", "dflare", "deer"
+HEADS: Mapping[str, Callable[..., BlockHead]] = {
+    KIND: BlockHead,
+    MIXED: partial(BlockHead, mixed=True),
+    TEXT: TextBlockHead,
+}
 MASK = 0  # the id that stands for a mask in the head's sequence, where no embedding is looked up
 Proposal = Literal["likeliest", "drawn"]
 
@@ -42,17 +51,43 @@ class Settings(Base):
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
 
-class BlockDrafter:
-    """Drafts `block` - 1 tokens by one forward of the head over the features it has not read yet and a block.
+class Slots(ABC):
+    """Drafts `block` - 1 tokens by one forward of the head over the text that it has not read yet and a block.
 
-    The head's cache holds the committed text but for its last token, read with the target's features. The block
-    follows there while it is drafted. The head needs the target's hidden states of every round, so `prefill`, `score`
-    and `accept` are methods here, which keep them.
+    The head's cache holds the committed text but for its last token. The block follows there while it is drafted.
     """
 
     def __init__(self, head: BlockHead, session: Session, block: int, proposal: Proposal) -> None:
         self.head, self.session, self.block, self.proposal = head, session, block, proposal
         self.lengths = Lengths()  # no policy: the size of a block is fixed
+
+    @abstractmethod
+    def features(self, tokens: list[int]) -> Tensor:
+        """Features [n, F] of the n committed tokens that the head reads next."""
+
+    @torch.inference_mode()
+    def lattice(self, context: list[int]) -> Tensor:
+        """Logits [block - 1, V] of what follows `context`, whose last token no model has read: one row a slot."""
+        session = self.session
+        unread = context[len(session) :]
+        fed = [*unread, *[MASK] * (self.block - 1)]
+        scored = session.forward(fed, keep=self.block - 1, features=self.features(unread[:-1]))
+        session.truncate(len(context) - 1)
+        return scored.logits
+
+    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
+        """The lattice as a chain. Tokens that are drawn have their slot's distribution, others are point masses."""
+        tokens, probs = draw(self.lattice(context), sampling if self.proposal == "drawn" else Sampling(), rng)
+        return Draft(tokens, probs)
+
+
+class BlockDrafter(Slots):
+    """Drafts by a head that reads the target's hidden states of every round.
+
+    So `prefill`, `score` and `accept` are methods here, which keep them.
+    """
+
+    unread: Tensor  # [n, T D]: the states after each committed token that the head has not read
 
     def begin(self, prompt: list[int]) -> None:
         self.session.truncate(0)
@@ -64,22 +99,11 @@ class BlockDrafter:
         scored = target.forward(prompt, keep=1, hidden=self.head.hidden)
         assert scored.hidden is not None
         self.session.forward(prompt, features=self.head.fuse(scored.hidden))
-        self.unread = scored.hidden[:0]  # [n, T D]: the states after each committed token that the head has not read
+        self.unread = scored.hidden[:0]
         return scored
 
-    @torch.inference_mode()
-    def lattice(self, context: list[int]) -> Tensor:
-        """Logits [block - 1, V] of what follows `context`, whose last token no model has read: one row a slot."""
-        session = self.session
-        fed = [*context[len(session) :], *[MASK] * (self.block - 1)]
-        scored = session.forward(fed, keep=self.block - 1, features=self.head.fuse(self.unread))
-        session.truncate(len(context) - 1)
-        return scored.logits
-
-    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
-        """The lattice as a chain. Tokens that are drawn have their slot's distribution, others are point masses."""
-        tokens, probs = draw(self.lattice(context), sampling if self.proposal == "drawn" else Sampling(), rng)
-        return Draft(tokens, probs)
+    def features(self, tokens: list[int]) -> Tensor:
+        return self.head.fuse(self.unread)
 
     def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         return read_once(target, recent, draft, self.head.hidden)
@@ -109,14 +133,15 @@ def block_head(head: Head, target: PreTrainedModel) -> BlockHead:
         read, block = head.trained["layers"], head.trained["block"]
         if type(block) is not int or block < 2:
             raise ValueError(f"its blocks are of {block} tokens")
-        if not read or not all(type(layer) is int and 0 <= layer < config.num_hidden_layers for layer in read):
+        inside = all(type(layer) is int and 0 <= layer < config.num_hidden_layers for layer in read)
+        if bool(read) == (head.kind == TEXT) or not inside:
             raise ValueError(f"it reads layers {read} of {config.num_hidden_layers}")
         count = len({name.split(".")[1] for name in head.tensors if name.startswith("layers.")})
         inner = head.tensors["layers.0.mlp.gate_proj.weight"].shape[0]
         shape = block_config(config.hidden_size, inner, count, config.vocab_size, head.trained["config"])
         borrowed = target.get_input_embeddings(), target.get_output_embeddings()
         with torch.random.fork_rng(devices=[]):
-            model = BlockHead(shape, read, block, *borrowed, mixed=head.kind == MIXED)
+            model = HEADS[head.kind](shape, read, block, *borrowed)
         model.load_state_dict(dict(head.tensors))
     placed(model, target)
     return model
@@ -135,11 +160,17 @@ def build(settings: Settings, pair: Pair, watch: Watch, kind: str = KIND) -> Met
     The head runs eagerly on every runtime: others know no context of keys and values alone.
     """
     model, hashes = loaded(settings.head, pair, kind)
+    block = block_of(settings, model, pair, kind)
+    session = Session(model, "draft", watch, pair.vocabulary, EAGER)
+    return DFlash(pair.session("target", watch), BlockDrafter(model, session, block, settings.proposal), hashes)
+
+
+def block_of(settings: Settings, model: BlockHead, pair: Pair, kind: str) -> int:
+    """The size of a block that the settings choose. Raises UserError for one that is too large."""
     block = settings.block or model.block
     if not 2 <= block <= model.block:
         raise UserError(
             f"{kind}: block {block} is not from 2 to {model.block}, as the head was trained; choose one that is"
         )
     refuse_long(f"{kind}: its draft has {block - 1} tokens", block - 1, pair)
-    session = Session(model, "draft", watch, pair.vocabulary, EAGER)
-    return DFlash(pair.session("target", watch), BlockDrafter(model, session, block, settings.proposal), hashes)
+    return block

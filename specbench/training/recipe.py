@@ -77,11 +77,10 @@ class FeatureRecipe(UnrolledRecipe):
     top_k: int = Field(ge=1, description="how many tokens these are (K)")
 
 
-class BlockRecipe(AnsweredRecipe):
-    """The recipe of block drafters: DFlash (arXiv 2602.06036), DFlare (2606.02091), and the trainers of others."""
+class SlotRecipe(AnsweredRecipe):
+    """What the recipes of block drafters share."""
 
     layers: int = Field(ge=1, description="layers of the head")
-    features: int = Field(ge=1, description="layers of the target whose outputs the head reads")
     block: int = Field(ge=2, description="tokens of a block, with the committed one that it begins with")
     anchors: int = Field(ge=1, description="blocks of a document in a pass, each after a random place of the answer")
     loss: Literal["tokens", "distillation"] = Field(
@@ -90,6 +89,18 @@ class BlockRecipe(AnsweredRecipe):
     decay: float = Field(gt=0, description="slot k weighs exp(-(k - 1) / decay)")
     clip: float = Field(gt=0, description="largest norm of a step's gradient")
     autocast: Autocast = Field(description="matrix products in bfloat16; auto: on a GPU")
+
+
+class BlockRecipe(SlotRecipe):
+    """The recipe of DFlash (arXiv 2602.06036), DFlare (2606.02091), and the trainers of others."""
+
+    features: int = Field(ge=1, description="layers of the target whose outputs the head reads")
+
+
+class TextBlockRecipe(SlotRecipe):
+    """The recipe of DEER's drafter (arXiv 2512.15176), which is trained in two stages."""
+
+    continued: float = Field(ge=0, le=1, description="share of the steps, the first ones, in which all slots weigh 1")
 
 
 class DraftHeadsRecipe(AnsweredRecipe):

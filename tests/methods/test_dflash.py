@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from law import V, fit, small_target
 from recalled import recalled
 from refusals import one_line_error
-from tiny_blocks import head, in_file, naive_lattice, naive_parts, recipe, trained
+from tiny_blocks import head, in_file, kind_of, naive_lattice, naive_parts, recipe_of, trained
 
 from specbench import config
 from specbench.engine.accept import exact
@@ -24,7 +24,8 @@ from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling
 from specbench.methods import dflash
-from specbench.methods.dflash import BlockDrafter, DFlash, block_head
+from specbench.methods.deer import Deer, TextDrafter
+from specbench.methods.dflash import BlockDrafter, DFlash, Slots, block_head
 from specbench.training.dflash.fit import new_head
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
@@ -32,13 +33,20 @@ LONG = pytest.mark.long
 CASES = [pytest.param(name, marks=() if name in ("llama", "gemma2") else LONG) for name in oracle.ARCHITECTURES]
 
 
-def drafter(architecture: str, model: BlockHead, block: int = 5, proposal: str = "likeliest") -> BlockDrafter:
-    return BlockDrafter(model, Session(model, "draft", vocabulary=96), block, proposal)
+KINDS = ("dflash", "dflare", "deer")
 
 
-def method(architecture: str, model: BlockHead, block: int = 5, proposal: str = "likeliest") -> DFlash:
-    target = Session(pair(architecture)[0], "target")
-    return DFlash(target, drafter(architecture, model, block, proposal), {})
+def drafter(architecture: str, model: BlockHead, block: int = 5, proposal: str = "likeliest") -> Slots:
+    made = TextDrafter if kind_of(model) == "deer" else BlockDrafter
+    return made(model, Session(model, "draft", vocabulary=96), block, proposal)
+
+
+def method(architecture: str, model: BlockHead, block: int = 5, proposal: str = "likeliest") -> DFlash | Deer:
+    return decoding(Session(pair(architecture)[0], "target"), drafter(architecture, model, block, proposal))
+
+
+def decoding(target: Session, used: Slots) -> DFlash | Deer:
+    return (Deer if isinstance(used, TextDrafter) else DFlash)(target, used, {})
 
 
 # The head
@@ -52,27 +60,29 @@ def test_which_layers_are_read():
 
 
 @pytest.mark.parametrize(
-    ("architecture", "block", "mixed"),
+    ("architecture", "block", "kind"),
     [
-        ("llama", 5, False),
-        ("llama", 5, True),
-        ("gemma2", 2, False),
-        *(pytest.param(*c, marks=LONG) for c in (("opt", 5, False), ("gemma2", 5, False), ("gemma2", 5, True))),
+        ("llama", 5, "dflash"),
+        ("llama", 5, "dflare"),
+        ("llama", 5, "deer"),
+        ("gemma2", 2, "dflash"),
+        *(pytest.param(name, 5, "dflash", marks=LONG) for name in ("opt", "gemma2")),
+        *(pytest.param("gemma2", 5, kind, marks=LONG) for kind in ("dflare", "deer")),
     ],
 )
-def test_every_lattice_equals_one_without_cache(monkeypatch, architecture, block, mixed):
+def test_every_lattice_equals_one_without_cache(monkeypatch, architecture, block, kind):
     """After full, partial and no acceptance: which features are read, and at which places, shows in the logits."""
-    model = trained(architecture, 12, mixed)
-    if mixed:
+    model = trained(architecture, 12, kind)
+    if model.mixed:
         assert len({round(float(share), 6) for share in model.layer_fusion_weights.softmax(-1).flatten()}) == 4
-    seen, lattice = [], BlockDrafter.lattice
+    seen, lattice = [], Slots.lattice
 
     def spied(self, context):
         logits = lattice(self, context)
         seen.append((list(context), logits))
         return logits
 
-    monkeypatch.setattr(BlockDrafter, "lattice", spied)
+    monkeypatch.setattr(Slots, "lattice", spied)
     prompt, _ = lively_prompt(architecture, 12, 30)
     _, rounds = decode(method(architecture, model, block), prompt, 20)
     chosen = {round_.accepted: i for i, round_ in reversed(list(enumerate(rounds[:-1]))) if i}
@@ -84,19 +94,25 @@ def test_every_lattice_equals_one_without_cache(monkeypatch, architecture, block
 
 @settings(max_examples=8, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 95)), min_size=1, max_size=6), st.integers(1, 9), st.booleans()
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 95)), min_size=1, max_size=6),
+    st.integers(1, 9),
+    st.sampled_from(KINDS),
 )
-def test_the_cache_equals_a_recomputation_after_any_rounds(rounds, length, mixed):
+def test_the_cache_equals_a_recomputation_after_any_rounds(rounds, length, kind):
     """Any number of accepted tokens, any token after them; the keys and values of the whole text at once beside."""
-    target, model = Session(pair("llama")[0], "target"), head("llama", mixed=mixed)
+    target, model = Session(pair("llama")[0], "target"), head("llama", kind=kind)
     used = drafter("llama", model)
     context = oracle.prompts(1, length=length)[0]
     rng = torch.Generator(DEVICE).manual_seed(length)
     used.begin(context)
-    used.prefill(target, context)
+    if isinstance(used, BlockDrafter):
+        used.prefill(target, context)
     context = [*context, 7]
     for accepted, token in rounds:
         draft = used.propose(context, 4, GREEDY, rng)
+        if isinstance(used, TextDrafter):  # reads nothing of the target
+            context += [*draft.tokens[:accepted].tolist(), token]
+            continue
         scored = used.score(target, context[-1:], draft)
         # What the target would accept is chosen: the rule sees logits that prefer the draft up to there.
         wanted = scored.logits.clone()
@@ -110,9 +126,9 @@ def test_the_cache_equals_a_recomputation_after_any_rounds(rounds, length, mixed
     used.lattice(context)  # which reads the rest
     with torch.inference_mode():
         whole = pair("llama")[0](torch.tensor([context[:-1]], device=DEVICE), output_hidden_states=True)
-        states = torch.cat([whole.hidden_states[i][0] for i in model.hidden], -1)
+        states = torch.cat([whole.hidden_states[i][0] for i in model.hidden], -1) if model.hidden else None
         fresh = Session(model, "draft", vocabulary=96)
-        fresh.forward(context[:-1], features=model.fuse(states))
+        fresh.forward(context[:-1], features=model.features(torch.tensor(context[:-1], device=DEVICE), states))
     assert used.session.tokens == context[:-1]
     for one, other in zip(used.session._runner.save(), fresh._runner.save(), strict=True):
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(one, other, strict=True))
@@ -131,7 +147,7 @@ def test_greedy_texts_are_the_targets(architecture):
         tokens, rounds = decode(method(architecture, trained(architecture, 12), block, "drawn"), prompt, 30)
         assert tokens == text
         assert max(round_.accepted for round_ in rounds) >= 1
-    assert decode(method(architecture, trained(architecture, 12, mixed=True)), prompt, 30)[0] == text
+    assert decode(method(architecture, trained(architecture, 12, "dflare")), prompt, 30)[0] == text
     # Another prompt, a head that does not know it, and prompts of one and two tokens.
     for other in (oracle.prompts(1, length=20, seed=9)[0], [5], [7, 3]):
         expected = oracle.greedy(naive_parts(architecture)[0], other, 12)
@@ -186,28 +202,28 @@ def test_forwards_and_reach():
 # Sampling
 
 
-def drawn(sampling, proposal, draws=450, mixed=False):
+def drawn(sampling, proposal, draws=450, kind="dflash"):
     """How texts of three tokens fit the target's law."""
     target = small_target()
-    model = block_head(in_file(new_head(target, recipe(block=4), 2, mixed)), target)
+    model = block_head(in_file(new_head(target, recipe_of(kind, block=4), 2, kind)), target)
     block = BlockDrafter(model, Session(model, "draft", vocabulary=V), 4, proposal)
     return fit(DFlash(recalled(target, "target"), block, {}), target, [1, 3, 2], 3, sampling, draws)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("sampling", "proposal", "mixed"),
+    ("sampling", "proposal", "kind"),
     # Of this head the likeliest tokens lie outside the target's nucleus: there they would all be rejected.
     [
-        (Sampling(1.0), "likeliest", False),
-        (Sampling(1.0), "drawn", False),
-        (Sampling(1.0), "drawn", True),
-        (Sampling(0.7, top_p=0.9), "drawn", False),
+        (Sampling(1.0), "likeliest", "dflash"),
+        (Sampling(1.0), "likeliest", "deer"),
+        *((Sampling(1.0), "drawn", kind) for kind in KINDS),
+        (Sampling(0.7, top_p=0.9), "drawn", "dflash"),
     ],
     ids=str,
 )
-def test_samples_from_the_target(sampling, proposal, mixed):
-    p, stood, fell = drawn(sampling, proposal, mixed=mixed)
+def test_samples_from_the_target(sampling, proposal, kind):
+    p, stood, fell = drawn(sampling, proposal, kind=kind)
     assert p > ALPHA
     assert stood > 20 and fell > 100
 
@@ -280,12 +296,12 @@ def test_a_mixed_head_begins_with_a_layer_of_its_own():
     """DFlare's official code: 2 where ⌊d / L · T⌋ = t; and heads of one form are not read as the other."""
     assert first_mix(7, 9).nonzero()[:, 1].tolist() == [0, 1, 2, 3, 5, 6, 7]
     assert first_mix(2, 3).tolist() == [[2, 0, 0], [0, 2, 0]]
-    made = in_file(head("llama", mixed=True))
+    made = in_file(head("llama", kind="dflare"))
     assert "fc.weight" not in made.tensors and "layers.0.self_attn.k_proj_target.weight" in made.tensors
     with one_line_error("the head for dflash is damaged", "Missing key(s)"):
         block_head(Head("dflash", made.tensors, made.trained), pair("llama")[0])
 
 
-@pytest.mark.parametrize("name", ("dflash", "dflare"))
+@pytest.mark.parametrize("name", KINDS)
 def test_the_settings_are_the_papers(name):
     assert config.load_method(name).values == {"block": 0, "proposal": "likeliest", "head": "auto"}

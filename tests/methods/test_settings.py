@@ -37,6 +37,10 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"backbone": "arbitrary/gone"}, "cannot load arbitrary/gone"),
     ],
     "cumulative": [({"threshold": 1.5}, "threshold: input should be less than 1")],
+    "deer": [
+        ({"block": -1}, "deer: block"),
+        ({"head": "gone"}, "there is no head gone; train one: specbench train --method deer"),
+    ],
     "dflare": [({"head": "gone"}, "there is no head gone; train one: specbench train --method dflare")],
     "dflash": [({"block": -1}, "dflash: block"), ({"proposal": "sampled"}, "dflash: proposal")],
     "diffuspec": [

@@ -10,7 +10,7 @@ from chains import Words
 from gates import decode, pair
 from jobs import job_of, stopping
 from screens import call
-from tiny_blocks import apart, naive_lattice, naive_parts, recipe, stirred
+from tiny_blocks import apart, naive_lattice, naive_parts, recipe, recipe_of, stirred
 from tiny_heads import answered
 
 from specbench import config
@@ -22,11 +22,15 @@ from specbench.methods.dflash import block_head
 from specbench.training import answered as data
 from specbench.training import heads
 from specbench.training.answered import Answered, blocks
-from specbench.training.dflash import fit
+from specbench.training.deer import TwoStages
+from specbench.training.dflash import fit, outputs
 from specbench.training.dflash import train as dflash
 from specbench.training.dflash.fit import Training, new_head, pack, weights_of
 from specbench.training.documents import Document
-from specbench.training.recipe import BlockRecipe, load_recipe
+from specbench.training.recipe import BlockRecipe, TextBlockRecipe, load_recipe
+from specbench.training.train import trainer
+
+KINDS = ("dflash", "dflare", "deer")
 
 
 @functools.cache
@@ -48,10 +52,10 @@ def test_anchors_are_different_places_of_the_answers():
     assert everything.anchors[1].tolist() == list(range(6, 14))
 
 
-@pytest.mark.parametrize("mixed", (False, True))
-def test_every_packed_block_equals_one_alone(mixed):
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_packed_block_equals_one_alone(kind):
     """At each anchor, what the head says of the text up to there alone."""
-    run = Training(target(), answered(), 96, recipe(block=4), 0, mixed)
+    run = Training(target(), answered(), 96, recipe_of(kind, block=4), 0, kind)
     model = apart(stirred(run.head))
     block = blocks(answered(), target().device)[0]
     packed = pack(answered(), 4, 6, random.Random(0), target().device)
@@ -118,6 +122,34 @@ def test_micro_batches_do_not_matter(monkeypatch, loss):
     assert whole.keys() == parts.keys() and all(torch.allclose(whole[n], parts[n], atol=1e-5) for n in whole)
 
 
+def test_the_target_reads_a_document_once(monkeypatch):
+    """And each by itself: what is kept is what it says without padding. A training that may keep little is the same."""
+    run = Training(target(), answered(), 96, recipe(block=4), 0)
+    read, forward = [], target().forward
+
+    def counted(tokens, **named):
+        read.append(tokens.tolist())
+        return forward(tokens, **named)
+
+    monkeypatch.setattr(target(), "forward", counted)
+    first, again = (run.agreement(answered()) for _ in range(2))
+    assert sorted(read) == sorted([document.tokens] for document in answered())
+    monkeypatch.setattr(outputs, "MOST_BYTES", 0)
+    poor = Training(target(), answered(), 96, recipe(block=4), 0)
+    assert first == again == poor.agreement(answered()) == poor.agreement(answered())
+    assert len(read) == 3 * len(answered()) and not poor.outputs.kept
+
+
+def test_the_slots_of_deer_weigh_the_same_at_first():
+    run = TwoStages(target(), answered()[:4], 96, recipe_of("deer", continued=0.5, epochs=1, decay=3.0), 0, "deer")
+    assert run.steps == 4
+    decays = []
+    for run.step in range(4):
+        decays.append(run.decay())
+    assert decays == [math.inf, math.inf, 3, 3]
+    assert weights_of(4, math.inf, torch.device("cpu")).tolist() == [1, 1, 1]
+
+
 @pytest.mark.long
 def test_a_head_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
     before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
@@ -147,18 +179,20 @@ def job(tmp_path, monkeypatch):
     small = {"layers": 1, "features": 2, "block": 4, "anchors": 4, "epochs": 3, "batch": 2, "autocast": False}
 
     def make(name="blocks.safetensors", seed=0, grid=None, kind="dflash", **changes):
-        return job_of(kind, made, tmp_path / name, seed, grid, small | changes)
+        own = {name: value for name, value in small.items() if kind != "deer" or name != "features"}
+        return job_of(kind, made, tmp_path / name, seed, grid, own | changes)
 
     return make
 
 
-@pytest.mark.parametrize("kind", ("dflash", "dflare"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_trained_file_drafts_for_its_target(job, capsys, kind):
     method = module(kind)
-    dflash.train(job(kind=kind))
+    trainer(kind).train(job(kind=kind))
     told = read_head(job().out, kind, job().pair, None).trained
     assert (told["documents"], told["learned_answers"] + told["held_out_answers"]) == (6, 6)
-    assert told["block"] == 4 and told["layers"] == [1, 1] and len(told["held_out_agreement"]) == 3
+    assert told["block"] == 4 and len(told["held_out_agreement"]) == 3
+    assert told["layers"] == ([] if kind == "deer" else [1, 1])
     values = {**config.load_method("dflash").values, "head": str(job().out)}
     built = method.build(method.Settings(**values), job().pair, None)
     document = answered()[3]
@@ -208,14 +242,16 @@ def test_products_are_in_bfloat16_on_a_gpu_alone():
 
 
 @pytest.mark.parametrize(
-    ("kind", "sizes"), [("dflash", (5, 5, 16, 512, 7, 6e-4)), ("dflare", (7, 9, 16, 512, 7, 6e-4))]
+    ("kind", "sizes"),
+    [("dflash", (5, 5, 16, 512, 7, 6e-4)), ("dflare", (7, 9, 16, 512, 7, 6e-4)), ("deer", (5, 0.5, 32, 512, 7, 6e-4))],
 )
 def test_the_recipe_has_its_sources(kind, sizes):
     raw = (config.SUITES / "training" / f"{kind}.yaml").read_text()
     spec = load_recipe(kind, [])
-    told = BlockRecipe(**spec.values)
-    assert (told.layers, told.features, told.block, told.anchors, told.decay, told.learning_rate) == sizes
-    assert set(spec.values) == set(BlockRecipe.model_fields) and raw.count("source:") == len(spec.values)
+    own, form = ("continued", TextBlockRecipe) if kind == "deer" else ("features", BlockRecipe)
+    told = form(**spec.values)
+    assert (told.layers, getattr(told, own), told.block, told.anchors, told.decay, told.learning_rate) == sizes
+    assert set(spec.values) == set(form.model_fields) and raw.count("source:") == len(spec.values)
 
 
 @pytest.mark.long

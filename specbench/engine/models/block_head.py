@@ -138,16 +138,21 @@ class BlockHead(PreTrainedModel):
         super().__init__(config)
         width, eps = config.hidden_size, config.rms_norm_eps
         self.layers_read, self.block, self.mixed = tuple(layers_read), block, mixed
-        if mixed:
-            self.layer_fusion_weights = nn.Parameter(first_mix(config.num_hidden_layers, len(self.layers_read)))
-        else:
-            self.fc = nn.Linear(len(self.layers_read) * width, width, bias=False)
-        self.hidden_norm = Qwen3RMSNorm(width, eps)
+        self.make_fusion()
         self.layers = nn.ModuleList(BlockLayer(config, mixed) for _ in range(config.num_hidden_layers))
         self.norm = Qwen3RMSNorm(width, eps)
         self.mask = nn.Parameter(torch.zeros(width))
         self.rotary = Qwen3RotaryEmbedding(config)
         self.borrowed = (embedding, output)  # in a tuple, so that they are not submodules
+
+    def make_fusion(self) -> None:
+        """Add the weights that make features of the target's states."""
+        width, read = self.config.hidden_size, len(self.layers_read)
+        if self.mixed:
+            self.layer_fusion_weights = nn.Parameter(first_mix(self.config.num_hidden_layers, read))
+        else:
+            self.fc = nn.Linear(read * width, width, bias=False)
+        self.hidden_norm = Qwen3RMSNorm(width, self.config.rms_norm_eps)
 
     @property
     def hidden(self) -> tuple[int, ...]:
@@ -163,6 +168,11 @@ class BlockHead(PreTrainedModel):
             return cast(Tensor, self.hidden_norm(mixed)).flatten(-2)
         fused: Tensor = self.hidden_norm(self.fc(states))
         return fused
+
+    def features(self, tokens: Tensor, states: Tensor | None) -> Tensor:
+        """Features [..., F] of a text's tokens [...], after which the target has the states [..., T D]."""
+        assert states is not None
+        return self.fuse(states)
 
     def embed(self, first: Tensor, size: int) -> Tensor:
         """The input [..., size, D] of blocks of `size` slots that begin with the tokens `first` [...]."""

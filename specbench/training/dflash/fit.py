@@ -20,24 +20,29 @@ from specbench.base.seeds import stable_seed
 from specbench.engine.models.block_head import BlockHead, block_config, spread
 from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.sampling import wide
+from specbench.methods.dflash import HEADS, KIND
 from specbench.training.answered import Answered, Block, batches, blocks, sent
+from specbench.training.dflash.outputs import Outputs, side_by_side
 from specbench.training.heads import HeadTraining, autocast, random_linear
 from specbench.training.loop import cosine, descend
-from specbench.training.recipe import BlockRecipe
+from specbench.training.recipe import BlockRecipe, SlotRecipe
 
 # The head's attention on a GPU. Another kernel would be prepared anew for each shape, and every batch has a new one.
 ON_GPU = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-def new_head(target: PreTrainedModel, recipe: BlockRecipe, seed: int, mixed: bool = False) -> BlockHead:
-    """A head with layers of the target's sizes, weights drawn from the seed, and a mask as large as embeddings are."""
+def new_head(target: PreTrainedModel, recipe: SlotRecipe, seed: int, kind: str = KIND) -> BlockHead:
+    """A head with layers of the target's sizes, weights drawn from the seed, and a mask as large as embeddings are.
+
+    `kind` is one of HEADS.
+    """
     config = target.config.get_text_config()
     inner, stored = layer_sizes(target)
     shape = block_config(config.hidden_size, inner, recipe.layers, config.vocab_size, stored)
-    read = spread(config.num_hidden_layers, recipe.features)
+    read = spread(config.num_hidden_layers, recipe.features) if isinstance(recipe, BlockRecipe) else []
     embedding = target.get_input_embeddings()
     with torch.random.fork_rng(devices=[]):
-        head = BlockHead(shape, read, recipe.block, embedding, target.get_output_embeddings(), mixed).float()
+        head = HEADS[kind](shape, read, recipe.block, embedding, target.get_output_embeddings()).float()
     rng = torch.Generator().manual_seed(stable_seed(seed, "head"))
     random_linear(head, rng)
     with torch.no_grad():
@@ -49,6 +54,7 @@ def new_head(target: PreTrainedModel, recipe: BlockRecipe, seed: int, mixed: boo
 class Packed:
     """A blocks of S slots side by side after each of B documents; some are padding."""
 
+    documents: Sequence[Answered]
     anchors: Tensor  # [B, A]: the places of their first tokens
     counted: Tensor  # [B, A, S - 1] bool: the slots after the first one that lie within the document
     counts: list[int]  # [S - 1], on the host: how often each slot is counted
@@ -65,7 +71,7 @@ def pack(some: Sequence[Answered], size: int, anchors: int, rng: random.Random, 
     ends = [[len(document)] * len(row) + [0] * (width - len(row)) for document, row in zip(some, places, strict=True)]
     at = torch.tensor([row + [0] * (width - len(row)) for row in places])
     counted = at[..., None] + torch.arange(1, size) < torch.tensor(ends)[..., None]
-    return Packed(sent(at, device), sent(counted, device), counted.sum((0, 1)).tolist())
+    return Packed(some, sent(at, device), sent(counted, device), counted.sum((0, 1)).tolist())
 
 
 def fill(head: BlockHead, tokens: Tensor, states: Tensor, packed: Packed, size: int) -> Tensor:
@@ -83,7 +89,7 @@ def fill(head: BlockHead, tokens: Tensor, states: Tensor, packed: Packed, size: 
     everywhere = torch.arange(length, device=device).expand(rows, -1)
     filled = head.fill(
         head.embed(tokens.gather(1, packed.anchors), size).flatten(1, 2),
-        head.fuse(states),
+        head.features(tokens, states),
         torch.cat([everywhere, places], 1),
         mask=torch.cat([context, together], -1)[:, None],
     )
@@ -105,26 +111,32 @@ class Training(HeadTraining):
         target: PreTrainedModel,
         answered: Sequence[Answered],
         vocabulary: int,
-        recipe: BlockRecipe,
+        recipe: SlotRecipe,
         seed: int,
-        mixed: bool = False,
+        kind: str = KIND,
     ) -> None:
-        super().__init__(target, new_head(target, recipe, seed, mixed), answered, recipe, seed)
+        super().__init__(target, new_head(target, recipe, seed, kind), answered, recipe, seed)
         self.recipe, self.vocabulary = recipe, vocabulary
-        self.weights = weights_of(recipe.block, recipe.decay, target.device)
+        self.outputs = Outputs(target, self.head) if self.device.type == "cpu" else None
 
     def learn(self, batch: Sequence[Answered]) -> Tensor:
         """Make one step, in place; returns its loss, the weighted mean over the slots of all blocks."""
         total = torch.zeros((), device=self.device)
         packed = self.packed(batch, stable_seed(self.seed, "anchors", self.step))
-        weight = sum(math.exp(-k / self.recipe.decay) * n for _, part in packed for k, n in enumerate(part.counts))
+        decay = self.decay()
+        weights = weights_of(self.recipe.block, decay, self.device)
+        weight = sum(math.exp(-k / decay) * n for _, part in packed for k, n in enumerate(part.counts))
         for block, part in packed:
-            loss = (self.losses(block, part)[0] * self.weights).sum() / weight
+            loss = (self.losses(block, part)[0] * weights).sum() / weight
             loss.backward()
             total += loss.detach()
         rate = self.recipe.learning_rate * cosine(self.step, self.steps, self.recipe.warmup * self.steps)
         descend(self.optimizer, self.recipe.clip, rate)
         return total
+
+    def decay(self) -> float:
+        """The decay of the slots' weights at this step."""
+        return self.recipe.decay
 
     def packed(self, batch: Sequence[Answered], seed: int) -> list[tuple[Block, Packed]]:
         """The documents of a batch in parts that fit a forward, each with its blocks."""
@@ -161,11 +173,14 @@ class Training(HeadTraining):
     @torch.no_grad()
     def taught(self, block: Block, packed: Packed) -> tuple[Tensor, Tensor]:
         """The states [B, L, T D] of the target that the head reads, and its logits [B, A, S - 1, V] for the slots."""
+        before = self.slots(block, packed) - 1
+        if self.outputs:
+            return self.outputs.of(packed.documents, before, self.vocabulary)
         with autocast(self.device, self.recipe.autocast):
             out = self.target(block.tokens, use_cache=False, output_hidden_states=True)
-        states = torch.cat([out.hidden_states[i] for i in self.head.hidden], -1)
+        states = side_by_side(out.hidden_states, self.head.hidden)
         rows = torch.arange(len(block.tokens), device=self.device)[:, None, None]
-        return states, wide(out.logits[rows, self.slots(block, packed) - 1][..., : self.vocabulary])
+        return states, wide(out.logits[rows, before][..., : self.vocabulary])
 
     def slots(self, block: Block, packed: Packed) -> Tensor:
         """The places [B, A, S - 1] of the tokens that the slots predict; those beyond the documents are cut."""

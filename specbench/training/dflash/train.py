@@ -5,34 +5,41 @@ The target is frozen; its hidden states are computed on the fly, as are its dist
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from specbench.base.console import console, note, progress, say
 from specbench.config import validated
 from specbench.engine.models.eagle_head import stored_settings
-from specbench.methods.dflash import MIXED
 from specbench.methods.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.dflash.fit import Training
 from specbench.training.heads import answered_lessons
 from specbench.training.publish import announce, checkpoint_of, flush_right, publish
-from specbench.training.recipe import BlockRecipe
+from specbench.training.recipe import BlockRecipe, SlotRecipe
 from specbench.training.train import Job
+
+Recipe = TypeVar("Recipe", bound=SlotRecipe)
 
 SHARED = True  # workers may share what it collects; see train.py
 
 
 def train(job: Job) -> None:
+    """As `train_block_head`, by the recipe of DFlash and DFlare."""
+    train_block_head(job, BlockRecipe, Training)
+
+
+def train_block_head(job: Job, recipe_type: type[Recipe], training_type: Callable[..., Training]) -> None:
     """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
 
     Raises UserError as `answered_lessons` does.
     """
     assert job.recipe
-    recipe, kind = validated(BlockRecipe, job.recipe.values, job.recipe.name), job.spec.method
+    recipe, kind = validated(recipe_type, job.recipe.values, job.recipe.name), job.spec.method
     target = check_target(job.pair, kind)
     lessons = answered_lessons(job, recipe)
     _, folder, learned, held, facts = lessons
-    training = Training(target, learned, job.pair.vocabulary, recipe, job.plan.seed, kind == MIXED)
+    training = training_type(target, learned, job.pair.vocabulary, recipe, job.plan.seed, kind)
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
     *figures, in_a_row = training.agreement(held)
@@ -46,7 +53,8 @@ def train(job: Job) -> None:
         "block": head.block,
     }
     publish(job.out, kind, head.state_dict(), job.pair, trained)
-    note(f"{len(learned)} answers; {head.num_parameters():,} numbers; it reads the target's layers {trained['layers']}")
+    reads = f"; it reads the target's layers {trained['layers']}" if head.layers_read else ""
+    note(f"{len(learned)} answers; {head.num_parameters():,} numbers{reads}")
     show(held, figures, in_a_row)
     announce(job.out, f"answers: {folder}", job.use(job.out))
 

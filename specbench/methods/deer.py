@@ -1,0 +1,57 @@
+"""DEER: a block drafter that reads the text alone, and none of the target's states (arXiv 2512.15176). Lossless.
+
+The paper drafts with a diffusion model of text that fills all masks in one step. Here it is a head of a few layers with
+the target's embedding and output layer. It decodes as DFlash does, but for what it reads.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from specbench.engine.accept import exact
+from specbench.engine.ids import to_device
+from specbench.engine.models.pair import Pair
+from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.session import Session
+from specbench.engine.speculate import speculate
+from specbench.engine.types import Method, Round, Sampling, Stateless, Watch
+from specbench.methods.dflash import TEXT, Settings, Slots, block_of, loaded
+
+__all__ = ["Settings", "build"]
+
+
+class TextDrafter(Slots):
+    """Drafts by a head that reads the committed tokens itself."""
+
+    @torch.inference_mode()
+    def begin(self, prompt: list[int]) -> None:
+        self.session.truncate(0)
+        self.session.forward(prompt, features=self.features(prompt))
+
+    def features(self, tokens: list[int]) -> Tensor:
+        return self.head.features(to_device(tokens, self.session.device), states=None)
+
+
+class Deer(Stateless):
+    """Speculative decoding with blocks that are drafted from the text."""
+
+    lossless = True
+
+    def __init__(self, target: Session, drafter: TextDrafter, hashes: dict[str, str]) -> None:
+        self.target, self.drafter, self.hashes = target, drafter, hashes
+        self.gamma, self.reach = drafter.block - 1, drafter.block
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        return speculate(self.target, self.drafter, exact, self.gamma, prompt, sampling, rng)
+
+    def inputs(self) -> dict[str, str]:
+        return dict(self.hashes)
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    """Uses only the pair's target. Raises UserError for a head that does not fit it, and for too large a block."""
+    model, hashes = loaded(settings.head, pair, TEXT)
+    block = block_of(settings, model, pair, TEXT)
+    session = Session(model, "draft", watch, pair.vocabulary, EAGER)
+    return Deer(pair.session("target", watch), TextDrafter(model, session, block, settings.proposal), hashes)

@@ -1,0 +1,28 @@
+"""Train DEER's block drafter (arXiv 2512.15176): the trainer of DFlash, for a head that reads the text alone.
+
+Two stages: the head first learns to go on after a random place of an answer, all slots alike; then the first slots
+weigh more. The paper marks the place with a token of its own. Here a block begins with the last committed token.
+"""
+
+import math
+
+from specbench.training.dflash.fit import Training
+from specbench.training.dflash.train import train_block_head
+from specbench.training.recipe import TextBlockRecipe
+from specbench.training.train import Job
+
+SHARED = True  # workers may share what it collects; see train.py
+
+
+class TwoStages(Training):
+    """The training of a block drafter whose slots weigh the same in the first steps."""
+
+    recipe: TextBlockRecipe
+
+    def decay(self) -> float:
+        return math.inf if self.step < self.recipe.continued * self.steps else self.recipe.decay
+
+
+def train(job: Job) -> None:
+    """As `dflash.train.train_block_head`."""
+    train_block_head(job, TextBlockRecipe, TwoStages)
