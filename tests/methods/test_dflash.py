@@ -36,13 +36,13 @@ CASES = [pytest.param(name, marks=() if name in ("llama", "gemma2") else LONG) f
 KINDS = ("dflash", "dflare", "deer")
 
 
-def drafter(architecture: str, model: BlockHead, block: int = 5, proposal: str = "likeliest") -> Slots:
+def drafter(model: BlockHead, block: int = 5, proposal: str = "likeliest", vocabulary: int = 96) -> Slots:
     made = TextDrafter if kind_of(model) == "deer" else BlockDrafter
-    return made(model, Session(model, "draft", vocabulary=96), block, proposal)
+    return made(model, Session(model, "draft", vocabulary=vocabulary), block, proposal)
 
 
 def method(architecture: str, model: BlockHead, block: int = 5, proposal: str = "likeliest") -> DFlash | Deer:
-    return decoding(Session(pair(architecture)[0], "target"), drafter(architecture, model, block, proposal))
+    return decoding(Session(pair(architecture)[0], "target"), drafter(model, block, proposal))
 
 
 def decoding(target: Session, used: Slots) -> DFlash | Deer:
@@ -101,7 +101,7 @@ def test_every_lattice_equals_one_without_cache(monkeypatch, architecture, block
 def test_the_cache_equals_a_recomputation_after_any_rounds(rounds, length, kind):
     """Any number of accepted tokens, any token after them; the keys and values of the whole text at once beside."""
     target, model = Session(pair("llama")[0], "target"), head("llama", kind=kind)
-    used = drafter("llama", model)
+    used = drafter(model)
     context = oracle.prompts(1, length=length)[0]
     rng = torch.Generator(DEVICE).manual_seed(length)
     used.begin(context)
@@ -206,8 +206,8 @@ def drawn(sampling, proposal, draws=450, kind="dflash"):
     """How texts of three tokens fit the target's law."""
     target = small_target()
     model = block_head(in_file(new_head(target, recipe_of(kind, block=4), 2, kind)), target)
-    block = BlockDrafter(model, Session(model, "draft", vocabulary=V), 4, proposal)
-    return fit(DFlash(recalled(target, "target"), block, {}), target, [1, 3, 2], 3, sampling, draws)
+    used = drafter(model, 4, proposal, V)
+    return fit(decoding(recalled(target, "target"), used), target, [1, 3, 2], 3, sampling, draws)
 
 
 @pytest.mark.long
@@ -233,9 +233,9 @@ def test_a_draft_says_what_its_tokens_were_drawn_from(monkeypatch):
     logits = torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 0.0]], device=DEVICE)
     monkeypatch.setattr(BlockDrafter, "lattice", lambda self, context: logits)
     rng, sampling = torch.Generator(DEVICE).manual_seed(0), Sampling(0.7, top_k=2)
-    likeliest = drafter("llama", head("llama")).propose([1], 4, sampling, rng)
+    likeliest = drafter(head("llama")).propose([1], 4, sampling, rng)
     assert likeliest.tokens.tolist() == [2, 0] and likeliest.probs is None
-    used = drafter("llama", head("llama"), proposal="drawn")
+    used = drafter(head("llama"), proposal="drawn")
     assert used.propose([1], 4, GREEDY, rng).probs is None
     counts = torch.zeros(2, 3)
     for _ in range(400):
