@@ -103,6 +103,10 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"guesses": 3}, "guesses"),
         ({"ngrams": 3}, "did you mean 'ngram'"),
     ],
+    "easyspec": [
+        ({"gamma": 0}, "easyspec: gamma"),
+        ({"group": 0}, "easyspec: group"),
+    ],
     "s2d": [
         ({"gamma": 0}, "s2d: gamma"),
         ({"exits": [2, 1]}, "s2d: exits: must be rising numbers of layers"),
