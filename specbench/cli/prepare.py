@@ -117,7 +117,12 @@ def train(
         ),
     ] = None,
     warm_up: Annotated[
-        Path | None, Option(metavar="FILE", help="cospec, rl: the file that sft wrote; none: begin by rejecting all")
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="cospec, rl: the file that sft wrote; none: begin by rejecting all. dflash, dflare, deer: a head to "
+            "go on from",
+        ),
     ] = None,
     preset: Annotated[
         str | None, Option(help="draft: distillspec (the default), fastdraft, direct-alignment or draft-opd")

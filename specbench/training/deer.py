@@ -7,11 +7,11 @@ weigh more. The paper marks the place with a token of its own. Here a block begi
 import math
 
 from specbench.training.dflash.fit import Training
-from specbench.training.dflash.train import train_block_head
+from specbench.training.dflash.train import GOES_ON, SHARED, train_block_head
 from specbench.training.recipe import TextBlockRecipe
 from specbench.training.train import Job
 
-SHARED = True  # workers may share what it collects; see train.py
+__all__ = ["GOES_ON", "SHARED", "train"]
 
 
 class TwoStages(Training):

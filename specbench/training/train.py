@@ -2,9 +2,10 @@
 
 A trainer is a file here, NAME.py or NAME/train.py, with `train(job)`. It learns from documents that no test uses and
 writes one head file (engine/models/heads.py), or a folder of them for a grid of recipes. It may declare `STAGES`, the
-stages of its training, each with a recipe of its own; `PRESETS`, the papers whose recipes it has; `SCORED`, True if it
-scores what it generates; and `SHARED`, True if several workers may make what it collects within `collecting`, or the
-stages in which they may. NAME is a method, or `draft`: the pair's draft model, which `sps` decodes with.
+stages of its training, each with a recipe of its own; `GOES_ON`, True if it can begin with an earlier head; `PRESETS`,
+the papers whose recipes it has; `SCORED`, True if it scores what it generates; and `SHARED`, True if several workers
+may make what it collects within `collecting`, or the stages in which they may. NAME is a method, or `draft`: the pair's
+draft model, which `sps` decodes with.
 """
 
 import importlib
@@ -47,7 +48,7 @@ class Job:
     stage: str = ""  # of methods that have several
     preset: str = ""  # of methods that have recipes of several papers
     judge: str = ""  # who labels the data; empty: the method's own choice
-    warm_up: Path | None = None  # the file of an earlier stage
+    warm_up: Path | None = None  # the file of an earlier stage, or of an earlier head
 
     def use(self, head: Path) -> str:
         """The command that decodes with a head."""
@@ -122,7 +123,8 @@ def train(
         raise UserError(f"--set {others.pop()}.…: only {spec.name} is trained")
     spec = config.override(spec, assigned.get(spec.name, {}))
     settings = config.validated(methods.module(spec.method).Settings, spec.values, spec.name)
-    chosen = _chosen_stage(method, getattr(module, "STAGES", ()), stage, bool(judge or warm_up))
+    of_stages = bool(judge or (warm_up and not getattr(module, "GOES_ON", False)))
+    chosen = _chosen_stage(method, getattr(module, "STAGES", ()), stage, of_stages)
     shared = getattr(module, "SHARED", ())
     if staffing and shared is not True and chosen not in shared:
         what = f"{method} {chosen}".strip()

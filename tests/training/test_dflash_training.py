@@ -3,6 +3,7 @@
 import functools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -219,6 +220,31 @@ def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
     assert job("stopped.safetensors").out.read_bytes() == job("whole.safetensors").out.read_bytes()
     dflash.train(job("other.safetensors", seed=1))
     assert job("other.safetensors").out.read_bytes() != job("whole.safetensors").out.read_bytes()
+
+
+def test_a_training_goes_on_from_an_earlier_head(job, monkeypatch):
+    """It begins with the same weights, and says which; a head of other sizes or of another kind is refused."""
+    first = job("first.safetensors")
+    dflash.train(first)
+    earlier = read_head(first.out, "dflash", first.pair, None)
+    begun, learn = [], Training.learn
+
+    def spied(self, batch):
+        begun.append({name: tensor.clone() for name, tensor in self.head.state_dict().items()})
+        return learn(self, batch)
+
+    monkeypatch.setattr(Training, "learn", spied)
+    dflash.train(replace(job("second.safetensors"), warm_up=first.out))
+    assert all(torch.equal(begun[0][name].cpu(), tensor) for name, tensor in earlier.tensors.items())
+    second = read_head(job("second.safetensors").out, "dflash", first.pair, None)
+    assert second.trained["warm_up"] == earlier.hashes()["head"] != second.hashes()["head"]
+    for changes, words in (
+        ({"block": 3}, "other sizes than the recipe's"),
+        ({"layers": 2}, "other sizes than the recipe's"),
+        ({"kind": "dflare"}, "is a head for dflash, not for dflare"),
+    ):
+        with pytest.raises(UserError, match=words):
+            dflash.train(replace(job("third.safetensors", **changes), warm_up=first.out))
 
 
 def test_what_cannot_be_trained_is_refused(job):

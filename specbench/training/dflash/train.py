@@ -5,12 +5,17 @@ The target is frozen; its hidden states are computed on the fly, as are its dist
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
+from torch import Tensor
+
 from specbench.base.console import console, note, progress, say
-from specbench.config import validated
+from specbench.config import UserError, validated
+from specbench.engine.models.block_head import BlockHead
 from specbench.engine.models.eagle_head import stored_settings
+from specbench.engine.models.heads import read_head
 from specbench.methods.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.dflash.fit import Training
@@ -21,6 +26,7 @@ from specbench.training.train import Job
 
 Recipe = TypeVar("Recipe", bound=SlotRecipe)
 
+GOES_ON = True  # --warm-up: the weights begin as those of a head of the same sizes; see train.py
 SHARED = True  # workers may share what it collects; see train.py
 
 
@@ -40,6 +46,8 @@ def train_block_head(job: Job, recipe_type: type[Recipe], training_type: Callabl
     lessons = answered_lessons(job, recipe)
     _, folder, learned, held, facts = lessons
     training = training_type(target, learned, job.pair.vocabulary, recipe, job.plan.seed, kind)
+    if job.warm_up:
+        facts |= {"warm_up": begin_with(job.warm_up, training.head, job)}
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
     *figures, in_a_row = training.agreement(held)
@@ -57,6 +65,28 @@ def train_block_head(job: Job, recipe_type: type[Recipe], training_type: Callabl
     note(f"{len(learned)} answers; {head.num_parameters():,} numbers{reads}")
     show(held, figures, in_a_row)
     announce(job.out, f"answers: {folder}", job.use(job.out))
+
+
+def begin_with(path: Path, head: BlockHead, job: Job) -> str:
+    """Give a head the weights of an earlier one, in place, and return their hash.
+
+    Raises UserError for a file that is no head of the kind and the pair, and for one of other sizes.
+    """
+    kind = job.spec.method
+    earlier = read_head(path, kind, job.pair, None)
+    sizes = {"layers": earlier.trained.get("layers"), "block": earlier.trained.get("block")}
+    if sizes != {"layers": list(head.layers_read), "block": head.block} or shapes(earlier.tensors) != shapes(
+        head.state_dict()
+    ):
+        raise UserError(
+            f"{path} is a head of other sizes than the recipe's; give its layers, features and block by --recipe"
+        )
+    head.load_state_dict(dict(earlier.tensors))
+    return earlier.hashes()["head"]
+
+
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def show(held: Sequence[Answered], figures: Sequence[float], in_a_row: float) -> None:
