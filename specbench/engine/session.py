@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from specbench.config import UserError
 from specbench.engine.clock import now
-from specbench.engine.ids import Fed, to_device
+from specbench.engine.ids import Fed, sender
 from specbench.engine.open_tree import NO_TREE, Tree
 from specbench.engine.prefix import Kept, Prefixes
 from specbench.engine.runtimes.away import Away
@@ -58,7 +58,9 @@ class Session:
         self.model = model
         self.role = role
         self.device = home or model.device
-        self._readable = self.device.type == "cpu" and model.dtype.itemsize >= 4  # numpy reads the logits
+        self._send = sender(self.device)
+        self._on_host = self.device.type == "cpu"
+        self._readable = self._on_host and model.dtype.itemsize >= 4  # numpy reads the logits
         self.vocabulary = vocabulary or model.config.get_text_config().vocab_size
         self._watch: Watch = watch or Unwatched()
         self.runtime = runtime
@@ -118,7 +120,7 @@ class Session:
         if self._length == 0 and self.prefixes and plain and self.prefixes.fits(tokens, keep):
             prefix_states = self._load_prefix(self.prefixes, hidden)
             tokens = tokens[len(self.prefixes.tokens) :]
-        ids = tokens if isinstance(tokens, Tensor) else to_device(tokens, self.device)
+        ids = tokens if isinstance(tokens, Tensor) else self._send(tokens)
         width = ids.shape[0]
         with self._watch.forward(self.role, width, self._length):
             reads = self._reads(parents, width, together) if parents is not None or together or self._tree else None
@@ -143,7 +145,7 @@ class Session:
 
         Returns what the check has read, if that is the likeliest token of each row.
         """
-        if self.device.type != "cpu":
+        if not self._on_host:
             self._watch.saw(self.role, self._length - logits.shape[0] + 1, logits.amax(-1))
             return None
         best = None
@@ -163,7 +165,7 @@ class Session:
         kept, key = prefixes.kept(self.model), (self.runtime.name, *hidden)
         if key not in kept:  # once a task, before anything is timed
             began = now()
-            _, states = self._runner.forward(to_device(prefixes.tokens, self.device), 1, hidden, None, None)
+            _, states = self._runner.forward(self._send(prefixes.tokens), 1, hidden, None, None)
             kept[key] = Kept(self._runner.save(), states)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
@@ -217,7 +219,7 @@ class Session:
         if self._chaining is None or self._length == 0:
             return None
         unread = self._roll_back(context)
-        ids = to_device(unread, self.device)
+        ids = self._send(unread)
         with self._watch.forward(self.role, len(unread) + count - 1, self._length, count):
             chain = self._chaining.chain(ids, count, self.vocabulary, sampling, rng)
         if chain.ids is not None:
