@@ -13,9 +13,10 @@ from pydantic import Field
 from torch import Tensor
 
 from specbench.config import Settings as Base
+from specbench.engine.ids import to_device
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.session import Session, to_device
+from specbench.engine.session import Session
 from specbench.engine.speculate import read_in_chunks, read_once, speculate
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Watch

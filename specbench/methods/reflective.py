@@ -12,8 +12,9 @@ from torch import Tensor
 
 from specbench.engine.accept import exact
 from specbench.engine.drafters import Drafter
+from specbench.engine.ids import to_device
 from specbench.engine.models.pair import Pair
-from specbench.engine.session import Session, to_device
+from specbench.engine.session import Session
 from specbench.engine.speculate import read_once, speculate
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Watch
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
