@@ -103,6 +103,12 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"guesses": 3}, "guesses"),
         ({"ngrams": 3}, "did you mean 'ngram'"),
     ],
+    "specpc": [
+        ({"kept": 0}, "specpc: kept"),
+        ({"window": 0}, "specpc: window"),
+        ({"pool": 0}, "specpc: pool"),
+        ({"gamma": -1}, "specpc: gamma"),
+    ],
     "easyspec": [
         ({"gamma": 0}, "easyspec: gamma"),
         ({"group": 0}, "easyspec: group"),
