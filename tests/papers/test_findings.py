@@ -403,7 +403,7 @@ def test_how_far_the_baselines_of_drafts_drifted():
     ("page", "start", "files"),
     [
         (("methods", "compared.md"), "## Worth having where", ("drafts-default", "drafts-default-sps")),
-        (("methods", "blocks.md"), "## What the bundled heads do", ("blocks-greedy",)),
+        (("methods", "blocks.md"), "## What the bundled heads do", ("blocks-greedy", "blocks-sampled")),
         (("runtimes.md",), "**Trees do not pay there either**", ("drafts-h200",)),
         (("servers.md",), "## Times beside those here", ("bench-servers",)),
     ],

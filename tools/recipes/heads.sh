@@ -51,17 +51,16 @@ for method in eagle hass; do
     --out $heads/$method-pocket.safetensors
 done
 
-make_once $heads/dflash-pocket.safetensors \
-  specbench train --method dflash --suite pocket --documents 400 --recipe layers=2 --recipe features=3 \
-  --recipe block=8 --recipe anchors=16 --recipe loss=distillation --recipe decay=4 --recipe temperature=0.8 \
-  --recipe epochs=3 --recipe batch=8 --recipe learning_rate=0.002 --recipe autocast=false \
-  --out $heads/dflash-pocket.safetensors
-
-make_once $heads/dflare-pocket.safetensors \
-  specbench train --method dflare --suite pocket --documents 400 --recipe layers=2 --recipe features=3 \
-  --recipe block=8 --recipe anchors=16 --recipe loss=distillation --recipe decay=4 --recipe temperature=0.8 \
-  --recipe epochs=3 --recipe batch=8 --recipe learning_rate=0.002 --recipe autocast=false \
-  --out $heads/dflare-pocket.safetensors
+blocks="--suite pocket --documents 400 --recipe layers=2 --recipe features=3 --recipe block=8 --recipe batch=8"
+blocks+=" --recipe loss=distillation --recipe decay=4 --recipe autocast=false"
+for method in dflash dflare; do
+  make_once $heads/$method-first.safetensors \
+    specbench train --method $method $blocks --recipe anchors=16 --recipe temperature=0.8 --recipe epochs=3 \
+    --recipe learning_rate=0.002 --out $heads/$method-first.safetensors
+  make_once $heads/$method-pocket.safetensors \
+    specbench train --method $method $blocks --recipe anchors=8 --recipe temperature=0 --recipe epochs=5 \
+    --recipe learning_rate=0.0015 --warm-up $heads/$method-first.safetensors --out $heads/$method-pocket.safetensors
+done
 
 make_once $heads/vocabtrim-pocket.safetensors \
   specbench train --method vocabtrim --suite pocket-all --documents 100 --out $heads/vocabtrim-pocket.safetensors
