@@ -1,6 +1,7 @@
 """What loading a checkpoint takes, beside reading its files: seconds, and the most memory, in a process of its own.
 
-As a script it measures once: `loading.py FOLDER DTYPE WHAT…`, with `read`, `load`, `cold` and `copy` as words.
+As a script it measures once: `loading.py FOLDER DTYPE WHAT…`, with `read`, `load`, `write`, `cold` and `copy` as words.
+`write` fills new memory of the size of the loaded weights, the least that loading them into another type takes.
 """
 
 import copy
@@ -22,6 +23,7 @@ from specbench.config import ModelSpec
 from specbench.engine.models.load import load_model
 
 PAGE = 4096
+STORED = torch.bfloat16
 
 
 class Took(NamedTuple):
@@ -45,7 +47,7 @@ def write_checkpoint(folder: Path, hidden: int, inner: int, layers: int, vocabul
     )
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
-    model = model.to(torch.bfloat16).to_empty(device="cpu")
+    model = model.to(STORED).to_empty(device="cpu")
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(0.01)
@@ -78,8 +80,12 @@ def main(folder: Path, dtype: str, what: list[str]) -> None:
             weight.detach().view(-1).view(torch.uint8)[::PAGE].sum()
         return (model, copy.deepcopy(model)) if "copy" in what else model
 
+    def write() -> object:
+        size = sum(path.stat().st_size for path in files) * getattr(torch, dtype).itemsize // STORED.itemsize
+        return torch.empty(size, dtype=torch.uint8).fill_(1)
+
     took: dict[str, Took] = {}
-    known = {"read": read, "load": load}
+    known = {"read": read, "load": load, "write": write}
     for name in [word for word in what if word in known]:
         if "cold" in what:
             forget(files)
