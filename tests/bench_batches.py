@@ -67,9 +67,9 @@ def main() -> int:
 def ratio(mine: list[float], base: list[float]) -> Interval:
     """Seconds over those of a base, by turns."""
     ones = np.ones(len(mine))
-    found = speedup(Paired(np.array(mine), ones, np.array(base), ones))
-    assert found
-    return found
+    estimate = speedup(Paired(np.array(mine), ones, np.array(base), ones))
+    assert estimate
+    return estimate
 
 
 def words(one: Interval) -> str:

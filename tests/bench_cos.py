@@ -28,7 +28,7 @@ METHODS = ("ensemble", "cos-naive", "cos-sd", "cos")
 
 
 def main() -> int:
-    return max([compared(*one) for one in SETTINGS])
+    return max([compared(*setting) for setting in SETTINGS])
 
 
 def compared(name: str, temperature: float, combine: str) -> int:
@@ -39,7 +39,7 @@ def compared(name: str, temperature: float, combine: str) -> int:
         decode(method, pair, documents[0], watch, sampling)
     raced = race(methods, pair, documents, watch, sampling, prefill=1)
     texts = [[text.tokens for text in raced.texts[kind]] for kind in METHODS]
-    same = temperature > 0 or all(one == texts[0] for one in texts)
+    same = temperature > 0 or all(text == texts[0] for text in texts)
     combining, judging, whole = own_seconds(methods["cos"], pair, documents, watch, sampling)
     print(
         f"{name}, {combine}, T = {temperature:g}: combining takes {combining / whole:.1%} of the time of cos, ", end=""

@@ -44,10 +44,10 @@ def main() -> int:
 
 def million(pair) -> dict[tuple[int, int], int]:
     """A million different pairs, each rejected once, so that they are looked up and do not decide."""
-    rng, found = random.Random(0), {}
-    while len(found) < 1_000_000:
-        found[rng.randrange(pair.vocabulary), rng.randrange(pair.vocabulary)] = 1
-    return found
+    rng, result = random.Random(0), {}
+    while len(result) < 1_000_000:
+        result[rng.randrange(pair.vocabulary), rng.randrange(pair.vocabulary)] = 1
+    return result
 
 
 if __name__ == "__main__":

@@ -48,14 +48,14 @@ def documents(tokens: int) -> Iterator[list[int]]:
 def contexts(store: Datastore, count: int) -> list[list[int]]:
     """Places of a datastore: half as they stand there, half with a token that breaks the suffix after three."""
     rng = np.random.default_rng(1)
-    found = []
+    results = []
     for number in range(count):
         at = int(rng.integers(20, len(store._tokens) - 20))
         one = store._tokens[at - 20 : at].astype(np.int64) % (store.about.largest + 1)
         if number % 2:
             one[-4] = rng.integers(store.about.largest)
-        found.append(one.tolist())
-    return found
+        results.append(one.tolist())
+    return results
 
 
 def per_draft(name: str, store: Datastore, **changes: object) -> float:

@@ -36,9 +36,9 @@ def main() -> int:
     print(f"pocket, greedy: {base:.1%} of the drafts of the full layer are accepted")
     for name, key in (("vocabtrim", "tokens"), ("slimspec", "rank")):
         for share in SHARES:
-            found, equal = acceptance(pair, name, {key: share}, texts)
+            analysis, equal = acceptance(pair, name, {key: share}, texts)
             same = same and equal
-            print(f"  {name}[{key}={share}]: {found:.1%}, {100 * (found - base):+.1f} points")
+            print(f"  {name}[{key}={share}]: {analysis:.1%}, {100 * (analysis - base):+.1f} points")
     if not same:
         print("some texts are not vanilla's")
     return int(not same or max(saved) > 0.9)
@@ -96,8 +96,8 @@ def acceptance(pair, name: str, changes: dict[str, float], texts) -> tuple[float
     with progress(f"{name} {changes or ''}", len(texts)) as advance:
         for prompt, wanted in texts:
             text = decode(method, pair, prompt, count=TOKENS)
-            drafted += sum(one.drafted for one in text.rounds)
-            accepted += sum(one.accepted for one in text.rounds)
+            drafted += sum(round_.drafted for round_ in text.rounds)
+            accepted += sum(round_.accepted for round_ in text.rounds)
             same = same and text.tokens == wanted
             advance(1)
     return accepted / drafted, same

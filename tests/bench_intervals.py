@@ -69,9 +69,9 @@ def main() -> int:
     for method in ("sps", "csd"):
         names = [("seconds", "vanilla"), ("tokens", "vanilla"), ("seconds", method), ("tokens", method)]
         columns = rows[names].to_numpy(float).T
-        found = [covered(columns, size, rng) for size in SIZES]
-        line(method, found)
-        shares += found
+        results = [covered(columns, size, rng) for size in SIZES]
+        line(method, results)
+        shares += results
     print("share of intervals that hold the true score")
     right = [of_shares(size) for size in SIZES]
     line("right or wrong, mean of all shares", [float(share.mean()) for share in right])

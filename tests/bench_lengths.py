@@ -32,7 +32,7 @@ def main() -> int:
     drafting = [f for text in raced.texts["specdecpp-pocket"] for lap in text.laps[1:] for f in lap.forwards]
     forward = statistics.median(f.seconds for f in drafting if (f.model, f.width) == ("draft", 1))
     texts = [[text.tokens for text in raced.texts[name]] for name in METHODS]
-    same = all(one == texts[0] for one in texts)
+    same = all(text == texts[0] for text in texts)
     own = statistics.median(head) + statistics.median(inputs or [0.0])  # a head may read the state alone
     whole = statistics.median(policy)
     print(f"head, with its inputs put together: {1e6 * own:.0f} µs, {own / forward:.1%} of a draft forward")

@@ -44,8 +44,8 @@ def shown(folder: Path, dtype: str, cold: bool, parameters: int) -> int:
     def over_reading(name: str) -> str:
         """Wall and processor seconds as a multiple of those of reading."""
         values = (ratio(name, at) for at in (0, 1))
-        told = (f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]" if one else "-" for one in values)
-        return "wall {}, cpu {}".format(*told)
+        facts = (f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]" if one else "-" for one in values)
+        return "wall {}, cpu {}".format(*facts)
 
     def ratio(name: str, at: int) -> Interval | None:
         return speedup(Paired(*(part for of in (name, "read") for part in (np.array([t[at] for t in took[of]]), once))))

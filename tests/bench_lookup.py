@@ -31,10 +31,10 @@ def main() -> int:
     settings = Settings(**load_method("pld").values)
     microseconds = {}
     for length in CONTEXTS:
-        building, microseconds[length], found = look_up(settings, text, length)
+        building, microseconds[length], result = look_up(settings, text, length)
         print(
             f"{length} tokens: indexed in {1000 * building:.1f} ms; a round's look-up {microseconds[length]:.1f} µs "
-            f"({found:.0%} find something)"
+            f"({result:.0%} find something)"
         )
     forward = read(pair, text[:READS], settings.gamma)
     share = microseconds[READS] / forward
@@ -51,14 +51,14 @@ def look_up(settings: Settings, text: list[int], length: int) -> tuple[float, fl
     began = now()
     drafting.begin(text[:length])
     building = now() - began
-    context, rng, found, times = text[:length], torch.Generator(), 0, []
+    context, rng, result, times = text[:length], torch.Generator(), 0, []
     for at in range(length, length + ROUNDS * STEP, STEP):
         context += text[at : at + STEP]
         began = now()
         draft = drafting.propose(context, settings.gamma, Sampling(), rng)
         times.append(now() - began)
-        found += len(draft.tokens) > 0
-    return building, 1e6 * statistics.median(times), found / ROUNDS
+        result += len(draft.tokens) > 0
+    return building, 1e6 * statistics.median(times), result / ROUNDS
 
 
 def read(pair, context: list[int], gamma: int, count: int = 5) -> float:

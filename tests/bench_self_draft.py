@@ -48,9 +48,9 @@ def main() -> int:
     for name in pairs:
         rounds = [text.rounds[1:] for text in raced.texts[name]]
         drafted, accepted = (
-            np.array([sum(getattr(r, w) for r in one) for one in rounds]) for w in ("drafted", "accepted")
+            np.array([sum(getattr(r, w) for r in round_) for round_ in rounds]) for w in ("drafted", "accepted")
         )
-        tau = pooled_rate(raced.tokens[name], np.array([len(one) for one in rounds], float))
+        tau = pooled_rate(raced.tokens[name], np.array([len(round_) for round_ in rounds], float))
         share = pooled_rate(accepted.astype(float), drafted.astype(float))
         same = sum(a.tokens == b.tokens for a, b in zip(raced.texts[name], raced.texts["vanilla"], strict=True))
         print(f"  draft {name}: τ {words(tau)}, accepted {words(share)}; {same} of {len(texts)} texts are vanilla's")

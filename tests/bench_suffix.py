@@ -55,7 +55,7 @@ def round_time(module: ModuleType, name: str, text: list[int], length: int) -> f
 def parts(text: list[int], length: int) -> tuple[float, float]:
     """The median µs of taking in and of looking up alone; the least of several times."""
     settings = suffix.Settings(**load_method("suffix").values)
-    found = []
+    results = []
     for _ in range(TIMES):
         automaton = suffix.Automaton(settings.longest + settings.gamma)
         drafter = suffix.SuffixDrafter(settings, torch.device("cpu"))
@@ -68,8 +68,8 @@ def parts(text: list[int], length: int) -> tuple[float, float]:
             drafter._best(automaton, automaton.repeated(settings.longest), settings.gamma)
             looking.append(now() - taken)
             taking.append(taken - began)
-        found.append((1e6 * statistics.median(taking), 1e6 * statistics.median(looking)))
-    return min(taking for taking, _ in found), min(looking for _, looking in found)
+        results.append((1e6 * statistics.median(taking), 1e6 * statistics.median(looking)))
+    return min(taking for taking, _ in results), min(looking for _, looking in results)
 
 
 if __name__ == "__main__":

@@ -83,13 +83,13 @@ class Raced(NamedTuple):
 
     def print_speedups(self, indent: str, *pairs: tuple[str, str]) -> dict[tuple[str, str], Interval | None]:
         """Speedups of the first over the second of each pair."""
-        found = {}
+        result = {}
         for mine, base in pairs:
             times = Paired(self.seconds[base], self.tokens[base], self.seconds[mine], self.tokens[mine])
-            found[mine, base] = one = speedup(times)
-            told = f"{mine} over {base}: {one.value:.3f} [{one.low:.3f}, {one.high:.3f}]" if one else f"{mine}: -"
-            print(indent + told)
-        return found
+            result[mine, base] = one = speedup(times)
+            facts = f"{mine} over {base}: {one.value:.3f} [{one.low:.3f}, {one.high:.3f}]" if one else f"{mine}: -"
+            print(indent + facts)
+        return result
 
 
 def race(
@@ -115,8 +115,8 @@ def race(
 def clocked(*places: tuple[Any, str, list[float]]) -> Iterator[None]:
     """Have functions and methods note the seconds of each call, until the end; the clock itself is counted too."""
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
-    for (owner, name, function), (_, _, found) in zip(kept, places, strict=True):
-        _put(owner, name, _noting(function, found))
+    for (owner, name, function), (_, _, result) in zip(kept, places, strict=True):
+        _put(owner, name, _noting(function, result))
     try:
         yield
     finally:
@@ -124,11 +124,11 @@ def clocked(*places: tuple[Any, str, list[float]]) -> Iterator[None]:
             _put(owner, name, function)
 
 
-def _noting(function: Any, found: list[float]) -> Any:
+def _noting(function: Any, result: list[float]) -> Any:
     def called(*given: Any, **named: Any) -> Any:
         began = perf_counter()
         value = function(*given, **named)
-        found.append(perf_counter() - began)
+        result.append(perf_counter() - began)
         return value
 
     return called

@@ -25,11 +25,11 @@ def arbitrator(architecture: str):
     """Random adapters and head over the draft, large enough to matter."""
     model = new_arbitrator(pair(architecture)[1], ADAPTER, seed=0)
     rng = torch.Generator().manual_seed(5)
-    found = {}
+    result = {}
     for name, own in sorted(own_parameters(model).items()):
         scale = 0.25 if "lora" in name else 2 * own.shape[-1] ** -0.5
-        found[name] = scale * torch.randn(own.shape, generator=rng, dtype=torch.float64)
-    load_own(model, found)
+        result[name] = scale * torch.randn(own.shape, generator=rng, dtype=torch.float64)
+    load_own(model, result)
     return model
 
 
@@ -73,12 +73,12 @@ def cospec(architecture, gamma, arbiter, candidates="coupled"):
 
 def some(method, prompt, count=COUNT, sampling=GREEDY, seed=0):
     """Whole rounds behind the prefill, until `count` tokens are there."""
-    rng, length, found = torch.Generator(DEVICE).manual_seed(seed), 0, []
-    for one in method.rounds(prompt, sampling, rng):
-        length += len(one.tokens)
-        found.append(one)
+    rng, length, results = torch.Generator(DEVICE).manual_seed(seed), 0, []
+    for step in method.rounds(prompt, sampling, rng):
+        length += len(step.tokens)
+        results.append(step)
         if length >= count:
-            return found[1:]
+            return results[1:]
 
 
 def middling(architecture, judge) -> float:

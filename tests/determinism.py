@@ -66,7 +66,7 @@ def suite(folder: Path, documents: int, tokens: int, **changes: Any) -> Path:
 
 def chosen_settings(names: list[str]) -> list[str]:
     """Those of SETTINGS that are of these methods."""
-    return [one for one in SETTINGS if one.split(".")[0] in names]
+    return [setting for setting in SETTINGS if setting.split(".")[0] in names]
 
 
 def make_plan(names: list[str], path: Path, temperature: float, **options: Any) -> Plan:
@@ -79,17 +79,17 @@ def make_plan(names: list[str], path: Path, temperature: float, **options: Any) 
 
 def facts(folder: Path) -> Facts:
     """All that must depend on nothing but the method and the documents; numbers to their last bit."""
-    found: Facts = {}
+    result: Facts = {}
     for table in ("samples", "rounds"):
         for row in records.read_rows(folder, table).to_pylist():
             if not row["warmup"]:
                 key = tuple(row[name] for name in KEY)
-                assert table == "rounds" or key not in found, f"{key} is there twice"
-                found.setdefault(key, []).append(told(row))
-    return found
+                assert table == "rounds" or key not in result, f"{key} is there twice"
+                result.setdefault(key, []).append(values_of(row))
+    return result
 
 
-def told(row: Mapping[str, Any]) -> Row:
+def values_of(row: Mapping[str, Any]) -> Row:
     """Values as texts: NaN is equal to itself so, and a number to itself alone."""
     return {name: repr(value) for name, value in row.items() if name not in MEASURED | OF_OTHERS}
 
@@ -105,17 +105,17 @@ def difference(one: Facts, other: Facts) -> str:
     return "" if one.keys() & other.keys() else "no sample in common"
 
 
-def of(name: str, found: Facts) -> Facts:
-    return {key: value for key, value in found.items() if key[3] == name}
+def of(name: str, result: Facts) -> Facts:
+    return {key: value for key, value in result.items() if key[3] == name}
 
 
-def texts(found: Facts) -> dict[tuple[Any, ...], str]:
-    return {key: rows[0]["tokens"] for key, rows in found.items()}
+def texts(result: Facts) -> dict[tuple[Any, ...], str]:
+    return {key: rows[0]["tokens"] for key, rows in result.items()}
 
 
-def different_tokens(found: Facts) -> int:
+def different_tokens(result: Facts) -> int:
     """In all texts together: texts that are all alike prove nothing."""
-    return len({token for text in texts(found).values() for token in text.strip("[]").split(", ")})
+    return len({token for text in texts(result).values() for token in text.strip("[]").split(", ")})
 
 
 def main(folder: Path, temperatures: list[float]) -> None:

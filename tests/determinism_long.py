@@ -34,7 +34,7 @@ def command(names: list[str], folder: Path, temperature: float, runtime: str) ->
         *("run", "--pair", "pocket", "--suite", str(suite(folder.parent, DOCUMENTS, TOKENS)), "--device", "cpu"),
         *("--baseline", "none", "--temperature", str(temperature), "--runtime", runtime, *filters),
         *(word for name in names for word in ("--method", name)),
-        *(word for one in determinism.chosen_settings(names) for word in ("--set", one)),
+        *(word for setting in determinism.chosen_settings(names) for word in ("--set", setting)),
     ]
 
 
@@ -104,9 +104,9 @@ def runs(names: list[str], root: Path, temperature: float, runtime: str) -> Iter
         yield "beside", whole(group, place / "mixed", temperature, runtime)
 
 
-def held(name: str, column: str, found: dict[str, Facts]) -> str:
+def held(name: str, column: str, result: dict[str, Facts]) -> str:
     """SAME, or where a method's texts differ from its first ones."""
-    first, other = of(name, found[""]), of(name, found[column])
+    first, other = of(name, result[""]), of(name, result[column])
     if first.keys() != other.keys() or not first:
         return "texts are missing"
     return difference(first, other) or SAME
@@ -118,11 +118,11 @@ def main(runtime: str) -> int:
     cells: dict[tuple[str, str, float], str] = {}
     with tempfile.TemporaryDirectory() as folder, progress("runs", count) as advance:
         for temperature, names in every:
-            found: dict[str, Facts] = {"": {}, **{column: {} for column in COLUMNS}}
+            result: dict[str, Facts] = {"": {}, **{column: {} for column in COLUMNS}}
             for column, one in runs(names, Path(folder), temperature, runtime):
-                found[column] |= one
+                result[column] |= one
                 advance(1)
-            cells |= {(name, column, temperature): held(name, column, found) for name in names for column in COLUMNS}
+            cells |= {(name, column, temperature): held(name, column, result) for name in names for column in COLUMNS}
     places = [(column, temperature) for temperature in TEMPERATURES for column in COLUMNS]
     table = Table(Column("method", no_wrap=True), *(f"{column}\nT={temperature:g}" for column, temperature in places))
     for name in methods(0):

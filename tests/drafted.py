@@ -36,13 +36,13 @@ def run_of(folder, methods, **options):
 
     A round with K drafted takes 10 + 0.5 (K + 1) seconds in the target, 1 a draft forward, and 2 besides.
     """
-    found = Rows()
+    rows = Rows()
     for method, documents in methods.items():
         for doc_id, shapes in enumerate(documents):
             seconds = [10 + 0.5 * (k + 1) + k + 2 for k, _ in shapes]
-            told = {"tokens": [*range(sum(a + 1 for _, a in shapes) + 1)], "prompt_tokens": 30 + doc_id}
+            facts = {"tokens": [*range(sum(a + 1 for _, a in shapes) + 1)], "prompt_tokens": 30 + doc_id}
             task = options.get("tasks", ["one"] * 9)[doc_id]
-            prefill, *own = found.add(method, doc_id, sum(seconds), shapes, task=task, **told)
+            prefill, *own = rows.add(method, doc_id, sum(seconds), shapes, task=task, **facts)
             prefill |= {"target_seconds": 10 + 0.5 * (30 + doc_id), "draft_seconds": 1.0, "seconds": 50.0}
             prefill |= {"draft_forwards": 1, "target_forwards": 1}
             for row, whole in zip(own, seconds, strict=True):
@@ -50,4 +50,4 @@ def run_of(folder, methods, **options):
                 row |= {"target_seconds": 10 + 0.5 * (k + 1), "draft_seconds": float(k), "seconds": whole}
                 row |= {"draft_tokens": [7] * k} | options.get("extra", {})
     values = {name: SPS | {"gamma": int(name[10:-1])} for name in methods if name.startswith("sps[gamma=")}
-    return found.run(folder, settings=values | options.get("settings", {}), baseline=None)
+    return rows.run(folder, settings=values | options.get("settings", {}), baseline=None)

@@ -10,14 +10,14 @@ Laws = dict[tuple[int, ...], np.ndarray]  # prefix -> distribution [V] of the ne
 def laws(vocabulary: int, depth: int, seed: int, concentration: float = 0.7) -> Laws:
     """Distributions after every text of up to `depth` tokens; some tokens are impossible."""
     rng = np.random.default_rng(seed)
-    found = {}
+    result = {}
     for length in range(depth + 1):
         for text in itertools.product(range(vocabulary), repeat=length):
             row = rng.dirichlet(np.full(vocabulary, concentration))
             if rng.random() < 0.2:
                 row[rng.integers(vocabulary)] = 0
-            found[text] = row / row.sum()
-    return found
+            result[text] = row / row.sum()
+    return result
 
 
 def chance(law: Laws, text: tuple[int, ...]) -> float:
@@ -34,7 +34,7 @@ def finish(p: Laws, total: np.ndarray, prefix: tuple[int, ...], weight: float, c
 
 
 def target_law(p: Laws, vocabulary: int, count: int) -> np.ndarray:
-    found = np.zeros((vocabulary,) * count)
+    law = np.zeros((vocabulary,) * count)
     for text in itertools.product(range(vocabulary), repeat=count):
-        found[text] = chance(p, text)
-    return found
+        law[text] = chance(p, text)
+    return law

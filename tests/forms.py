@@ -107,10 +107,10 @@ def path_to(parents, node):
 
 def played(session: Session, history) -> tuple[list[torch.Tensor], list[int]]:
     """Everything that a history of calls tells, and the tokens that the cache then must hold."""
-    told, mirror = [], []
+    log, mirror = [], []
 
     def note(scored):
-        told.extend([scored.logits] if scored.hidden is None else [scored.logits, scored.hidden])
+        log.extend([scored.logits] if scored.hidden is None else [scored.logits, scored.hidden])
 
     for kind, *values in history:
         if kind == "chain":
@@ -141,15 +141,15 @@ def played(session: Session, history) -> tuple[list[torch.Tensor], list[int]]:
             path = path_to(parents, pick % len(tokens))
             session.keep(len(mirror), path)
             mirror = mirror + [tokens[i] for i in path]
-    return told, mirror
+    return log, mirror
 
 
 def assert_tells_what_eager_tells(runtime, form: str, dtype: torch.dtype, history, last: list[int]) -> None:
     """A session at a runtime tells what one at eager tells all along, and then what a whole forward tells."""
     one = model(form, dtype)
     session, reference = Session(one, "target", runtime=runtime), Session(one, "target")
-    (found, mirror), (expected, _) = played(session, history), played(reference, history)
-    for a, b in zip(found, expected, strict=True):
+    (result, mirror), (expected, _) = played(session, history), played(reference, history)
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=CLOSE[dtype]["atol"])
     assert session.tokens == mirror and len(session) == len(mirror)
     rows = session.forward(last).logits

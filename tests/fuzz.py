@@ -229,10 +229,10 @@ def run(
 ) -> dict[str, Outcome]:
     """So many inputs over all targets; the same ones for the same seed."""
     total = sum(target.share for target in targets)
-    found: dict[str, Outcome] = {}
+    results: dict[str, Outcome] = {}
     with progress("fuzzing", inputs) if bar else contextlib.nullcontext(lambda count: None) as advance:
         for target in targets:
-            outcome = found[target.name] = Outcome()
+            outcome = results[target.name] = Outcome()
             fuzzed = Fuzzed(target, folder / target.name)
             count = max(1, round(inputs * target.share / total))
             for number in range(count):
@@ -251,13 +251,13 @@ def run(
                 fuzzed.mend()
                 outcome.seconds += time.perf_counter() - began
                 advance(1)
-    return found
+    return results
 
 
-def table(found: dict[str, Outcome]) -> Table:
+def table(result: dict[str, Outcome]) -> Table:
     shown = Table("reader", "inputs", "valid", "refused", "failures", "ms an input")
     sums = [0, 0, 0, 0]
-    for name, one in found.items():
+    for name, one in result.items():
         counts = [one.valid + one.refused + len(one.failures), one.valid, one.refused, len(one.failures)]
         sums = [a + b for a, b in zip(sums, counts, strict=True)]
         shown.add_row(name, *map(str, counts), f"{1000 * one.seconds / max(counts[0], 1):.1f}")
@@ -276,20 +276,20 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a JSON file for the counts")
     given = parser.parse_args()
     faulthandler.enable()
-    chosen = [one for one in TARGETS if not given.only or one.name in given.only]
+    chosen = [target for target in TARGETS if not given.only or target.name in given.only]
     with tempfile.TemporaryDirectory() as folder:
-        found = run(chosen, given.inputs, given.seed, Path(folder), given.keep, bar=True)
+        outcome = run(chosen, given.inputs, given.seed, Path(folder), given.keep, bar=True)
     console = Console()
-    console.print(table(found))
+    console.print(table(outcome))
     if given.out:
-        counts = {name: [one.valid, one.refused, len(one.failures)] for name, one in found.items()}
+        counts = {name: [one.valid, one.refused, len(one.failures)] for name, one in outcome.items()}
         totals = dict(zip(("valid", "refused", "failures"), map(sum, zip(*counts.values(), strict=True)), strict=True))
-        told = {"seed": given.seed, "inputs": sum(totals.values()), **totals, "readers": counts}
-        given.out.write_text(json.dumps(told | {"environment": machine()}, indent=1) + "\n")
-    for name, one in found.items():
+        facts = {"seed": given.seed, "inputs": sum(totals.values()), **totals, "readers": counts}
+        given.out.write_text(json.dumps(facts | {"environment": machine()}, indent=1) + "\n")
+    for name, one in outcome.items():
         for text in one.failures[:5]:
             console.print(f"{name}: {text[:80]} … {text[-600:]}", markup=False, highlight=False, soft_wrap=True)
-    return int(any(one.failures for one in found.values()))
+    return int(any(one.failures for one in outcome.values()))
 
 
 def machine() -> dict[str, Any]:

@@ -87,8 +87,8 @@ def make_profile(folder: Path) -> dict[str, str]:
         for context in (16, 64)
         for seconds in (each * (1 + 0.1 * rows * width + 0.001 * rows * context),)
     ]
-    told = {"times": {"t_draft": 0.001, "t_target": 0.01, "overhead": 0.0}, "forwards": forwards[:4] + forwards[8:12]}
-    (folder / "profile.json").write_text(json.dumps(told | {"batches": forwards}))
+    facts = {"times": {"t_draft": 0.001, "t_target": 0.01, "overhead": 0.0}, "forwards": forwards[:4] + forwards[8:12]}
+    (folder / "profile.json").write_text(json.dumps(facts | {"batches": forwards}))
     return {"profile.json": "json"}
 
 

@@ -41,26 +41,26 @@ YAML_LINES = [
 
 def of_bytes(rng: random.Random, data: bytes) -> bytes:
     """Flips, cuts, insertions, swaps, repetitions."""
-    found = bytearray(data)
+    result = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 5, 20))):
-        at, size = rng.randrange(len(found) + 1), rng.choice((1, 1, 4, 16, 100))
+        at, size = rng.randrange(len(result) + 1), rng.choice((1, 1, 4, 16, 100))
         kind = rng.randrange(7)
-        if kind == 0 and found:
-            found[at % len(found)] ^= 1 << rng.randrange(8)
+        if kind == 0 and result:
+            result[at % len(result)] ^= 1 << rng.randrange(8)
         elif kind == 1:
-            del found[at : at + size]
+            del result[at : at + size]
         elif kind == 2:
-            found[at:at] = rng.randbytes(size)
+            result[at:at] = rng.randbytes(size)
         elif kind == 3:
-            found[at : at + size] = rng.choice((b"\x00", b"\xff", b"[", b"{", b'"', b"9", b"-", b"\n")) * size
+            result[at : at + size] = rng.choice((b"\x00", b"\xff", b"[", b"{", b'"', b"9", b"-", b"\n")) * size
         elif kind == 4:
-            found[at:at] = bytes(found[at : at + size]) * rng.choice((1, 3, 50))
+            result[at:at] = bytes(result[at : at + size]) * rng.choice((1, 3, 50))
         elif kind == 5:
-            other = rng.randrange(len(found) + 1)
-            found[at : at + size], found[other : other + size] = found[other : other + size], found[at : at + size]
+            other = rng.randrange(len(result) + 1)
+            result[at : at + size], result[other : other + size] = result[other : other + size], result[at : at + size]
         elif rng.random() < 0.3:
-            del found[at:]
-    return bytes(found)
+            del result[at:]
+    return bytes(result)
 
 
 def of_footer(rng: random.Random, data: bytes) -> bytes:
@@ -187,9 +187,9 @@ def _column(rng: random.Random, values: list[Any], kind: pa.DataType) -> pa.Arra
     """Values of a column with some of them changed, or all of another type."""
     if rng.random() < 0.3:
         other: list[Callable[[], pa.Array]] = [
-            lambda: pa.array([str(one) for one in values]),
-            lambda: pa.array([[one] for one in values]),
-            lambda: pa.array([{"a": one} for one in values]),
+            lambda: pa.array([str(value) for value in values]),
+            lambda: pa.array([[value] for value in values]),
+            lambda: pa.array([{"a": value} for value in values]),
             lambda: pa.nulls(len(values), kind),
             lambda: pa.nulls(len(values)),
             lambda: pa.array([float("nan")] * len(values)),
@@ -228,10 +228,10 @@ def of_tensors(rng: random.Random, data: bytes) -> bytes:
     """A safetensors file with another header: shapes, types, offsets, sizes or metadata."""
     (size,) = struct.unpack("<Q", data[:8])
     header, rest = json.loads(data[8 : 8 + size]), data[8 + size :]
-    told = header.get("__metadata__", {})
-    if rng.random() < 0.5 and told:  # a JSON text within the JSON
-        key = rng.choice(list(told))
-        told[key] = of_json(rng, told[key].encode()).decode(errors="replace")
+    facts = header.get("__metadata__", {})
+    if rng.random() < 0.5 and facts:  # a JSON text within the JSON
+        key = rng.choice(list(facts))
+        facts[key] = of_json(rng, facts[key].encode()).decode(errors="replace")
         text = json.dumps(header).encode()
     else:
         text = of_json(rng, json.dumps(header).encode())

@@ -146,9 +146,9 @@ def _sample(
                 row |= {"parents": list(range(-1, drafted - 1))}
         tokens += new
         tables["rounds"].append(key | row)
-    told = {"order": 0, "seed": 1, "prompt_hash": "", "prompt_tokens": 20, "tokens": tokens, "finish": "length"}
-    told |= {"text": TOKENIZER.decode(tokens), "prefill_seconds": 0.01, "decode_seconds": 0.05, "peak_memory": 10**6}
-    tables["samples"].append(key | told)
+    facts = {"order": 0, "seed": 1, "prompt_hash": "", "prompt_tokens": 20, "tokens": tokens, "finish": "length"}
+    facts |= {"text": TOKENIZER.decode(tokens), "prefill_seconds": 0.01, "decode_seconds": 0.05, "peak_memory": 10**6}
+    tables["samples"].append(key | facts)
 
 
 def _decode(ids: list[int]) -> str:
@@ -172,8 +172,8 @@ def _drawn(kind: str, run: StoredRun) -> None:
 
 
 def _states(run: StoredRun) -> None:
-    found = reached_states(run, "cospec")
-    estimated_seconds(run, "cospec", draw_states(run, "cospec", found, 3, 0))
+    result = reached_states(run, "cospec")
+    estimated_seconds(run, "cospec", draw_states(run, "cospec", result, 3, 0))
 
 
 # Each of them is a command, or as much of one as needs no model.

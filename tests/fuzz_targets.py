@@ -117,8 +117,8 @@ def make_options(folder: Path) -> dict[str, str]:
 
 def read_options(folder: Path, rng: random.Random) -> object:
     """Texts of the command line; a shell gives none with a NUL."""
-    found = (folder / "options").read_bytes() if (folder / "options").is_file() else b""
-    text = rng.choice(found.decode(errors="surrogateescape").replace("\0", "").split("\n"))
+    result = (folder / "options").read_bytes() if (folder / "options").is_file() else b""
+    text = rng.choice(result.decode(errors="surrogateescape").replace("\0", "").split("\n"))
     kind = rng.randrange(6)
     if kind == 0:
         return config.parse_assignments([text])
@@ -259,16 +259,18 @@ def make_released_eagle(folder: Path) -> dict[str, str]:
     tensors |= {"d2t": ids - torch.arange(drafted), "t2d": torch.zeros(vocabulary, dtype=torch.bool)}
     tensors["t2d"][ids] = True
     save_file(tensors, folder / "model.safetensors")
-    told = {"hidden_size": width, "intermediate_size": inner, "num_attention_heads": heads, "head_dim": 4}
-    told |= {"vocab_size": vocabulary, "draft_vocab_size": drafted, "rope_scaling": {"type": "linear", "factor": 2.0}}
-    (folder / "config.json").write_text(json.dumps(told))
+    facts = {"hidden_size": width, "intermediate_size": inner, "num_attention_heads": heads, "head_dim": 4}
+    facts |= {"vocab_size": vocabulary, "draft_vocab_size": drafted, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    (folder / "config.json").write_text(json.dumps(facts))
     return {"model.safetensors": "safetensors", "config.json": "json"}
 
 
 def read_released_eagle(folder: Path, rng: random.Random) -> object:
-    found, tensors = eagle_head.read_released(folder)
+    result, tensors = eagle_head.read_released(folder)
     with contextlib.suppress(ValueError, KeyError, TypeError):  # as import_head does
-        eagle_head.config_of(found.hidden_size, found.intermediate_size, found.draft_vocab_size, found.in_head_file())
+        eagle_head.config_of(
+            result.hidden_size, result.intermediate_size, result.draft_vocab_size, result.in_head_file()
+        )
     return tensors
 
 
@@ -320,13 +322,13 @@ def make_responses(folder: Path) -> dict[str, str]:
 
 
 def read_responses(folder: Path, rng: random.Random) -> object:
-    found = []
+    results = []
     for name in FROM_VLLM:
         out = folder / f"out-{name}"
         shutil.rmtree(out, ignore_errors=True)
         write_run("vllm", vllm.read, [folder / f"{name}.json"], None, None, "x", out)
-        found.append((fuzz_run.StoredRun(out).samples(), fuzz_run.StoredRun(out).rounds()))
-    return found
+        results.append((fuzz_run.StoredRun(out).samples(), fuzz_run.StoredRun(out).rounds()))
+    return results
 
 
 def make_texts(folder: Path) -> dict[str, str]:
@@ -341,8 +343,8 @@ def make_texts(folder: Path) -> dict[str, str]:
 
 
 def read_texts(folder: Path, rng: random.Random) -> object:
-    found = SimpleNamespace(tokenizer=TOKENIZER, context=512, name="made")
-    beginnings = list(_beginnings(folder / "corpus.jsonl", found, 9, 5))
+    given = SimpleNamespace(tokenizer=TOKENIZER, context=512, name="made")
+    beginnings = list(_beginnings(folder / "corpus.jsonl", given, 9, 5))
     documents = [text for name in ("corpus.jsonl", "corpus.txt") for text in _of_file(folder / name)]
     return read_traces(folder / "traces.jsonl"), beginnings, documents
 
@@ -383,7 +385,9 @@ def make_figures(folder: Path) -> dict[str, str]:
 
 
 def read_figures(folder: Path, rng: random.Random) -> object:
-    return [(one.settings, one.is_average, one.key("x")) for one in published.read_figures(folder / "table.csv")]
+    return [
+        (figure.settings, figure.is_average, figure.key("x")) for figure in published.read_figures(folder / "table.csv")
+    ]
 
 
 # What specbench keeps
@@ -428,16 +432,16 @@ MACHINE = {"device": "cpu", "cpu": "a processor", "threads": 2}
 
 
 def make_ceilings(folder: Path) -> dict[str, str]:
-    told = {"schema": ceilings.SCHEMA, "machine": MACHINE, "dtype": "float32"}
-    (folder / "c.json").write_text(json.dumps(fuzz_run.CEILINGS | told))
+    facts = {"schema": ceilings.SCHEMA, "machine": MACHINE, "dtype": "float32"}
+    (folder / "c.json").write_text(json.dumps(fuzz_run.CEILINGS | facts))
     return {"c.json": "json"}
 
 
 def read_ceilings(folder: Path, rng: random.Random) -> object:
     here = {"_path": lambda machine, dtype: folder / "c.json", "machine_facts": lambda device: MACHINE}
     with patch.multiple(ceilings, **here):
-        found = ceilings.load(CPU, torch.float32)
-        return found and (ceilings.read(found).bandwidth(10**6), list(ceiling_notes(found)))
+        result = ceilings.load(CPU, torch.float32)
+        return result and (ceilings.read(result).bandwidth(10**6), list(ceiling_notes(result)))
 
 
 def make_grades(folder: Path) -> dict[str, str]:

@@ -165,12 +165,12 @@ def methods(architecture: str, gamma: int, runtime: Runtime = EAGER) -> dict[str
     A new method is among them as soon as it has its file and its YAML.
     """
     models = tiny(architecture, runtime)
-    found = {}
+    result = {}
     for label, (name, _) in labelled().items():
         method = made(label, models, gamma)
         if name in SETTINGS or (method.lossless and method.combination is None):
-            found[label] = method
-    return found
+            result[label] = method
+    return result
 
 
 @functools.cache

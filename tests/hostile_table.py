@@ -31,7 +31,7 @@ Counts = dict[str, dict[str, list[int]]]  # isolation -> "forged CLASS" or "esca
 def counted() -> Counts:
     """Every program once under each isolation that works here, as this user."""
     kinds = [*(name for name, problem in PROBLEMS.items() if problem is None), "limits"]
-    found: Counts = {}
+    result: Counts = {}
     with (
         tempfile.TemporaryDirectory() as home,
         tempfile.TemporaryDirectory() as outside,
@@ -47,8 +47,8 @@ def counted() -> Counts:
                 got = run(kind, fill(program, target)).passed
                 sums.update({(row, 0): got, (row, 1): got and kind in open_to, (row, 2): 1})
             rows = dict.fromkeys(row for row, _ in sums)
-            found[kind] = {row: [int(sums[row, place]) for place in range(3)] for row in rows}
-    return found
+            result[kind] = {row: [int(sums[row, place]) for place in range(3)] for row in rows}
+    return result
 
 
 def counted_as_nobody() -> Counts:
@@ -65,20 +65,20 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the counts of this user as JSON")
     parser.add_argument("--out", type=Path, help="a JSON file for the counts")
     given = parser.parse_args()
-    found = counted()
+    result = counted()
     if given.json:
-        print(json.dumps(found))
+        print(json.dumps(result))
         return 0
     if os.getuid() == 0:
-        found |= counted_as_nobody()
+        result |= counted_as_nobody()
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("class", *found):
+    for heading in ("class", *result):
         table.add_column(heading, justify="left" if heading == "class" else "right")
-    for row in next(iter(found.values())):
-        table.add_row(row, *("{0} of {2}".format(*counts[row]) for counts in found.values()))
+    for row in next(iter(result.values())):
+        table.add_row(row, *("{0} of {2}".format(*counts[row]) for counts in result.values()))
     Console(width=110, highlight=False).print(table)
     forged, escaped, left_open, tried = 0, 0, 0, 0
-    for counts in found.values():
+    for counts in result.values():
         for row, (got, open_to, number) in counts.items():
             forged += got if row.startswith("forged") else 0
             escaped += got - open_to if row.startswith("escaped") else 0
@@ -86,7 +86,7 @@ def main() -> int:
             tried += number
     print(f"{tried} tries: forged {forged}, escaped {escaped}, and {left_open} by ways that limits leave open")
     if given.out:
-        rows = ",\n".join(f"{json.dumps(kind)}: {json.dumps(counts)}" for kind, counts in found.items())
+        rows = ",\n".join(f"{json.dumps(kind)}: {json.dumps(counts)}" for kind, counts in result.items())
         text = "{\n" + rows + ",\n" + f'"environment": {json.dumps(machine())}' + "\n}\n"
         given.out.write_text(text)
     return int(forged + escaped > 0)

@@ -17,8 +17,8 @@ def jsonl(path, *rows):
 
 def rows(*folders):
     """The summary of runs by task and method."""
-    found = compare.summary(pooled.measured([StoredRun(folder) for folder in folders]))
-    return found.set_index(["task", "method"])
+    summed = compare.summary(pooled.measured([StoredRun(folder) for folder in folders]))
+    return summed.set_index(["task", "method"])
 
 
 def unknown(row, *names):

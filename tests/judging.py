@@ -23,13 +23,15 @@ def assert_same_rounds(
     """Both decode a lively prompt alike, and no draw of the generator is lost or added; returns the rounds."""
     prompt, _ = lively_prompt(architecture, 12, 30)
     expected, expected_rounds = decode(other, prompt, count, sampling, seed)
-    found, rounds = decode(method, prompt, count, sampling, seed)
-    assert found == expected
-    assert [one.verdict for one in rounds] == [one.verdict for one in expected_rounds]
+    result, rounds = decode(method, prompt, count, sampling, seed)
+    assert result == expected
+    assert [round_.verdict for round_ in rounds] == [round_.verdict for round_ in expected_rounds]
     return rounds
 
 
 def assert_rounds(rounds: list[Round], expected: list[oracle.Round]) -> None:
     """Behind the prefill: what is drafted, how much of it stands, what follows and what is rescued, round by round."""
-    found = [one.verdict for one in rounds[1 : len(expected) + 1]]
-    assert [(one.drafted, one.accepted, one.token, list(one.rescued)) for one in found] == list(map(tuple, expected))
+    results = [round_.verdict for round_ in rounds[1 : len(expected) + 1]]
+    assert [(result.drafted, result.accepted, result.token, list(result.rescued)) for result in results] == list(
+        map(tuple, expected)
+    )

@@ -58,14 +58,14 @@ def write_checkpoint(folder: Path, hidden: int, inner: int, layers: int, vocabul
 def measured(folder: Path, dtype: str, *what: str) -> dict[str, Took]:
     """What a new process says of reading the files of a folder, of loading it, or of both, in this order."""
     root = Path(__file__).parents[1]
-    told = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, __file__, str(folder), dtype, *what],
         env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    return {name: Took(*values) for name, values in json.loads(told.stdout).items()}
+    return {name: Took(*values) for name, values in json.loads(outcome.stdout).items()}
 
 
 def main(folder: Path, dtype: str, what: list[str]) -> None:

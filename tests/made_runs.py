@@ -47,7 +47,7 @@ def add_sample(tables, task, doc_id, method, rounds, text, finish, milliseconds=
         forwards = [Forward("target", 1, 0, seconds / 2)]
         forwards += [Forward("draft", 1, 0, seconds / 8, seconds / 2 + i * seconds / 8) for i in range(one.drafted)]
         tables["rounds"].append(key | round_row(number, one, Lap(seconds, forwards)))
-    tokens = [token for one in rounds for token in one.tokens]
+    tokens = [token for round_ in rounds for token in round_.tokens]
     tables["samples"].append(
         key
         | {"tokens": tokens, "text": text, "finish": finish, "prefill_seconds": seconds, "peak_memory": 10**6}
@@ -174,9 +174,9 @@ def _rows(tables, key, own, committed, gamma, words, rng):
 
 def _samples(rows):
     repeat, task, doc, method, warmup, tokens, prefill, decode = zip(*rows, strict=True)
-    texts = [TOKENIZER.decode(one) for one in tokens]
+    texts = [TOKENIZER.decode(token) for token in tokens]
     known = {"repeat": repeat, "task": task, "doc_id": doc, "method": method, "warmup": warmup, "text": texts}
-    known |= {"tokens": [one.tolist() for one in tokens], "prefill_seconds": prefill, "decode_seconds": decode}
+    known |= {"tokens": [token.tolist() for token in tokens], "prefill_seconds": prefill, "decode_seconds": decode}
     known |= {"finish": ["length"] * len(rows), "peak_memory": [10**6] * len(rows)}
     columns = {
         f.name: pa.array(known[f.name], f.type) if f.name in known else pa.nulls(len(rows), f.type)

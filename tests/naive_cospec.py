@@ -62,15 +62,15 @@ def merge(backbone: PreTrainedModel, tensors: Mapping[str, torch.Tensor], rank: 
     """A merged copy on the CPU; `tensors` are adapters and head by the names under which they are stored."""
     model = copy.deepcopy(backbone).cpu()
     modules = dict(model.named_modules())
-    found = {name: tensor.detach().cpu().double() for name, tensor in tensors.items()}
-    heads = sorted(name for name in found if "lora" not in name)
+    by_name = {name: tensor.detach().cpu().double() for name, tensor in tensors.items()}
+    heads = sorted(name for name in by_name if "lora" not in name)
     assert [name.rsplit(".", 1)[1] for name in heads] == ["bias", "weight"], heads
-    for name in found:
+    for name in by_name:
         if ".lora_A." in name:
-            place, a, b = name.split(".lora_A.")[0], found[name], found[name.replace("lora_A", "lora_B")]
+            place, a, b = name.split(".lora_A.")[0], by_name[name], by_name[name.replace("lora_A", "lora_B")]
             assert a.shape[0] == b.shape[1] == rank
             modules[place].weight.data += (alpha / rank) * (b @ a)
-    return Merged(model, found[heads[1]][0], float(found[heads[0]]))
+    return Merged(model, by_name[heads[1]][0], float(by_name[heads[0]]))
 
 
 @torch.no_grad()

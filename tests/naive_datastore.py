@@ -7,16 +7,16 @@ DEPTH = 16
 
 def shards(documents, size):
     """Documents as they are kept together: cut where longer than a shard, as many as fit, an end mark behind each."""
-    found, places = [[]], 0
+    results, places = [[]], 0
     for document in documents:
         for start in range(0, len(document), size):
             piece = document[start : start + size]
             if places + len(piece) > size:
-                found.append([])
+                results.append([])
                 places = 0
-            found[-1].append(piece)
+            results[-1].append(piece)
             places += len(piece) + 1
-    return [one for one in found if one]
+    return [result for result in results if result]
 
 
 def occurrences(documents, text):
@@ -39,16 +39,16 @@ def longest(documents, context, most, least):
 def following(documents, text, count, hits, end):
     """What follows a text in one shard, cut to `count` tokens and filled up with `end`: every n-th of the ordered."""
     stream = [token for document in documents for token in [*document, end]] + [end] * DEPTH
-    starts = [sum(len(one) + 1 for one in documents[:i]) for i in range(len(documents))]
+    starts = [sum(len(document) + 1 for document in documents[:i]) for i in range(len(documents))]
     places = sorted((starts[i] + j for i, j in occurrences(documents, text)), key=lambda p: (stream[p : p + DEPTH], p))
     if len(places) > hits:
         places = [places[i * len(places) // hits] for i in range(hits)]
-    found = []
+    results = []
     for place in places:
         row = stream[place + len(text) : place + len(text) + count]
         row = row[: row.index(end)] if end in row else row
-        found.append((*row, *[end] * (count - len(row))))
-    return found
+        results.append((*row, *[end] * (count - len(row))))
+    return results
 
 
 def frequent(rows, nodes, end):

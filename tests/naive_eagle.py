@@ -44,12 +44,12 @@ def states(
     `seen` [m, 3D] are the target's hidden states that go with the first m of them: of the token before each. Those
     behind read the state before them.
     """
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     keys: list[Tensor] = []
     values: list[Tensor] = []
     prefix = "midlayer."
     for j, token in enumerate(tokens):
-        feature = weights["fc.weight"] @ seen[j] if j < len(seen) else found[-1]
+        feature = weights["fc.weight"] @ seen[j] if j < len(seen) else results[-1]
         read = torch.cat(
             [
                 rms(embedding[token], weights[prefix + "input_layernorm.weight"], eps),
@@ -69,8 +69,8 @@ def states(
         state = feature + weights[prefix + "self_attn.o_proj.weight"] @ torch.cat(mixed)
         inner = rms(state, weights[prefix + "post_attention_layernorm.weight"], eps)
         gate, up, down = (weights[f"{prefix}mlp.{x}_proj.weight"] for x in ("gate", "up", "down"))
-        found.append(state + down @ (F.silu(gate @ inner) * (up @ inner)))
-    return found
+        results.append(state + down @ (F.silu(gate @ inner) * (up @ inner)))
+    return results
 
 
 def predicted(weights: Weights, state: Tensor, eps: float = 1e-6) -> Tensor:

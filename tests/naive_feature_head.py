@@ -40,7 +40,7 @@ def states(
     `seen` [m, D] are the target's last states that go with the first m tokens: of the token before each. The later
     ones read the feature before them.
     """
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     made: list[Tensor] = []
     keys: list[Tensor] = []
     values: list[Tensor] = []
@@ -59,6 +59,6 @@ def states(
         inner = naive.rms(state, weights["layers.0.post_attention_layernorm.weight"], EPS)
         gate, up = (linear(weights, f"layers.0.mlp.{x}_proj", inner) for x in ("gate", "up"))
         state = state + linear(weights, "layers.0.mlp.down_proj", F.silu(gate) * up)
-        found.append(state)
+        results.append(state)
         made.append(linear(weights, "carried", state) if "carried.weight" in weights else state)
-    return found, made
+    return results, made

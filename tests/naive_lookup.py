@@ -44,8 +44,8 @@ def drafts(contexts: Iterator[list[int]] | list[list[int]], rule: Rule, reuse: b
     """The draft behind each of the contexts of one text, in their order."""
     last: list[int] = []
     for context in contexts:
-        found = continuation(context, context, rule)
-        last = found[1] if found else last if reuse else []
+        tail = continuation(context, context, rule)
+        last = tail[1] if tail else last if reuse else []
         yield last
 
 
@@ -67,23 +67,23 @@ Paths = Callable[[list[int]], list[list[int]]]  # context -> all paths of its dr
 
 def positions(prompt: list[int], generated: list[int], paths: Paths) -> list[Position]:
     """Every position behind the first generated token."""
-    found = []
+    results = []
     for at in range(1, len(generated)):
         drafted = paths(prompt + generated[:at])
         nodes = {tuple(path[:n]) for path in drafted for n in range(1, len(path) + 1)}
-        found.append(Position(at, len(nodes), accepted(drafted, generated[at:])))
-    return found
+        results.append(Position(at, len(nodes), accepted(drafted, generated[at:])))
+    return results
 
 
 def rounds(prompt: list[int], generated: list[int], paths: Paths) -> list[tuple[int, int]]:
     """Where each round of greedy decoding begins, and how many tokens it commits; cut at the text's end."""
-    at, found = 1, []
+    at, results = 1, []
     while at < len(generated):
         stood = accepted(paths(prompt + generated[:at]), generated[at:])
         count = len(generated[at : at + stood + 1])
-        found.append((at, count))
+        results.append((at, count))
         at += count
-    return found
+    return results
 
 
 class Aligned(NamedTuple):
@@ -110,8 +110,8 @@ class Aside(NamedTuple):
 
 def aside(model, prompt: list[int], context: list[int], rule: Rule, aligned: Aligned) -> Aside:
     """The draft of AASD behind a context, and what of it stands; greedily, what is no argmax is a rescue."""
-    found = continuation(prompt, context, rule)
-    start, trunk = found if found else (0, [])
+    tail = continuation(prompt, context, rule)
+    start, trunk = tail if tail else (0, [])
     levels = []
     for place, token in enumerate(trunk, start):
         logits = oracle.next_logits(model, prompt[:place]).tolist()

@@ -49,10 +49,10 @@ def divide(numerator: float, denominator: float) -> float:
 
 def total(values: Iterable[float | None]) -> float:
     """The sum; NaN if one of them is unknown."""
-    found: float = 0
+    result: float = 0
     for value in values:
-        found += math.nan if value is None else value
-    return found
+        result += math.nan if value is None else value
+    return result
 
 
 def mean(values: list[float]) -> float:
@@ -61,15 +61,15 @@ def mean(values: list[float]) -> float:
 
 def timed(folder: Path) -> dict[Key, tuple[Row, list[Row]]]:
     """Every sample that counts, with its rounds, the prefill among them: no warm-up, no failed sample."""
-    found: dict[Key, tuple[Row, list[Row]]] = {}
+    result: dict[Key, tuple[Row, list[Row]]] = {}
     for sample in rows(folder, "samples"):
         if not sample["warmup"] and sample["finish"] != "error":
-            assert key(sample) not in found
-            found[key(sample)] = (sample, [])
-    for one in rows(folder, "rounds"):
-        if not one["warmup"] and key(one) in found:
-            found[key(one)][1].append(one)
-    return found
+            assert key(sample) not in result
+            result[key(sample)] = (sample, [])
+    for row in rows(folder, "rounds"):
+        if not row["warmup"] and key(row) in result:
+            result[key(row)][1].append(row)
+    return result
 
 
 def rejected(one: Row) -> float:
@@ -195,7 +195,7 @@ def summary(folder: Path) -> dict[tuple[str, str], Row]:
     tasks = list(dict.fromkeys(task for task, *_ in manifest["requests"]))
     methods = [spec["name"] for spec in manifest["plan"]["methods"]]
     texts, scores = timed(folder), rows(folder, "scores")
-    found: dict[tuple[str, str], Row] = {}
+    result: dict[tuple[str, str], Row] = {}
     for task in tasks:
         for method in methods:
             row = rates([text for at, text in texts.items() if at[1] == task and at[3] == method])
@@ -203,11 +203,11 @@ def summary(folder: Path) -> dict[tuple[str, str], Row]:
             row |= accuracy(scores, manifest["headline"][task], task, method, baseline)
             row["speedup_decode"] = speedup(texts, task, method, baseline, prefill=False)
             row["speedup_e2e"] = speedup(texts, task, method, baseline, prefill=True)
-            found[task, method] = row
+            result[task, method] = row
     if len(tasks) > 1:
         for method in methods:
-            found["average", method] = average([found[task, method] for task in tasks])
-    return found
+            result["average", method] = average([result[task, method] for task in tasks])
+    return result
 
 
 def average(by_task: list[Row]) -> Row:
@@ -230,7 +230,7 @@ def depths(folder: Path, task: str, method: str, cut_was_tested: bool = True) ->
     for (_, its_task, _, its_method), (_, every) in timed(folder).items():
         if its_task == task and its_method == method:
             later += [one for one in every if one["round"] > 0]
-    found: dict[int, Row] = {}
+    result: dict[int, Row] = {}
     for k in range(1, max((one["drafted"] for one in later), default=0) + 1):
         passed = tested = 0
         for one in later:
@@ -239,5 +239,9 @@ def depths(folder: Path, task: str, method: str, cut_was_tested: bool = True) ->
             if one["accepted"] >= k - 1 and one["drafted"] >= k:
                 behind_the_end = one["truncated"] > 0 and one["accepted"] == k - 1
                 tested += 1 if cut_was_tested or not behind_the_end else 0
-        found[k] = {"cond_accept": divide(passed, tested), "joint_accept": divide(passed, len(later)), "tested": tested}
-    return found
+        result[k] = {
+            "cond_accept": divide(passed, tested),
+            "joint_accept": divide(passed, len(later)),
+            "tested": tested,
+        }
+    return result

@@ -12,19 +12,19 @@ Row = dict[str, Any]
 
 def positions(rows: list[Row]) -> list[Row]:
     """What is known of each token behind the prefill's: agrees (True, False, None), signal, and the tail behind it."""
-    found: list[Row] = []
+    results: list[Row] = []
     for row in rows[1:]:
         signals = row["predictions"] or [math.nan] * row["drafted"]
         tokens = row["draft_tokens"]
         for place in range(row["committed"]):
             if place < row["accepted"]:
-                found.append({"agrees": True, "signal": signals[place]})
+                results.append({"agrees": True, "signal": signals[place]})
             elif place < row["drafted"]:
                 tail = list(zip(signals[place + 1 :], tokens[place + 1 :], strict=True))
-                found.append({"agrees": False, "signal": signals[place], "token": tokens[place], "tail": tail})
+                results.append({"agrees": False, "signal": signals[place], "token": tokens[place], "tail": tail})
             else:
-                found.append({"agrees": None, "signal": math.nan})
-    return found
+                results.append({"agrees": None, "signal": math.nan})
+    return results
 
 
 def beyond(rows: list[Row]) -> list[tuple[float, int]]:

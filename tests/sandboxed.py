@@ -85,7 +85,7 @@ def fill(program: str, target: dict[str, object]) -> str:
     """A program with the targets' names in it."""
     return re.sub(
         r"\{(secret|outside|own|unique|victim|port)(!r)?\}",
-        lambda found: repr(target[found[1]]) if found[2] else str(target[found[1]]),
+        lambda result: repr(target[result[1]]) if result[2] else str(target[result[1]]),
         program,
     )
 

@@ -29,8 +29,8 @@ def refusal(*words: object) -> str:
     return output(*words, code=2)
 
 
-def rendered(found: object, width: int = 80) -> str:
+def rendered(result: object, width: int = 80) -> str:
     """A view's findings as a terminal of this width shows them, without colours."""
     screen = Console(file=io.StringIO(), width=width, color_system=None)
-    show(found, screen=screen)  # type: ignore[arg-type]
+    show(result, screen=screen)  # type: ignore[arg-type]
     return screen.file.getvalue()  # type: ignore[attr-defined]

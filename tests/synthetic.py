@@ -137,16 +137,16 @@ def timed_run(
     **options: Any,
 ) -> StoredRun:
     """A run in which all methods decode all documents; without `right` all of a method's texts are."""
-    found = Rows()
+    rows = Rows()
     for task in tasks:
         count = documents if isinstance(documents, int) else documents[task]
         for doc in range(count):
             for name, one in methods.items():
                 seconds = one.seconds(task, doc) if callable(one.seconds) else one.seconds
-                found.add(name, doc, seconds, one.shapes, task=task, **(of_samples or {}))
+                rows.add(name, doc, seconds, one.shapes, task=task, **(of_samples or {}))
         for name, one in methods.items():
             right = one.right[task] if isinstance(one.right, Mapping) else one.right
             right = count if right is None else right
             values = [1] * right + [0] * (count - right) if isinstance(right, int) else right
-            found.scores += scores(name, values, task=task)
-    return found.run(folder, **options)
+            rows.scores += scores(name, values, task=task)
+    return rows.run(folder, **options)

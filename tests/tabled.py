@@ -62,12 +62,12 @@ def warped(row: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 def law(session: Table, prompt: list[int], count: int, sampling: Sampling) -> np.ndarray:
     """Probabilities [V, …, V] of texts of `count` tokens."""
     v = session.logits.shape[1]
-    found = np.ones((v,) * count)
+    result = np.ones((v,) * count)
     for text in itertools.product(range(v), repeat=count):
         for i, token in enumerate(text):
             row = session.row(text[i - 1] if i else prompt[-1], len(prompt) + i)
-            found[text] *= float(warped(row, sampling)[token])
-    return found
+            result[text] *= float(warped(row, sampling)[token])
+    return result
 
 
 def p_of_texts(make: Callable[[Table, Table], Method], sampling: Sampling, draws: int) -> float:

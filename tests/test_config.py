@@ -88,7 +88,7 @@ def test_task_index_counterparts_are_bundled_and_have_files():
             assert info.hub and info.data and not info.counterparts
         elif info.hub:
             assert info.data and info.counterparts, name
-            assert [known[one].hub for one in info.counterparts] == [None] * len(info.counterparts)
+            assert [known[counterpart].hub for counterpart in info.counterparts] == [None] * len(info.counterparts)
         else:
             assert not info.counterparts and (SUITES / "tasks" / "pocket" / f"{name}.yaml").is_file()
 
@@ -149,8 +149,8 @@ def test_assignments_are_read_as_yaml_and_grouped():
 
 def test_bundled_pair_gets_bundled_tasks_unless_data_is_given():
     suite, pocket = config.load_suite("csd"), config.load_pair("pocket")
-    found = resolve_tasks(suite, pocket, None)
-    assert [(line.task, line.fewshot) for line in found] == [
+    names = resolve_tasks(suite, pocket, None)
+    assert [(line.task, line.fewshot) for line in names] == [
         ("pocket_gsm8k", 8),
         ("pocket_math500", 4),
         ("pocket_humaneval", 0),
@@ -191,14 +191,14 @@ def test_a_suite_says_how_it_samples_unless_the_user_does(tmp_path):
     plain = write(tmp_path / "plain.yaml", "description: d\ntasks: [{task: gsm8k}]")
     drawn = {"temperature": None, "top_k": None, "top_p": None}
 
-    def found(plan):
+    def sampling_of(plan):
         return plan.temperature, plan.top_k, plan.top_p, plan.max_length
 
-    assert found(planned(suite)) == found(planned(suite, **drawn)) == (0.7, 40, 1.0, 99)
-    assert found(planned(suite, **drawn | {"temperature": 0.0})) == (0.0, 40, 1.0, 99)
-    assert found(planned(suite, **drawn | {"top_k": 0, "top_p": 0.9})) == (0.7, 0, 0.9, 99)
-    assert found(planned(plain, **drawn)) == (0.0, 0, 1.0, None)
-    assert found(planned(plain, **drawn | {"temperature": 1.0})) == (1.0, 0, 1.0, None)
+    assert sampling_of(planned(suite)) == sampling_of(planned(suite, **drawn)) == (0.7, 40, 1.0, 99)
+    assert sampling_of(planned(suite, **drawn | {"temperature": 0.0})) == (0.0, 40, 1.0, 99)
+    assert sampling_of(planned(suite, **drawn | {"top_k": 0, "top_p": 0.9})) == (0.7, 0, 0.9, 99)
+    assert sampling_of(planned(plain, **drawn)) == (0.0, 0, 1.0, None)
+    assert sampling_of(planned(plain, **drawn | {"temperature": 1.0})) == (1.0, 0, 1.0, None)
     assert preparing(config.load_pair("pocket"), suite, config.load_method("csd"), 1, 0, None).max_length == 99
 
 

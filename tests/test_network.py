@@ -209,13 +209,13 @@ def test_the_counts_count(place, honest):
         somebodys(place / "b", place / "asked")
     trace = ["trace", "asked", "--task", "pocket_gsm8k", "--doc", "0", "--fetch-models"]
     real = ["run", "--method", "vanilla", "--suite", "real.yaml", "--pair", f"target={place / 'target'}"]
-    found = counted(place, [trace, real])
-    for line, what in zip(found["lines"], ("somebody/model", "openai/gsm8k"), strict=True):
+    counts = counted(place, [trace, real])
+    for line, what in zip(counts["lines"], ("somebody/model", "openai/gsm8k"), strict=True):
         assert line["exit"] == 2 and line["attempts"], line
         host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
         assert line["output"].index("fetching") < line["output"].index("error: "), line["output"]
         assert f"{what} from {host}" in line["output"]
-    assert found["seen"] >= 2 and (not found["alone"] or found["kernel"] > 0)
+    assert counts["seen"] >= 2 and (not counts["alone"] or counts["kernel"] > 0)
 
 
 # A hub of our own
@@ -342,8 +342,8 @@ def test_pickles_of_a_hub_are_fetched_with_their_own_flag_only(hub):
 
 def test_a_model_that_the_hub_does_not_have_is_one_line(hub):
     done = call(*RUN[:-1], "target=nobody/nothing")
-    told, error = done.stderr.splitlines()
-    assert done.exit_code == 2 and told == "fetching nobody/nothing from 127.0.0.1" and "nobody/nothing" in error
+    lines, error = done.stderr.splitlines()
+    assert done.exit_code == 2 and lines == "fetching nobody/nothing from 127.0.0.1" and "nobody/nothing" in error
 
 
 def test_who_switched_the_hub_off_is_not_overruled(hub, monkeypatch):

@@ -28,8 +28,8 @@ def test_the_table_is_a_real_one():
     of_tasks = re.findall(r"\| pocket_\w+ \| \w+ \| ([\d.]+ \[\d+, \d+\]) \|", table)
     assert len(of_tasks) == 4
     for cell in of_tasks:
-        found = wilson(round(float(cell.split()[0]) * 1.5) / 150, 150)
-        values = {"accuracy": found.value, "accuracy_low": found.low, "accuracy_high": found.high}
+        bounds = wilson(round(float(cell.split()[0]) * 1.5) / 150, 150)
+        values = {"accuracy": bounds.value, "accuracy_low": bounds.low, "accuracy_high": bounds.high}
         assert score(pd.Series(values)) == cell
 
 

@@ -59,9 +59,9 @@ def benign(tmp_path) -> Path:
 def own_model(benign, mark, tmp_path, monkeypatch) -> Path:
     """The model with code of its own, for its settings and its classes."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    told = json.loads((benign / "config.json").read_text())
+    report = json.loads((benign / "config.json").read_text())
     classes = {"AutoConfig": "own_model.OwnConfig", "AutoModelForCausalLM": "own_model.Own"}
-    (benign / "config.json").write_text(json.dumps(told | {"model_type": "own_model", "auto_map": classes}))
+    (benign / "config.json").write_text(json.dumps(report | {"model_type": "own_model", "auto_map": classes}))
     (benign / "own_model.py").write_text(
         "from pathlib import Path\nfrom transformers import LlamaConfig, LlamaForCausalLM\n"
         f"Path({str(mark)!r}).touch()\n"
@@ -75,9 +75,9 @@ def own_model(benign, mark, tmp_path, monkeypatch) -> Path:
 def own_tokenizer(benign, mark, tmp_path, monkeypatch) -> Path:
     """The model with a tokenizer that is code of its own."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    told = json.loads((benign / "tokenizer_config.json").read_text())
-    told |= {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "own_tokenizer.OwnTokenizer"]}}
-    (benign / "tokenizer_config.json").write_text(json.dumps(told))
+    report = json.loads((benign / "tokenizer_config.json").read_text())
+    report |= {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "own_tokenizer.OwnTokenizer"]}}
+    (benign / "tokenizer_config.json").write_text(json.dumps(report))
     (benign / "own_tokenizer.py").write_text(
         "from pathlib import Path\nfrom transformers import PreTrainedTokenizerFast\n"
         f"Path({str(mark)!r}).touch()\nclass OwnTokenizer(PreTrainedTokenizerFast):\n    pass\n"
@@ -142,8 +142,8 @@ def test_a_pickle_is_never_let_run(pickled, mark):
 
 
 def test_a_kernel_of_the_hub_is_code_too(benign):
-    told = json.loads((benign / "config.json").read_text())
-    (benign / "config.json").write_text(json.dumps(told | {"attn_implementation": "somebody/kernel"}))
+    report = json.loads((benign / "config.json").read_text())
+    (benign / "config.json").write_text(json.dumps(report | {"attn_implementation": "somebody/kernel"}))
     with pytest.raises(UserError, match="trust-remote-code"):
         load_pair(config.load_pair(f"target={benign}"), "cpu")
 
@@ -174,7 +174,7 @@ def honest(tmp_path_factory) -> Path:
     return folder
 
 
-def evil_run(honest: Path, target: Path, command: tuple[str, ...] = (), **told: bool) -> None:
+def evil_run(honest: Path, target: Path, command: tuple[str, ...] = (), **info: bool) -> None:
     """A run that serves a command in the folder `evil`, by somebody whose plan names a model of theirs, and flags."""
     shutil.copytree(honest / ("sampled" if "sps" in command else "greedy"), "evil")
     if "--resume" in command:  # which loads nothing for a run that is finished
@@ -182,7 +182,7 @@ def evil_run(honest: Path, target: Path, command: tuple[str, ...] = (), **told: 
     facts = json.loads(Path("evil/manifest.json").read_text())
     model = ModelSpec(model=str(target)).model_dump()
     facts["plan"]["pair"] |= {"target": model, "draft": model}
-    facts["plan"] |= told
+    facts["plan"] |= info
     Path("evil/manifest.json").write_text(json.dumps(facts))
     Path("heads").mkdir()
     shutil.copy(config.SUITES / "methods" / "heads" / "specdecpp-pocket.safetensors", "heads")
@@ -246,18 +246,18 @@ ENSEMBLE = ("run", "--suite", "one.yaml", "--limit", "1", "--baseline", "none")
 def test_a_function_that_a_file_names_is_named_again_on_the_command_line(function, mark):
     suite()
     Path("own.yaml").write_text(f"method: ensemble\nsettings: {{combine: {function!r}}}\n")
-    told = f"add --allow-entry-point {function}"
-    assert told in refused(*ENSEMBLE, "--method", "own.yaml", "--out", "it")
+    facts = f"add --allow-entry-point {function}"
+    assert facts in refused(*ENSEMBLE, "--method", "own.yaml", "--out", "it")
     assert not mark.exists()
     other = (*ENSEMBLE, "--method", "own.yaml", "--out", "it", "--allow-entry-point", "other.py:mean")
-    assert told in refused(*other) and not mark.exists()
+    assert facts in refused(*other) and not mark.exists()
     done = call(*ENSEMBLE, "--method", "own.yaml", "--out", "it", "--allow-entry-point", function)
     assert done.exit_code == 0, done.output
     assert f"combine: {function} from {Path('mine.py').resolve()}" in done.stderr.replace("\n", "")
     assert mark.exists() and plan_of(Path("it"))["methods"][0]["settings"]["combine"]["value"] == function
     mark.unlink()
     Path("it/scores.parquet").unlink()  # a finished run needs no function any more
-    assert told in refused("run", "--resume", "it") and told in refused("audit", "--method", "own.yaml")
+    assert facts in refused("run", "--resume", "it") and facts in refused("audit", "--method", "own.yaml")
     assert not mark.exists()
     assert call("run", "--resume", "it", "--allow-entry-point", function).exit_code == 0 and mark.exists()
 
@@ -321,7 +321,7 @@ def test_who_lets_programs_run(monkeypatch, benign):
         (own, CODE, {}, LIMITS, True, "flag"),
     ]
     for pair, text, options, isolation, flag, who in cases:
-        monkeypatch.setattr(sandbox, "isolation", lambda found=isolation: found)
+        monkeypatch.setattr(sandbox, "isolation", lambda result=isolation: result)
         chosen = plan(pair, text, **options)
         with permissions.permitted(allow_code_execution=flag):
             assert code.may_run_code(chosen) is (who is not None)
@@ -329,8 +329,8 @@ def test_who_lets_programs_run(monkeypatch, benign):
                 with pytest.raises(UserError, match="--allow-code-execution"):
                     code.check_code(chosen)
             else:
-                told = {"allowed_by": who, "isolation": isolation.name}
-                assert code.code_execution(chosen) == told, (pair, text, options)
+                facts = {"allowed_by": who, "isolation": isolation.name}
+                assert code.code_execution(chosen) == facts, (pair, text, options)
     assert code.code_execution(plan(own, SUITE)) is None, "no such task"
 
 
@@ -367,8 +367,8 @@ def test_the_bundled_case_needs_no_flag_and_the_manifest_says_so():
         pytest.skip("programs cannot be isolated here")
     done = call("run", "--method", "vanilla", "--suite", suite(CODE), "--limit", "1", "--out", "it")
     assert done.exit_code == 0, done.output
-    told = json.loads((Path("it") / "manifest.json").read_text())["code_execution"]
-    assert told == {"allowed_by": "bundled", "isolation": sandbox.isolation().name}
+    report = json.loads((Path("it") / "manifest.json").read_text())["code_execution"]
+    assert report == {"allowed_by": "bundled", "isolation": sandbox.isolation().name}
 
 
 def test_the_tasks_that_run_code_are_known():
@@ -562,13 +562,13 @@ def test_a_name_of_a_file_that_becomes_a_path_is_made_safe():
 
 def calls() -> list[tuple[Path, str, dict[str, ast.expr]]]:
     """Every call in the package: file, dotted name, keywords."""
-    found = []
+    results = []
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
-                keywords = {one.arg: one.value for one in node.keywords if one.arg}
-                found.append((path.relative_to(PACKAGE), ast.unparse(node.func), keywords))
-    return found
+                keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+                results.append((path.relative_to(PACKAGE), ast.unparse(node.func), keywords))
+    return results
 
 
 def test_nothing_unpickles_evaluates_or_trusts_by_itself():

@@ -32,8 +32,8 @@ recipe = functools.partial(recipe_of, "dflash")
 def in_file(model: BlockHead) -> Head:
     """A head as it would be read back."""
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    told = {"config": stored_settings(model.config), "layers": list(model.layers_read), "block": model.block}
-    return Head(kind_of(model), tensors, told)
+    facts = {"config": stored_settings(model.config), "layers": list(model.layers_read), "block": model.block}
+    return Head(kind_of(model), tensors, facts)
 
 
 def kind_of(model: BlockHead) -> str:

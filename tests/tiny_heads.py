@@ -40,8 +40,8 @@ def head(architecture: str, ids: tuple[int, ...] = tuple(range(0, 96, 2)), seed:
 def trained(architecture: str, epochs: int) -> EagleHead:
     """A head that has learned the text of one prompt, more or less by heart."""
     prompt, text = lively_prompt(architecture, 12, 30)
-    told = {**load_recipe("eagle3", []).values, "steps": 3, "epochs": epochs, "batch": 1, "learning_rate": 0.01}
-    recipe = EagleRecipe(**{**told, "autocast": False, "warmup": 0.0})
+    facts = {**load_recipe("eagle3", []).values, "steps": 3, "epochs": epochs, "batch": 1, "learning_rate": 0.01}
+    recipe = EagleRecipe(**{**facts, "autocast": False, "warmup": 0.0})
     run = Training(pair(architecture)[0], [Answered("one", prompt + text, len(prompt))], range(96), recipe, 0)
     while run.step < run.steps:
         run.learn(run.answered)

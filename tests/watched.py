@@ -20,10 +20,10 @@ class Told(Unwatched):
 
 def reads_of_tensors(monkeypatch) -> list[str]:
     """The names of the calls, from now on, that ask a tensor for its values; on a GPU the host would wait for each."""
-    found: list[str] = []
+    results: list[str] = []
     for name in READS:
         real = getattr(torch.Tensor, name)
         monkeypatch.setattr(
-            torch.Tensor, name, lambda self, *a, _n=name, _r=real, **k: found.append(_n) or _r(self, *a, **k)
+            torch.Tensor, name, lambda self, *a, _n=name, _r=real, **k: results.append(_n) or _r(self, *a, **k)
         )
-    return found
+    return results

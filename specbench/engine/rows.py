@@ -32,7 +32,7 @@ class Row:
     watch: RowStopwatch | None = None  # the watch of the method that decodes it; None: it is not timed
     finished: list[Round] = field(default_factory=list)
     error: Exception | None = None  # what ended it early
-    told: Any = None  # what its method last told those of the other rows
+    shared: Any = None  # what its method last shared with those of the other rows
     runners: set[RowRunner] = field(default_factory=set)
 
     @property

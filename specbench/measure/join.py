@@ -43,7 +43,7 @@ def join(folder: Path, allowed: Sequence[str] = ()) -> None:
         if not (folder / SHARDS).is_dir():
             raise UserError(f"{folder} is a run, and holds no shards")
         return
-    shards = found(folder)
+    shards = finished_shards(folder)
     manifest = joined_manifest(shards, allowed)
     check_rows(shards)
     first = shards[0]
@@ -63,7 +63,7 @@ def join(folder: Path, allowed: Sequence[str] = ()) -> None:
         run.write_json("manifest.json", manifest)  # last: from now on the folder is a run
 
 
-def found(folder: Path) -> list[StoredRun]:
+def finished_shards(folder: Path) -> list[StoredRun]:
     """The finished shards in a run's folder, in the order of their documents.
 
     Raises:
@@ -118,7 +118,7 @@ def joined_manifest(shards: Sequence[StoredRun], allowed: Sequence[str]) -> dict
             what = "are missing" if span.start > stop else "appear twice"
             raise UserError(f"{run.folder} begins with document {span.start + 1}, not {stop + 1}: documents {what}")
         stop = span.stop
-        parts.append({**run.shard.told(), "started": run.manifest.get("started"), "environment": _machine(run)})
+        parts.append({**run.shard.facts(), "started": run.manifest.get("started"), "environment": _machine(run)})
     total = first.plan.repeats * len(first.manifest["requests"])
     if stop != total:
         raise UserError(f"the shards in {first.folder.parent} end with document {stop} of {total}")

@@ -95,7 +95,7 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     span = range(plan.repeats * len(requests))
     work = Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling, span, clients)
     if own := Stretch.of(stored) if stored else shard and stretch(work, shard):
-        work, facts = replace(work, span=own.documents), facts | {"shard": own.told()}
+        work, facts = replace(work, span=own.documents), facts | {"shard": own.facts()}
     if stored and folder:
         check_same(stored, facts, folder)
         check_same_servers(stored.get("servers", {}), facts.get("servers", {}))

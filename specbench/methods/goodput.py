@@ -9,7 +9,7 @@ from pydantic import Field
 from specbench.base.stats import Floats
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.runtimes.batched import tell, told
+from specbench.engine.runtimes.batched import share, shared
 from specbench.engine.types import Verdict
 from specbench.methods.drafting import LengthSettings
 from specbench.methods.sps import adaptive
@@ -38,7 +38,7 @@ class Goodput(Lengths):
         self._set(self.settings.expected)
 
     def most(self, gamma: int, context: int) -> int:
-        rates, k = np.array(told() or [self.alpha]), np.arange(gamma + 1.0)
+        rates, k = np.array(shared() or [self.alpha]), np.arange(gamma + 1.0)
         tokens = np.cumsum(rates[:, None] ** k, axis=1).sum(0)  # Leviathan et al., Eq. 1
         return int((tokens / self.time(k, len(rates))).argmax())
 
@@ -57,9 +57,9 @@ class Goodput(Lengths):
         self._set(alpha)
 
     def _set(self, alpha: float) -> None:
-        """Take a rate, and tell it the texts that are decoded together."""
+        """Take a rate, and share it with the texts that are decoded together."""
         self.alpha = alpha
-        tell(alpha)
+        share(alpha)
 
 
 def lengths(settings: Settings, pair: Pair) -> Lengths:

@@ -130,7 +130,7 @@ def origins(runs: Sequence[StoredRun]) -> Iterator[str]:
         files = imported.get("files") if isinstance(imported, dict) else []
         for file in files if isinstance(files, list) else []:
             if isinstance(file, dict):
-                yield f"{file.get('method')} ({file.get('file')}): {origin.told(file)}"
+                yield f"{file.get('method')} ({file.get('file')}): {origin.time_and_host(file)}"
 
 
 def legend(summary: pd.DataFrame) -> Iterator[str]:

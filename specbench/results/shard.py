@@ -59,6 +59,6 @@ class Stretch:
         recorded = manifest.get("shard")
         return recorded and cls(Shard(recorded["number"], recorded["of"]), range(recorded["first"], recorded["stop"]))
 
-    def told(self) -> dict[str, int]:
+    def facts(self) -> dict[str, int]:
         """As the manifest has it."""
         return {**vars(self.shard), "first": self.documents.start, "stop": self.documents.stop}

@@ -27,22 +27,22 @@ BOUNDS = {"shortest": 2, "longest": 20}
 
 def drafts(row, *each):
     """Rounds of one sample; each has decisions, predictions and confidences."""
-    found = []
+    results = []
     for number, (decisions, predictions, confidences) in enumerate(each, 1):
-        accepted = sum(one in (A, S) for one in decisions)
+        accepted = sum(decision in (A, S) for decision in decisions)
         (_, one) = rounds(row, (len(decisions), accepted))
         lists = {"decisions": decisions, "predictions": predictions, "confidences": confidences}
-        found.append(one | lists | {"round": number, "rescued": decisions.count(S)})
-    return found
+        results.append(one | lists | {"round": number, "rescued": decisions.count(S)})
+    return results
 
 
 def made(folder, documents, settings=None, name="specdecpp", **plan):
     """A run of one method: `documents` holds the rounds by task and document."""
-    found = Rows()
+    rows = Rows()
     for (task, doc), each in documents.items():
-        found.add("plain", doc, 1.0, [(0, 0)], task=task)
-        found.add(name, doc, 1.0, lambda row, each=each: drafts(row, *each), task=task)
-    return found.run(folder, settings={name: BOUNDS if settings is None else settings}, **plan)
+        rows.add("plain", doc, 1.0, [(0, 0)], task=task)
+        rows.add(name, doc, 1.0, lambda row, each=each: drafts(row, *each), task=task)
+    return rows.run(folder, settings={name: BOUNDS if settings is None else settings}, **plan)
 
 
 @pytest.fixture
@@ -65,24 +65,24 @@ def small(tmp_path):
     )
 
 
-def figure(found, task, name):
-    (row,) = found.figures[(found.figures.task == task) & (found.figures.figure == name)].to_dict("records")
+def figure(result, task, name):
+    (row,) = result.figures[(result.figures.task == task) & (result.figures.figure == name)].to_dict("records")
     return row["value"], row["low"], row["high"]
 
 
 def test_bins_and_errors_by_hand(small):
     """Task one: 0.25 is said of an accepted, a rejected and a rescued token, 0.75 of four accepted and a rejected."""
-    found = acceptance(small, None)
-    assert found.method == "specdecpp"
-    assert (found.rescued, found.unscored, found.unseen, found.unsure) == (1, 2, 1, 0)
-    bins = found.bins[found.bins.task == "one"]
+    analysis = acceptance(small, None)
+    assert analysis.method == "specdecpp"
+    assert (analysis.rescued, analysis.unscored, analysis.unseen, analysis.unsure) == (1, 2, 1, 0)
+    bins = analysis.bins[analysis.bins.task == "one"]
     assert bins[["low", "high", "count", "prediction", "accepted"]].values.tolist() == [
         pytest.approx(row) for row in ([0.2, 0.3, 3, 0.25, 2 / 3], [0.7, 0.8, 5, 0.75, 4 / 5])
     ]
-    assert figure(found, "one", "ece")[0] == pytest.approx((abs(0.75 - 2) + abs(3.75 - 4)) / 8)
+    assert figure(analysis, "one", "ece")[0] == pytest.approx((abs(0.75 - 2) + abs(3.75 - 4)) / 8)
     brier = (2 * 0.75**2 + 0.25**2 + 4 * 0.25**2 + 0.75**2) / 8
-    assert figure(found, "one", "brier")[0] == pytest.approx(brier)
-    facts = found.tasks.set_index("task")
+    assert figure(analysis, "one", "brier")[0] == pytest.approx(brier)
+    facts = analysis.tasks.set_index("task")
     assert facts.loc["one"].tolist() == pytest.approx([2, 8, 6 / 8, 4.5 / 8, 4])
     assert facts.loc[POOLED].tolist() == pytest.approx([3, 10, 7 / 10, 5.5 / 10, 5])
 
@@ -90,10 +90,10 @@ def test_bins_and_errors_by_hand(small):
 def test_gaps_within_a_bin_cancel_and_over_bins_do_not(tmp_path):
     """0.5 and 0.59 share a bin, where too high makes up for too low; 0.6 opens the next one, and 1 is in the last."""
     each = [([A], [0.5], None), ([A], [0.59], None), ([R], [0.59], None), ([A], [0.6], None), ([A], [1.0], None)]
-    found = acceptance(made(tmp_path / "run", {("one", 0): each}), None)
-    assert found.bins["count"].tolist() == [3, 1, 1]
-    assert found.bins.low.tolist() == pytest.approx([0.5, 0.6, 0.9])
-    assert figure(found, "one", "ece")[0] == pytest.approx((abs(1.68 - 2) + 0.4 + 0) / 5, rel=1e-6)
+    analysis = acceptance(made(tmp_path / "run", {("one", 0): each}), None)
+    assert analysis.bins["count"].tolist() == [3, 1, 1]
+    assert analysis.bins.low.tolist() == pytest.approx([0.5, 0.6, 0.9])
+    assert figure(analysis, "one", "ece")[0] == pytest.approx((abs(1.68 - 2) + 0.4 + 0) / 5, rel=1e-6)
 
 
 def test_auroc_by_hand(small):
@@ -102,11 +102,11 @@ def test_auroc_by_hand(small):
     The first beats no accepted token and ties with four (2 of 6), the second beats four and ties with two (5 of 6).
     Confidences: rejected 0.25 and 0.25; accepted .5 .5 .75 1 .5 .125: each beats five of six.
     """
-    found = acceptance(small, None)
-    assert figure(found, "one", "auroc")[0] == pytest.approx((2 + 5) / 12)
-    assert figure(found, "one", "auroc_draft")[0] == pytest.approx(10 / 12)
-    assert figure(found, "one", "auroc_difference")[0] == pytest.approx(-3 / 12)
-    assert figure(found, "two", "auroc")[0] == 1
+    analysis = acceptance(small, None)
+    assert figure(analysis, "one", "auroc")[0] == pytest.approx((2 + 5) / 12)
+    assert figure(analysis, "one", "auroc_draft")[0] == pytest.approx(10 / 12)
+    assert figure(analysis, "one", "auroc_difference")[0] == pytest.approx(-3 / 12)
+    assert figure(analysis, "two", "auroc")[0] == 1
 
 
 def test_drafts_by_hand(small):
@@ -114,12 +114,12 @@ def test_drafts_by_hand(small):
 
     The last token of the second draft was refused, but it was not scored.
     """
-    found = acceptance(small, None)
-    stops = found.stops[found.stops.task == "one"]
+    analysis = acceptance(small, None)
+    stops = analysis.stops[analysis.stops.task == "one"]
     assert stops[["low", "count", "prediction", "accepted"]].values.tolist() == [
         pytest.approx(row) for row in ([0.0, 1, 0.0703125, 0], [0.2, 2, 0.25, 0.5], [0.7, 1, 0.75, 1])
     ]
-    assert figure(found, "one", "stop_ece")[0] == pytest.approx((0.0703125 + 0.5 + 0.25) / 4)
+    assert figure(analysis, "one", "stop_ece")[0] == pytest.approx((0.0703125 + 0.5 + 0.25) / 4)
 
 
 def rows_of(rng, documents, tokens, tasks=("one",), shift=0.0):
@@ -146,11 +146,11 @@ def counted(rows, column):
 def test_auroc_is_that_of_all_pairs(step, monkeypatch):
     monkeypatch.setattr(reliability, "STEP", step)
     rows = rows_of(np.random.default_rng(1), 20, 700, ("one", "two"))
-    found = reliability.discrimination(rows)
-    assert found["auroc"].value == pytest.approx(counted(rows, "prediction"))
-    assert found["auroc_draft"].value == pytest.approx(counted(rows, "confidence"))
+    result = reliability.discrimination(rows)
+    assert result["auroc"].value == pytest.approx(counted(rows, "prediction"))
+    assert result["auroc_draft"].value == pytest.approx(counted(rows, "confidence"))
     difference = counted(rows, "prediction") - counted(rows, "confidence")
-    assert found["auroc_difference"].value == pytest.approx(difference)
+    assert result["auroc_difference"].value == pytest.approx(difference)
 
 
 @pytest.mark.long
@@ -166,10 +166,10 @@ def test_intervals_are_those_of_resampled_documents():
         drawn["auroc"].append(counted(again, "prediction"))
         drawn["auroc_difference"].append(drawn["auroc"][-1] - counted(again, "confidence"))
         drawn["share"].append(again[again.prediction.between(0.795, 0.895)].accepted.mean())
-    found = {"brier": reliability.brier(rows), **reliability.discrimination(rows)}
+    result = {"brier": reliability.brier(rows), **reliability.discrimination(rows)}
     bins = reliability.calibration(rows).bins.set_index("low")
     shares = bins.loc[bins.index[np.isclose(bins.index, 0.8)][0]]
-    intervals = {name: (found[name].low, found[name].high) for name in drawn if name != "share"}
+    intervals = {name: (result[name].low, result[name].high) for name in drawn if name != "share"}
     intervals["share"] = shares.accepted_low, shares.accepted_high
     for name, values in drawn.items():
         low, high = np.quantile(values, [0.025, 0.975])
@@ -200,20 +200,20 @@ def test_perfect_predictions_and_biased_ones():
 def test_interval_of_a_small_error_reaches_zero():
     """Few tokens: chance alone makes gaps, and the interval has to say so; the true error is 0."""
     rng = np.random.default_rng(4)
-    found = [reliability.calibration(rows_of(rng, 40, 600)).ece for _ in range(40)]
-    assert all(one.low <= one.value <= one.high for one in found)
-    assert sum(one.low == 0 for one in found) >= 36
-    assert np.mean([one.value for one in found]) > 0.02
+    results = [reliability.calibration(rows_of(rng, 40, 600)).ece for _ in range(40)]
+    assert all(result.low <= result.value <= result.high for result in results)
+    assert sum(result.low == 0 for result in results) >= 36
+    assert np.mean([result.value for result in results]) > 0.02
 
 
 def test_one_document_has_no_interval(small):
-    found = acceptance(small, None)
+    analysis = acceptance(small, None)
     for name in ("ece", "brier", "auroc", "auroc_difference"):
-        value, low, high = figure(found, "two", name)
+        value, low, high = figure(analysis, "two", name)
         assert (value == value, low == low, high == high) == (True, False, False)
     # The pooled figures draw within tasks, so one document makes theirs unknown as well.
-    assert math.isnan(figure(found, POOLED, "ece")[1])
-    two = found.bins[(found.bins.task == "two")]
+    assert math.isnan(figure(analysis, POOLED, "ece")[1])
+    two = analysis.bins[(analysis.bins.task == "two")]
     assert two.accepted_low.isna().all()
 
 
@@ -228,28 +228,28 @@ def test_a_bin_of_one_document_has_no_interval(tmp_path):
 
 def test_greedy_runs_have_no_confidences(tmp_path):
     each = [([A, R], [0.75, 0.5], None), ([A, A], [0.75, NAN], [0.5, 0.5])]
-    found = acceptance(made(tmp_path / "run", {("one", 0): each, ("one", 1): each}), None)
-    assert found.unsure == 4
-    assert set(found.figures.figure) == {"ece", "brier", "auroc", "stop_ece"}
-    told = [line for line in notes(found) if "q(d)" in line]
-    assert len(told) == 1 and "not recorded for 4 tokens" in told[0]
+    analysis = acceptance(made(tmp_path / "run", {("one", 0): each, ("one", 1): each}), None)
+    assert analysis.unsure == 4
+    assert set(analysis.figures.figure) == {"ece", "brier", "auroc", "stop_ece"}
+    lines = [line for line in notes(analysis) if "q(d)" in line]
+    assert len(lines) == 1 and "not recorded for 4 tokens" in lines[0]
 
 
 def test_nothing_was_rejected(tmp_path):
-    found = acceptance(made(tmp_path / "run", {("one", doc): [([A], [0.75], [0.5])] for doc in (0, 1)}), None)
-    assert math.isnan(figure(found, "one", "auroc")[0])
-    assert figure(found, "one", "ece")[0] == pytest.approx(0.25)
-    assert "AUROC" in rendered(view(found))
+    analysis = acceptance(made(tmp_path / "run", {("one", doc): [([A], [0.75], [0.5])] for doc in (0, 1)}), None)
+    assert math.isnan(figure(analysis, "one", "auroc")[0])
+    assert figure(analysis, "one", "ece")[0] == pytest.approx(0.25)
+    assert "AUROC" in rendered(view(analysis))
 
 
 def test_which_tokens_could_be_seen(tmp_path):
-    def told(name, settings):
+    def notes_of(name, settings):
         each = [([A], [0.75], [0.5])]
         return " ".join(notes(acceptance(made(tmp_path / name, {("one", 0): each}, settings), None)))
 
-    assert "drafts of 2 to 20 tokens: what lies beyond a stop was never seen" in told("a", BOUNDS)
-    assert "all drafts may have 8 tokens, whatever was predicted" in told("b", {"shortest": 8, "longest": 8})
-    assert "it is not known if predictions kept tokens out of them" in told("c", {"length": "specdecpp"})
+    assert "drafts of 2 to 20 tokens: what lies beyond a stop was never seen" in notes_of("a", BOUNDS)
+    assert "all drafts may have 8 tokens, whatever was predicted" in notes_of("b", {"shortest": 8, "longest": 8})
+    assert "it is not known if predictions kept tokens out of them" in notes_of("c", {"length": "specdecpp"})
 
 
 def test_the_method_that_is_chosen(small, tmp_path):

@@ -28,30 +28,30 @@ def table(*runs, **options):
     return compare.summary(pooled.measured(runs, **options))
 
 
-def row(found, **wanted):
+def row(result, **wanted):
     for name, value in wanted.items():
-        found = found[found[name] == value]
-    assert len(found) == 1
-    return found.iloc[0]
+        result = result[result[name] == value]
+    assert len(result) == 1
+    return result.iloc[0]
 
 
 def test_one_run(tmp_path):
-    found = table(simple(tmp_path / "a"))
-    assert found.method.tolist() == ["plain", "sps"]
-    mine = row(found, method="sps")
+    comparison = table(simple(tmp_path / "a"))
+    assert comparison.method.tolist() == ["plain", "sps"]
+    mine = row(comparison, method="sps")
     assert (mine.documents, mine.repeats, mine.errors, mine.baseline) == (4, 1, 0, "plain")
     assert (mine.accuracy, mine.accuracy_stderr, mine.accuracy_delta) == (0.75, 0.125, 0.0)
     assert (mine.accuracy_p, mine.accuracy_test) == (1.0, "mcnemar")  # one document better, one worse
     assert mine.speedup_decode == pytest.approx(2) and mine.speedup_decode_low == pytest.approx(2)
     # plain: 1.25 s for 5 tokens; sps: 0.75 s for 5 tokens
     assert mine.speedup_e2e == pytest.approx(1.25 / 0.75)
-    assert math.isnan(mine.speedup_spread) and math.isnan(row(found, method="plain").accuracy_p)
+    assert math.isnan(mine.speedup_spread) and math.isnan(row(comparison, method="plain").accuracy_p)
 
 
 def test_scores_have_intervals(tmp_path):
     """Wilson's for 3 of 4 right; without one right more, and one less, Bonett and Price's for a difference of 0."""
-    found = table(simple(tmp_path / "a", tasks=("one", "two")))
-    mine, mean = row(found, task="one", method="sps"), row(found, task="average", method="sps")
+    comparison = table(simple(tmp_path / "a", tasks=("one", "two")))
+    mine, mean = row(comparison, task="one", method="sps"), row(comparison, task="average", method="sps")
     low, high = binomtest(3, 4).proportion_ci(method="wilson")
     assert (mine.accuracy_low, mine.accuracy_high) == pytest.approx((low, high), abs=1e-6)
     reach = 1.96 * math.sqrt((2 + 2) / 6 / 6)
@@ -74,16 +74,18 @@ def test_a_speedup_beyond_its_tokens_a_round_is_named(tmp_path):
     """sps commits 2 tokens a round and is 2.5 times as fast; against a baseline of several models it may be."""
     methods = {"vanilla": Timed(1.0, SINGLE), "sps": Timed(0.4, CHAIN), "fly": Timed(0.5, CHAIN)}
     run = timed_run(tmp_path / "a", methods, baseline="vanilla")
-    found = pooled.measured([run])
-    (line,) = (one for one in notes.warnings([run], compare.summary(found), found) if "τ" in one)
+    measured_rows = pooled.measured([run])
+    (line,) = (
+        warning for warning in notes.warnings([run], compare.summary(measured_rows), measured_rows) if "τ" in warning
+    )
     assert line.startswith("one, sps: a speedup of 2.50 is more than τ = 2.00 tokens a target round can give")
     other = timed_run(tmp_path / "b", {"plain": Timed(1.0, SINGLE), "sps": Timed(0.4, CHAIN)})
     assert notes.beyond_tau(table(other), [other]).empty
 
 
 def test_baseline_comes_first_and_tasks_keep_their_order(tmp_path):
-    found = table(simple(tmp_path / "a", tasks=("zeta", "alpha")))
-    assert found[["task", "method"]].values.tolist() == [
+    comparison = table(simple(tmp_path / "a", tasks=("zeta", "alpha")))
+    assert comparison[["task", "method"]].values.tolist() == [
         [task, method] for task in ("zeta", "alpha", "average") for method in ("plain", "sps")
     ]
 
@@ -95,16 +97,16 @@ def test_tau_has_an_interval_over_documents(tmp_path):
         for doc, accepted in enumerate((1, 1, 0)):
             made.add("plain", doc, shapes=SINGLE, task=task)
             made.add("sps", doc, shapes=[(3, 1), (3, accepted)], task=task)
-    found = table(made.run(tmp_path / "run"))
-    mine = row(found, task="one", method="sps")
+    comparison = table(made.run(tmp_path / "run"))
+    mine = row(comparison, task="one", method="sps")
     error = 2 / 3 * math.log(8 / 7)
     factor = math.exp(t.ppf(0.975, 121 / 41 - 1) * error)
     assert (mine.tau, mine.tau_low, mine.tau_high) == pytest.approx((11 / 6, 11 / 6 / factor, 11 / 6 * factor))
     # The mean of two equal tasks: half of the variance, twice the degrees of freedom.
     factor = math.exp(t.ppf(0.975, 2 * (121 / 41 - 1)) * error / math.sqrt(2))
-    mean = row(found, task="average", method="sps")
+    mean = row(comparison, task="average", method="sps")
     assert (mine.tau, mean.tau_low, mean.tau_high) == pytest.approx((11 / 6, 11 / 6 / factor, 11 / 6 * factor))
-    assert row(found, task="one", method="plain").tau_low == 1
+    assert row(comparison, task="one", method="plain").tau_low == 1
 
 
 def test_average_over_tasks(tmp_path):
@@ -113,8 +115,8 @@ def test_average_over_tasks(tmp_path):
         "plain": Timed(1.0, SINGLE, {"one": (1, 1), "two": (1, 0, 0, 0)}),
         "sps": Timed(lambda task, doc: 0.5 if task == "one" else 0.25, CHAIN, {"one": (0, 1), "two": (1, 0, 1, 0)}),
     }
-    found = table(timed_run(tmp_path / "a", methods, tasks=("one", "two"), documents={"one": 2, "two": 4}))
-    mean = row(found, task="average", method="sps")
+    comparison = table(timed_run(tmp_path / "a", methods, tasks=("one", "two"), documents={"one": 2, "two": 4}))
+    mean = row(comparison, task="average", method="sps")
     assert mean.speedup_decode == pytest.approx(3)
     assert (mean.accuracy, mean.documents) == (0.5, 6)
     assert mean.accuracy_stderr == pytest.approx(math.sqrt(2 * 0.125**2) / 2)
@@ -124,14 +126,14 @@ def test_average_over_tasks(tmp_path):
 
 def test_a_method_that_lacks_a_task_has_no_average(tmp_path):
     both = simple(tmp_path / "a", tasks=("one", "two"))
-    found = table(both, simple(tmp_path / "b", method="fly"))
-    assert found[found.task == "average"].method.tolist() == ["plain", "sps"]
+    comparison = table(both, simple(tmp_path / "b", method="fly"))
+    assert comparison[comparison.task == "average"].method.tolist() == ["plain", "sps"]
 
 
 def test_runs_of_one_method_are_pooled_as_repeats(tmp_path):
     """Per-token times 0.5 / 4 and 1.0 / 4 against 1.0 / 4 each: 2.0 / 1.5 together; 2 and 1 apart."""
-    found = table(simple(tmp_path / "a"), simple(tmp_path / "b", decode=1.0, seed=1, right=(1, 1, 1, 1)))
-    mine = row(found, method="sps")
+    comparison = table(simple(tmp_path / "a"), simple(tmp_path / "b", decode=1.0, seed=1, right=(1, 1, 1, 1)))
+    mine = row(comparison, method="sps")
     assert (mine.repeats, mine.documents) == (2, 4)
     assert mine.speedup_decode == pytest.approx(2 / 1.5)
     assert mine.speedup_spread == pytest.approx(np.std([2, 1], ddof=1))
@@ -144,9 +146,9 @@ def test_runs_of_one_method_are_pooled_as_repeats(tmp_path):
 def test_a_method_is_set_against_the_baseline_of_its_own_run(tmp_path):
     """A run on a slow afternoon: both of its methods took twice as long."""
     slow = timed_run(tmp_path / "slow", {"plain": Timed(2.0, SINGLE, 3), "fly": Timed(1.0, CHAIN, 3)})
-    found = table(simple(tmp_path / "a"), slow)
-    assert row(found, method="fly").speedup_decode == pytest.approx(2)
-    assert row(found, method="sps").speedup_decode == pytest.approx(2)
+    comparison = table(simple(tmp_path / "a"), slow)
+    assert row(comparison, method="fly").speedup_decode == pytest.approx(2)
+    assert row(comparison, method="sps").speedup_decode == pytest.approx(2)
 
 
 # Several baselines
@@ -163,18 +165,18 @@ def mixed(folder, *, only=tuple(SECONDS), seconds=SECONDS, documents=4, baseline
 
 
 def test_each_method_is_set_against_its_own_baseline(tmp_path):
-    found = table(mixed(tmp_path / "a"))
-    assert found[["method", "baseline"]].values.tolist() == [
+    comparison = table(mixed(tmp_path / "a"))
+    assert comparison[["method", "baseline"]].values.tolist() == [
         ["plain", "plain"], ["sps", "plain"], ["pool", "pool"], ["share", "pool"],
     ]  # fmt: skip
-    assert row(found, method="sps").speedup_decode == pytest.approx(2)
-    assert row(found, method="share").speedup_decode == pytest.approx(2 / 1.6)  # not 1 / 1.6
+    assert row(comparison, method="sps").speedup_decode == pytest.approx(2)
+    assert row(comparison, method="share").speedup_decode == pytest.approx(2 / 1.6)  # not 1 / 1.6
     # with 0.25 s of prefill for 1 token: 2.25 s against 1.85 s
-    assert row(found, method="share").speedup_e2e == pytest.approx(2.25 / 1.85)
-    assert row(found, method="pool").speedup_decode == pytest.approx(1)
-    assert row(found, method="sps").accuracy_delta == pytest.approx(-0.25)
-    assert row(found, method="share").accuracy_delta == pytest.approx(-0.25)  # to plain: -0.75
-    assert math.isnan(row(found, method="pool").accuracy_delta)
+    assert row(comparison, method="share").speedup_e2e == pytest.approx(2.25 / 1.85)
+    assert row(comparison, method="pool").speedup_decode == pytest.approx(1)
+    assert row(comparison, method="sps").accuracy_delta == pytest.approx(-0.25)
+    assert row(comparison, method="share").accuracy_delta == pytest.approx(-0.25)  # to plain: -0.75
+    assert math.isnan(row(comparison, method="pool").accuracy_delta)
 
 
 def test_methods_come_behind_their_baselines(tmp_path):
@@ -188,11 +190,11 @@ def test_methods_come_behind_their_baselines(tmp_path):
 
 
 def test_one_baseline_can_be_chosen_for_all(tmp_path):
-    found = pooled.measured([mixed(tmp_path / "a")])
-    rows = compare.summary(found.against("plain"))
+    measured_rows = pooled.measured([mixed(tmp_path / "a")])
+    rows = compare.summary(measured_rows.against("plain"))
     assert set(rows.baseline) == {"plain"}
     assert row(rows, method="share").speedup_decode == pytest.approx(1 / 1.6)
-    none = compare.summary(found.against(None))
+    none = compare.summary(measured_rows.against(None))
     assert set(none.baseline) == {""} and none.speedup_decode.isna().all()
 
 
@@ -200,9 +202,9 @@ def test_runs_with_other_baselines_compare_where_no_method_has_two(tmp_path):
     """Each run has one of the families; as a whole their baselines differ."""
     first = mixed(tmp_path / "a", only=("plain", "sps"), baselines={})
     second = mixed(tmp_path / "b", only=("pool", "share"), baseline="pool", baselines={}, seed=1)
-    found = table(first, second)
-    assert row(found, method="sps").speedup_decode == pytest.approx(2)
-    assert row(found, method="share").speedup_decode == pytest.approx(2 / 1.6)
+    comparison = table(first, second)
+    assert row(comparison, method="sps").speedup_decode == pytest.approx(2)
+    assert row(comparison, method="share").speedup_decode == pytest.approx(2 / 1.6)
     third = mixed(tmp_path / "c", baselines={}, seed=2)  # all against plain
     with pytest.raises(
         UserError, match=r"baseline \(pool: pool / plain, share: pool / plain\).*--allow-mismatch baseline"
@@ -217,18 +219,18 @@ def test_every_run_with_another_baseline_than_the_first_is_named(tmp_path):
     first = mixed(tmp_path / "a", baselines={})
     others = [mixed(tmp_path / name, baselines={"share": "pool"}, seed=seed) for seed, name in enumerate("bc", 1)]
     lines = pooled.measured([first, *others], allowed=["baseline"]).mismatches
-    told = [line for line in lines if "share: plain / pool" in line]
-    assert len(told) == 2 and "/ b:" in told[0] and "/ c:" in told[1]
+    values = [line for line in lines if "share: plain / pool" in line]
+    assert len(values) == 2 and "/ b:" in values[0] and "/ c:" in values[1]
 
 
 def test_what_is_said_names_the_baseline_of_each(tmp_path):
-    found = table(mixed(tmp_path / "a", documents=8))
-    first, second = sentences(found)[:2]
+    comparison = table(mixed(tmp_path / "a", documents=8))
+    first, second = sentences(comparison)[:2]
     assert first.startswith("sps: faster than plain on one (2.00 ×)")
     assert second.startswith("share: faster than pool on one (1.25 ×)")
-    *_, speed, told = notes.legend(found)
+    *_, speed, facts = notes.legend(comparison)
     assert "per token of the baseline over" in speed
-    assert told == "baselines: plain of sps; pool of share"
+    assert facts == "baselines: plain of sps; pool of share"
     (_, alone) = notes.legend(table(simple(tmp_path / "b")))
     assert "per token of plain over" in alone
 
@@ -239,10 +241,10 @@ def test_the_drift_of_each_baseline_is_told(tmp_path):
     frame = pd.read_parquet(run.folder / "samples.parquet")
     late = (frame.method == "pool") & (frame.doc_id >= 10)
     frame.assign(decode_seconds=frame.decode_seconds.where(~late, 3.0)).to_parquet(run.folder / "samples.parquet")
-    found = pooled.measured([run])
-    rows = compare.summary(found)
+    measured_rows = pooled.measured([run])
+    rows = compare.summary(measured_rows)
     assert row(rows, method="sps").drift == 0 and row(rows, method="share").drift == pytest.approx(0.5)
-    (line,) = (one for one in notes.warnings([run], rows, found) if "drift" in one)
+    (line,) = (warning for warning in notes.warnings([run], rows, measured_rows) if "drift" in warning)
     assert line == "one: pool's time per token drifted by +50% within a run; repeat it"
 
 
@@ -250,8 +252,8 @@ def test_the_drift_of_an_average_is_the_largest_with_its_sign(tmp_path):
     """plain takes half the time in the second half of one task, and a fifth more in that of the other."""
     late = {"one": 0.5, "two": 1.2}
     methods = {"plain": Timed(lambda task, doc: 1.0 if doc < 6 else late[task], SINGLE), "sps": Timed(0.5)}
-    found = table(timed_run(tmp_path / "a", methods, tasks=("one", "two"), documents=12))
-    drifts = {task: row(found, task=task, method="sps").drift for task in ("one", "two", "average")}
+    comparison = table(timed_run(tmp_path / "a", methods, tasks=("one", "two"), documents=12))
+    drifts = {task: row(comparison, task=task, method="sps").drift for task in ("one", "two", "average")}
     assert drifts == pytest.approx({"one": -0.5, "two": 0.2, "average": -0.5})
 
 
@@ -277,9 +279,9 @@ def test_namesakes_with_other_settings_are_told_apart(tmp_path):
 
 
 def test_samplings_are_kept_apart(tmp_path):
-    found = table(simple(tmp_path / "a"), simple(tmp_path / "b", decode=1.0, temperature=0.7, top_p=0.9))
-    assert row(found, sampling="greedy", method="sps").speedup_decode == pytest.approx(2)
-    assert row(found, sampling="T=0.7 top-p=0.9", method="sps").speedup_decode == pytest.approx(1)
+    comparison = table(simple(tmp_path / "a"), simple(tmp_path / "b", decode=1.0, temperature=0.7, top_p=0.9))
+    assert row(comparison, sampling="greedy", method="sps").speedup_decode == pytest.approx(2)
+    assert row(comparison, sampling="T=0.7 top-p=0.9", method="sps").speedup_decode == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -310,8 +312,8 @@ def test_other_documents_are_refused(tmp_path):
 
 
 def test_runs_of_other_tasks_compare(tmp_path):
-    found = table(simple(tmp_path / "a", tasks=("one",)), simple(tmp_path / "b", tasks=("two",)))
-    assert found.task.drop_duplicates().tolist() == ["one", "two", "average"]
+    comparison = table(simple(tmp_path / "a", tasks=("one",)), simple(tmp_path / "b", tasks=("two",)))
+    assert comparison.task.drop_duplicates().tolist() == ["one", "two", "average"]
 
 
 def test_what_a_run_does_not_tell_is_said(tmp_path):
@@ -354,9 +356,9 @@ def test_shards_at_other_speeds_are_named_and_speedups_are_paired_within_them(tm
     run = joined(timed_run(tmp_path / "a", methods, documents=8), 4, 8)
     (line,) = time_warnings.uneven(pooled.measured([run]))
     assert line == "one: plain ran at 2 to 4 tokens/s in these workers: compare speedups, not tokens/s"
-    found = row(table(run), method="sps")
-    assert found.speedup_decode == pytest.approx(12 / 10)
-    assert (found.speedup_decode_low, found.speedup_decode_high) == pytest.approx((1.2, 1.2))
+    result = row(table(run), method="sps")
+    assert result.speedup_decode == pytest.approx(12 / 10)
+    assert (result.speedup_decode_low, result.speedup_decode_high) == pytest.approx((1.2, 1.2))
     whole = row(table(timed_run(tmp_path / "b", methods, documents=8)), method="sps")
     assert whole.speedup_decode == pytest.approx(1.2) and whole.speedup_decode_low < 1.1
 
@@ -409,7 +411,7 @@ def test_an_unknown_field_cannot_be_allowed(tmp_path):
 def test_failed_documents_are_counted_and_left_out(tmp_path):
     samples = [sample("plain", 0), sample("plain", 1, 100.0), sample("sps", 0, 0.5)]
     samples += [sample("sps", 1, finish="error", prefill=None) | {"decode_seconds": None}]
-    all_rounds = [one for s in samples if s["finish"] != "error" for one in rounds(s, *[(0, 0)] * 4)]
+    all_rounds = [step for s in samples if s["finish"] != "error" for step in rounds(s, *[(0, 0)] * 4)]
     run = StoredRun(write_run(tmp_path / "a", samples, all_rounds, scores("plain", (1, 1)) + scores("sps", (1,))))
     mine = row(table(run), method="sps")
     assert (mine.errors, mine.documents, mine.speedup_decode) == (1, 1, 2)  # plain's 100 s do not count
@@ -419,14 +421,14 @@ def test_failed_documents_are_counted_and_left_out(tmp_path):
 def test_a_run_of_nothing_but_failures_has_a_table(tmp_path):
     samples = [sample(name, 0, finish="error", prefill=None) | {"decode_seconds": None} for name in ("plain", "sps")]
     run = StoredRun(write_run(tmp_path / "a", samples, [], []))
-    found = table(run)
-    assert found.errors.tolist() == [1, 1] and found.documents.tolist() == [0, 0]
-    assert found[["tau", "accuracy", "speedup_decode"]].isna().all(axis=None)
+    comparison = table(run)
+    assert comparison.errors.tolist() == [1, 1] and comparison.documents.tolist() == [0, 0]
+    assert comparison[["tau", "accuracy", "speedup_decode"]].isna().all(axis=None)
 
 
 def test_depths(tmp_path):
-    found = compare.depth_table(pooled.measured([simple(tmp_path / "a")], with_depths=True))
-    assert found[["method", "depth", "cond_accept", "tested"]].values.tolist() == [
+    result = compare.depth_table(pooled.measured([simple(tmp_path / "a")], with_depths=True))
+    assert result[["method", "depth", "cond_accept", "tested"]].values.tolist() == [
         ["sps", 1, 1.0, 8],
         ["sps", 2, 0.0, 8],
         ["sps", 3, pytest.approx(math.nan, nan_ok=True), 0],
@@ -435,8 +437,8 @@ def test_depths(tmp_path):
 
 def test_stored_summary_equals_the_recomputed_one(tmp_path):
     run = simple(tmp_path / "a", tasks=("one", "two"))
-    found = table(run)
-    records.write_frame(tmp_path / "s.parquet", found)
+    comparison = table(run)
+    records.write_frame(tmp_path / "s.parquet", comparison)
     back = records.read_frame(tmp_path / "s.parquet")
-    pd.testing.assert_frame_equal(back, found, check_dtype=False)
-    assert json.loads(found.to_json(orient="records"))[0]["method"] == "plain"
+    pd.testing.assert_frame_equal(back, comparison, check_dtype=False)
+    assert json.loads(comparison.to_json(orient="records"))[0]["method"] == "plain"

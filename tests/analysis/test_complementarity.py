@@ -28,14 +28,14 @@ SETTINGS = {"member": {"model": "draft"}, "bold": {"gamma": 4}, "bold[gamma=9]":
 
 def made(folder, answers, graded=None, models=("t", "d"), **changes):
     """A run of the answers by method (or method and repeat) to a task `one`, and graded ones to a task `two`."""
-    found = Rows()
+    rows = Rows()
     for task, given in (("one", answers), ("two", graded or {})):
         for key, values in given.items():
             name, repeat = key if isinstance(key, tuple) else (key, 0)
             for doc in range(len(values)):
-                found.add(name, doc, task=task, repeat=repeat)
-            found.scores += scores(name, values, task=task, repeat=repeat)
-    run = found.run(folder, settings=SETTINGS, **{"baseline": "vanilla"} | changes)
+                rows.add(name, doc, task=task, repeat=repeat)
+            rows.scores += scores(name, values, task=task, repeat=repeat)
+    run = rows.run(folder, settings=SETTINGS, **{"baseline": "vanilla"} | changes)
     weights = {role: one for role, one in zip(("target", "draft"), models, strict=True) if one}
     return change_manifest(
         run.folder, models={role: {"dtype": "float32", "weights_hash": one} for role, one in weights.items()}
@@ -56,38 +56,38 @@ def wilson(right, of):
 
 
 def test_counts_by_hand(run):
-    found = complementarity(run)
-    one, two = found.tasks.to_dict("records")
+    analysis = complementarity(run)
+    one, two = analysis.tasks.to_dict("records")
     assert (one["task"], one["graded"], one["total"]) == ("one", False, 8)
     assert (one["target"], one["draft"], one["union"], one["gap"]) == (4, 3, 6, 2)
     for name in ("target", "draft", "union", "gap"):
         assert (one[f"{name}_low"], one[f"{name}_high"]) == pytest.approx(wilson(one[name], 8)), name
-    own = found.methods.iloc[0]
+    own = analysis.methods.iloc[0]
     assert (own.method, own.correct, own.recovery, own.difference) == ("bold", 5, 0.5, 0.125)
     assert own.p == pytest.approx(1), "two documents gained, one lost"
-    assert (found.target, found.draft, found.left_out) == ("vanilla", "member", 0)
+    assert (analysis.target, analysis.draft, analysis.left_out) == ("vanilla", "member", 0)
     assert (two["task"], two["graded"], two["total"]) == ("two", True, 2)
     assert [two[name] / 2 for name in ("target", "draft", "union", "gap")] == pytest.approx([0.5, 0.35, 0.6, 0.1])
-    assert found.methods.iloc[1].recovery == pytest.approx(-2) and found.methods.iloc[1].difference == -0.2
+    assert analysis.methods.iloc[1].recovery == pytest.approx(-2) and analysis.methods.iloc[1].difference == -0.2
 
 
 def test_mcnemar_reads_the_documents_that_differ(tmp_path):
     """Nine lost, one gained: P(at most 1 of 10 heads), twice."""
     answers = {"vanilla": [1] * 9 + [0] * 3, "member": [0] * 9 + [1] * 3, "bold": [0] * 9 + [1, 0, 0]}
-    found = complementarity(made(tmp_path / "run", answers)).methods.iloc[0]
-    assert found.p == pytest.approx(2 * binom.cdf(1, 10, 0.5)) and found.recovery == pytest.approx(-8 / 3)
+    result = complementarity(made(tmp_path / "run", answers)).methods.iloc[0]
+    assert result.p == pytest.approx(2 * binom.cdf(1, 10, 0.5)) and result.recovery == pytest.approx(-8 / 3)
 
 
 def test_the_interval_of_recovery_is_a_paired_bootstrap(tmp_path):
     rng = np.random.default_rng(1)
     target, draft, bold = (rng.random((3, 300)) < [[0.6], [0.4], [0.7]]).astype(float)
-    found = complementarity(made(tmp_path / "run", {"vanilla": target, "member": draft, "bold": bold})).methods.iloc[0]
+    result = complementarity(made(tmp_path / "run", {"vanilla": target, "member": draft, "bold": bold})).methods.iloc[0]
     drawn = []
     for _ in range(4000):
         at = rng.integers(0, 300, 300)
         gap = np.maximum(target, draft)[at].sum() - target[at].sum()
         drawn.append((bold[at].sum() - target[at].sum()) / gap)
-    assert (found.recovery_low, found.recovery_high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.03)
+    assert (result.recovery_low, result.recovery_high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.03)
 
 
 def test_a_ratio_that_is_often_undefined_has_no_interval():
@@ -101,18 +101,18 @@ def test_a_ratio_that_is_often_undefined_has_no_interval():
 def test_repeats_are_texts_and_documents_are_drawn(tmp_path):
     answers = {("vanilla", 0): [1, 0], ("vanilla", 1): [0, 0], ("member", 0): [0, 1], ("member", 1): [1, 0]}
     answers |= {("bold", 0): [1, 1], ("bold", 1): [0, 0]}
-    found = complementarity(made(tmp_path / "run", answers, repeats=2))
-    one, own = found.tasks.iloc[0], found.methods.iloc[0]
+    analysis = complementarity(made(tmp_path / "run", answers, repeats=2))
+    one, own = analysis.tasks.iloc[0], analysis.methods.iloc[0]
     assert (one.total, one.target, one.draft, one.union) == (4, 1, 2, 3), "a union is of one repeat"
-    assert own.recovery == 0.5 and found.repeats == 2
+    assert own.recovery == 0.5 and analysis.repeats == 2
     assert (one.target_low, one.target_high) == (0, 0.5), "of two documents, with 1 and 0 of 2"
 
 
 def test_without_complementarity_recovery_is_undefined_and_said(tmp_path):
     answers = {"vanilla": [1, 1, 0], "member": [1, 0, 0], "bold": [1, 1, 1]}
     run = made(tmp_path / "run", answers)
-    found = complementarity(run)
-    assert math.isnan(found.methods.recovery[0])
+    analysis = complementarity(run)
+    assert math.isnan(analysis.methods.recovery[0])
     words = ["analyze", "complementarity", str(run.folder), "--out", str(tmp_path / "cells.csv")]
     text = " ".join(call(*words).stdout.split())
     assert "one: nothing to recover: the union solves no more than the target" in text
@@ -121,9 +121,9 @@ def test_without_complementarity_recovery_is_undefined_and_said(tmp_path):
 
 def test_documents_without_an_answer_of_all_are_left_out(tmp_path):
     answers = {"vanilla": TARGET, "member": DRAFT, "bold": BOLD[:6]}
-    found = complementarity(made(tmp_path / "run", answers))
-    assert found.left_out == 2 and found.tasks.total[0] == 6
-    assert any("2 texts are left out" in line for line in complementarity_view.notes(found))
+    analysis = complementarity(made(tmp_path / "run", answers))
+    assert analysis.left_out == 2 and analysis.tasks.total[0] == 6
+    assert any("2 texts are left out" in line for line in complementarity_view.notes(analysis))
 
 
 def test_which_methods_are_set_against_the_target(tmp_path):
@@ -144,18 +144,18 @@ def test_the_draft_may_stand_in_another_run(tmp_path):
     member = made(tmp_path / "member", {"vanilla": BOLD, "member": DRAFT})
     alone = made(tmp_path / "alone", {"vanilla": DRAFT}, models=("d", None))
     for other, name in ((member, "member, member"), (alone, "alone, vanilla")):
-        found = complementarity(run, None, other)
-        assert found.draft == name and found.tasks.draft[0] == 3 and found.tasks.union[0] == 6
+        analysis = complementarity(run, None, other)
+        assert analysis.draft == name and analysis.tasks.draft[0] == 3 and analysis.tasks.union[0] == 6
     with pytest.raises(UserError, match=r"no model that decodes alone in .* is the draft of"):
         complementarity(run, None, made(tmp_path / "wrong", {"vanilla": DRAFT}, models=("x", None)))
 
 
 def test_answers_that_are_missing(tmp_path):
     run = made(tmp_path / "run", {"vanilla": TARGET, "bold": BOLD}, limit=8)
-    told = f"--suite synthetic --method member --baseline none --limit 8 --out {run.folder}-draft` makes it"
+    facts = f"--suite synthetic --method member --baseline none --limit 8 --out {run.folder}-draft` makes it"
     with pytest.raises(UserError, match="does not have the draft alone; `specbench run --pair tiny") as caught:
         complementarity(run)
-    assert told in str(caught.value) and f"--draft {run.folder}-draft" in str(caught.value)
+    assert facts in str(caught.value) and f"--draft {run.folder}-draft" in str(caught.value)
     with pytest.raises(UserError, match="does not have the target alone; run it again with --baseline vanilla"):
         complementarity(made(tmp_path / "bold", {"bold": BOLD}, baseline=None))
     with pytest.raises(UserError, match="has no draft model"):
@@ -190,7 +190,8 @@ def test_cells_are_those_of_the_published_table(tmp_path):
     run.__dict__["plan"] = run.plan.model_copy(
         update={
             "methods": tuple(
-                spec.model_copy(update={"name": "bold"}) if one.name == "bold" else one for one in run.plan.methods
+                spec.model_copy(update={"name": "bold"}) if method.name == "bold" else method
+                for method in run.plan.methods
             )
         }
     )
@@ -206,7 +207,9 @@ def test_cells_are_those_of_the_published_table(tmp_path):
         assert ours.unit == figure.unit and ours.pair == "tiny"
         values[figure.metric] = float(ours.value)
     assert values == {"Total": 8, "Target correct": 4, "Draft correct": 3, "Oracle union": 6, "CoSpec recovery": 50}
-    assert [one.method for one in figures.values()] == ["bold[gamma=9]"], "other settings are not the paper's method"
+    assert [figure.method for figure in figures.values()] == ["bold[gamma=9]"], (
+        "other settings are not the paper's method"
+    )
     header = (published.FOLDER / "cospec-table2.csv").read_text().splitlines()[0]
     assert path.read_text().splitlines()[0] == f"{header},low,high"
 
@@ -261,8 +264,8 @@ def test_a_real_run_has_the_draft_beside_it_or_in_another(tmp_path):
         complementarity(StoredRun(folder))
     words = str(caught.value).split("`")[1].split()
     assert call(*words[1:]).exit_code == 0
-    found = complementarity(StoredRun(folder), None, StoredRun(tmp_path / "run-draft"))
-    assert found.methods.method.tolist() == ["cospec"] * len(found.tasks) and (found.tasks.total == 2).all()
+    analysis = complementarity(StoredRun(folder), None, StoredRun(tmp_path / "run-draft"))
+    assert analysis.methods.method.tolist() == ["cospec"] * len(analysis.tasks) and (analysis.tasks.total == 2).all()
     scores = StoredRun(tmp_path / "run-draft").scores().query("filter != 'flexible-extract'")
     alone = scores[scores.doc_id.notna()].groupby("task").value.sum()
-    assert found.tasks.set_index("task").draft.to_dict() == alone[found.tasks.task].to_dict()
+    assert analysis.tasks.set_index("task").draft.to_dict() == alone[analysis.tasks.task].to_dict()

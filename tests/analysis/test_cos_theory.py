@@ -102,8 +102,8 @@ CASES = [(0.7, 0.7, 0.5, 1, 1), (0.9, 0.4, 0.2, 5, 1), (0.3, 0.8, 2.0, 2, 3), (0
 
 @pytest.mark.parametrize("case", CASES)
 def test_chain_is_what_a_simulation_gives(case):
-    found = simulated(*case, tokens=200_000, rng=np.random.default_rng(0))
-    assert expected_factor(*case) == pytest.approx(found, rel=0.006)
+    rows = simulated(*case, tokens=200_000, rng=np.random.default_rng(0))
+    assert expected_factor(*case) == pytest.approx(rows, rel=0.006)
 
 
 @pytest.mark.parametrize("case", CASES[:-1])
@@ -158,25 +158,25 @@ PAIR = {
 
 def judged(row, *each, prices=(0.1, 0.05), forwards=(1, 1)):
     """Rounds of one sample, each of decisions, proposers and overlaps; every one ends in what its decisions say."""
-    found = rounds(row, *[(len(one[0]), one[0].count(A)) for one in each], seconds=prices)
-    for one, (decisions, proposers, overlaps) in zip(found[1:], each, strict=True):
+    parsed = rounds(row, *[(len(one[0]), one[0].count(A)) for one in each], seconds=prices)
+    for one, (decisions, proposers, overlaps) in zip(parsed[1:], each, strict=True):
         one |= {"decisions": decisions, "proposers": proposers, "overlaps": overlaps}
         one |= {"target_forwards": forwards[0], "draft_forwards": forwards[1], "draft_seconds": prices[1]}
         one["committed"] = sum(decision <= A for decision in decisions)
-    return found
+    return parsed
 
 
 def made(folder, cos_rounds, settings=None, decode=(2.0, 1.0), documents=2, greedy=False, **plan):
     """A run of `ensemble` (four forwards of each model: 0.1 s of the target, 0.025 s of the draft) and of methods."""
-    found = Rows()
+    rows = Rows()
     settings = {name: SHARED | {"gamma": 1} | (settings or {}).get(name, {}) for name in cos_rounds}
     for doc in range(documents):
-        for one in found.add("ensemble", doc, decode[0], SINGLE)[1:]:
+        for one in rows.add("ensemble", doc, decode[0], SINGLE)[1:]:
             one |= {"draft_forwards": 1, "draft_seconds": 0.025}
         for name, each in cos_rounds.items():
-            found.add(name, doc, decode[1], lambda row, each=each: judged(row, *each))
+            rows.add(name, doc, decode[1], lambda row, each=each: judged(row, *each))
     plan = {"baseline": "ensemble", "pair": PAIR, "temperature": 0.0 if greedy else 1.0} | plan
-    return found.run(folder, settings={"ensemble": SHARED, **settings}, **plan)
+    return rows.run(folder, settings={"ensemble": SHARED, **settings}, **plan)
 
 
 # Four tokens are judged a text: draft's .75 (accepted), target's .5 (rejected), draft's .625 and .875 (accepted).
@@ -192,9 +192,9 @@ def only(table, **values):
 
 def test_figures_by_hand(tmp_path):
     """c = 0.025/0.1. α of the draft's tokens 3/4, of the target's 1/2, of all 11/16; 4 tokens in 2 s and in 1 s."""
-    found = collaboration(made(tmp_path / "run", {"cos": ROUNDS}, documents=3))
-    assert not found.greedy
-    of_all, of_draft, of_target = (only(found.acceptance, proposer=one) for one in ("all", "draft", "target"))
+    analysis = collaboration(made(tmp_path / "run", {"cos": ROUNDS}, documents=3))
+    assert not analysis.greedy
+    of_all, of_draft, of_target = (only(analysis.acceptance, proposer=one) for one in ("all", "draft", "target"))
     assert [one["tokens"] for one in (of_all, of_draft, of_target)] == [12, 9, 3]
     assert [one["alpha"] for one in (of_all, of_draft, of_target)] == pytest.approx([11 / 16, 3 / 4, 1 / 2])
     assert [one["accepted"] for one in (of_all, of_draft, of_target)] == pytest.approx([3 / 4, 1, 0])
@@ -202,7 +202,7 @@ def test_figures_by_hand(tmp_path):
     assert [one["lowest"] for one in (of_all, of_draft, of_target)] == [0.25, 0.25, 0.5]
     assert [one["bound"] for one in (of_all, of_draft, of_target)] == [0.5] * 3
     assert [one["below"] for one in (of_all, of_draft, of_target)] == [3, 3, 0]
-    row = only(found.speed, method="cos")
+    row = only(analysis.speed, method="cos")
     assert (row["proposer"], row["gamma"], row["theorem"], row["c_of"]) == ("draft", "1,1", "3.6", "ensemble")
     assert row["c"] == pytest.approx(0.25)
     assert row["predicted"] == pytest.approx(1.25 / (1.25 - 11 / 16 * 0.25))
@@ -210,13 +210,13 @@ def test_figures_by_hand(tmp_path):
     assert row["chain"] == pytest.approx(chain)
     assert (row["speedup"], row["baseline"], row["corollary"]) == (pytest.approx(2), "ensemble", "holds")
     assert row["over_chain"] == pytest.approx(2 / chain)
-    assert "FAILS at 3 of 15 positions" in next(sentences(found))
+    assert "FAILS at 3 of 15 positions" in next(sentences(analysis))
 
 
 def test_rounding_is_no_violation(tmp_path):
     tight = [([A, A], [0, 0], [0.5 - 5e-6, 0.5 - 5e-5])]
-    found = collaboration(made(tmp_path / "run", {"cos": tight}))
-    assert only(found.acceptance, proposer="all")["below"] == 2  # the second one, in each of two texts
+    analysis = collaboration(made(tmp_path / "run", {"cos": tight}))
+    assert only(analysis.acceptance, proposer="all")["below"] == 2  # the second one, in each of two texts
 
 
 def test_weights_lengths_and_proposers(tmp_path):
@@ -225,14 +225,14 @@ def test_weights_lengths_and_proposers(tmp_path):
     settings = {"cos": {"weights": 0.2, "gamma": [1, 5]}, "cos-naive": {"weights": [0.2, 0.8], "gamma": 3}}
     settings["cos-sd"] = {"combine": "contrastive", "gamma": 3}
     run = made(tmp_path / "run", dict.fromkeys(settings, swapped), settings)
-    found = collaboration(run)
-    bounds = {(row.method, row.proposer): row.bound for row in found.acceptance.itertuples()}
+    analysis = collaboration(run)
+    bounds = {(row.method, row.proposer): row.bound for row in analysis.acceptance.itertuples()}
     assert bounds["cos", "draft"] == 0.2 and bounds["cos", "target"] == pytest.approx(0.8)
     assert bounds["cos-naive", "target"] == 0.8 and math.isnan(bounds["cos-sd", "target"])
     assert math.isnan(bounds["cos", "all"])  # the proposers have bounds of their own
-    assert only(found.acceptance, method="cos", proposer="target")["below"] == 2 * 3  # .75, .625 and .25
-    assert only(found.acceptance, method="cos", proposer="all")["below"] == 2 * 3
-    cos, naive, sd = (only(found.speed, method=name) for name in settings)
+    assert only(analysis.acceptance, method="cos", proposer="target")["below"] == 2 * 3  # .75, .625 and .25
+    assert only(analysis.acceptance, method="cos", proposer="all")["below"] == 2 * 3
+    cos, naive, sd = (only(analysis.speed, method=name) for name in settings)
     assert (cos["proposer"], cos["gamma"], cos["c"]) == ("target", "1,5", pytest.approx(4))
     assert cos["predicted"] == pytest.approx(alternate_factor(11 / 16, 4, 5, 1))
     assert cos["chain"] == pytest.approx(expected_factor(0.75, 0.5, 4, 5, 1))
@@ -245,7 +245,7 @@ def test_weights_lengths_and_proposers(tmp_path):
 def test_one_gamma_is_the_default_proposers_and_null_the_pairs(tmp_path):
     pair = PAIR | {"members": [PAIR["draft"] | {"gamma": 4}, PAIR["target"]]}
     run = made(tmp_path / "run", {"cos": ROUNDS}, {"cos": {"gamma": 5}}, pair=pair)
-    (spec,) = (one for one in run.plan.methods if one.name == "cos")
+    (spec,) = (method for method in run.plan.methods if method.name == "cos")
     assert cos_theory.proposal_lengths(run, spec, 0) == (5, 1)
     assert cos_theory.proposal_lengths(run, spec, 1) == (1, 5)
     run = made(tmp_path / "null", {"cos": ROUNDS}, {"cos": {"gamma": None}}, pair=pair)
@@ -255,45 +255,45 @@ def test_one_gamma_is_the_default_proposers_and_null_the_pairs(tmp_path):
 
 
 def test_greedy_runs_go_by_accepted_tokens(tmp_path):
-    found = collaboration(made(tmp_path / "run", {"cos": [(d, p, None) for d, p, _ in ROUNDS]}, greedy=True))
-    assert found.greedy
-    row = only(found.acceptance, proposer="all")
+    analysis = collaboration(made(tmp_path / "run", {"cos": [(d, p, None) for d, p, _ in ROUNDS]}, greedy=True))
+    assert analysis.greedy
+    row = only(analysis.acceptance, proposer="all")
     assert (row["alpha"], row["positions"], row["below"]) == (0.75, 0, 0) and math.isnan(row["lowest"])
-    assert only(found.speed, method="cos")["predicted"] == pytest.approx(1.25 / (1.25 - 0.75 * 0.25))
+    assert only(analysis.speed, method="cos")["predicted"] == pytest.approx(1.25 / (1.25 - 0.75 * 0.25))
 
 
 def test_three_models_have_acceptance_but_no_formula(tmp_path):
     pair = PAIR | {"members": [PAIR["draft"], PAIR["target"], {"role": "math", "model": "bundled:math"}]}
     each = [([A, R], [0, 2], [0.75, 0.25]), ([A], [1], [0.5])]
     run = made(tmp_path / "run", {"cos": each}, pair=pair)
-    found = collaboration(run)
-    assert only(found.acceptance, proposer="math")["alpha"] == 0.25
-    assert only(found.acceptance, proposer="math")["bound"] == pytest.approx(1 / 3)
-    assert only(found.acceptance, proposer="math")["below"] == 2
-    row = only(found.speed, method="cos")
+    analysis = collaboration(run)
+    assert only(analysis.acceptance, proposer="math")["alpha"] == 0.25
+    assert only(analysis.acceptance, proposer="math")["bound"] == pytest.approx(1 / 3)
+    assert only(analysis.acceptance, proposer="math")["below"] == 2
+    row = only(analysis.speed, method="cos")
     assert row["gamma"] == "1,1,1" and row["speedup"] == pytest.approx((2 / 4) / (1 / 3))  # seconds a token
     assert all(one is None or one != one for one in (row["predicted"], row["chain"], row["c"], row["corollary"]))
 
 
 def test_seconds_of_further_members(tmp_path):
     pair = PAIR | {"members": [PAIR["draft"], PAIR["target"], {"role": "math", "model": "bundled:math"}]}
-    found = Rows()
-    found.add("ensemble", 0, 1.0, [(0, 0), (0, 0)])
-    found.add("cos", 0, 1.0, lambda row: judged(row, *ROUNDS))
-    for one in found.rounds:
-        one |= {"member_forwards": [2], "member_seconds": [0.5]}
-    run = found.run(tmp_path / "run", baseline="ensemble", pair=pair)
+    rows = Rows()
+    rows.add("ensemble", 0, 1.0, [(0, 0), (0, 0)])
+    rows.add("cos", 0, 1.0, lambda row: judged(row, *ROUNDS))
+    for round_ in rows.rounds:
+        round_ |= {"member_forwards": [2], "member_seconds": [0.5]}
+    run = rows.run(tmp_path / "run", baseline="ensemble", pair=pair)
     assert cos_theory.forward_seconds(run).loc[("one", "ensemble"), "math"] == 0.25
 
 
 def test_without_a_standard_collaboration(tmp_path):
     """Prices are then the method's own (0.1 and 0.05 s a forward), and no speedup is told."""
-    found = Rows()
+    rows = Rows()
     for doc in range(2):
-        found.add("plain", doc, 1.0, [(0, 0)])
-        found.add("cos", doc, 1.0, lambda row: judged(row, *ROUNDS))
+        rows.add("plain", doc, 1.0, [(0, 0)])
+        rows.add("cos", doc, 1.0, lambda row: judged(row, *ROUNDS))
     settings = {"cos": SHARED | {"gamma": 1}}
-    run = found.run(tmp_path / "run", settings=settings, pair=PAIR, temperature=1.0)
+    run = rows.run(tmp_path / "run", settings=settings, pair=PAIR, temperature=1.0)
     row = only(collaboration(run).speed, method="cos")
     assert (row["c"], row["c_of"]) == (pytest.approx(0.5), "cos")
     assert all(one is None or one != one for one in (row["baseline"], row["speedup"], row["corollary"]))
@@ -302,10 +302,10 @@ def test_without_a_standard_collaboration(tmp_path):
 
 def test_printed_table_fits_80_columns(tmp_path):
     long = "cos[weights=0.3,proposer=draft]"
-    found = collaboration(
+    analysis = collaboration(
         made(tmp_path / "run", {long: ROUNDS, "cos-naive": ROUNDS}, {"cos-naive": {"gamma": 2}}, documents=3)
     )
-    lines = rendered(view(found)).splitlines()
+    lines = rendered(view(analysis)).splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("cos-naive") and "2.00 [2.00, 2.00]" in line for line in lines)
     assert any("Corollary 3.7" in line and "holds" in line for line in lines)

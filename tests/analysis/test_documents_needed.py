@@ -65,9 +65,9 @@ def test_graded_scores_need_documents_by_their_spread(tmp_path):
 
 
 def test_the_table_fits_and_names_what_was_assumed(run):
-    found = view(needed(pooled.measured([run]), 1.05, 10, 0.3))
-    assert "the share of discordant documents was given" in " ".join(found.notes)
-    assert [len(row) for row in found.sheets[0].rows] == [1, 6]
+    page = view(needed(pooled.measured([run]), 1.05, 10, 0.3))
+    assert "the share of discordant documents was given" in " ".join(page.notes)
+    assert [len(row) for row in page.sheets[0].rows] == [1, 6]
 
 
 @pytest.mark.parametrize("words", ["--speedup 1", "--speedup 0", "--points 0", "--discordant 2", "--speedup nan"])

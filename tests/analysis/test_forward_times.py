@@ -17,8 +17,8 @@ from specbench.results import records
 SURE = Unknown(0.5, {"accepted": 0.5, "rejected": 0.5, "unread": 0.5})
 
 
-def row(found, name="gamma=2"):
-    return found.table[(found.table.setting == name) & (found.table.task == ALL)].iloc[0]
+def row(result, name="gamma=2"):
+    return result.table[(result.table.setting == name) & (result.table.task == ALL)].iloc[0]
 
 
 def test_a_round_of_a_batch():
@@ -50,28 +50,30 @@ def growing(folder):
     path = run.folder / "rounds.parquet"
     rows = records.read_rows(run.folder, "rounds").to_pylist()
     before = {"vanilla": 30, "sps[gamma=3]": 30}
-    for one in rows:
-        if one["round"]:
-            context = before[one["method"]]
-            drafts = one["drafted"]
-            one["target_seconds"] = 20 + 0.01 * context if drafts else 8 + 0.01 * context
-            one["draft_seconds"] = drafts * (1 + 0.002 * context)
-            one["seconds"] = one["target_seconds"] + one["draft_seconds"]
-            before[one["method"]] += one["committed"]
+    for row in rows:
+        if row["round"]:
+            context = before[row["method"]]
+            drafts = row["drafted"]
+            row["target_seconds"] = 20 + 0.01 * context if drafts else 8 + 0.01 * context
+            row["draft_seconds"] = drafts * (1 + 0.002 * context)
+            row["seconds"] = row["target_seconds"] + row["draft_seconds"]
+            before[row["method"]] += row["committed"]
     records.write_table(path, rows, records.ROUNDS)
     return run
 
 
 def test_slopes_of_the_records_by_context(tmp_path):
-    found = simulate(growing(tmp_path / "run"), gammas=[3], options=Options(by_context=True))
-    assert found.times.context_slope == pytest.approx(0.01) and found.times.draft_context_slope == pytest.approx(0.002)
+    simulated = simulate(growing(tmp_path / "run"), gammas=[3], options=Options(by_context=True))
+    assert simulated.times.context_slope == pytest.approx(
+        0.01
+    ) and simulated.times.draft_context_slope == pytest.approx(0.002)
     context = sum(range(30, 110, 2))  # of 40 rounds
     drafts = 3 * context + 40 * 3  # of three forwards a round: 0, 1 and 2 tokens further
     seconds = 40 * (20 + 3) + 0.01 * context + 0.002 * drafts
-    assert row(found, "gamma=3").tokens_per_s == pytest.approx(80 / seconds, rel=2e-3)
+    assert row(simulated, "gamma=3").tokens_per_s == pytest.approx(80 / seconds, rel=2e-3)
     vanilla = 80 * 8 + 0.01 * sum(range(30, 110))
-    assert row(found, "gamma=3").speedup == pytest.approx(vanilla / seconds, rel=2e-3)
-    assert row(found, "gamma=3").theory_speedup is None or row(found, "gamma=3").isna().theory_speedup
+    assert row(simulated, "gamma=3").speedup == pytest.approx(vanilla / seconds, rel=2e-3)
+    assert row(simulated, "gamma=3").theory_speedup is None or row(simulated, "gamma=3").isna().theory_speedup
     fixed = simulate(growing(tmp_path / "other"), gammas=[3])
     assert fixed.times.context_slope is None and row(fixed, "gamma=3").theory_speedup > 0
 
@@ -83,8 +85,8 @@ def profile(path, widths=(1, 2, 16), contexts=(0, 100), times=None):
     forwards = []
     for model, (a, b, c) in planes.items():
         rows = [{"context": context, "width": w, "median": a + b * (w - 1) + c * context} for w, context in cells]
-        forwards += [{"model": model, "runtime": "eager"} | one for one in rows]
-    forwards += [one | {"runtime": "graph", "median": 99.0} for one in forwards]
+        forwards += [{"model": model, "runtime": "eager"} | row for row in rows]
+    forwards += [forward | {"runtime": "graph", "median": 99.0} for forward in forwards]
     path.write_text(json.dumps({"times": times or {"t_draft": 2.0, "t_target": 11.0}, "forwards": forwards}))
     return path
 
@@ -92,9 +94,9 @@ def profile(path, widths=(1, 2, 16), contexts=(0, 100), times=None):
 def test_a_profile_by_width_and_context(tmp_path):
     path = str(profile(tmp_path / "p.json"))
     assert forward_times.from_option(path, None) == Times(2.0, 11.0)
-    found = forward_times.from_option(path, None, by_context=True)
+    result = forward_times.from_option(path, None, by_context=True)
     expected = Times(1, 10, 0.5, draft_width_slope=0.25, context_slope=0.01, draft_context_slope=0.002, widest=16)
-    assert {k: v for k, v in vars(found).items() if v is not None} == pytest.approx(
+    assert {k: v for k, v in vars(result).items() if v is not None} == pytest.approx(
         {k: v for k, v in vars(expected).items() if v is not None}
     )
     for one in (profile(tmp_path / "q.json", widths=(1,)), profile(tmp_path / "r.json", contexts=(0,))):
@@ -108,12 +110,12 @@ def test_a_profile_by_width_and_context(tmp_path):
 def test_a_batch_by_a_profile(tmp_path):
     """Every second place agrees; γ = 2 in a batch of 4 reads 12 tokens at once, and its drafts 4."""
     run = run_of(tmp_path / "run", {"sps[gamma=3]": [[(3, 1)] * 20]})
-    found = simulate(run, given=str(profile(tmp_path / "p.json")), gammas=[2], options=Options(batch=4))
+    simulated = simulate(run, given=str(profile(tmp_path / "p.json")), gammas=[2], options=Options(batch=4))
     starts = sum(range(30, 70, 2))
     seconds = 20 * (10 + 0.5 * 11 + 2 * (1 + 0.25 * 3)) + 4 * (0.01 * starts + 0.002 * (2 * starts + 20))
-    assert row(found).tokens_per_s == pytest.approx(4 * 40 / seconds) and row(found).source == "projected"
+    assert row(simulated).tokens_per_s == pytest.approx(4 * 40 / seconds) and row(simulated).source == "projected"
     vanilla = 40 * (10 + 0.5 * 3) + 4 * 0.01 * sum(range(30, 70))
-    assert row(found).speedup == pytest.approx(vanilla / seconds) and row(found).isna().speedup_e2e
+    assert row(simulated).speedup == pytest.approx(vanilla / seconds) and row(simulated).isna().speedup_e2e
     default = simulate(run, given=str(profile(tmp_path / "p.json")), options=Options(batch=4))
     assert default.table.setting.tolist() == ["gamma=1", "gamma=2", "gamma=3"]  # 4 · 5 tokens were not measured
     shown = call("simulate", run.folder, "--forward-times", tmp_path / "p.json", "--batch", "4").output
@@ -157,11 +159,11 @@ def test_thresholds_are_not_of_a_batch(tmp_path):
 def test_the_prefill_inside_the_speedup(tmp_path):
     """Both prefills take 0.25 s in these records; 20 rounds of γ = 3 take 17 s each, 40 tokens of vanilla 12.5 s."""
     run = run_of(tmp_path / "run", {"vanilla": [[(0, 0)] * 40], "sps[gamma=3]": [[(3, 1)] * 20]})
-    found = row(simulate(run, gammas=[3]), "gamma=3")
-    assert found.speedup == pytest.approx(500 / 340) and found.speedup_e2e == pytest.approx(500.25 / 340.25)
+    line = row(simulate(run, gammas=[3]), "gamma=3")
+    assert line.speedup == pytest.approx(500 / 340) and line.speedup_e2e == pytest.approx(500.25 / 340.25)
     alone = run_of(tmp_path / "alone", {"sps[gamma=3]": [[(3, 1)] * 20]})
     assert row(simulate(alone, gammas=[3]), "gamma=3").isna().speedup_e2e
     given = "t_draft=1,t_target=10,prefill=0.5,draft_prefill=0.25"  # for a prompt of 30 tokens
-    found = row(simulate(run, given=given, gammas=[3]), "gamma=3")
-    assert found.speedup_e2e == pytest.approx((400 + 15) / (20 * 13 + 22.5)) and found.source == "projected"
+    line = row(simulate(run, given=given, gammas=[3]), "gamma=3")
+    assert line.speedup_e2e == pytest.approx((400 + 15) / (20 * 13 + 22.5)) and line.source == "projected"
     assert row(simulate(run, given="t_draft=1,t_target=10", gammas=[3]), "gamma=3").isna().speedup_e2e

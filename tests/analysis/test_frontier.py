@@ -34,45 +34,45 @@ def one_round(forwards, discarded):
 
 def made(folder, curves, documents=2, tasks=("one",), settings=None, vary=lambda name, task, doc: (1.0, 0, 0), **plan):
     """A run of methods at (forwards, discarded); `vary` gives each document seconds, more forwards, more discarded."""
-    found = Rows()
+    rows = Rows()
     for task in tasks:
         for doc in range(documents):
-            found.add("plain", doc, 1.0, [(0, 0)], task=task)
+            rows.add("plain", doc, 1.0, [(0, 0)], task=task)
             for name, (forwards, discarded) in curves.items():
                 seconds, f, d = vary(name, task, doc)
-                found.add(name, doc, seconds, one_round(forwards + f, discarded + d), task=task)
-    return found.run(folder, settings=SETTINGS if settings is None else settings, **plan)
+                rows.add(name, doc, seconds, one_round(forwards + f, discarded + d), task=task)
+    return rows.run(folder, settings=SETTINGS if settings is None else settings, **plan)
 
 
-def row_of(found, task, method):
-    (row,) = found.compared[(found.compared.task == task) & (found.compared.method == method)].to_dict("records")
+def row_of(result, task, method):
+    (row,) = result.compared[(result.compared.task == task) & (result.compared.method == method)].to_dict("records")
     return row
 
 
 def test_a_frontier_that_crosses(tmp_path):
     """At v = 0.4 sps discards 0.4, half way between 0.6 and 0.2; at 0.22 it is 0.6 + 0.8 · 0.6 = 1.08; 0.1 is not."""
-    found = frontier(made(tmp_path / "run", CURVES), "specdecpp", "sps")
-    points = found.points.set_index("method")
+    result = frontier(made(tmp_path / "run", CURVES), "specdecpp", "sps")
+    points = result.points.set_index("method")
     assert points.loc["sps[gamma=4]", ["verification", "discard", "setting"]].tolist() == [0.3, 0.6, 4]
-    assert list(found.against.values) == list(SETTINGS)[:3]
+    assert list(result.against.values) == list(SETTINGS)[:3]
     expected = {"0.3": (0.4, 0.3, 0.4, -0.1, "holds"), "0.7": (0.22, 1.3, 1.08, 0.22, "fails")}
     for threshold, (v, d, other, difference, verdict) in expected.items():
-        row = row_of(found, "one", f"specdecpp[threshold={threshold}]")
+        row = row_of(result, "one", f"specdecpp[threshold={threshold}]")
         assert [row[name] for name in ("verification", "discard", "other")] == pytest.approx([v, d, other])
         assert [row[name] for name in ("difference", "low", "high")] == pytest.approx([difference] * 3)  # all alike
         assert (row["verdict"], row["comparable"]) == (verdict, 1)
-    beyond = row_of(found, "one", "specdecpp[threshold=0.9]")
+    beyond = row_of(result, "one", "specdecpp[threshold=0.9]")
     assert math.isnan(beyond["difference"]) and beyond["verdict"] == "not comparable"
-    text = sentence(found, "one")
+    text = sentence(result, "one")
     assert "at every verification rate? fails (holds at 1, fails at 1 of 2; 1 more not comparable)" in text
 
 
 def test_a_frontier_that_is_better_everywhere(tmp_path):
     curves = CURVES | {"specdecpp[threshold=0.7]": (22, 90), "specdecpp[threshold=0.9]": (20, 100)}
-    found = frontier(made(tmp_path / "run", curves), "specdecpp", "sps")
-    assert found.compared.verdict.tolist() == ["holds"] * 3
-    assert row_of(found, "one", "specdecpp[threshold=0.9]")["other"] == pytest.approx(1.2)  # the curve's very end
-    assert sentence(found, "one").endswith("rate? holds (holds at 3 of 3)")
+    points = frontier(made(tmp_path / "run", curves), "specdecpp", "sps")
+    assert points.compared.verdict.tolist() == ["holds"] * 3
+    assert row_of(points, "one", "specdecpp[threshold=0.9]")["other"] == pytest.approx(1.2)  # the curve's very end
+    assert sentence(points, "one").endswith("rate? holds (holds at 3 of 3)")
 
 
 def noisy(seed):
@@ -110,10 +110,10 @@ def loop(curves, run, task, name, resamples, rng):
 @pytest.mark.parametrize("task", ["one", POOLED])
 def test_intervals_are_those_of_resampled_documents(tmp_path, task):
     run = made(tmp_path / "run", CURVES, 15, ("one", "two"), vary=noisy(1))
-    found = frontier(run, "specdecpp", "sps")
-    assert found.documents == {"one": 15, "two": 15, POOLED: 30}
+    points = frontier(run, "specdecpp", "sps")
+    assert points.documents == {"one": 15, "two": 15, POOLED: 30}
     for name in ("specdecpp[threshold=0.3]", "specdecpp[threshold=0.7]"):
-        row = row_of(found, task, name)
+        row = row_of(points, task, name)
         drawn = np.array(list(loop(CURVES, run, task, name, 1500, np.random.default_rng(2))))
         low, high = np.nanquantile(drawn, [0.025, 0.975])
         assert (row["low"], row["high"]) == pytest.approx((low, high), abs=0.1 * (high - low))
@@ -138,11 +138,11 @@ def test_a_verdict_needs_nearly_all_resamples(tmp_path):
         return 1.0, 9 * (doc % 2) * name.startswith("spec"), 0
 
     curves = CURVES | {"specdecpp[threshold=0.9]": (17, 50)}
-    found = frontier(made(tmp_path / "run", curves, 10, vary=vary), "specdecpp", "sps")
-    row = row_of(found, "one", "specdecpp[threshold=0.9]")
+    points = frontier(made(tmp_path / "run", curves, 10, vary=vary), "specdecpp", "sps")
+    row = row_of(points, "one", "specdecpp[threshold=0.9]")
     assert 0.5 < row["comparable"] < 0.95
     assert row["high"] < 0 and row["verdict"] == "undecided"
-    assert f"undecided ({row['comparable']:.0%})" in rendered(view(found))
+    assert f"undecided ({row['comparable']:.0%})" in rendered(view(points))
 
 
 def test_interpolation():
@@ -170,11 +170,11 @@ def test_only_documents_that_all_have(tmp_path):
                     made_rows.add(name, doc, 1.0, one_round(forwards + more, discarded), repeat=repeat)
     made_rows.scores += [row for name in names for row in scores(name, (1, 1, 1))]
     run = made_rows.run(tmp_path / "run", settings=SETTINGS, baseline=None)
-    found = frontier(run, "specdecpp", "sps")
-    assert found.documents == {"one": 1}
-    assert row_of(found, "one", "specdecpp[threshold=0.3]")["verification"] == 0.4
+    points = frontier(run, "specdecpp", "sps")
+    assert points.documents == {"one": 1}
+    assert row_of(points, "one", "specdecpp[threshold=0.3]")["verification"] == 0.4
     # A single document has no interval, and so no verdict.
-    assert row_of(found, "one", "specdecpp[threshold=0.3]")["verdict"] == "undecided"
+    assert row_of(points, "one", "specdecpp[threshold=0.3]")["verdict"] == "undecided"
 
 
 def times(seconds):
@@ -185,12 +185,12 @@ def test_share_of_the_oracles_gain(tmp_path):
     """Per document: the best fixed length takes 5 s, the oracle 3 s, the variants 4, 3.5 and 6 s."""
     seconds = dict(zip(CURVES, (7.0, 5.0, 6.0, 4.0, 3.5, 6.0), strict=True)) | {"oracle": 3.0}
     run = made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}, vary=times(seconds))
-    found = frontier(run, "specdecpp", "sps")
-    assert (found.oracle, found.best, found.best_given) == ("oracle", "sps[gamma=4]", False)
-    assert found.gains[["share", "low", "high"]].values.ravel().tolist() == pytest.approx(
+    points = frontier(run, "specdecpp", "sps")
+    assert (points.oracle, points.best, points.best_given) == ("oracle", "sps[gamma=4]", False)
+    assert points.gains[["share", "low", "high"]].values.ravel().tolist() == pytest.approx(
         [0.5] * 3 + [0.75] * 3 + [-0.5] * 3
     )
-    assert "the fastest sps, chosen on these very documents" in " ".join(rendered(view(found)).split())
+    assert "the fastest sps, chosen on these very documents" in " ".join(rendered(view(points)).split())
     named = frontier(run, "specdecpp", "sps", best="sps[gamma=2]")
     assert named.best_given and named.gains.share.tolist() == pytest.approx([0.75, 0.875, 0.25])
     assert "sps[gamma=2] (as requested)" in " ".join(rendered(view(named)).split())
@@ -200,15 +200,15 @@ def test_interval_of_the_share(tmp_path):
     """Two documents: the oracle gains 2 s and 4 s of them, the variant 1 s and 3 s: 1/2 to 3/4, 4/6 together."""
     seconds = {"sps[gamma=4]": (5, 9), "oracle": (3, 5), "specdecpp[threshold=0.3]": (4, 6)}
     vary = lambda name, task, doc: (seconds.get(name, (20, 20))[doc], 0, 0)  # noqa: E731
-    found = frontier(made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}, vary=vary), "specdecpp", "sps")
-    row = found.gains.set_index("method").loc["specdecpp[threshold=0.3]"]
+    points = frontier(made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}, vary=vary), "specdecpp", "sps")
+    row = points.gains.set_index("method").loc["specdecpp[threshold=0.3]"]
     assert row[["share", "low", "high"]].tolist() == pytest.approx([4 / 6, 1 / 2, 3 / 4])
 
 
 def test_an_oracle_that_gains_nothing(tmp_path):
     seconds = {"sps[gamma=4]": 5.0, "oracle": 6.0}
-    found = frontier(made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}, vary=times(seconds)), "specdecpp", "sps")
-    assert found.gains[["share", "low", "high"]].isna().all(axis=None)
+    points = frontier(made(tmp_path / "run", {**CURVES, "oracle": (20, 0)}, vary=times(seconds)), "specdecpp", "sps")
+    assert points.gains[["share", "low", "high"]].isna().all(axis=None)
     without = frontier(made(tmp_path / "without", CURVES), "specdecpp", "sps")
     assert without.oracle is None and without.gains.empty
     assert "this run has no oracle" in rendered(view(without))
@@ -218,23 +218,25 @@ def spec(name, **values):
     return MethodSpec(name=name, method=name.partition("[")[0], settings={k: {"value": v} for k, v in values.items()})
 
 
-def told(*specs):
-    return [(one.name, one.setting, list(one.values.values())) for one in families({s.name: s for s in specs})]
+def groups(*specs):
+    return [
+        (family.name, family.setting, list(family.values.values())) for family in families({s.name: s for s in specs})
+    ]
 
 
 def test_families():
     gammas = [spec(f"sps[gamma={g}]", gamma=g, eos=True) for g in (10, 2, 4)]
-    assert told(*gammas) == [("sps", "gamma", [2, 4, 10])]
-    assert told(spec("sps", gamma=6, eos=True), *gammas, spec("csd", gamma=1)) == [
+    assert groups(*gammas) == [("sps", "gamma", [2, 4, 10])]
+    assert groups(spec("sps", gamma=6, eos=True), *gammas, spec("csd", gamma=1)) == [
         ("sps", "gamma", [2, 4, 6, 10]),
         ("csd", None, [None]),
     ]
-    assert told(spec("csd", gamma=1), spec("csd-ocm", gamma=2)) == [("csd", None, [None]), ("csd-ocm", None, [None])]
+    assert groups(spec("csd", gamma=1), spec("csd-ocm", gamma=2)) == [("csd", None, [None]), ("csd-ocm", None, [None])]
     both = [spec(f"s[{a},{b}]", a=a, b=b) for a, b in ((1, 1), (2, 1), (3, 2), (1, 2), (1, 3))]
-    assert told(*both) == [("s, b=1", "a", [1, 2]), ("s, b=2", "a", [1, 3]), ("s[1,3]", None, [1])]
-    assert told(spec("s[m=x]", m="x"), spec("s[m=a]", m="a")) == [("s", "m", ["a", "x"])]
+    assert groups(*both) == [("s, b=1", "a", [1, 2]), ("s, b=2", "a", [1, 3]), ("s[1,3]", None, [1])]
+    assert groups(spec("s[m=x]", m="x"), spec("s[m=a]", m="a")) == [("s", "m", ["a", "x"])]
     same = {"s memory hash=1": spec("s", a=1), "s memory hash=2": spec("s", a=1)}
-    assert [one.name for one in families(same)] == list(same)
+    assert [family.name for family in families(same)] == list(same)
 
 
 def test_what_cannot_be_compared(tmp_path):

@@ -49,7 +49,7 @@ def counts_of(samples, rounds):
 
 def rows(method, doc_id, *rounds, task="one", repeat=0, warmup=False):
     key = {"repeat": repeat, "task": task, "doc_id": doc_id, "method": method, "warmup": warmup}
-    return [key | one for one in rounds]
+    return [key | round_ for round_ in rounds]
 
 
 def single(count):
@@ -133,15 +133,15 @@ def test_drafts_after_the_end_of_a_text_by_hand(tmp_path):
     names = ("accepted", "unread", "cut", "cut", "cut")
     tree = round_(1, 5, 1, 1, truncated=1, levels=2)
     tree |= {"parents": [-1, -1, 0, 0, 1], "decisions": [records.DECISIONS.index(name) for name in names]}
-    found = synthetic.Rows()
+    run_rows = synthetic.Rows()
     for method, own in (
         ("chain", [round_(1, 10, 0, 1), round_(2, 20, 9, 9, truncated=12)]),
         ("tree", [tree]),
         ("whole", [round_(1, 3, 2, 2, truncated=1)]),  # ends with its last accepted draft: the rejected one is after it
         ("unknown", [round_(1, 5, 1, 2) | {"truncated": None}]),
     ):
-        found.add(method, 0, shapes=lambda sample, method=method, own=own: rows(method, 0, PREFILL, *own))
-    folder = found.run(tmp_path / "run", baseline=None).folder
+        run_rows.add(method, 0, shapes=lambda sample, method=method, own=own: rows(method, 0, PREFILL, *own))
+    folder = run_rows.run(tmp_path / "run", baseline=None).folder
     summary = comparison.compare([folder], "md", columns=["+acceptance_rate_in_text"])
     both = summary.set_index("method")[["acceptance_rate", "acceptance_rate_in_text"]]
     assert both.loc["chain"].tolist() == pytest.approx([9 / 30, 9 / 19])
@@ -196,16 +196,16 @@ def test_what_is_not_told_is_unknown_and_no_zero():
     """An imported run may know what a round committed, but not what it drafted."""
     rounds = rows("sps", 0, *(round_(i, 4, 2, 3) | {"drafted": None, "draft_seconds": None} for i in (1, 2)))
     samples = [sample("sps", 0, 0.5) | {"peak_memory": None}]
-    found = metrics.rates(counts_of(samples, rounds), ["task", "method"]).loc[("one", "sps")]
+    result = metrics.rates(counts_of(samples, rounds), ["task", "method"]).loc[("one", "sps")]
     unknown = ["acceptance_rate", "alpha", "discard_rate", "rescue_rate", "overhead", "peak_memory"]
-    assert found[unknown].isna().all()
-    assert (found.tau, found.tokens_per_s) == (3, 12)
+    assert result[unknown].isna().all()
+    assert (result.tau, result.tokens_per_s) == (3, 12)
 
 
 def test_one_unknown_round_makes_the_rate_unknown():
     rounds = [round_(1, 4, 2, 3), round_(2, 4, 2, 3) | {"accepted": None}]
-    found = metrics.rates(counts_of([sample("sps", 0, 0.5)], rows("sps", 0, *rounds)), ["task", "method"])
-    assert math.isnan(found.acceptance_rate.iloc[0])
+    result = metrics.rates(counts_of([sample("sps", 0, 0.5)], rows("sps", 0, *rounds)), ["task", "method"])
+    assert math.isnan(result.acceptance_rate.iloc[0])
 
 
 def test_acceptance_by_depth_by_hand():
@@ -213,12 +213,12 @@ def test_acceptance_by_depth_by_hand():
     rounds = [(3, 3, 0), (3, 1, 0), (2, 0, 0), (2, 2, 0), (3, 1, 2)]
     rounds = [round_(i + 1, d, a, a + 1 - (cut > 0), truncated=cut) for i, (d, a, cut) in enumerate(rounds)]
     counts = metrics.depths(dataset(rows("sps", 0, PREFILL, *rounds) + rows("sps", 0, *rounds, warmup=True)))
-    found = metrics.acceptance_by_depth(counts)
-    assert found.depth.tolist() == [1, 2, 3]
+    result = metrics.acceptance_by_depth(counts)
+    assert result.depth.tolist() == [1, 2, 3]
     # Depth 2 was drafted behind an accepted first token in four rounds, but the cut one never tested it.
-    assert found.tested.tolist() == [5, 3, 1]
-    assert found.cond_accept.tolist() == pytest.approx([4 / 5, 2 / 3, 1])
-    assert found.joint_accept.tolist() == pytest.approx([4 / 5, 2 / 5, 1 / 5])
+    assert result.tested.tolist() == [5, 3, 1]
+    assert result.cond_accept.tolist() == pytest.approx([4 / 5, 2 / 3, 1])
+    assert result.joint_accept.tolist() == pytest.approx([4 / 5, 2 / 5, 1 / 5])
 
 
 def test_acceptance_by_depth_of_vanilla_is_empty():
@@ -229,9 +229,9 @@ def test_a_tree_is_rejected_where_its_verified_path_met_more_levels_than_it_acce
     """12 nodes each. Met 3 levels and accepted 2; accepted a path to its leaf, 2 deep; refused at the first level."""
     rounds = [PREFILL, round_(1, 12, 2, 3, levels=3), round_(2, 12, 2, 3, levels=2), round_(3, 12, 0, 1, levels=1)]
     samples = [sample("swift", 0, 1.0)]
-    found = metrics.rates(counts_of(samples, rows("swift", 0, *rounds)), ["method"]).loc["swift"]
-    assert found.acceptance_rate == pytest.approx(4 / 36)
-    assert found.alpha == pytest.approx(4 / 6)  # two rejections
+    result = metrics.rates(counts_of(samples, rows("swift", 0, *rounds)), ["method"]).loc["swift"]
+    assert result.acceptance_rate == pytest.approx(4 / 36)
+    assert result.alpha == pytest.approx(4 / 6)  # two rejections
     by_depth = metrics.acceptance_by_depth(metrics.depths(dataset(rows("swift", 0, *rounds))))
     assert by_depth.cond_accept.tolist() == pytest.approx([2 / 3, 1.0, 0.0])
     assert by_depth.joint_accept.tolist() == pytest.approx([2 / 3, 2 / 3, 0.0])

@@ -90,10 +90,10 @@ def close(expected: float) -> Any:
 
 
 def check_summary(folder: Path) -> None:
-    found = compare.summary(pooled.measured([StoredRun(folder)]))
+    summed = compare.summary(pooled.measured([StoredRun(folder)]))
     expected = naive_metrics.summary(folder)
-    assert sorted(zip(found.task, found.method, strict=True)) == sorted(expected)
-    for _, row in found.iterrows():
+    assert sorted(zip(summed.task, summed.method, strict=True)) == sorted(expected)
+    for _, row in summed.iterrows():
         for name, value in expected[row.task, row.method].items():
             wanted = value if name in COUNTS else close(value)
             assert row[name] == wanted, (row.task, row.method, name)
@@ -104,7 +104,7 @@ def check_depths(folder: Path, cut_was_tested: bool) -> None:
     rows = {(row.task, row.method, row.depth): row for row in table.itertuples()}
     keys = [at for at in naive_metrics.summary(folder) if at[0] != "average"]
     naive = {at: naive_metrics.depths(folder, *at, cut_was_tested) for at in keys}
-    expected = {(*at, depth): row for at, found in naive.items() for depth, row in found.items()}
+    expected = {(*at, depth): row for at, result in naive.items() for depth, row in result.items()}
     assert set(rows) == set(expected)
     for at, row in rows.items():
         wanted = expected[at]
@@ -150,16 +150,16 @@ def test_depths_of_random_runs(tables: Tables) -> None:
 
 def one_document(folder: Path, method: Row | None = None, score: float = 1.0) -> Path:
     """`plain` takes 1 s and 4 rounds for 4 tokens, `sps` 0.5 s and 2 rounds (D, A) = (3, 1), all in document 0."""
-    found = Rows()
-    found.add("plain", 0, 1.0, SINGLE)
-    found.add("sps", 0, 0.5, CHAIN, **(method or {}))
-    found.scores += scores("sps", [score])
-    return found.run(folder).folder
+    rows = Rows()
+    rows.add("plain", 0, 1.0, SINGLE)
+    rows.add("sps", 0, 0.5, CHAIN, **(method or {}))
+    rows.scores += scores("sps", [score])
+    return rows.run(folder).folder
 
 
 def summary_of(folder: Path) -> Row:
-    found = compare.summary(pooled.measured([StoredRun(folder)]))
-    return found[found.method == "sps"].iloc[0].to_dict()
+    summed = compare.summary(pooled.measured([StoredRun(folder)]))
+    return summed[summed.method == "sps"].iloc[0].to_dict()
 
 
 def test_naive_by_hand(tmp_path: Path) -> None:
@@ -194,19 +194,19 @@ def test_the_decode_speedup_needs_no_prefill_times(tmp_path: Path) -> None:
 
 def test_an_unknown_time_of_one_document_is_no_zero(tmp_path: Path) -> None:
     """Two documents of 4 tokens each; how long `sps` took for the second is unknown, and so is the speedup."""
-    found = Rows()
+    rows = Rows()
     for doc, method in itertools.product(range(2), ("plain", "sps")):
-        found.add(method, doc, 1.0, SINGLE)
-    found.samples[-1]["decode_seconds"] = None
-    assert math.isnan(summary_of(found.run(tmp_path / "a").folder)["speedup_decode"])
+        rows.add(method, doc, 1.0, SINGLE)
+    rows.samples[-1]["decode_seconds"] = None
+    assert math.isnan(summary_of(rows.run(tmp_path / "a").folder)["speedup_decode"])
 
 
 def depths_of(folder: Path, plain: Row, mine: Row) -> pd.DataFrame:
     """Of a run with one document: plain, and (D, A) = (2, 1); both last rounds say something else."""
-    found = Rows()
-    found.add("plain", 0, 1.0, [(0, 0)])[-1].update(plain)
-    found.add("sps", 0, 1.0, [(2, 1)])[-1].update(mine)
-    return compare.depth_table(pooled.measured([found.run(folder)], with_depths=True))
+    rows = Rows()
+    rows.add("plain", 0, 1.0, [(0, 0)])[-1].update(plain)
+    rows.add("sps", 0, 1.0, [(2, 1)])[-1].update(mine)
+    return compare.depth_table(pooled.measured([rows.run(folder)], with_depths=True))
 
 
 def test_one_unknown_cut_does_not_change_the_depths_of_another_method(tmp_path: Path) -> None:

@@ -56,9 +56,9 @@ def test_the_better_of_two_drafters(first, second, chances, gamma, second_is_che
     texts = tuple(text_of(rows) for rows in (first, second))
     size = min(len(text.agree) for text in texts)
     assume(size and len(texts[0].agree) == len(texts[1].agree))
-    found = oracles.either(texts, gamma, tuple(map(known, chances)), second_is_cheaper)
+    result = oracles.either(texts, gamma, tuple(map(known, chances)), second_is_cheaper)
     expected = naive_simulate.better_of_two([first, second], list(chances), gamma, second_is_cheaper)
-    for laid, wanted in zip(found, expected, strict=True):
+    for laid, wanted in zip(result, expected, strict=True):
         assert (laid.rounds, laid.accepted) == pytest.approx((wanted["rounds"], wanted["accepted"]))
         assert laid.drafted == pytest.approx(gamma * laid.rounds)
 
@@ -66,21 +66,21 @@ def test_the_better_of_two_drafters(first, second, chances, gamma, second_is_che
 # The command, on made runs.
 
 
-def setting(found, name, task=ALL):
-    table = found.table
+def setting(result, name, task=ALL):
+    table = result.table
     return table[(table.setting == name) & (table.task == task)].iloc[0]
 
 
 def test_the_best_length_of_each_text(tmp_path):
     """A round takes 12.5 + 1.5 K. One text agrees in every second place, the other throughout: γ = 1 and γ = 3."""
     run = run_of(tmp_path / "run", {"vanilla": [[(0, 0)] * 40] * 2, "sps[gamma=3]": [[(3, 1)] * 20, [(3, 3)] * 10]})
-    found = simulate(run, gammas=[1, 3], options=Options(oracle=True))
-    text = setting(found, "oracle text")
+    simulated = simulate(run, gammas=[1, 3], options=Options(oracle=True))
+    text = setting(simulated, "oracle text")
     # 20 rounds of γ = 1 (14 s) of the first text's 40 tokens, 10 rounds of γ = 3 (17 s) of the second's.
     assert text.tau == pytest.approx(80 / 30) and text.tokens_per_s == pytest.approx(80 / (20 * 14 + 10 * 17))
     assert text.speedup == pytest.approx(80 * 12.5 / (20 * 14 + 10 * 17)) and text.source == "simulated"
-    assert not text.best and setting(found, "gamma=3").best
-    a_round = setting(found, "oracle round")
+    assert not text.best and setting(simulated, "gamma=3").best
+    a_round = setting(simulated, "oracle round")
     assert a_round.acceptance_rate == 1 and a_round.discard_rate == 0 and a_round.tau >= text.tau
     assert a_round.tokens_per_s > text.tokens_per_s
 
@@ -93,8 +93,8 @@ def two(folder, **options):
 
 def test_the_better_of_two_drafters_of_a_run(tmp_path):
     """At γ = 3 the second drafter is accepted further at each start: 3 of 3, and then the correction."""
-    found = simulate(two(tmp_path / "run"), "sps[gamma=3]", gammas=[3], options=Options(second="sps[gamma=4]"))
-    row = setting(found, "gamma=3 of two")
+    simulated = simulate(two(tmp_path / "run"), "sps[gamma=3]", gammas=[3], options=Options(second="sps[gamma=4]"))
+    row = setting(simulated, "gamma=3 of two")
     assert row.tau == 4 and row.second_share == 1 and row.acceptance_rate == 1
     assert row.tokens_per_s == pytest.approx(4 / 17) and not row.best
     swapped = simulate(two(tmp_path / "other"), "sps[gamma=4]", gammas=[3], options=Options(second="sps[gamma=3]"))

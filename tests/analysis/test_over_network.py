@@ -24,8 +24,8 @@ def table_of(figures):
 def test_a_constant_channel_by_hand(tmp_path):
     """A round trip of 5 s and 2 s for each drafted token: 32 bits at 16 bits a second."""
     simulation = simulate(run_of(tmp_path / "run", METHODS), "sps[gamma=3]", None, [1, 3])
-    found = over_network(simulation, from_option("rtt=5,rate=16", greedy=True))
-    table = table_of(found)
+    simulated = over_network(simulation, from_option("rtt=5,rate=16", greedy=True))
+    table = table_of(simulated)
     seconds = {1: 12.5 + 1.5 + 5 + 2, 3: 12.5 + 4.5 + 5 + 6}  # of a round, which commits two tokens
     for gamma, whole in seconds.items():
         row = table.loc[f"gamma={gamma}"]
@@ -36,7 +36,7 @@ def test_a_constant_channel_by_hand(tmp_path):
         assert (row.tau, row.acceptance_rate) == (pytest.approx(2), pytest.approx(1 / gamma))
     assert table.best.tolist() == [True, False, False]
     # α = 0.5, c = (1 + 2) / 12.5, and 5 / 12.5 a round: γ = 1: 1.5 / 1.64, γ = 3: 1.875 / 2.12.
-    assert found.chosen == (1,) and table.modelled_speedup[CHANNEL] == table.modelled_speedup["gamma=1"]
+    assert simulated.chosen == (1,) and table.modelled_speedup[CHANNEL] == table.modelled_speedup["gamma=1"]
     # The same with a bit a token, and a round trip of 50 s: 1.5 / 5.08 and 1.875 / 5.24.
     assert over_network(simulation, from_option("rtt=50,rate=16,bits=1", greedy=True)).chosen == (3,)
 
@@ -47,14 +47,14 @@ def test_a_trace_by_hand(tmp_path):
     path.write_text("seconds,rtt,rate\n30,0,1e12\n90,50,1e12\n")
     shapes = {"vanilla": [[(0, 0)] * 40], "sps[gamma=3]": [[(3, 3), (3, 0)] * 8]}
     simulation = simulate(run_of(tmp_path / "run", shapes), "sps[gamma=3]", None, [1, 3])
-    found = over_network(simulation, from_option(f"{path},bits=1", greedy=True))
-    table, plain = table_of(found), simulation.table[simulation.table.task == ALL].set_index("setting")
+    simulated = over_network(simulation, from_option(f"{path},bits=1", greedy=True))
+    table, plain = table_of(simulated), simulation.table[simulation.table.task == ALL].set_index("setting")
     for setting in ("gamma=1", "gamma=3"):
         tau, rate = plain.tau[setting], plain.tokens_per_s[setting]
         slow = tau / (tau / rate + 50)
         assert table.modelled_tokens_per_s[setting] == pytest.approx(rate / 4 + slow * 3 / 4)
     # α = 24 / 32: without a round trip 1.75 / 1.08 against 2.734 / 1.24, with one 1.75 / 5.08 against 2.734 / 5.24.
-    assert found.chosen == (3, 3)
+    assert simulated.chosen == (3, 3)
     dear = over_network(simulation, from_option(f"{path},bits=1e13", greedy=True))  # 10 s a drafted token
     assert dear.chosen == (1, 3)  # 1.75 / 1.88 against 2.734 / 3.64; 1.75 / 5.88 against 2.734 / 7.64
 
@@ -67,9 +67,9 @@ def test_lengths_follow_the_channel(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("rtt,rate,seconds\n0,1e12,1\n400,1e12,1\n")
     simulation = simulate(run_of(tmp_path / "run", METHODS), "sps[gamma=3]", "t_draft=6,t_target=12,vanilla=12", [1, 3])
-    found = over_network(simulation, from_option(str(path), greedy=True))
-    table = table_of(found)
-    assert found.chosen == (1, 3)  # c = 0.5: 1.5 / 1.5 against 1.875 / 2.5; 1.5 / 34.8 against 1.875 / 35.8
+    simulated = over_network(simulation, from_option(str(path), greedy=True))
+    table = table_of(simulated)
+    assert simulated.chosen == (1, 3)  # c = 0.5: 1.5 / 1.5 against 1.875 / 2.5; 1.5 / 34.8 against 1.875 / 35.8
     rates = [2 / (12 + 6), 2 / (12 + 18 + 400)]
     assert table.modelled_tokens_per_s[CHANNEL] == pytest.approx(sum(rates) / 2)
     assert table.modelled_tokens_per_s["gamma=1"] == pytest.approx((2 / (12 + 6) + 2 / (12 + 6 + 400)) / 2)
@@ -148,8 +148,8 @@ def test_the_command(tmp_path):
     assert result.exit_code == 0, result.output
     assert "MODELLED NETWORK" in result.output and "modelled, not measured" in " ".join(result.output.split())
     assert max(map(len, result.output.splitlines())) <= 80
-    found = json.loads(call(*words, "--format", "json").stdout)
-    assert found["source"] == "simulated, over a modelled network" and found["chosen"] == [1]
+    report = json.loads(call(*words, "--format", "json").stdout)
+    assert report["source"] == "simulated, over a modelled network" and report["chosen"] == [1]
     assert (
         call(*words, "--format", "csv").stdout.splitlines()[0].startswith("task,setting,tau,acceptance_rate,speedup,")
     )

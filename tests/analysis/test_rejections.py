@@ -102,19 +102,19 @@ def test_the_long_tail(tables, made, row_group):
     tail(tables)
     tables["rounds"] += [row | {"warmup": True} for row in tables["rounds"]]
     add(tables, "sums", 0, "other", [refused(SIX, PLUS, 0.5)])
-    found = rejections(made(methods=("vanilla", "sps", "other"), row_group=row_group), None, decode)
-    assert (found.method, found.total, found.unpaired, found.rescued) == ("sps", 10, 0, 0)
-    assert found.pairs.values.tolist()[:2] == [[SO, THUS, 4], [FOUR, SIX, 3]]
-    assert {tuple(row) for row in found.pairs.values[2:].tolist()} == {
+    result = rejections(made(methods=("vanilla", "sps", "other"), row_group=row_group), None, decode)
+    assert (result.method, result.total, result.unpaired, result.rescued) == ("sps", 10, 0, 0)
+    assert result.pairs.values.tolist()[:2] == [[SO, THUS, 4], [FOUR, SIX, 3]]
+    assert {tuple(row) for row in result.pairs.values[2:].tolist()} == {
         (SIX, FOUR, 1),
         (THEN, SO, 1),
         (THEN, THUS, 1),
     }
-    assert found.curve.to_numpy().ravel().tolist() == pytest.approx([x for point in CURVE for x in point])
-    assert found.covered(0.2) == pytest.approx(0.4)
-    assert found.covered(0.3) == pytest.approx(0.55)
-    assert found.covered(0.7) == pytest.approx(0.85)
-    first, second = found.top.to_dict("records")[:2]
+    assert result.curve.to_numpy().ravel().tolist() == pytest.approx([x for point in CURVE for x in point])
+    assert result.covered(0.2) == pytest.approx(0.4)
+    assert result.covered(0.3) == pytest.approx(0.55)
+    assert result.covered(0.7) == pytest.approx(0.85)
+    first, second = result.top.to_dict("records")[:2]
     assert (first["draft"], first["target"], first["share"]) == (" So", " Thus", 0.4)
     assert (second["draft"], second["target"], second["share"]) == (" 4", " 6", pytest.approx(0.3))
     # 0.125 0.25 0.5 1: a quartile lies three quarters of a step behind the first, and a quarter behind the third
@@ -128,30 +128,30 @@ def test_only_ten_pairs_are_told_one_by_one(tables, made):
     letters = [word(f" {letter}") for letter in "abcdefghijkl"]
     for number, letter in enumerate(letters):
         add(tables, "sums", number, "sps", [refused(letter, SIX, 0.5)] * (number + 1))
-    found = rejections(made(), None, decode)
-    assert found.top.draft.tolist() == [f" {letter}" for letter in "lkjihgfedc"]
-    assert len(found.pairs) == 12
-    assert found.total == 78
+    analysis = rejections(made(), None, decode)
+    assert analysis.top.draft.tolist() == [f" {letter}" for letter in "lkjihgfedc"]
+    assert len(analysis.pairs) == 12
+    assert analysis.total == 78
     # The most frequent fifth are 2.4 pairs: 12, 11 and 0.4 of 10.
-    assert found.covered(0.2) == pytest.approx(27 / 78)
+    assert analysis.covered(0.2) == pytest.approx(27 / 78)
 
 
 def test_what_is_not_a_first_rejection(tables, made):
     """Drafts behind a rejection or behind the end, and a rejected token that the target itself preferred."""
     ended = refused(SO, THUS, 0.5, accepted=1).cut(1)
     add(tables, "sums", 0, "sps", [refused(FOUR, FOUR, 1.0), refused(FOUR, SIX, 0.5), ended])
-    found = rejections(made(), None, decode)
-    assert (found.total, found.unpaired) == (1, 1)
-    assert found.pairs.values.tolist() == [[FOUR, SIX, 1]]
+    analysis = rejections(made(), None, decode)
+    assert (analysis.total, analysis.unpaired) == (1, 1)
+    assert analysis.pairs.values.tolist() == [[FOUR, SIX, 1]]
 
 
 def test_no_rejection_at_all(tables, made):
     add(tables, "sums", 0, "sps", [drafted([PLUS] * 3, [PLUS] * 3, 3, SIX)])
     run = made()
-    found = rejections(run, None, decode)
-    assert (found.total, len(found.pairs), len(found.top)) == (0, 0, 0)
-    assert found.covered(0.2) != found.covered(0.2)
-    for finding in view(found, rescues(run, None, decode)):
+    analysis = rejections(run, None, decode)
+    assert (analysis.total, len(analysis.pairs), len(analysis.top)) == (0, 0, 0)
+    assert analysis.covered(0.2) != analysis.covered(0.2)
+    for finding in view(analysis, rescues(run, None, decode)):
         assert json.dumps(as_json(finding), allow_nan=False)
 
 
@@ -159,8 +159,8 @@ def test_ratios_that_were_not_recorded(tables, made):
     add(tables, "sums", 0, "sps", [refused(SO, THUS, r) for r in (0.75, 0.5, 0.25)] + [refused(FOUR, SIX, 0.5)])
     tables["rounds"][1]["ratios"] = None
     tables["rounds"][4]["ratios"] = None
-    found = rejections(made(), None, decode)
-    first, second = found.top.to_dict("records")
+    analysis = rejections(made(), None, decode)
+    first, second = analysis.top.to_dict("records")
     assert (first["count"], first["min"], first["median"], first["max"]) == (3, 0.25, 0.375, 0.5)
     assert second["count"] == 1
     assert second["median"] != second["median"]
@@ -176,13 +176,13 @@ def test_counts_are_those_of_a_plain_loop(tmp_path):
         ):
             if records.DECISIONS[decision] == "rejected" and d != t:
                 expected[d, t] += 1
-    found = rejections(run, None, decode)
+    analysis = rejections(run, None, decode)
     assert sum(expected.values()) > 100
-    assert {(d, t): n for d, t, n in found.pairs.to_numpy().tolist()} == expected
+    assert {(d, t): n for d, t, n in analysis.pairs.to_numpy().tolist()} == expected
     frequent = sorted(expected.values(), reverse=True)
     whole = len(frequent) // 5
     part = (len(frequent) / 5 - whole) * frequent[whole]
-    assert found.covered(0.2) == pytest.approx((sum(frequent[:whole]) + part) / sum(frequent))
+    assert analysis.covered(0.2) == pytest.approx((sum(frequent[:whole]) + part) / sum(frequent))
 
 
 def rescued(*pairs, at=0):
@@ -211,8 +211,8 @@ def test_the_method_that_is_chosen(tables, made):
 
 def test_a_run_with_nothing_but_a_rescuing_method(tables, made):
     add(tables, "sums", 0, "csd", [rescued((SO, THUS, 0.5)), refused(FOUR, SIX, 0.5)])
-    found = rejections(made(methods=("vanilla", "csd")), None, decode)
-    assert (found.method, found.total, found.rescued) == ("csd", 1, 1)
+    analysis = rejections(made(methods=("vanilla", "csd")), None, decode)
+    assert (analysis.method, analysis.total, analysis.rescued) == ("csd", 1, 1)
 
 
 @pytest.fixture
@@ -236,18 +236,18 @@ def spoilt(tables, made):
 
 
 def test_which_rescues_hurt(spoilt):
-    found = rescues(spoilt, None, decode)
-    assert (found.method, found.baseline, found.total) == ("csd", "vanilla", 12)
+    result = rescues(spoilt, None, decode)
+    assert (result.method, result.baseline, result.total) == ("csd", "vanilla", 12)
     # sums 2 is wrong for vanilla too (two rescues that were not cut off), news has graded scores (two).
-    assert found.unjudged == 4
-    rows = {row["kind"]: row for row in found.kinds.to_dict("records") if row["count"]}
-    assert list(found.kinds.kind) == list(KINDS)
+    assert result.unjudged == 4
+    rows = {row["kind"]: row for row in result.kinds.to_dict("records") if row["count"]}
+    assert list(result.kinds.kind) == list(KINDS)
     names = ("count", "share", "right", "right_documents", "wrong", "wrong_documents", "wrong_share")
     assert {k: tuple(row[name] for name in names) for k, row in rows.items()} == {
         "connective": (6, 0.5, 3, 2, 1, 1, 0.25),
         "digit for digit": (6, 0.5, 1, 1, 3, 1, 0.75),
     }
-    assert found.pairs[["draft", "target", "kind", "count"]].values.tolist() == [
+    assert result.pairs[["draft", "target", "kind", "count"]].values.tolist() == [
         [" 4", " 6", "digit for digit", 6],
         [" So", " Thus", "connective", 6],
     ]
@@ -255,10 +255,10 @@ def test_which_rescues_hurt(spoilt):
 
 def test_outcomes_need_scores_and_a_baseline(spoilt):
     (spoilt.folder / "scores.parquet").unlink()
-    found = rescues(spoilt, None, decode)
-    assert (found.baseline, found.total, found.unjudged) == (None, 12, 12)
-    assert found.kinds.right.sum() == found.kinds.wrong.sum() == 0
-    text = rendered(view(rejections(spoilt, None, decode), found))
+    result = rescues(spoilt, None, decode)
+    assert (result.baseline, result.total, result.unjudged) == (None, 12, 12)
+    assert result.kinds.right.sum() == result.kinds.wrong.sum() == 0
+    text = rendered(view(rejections(spoilt, None, decode), result))
     assert "goes wrong" not in text
     assert "which rescues hurt is not known" in text
 
@@ -274,20 +274,20 @@ def test_examples_have_the_words_before_them(tables, made):
     other = [Round([THEN]), rescued((hours, works, 0.5))]
     add_sample(tables, "sums", 0, "csd", other, " Then hours", "length", repeat=1)
     add_sample(tables, "news", 0, "csd", [Round([THUS]), rescued((hours, she, 0.5))], " Thus hours", "length")
-    found = rescues(made(methods=("vanilla", "csd")), None, decode).examples
-    told = {row["target"]: row for row in found.to_dict("records")}
-    assert told[" dollars"]["before"] == " She works 4 + 6 ="
-    assert (told[" dollars"]["draft"], told[" dollars"]["ratio"], told[" dollars"]["round"]) == (" hours", 0.25, 2)
-    assert told[" works"]["before"] == " Then"
-    assert told[" She"]["before"] == " Thus"
+    result = rescues(made(methods=("vanilla", "csd")), None, decode).examples
+    facts = {row["target"]: row for row in result.to_dict("records")}
+    assert facts[" dollars"]["before"] == " She works 4 + 6 ="
+    assert (facts[" dollars"]["draft"], facts[" dollars"]["ratio"], facts[" dollars"]["round"]) == (" hours", 0.25, 2)
+    assert facts[" works"]["before"] == " Then"
+    assert facts[" She"]["before"] == " Thus"
 
 
 def test_examples_are_of_frequent_pairs_and_few(tables, made, tmp_path):
     pairs = [(word(f" {a}"), word(f" {b}"), 0.5) for a, b in zip("123456", "234567", strict=True)]
     for number, pair in enumerate(pairs):
         add(tables, "sums", number, "csd", [rescued(pair)] * (number + 1))
-    found = rescues(made(methods=("vanilla", "csd")), None, decode, examples=2)
-    assert found.examples[["draft", "count"]].values.tolist() == [[" 6", 6], [" 5", 5]]
+    result = rescues(made(methods=("vanilla", "csd")), None, decode, examples=2)
+    assert result.examples[["draft", "count"]].values.tolist() == [[" 6", 6], [" 5", 5]]
     assert len(rescues(StoredRun(tmp_path / "run"), "csd", decode).examples) == analysis.EXAMPLES == 3
 
 
@@ -295,9 +295,9 @@ def test_a_rescued_end_is_known_by_the_texts_that_it_ended(tables, made):
     newline = word("\n")
     rounds = [Round([SO]), drafted([EOS, PLUS], [newline, PLUS], 2, SIX, rescued=(0,)).cut(1)]
     add_sample(tables, "sums", 0, "csd", rounds, " So", "eos")
-    found = rescues(made(methods=("vanilla", "csd")), None, decode)
-    assert found.pairs[["draft", "target", "kind"]].values.tolist() == [["<eos>", "\n", "end of text"]]
-    assert found.examples.before.tolist() == [" So"]
+    result = rescues(made(methods=("vanilla", "csd")), None, decode)
+    assert result.pairs[["draft", "target", "kind"]].values.tolist() == [["<eos>", "\n", "end of text"]]
+    assert result.examples.before.tolist() == [" So"]
 
 
 def test_nothing_to_analyse(tables, made):
@@ -380,7 +380,7 @@ def test_sampling_that_refuses_what_the_target_prefers(tables, made):
 
 def test_tables_for_programs(spoilt):
     findings = view(rejections(spoilt, None, decode), rescues(spoilt, None, decode))
-    facts = {one.name: json.loads(json.dumps(as_json(one), allow_nan=False)) for one in findings}
+    facts = {finding.name: json.loads(json.dumps(as_json(finding), allow_nan=False)) for finding in findings}
     assert facts["rejections"]["curve"] == [{"pairs": 0.0, "rejections": 0.0}, {"pairs": 1.0, "rejections": 1.0}]
     assert facts["rejections"]["top"][0]["tasks"] == {"sums": 1}
     assert facts["rescues"]["total"] == 12

@@ -21,10 +21,10 @@ def run(rows, servers=("vllm",)):
 
 def sample(number, due, chunks, ended, tokens, **more):
     key = {"repeat": 0, "task": "t", "doc_id": number, "method": "vllm", "warmup": False, "finish": "eos"}
-    told = {"evidence": "steps", "verify_rounds": 2, "accepted_tokens": 5}
+    facts = {"evidence": "steps", "verify_rounds": 2, "accepted_tokens": 5}
     times = {"due": due, "sent": due, "first_token": chunks[0], "ended": ended, "chunks": chunks}
     times |= {"decode_seconds": chunks[-1] - chunks[0]}
-    return key | told | times | {"new_tokens": tokens} | more
+    return key | facts | times | {"new_tokens": tokens} | more
 
 
 ROWS = [

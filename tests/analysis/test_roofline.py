@@ -67,20 +67,20 @@ def test_llama_8b_by_hand():
     assert layer == 218_103_808
     norms, embedding = 65 * 4096, 128256 * 4096  # two a layer and the last; 525,336,576
     assert 2 * (32 * layer + norms + 2 * embedding) == 16_060_522_496  # 16.06 GB of parameters
-    told = facts(model)
-    assert told["weight_bytes"] == 16_060_522_496 - 2 * embedding == 15_009_849_344
-    assert told["kv_bytes_per_token"] == 2 * 32 * 8 * 128 * 2 == 131_072
-    one = cost(told, 1, 0)
+    info = facts(model)
+    assert info["weight_bytes"] == 16_060_522_496 - 2 * embedding == 15_009_849_344
+    assert info["kv_bytes_per_token"] == 2 * 32 * 8 * 128 * 2 == 131_072
+    one = cost(info, 1, 0)
     # One token alone: 15.0 GFLOP in products, and 4 · 32 layers · 4096 for the one token that it reads, itself.
     assert one.operations == 2 * (32 * layer + embedding) + 4 * 32 * 4096 == 15_009_841_152
     # Weights, one row of the embedding, keys and values once written and once read, and its logits.
     assert one.bytes == 15_009_849_344 + 8192 + 2 * 131_072 + 2 * 128256
-    eight = cost(told, 8, 1000)
+    eight = cost(info, 8, 1000)
     assert eight.bytes == 15_009_849_344 + 8 * 8192 + (1008 + 8) * 131_072 + 8 * 256_512
     assert eight.operations == 8 * 15_009_316_864 + 4 * 32 * 4096 * (
         1001 + 1002 + 1003 + 1004 + 1005 + 1006 + 1007 + 1008
     )
-    last = cost(told, 8, 1000, rows=1)
+    last = cost(info, 8, 1000, rows=1)
     assert eight.bytes - last.bytes == 7 * 256_512 and eight.operations - last.operations == 14 * embedding
 
 
@@ -101,27 +101,27 @@ def test_tied_windows_and_groups_by_hand():
         tie_word_embeddings=True,
     )
     layer = 2 * 16 * 32 + 2 * 16 * 16 + 3 * 16 * 24  # q and o, k and v, MLP: 2688
-    told = facts(model)
+    info = facts(model)
     # The embedding is the output layer as well, and counts once; four norms a layer and the last, of 16 each.
-    assert told["weight_bytes"] == 4 * (2 * layer + 9 * 16 + 160) and told["lookup_bytes"] == 64
-    assert (told["window"], told["window_layers"], told["kv_bytes_per_token"]) == (4, 1, 2 * 2 * 2 * 8 * 4)
-    found = cost(told, 3, 10)
+    assert info["weight_bytes"] == 4 * (2 * layer + 9 * 16 + 160) and info["lookup_bytes"] == 64
+    assert (info["window"], info["window_layers"], info["kv_bytes_per_token"]) == (4, 1, 2 * 2 * 2 * 8 * 4)
+    costs = cost(info, 3, 10)
     # The full layer reads 13 tokens; the other one 4, 4 and 4 of them, which are 6 different ones. Both write 3.
-    assert found.bytes == told["weight_bytes"] + 3 * 64 + 128 * (13 + 6 + 3 + 3) + 3 * 40
-    assert found.operations == 2 * 3 * (2 * layer + 160) + 4 * 32 * ((11 + 12 + 13) + (4 + 4 + 4))
-    early = cost(told, 3, 2)  # the window is not full yet: 3, 4, 4 of 5 tokens
-    assert early.operations - found.operations == 4 * 32 * ((3 + 4 + 5) + (3 + 4 + 4) - 36 - 12)
-    assert early.bytes - found.bytes == 128 * (5 + 5 - 13 - 6)
-    np.testing.assert_array_equal(cost(told, 1, np.array([2.0, 10.0])).bytes, [cost(told, 1, c).bytes for c in (2, 10)])
+    assert costs.bytes == info["weight_bytes"] + 3 * 64 + 128 * (13 + 6 + 3 + 3) + 3 * 40
+    assert costs.operations == 2 * 3 * (2 * layer + 160) + 4 * 32 * ((11 + 12 + 13) + (4 + 4 + 4))
+    early = cost(info, 3, 2)  # the window is not full yet: 3, 4, 4 of 5 tokens
+    assert early.operations - costs.operations == 4 * 32 * ((3 + 4 + 5) + (3 + 4 + 4) - 36 - 12)
+    assert early.bytes - costs.bytes == 128 * (5 + 5 - 13 - 6)
+    np.testing.assert_array_equal(cost(info, 1, np.array([2.0, 10.0])).bytes, [cost(info, 1, c).bytes for c in (2, 10)])
 
 
 def test_learned_positions_are_looked_up():
     """OPT: a row of the positions as well as one of the tokens, biases among the weights."""
-    told = facts(oracle.tiny("opt"))
+    info = facts(oracle.tiny("opt"))
     # Width 32, MLP 48, 96 tokens, float64: q, k, v, o, two of the MLP, two norms; the last norm; the output layer.
     layer = 4 * (32 * 32 + 32) + (32 * 48 + 48) + (48 * 32 + 32) + 2 * 64
-    assert told["weight_bytes"] == 8 * (2 * layer + 64 + 96 * 32)
-    assert told["lookup_bytes"] == 8 * (32 + 32) and told["matrix_weights"] == 2 * (4 * 1024 + 2 * 1536)
+    assert info["weight_bytes"] == 8 * (2 * layer + 64 + 96 * 32)
+    assert info["lookup_bytes"] == 8 * (32 + 32) and info["matrix_weights"] == 2 * (4 * 1024 + 2 * 1536)
 
 
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
@@ -153,12 +153,12 @@ def test_which_of_the_two_binds():
 def test_bandwidth_by_size():
     """In the middle of two sizes by their logarithms; a small array is no slower than a larger one."""
     rows = [{"bytes": size, "median": speed} for size, speed in ((16, 70.0), (1, 60.0), (256, 40.0))]
-    found = ceilings.read({"bandwidth": rows, "products": [{"median": 5.0}, {"median": 9.0}, {"median": 8.0}]})
-    assert found.operations == 9
-    assert found.bandwidth(np.array([0.1, 1, 4, 16, 64, 256, 9999])).tolist() == pytest.approx(
+    loaded = ceilings.read({"bandwidth": rows, "products": [{"median": 5.0}, {"median": 9.0}, {"median": 8.0}]})
+    assert loaded.operations == 9
+    assert loaded.bandwidth(np.array([0.1, 1, 4, 16, 64, 256, 9999])).tolist() == pytest.approx(
         [70, 70, 70, 70, 55, 40, 40]
     )
-    assert limit(Cost(64, 0), found).seconds == pytest.approx(64 / 55)
+    assert limit(Cost(64, 0), loaded).seconds == pytest.approx(64 / 55)
 
 
 class Clock(measuring.Stopwatch):
@@ -168,8 +168,8 @@ class Clock(measuring.Stopwatch):
 
     def laps(self):
         laps = super().laps()
-        for one in laps[0].forwards:
-            one.seconds = Clock.seconds()
+        for forward in laps[0].forwards:
+            forward.seconds = Clock.seconds()
         return laps
 
 
@@ -184,12 +184,12 @@ def test_ceilings_are_medians_of_the_fastest_way(monkeypatch):
 
     monkeypatch.setattr(measuring, "Stopwatch", Clock)
     monkeypatch.setattr(Clock, "seconds", staticmethod(seconds))
-    told = measuring.measure(CPU, torch.float32, sizes=(4096,), sides=(8,), repeats=5)
-    (row,) = told["bandwidth"]
+    facts = measuring.measure(CPU, torch.float32, sizes=(4096,), sides=(8,), repeats=5)
+    (row,) = facts["bandwidth"]
     assert (row["bytes"], row["how"]) == (4096, "sum")
     # The speeds are 4096 / (4, 3, 2, 1, 0.5): the median is that of 2 s, the quartiles those of 3 s and of 1 s.
     assert (row["low"], row["median"], row["high"]) == pytest.approx((4096 / 3, 2048, 4096))
-    assert told["products"][0]["median"] == pytest.approx(2 * 8**3 / 2.5)
+    assert facts["products"][0]["median"] == pytest.approx(2 * 8**3 / 2.5)
 
 
 def test_large_products_and_arrays_are_left_out(monkeypatch):
@@ -197,10 +197,10 @@ def test_large_products_and_arrays_are_left_out(monkeypatch):
     monkeypatch.setattr(Clock, "seconds", staticmethod(lambda: 0.02))
     monkeypatch.setattr(measuring, "free_memory", lambda device: 4 * 2048)
     steps = []
-    told = measuring.measure(CPU, torch.float32, (1024, 2048, 4096), (4, 8, 16), 3, steps.append)
-    assert [row["bytes"] for row in told["bandwidth"]] == [1024, 2048] and len(steps) == 6
+    facts = measuring.measure(CPU, torch.float32, (1024, 2048, 4096), (4, 8, 16), 3, steps.append)
+    assert [row["bytes"] for row in facts["bandwidth"]] == [1024, 2048] and len(steps) == 6
     # Each is said to take 0.02 s, so one of twice the side would take 0.16 s: too long.
-    assert [row["side"] for row in told["products"]] == [4]
+    assert [row["side"] for row in facts["products"]] == [4]
 
 
 @pytest.fixture
@@ -211,19 +211,19 @@ def cache(tmp_path, monkeypatch):
 
 def test_what_was_measured_is_found_again(cache, monkeypatch):
     assert ceilings.load(CPU, torch.float32) is None
-    told = measuring.measure(CPU, torch.float32, (2**16, 2**20), (64,), 3)
-    for row in told["bandwidth"] + told["products"]:
+    facts = measuring.measure(CPU, torch.float32, (2**16, 2**20), (64,), 3)
+    for row in facts["bandwidth"] + facts["products"]:
         assert 0 < row["low"] <= row["median"] <= row["high"]
-    path = ceilings.save(told)
+    path = ceilings.save(facts)
     assert path.parent == cache and path.name.startswith("ceilings-")
     monkeypatch.setattr(measuring, "measure", lambda *_: pytest.fail("measured during a run"))
-    assert ceilings.load(CPU, torch.float32) == told == json.loads(json.dumps(told))
+    assert ceilings.load(CPU, torch.float32) == facts == json.loads(json.dumps(facts))
     assert ceilings.load(CPU, torch.bfloat16) is None
     threads = torch.get_num_threads()
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
     assert ceilings.load(CPU, torch.float32) is None  # another number of threads has its own
     monkeypatch.undo()
-    for damaged in ("{", "[]", "{}", json.dumps(told | {"products": [{}]}), json.dumps(told | {"dtype": "float64"})):
+    for damaged in ("{", "[]", "{}", json.dumps(facts | {"products": [{}]}), json.dumps(facts | {"dtype": "float64"})):
         path.write_text(damaged)
         monkeypatch.setenv("SPECBENCH_CACHE", str(cache))
         assert ceilings.load(CPU, torch.float32) is None
@@ -247,19 +247,19 @@ TARGET = FLAT | {"weight_bytes": 70, "lookup_bytes": 10, "kv_bytes_per_token": 1
 DRAFT = FLAT | {"weight_bytes": 30, "lookup_bytes": 5, "kv_bytes_per_token": 5}
 
 
-def run_of(folder, methods, *, told=SLOW, models=None, changes=(), **plan):
+def run_of(folder, methods, *, info=SLOW, models=None, changes=(), **plan):
     """Documents 0 and 1 have 10 and 30 prompt tokens; each method has rounds (D, A), and decodes for 100 s."""
-    found = Rows()
+    rows = Rows()
     for method, shapes in methods.items():
         for doc_id, prompt in ((0, 10), (1, 30)):
-            prefill, *own = found.add(method, doc_id, 100.0, shapes, prompt_tokens=prompt, tokens=[1] * 8)
+            prefill, *own = rows.add(method, doc_id, 100.0, shapes, prompt_tokens=prompt, tokens=[1] * 8)
             prefill |= {"member_forwards": [7]} if "member_forwards" in changes else {}
             for row in own:
                 row |= {"seconds": 0.5} | dict(changes)
-    run = found.run(folder, **{"baseline": None, **plan})
+    run = rows.run(folder, **{"baseline": None, **plan})
     chosen = models if models is not None else {"target": TARGET, "draft": DRAFT}
     facts = {"models": {role: {"dtype": "float32", "forward": one} for role, one in chosen.items()}}
-    return change_manifest(run.folder, **facts, **({"ceilings": told} if told else {}))
+    return change_manifest(run.folder, **facts, **({"ceilings": info} if info else {}))
 
 
 def share(run, method):
@@ -305,7 +305,7 @@ OTHER = "other models than the pair's draft made drafts"
 @pytest.mark.parametrize(
     ("methods", "options", "words"),
     [
-        (SPS, {"told": None}, "not measured before the run"),
+        (SPS, {"info": None}, "not measured before the run"),
         (SPS, {"models": {"target": TARGET}}, "what a forward of its draft reads"),
         (SPS, {"models": {"target": {}, "draft": DRAFT}}, "what a forward of its target reads"),
         ({"swift": [(3, 1)]}, {}, OTHER),
@@ -322,8 +322,8 @@ def test_why_there_is_no_share(tmp_path, methods, options, words):
 
 def test_which_methods_draft_with_other_models():
     """By their pages: heads, blocks, layers of the target, several drafts, and the target on a part of the prompt."""
-    found = {path.stem for path in (SUITES / "methods").glob("*.yaml") if other_draft(load_method(path.stem))}
-    assert found == {
+    result = {path.stem for path in (SUITES / "methods").glob("*.yaml") if other_draft(load_method(path.stem))}
+    assert result == {
         *("deer", "del", "dflare", "dflash", "diffuspec", "dovetail", "eagle", "eagle3", "eagle3-chain"),
         *("eagle3-typical", "fspad", "fused", "graft", "hass", "hydra", "kangaroo", "medusa", "medusa-typical"),
         *("rapid", "rapid-pocket", "routed", "s2d", "slimspec", "swift", "taps", "taps-average", "taps-route"),
@@ -375,12 +375,12 @@ def test_the_column_fits_80_characters(tmp_path):
 
 def test_recorded_forwards(tmp_path):
     shapes = {"vanilla": [(0, 0)] * 10, "sps": [(3, 1)] * 10 + [(2, 1)] * 3, "swift": [(5, 1)] * 20}
-    found = roofline.recorded(run_of(tmp_path / "a", shapes))
+    result = roofline.recorded(run_of(tmp_path / "a", shapes))
     # 10 and 30 prompt tokens and half of 8: 24. A draft's 0.05 s are for 3 tokens; widths met fewer than 20 times are
     # left out, and so are drafts of another model.
     cells = [("target", "eager", 24, 1), ("target", "eager", 24, 4), ("draft", "eager", 24, 1)]
-    assert list(found[["model", "runtime", "context", "width"]].itertuples(index=False, name=None)) == cells
-    assert found["median"].tolist() == pytest.approx([0.1, 0.1, 0.05 / 3])
+    assert list(result[["model", "runtime", "context", "width"]].itertuples(index=False, name=None)) == cells
+    assert result["median"].tolist() == pytest.approx([0.1, 0.1, 0.05 / 3])
 
 
 class Late:
@@ -411,9 +411,9 @@ def test_runtimes_take_turns(monkeypatch):
             self.number = len(made)
             made.append(self)
 
-        def forward(self, *told):
+        def forward(self, *facts):
             order.append(self.number)
-            return super().forward(*told)
+            return super().forward(*facts)
 
         def laps(self):
             laps = super().laps()
@@ -424,24 +424,24 @@ def test_runtimes_take_turns(monkeypatch):
     made, order = [], []
     monkeypatch.setattr(profile_pair, "Stopwatch", Names)
     late = Late()
-    found = profile_pair.measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64), 5, further=[late])
+    result = profile_pair.measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64), 5, further=[late])
     assert late.settled == profile_pair.WARM  # only while nothing is timed
     passes = [order[8 + 16 * i : 24 + 16 * i] for i in range(5 + profile_pair.WARM)]  # behind the eight prefills
-    assert all(one.count(0) == one.count(1) == 8 for one in passes)
-    assert all(len(set(one[:8])) == 1 for one in passes)  # one behind the other, as each has weights of its own
-    assert {one[0] for one in passes} == {0, 1}  # in either order
-    assert found.groupby("runtime").size().to_dict() == {"eager": 8, "late": 8}
-    assert found.groupby("runtime")["median"].unique().map(list).to_dict() == {"eager": [1.0], "late": [3.0]}
+    assert all(pass_.count(0) == pass_.count(1) == 8 for pass_ in passes)
+    assert all(len(set(pass_[:8])) == 1 for pass_ in passes)  # one behind the other, as each has weights of its own
+    assert {pass_[0] for pass_ in passes} == {0, 1}  # in either order
+    assert result.groupby("runtime").size().to_dict() == {"eager": 8, "late": 8}
+    assert result.groupby("runtime")["median"].unique().map(list).to_dict() == {"eager": [1.0], "late": [3.0]}
 
 
 def test_the_table_of_a_profile():
     pair = pair_without_tokenizer()
     forwards = profile_pair.measure_forwards(pair, (1, 16), (16, 64), 2, further=[Late()])
-    told = {role: facts(model) for role, model in pair.models.items()}
-    limits = roofline.table(forwards, told, ceilings.read(SLOW))
+    by_name = {role: facts(model) for role, model in pair.models.items()}
+    limits = roofline.table(forwards, by_name, ceilings.read(SLOW))
     assert len(limits) == len(forwards)
     row = limits[(limits.model == "draft") & (limits.width == 16) & (limits.context == 64)].iloc[0]
-    needed = cost(told["draft"], 16, 64)
+    needed = cost(by_name["draft"], 16, 64)
     assert row.limit == pytest.approx(max(needed.bytes / 200, needed.operations / 2000))
     console = Console(width=80, record=True)
     console.print(limits_sheet(limits).title)
@@ -497,15 +497,15 @@ def test_the_profile_command(tmp_path, cache, pocket, monkeypatch):
     assert result.exit_code == 0, result.output
     assert max(len(line) for line in result.output.splitlines() if "written: " not in line) <= 80
     assert "ms/limit" in result.output and calls == ["torch.float32"]
-    told = json.loads(out.read_text(), parse_constant=pytest.fail)
-    assert told["ceilings"]["products"] == SLOW["products"]
-    assert {row["runtime"] for row in told["forwards"]} == {"static", "eager"}
+    report = json.loads(out.read_text(), parse_constant=pytest.fail)
+    assert report["ceilings"]["products"] == SLOW["products"]
+    assert {row["runtime"] for row in report["forwards"]} == {"static", "eager"}
     for name in ("pair", "draft"):
         assert runtime_of(StoredRun(tmp_path / "pocket" / name).manifest) == "static"
     wanted = {"model", "runtime", "context", "width", "bytes", "operations", "limit", "binds", "median", "low", "high"}
-    assert {frozenset(row) for row in told["limits"]} == {frozenset(wanted)}
-    assert ceilings.load(CPU, torch.float32) == told["ceilings"]
-    assert measuring.machine_ceilings(pocket) == told["ceilings"] and len(calls) == 1
+    assert {frozenset(row) for row in report["limits"]} == {frozenset(wanted)}
+    assert ceilings.load(CPU, torch.float32) == report["ceilings"]
+    assert measuring.machine_ceilings(pocket) == report["ceilings"] and len(calls) == 1
     alone = call("profile", "--ceilings")
     assert alone.exit_code == 0 and len(calls) == 2 and "matrix product" in alone.output
     auto = call("profile", "--runtime", "auto")
@@ -519,16 +519,16 @@ def test_a_recorded_run_shows_its_limits(tmp_path):
     run = run_of(tmp_path / "a", shapes)
     result = call("profile", str(run.folder), "--out", str(tmp_path / "read.json"))
     assert result.exit_code == 0, result.output
-    told = json.loads((tmp_path / "read.json").read_text())
-    assert {(row["model"], row["width"]) for row in told["limits"]} == {
+    report = json.loads((tmp_path / "read.json").read_text())
+    assert {(row["model"], row["width"]) for row in report["limits"]} == {
         ("target", 1),
         ("target", 3),
         ("target", 6),
         ("draft", 1),
     }
-    first = told["limits"][0]
+    first = report["limits"][0]
     # Behind 20 tokens of prompt and 4 of text: 70 + 10 + 10 · (25 + 1) bytes at 200 a second.
     assert first["bytes"] == 340 and first["limit"] == pytest.approx(1.7) and first["median"] == pytest.approx(0.1)
-    old = run_of(tmp_path / "b", shapes, told=None)
+    old = run_of(tmp_path / "b", shapes, info=None)
     result = call("profile", str(old.folder), "--out", str(tmp_path / "old.json"))
     assert result.exit_code == 0 and json.loads((tmp_path / "old.json").read_text())["limits"] == []

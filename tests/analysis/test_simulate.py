@@ -101,10 +101,10 @@ def signalled(*signals, accepted):
 )
 def test_thresholds_by_hand(kind, threshold, shortest, drafted):
     text = signalled(0.9, 0.8, 0.5, 0.95, 0.9, NAN, accepted=1)
-    found = replay(text, Rule(kind, 6, shortest, threshold), SURE)
+    replayed = replay(text, Rule(kind, 6, shortest, threshold), SURE)
     first = 1 if drafted == 1 else 2  # tokens of the first round: one accepted, then a correction or the bonus
-    assert found.rounds == (1 if first == 2 else 2) or drafted == 1
-    assert found.lengths.get(drafted, 0) >= 1 and not found.guessed
+    assert replayed.rounds == (1 if first == 2 else 2) or drafted == 1
+    assert replayed.lengths.get(drafted, 0) >= 1 and not replayed.guessed
 
 
 def test_a_prediction_that_is_missing_is_counted():
@@ -158,12 +158,12 @@ rules = st.builds(
 @given(recorded(), rules, st.booleans(), st.sampled_from([0.25, 0.75, 1.0]), st.sampled_from([0.25, 0.625]))
 def test_against_the_naive_way(rows, rule, ended, chance, guess):
     text = text_of(rows, "eos" if ended else "length", eos=[7, 11])
-    found = replay(text, rule, Unknown(chance, dict.fromkeys(["accepted", "rejected", "unread"], guess)))
+    replayed = replay(text, rule, Unknown(chance, dict.fromkeys(["accepted", "rejected", "unread"], guess)))
     expected = naive_simulate.simulate(rows, ended, {7, 11}, vars(rule), chance, guess)
     for name, value in expected.items():
-        assert getattr(found, name) == pytest.approx(value, abs=1e-9), name
-    assert sum(found.lengths.values()) == pytest.approx(found.rounds)
-    assert sum(k * n for k, n in found.lengths.items()) == pytest.approx(found.drafted)
+        assert getattr(replayed, name) == pytest.approx(value, abs=1e-9), name
+    assert sum(replayed.lengths.values()) == pytest.approx(replayed.rounds)
+    assert sum(k * n for k, n in replayed.lengths.items()) == pytest.approx(replayed.drafted)
 
 
 def counts(rows):
@@ -186,10 +186,10 @@ def test_greedy_rounds_are_those_of_real_decoding(architecture):
     assert not any(map(math.isnan, text.agree)) and 0 in text.agree and 1 in text.agree
     for gamma in (1, 3, 8):
         _, real = decode(sps(architecture, gamma, Lengths()), prompt, 60)
-        found = replay(text, fixed(gamma), SURE)
+        replayed = replay(text, fixed(gamma), SURE)
         drafted, accepted, committed = total(rows_of(real))
-        assert (found.rounds, found.drafted, found.accepted) == (len(real) - 1, drafted, accepted)
-        assert found.tokens == committed == 59
+        assert (replayed.rounds, replayed.drafted, replayed.accepted) == (len(real) - 1, drafted, accepted)
+        assert replayed.tokens == committed == 59
 
 
 def looking(kind, threshold, shortest):
@@ -215,11 +215,11 @@ def test_thresholds_are_those_of_real_decoding(kind, thresholds):
     for threshold in thresholds:
         for shortest, longest in ((1, 12), (2, 9)):
             _, real = decode(sps("llama", longest, looking(kind, threshold, shortest)), prompt, 40)
-            found = replay(text, Rule(kind, longest, shortest, threshold), SURE)
+            replayed = replay(text, Rule(kind, longest, shortest, threshold), SURE)
             drafted, accepted, _ = total(rows_of(real))
-            assert (found.rounds, found.drafted, found.accepted) == (len(real) - 1, drafted, accepted)
-            assert not found.guessed
-            lengths |= set(found.lengths)
+            assert (replayed.rounds, replayed.drafted, replayed.accepted) == (len(real) - 1, drafted, accepted)
+            assert not replayed.guessed
+            lengths |= set(replayed.lengths)
     assert len(lengths) > 3  # else nothing was adapted
 
 
@@ -249,9 +249,9 @@ def test_a_whole_simulation_by_hand(tmp_path):
     # Both documents agree in every second position: γ = 3 commits two a round, γ = 1 as well, γ = 2 as well.
     methods = {"vanilla": [[(0, 0)] * 40] * 2, "sps[gamma=3]": [[(3, 1)] * 20] * 2, "sps[gamma=1]": [[(1, 1)] * 20] * 2}
     run = run_of(tmp_path / "run", methods)
-    found = simulate(run, "sps[gamma=3]", None, [1, 2, 3])
-    assert found.alpha == 0.5 and found.untested == 0 and found.texts == 2
-    table = found.table[found.table.task == ALL].set_index("setting")
+    simulated = simulate(run, "sps[gamma=3]", None, [1, 2, 3])
+    assert simulated.alpha == 0.5 and simulated.untested == 0 and simulated.texts == 2
+    table = simulated.table[simulated.table.task == ALL].set_index("setting")
     assert table.tau.tolist() == [2, 2, 2]
     assert table.acceptance_rate.tolist() == pytest.approx([1, 1 / 2, 1 / 3])
     assert table.discard_rate.tolist() == pytest.approx([0, 0.5, 1])
@@ -372,8 +372,8 @@ def test_the_table_fits_80_columns(tmp_path, wide, monkeypatch):
 def test_formats(tmp_path):
     folder = run_of(tmp_path / "run", {"sps[gamma=3]": [[(3, 1)] * 20]}).folder
     as_json = call("simulate", folder, "--gamma", "2", "--format", "json")
-    found = json.loads(as_json.output)
-    assert found["table"][0]["tau"] == 2 and found["alpha"] == 0.5 and found["times"]["t_draft"] == pytest.approx(1)
+    report = json.loads(as_json.output)
+    assert report["table"][0]["tau"] == 2 and report["alpha"] == 0.5 and report["times"]["t_draft"] == pytest.approx(1)
     as_csv = call("simulate", folder, "--gamma", "2", "--format", "csv")
     assert as_csv.output.splitlines()[0].startswith("task,setting,tau,acceptance_rate")
     assert call("simulate", folder, "--gamma", "0").exit_code == 2

@@ -55,14 +55,14 @@ def ladder(tmp_path):
 
 def row(table, pair, task, method=None):
     chosen = table[(table.pair == pair) & (table.task == task)]
-    (found,) = (chosen if method is None else chosen[chosen.method == method]).to_dict("records")
-    return found
+    (record,) = (chosen if method is None else chosen[chosen.method == method]).to_dict("records")
+    return record
 
 
 def test_drafts_by_hand(ladder):
-    found = strength(ladder)
-    assert list(dict.fromkeys(found.drafts.pair)) == ["weak", "strong"]
-    one, two, both = (row(found.drafts, "weak", task) for task in ("one", "two", AVERAGE))
+    analysis = strength(ladder)
+    assert list(dict.fromkeys(analysis.drafts.pair)) == ["weak", "strong"]
+    one, two, both = (row(analysis.drafts, "weak", task) for task in ("one", "two", AVERAGE))
     assert [one["strength"], two["strength"], both["strength"]] == pytest.approx([2 / 8, 1 / 5, (2 / 8 + 1 / 5) / 2])
     assert [one["cost"], both["cost"]] == pytest.approx([0.25, 0.25])
     assert (one["missed"], one["solved"], one["alone"]) == (2, 1, 0.5)
@@ -74,16 +74,16 @@ def test_drafts_by_hand(ladder):
 
 
 def test_methods_by_hand(ladder):
-    found = strength(ladder)
-    one, both = (row(found.methods, "weak", task, "bold") for task in ("one", AVERAGE))
+    analysis = strength(ladder)
+    one, both = (row(analysis.methods, "weak", task, "bold") for task in ("one", AVERAGE))
     assert one["kept"] == pytest.approx(1 / 8) and both["kept"] == pytest.approx(1 / 16)
     assert one["delta"] == pytest.approx(-0.7) and both["delta"] == pytest.approx(-0.6)
     assert one["speedup"] == pytest.approx(2) and one["tau"] == pytest.approx(2)
     assert (one["rescued"], one["harmful"]) == (6, 1.0), "six rescued, which the target solves, and none is right"
     assert (both["rescued"], both["harmful"]) == (11, 1.0), "of `two` the target solves five of the six"
-    better = row(found.methods, "strong", "one", "bold")
+    better = row(analysis.methods, "strong", "one", "bold")
     assert (better["kept"], better["harmful"]) == (9 / 8, 0.0)
-    assert set(found.methods.method) == {"bold"}
+    assert set(analysis.methods.method) == {"bold"}
 
 
 @pytest.mark.long
@@ -118,12 +118,12 @@ def test_losses_that_chance_explains_among_several_tasks_are_none():
 
 
 def test_what_is_said(ladder):
-    found = strength_view.view(strength(ladder))
-    assert found.sentences == [
+    page = strength_view.view(strength(ladder))
+    assert page.sentences == [
         "bold: keeps vanilla's accuracy from strong (strength 78 %) on; with weaker ones it does not (weak: one "
         "-70.0 points)."
     ]
-    drafts, bold = found.sheets
+    drafts, bold = page.sheets
     assert drafts.rows[0][0] == "weak" and drafts.rows[0][3:] == ["20 (two)", "0.25", "1 of 7"]
     assert bold.title == "bold" and [line[0] for line in bold.rows] == ["weak", "strong"]
     assert bold.rows[1][6] == "0/11"
@@ -153,7 +153,7 @@ def test_the_command_and_the_plot(ladder, tmp_path):
     with kinds.look():
         fig = kinds.draw("strength", ladder)
     kept, fast = fig.axes
-    (line,) = [one for one in kept.containers if one.get_label() == "bold"]
+    (line,) = [container for container in kept.containers if container.get_label() == "bold"]
     assert line[0].get_xydata().tolist() == [
         pytest.approx([22.5, 6.25]),
         pytest.approx([77.5, 106.25]),

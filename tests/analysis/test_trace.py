@@ -108,28 +108,28 @@ def joined(one: Trace) -> str:
 
 
 def test_every_origin(two):
-    found = trace.trace(two, "sums", 0, "csd")
-    assert found.steps == STEPS
-    assert (found.task, found.doc_id, found.method, found.repeat, found.finish) == ("sums", 0, "csd", 0, "eos")
-    assert found.text == WORKED == joined(found)
+    traced = trace.trace(two, "sums", 0, "csd")
+    assert traced.steps == STEPS
+    assert (traced.task, traced.doc_id, traced.method, traced.repeat, traced.finish) == ("sums", 0, "csd", 0, "eos")
+    assert traced.text == WORKED == joined(traced)
 
 
 def test_a_method_that_drafts_nothing(two):
-    found = trace.trace(two, "sums", 0, "vanilla")
-    origins = [piece.origin for step in found.steps for piece in step.pieces]
+    traced = trace.trace(two, "sums", 0, "vanilla")
+    origins = [piece.origin for step in traced.steps for piece in step.pieces]
     assert origins == ["prefill"] + ["target"] * (len(ids(VANILLA)))
-    assert joined(found) == VANILLA and found.steps[-1].pieces[-1].cut == "<eos>"
+    assert joined(traced) == VANILLA and traced.steps[-1].pieces[-1].cut == "<eos>"
 
 
 def test_a_stop_string_is_cut_wherever_it_begins(tables, made):
     vocabulary = ["ab", "c.ST", "OP!", "x", "y"]
     rounds = [Round([0]), drafted([1, 2, 3], [1, 2, 3], 3, 4).cut(2)]
     add_sample(tables, "sums", 0, "csd", rounds, "abc.", "stop")
-    found = trace.trace(made(), "sums", 0, "csd", decode=lambda some: "".join(vocabulary[i] for i in some))
-    (first,), (second, third) = (step.pieces for step in found.steps)
+    traced = trace.trace(made(), "sums", 0, "csd", decode=lambda some: "".join(vocabulary[i] for i in some))
+    (first,), (second, third) = (step.pieces for step in traced.steps)
     assert (first.text, first.cut) == ("ab", "")
     assert (second.text, second.cut, third.text, third.cut) == ("c.", "ST", "", "OP!")
-    assert found.steps[1].cut == ("x",)
+    assert traced.steps[1].cut == ("x",)
 
 
 def test_characters_that_span_tokens_and_rounds(tables, made):
@@ -170,18 +170,18 @@ def test_tokenizers_that_drop_the_first_space_and_fall_back_to_bytes():
 
     def decode(tokens):
         """As sentencepiece does: no leading space; a run of bytes that is no text is all signs, newlines too."""
-        found, run = "", b""
+        result, run = "", b""
         for token in [*tokens, None]:
             if token in (3, 4, 6):
                 run += vocabulary[token]
                 continue
             try:
-                found += run.decode()
+                result += run.decode()
             except UnicodeDecodeError:
-                found += "�" * len(run)
+                result += "�" * len(run)
             run = b""
-            found += vocabulary[token].decode() if token else ""
-        return found.removeprefix(" ")
+            result += vocabulary[token].decode() if token else ""
+        return result.removeprefix(" ")
 
     assert Texts(decode).pieces([1, 2, 5, 3, 4, 1], "the catsé the") == ["the", " cat", "s", "", "é", " the"]
     broken = [1, 3, 6, 2]
@@ -229,7 +229,7 @@ def test_each_repeat_is_its_own(tables, made):
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         (("sum", 0, "csd"), "no task sum; it has sums"),
         (("sums", 7, "csd"), "task sums, has no document 7; it has 0"),
@@ -237,13 +237,13 @@ def test_each_repeat_is_its_own(tables, made):
         (("sums", 0, "csd", 3), "has no repeat 3; it has 0"),
     ],
 )
-def test_what_is_not_there(two, asked, told):
-    with pytest.raises(UserError, match=re.escape(told)):
+def test_what_is_not_there(two, asked, message):
+    with pytest.raises(UserError, match=re.escape(message)):
         trace.trace(two, *asked)
 
 
 @pytest.mark.parametrize(
-    ("sample", "told"),
+    ("sample", "message"),
     [
         (
             {"finish": "error", "error": "Traceback\n  x\nValueError: too long\n", "tokens": None},
@@ -254,10 +254,10 @@ def test_what_is_not_there(two, asked, told):
         ({"text": " He"}, "not their tokenizer"),
     ],
 )
-def test_samples_that_cannot_be_traced(tables, made, sample, told):
+def test_samples_that_cannot_be_traced(tables, made, sample, message):
     add_sample(tables, "sums", 0, "csd", worked(), WORKED, "eos")
     tables["samples"][0] |= sample
-    with pytest.raises(UserError, match=told) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         trace.trace(made(), "sums", 0, "csd")
     assert "sums, document 0, csd" in str(caught.value) and "\n" not in str(caught.value)
 
@@ -307,12 +307,12 @@ def test_rounds_without_tokens(tables, made):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [({"tokenizer_hash": "0123"}, "is not the one"), ({"models": None}, "does not name its tokenizer")],
 )
-def test_another_tokenizer(tables, made, changes, told):
+def test_another_tokenizer(tables, made, changes, message):
     add_sample(tables, "sums", 0, "csd", worked(), WORKED, "eos")
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         trace.trace(made(**changes), "sums", 0, "csd")
 
 
@@ -335,13 +335,13 @@ def real(tmp_path_factory) -> StoredRun:
 
 @pytest.mark.long
 def test_real_records(real):
-    found = {(one.task, one.doc_id, one.method): one for one in trace.traces(real)}
+    by_name = {(one.task, one.doc_id, one.method): one for one in trace.traces(real)}
     samples = records.read_rows(real.folder, "samples").to_pylist()
     samples = [row for row in samples if not row["warmup"]]
     rounds = [row for row in records.read_rows(real.folder, "rounds").to_pylist() if not row["warmup"]]
-    assert len(found) == len(samples) == 12
+    assert len(by_name) == len(samples) == 12
     for sample in samples:
-        one = found[sample["task"], sample["doc_id"], sample["method"]]
+        one = by_name[sample["task"], sample["doc_id"], sample["method"]]
         own = [row for row in rounds if all(row[k] == sample[k] for k in ("task", "doc_id", "method"))]
         assert joined(one) == sample["text"] and list(one.tokens) == sample["tokens"]
         for step, row in zip(one.steps, own, strict=True):
@@ -351,7 +351,7 @@ def test_real_records(real):
             assert origins.count("rescued") == row["rescued"]
             refused = len(step.rejected) + len(step.unread) + len(step.cut)
             assert refused == row["drafted"] - row["accepted"]
-    every = {piece.origin for one in found.values() for step in one.steps for piece in step.pieces}
+    every = {piece.origin for one in by_name.values() for step in one.steps for piece in step.pieces}
     assert every >= {"prefill", "target", "accepted", "correction", "bonus"}
 
 
@@ -415,13 +415,13 @@ def test_what_the_text_was_about_stands_before_it(two):
     """The end of a long prompt, the reference answer and the score; nothing of them acts on the terminal."""
     about = Document("sums", 0, "x" * PROMPT + "\nHow \x1b[2J[red]many?\n", "nine\u202e\n9", "sums of two")
     console = Console(file=io.StringIO(), width=80)
-    found = trace.trace(two, "sums", 0, "csd")
-    print_trace(PlainConsole(file=console.file, width=80), [found], about, {("sums", 0, "csd"): 0.5})
+    traced = trace.trace(two, "sums", 0, "csd")
+    print_trace(PlainConsole(file=console.file, width=80), [traced], about, {("sums", 0, "csd"): 0.5})
     text = console.file.getvalue()
     assert text.startswith(f"PROMPT, sums of two (the last 1,200 of its {PROMPT + 20:,} characters)\nxxx")
     assert "How \\x1b[2J[red]many?\nREFERENCE ANSWER\nnine\\u202e\n9\n\n" in text
     assert "ended by EOS, score 0.5" in " ".join(text.split()) and not {"\x1b", "\u202e"} & set(text)
-    text = shown([found], width=200)
+    text = shown([traced], width=200)
     assert "PROMPT" not in text and "score" not in text
 
 

@@ -30,15 +30,15 @@ def distributions(random: np.random.Generator, size: int, concentration: float):
 def ordered_draws(q, count, replacement):
     """Sequences of drafts and their chances; without replacement no more than there are tokens."""
     count = count if replacement else min(count, np.count_nonzero(q))
-    found = {}
+    result = {}
     for drawn in itertools.product(np.flatnonzero(q), repeat=count):
         if replacement:
-            found[drawn] = float(np.prod(q[list(drawn)]))
+            result[drawn] = float(np.prod(q[list(drawn)]))
         elif len(set(drawn)) == count:
             left = [sum(q[j] for j in np.flatnonzero(q) if j not in drawn[:i]) for i in range(count)]
-            found[drawn] = float(np.prod([q[token] / mass for token, mass in zip(drawn, left, strict=True)]))
-    assert sum(found.values()) == pytest.approx(1)
-    return found
+            result[drawn] = float(np.prod([q[token] / mass for token, mass in zip(drawn, left, strict=True)]))
+    assert sum(result.values()) == pytest.approx(1)
+    return result
 
 
 def by_subsets(p, q, count, replacement):
@@ -90,10 +90,10 @@ def test_the_best_rule_by_subsets_and_by_a_linear_program(count, replacement):
     for size, concentration in itertools.product((2, 3, 4, 5), (0.2, 1.0, 4.0)):
         for _ in range(4):
             p, q = distributions(random, size, concentration)
-            found = optimal(p, q, count, replacement)
-            assert found == pytest.approx(by_subsets(p, q, count, replacement), abs=EXACT)
+            value = optimal(p, q, count, replacement)
+            assert value == pytest.approx(by_subsets(p, q, count, replacement), abs=EXACT)
             if size <= 4:
-                assert found == pytest.approx(by_program(p, q, count, replacement), abs=1e-7)
+                assert value == pytest.approx(by_program(p, q, count, replacement), abs=1e-7)
 
 
 @pytest.mark.parametrize("count", (1, 2, 3))
@@ -102,8 +102,8 @@ def test_recursive_rejection_by_enumeration(count):
     for size, concentration in itertools.product((2, 3, 4, 6), (0.2, 1.0, 4.0)):
         for _ in range(6):
             p, q = distributions(random, size, concentration)
-            found = recursive(p, q, count, False)
-            assert found == pytest.approx((by_enumeration(p, q, count), 0), abs=EXACT)
+            value = recursive(p, q, count, False)
+            assert value == pytest.approx((by_enumeration(p, q, count), 0), abs=EXACT)
             assert recursive(p, q, count, True) == pytest.approx((with_replacement(p, q, count), 0), abs=EXACT)
 
 
@@ -127,9 +127,9 @@ def test_all_drafts_among_the_first_tokens(largest):
     q[17] += largest
     assert (q < transport.HEAVY).sum() > 40 and ((q >= transport.HEAVY).any() or largest == 0)
     for count in (1, 2, 3):
-        found = among_first(q, count)
+        result = among_first(q, count)
         for size in (1, 2, 3, 10, 18, 25, 60):
-            assert found[size - 1] == pytest.approx(chance_inside(q, size, count), abs=EXACT)
+            assert result[size - 1] == pytest.approx(chance_inside(q, size, count), abs=EXACT)
 
 
 def test_a_token_with_nearly_everything_keeps_the_digits():
@@ -168,13 +168,13 @@ def test_order_of_the_figures(seed, size, concentration):
     for replacement in (True, False):
         before = best_before = single(p, q)
         for count in (1, 2, 3):
-            found, best = recursive(p, q, count, replacement), optimal(p, q, count, replacement)
+            result, best = recursive(p, q, count, replacement), optimal(p, q, count, replacement)
             if count == 1:
-                assert found.value == pytest.approx(single(p, q)) and best == pytest.approx(single(p, q))
-            assert found.value + found.left_out >= before - slack
+                assert result.value == pytest.approx(single(p, q)) and best == pytest.approx(single(p, q))
+            assert result.value + result.left_out >= before - slack
             assert best >= best_before - slack
-            assert found.value <= best + slack and best <= 1 + slack
-            before, best_before = found.value, best
+            assert result.value <= best + slack and best <= 1 + slack
+            before, best_before = result.value, best
         for count in (1, 2, 3):
             assert optimal(q, q, count, replacement) == pytest.approx(1)
             assert recursive(q, q, count, replacement).value == pytest.approx(1)

@@ -16,11 +16,11 @@ TIMES = "t_draft=0.3,t_target=1"
 
 def trees(row, *each):
     """Rounds of one sample; each has parents and decisions."""
-    found = []
+    results = []
     for number, (parents, decisions) in enumerate(each, 1):
         (_, one) = rounds(row, (len(parents), decisions.count(A)))
-        found.append(one | {"parents": parents, "decisions": decisions, "round": number})
-    return found
+        results.append(one | {"parents": parents, "decisions": decisions, "round": number})
+    return results
 
 
 def made(folder, name="sequoia", **settings):
@@ -31,11 +31,11 @@ def made(folder, name="sequoia", **settings):
     """
     first = [([-1, -1, 0, 0], [A, U, R, A]), ([-1, -1, 1], [R, A, R])]
     second = [([-1, -1, 0], [R, R, U]), ([-1, -1, 0], [A, U, C])]
-    found = Rows()
+    rows = Rows()
     for doc, each in enumerate((first, second)):
-        found.add("plain", doc, 1.0, [(0, 0)])
-        found.add(name, doc, 1.0, lambda row, each=each: trees(row, *each))
-    return found.run(folder, settings={name: settings})
+        rows.add("plain", doc, 1.0, [(0, 0)])
+        rows.add(name, doc, 1.0, lambda row, each=each: trees(row, *each))
+    return rows.run(folder, settings={name: settings})
 
 
 def test_ranks_by_hand(tmp_path):

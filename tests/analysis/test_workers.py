@@ -19,17 +19,17 @@ def run_of(folder, worker_of, documents=8, repeats=1, batched=None, **options):
 
     `batched`: the seconds that each text took of a batch, too.
     """
-    found = Rows()
+    rows = Rows()
     for repeat in range(repeats):
         for doc in range(documents):
             worker = worker_of(doc, repeat)
             who = {"host": f"node{worker}", "device": f"GPU-{worker}", "worker": worker, "attempt": 1}
             for name, shapes in (("plain", SINGLE), ("sps", CHAIN)):
                 seconds = SLOW[worker] / (GAIN[worker] if name == "sps" else 1)
-                found.add(name, doc, seconds, shapes, repeat=repeat, batch_seconds=batched, **who)
+                rows.add(name, doc, seconds, shapes, repeat=repeat, batch_seconds=batched, **who)
         for name in ("plain", "sps"):
-            found.scores += scores(name, [1] * documents, repeat=repeat)
-    return found.run(folder, **options)
+            rows.scores += scores(name, [1] * documents, repeat=repeat)
+    return rows.run(folder, **options)
 
 
 def halves(doc, repeat=0):
@@ -37,46 +37,46 @@ def halves(doc, repeat=0):
 
 
 def speedup(run):
-    found = compare.summary(pooled.measured([run]))
-    return found[found.method == "sps"].iloc[0]
+    summed = compare.summary(pooled.measured([run]))
+    return summed[summed.method == "sps"].iloc[0]
 
 
 def test_intervals_are_of_documents_within_workers(tmp_path):
     """Each worker's documents say the same, so nothing varies: 12 seconds over 10."""
-    found = speedup(run_of(tmp_path / "a", halves))
-    assert found.speedup_decode == pytest.approx(1.2)
-    assert (found.speedup_decode_low, found.speedup_decode_high) == pytest.approx((1.2, 1.2))
+    ratio = speedup(run_of(tmp_path / "a", halves))
+    assert ratio.speedup_decode == pytest.approx(1.2)
+    assert (ratio.speedup_decode_low, ratio.speedup_decode_high) == pytest.approx((1.2, 1.2))
 
 
 def test_documents_that_other_workers_decode_in_the_next_repeat_are_told_apart(tmp_path):
     """Even documents go to worker 1 first, then to 2; odd ones always to worker 1: alike within both groups."""
-    found = speedup(run_of(tmp_path / "a", lambda doc, repeat: 1 + (doc % 2 == 0 and repeat), repeats=2))
-    assert found.speedup_decode == pytest.approx((4 * 3 + 4 * 2) / (4 * 2.5 + 4 * 1))
-    assert found.speedup_decode_low == pytest.approx(found.speedup_decode_high)
+    ratio = speedup(run_of(tmp_path / "a", lambda doc, repeat: 1 + (doc % 2 == 0 and repeat), repeats=2))
+    assert ratio.speedup_decode == pytest.approx((4 * 3 + 4 * 2) / (4 * 2.5 + 4 * 1))
+    assert ratio.speedup_decode_low == pytest.approx(ratio.speedup_decode_high)
 
 
 def test_the_run_of_one_worker_is_as_one_that_tells_none(tmp_path):
     """The same times; the second is as of a version that did not record who decoded."""
     named = run_of(tmp_path / "named", lambda doc, repeat: 1)
-    found = Rows()
+    rows = Rows()
     for doc in range(8):
         for name, shapes in (("plain", SINGLE), ("sps", CHAIN)):
-            found.add(name, doc, SLOW[1] / (GAIN[1] if name == "sps" else 1), shapes)
-    found.scores += scores("plain", [1] * 8) + scores("sps", [1] * 8)
-    untold = found.run(tmp_path / "untold")
+            rows.add(name, doc, SLOW[1] / (GAIN[1] if name == "sps" else 1), shapes)
+    rows.scores += scores("plain", [1] * 8) + scores("sps", [1] * 8)
+    untold = rows.run(tmp_path / "untold")
     one, other = (compare.summary(pooled.measured([run])) for run in (named, untold))
     assert one.equals(other)
-    told = workers.of_texts(untold, untold.samples())
-    assert set(told.worker) == {0} and set(told.host) == {""} and set(told.number) == {0}
+    facts = workers.of_texts(untold, untold.samples())
+    assert set(facts.worker) == {0} and set(facts.host) == {""} and set(facts.number) == {0}
 
 
 def test_a_table_of_workers(tmp_path):
     run = run_of(tmp_path / "a", halves)
-    found = by_worker.table(pooled.measured([run]))
-    assert found.worker.tolist() == [1, 1, 2, 2] and found.method.tolist() == ["plain", "sps"] * 2
-    assert found.tokens_per_s.tolist() == [4, 8, 2, 2] and found.documents.tolist() == [4] * 4
-    assert found[found.method == "sps"].speedup_decode.tolist() == [2, 1]
-    assert found.host.tolist() == ["node1", "node1", "node2", "node2"]
+    comparison = by_worker.table(pooled.measured([run]))
+    assert comparison.worker.tolist() == [1, 1, 2, 2] and comparison.method.tolist() == ["plain", "sps"] * 2
+    assert comparison.tokens_per_s.tolist() == [4, 8, 2, 2] and comparison.documents.tolist() == [4] * 4
+    assert comparison[comparison.method == "sps"].speedup_decode.tolist() == [2, 1]
+    assert comparison.host.tolist() == ["node1", "node1", "node2", "node2"]
     said = output("compare", run.folder, "--by", "worker")
     assert "node2" in said and "GPU-1" in said and "2.00 [2.00, 2.00]" in said
     assert json.loads(output("compare", run.folder, "--by", "worker", "--format", "json"))[1]["speedup_decode"] == 2
@@ -84,13 +84,13 @@ def test_a_table_of_workers(tmp_path):
 
 def test_a_worker_is_held_against_its_own_texts_only(tmp_path):
     """All of the baseline's texts are of worker 1: there is no speedup for worker 2, as for merged methods."""
-    found = Rows()
+    rows = Rows()
     for doc in range(8):
         for name, shapes, worker in (("plain", SINGLE, 1), ("sps", CHAIN, halves(doc))):
             who = {"host": f"node{worker}", "device": f"GPU-{worker}", "worker": worker, "attempt": 1}
-            found.add(name, doc, 1.0 if name == "plain" else 0.5, shapes, **who)
-    found.scores += scores("plain", [1] * 8) + scores("sps", [1] * 8)
-    table = by_worker.table(pooled.measured([found.run(tmp_path / "a")])).set_index(["method", "worker"])
+            rows.add(name, doc, 1.0 if name == "plain" else 0.5, shapes, **who)
+    rows.scores += scores("plain", [1] * 8) + scores("sps", [1] * 8)
+    table = by_worker.table(pooled.measured([rows.run(tmp_path / "a")])).set_index(["method", "worker"])
     assert table.speedup_decode["sps", 1] == 2 and math.isnan(table.speedup_decode["sps", 2])
 
 
@@ -112,9 +112,9 @@ def test_tokens_a_second_of_unlike_machines_are_not_pooled(tmp_path):
     speeds = ["tokens_per_s", "tokens_per_s_mean", "tokens_per_s_e2e", "tokens_per_s_e2e_mean", "tokens_per_s_batch"]
     run = joined(run_of(tmp_path / "a", halves, batched=0.5), "abacus", "slide rule")
     measured = pooled.measured([run])
-    found = compare.summary(measured)
-    assert found[speeds].isna().all(axis=None)
-    assert found.speedup_decode.iloc[1] == pytest.approx(1.2) and found.tau.notna().all()
+    summed = compare.summary(measured)
+    assert summed[speeds].isna().all(axis=None)
+    assert summed.speedup_decode.iloc[1] == pytest.approx(1.2) and summed.tau.notna().all()
     (line,) = time_warnings.unpooled(measured)
     assert line.startswith("one: machines of different cpu decoded it")
     assert by_worker.table(measured).tokens_per_s.tolist() == [4, 8, 2, 2]
@@ -125,8 +125,8 @@ def test_tokens_a_second_of_unlike_machines_are_not_pooled(tmp_path):
 def test_runs_of_unlike_machines_that_were_allowed_are_not_pooled(tmp_path):
     one = run_of(tmp_path / "a", lambda doc, repeat: 1)
     other = run_of(tmp_path / "b", lambda doc, repeat: 2, environment={"cpu": "slide rule"}, seed=1)
-    found = compare.summary(pooled.measured([one, other], ["cpu"]))
-    assert found.tokens_per_s.isna().all() and found.speedup_decode.iloc[1] == pytest.approx(1.2)
+    summed = compare.summary(pooled.measured([one, other], ["cpu"]))
+    assert summed.tokens_per_s.isna().all() and summed.speedup_decode.iloc[1] == pytest.approx(1.2)
 
 
 def test_hardware_that_is_not_recorded_is_unlike_no_other():

@@ -62,8 +62,8 @@ SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 def still(text: str) -> None:
     """Nothing in an output acts on a terminal; without one rich has no styles either."""
-    found = ACTING.search(text)
-    assert not found, repr(text[max(0, found.start() - 40) : found.end() + 40])
+    match = ACTING.search(text)
+    assert not match, repr(text[max(0, match.start() - 40) : match.end() + 40])
 
 
 # One text at a time ---------------------------------------------------------------------------------------------------
@@ -133,20 +133,20 @@ def test_usual_names_stay_as_they_are_in_markdown():
 
 def cells_of(text: str) -> list[str]:
     """The texts of a Markdown table's cells as they are read; anything but text in them is an error."""
-    found = []
+    results = []
     for token in markdown_it.MarkdownIt("commonmark", {"html": True}).enable("table").parse(text):
         assert token.type != "html_block", token.content
         for child in token.children or []:
             assert child.type == "text" or child.type == "text_special", (child.type, child.content)
         if token.children is not None:
-            found.append("".join(child.content for child in token.children))
-    return found
+            results.append("".join(child.content for child in token.children))
+    return results
 
 
 @pytest.mark.parametrize("text", [*PARTS, HOSTILE, "=" + HOSTILE, "www.evil.example", "http://evil.example", "a\\"])
 def test_markdown_renders_as_the_text_itself(text):
-    found = cells_of(markdown(pd.DataFrame({text: [text, "b"]})))
-    assert found == [plain(text).strip()] * 2 + ["b"]
+    result = cells_of(markdown(pd.DataFrame({text: [text, "b"]})))
+    assert result == [plain(text).strip()] * 2 + ["b"]
     assert cells_of(f"- {markdown_text(text)}\n") == [plain(text).strip()]
     assert not re.search(r"https?://|www\.(?!\\)", markdown_text(text).replace("www\\.", ""), re.I), "no bare links"
 
@@ -209,7 +209,7 @@ def run_of(folder: Path, bad: str) -> Path:
                 add_sample(tables, task, doc, method, rounds, text, "length", 10.0 - doc)
                 scores.append(score(task, method, doc, float((doc + len(method)) % 2)))
         scores += [score(task, method, None, 0.5) for method in (base, fast, slow)]
-    failed = next(one for one in tables["samples"] if one["doc_id"] == 2 and one["method"] == slow)
+    failed = next(table for table in tables["samples"] if table["doc_id"] == 2 and table["method"] == slow)
     failed |= {"finish": "error", "error": f"Traceback\nValueError: {bad}", "tokens": None, "text": None}
     write(folder, tables, scores)
     manifest(folder, tasks, (base, fast, slow), 3)
@@ -218,8 +218,8 @@ def run_of(folder: Path, bad: str) -> Path:
     facts["plan"]["pair"] |= {"name": f"pair{bad}", "description": bad, "paper": bad}
     facts["plan"] |= {"suite": f"suite{bad}"}
     facts["environment"] |= {"cpu": f"cpu{bad}", "command": ["run", bad], "versions": {f"v{bad}": bad}, "load": 9.0}
-    for one in facts["plan"]["methods"]:
-        one |= {"description": bad, "paper": bad}
+    for fact in facts["plan"]["methods"]:
+        fact |= {"description": bad, "paper": bad}
     path.write_text(json.dumps(facts))
     return folder
 
@@ -279,13 +279,13 @@ def command_of(parts: tuple[str, ...], run: Path) -> list[str | Path]:
 
 
 def done(runs: Path, parts: tuple[str, ...], name: str = "hostile"):
-    found = call(*command_of(parts, runs / name))
-    assert found.exit_code in (0, 1, 2, 3) and isinstance(found.exception, SystemExit | None), (
-        f"{parts}: {found.exception!r}"
+    outcome = call(*command_of(parts, runs / name))
+    assert outcome.exit_code in (0, 1, 2, 3) and isinstance(outcome.exception, SystemExit | None), (
+        f"{parts}: {outcome.exception!r}"
     )
-    still(found.stdout)
-    still(found.stderr)
-    return found
+    still(outcome.stdout)
+    still(outcome.stderr)
+    return outcome
 
 
 @mostly_long(
@@ -295,9 +295,9 @@ def done(runs: Path, parts: tuple[str, ...], name: str = "hostile"):
     ids=lambda one: one if isinstance(one, str) else "-".join(part[:9] for part in one if part.isascii()),
 )
 def test_tables_of_runs_do_not_act(runs, command, format):
-    found = done(runs, (*command, "--format", format))
-    assert found.exit_code == 0, found.stderr
-    text = found.stdout
+    result = done(runs, (*command, "--format", format))
+    assert result.exit_code == 0, result.stderr
+    text = result.stdout
     if format == "csv":
         rows = list(csv.reader(io.StringIO(text)))
         assert len({len(row) for row in rows}) == 1 and any("'-task" in one for row in rows for one in row)
@@ -322,11 +322,11 @@ def test_files_of_tables_do_not_act(runs, format):
 
 @pytest.mark.parametrize("command", VIEWS, ids=lambda command: "-".join(part[:9] for part in command if part.isascii()))
 def test_views_and_errors_do_not_act(runs, command):
-    found = done(runs, command)
-    if found.exit_code == 2:
-        assert sum(line.startswith("error: ") for line in found.stderr.splitlines()) == 1
+    result = done(runs, command)
+    if result.exit_code == 2:
+        assert sum(line.startswith("error: ") for line in result.stderr.splitlines()) == 1
     if command[-2:] == ("--format", "csv"):
-        for one in (one for row in csv.reader(io.StringIO(found.stdout)) for one in row if one):
+        for one in (one for row in csv.reader(io.StringIO(result.stdout)) for one in row if one):
             assert one[0] not in "=+-@\t\r" or re.fullmatch(r"[-+]?[\d.]+(e[-+]\d+)?", one), one
 
 
@@ -350,12 +350,12 @@ def test_published_tables_do_not_act(runs):
     "kind", ["speed-accuracy", "discard-verification", "depth", "lengths", "time", "sweep"], ("speed-accuracy", "sweep")
 )
 def test_plots_show_names_as_they_are(runs, kind):
-    found = call("plot", kind, runs / "hostile", "--out", "it.svg")
-    still(found.stdout + found.stderr)
+    outcome = call("plot", kind, runs / "hostile", "--out", "it.svg")
+    still(outcome.stdout + outcome.stderr)
     if kind == "sweep":
-        assert found.exit_code == 2  # nothing was swept
+        assert outcome.exit_code == 2  # nothing was swept
         return
-    assert found.exit_code == 0, found.output
+    assert outcome.exit_code == 0, outcome.output
     text = Path("it.svg").read_text()
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
     root = ElementTree.fromstring(text)
@@ -376,20 +376,20 @@ def test_plots_in_other_formats(runs, suffix):
 class Tags(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple] = []
+        self.elements: list[tuple] = []
         self.comments: list[str] = []
 
     def handle_starttag(self, tag, attrs):
-        self.found.append((tag, tuple(name for name, _ in attrs)))
+        self.elements.append((tag, tuple(name for name, _ in attrs)))
 
     def handle_comment(self, data):
         self.comments.append(data)
 
 
 def tags(text: str) -> Tags:
-    found = Tags()
-    found.feed(text)
-    return found
+    result = Tags()
+    result.feed(text)
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -405,11 +405,11 @@ def test_the_page_has_no_element_of_data(pages):
     text = (pages / "hostile.html").read_text()
     still(re.sub(r"<script.*?</script>", "", text.replace("\t", " "), flags=re.S))
     hostile, benign = (tags((pages / f"{name}.html").read_text()) for name in ("hostile", "benign"))
-    assert set(hostile.found) == set(benign.found), "the same elements with the same attributes"
-    assert Counter(hostile.found)["script", ("nonce",)] == 1 and not Counter(hostile.found)["script", ()]
-    for count in (Counter(name for name, _ in one.found) for one in (hostile, benign)):
+    assert set(hostile.elements) == set(benign.elements), "the same elements with the same attributes"
+    assert Counter(hostile.elements)["script", ("nonce",)] == 1 and not Counter(hostile.elements)["script", ()]
+    for count in (Counter(name for name, _ in one.elements) for one in (hostile, benign)):
         assert (count["script"], count["tr"], count["section"], count["a"]) == (4, 10, 5, 4)
-    assert not hostile.comments and not any(name.startswith("on") for _, names in hostile.found for name in names)
+    assert not hostile.comments and not any(name.startswith("on") for _, names in hostile.elements for name in names)
     assert "window.hacked" in text, "the control: the names are there"
 
 
@@ -429,8 +429,8 @@ def test_nothing_on_the_page_runs_in_a_browser(pages, open_page):
     if point:
         point.hover(force=True)
     assert view.evaluate("window.hacked") is None
-    told = view.inner_text("body")
-    assert "[bold]b[/bold]" in told and not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", told)
+    text = view.inner_text("body")
+    assert "[bold]b[/bold]" in text and not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
     assert view.evaluate("document.querySelectorAll('img, iframe, object, body a[href^=http]').length") == 0
     assert not [line for line in view.said if "Content Security Policy" in line], "not even the policy was needed"
 
@@ -449,7 +449,7 @@ def test_every_console_is_a_plain_one_and_nothing_prints_past_it():
         name = str(path.relative_to(PACKAGE))
         if name.startswith(("tasks/pocket/", "training/pocket/", "tasks/sandbox/")):
             continue
-        calls = [ast.unparse(one.func) for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Call)]
+        calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         assert "Console" not in calls and "rich.print" not in calls, name
         count = sum(one in ("print", "sys.stdout.write", "sys.stderr.write", "typer.echo") for one in calls)
         assert count == past.get(name, 0), (name, count)

@@ -119,17 +119,17 @@ READS = {"read_parquet", "to_parquet", "read_table", "ParquetFile", "OSFile", "m
 
 def test_one_module_opens_parquet():
     """Else a file of a few bytes would be read without its bounds somewhere."""
-    found = set()
+    result = set()
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
         for node in ast.walk(ast.parse(path.read_text())):
             named = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
             if isinstance(node, ast.ImportFrom):
                 named = [f"{node.module}.{alias}" for alias in named]
-            found |= {(door, name) for door in DOORS for one in named if f"{one}.".startswith(f"{door}.")}
+            result |= {(door, name) for door in DOORS for one in named if f"{one}.".startswith(f"{door}.")}
             if isinstance(node, ast.Attribute) and node.attr in READS and name != "base/parquet.py":
-                found.add((node.attr, name))
-    assert found == {(door, name) for door, name in DOORS.items()}
+                result.add((node.attr, name))
+    assert result == {(door, name) for door, name in DOORS.items()}
 
 
 def test_nothing_follows_a_path_into_a_run_folder():

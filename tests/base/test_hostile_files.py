@@ -49,9 +49,9 @@ def folder(tmp_path) -> Path:
 @pytest.mark.parametrize("half", range(2))
 def test_hostile_files_give_a_value_or_one_line(tmp_path, half):
     share = sum(target.share for target in HALVES[half]) / sum(target.share for target in TARGETS)
-    found = fuzz.run(HALVES[half], round(INPUTS * share), 0, tmp_path)
-    assert [text for one in found.values() for text in one.failures] == []
-    assert sum(one.valid for one in found.values()) > 20 and sum(one.refused for one in found.values()) > 100
+    outcome = fuzz.run(HALVES[half], round(INPUTS * share), 0, tmp_path)
+    assert [text for one in outcome.values() for text in one.failures] == []
+    assert sum(one.valid for one in outcome.values()) > 20 and sum(one.refused for one in outcome.values()) > 100
 
 
 def test_the_fuzzer_sees_what_must_not_be(tmp_path):
@@ -59,7 +59,7 @@ def test_the_fuzzer_sees_what_must_not_be(tmp_path):
     tmp_path, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
     tmp_path.mkdir()
     held = []
-    told = {
+    facts = {
         "ValueError": lambda: int("x"),
         "KeyError": lambda: {}["x"],
         "SystemExit": lambda: exit(1),
@@ -67,7 +67,7 @@ def test_the_fuzzer_sees_what_must_not_be(tmp_path):
         "os.system": lambda: os.system("true"),
         "writes": lambda: elsewhere.write_text("x"),
     }
-    for words, read in told.items():
+    for words, read in facts.items():
         outcome, said = fuzz.judged(read, tmp_path)
         assert outcome == "failed" and words in said, words
     assert fuzz.judged(lambda: (tmp_path / "x").write_text("x"), tmp_path) == ("valid", "")
@@ -257,14 +257,14 @@ def test_footers_are_read_as_pyarrow_reads_them(tmp_path):
     table = pa.table({"a": range(10), "b": ["x"] * 10, "c": [[1.5, 2.5]] * 10, "d": [{"e": True}] * 10})
     pq.write_table(table, path, row_group_size=4)
     with open(path, "rb") as file:
-        found, theirs = parquet_footer.columns(file), pq.read_metadata(path)
-    assert len(found) == theirs.num_row_groups == 3
-    for group, row in enumerate(found):
+        result, theirs = parquet_footer.columns(file), pq.read_metadata(path)
+    assert len(result) == theirs.num_row_groups == 3
+    for group, row in enumerate(result):
         for at, mine in enumerate(row):
             other = theirs.row_group(group).column(at)
             assert (mine.path, mine.stored) == (other.path_in_schema, other.total_uncompressed_size)
             assert mine.values == max(other.num_values, theirs.row_group(group).num_rows)
-    assert [one.width for one in found[0]] == [8, None, 8, 1]
+    assert [one.width for one in result[0]] == [8, None, 8, 1]
 
 
 def zeros(path):
@@ -364,9 +364,9 @@ def test_headers_of_safetensors_that_claim_other_sizes(folder, length):
 
 @pytest.mark.parametrize("change", [{"head_dim": 10**7}, {"num_attention_heads": 10**9}, {"num_key_value_heads": 0}])
 def test_a_draft_head_that_claims_to_be_wide(change):
-    told = stored_settings(head_config(fuzz_targets.tiny().models["target"], 48))
+    facts = stored_settings(head_config(fuzz_targets.tiny().models["target"], 48))
     with pytest.raises(ValueError, match=r"heads|attention"):
-        config_of(32, 64, 48, told | change)
+        config_of(32, 64, 48, facts | change)
 
 
 # Figures of others
@@ -415,9 +415,9 @@ def test_tokens_that_no_model_has(store):
     tokens[::2] = 2**31
     tokens.tofile(store / "tokens.bin")
     signed(store)
-    found = Datastore(store)
-    rows = found.continuations([3], 1, 50, 8)
-    assert ((rows <= found.about.largest) | (rows == END)).all()
+    result = Datastore(store)
+    rows = result.continuations([3], 1, 50, 8)
+    assert ((rows <= result.about.largest) | (rows == END)).all()
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ def metadata(folder) -> dict:
 
 def changed(folder, **tensors) -> None:
     """The head with other tensors."""
-    path, told = folder / "head.safetensors", metadata(folder)
-    save_file(load_file(path) | tensors, path, told)
+    path, facts = folder / "head.safetensors", metadata(folder)
+    save_file(load_file(path) | tensors, path, facts)
 
 
 def huge_header(folder) -> None:

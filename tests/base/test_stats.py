@@ -35,19 +35,19 @@ def paired(*columns: list[float]) -> Paired:
 
 
 def test_value_by_hand() -> None:
-    found = speedup(paired([2, 2, 4], [5, 5, 5], [1, 1, 1], [8, 8, 8]))
-    assert found is not None
-    assert found.value == pytest.approx((8 / 15) / (3 / 24))  # pooled, not a mean of ratios
+    ratio = speedup(paired([2, 2, 4], [5, 5, 5], [1, 1, 1], [8, 8, 8]))
+    assert ratio is not None
+    assert ratio.value == pytest.approx((8 / 15) / (3 / 24))  # pooled, not a mean of ratios
     # Without a document: (6 / 10) / (2 / 16) twice, and (4 / 10) / (2 / 16). Their logarithms are log 1.5 apart: a sum
     # of squares of 2/3 log² 1.5, and 2/3 of it is the jackknife's variance. Of the baseline's seconds 64 / 24 documents
     # count.
     factor = 1.5 ** (t.ppf(0.975, 64 / 24 - 1) * 2 / 3)
-    assert (found.low, found.high) == pytest.approx((found.value / factor, found.value * factor))
+    assert (ratio.low, ratio.high) == pytest.approx((ratio.value / factor, ratio.value * factor))
 
 
 def test_equal_times_give_a_sure_one() -> None:
-    found = speedup(paired([1, 2, 3], [4, 5, 9], [1, 2, 3], [4, 5, 9]))
-    assert found is not None and (found.value, found.low, found.high) == pytest.approx((1, 1, 1))
+    ratio = speedup(paired([1, 2, 3], [4, 5, 9], [1, 2, 3], [4, 5, 9]))
+    assert ratio is not None and (ratio.value, ratio.low, ratio.high) == pytest.approx((1, 1, 1))
 
 
 @pytest.mark.parametrize("empty", range(4))
@@ -62,21 +62,21 @@ def test_none_when_nothing_was_decoded(empty: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_so_few_documents_have_no_interval(count: int) -> None:
-    found = speedup(paired([3] * count, [6] * count, [1] * count, [4] * count))
-    assert found is not None and found.value == 2
-    assert math.isnan(found.low) and math.isnan(found.high)
+    ratio = speedup(paired([3] * count, [6] * count, [1] * count, [4] * count))
+    assert ratio is not None and ratio.value == 2
+    assert math.isnan(ratio.low) and math.isnan(ratio.high)
 
 
 def test_documents_that_end_with_the_prefill_are_no_trouble() -> None:
-    found = speedup(paired([1, 0, 2], [5, 0, 10], [0.5, 0, 1], [5, 0, 10]))
-    assert found is not None and (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
+    ratio = speedup(paired([1, 0, 2], [5, 0, 10], [0.5, 0, 1], [5, 0, 10]))
+    assert ratio is not None and (ratio.value, ratio.low, ratio.high) == pytest.approx((2, 2, 2))
     alone = speedup(paired([1, 0], [5, 0], [0.5, 0], [5, 0]))
     assert alone is not None and alone.value == 2 and math.isnan(alone.low) and math.isnan(alone.high)
 
 
 def covered(simulated: list[list[Paired]], truth: float) -> float:
-    found = [average_speedup(tasks) for tasks in simulated]
-    return float(np.mean([one is not None and one.low <= truth <= one.high for one in found]))
+    results = [average_speedup(tasks) for tasks in simulated]
+    return float(np.mean([result is not None and result.low <= truth <= result.high for result in results]))
 
 
 @pytest.mark.parametrize("count", [5, 10, 20, 150])
@@ -135,10 +135,10 @@ def jackknifed(task: Paired) -> tuple[float, float, float]:
 def test_interval_is_that_of_documents_left_out(count: int) -> None:
     task = documents(np.random.default_rng(4), count, 2.5)
     value, error, freedom = jackknifed(task)
-    found = speedup(task)
-    assert found is not None
+    ratio = speedup(task)
+    assert ratio is not None
     factor = math.exp(t.ppf(0.975, freedom) * error)
-    assert (found.value, found.low, found.high) == pytest.approx((value, value / factor, value * factor))
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((value, value / factor, value * factor))
 
 
 def test_documents_vary_within_their_workers() -> None:
@@ -164,8 +164,8 @@ def test_the_error_of_several_workers_is_that_of_each_added_up() -> None:
         variance += (len(mine) - 1) / len(mine) * math.fsum((x - mean) ** 2 for x in mine)
     effective = min(math.fsum(column) ** 2 / math.fsum(x * x for x in column) for column in columns)
     factor = math.exp(t.ppf(0.975, effective - 3) * math.sqrt(variance))
-    found = speedup(replace(task, workers=workers))
-    assert found is not None and found.high == pytest.approx(found.value * factor)
+    ratio = speedup(replace(task, workers=workers))
+    assert ratio is not None and ratio.high == pytest.approx(ratio.value * factor)
 
 
 def test_a_worker_of_one_document_and_a_single_worker_change_nothing() -> None:
@@ -191,20 +191,20 @@ def test_the_interval_of_several_runs_leaves_out_a_document_or_a_run() -> None:
     total = by_document[1] ** 2 + by_run[1] ** 2
     freedom = total**2 / (by_document[1] ** 4 / by_document[2] + by_run[1] ** 4 / by_run[2])
     value, factor = by_document[0], math.exp(t.ppf(0.975, freedom) * math.sqrt(total))
-    found = speedup(task)
-    assert found is not None and by_run[1] > by_document[1] / 3
-    assert (found.value, found.low, found.high) == pytest.approx((value, value / factor, value * factor))
+    ratio = speedup(task)
+    assert ratio is not None and by_run[1] > by_document[1] / 3
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((value, value / factor, value * factor))
     assert speedup(Paired(*(c[:1] for c in columns))) == speedup(Paired(*(c[0] for c in columns)))
 
 
 def test_runs_by_hand() -> None:
     """Three runs of four equal documents, whose times stand as 1 to 2 to 4: only the runs' error counts."""
     paces = np.array([[1.0], [2.0], [4.0]])
-    found = pooled_rate(np.ones((3, 4)), paces * np.ones((3, 4)))
+    result = pooled_rate(np.ones((3, 4)), paces * np.ones((3, 4)))
     left = np.log([2 / 6, 2 / 5, 2 / 3])  # a run's documents have one second for a second of the others'
     factor = math.exp(t.ppf(0.975, 49 / 21 - 1) * math.sqrt(2 / 3 * ((left - left.mean()) ** 2).sum()))
-    assert found is not None
-    assert (found.value, found.low, found.high) == pytest.approx((3 / 7, 3 / 7 / factor, 3 / 7 * factor))
+    assert result is not None
+    assert (result.value, result.low, result.high) == pytest.approx((3 / 7, 3 / 7 / factor, 3 / 7 * factor))
     two = pooled_rate(np.ones((2, 4)), paces[:2] * np.ones((2, 4)))
     assert two is not None and two.value == pytest.approx(2 / 3) and math.isnan(two.low)
     assert pooled_rate(np.zeros((3, 4)), np.zeros((3, 4))) is None
@@ -231,10 +231,10 @@ def test_interval_of_an_average_by_hand() -> None:
     variances = (values * logs / 3) ** 2
     freedom = variances.sum() ** 2 / (variances**2 / freedoms).sum()
     factor = math.exp(t.ppf(0.975, freedom) * math.sqrt(variances.sum()) / values.mean())
-    found = average_speedup(tasks)
-    assert found is not None
+    estimate = average_speedup(tasks)
+    assert estimate is not None
     expected = (values.mean(), values.mean() / factor, values.mean() * factor)
-    assert (found.value, found.low, found.high) == pytest.approx(expected)
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx(expected)
 
 
 def test_average_of_one_task_is_its_speedup() -> None:
@@ -244,8 +244,8 @@ def test_average_of_one_task_is_its_speedup() -> None:
 
 def test_average_is_the_mean_whatever_the_tasks_sizes() -> None:
     small, large = paired([4] * 3, [1] * 3, [1] * 3, [1] * 3), paired(*[[10.0] * 50] * 4)
-    found = average_speedup([small, large, large])
-    assert found is not None and (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
+    estimate = average_speedup([small, large, large])
+    assert estimate is not None and (estimate.value, estimate.low, estimate.high) == pytest.approx((2, 2, 2))
 
 
 @settings(max_examples=25, deadline=None)
@@ -274,13 +274,13 @@ def test_swapped_roles_turn_the_interval_round() -> None:
 def test_rates_are_pooled_and_averages_are_of_tasks() -> None:
     rounds = np.array([4.0, 2.0, 6.0])
     one, other = (np.array([8.0, 6.0, 16.0]), rounds), (np.array([4.0, 2.0, 6.0]), rounds)
-    found, mean = pooled_rate(*one), average_rate([one, other])
-    assert found is not None and mean is not None
-    assert found.value == pytest.approx(30 / 12) and mean.value == pytest.approx((30 / 12 + 1) / 2)
-    assert found.low < found.value < found.high
+    result, mean = pooled_rate(*one), average_rate([one, other])
+    assert result is not None and mean is not None
+    assert result.value == pytest.approx(30 / 12) and mean.value == pytest.approx((30 / 12 + 1) / 2)
+    assert result.low < result.value < result.high
     # All of the mean's error is the first rate's, and half of it.
     assert (mean.low, mean.high) == pytest.approx(
-        [mean.value * math.exp(sign * math.log(found.high / found.value) * 2.5 / 2 / mean.value) for sign in (-1, 1)]
+        [mean.value * math.exp(sign * math.log(result.high / result.value) * 2.5 / 2 / mean.value) for sign in (-1, 1)]
     )
     assert pooled_rate(np.zeros(3), rounds) is None and average_rate([one, (np.zeros(3), rounds)]) is None
 
@@ -313,10 +313,10 @@ def test_mcnemar_by_hand() -> None:
 
 def test_right_or_wrong_scores_are_told_apart_by_mcnemar() -> None:
     mine, base = np.array([1, 1, 1, 1, 1, 0, 0, 1.0]), np.array([0, 0, 0, 0, 0, 1, 0, 1.0])
-    found = difference(mine, base)
-    assert (found.test, found.value, found.p) == ("mcnemar", 0.5, pytest.approx(14 / 64))
+    estimate = difference(mine, base)
+    assert (estimate.test, estimate.value, estimate.p) == ("mcnemar", 0.5, pytest.approx(14 / 64))
     swapped = difference(base, mine)
-    assert (swapped.value, swapped.p) == (-0.5, found.p)
+    assert (swapped.value, swapped.p) == (-0.5, estimate.p)
 
 
 def enumerated(change: list[Fraction]) -> Fraction:
@@ -333,11 +333,11 @@ def test_permutation_test_is_the_full_enumeration_for_few_documents(scores: list
     """Scores in eighths, never right or wrong only."""
     scores = [*scores, (4, 4)]
     mine, base = (np.array(column) / 8 for column in zip(*scores, strict=True))
-    found = difference(mine, base)
+    estimate = difference(mine, base)
     changes = [Fraction(a - b, 8) for a, b in scores]
-    assert found.test == "permutation"
-    assert found.value == pytest.approx(float(sum(changes) / len(changes)))
-    assert found.p == pytest.approx(float(enumerated(changes)))
+    assert estimate.test == "permutation"
+    assert estimate.value == pytest.approx(float(sum(changes) / len(changes)))
+    assert estimate.p == pytest.approx(float(enumerated(changes)))
 
 
 def test_permutation_test_of_many_documents_is_near_the_exact_one() -> None:
@@ -355,14 +355,14 @@ def test_permutation_test_of_many_documents_is_near_the_exact_one() -> None:
     assert 0.001 < exact < 0.9
     base = np.full(40, 0.5)
     spread = math.sqrt(exact * (1 - exact) / 10_000)
-    found = [difference(base + eighths / 8, base).p for _ in range(9)]
-    assert found[0] == pytest.approx(exact, abs=5 * spread)
-    assert len(set(found)) == 1, "a table says the same each time"
+    results = [difference(base + eighths / 8, base).p for _ in range(9)]
+    assert results[0] == pytest.approx(exact, abs=5 * spread)
+    assert len(set(results)) == 1, "a table says the same each time"
 
 
 def test_one_document_with_a_graded_score_tells_nothing() -> None:
-    found = difference(np.array([0.5]), np.array([0.25]))
-    assert (found.value, found.p, found.test) == (0.25, 1, "permutation")
+    estimate = difference(np.array([0.5]), np.array([0.25]))
+    assert (estimate.value, estimate.p, estimate.test) == (0.25, 1, "permutation")
 
 
 def test_equal_scores_and_none_at_all() -> None:

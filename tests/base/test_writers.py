@@ -45,12 +45,12 @@ OLD = b"what was there before"
 
 def writes() -> list[tuple[str, str | None, int]]:
     """Where the package writes to a path outside of a `with … whole(…)`: file, function, line."""
-    found = []
+    results = []
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if not name.startswith(("tasks/pocket/", "training/pocket/")):  # how the bundled pair was made
-            found += [(name, function, line) for function, line in _writes(ast.parse(path.read_text()), None, False)]
-    return found
+            results += [(name, function, line) for function, line in _writes(ast.parse(path.read_text()), None, False)]
+    return results
 
 
 def _writes(node: ast.AST, function: str | None, within: bool):
@@ -153,10 +153,10 @@ def test_what_fails_leaves_the_old_file(name, place, pair, tmp_path, monkeypatch
     monkeypatch.setattr(place, step, fault)
     with pytest.raises(error, match="No space left" if place is os else None):
         WRITERS[name](path, pair)
-    assert path.read_bytes() == OLD and [one.name for one in tmp_path.iterdir()] == ["file.svg"]
+    assert path.read_bytes() == OLD and [path.name for path in tmp_path.iterdir()] == ["file.svg"]
     monkeypatch.undo()
     WRITERS[name](path, pair)
-    assert path.read_bytes() != OLD and [one.name for one in tmp_path.iterdir()] == ["file.svg"]
+    assert path.read_bytes() != OLD and [path.name for path in tmp_path.iterdir()] == ["file.svg"]
 
 
 @pytest.mark.parametrize("at", range(4))
@@ -176,4 +176,4 @@ def test_a_datastore_is_whole_or_not_there(at, tmp_path, monkeypatch):
     monkeypatch.undo()
     rest.build([[1, 2, 3]] * 4, tmp_path / "store", 8, "0" * 16, {})
     assert rest_datastore.read_about(tmp_path / "store").tokens == 12
-    assert [one.name for one in tmp_path.iterdir()] == ["store"]
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]

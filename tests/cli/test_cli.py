@@ -169,16 +169,16 @@ def test_completion(typed, expected, unexpected):
     line = f"specbench {typed}"
     completion = {"_SPECBENCH_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
     within = functools.partial(CliRunner().invoke, app, [], prog_name="specbench", env=completion)
-    found = (alone(**completion) if "bench" in typed.split() else within().stdout).split()
-    assert expected <= set(found) and unexpected not in found
+    result = (alone(**completion) if "bench" in typed.split() else within().stdout).split()
+    assert expected <= set(result) and unexpected not in result
 
 
 # What a good run keeps
 
 
 def test_bundled_tasks_stand_in_and_the_user_is_told_in_one_line(finished):
-    told = [line for line in finished.result.stdout.splitlines() if "pocket_gsm8k" in line and "stand in" in line]
-    assert len(told) == 1 and "pocket" in told[0]
+    lines = [line for line in finished.result.stdout.splitlines() if "pocket_gsm8k" in line and "stand in" in line]
+    assert len(lines) == 1 and "pocket" in lines[0]
     assert [line["task"] for line in finished.manifest["plan"]["tasks"]] == ["pocket_gsm8k"]
 
 

@@ -25,43 +25,43 @@ def verdict(drafted, sampling=GREEDY, own=OWN, fused=FUSED, probs=None):
 
 
 def test_what_the_targets_own_logits_would_have_rejected_is_recorded_as_rescued():
-    found = verdict([2, 1, 0])
-    assert (found.accepted, found.token, found.rescued) == (3, 3, (1,))
-    assert found.targets == [2, 3, 0]
-    assert found.ratios == pytest.approx([1, math.exp(1.5 - 4), 1])
-    assert found.decisions() == ["accepted", "rescued", "accepted"]
+    outcome = verdict([2, 1, 0])
+    assert (outcome.accepted, outcome.token, outcome.rescued) == (3, 3, (1,))
+    assert outcome.targets == [2, 3, 0]
+    assert outcome.ratios == pytest.approx([1, math.exp(1.5 - 4), 1])
+    assert outcome.decisions() == ["accepted", "rescued", "accepted"]
 
 
 def test_replaced_logits_decide_and_not_what_was_read_before():
     read = torch.tensor(FUSED, dtype=torch.float64)
     replaced = Scored(read, best=likeliest(read))._replace(logits=torch.tensor([*OWN, FUSED[3]], dtype=torch.float64))
-    found = exact(Draft(torch.tensor([2, 3, 0]), None), replaced, GREEDY, torch.Generator())
-    assert (found.accepted, found.token, found.targets) == (3, 3, [2, 3, 0])
+    outcome = exact(Draft(torch.tensor([2, 3, 0]), None), replaced, GREEDY, torch.Generator())
+    assert (outcome.accepted, outcome.token, outcome.targets) == (3, 3, [2, 3, 0])
 
 
 def test_nothing_after_a_rejection_is_rescued():
     """The fused rows refuse 2 for 1 at the second place, where the target itself wants 3."""
-    found = verdict([2, 2, 0])
-    assert (found.accepted, found.token, found.rescued) == (1, 1, ())
-    assert found.targets == [2, 3, 0]
-    assert found.ratios == pytest.approx([1, math.exp(1 - 4), 1])
-    assert found.decisions() == ["accepted", "rejected", "unread"]
+    outcome = verdict([2, 2, 0])
+    assert (outcome.accepted, outcome.token, outcome.rescued) == (1, 1, ())
+    assert outcome.targets == [2, 3, 0]
+    assert outcome.ratios == pytest.approx([1, math.exp(1 - 4), 1])
+    assert outcome.decisions() == ["accepted", "rejected", "unread"]
 
 
 def test_on_the_targets_own_logits_nothing_is_rescued():
-    found = verdict([2, 1, 3], own=None)
-    assert (found.accepted, found.token, found.rescued, found.targets) == (2, 0, (), [2, 1, 0])
-    assert found.ratios == pytest.approx([1, 1, math.exp(-1)])
+    outcome = verdict([2, 1, 3], own=None)
+    assert (outcome.accepted, outcome.token, outcome.rescued, outcome.targets) == (2, 0, (), [2, 1, 0])
+    assert outcome.ratios == pytest.approx([1, 1, math.exp(-1)])
 
 
 def test_drawn_tokens_are_never_called_rescued():
     """A draft that is drawn from what it is tested against always stands, whatever the target's own logits say."""
     sampling = Sampling(1.0)
     probs = torch.tensor(FUSED[:3], dtype=torch.float64).softmax(-1).tolist()
-    found = verdict([1, 1, 1], sampling, probs=probs)
-    assert (found.accepted, found.rescued, found.targets) == (3, (), [2, 3, 0])
-    assert found.ratios == pytest.approx([math.exp(-2), math.exp(1.5 - 4), math.exp(-1)])
-    assert found.confidences == pytest.approx([row[1] for row in probs])
+    outcome = verdict([1, 1, 1], sampling, probs=probs)
+    assert (outcome.accepted, outcome.rescued, outcome.targets) == (3, (), [2, 3, 0])
+    assert outcome.ratios == pytest.approx([math.exp(-2), math.exp(1.5 - 4), math.exp(-1)])
+    assert outcome.confidences == pytest.approx([row[1] for row in probs])
 
 
 def test_a_tree_is_not_judged_as_a_chain():
@@ -76,6 +76,6 @@ def test_half_precision_is_judged_alike():
     """Numbers that bfloat16 holds exactly; logits of it are not read on the host."""
     tokens = torch.tensor([2, 2, 0], device=DEVICE)
     rows = torch.tensor(FUSED, dtype=torch.bfloat16, device=DEVICE)
-    found = exact(Draft(tokens, None), Scored(rows), GREEDY, torch.Generator(DEVICE))
-    assert (found.accepted, found.token, found.targets) == (1, 1, [2, 1, 0])
-    assert found.ratios == pytest.approx([1, math.exp(1 - 5), 1])
+    outcome = exact(Draft(tokens, None), Scored(rows), GREEDY, torch.Generator(DEVICE))
+    assert (outcome.accepted, outcome.token, outcome.targets) == (1, 1, [2, 1, 0])
+    assert outcome.ratios == pytest.approx([1, math.exp(1 - 5), 1])

@@ -41,14 +41,14 @@ class Mirrored:
 
     def feed(self, tokens, suffix=None, keep=1, together=0):
         sent = None if suffix is None else torch.tensor(suffix, device=DEVICE)
-        found = self.batch.feed(tokens, sent, keep, together)
-        assert found.shape == (len(tokens), keep, VOCABULARY)
+        output = self.batch.feed(tokens, sent, keep, together)
+        assert output.shape == (len(tokens), keep, VOCABULARY)
         for row, (session, own) in enumerate(zip(self.sessions, tokens, strict=True)):
             ids = [*own, *(suffix[row] if suffix is not None else ())]
             if not ids:
                 continue  # nothing was fed: its row of logits says nothing
             expected = session.forward(ids, together=together).logits[-keep:]
-            torch.testing.assert_close(found[row, -len(expected) :], expected, **self.tolerance)
+            torch.testing.assert_close(output[row, -len(expected) :], expected, **self.tolerance)
             self.compared += 1
             self.said.update(expected.argmax(-1).tolist())
         self.check()
@@ -134,9 +134,9 @@ def test_what_was_rolled_back_is_dropped(architecture):
         assert cached == widths[-1] <= 2 * max(stay) + 64
     assert sum(b < a for a, b in itertools.pairwise(widths)) >= 2  # it was compacted
     for row, session in enumerate(mirrored.sessions):
-        found = mirrored.batch.feed([[7] if i == row else [] for i in range(3)])[row, -1]
+        output = mirrored.batch.feed([[7] if i == row else [] for i in range(3)])[row, -1]
         expected = oracle.next_logits(oracle.tiny(architecture), [*session.tokens, 7])  # without any cache
-        torch.testing.assert_close(found.cpu(), expected, **CLOSE)
+        torch.testing.assert_close(output.cpu(), expected, **CLOSE)
 
 
 def test_rows_do_not_read_one_another():
@@ -163,14 +163,14 @@ def test_bfloat16_runs(architecture):
     given = texts(rng, 3, 20)
     batch.feed(given)
     block = texts(rng, 40, 40)
-    found = batch.feed([[1, 2], []], torch.tensor(block, device=DEVICE), keep=40, together=40)
-    assert found.dtype == torch.bfloat16 and found.isfinite().all()
+    output = batch.feed([[1, 2], []], torch.tensor(block, device=DEVICE), keep=40, together=40)
+    assert output.dtype == torch.bfloat16 and output.isfinite().all()
     batch.truncate(torch.tensor([4, 20]))
-    found = batch.feed([[5], [6]])
-    assert found.isfinite().all()
+    output = batch.feed([[5], [6]])
+    assert output.isfinite().all()
     for row, text in enumerate(([*given[0], 1, 5], [*given[1], 6])):
         expected = Session(half, "target").forward(text).logits[-1].float()
-        assert torch.corrcoef(torch.stack([found[row, -1].float(), expected]))[0, 1] > 0.95
+        assert torch.corrcoef(torch.stack([output[row, -1].float(), expected]))[0, 1] > 0.95
 
 
 # All texts to their ends
@@ -205,19 +205,19 @@ def test_until_all_end_drops_rows_now_and_then():
 
 
 def together(architecture, decide, policy=None, hybrid=True, sampling=GREEDY, gamma=GAMMA):
-    found = [text_of(*one) for one in several(architecture)]
+    results = [text_of(*one) for one in several(architecture)]
     rng = torch.Generator(DEVICE).manual_seed(0)
-    rollouts.decode(made(architecture), policy, found, gamma, sampling, rng, decide, hybrid)
-    return found
+    rollouts.decode(made(architecture), policy, results, gamma, sampling, rng, decide, hybrid)
+    return results
 
 
 @architectures
 def test_never_is_greedy_vanilla(architecture):
-    found = together(architecture, lambda number, block, logits: (False for _ in block.mismatches))
-    assert [one.ending.tokens for one in found] == alone(architecture)
-    assert len(set(found[0].ending.tokens)) > 11
-    assert sum(turn.rejected for one in found for turn in one.turns) > 5
-    assert sum(turn.emitted > 1 for one in found for turn in one.turns) > 5
+    result = together(architecture, lambda number, block, logits: (False for _ in block.mismatches))
+    assert [one.ending.tokens for one in result] == alone(architecture)
+    assert len(set(result[0].ending.tokens)) > 11
+    assert sum(turn.rejected for one in result for turn in one.turns) > 5
+    assert sum(turn.emitted > 1 for one in result for turn in one.turns) > 5
 
 
 def by_text(context: list[int], d: int, t: int) -> bool:
@@ -237,9 +237,9 @@ class ByText(Always):
             yield by_text([*self.text, *block.drafted[:i]], block.drafted[i], block.targets[i])
 
 
-def assert_same(found, expected):
+def assert_same(result, expected):
     """Texts, and round by round what was drafted, reached, kept and emitted."""
-    for text, (tokens, rounds) in zip(found, expected, strict=True):
+    for text, (tokens, rounds) in zip(result, expected, strict=True):
         assert text.ending.tokens == tokens and len(text.turns) == len(rounds) - 1
         context = len(text.prompt) + 1
         for turn, one in zip(text.turns, rounds[1:], strict=True):
@@ -255,19 +255,19 @@ def assert_same(found, expected):
 @mostly_long("gamma", (1, 4, 25), (4,))
 @architectures
 def test_a_policy_by_text_is_the_method(architecture, gamma):
-    found: list[rollouts.Text] = []
+    results: list[rollouts.Text] = []
 
     def decide(number, block, logits):
         assert logits == []
-        text = found[number].tokens
+        text = results[number].tokens
         for i in block.mismatches:
             yield by_text([*text, *block.drafted[:i]], block.drafted[i], block.targets[i])
 
-    found += [text_of(*one) for one in several(architecture)]
+    results += [text_of(*one) for one in several(architecture)]
     rng = torch.Generator(DEVICE).manual_seed(0)
-    rollouts.decode(made(architecture), None, found, gamma, GREEDY, rng, decide)
-    assert_same(found, unbatched(architecture, ByText(), gamma))
-    kept = [keeps for one in found for turn in one.turns for keeps in turn.kept]
+    rollouts.decode(made(architecture), None, results, gamma, GREEDY, rng, decide)
+    assert_same(results, unbatched(architecture, ByText(), gamma))
+    kept = [keeps for result in results for turn in result.turns for keeps in turn.kept]
     assert kept.count(True) > 0 and kept.count(False) > 0
 
 
@@ -278,14 +278,14 @@ def test_the_trained_policy_is_the_method(architecture, hybrid):
     judge = functools.partial(naive.logits, merged(architecture), hybrid=hybrid)
     threshold = middling(architecture, judge)
     arbiter = Learned(Session(arbitrator(architecture), "arbitrator", vocabulary=1), threshold, hybrid)
-    found = together(
+    result = together(
         architecture,
         lambda number, block, logits: (logit > arbiter.least for logit in logits),
         arbitrator(architecture),
         hybrid,
     )
-    assert_same(found, unbatched(architecture, arbiter))
-    (prompt, count), text = several(architecture)[0], found[0]
+    assert_same(result, unbatched(architecture, arbiter))
+    (prompt, count), text = several(architecture)[0], result[0]
     wanted = slow(architecture).rounds(prompt, count, GAMMA, naive.worked_out(judge, threshold))
     assert text.answer[1:] == [token for one in wanted for token in one.committed]
     for turn, one in zip(text.turns, wanted, strict=True):
@@ -312,7 +312,7 @@ def small():
 @functools.cache
 def law(p_kept: float, temperature: float) -> np.ndarray:
     """Of three tokens [V, V, V]: the prefill's is the target's, the others the draft's with chance `p_kept`."""
-    prompt, found = [1, 2, 3], np.zeros((SMALL, SMALL, SMALL))
+    prompt, total = [1, 2, 3], np.zeros((SMALL, SMALL, SMALL))
 
     def says(context: list[int], share: float) -> np.ndarray:
         p, q = (oracle.warp(oracle.next_logits(one, context), temperature).numpy() for one in small())
@@ -320,20 +320,20 @@ def law(p_kept: float, temperature: float) -> np.ndarray:
 
     for i, first in enumerate(says(prompt, 0)):
         for j, second in enumerate(says([*prompt, i], p_kept)):
-            found[i, j] = first * second * says([*prompt, i, j], p_kept)
-    return found
+            total[i, j] = first * second * says([*prompt, i, j], p_kept)
+    return total
 
 
 def copies(decide, texts=1200, temperature=1.5) -> list[rollouts.Text]:
     """Many copies of a text of three tokens that are decoded together; γ = 2: no bonus is among them."""
     target, draft = (one.to(DEVICE) for one in small())
-    found = [text_of([1, 2, 3], 3) for _ in range(texts)]
+    results = [text_of([1, 2, 3], 3) for _ in range(texts)]
     rng = torch.Generator(DEVICE).manual_seed(4)
     both = Pair("made", {"target": target, "draft": draft}, TOKENIZER)
-    rollouts.decode(both, None, found, 2, Sampling(temperature), rng, decide)
+    rollouts.decode(both, None, results, 2, Sampling(temperature), rng, decide)
     for one in small():
         one.cpu()
-    return found
+    return results
 
 
 def sampled(decide) -> np.ndarray:
@@ -346,15 +346,15 @@ def sampled(decide) -> np.ndarray:
 
 def test_draft_and_target_agree_as_often_as_can_be():
     """The first drafted token is the target's with chance Σ min(p, q), given the token before it."""
-    found = copies(lambda *_: iter([False] * 2))
+    result = copies(lambda *_: iter([False] * 2))
     expected, spread = 0.0, 0.0
-    for one in found:
+    for one in result:
         chance = agreement(one.answer[0])
         expected, spread = expected + chance, spread + chance * (1 - chance)
         assert one.turns[0].surprisals == pytest.approx(
             [-np.log(_plain(one, i)[one.turns[0].block.drafted[i]]) for i in one.turns[0].block.mismatches], abs=1e-4
         )
-    agreed = sum(0 not in one.turns[0].block.mismatches for one in found)
+    agreed = sum(0 not in one.turns[0].block.mismatches for one in result)
     assert abs(agreed - expected) < 4 * spread**0.5
 
 

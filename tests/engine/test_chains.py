@@ -30,11 +30,11 @@ def test_a_chain_is_its_steps(runtime, form, sampling):
 
 
 def test_the_watch_sees_one_call_with_all_its_passes():
-    told = Told()
-    drafter = ModelDrafter(Session(model("llama"), "draft", told))
+    watched = Told()
+    drafter = ModelDrafter(Session(model("llama"), "draft", watched))
     drafter.begin(PROMPT)
     drafter.propose([*PROMPT, 7, 8], 4, Sampling(), torch.Generator())
-    assert told.forwards[1:] == [("draft", 2 + 3, len(PROMPT), 4)]
+    assert watched.forwards[1:] == [("draft", 2 + 3, len(PROMPT), 4)]
     watch = Stopwatch(torch.device(DEVICE))
     session = Session(model("llama"), "draft", watch)
     session.restart(PROMPT)
@@ -70,16 +70,18 @@ class Changed(Session):
 
 @pytest.mark.parametrize("why", ("looks", "end tokens", "in batches", "a forward of its own", "nothing cached"))
 def test_what_needs_a_look_or_another_computation_is_drafted_token_by_token(why):
-    told = Told()
+    watched = Told()
     runtime = Batched("static") if why == "in batches" else STATIC
-    session = (Changed if why == "a forward of its own" else Session)(pair("llama")[1], "draft", told, runtime=runtime)
+    session = (Changed if why == "a forward of its own" else Session)(
+        pair("llama")[1], "draft", watched, runtime=runtime
+    )
     ends = frozenset({95}) if why == "end tokens" else frozenset()
     drafter = ModelDrafter(session, Looking() if why == "looks" else None, ends)
     if why != "nothing cached":
         drafter.begin(PROMPT)
-    told.forwards.clear()
+    watched.forwards.clear()
     drafter.propose([*PROMPT, 7], 3, Sampling(), torch.Generator())
-    assert [(role, width) for role, width, _ in told.forwards][1:] == [("draft", 1)] * 2
+    assert [(role, width) for role, width, _ in watched.forwards][1:] == [("draft", 1)] * 2
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="on a GPU the watch looks later")

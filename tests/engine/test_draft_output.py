@@ -99,18 +99,18 @@ def test_a_slim_model_has_the_best_weight_of_its_rank(name):
     reference = copy.deepcopy(model)
     reference.set_output_embeddings(copy.deepcopy(layer))
     reference.get_output_embeddings().weight = torch.nn.Parameter(best.to(DEVICE), requires_grad=False)
-    found = logits(slim(model, rank))
-    torch.testing.assert_close(found, logits(reference), rtol=0, atol=1e-5)
-    assert float((found - whole).abs().max()) > 0.1 and torch.equal(logits(model), whole)
+    output = logits(slim(model, rank))
+    torch.testing.assert_close(output, logits(reference), rtol=0, atol=1e-5)
+    assert float((output - whole).abs().max()) > 0.1 and torch.equal(logits(model), whole)
 
 
 @pytest.mark.parametrize("made", (lambda m: trimmed(m, torch.tensor(KEPT)), lambda m: slim(m, 9)), ids=("trim", "slim"))
 def test_rows_states_and_trees_are_as_ever(made):
     model = draft("gemma2")
     light, whole = Session(made(model), "draft"), made(model)
-    found = light.forward(TOKENS, hidden=LAST)
-    torch.testing.assert_close(found.hidden, Session(model, "draft").forward(TOKENS, hidden=LAST).hidden)
-    torch.testing.assert_close(logits(whole, keep=1), found.logits[-1:])
+    output = light.forward(TOKENS, hidden=LAST)
+    torch.testing.assert_close(output.hidden, Session(model, "draft").forward(TOKENS, hidden=LAST).hidden)
+    torch.testing.assert_close(logits(whole, keep=1), output.logits[-1:])
     branch = light.forward([5, 9, 5], parents=[-1, -1, 1]).logits
     light.keep(30, (1, 2))
     torch.testing.assert_close(
@@ -150,7 +150,7 @@ def test_greedy_texts_are_the_targets(architecture, length):
         method = SpS(Session(pair(architecture)[0], "target"), ModelDrafter(Session(model, "draft")), 4)
         tokens, rounds = decode(method, prompt, 40)
         assert tokens == vanilla
-        accepted += sum(one.accepted for one in rounds)
+        accepted += sum(round_.accepted for round_ in rounds)
     assert accepted > 0
 
 
@@ -203,7 +203,7 @@ def test_the_shipped_counts_are_of_the_pockets_texts(pocket):
 
 
 def accepted(rounds) -> int:
-    return sum(one.accepted for one in rounds)
+    return sum(round_.accepted for round_ in rounds)
 
 
 @pytest.mark.long
@@ -214,8 +214,8 @@ def test_methods_and_settings_are_one(pocket):
     order = ranked(shipped(pocket), pocket.eos_ids)
     for name in names_with("output"):
         own, other = build(pocket, name), build(pocket, "sps", output=name)
-        (text, rounds), found = decode(own, prompt, 40), decode(other, prompt, 40)
-        assert text == vanilla and found[0] == text and accepted(found[1]) == accepted(rounds)
+        (text, rounds), result = decode(own, prompt, 40), decode(other, prompt, 40)
+        assert text == vanilla and result[0] == text and accepted(result[1]) == accepted(rounds)
         assert own.lossless and own.inputs().keys() | {"output"} == other.inputs().keys()
         assert other.inputs()["output"] == config.load_method(name).digest
     assert build(pocket, "slimspec").inputs() == {} and list(build(pocket, "vocabtrim").inputs()) == ["counts"]
@@ -242,9 +242,9 @@ def drafting_methods() -> list[str]:
 
 
 def test_every_method_that_drafts_from_a_model_has_the_setting(pocket):
-    found = drafting_methods()
-    assert {"sps", "lossy", "fly", "reflective", "csd", "judge"} <= set(found)
-    for name in found:
+    result = drafting_methods()
+    assert {"sps", "lossy", "fly", "reflective", "csd", "judge"} <= set(result)
+    for name in result:
         assert config.load_method(name).settings["output"].value == drafting.FULL, name
         if name != "fly":
             method = build(pocket, name, output="slimspec")
@@ -255,9 +255,9 @@ def test_every_method_that_drafts_from_a_model_has_the_setting(pocket):
 def test_a_yaml_of_ones_own(pocket, tmp_path):
     path = tmp_path / "few.yaml"
     path.write_text("description: Few tokens\nmethod: vocabtrim\nsettings: {tokens: 64}\n")
-    found = load_output(str(path), pocket)
-    assert output_layer(found.model).weight.shape == (64, 192)
-    assert found.hashes["output"] != config.load_method("vocabtrim").digest
+    result = load_output(str(path), pocket)
+    assert output_layer(result.model).weight.shape == (64, 192)
+    assert result.hashes["output"] != config.load_method("vocabtrim").digest
 
 
 def test_a_pair_without_counts_and_one_without_a_draft(pocket):
@@ -273,14 +273,14 @@ def test_a_pair_without_counts_and_one_without_a_draft(pocket):
 
 
 def test_a_translated_draft_is_trimmed_in_its_own_ids(pocket):
-    told = Translation(pocket.tokenizer, pocket.tokenizer, (2048, 2048))
-    told.shared = {i: i for i in range(0, 2048, 2)} | {i: i for i in pocket.eos_ids}
-    both = Pair("pocket", pocket.models, pocket.tokenizer, translations={"draft": told})
+    translation = Translation(pocket.tokenizer, pocket.tokenizer, (2048, 2048))
+    translation.shared = {i: i for i in range(0, 2048, 2)} | {i: i for i in pocket.eos_ids}
+    both = Pair("pocket", pocket.models, pocket.tokenizer, translations={"draft": translation})
     method = build(both, "vocabtrim", tokens=100)
     prompt = pocket.tokenizer(bundled_prompts("gsm8k", 1)[0])["input_ids"]
-    found = method.drafter.session.restart(prompt).logits[0].isfinite().nonzero()[:, 0].tolist()
+    values = method.drafter.session.restart(prompt).logits[0].isfinite().nonzero()[:, 0].tolist()
     order = [i for i in ranked(shipped(pocket), pocket.eos_ids) if i % 2 == 0 or i in pocket.eos_ids]
-    assert set(found) == set(order[:100])
+    assert set(values) == set(order[:100])
     assert decode(method, prompt, 20)[0] == decode(module("vanilla").build(None, pocket, Unwatched()), prompt, 20)[0]
 
 
@@ -309,25 +309,25 @@ def test_count_and_run(pocket, tmp_path):
     suite.write_text("description: One task\ntasks:\n  - {task: pocket_gsm8k, max_new_tokens: 12}\n")
     out = tmp_path / "counts.safetensors"
     train = ["train", "--method", "vocabtrim", "--suite", suite, "--out", out, "--device", "cpu"]
-    told = invoke(*train, "--documents", 3)
-    assert "3 texts, " in told and "vocabtrim.counts=" in told
+    outcome = invoke(*train, "--documents", 3)
+    assert "3 texts, " in outcome and "vocabtrim.counts=" in outcome
     files = sorted((tmp_path / "counts.collected").iterdir())
-    texts = [pq.read_table(one)["token"].to_pylist() for one in files]
-    assert all(0 < len(one) <= 12 for one in texts), "not their prompts"
+    texts = [pq.read_table(file)["token"].to_pylist() for file in files]
+    assert all(0 < len(text) <= 12 for text in texts), "not their prompts"
     counts = heads.read_head(out, "vocabtrim", pocket, {"counts": (2048,)}).tensors["counts"]
     assert counts.tolist() == [sum(text.count(i) for text in texts) for i in range(2048)]
-    began = [os.stat(one).st_mtime_ns for one in files]
+    began = [os.stat(file).st_mtime_ns for file in files]
     out.unlink()
     time.sleep(0.01)
-    told = invoke(*train, "--documents", 4)
-    assert "continuing with" in told and "4 texts" in told
-    assert [os.stat(one).st_mtime_ns for one in files] == began, "read again, not decoded again"
+    outcome = invoke(*train, "--documents", 4)
+    assert "continuing with" in outcome and "4 texts" in outcome
+    assert [os.stat(file).st_mtime_ns for file in files] == began, "read again, not decoded again"
     place = tmp_path / "run"
     options = ["--suite", suite, "--limit", 1, "--device", "cpu", "--set", f"vocabtrim.counts={out}", "--out", place]
     invoke("run", "--method", "vocabtrim", "--method", "slimspec", *options)
     rows = pq.read_table(place / "samples.parquet").to_pandas()
-    found = rows[~rows.warmup].groupby("method").tokens.first()
-    assert list(found["vocabtrim"]) == list(found["slimspec"]) == list(found["vanilla"])
+    result = rows[~rows.warmup].groupby("method").tokens.first()
+    assert list(result["vocabtrim"]) == list(result["slimspec"]) == list(result["vanilla"])
     inputs = json.loads((place / "manifest.json").read_text())["inputs"]
     assert list(inputs["vocabtrim"]) == ["counts"] and inputs["slimspec"] == {}
     sampled = [*options[:-1], tmp_path / "sampled", "--temperature", 1]
@@ -337,5 +337,5 @@ def test_count_and_run(pocket, tmp_path):
 def test_the_methods_say_what_they_are():
     for name in names_with("output"):
         spec = config.load_method(name)
-        assert spec.description.endswith("(lossless)") and all(one.source for one in spec.settings.values())
+        assert spec.description.endswith("(lossless)") and all(setting.source for setting in spec.settings.values())
     assert GREEDY.greedy

@@ -47,9 +47,9 @@ class Replayed:
         self.step = step
 
     def replay(self) -> None:
-        for known, found in zip(self.step.outputs, self.step.compute(), strict=True):
+        for known, result in zip(self.step.outputs, self.step.compute(), strict=True):
             if known is not None:
-                known.copy_(found)
+                known.copy_(result)
 
 
 def stand_in(step: Fixed, pool: object) -> None:
@@ -123,8 +123,8 @@ def test_captured_steps_tell_what_eager_tells(form, little_room, capturing):
     for _ in range(4):
         replayed = any(graphs(session))
         session.truncate(0)
-        found, _ = played(session, history)
-        for a, b in zip(found, expected, strict=True):
+        result, _ = played(session, history)
+        for a, b in zip(result, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
         runtime.settle()
     assert replayed and all(graphs(session)) and len(graphs(session)) >= 6
@@ -172,9 +172,9 @@ def test_an_eagle_head(architecture, little_room, capturing):
         for at, width, parents in shapes:
             given = {"features": features[at + turn : at + turn + width], "parents": parents, "hidden": LAST}
             tokens = text(width, seed=at + turn)
-            found, expected = (one.forward(tokens, **given) for one in (session, reference))
-            torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-4)
-            torch.testing.assert_close(found.hidden, expected.hidden, rtol=0, atol=1e-4)
+            result, expected = (one.forward(tokens, **given) for one in (session, reference))
+            torch.testing.assert_close(result.logits, expected.logits, rtol=0, atol=1e-4)
+            torch.testing.assert_close(result.hidden, expected.hidden, rtol=0, atol=1e-4)
         runtime.settle()
     assert replayed and all(graphs(session))
 
@@ -355,9 +355,9 @@ def test_two_models_at_work_at_once(turns, little_room, capturing):
             session.truncate(0)
         for width in (9, 1, 1, 3, 1, 3, 3, 1, 1):
             tokens = torch.tensor(texts[at : at + width], device=DEVICE)
-            found = forward(sessions, lambda session, tokens=tokens: session.forward(tokens))
+            output = forward(sessions, lambda session, tokens=tokens: session.forward(tokens))
             at += width
-            for scored, one in zip(found, ones, strict=True):
+            for scored, one in zip(output, ones, strict=True):
                 torch.testing.assert_close(scored.logits, whole(one, texts[:at])[0][-width:], rtol=0, atol=1e-4)
         runtime.settle()
     assert runtime.captured > 4 and all(graphs(sessions[0])) and all(graphs(sessions[1]))
@@ -406,9 +406,9 @@ def waits(body) -> collections.Counter[str]:
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as events:
         body()
-    return collections.Counter(event.name for event in found.events() if event.name in WAITS)
+    return collections.Counter(event.name for event in events.events() if event.name in WAITS)
 
 
 @needs_gpu
@@ -424,9 +424,9 @@ def test_a_captured_round_waits_once(sampling):
             next(rounds)
 
     waits(lambda: None)  # the first profile starts the profiler
-    own, found = waits(lambda: None), waits(body)
-    found.subtract(own)
-    assert sum(found.values()) <= 7, found
+    own, result = waits(lambda: None), waits(body)
+    result.subtract(own)
+    assert sum(result.values()) <= 7, result
 
 
 @needs_gpu
@@ -434,7 +434,7 @@ def test_a_captured_round_waits_once(sampling):
 @pytest.mark.parametrize("form", (*oracle.ARCHITECTURES, "mistral, window"))
 def test_captured_steps_equal_uncaptured_ones(form, dtype):
     """The same kernels over the same buffers, in every precision."""
-    one, told = model(form, dtype), []
+    one, log = model(form, dtype), []
     for runtime in (Graph(HERE), Graph(HERE, captures=False)):
         session = Session(one, "target", runtime=runtime)
         for _ in range(3):
@@ -445,11 +445,11 @@ def test_captured_steps_equal_uncaptured_ones(form, dtype):
             rows.append(session.forward(text(6), parents=[-1, -1, 0, 1, 2, 2]).logits)
             session.truncate(20)
             runtime.settle()
-        told.append(torch.cat(rows).double())
+        log.append(torch.cat(rows).double())
         assert all(graphs(session)) == runtime.captures
-    assert told[0].isfinite().all()
-    atol = CLOSE[dtype]["atol"] if dtype in CLOSE else 0.05 * float(told[1].std())
-    torch.testing.assert_close(told[0], told[1], rtol=0, atol=atol)
+    assert log[0].isfinite().all()
+    atol = CLOSE[dtype]["atol"] if dtype in CLOSE else 0.05 * float(log[1].std())
+    torch.testing.assert_close(log[0], log[1], rtol=0, atol=atol)
 
 
 @needs_gpu

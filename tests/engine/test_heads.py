@@ -52,9 +52,9 @@ def read(path, pair):
 @pytest.mark.parametrize("blocks", (0, 1, 2, 5))
 def test_any_number_of_blocks_comes_back(tmp_path, pair, blocks):
     write_head(tmp_path / "h", "specdecpp", tensors(blocks), pair, {"depth": blocks}, "draft")
-    found = read(tmp_path / "h", pair)
-    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in tensors(blocks).items())
-    assert specdecpp.acceptance_head(found, CPU).log_odds(torch.randn(7, WIDTH)).shape == (7,)
+    loaded = read(tmp_path / "h", pair)
+    assert all(torch.equal(loaded.tensors[name], tensor) for name, tensor in tensors(blocks).items())
+    assert specdecpp.acceptance_head(loaded, CPU).log_odds(torch.randn(7, WIDTH)).shape == (7,)
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ def test_what_ships_with_a_pair_serves_others_of_the_models_that_it_reads(tmp_pa
     renamed = Pair("other", pair.models, TOKENIZER)
     stronger = Pair("other", pair.models | {"draft": oracle.tiny("llama", seed=5)}, TOKENIZER)
     larger = Pair("other", pair.models | {"target": oracle.tiny("llama", seed=6)}, TOKENIZER)
-    found = [
+    results = [
         [heads.shipped(kind, one, reads) is not None for one in (pair, renamed, stronger, larger)]
         for kind, reads in (("judge", "target"), ("specdecpp", "draft"))
     ]
-    assert found == [[True, True, True, False], [True, True, False, False]]
+    assert results == [[True, True, True, False], [True, True, False, False]]
     assert heads.shipped("judge", Pair("other", pair.models, Words())) is None
 
 
@@ -142,8 +142,8 @@ def test_who_is_read_must_agree(file, pair):
 
 def test_heads_from_before_they_said_whom_they_read(pocket):
     """The shipped judge is one of them."""
-    found = read_head(SHIPPED / "judge-pocket.safetensors", "judge", pocket, judge.shapes(pocket))
-    assert found.trained["swaps"] > 0 and found.tensors["weight"].std() > 0
+    head = read_head(SHIPPED / "judge-pocket.safetensors", "judge", pocket, judge.shapes(pocket))
+    assert head.trained["swaps"] > 0 and head.tensors["weight"].std() > 0
 
 
 # Released heads, written here in the authors' layout and gone through by torch's own layers
@@ -195,8 +195,8 @@ def test_a_released_head_gives_what_its_own_layers_give(tmp_path, pair, monkeypa
     states = torch.randn(50, WIDTH)
     with torch.no_grad():
         expected = original.model(states).softmax(-1)[:, 1]
-    found = specdecpp.acceptance_head(head, CPU).log_odds(states).sigmoid()
-    assert torch.allclose(found, expected, atol=1e-6, rtol=0) and expected.std() > 0.05
+    values = specdecpp.acceptance_head(head, CPU).log_odds(states).sigmoid()
+    assert torch.allclose(values, expected, atol=1e-6, rtol=0) and expected.std() > 0.05
 
 
 def test_blocks_that_differ_are_kept_each(tmp_path, pair, monkeypatch):
@@ -211,7 +211,7 @@ def test_blocks_that_differ_are_kept_each(tmp_path, pair, monkeypatch):
     assert torch.allclose(specdecpp.acceptance_head(head, CPU).log_odds(states).sigmoid(), expected, atol=1e-6, rtol=0)
 
 
-def told(folder, text: str):
+def with_config(folder, text: str):
     (folder / "config.json").write_text(text)
 
 
@@ -235,10 +235,10 @@ def gap(folder):
     ("spoil", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), r"no file .*config.json"),
-        (lambda folder: told(folder, "[3]"), r"no JSON object"),
-        (lambda folder: told(folder, '{"num_layers": 2}'), r"config.json: hidden_size: field required"),
+        (lambda folder: with_config(folder, "[3]"), r"no JSON object"),
+        (lambda folder: with_config(folder, '{"num_layers": 2}'), r"config.json: hidden_size: field required"),
         (
-            lambda folder: told(folder, f'{{"hidden_size": {WIDTH}, "num_layers": 3}}'),
+            lambda folder: with_config(folder, f'{{"hidden_size": {WIDTH}, "num_layers": 3}}'),
             r"no acceptance head of 3 blocks",
         ),
         (lambda folder: (folder / "model.safetensors").unlink(), r"neither model.safetensors nor"),

@@ -36,11 +36,11 @@ def test_every_split_of_every_form_equals_the_whole_bit_by_bit(form, runtime):
             expected = reference.forward(tokens[start:end])
             states = session.read(tokens[start:end], split)
             assert session.cached(0) == end and (split == 2) == (session.cached(1) == end)
-            found = session.finish({split: states})
-            assert torch.equal(found.logits, expected.logits) and torch.equal(found.hidden, states)
+            output = session.finish({split: states})
+            assert torch.equal(output.logits, expected.logits) and torch.equal(output.hidden, states)
         assert session.tokens == tokens
         close = {"rtol": 0, "atol": 1e-4 * max(1.0, float(expected.logits.std()) / 2)}
-        torch.testing.assert_close(found.logits, whole(one, tokens)[0][14:], **close)
+        torch.testing.assert_close(output.logits, whole(one, tokens)[0][14:], **close)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda one: one.name)
@@ -59,9 +59,9 @@ def test_any_cuts_of_the_layers_equal_the_whole_bit_by_bit(form, runtime):
         session.truncate(20)
         parts = [session.read(tokens[start:end], cuts[0]) for start, end in ((20, 25), (25, 33))]
         middle = torch.cat([session.run(part, *cuts) for part in parts])
-        found = session.finish({cuts[1]: middle}, rest=torch.tensor(tokens[33:], device=DEVICE))
-        assert found.hidden.shape[0] == 20 and session.tokens == tokens
-        torch.testing.assert_close(found.logits, whole(one, tokens)[0][20:], rtol=0, atol=1e-4)
+        output = session.finish({cuts[1]: middle}, rest=torch.tensor(tokens[33:], device=DEVICE))
+        assert output.hidden.shape[0] == 20 and session.tokens == tokens
+        torch.testing.assert_close(output.logits, whole(one, tokens)[0][20:], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda one: one.name)
@@ -73,9 +73,9 @@ def test_the_states_of_all_layers_are_told_beside_one_another(runtime):
     expected = reference.forward(tokens, hidden=(1, 2, 3))
     rows = [session.through(session.read(tokens[at : at + 1], 1), 1, (1, 2)) for at in range(9, 19)]
     ahead = dict(zip((1, 2), map(torch.cat, zip(*rows, strict=True)), strict=True))
-    found = session.finish(ahead, rest=tokens[19:], hidden=(3,))
-    torch.testing.assert_close(found.hidden, expected.hidden[9:], rtol=0, atol=1e-4)
-    torch.testing.assert_close(found.logits, expected.logits[9:], rtol=0, atol=1e-4)
+    output = session.finish(ahead, rest=tokens[19:], hidden=(3,))
+    torch.testing.assert_close(output.hidden, expected.hidden[9:], rtol=0, atol=1e-4)
+    torch.testing.assert_close(output.logits, expected.logits[9:], rtol=0, atol=1e-4)
 
 
 def deep(form):
@@ -114,8 +114,8 @@ def test_any_history_is_cut_exactly(form, runtime, history, split, last):
         mirror = mirror + [token for block in ahead for token in block]
         assert session.cached(0) == len(mirror) and (split == DEEP or session.cached(DEEP - 1) == before)
         if follow and states:
-            found = session.finish({split: torch.cat(states)})
-            torch.testing.assert_close(found.logits, whole(one, mirror)[0][before:], rtol=0, atol=1e-4)
+            output = session.finish({split: torch.cat(states)})
+            torch.testing.assert_close(output.logits, whole(one, mirror)[0][before:], rtol=0, atol=1e-4)
         elif split < DEEP and states:  # they read ahead in vain
             mirror = mirror[:before]
         mirror = mirror[: int(share * len(mirror))]

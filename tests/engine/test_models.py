@@ -64,10 +64,10 @@ def test_sliding_windows_roll_back(tmp_path):
     session.truncate(3)
     session.forward([60, 61, 62, 63, 64, 65])
     session.truncate(12 - 6)
-    found = session.forward([7, 8, 9, 10]).logits[-1]
+    output = session.forward([7, 8, 9, 10]).logits[-1]
     with torch.no_grad():
         expected = model(torch.tensor([[2, 3, 4, 60, 61, 62, 7, 8, 9, 10]])).logits[0, -1]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-4)
 
 
 def test_padded_vocabularies_are_cut_to_the_shared_part(tmp_path):
@@ -106,11 +106,11 @@ def test_every_end_token_is_known(tmp_path, ids, expected):
 def test_description_tells_models_apart(tmp_path, saved):
     other = save(tmp_path / "other", tiny("llama", seed=5))
     pair = load_pair(pair_of(saved, other), "cpu")
-    told = pair.describe()
-    assert told["target"]["model"] == saved.model and told["target"]["architecture"] == "LlamaForCausalLM"
-    assert told["target"]["parameters"] == sum(p.numel() for p in tiny("llama").parameters())
-    assert told["target"]["weights_hash"] != told["draft"]["weights_hash"]
-    assert told == load_pair(pair_of(saved, other), "cpu").describe()
+    description = pair.describe()
+    assert description["target"]["model"] == saved.model and description["target"]["architecture"] == "LlamaForCausalLM"
+    assert description["target"]["parameters"] == sum(p.numel() for p in tiny("llama").parameters())
+    assert description["target"]["weights_hash"] != description["draft"]["weights_hash"]
+    assert description == load_pair(pair_of(saved, other), "cpu").describe()
 
 
 def test_a_pair_without_a_draft_says_so_when_one_is_wanted(saved):

@@ -65,7 +65,7 @@ def feed(run, tokens, keep=0, hidden=(), features=None, reads=None):
 def whole(architecture, tokens, hidden=False):
     """Logits [n, V] of a forward without a cache; with `hidden`, all hidden states as well."""
     out = model(architecture)(torch.tensor([tokens]), use_cache=False, output_hidden_states=hidden)
-    return (out.logits[0], [one[0] for one in out.hidden_states]) if hidden else out.logits[0]
+    return (out.logits[0], [state[0] for state in out.hidden_states]) if hidden else out.logits[0]
 
 
 def tree_reads(root, parents, last):
@@ -94,9 +94,9 @@ def test_chains_and_rollbacks_equal_a_fresh_prefill(architecture):
     for width, back in ((5, 0), (1, 0), (30, 4), (1, 33), (17, 1), (40, 8), (1, 1), (3, 60), (64, 64), (2, 0)):
         new = [next(text) for _ in range(width)]
         mirror += new
-        found, states = feed(run, new)
+        output, states = feed(run, new)
         assert states is None
-        torch.testing.assert_close(found, whole(architecture, mirror)[-width:], **CLOSE)
+        torch.testing.assert_close(output, whole(architecture, mirror)[-width:], **CLOSE)
         if back:
             del mirror[len(mirror) - back :]
             run.truncate(len(mirror))
@@ -129,8 +129,8 @@ def test_shapes_that_are_fed_often_have_forms_of_their_own(monkeypatch, architec
     def go_on(width, keep=0, back=0):
         new = [next(text) for _ in range(width)]
         mirror.extend(new)
-        found, _ = feed(run, new, keep)
-        torch.testing.assert_close(found, whole(architecture, mirror)[-(keep or width) :], **CLOSE)
+        output, _ = feed(run, new, keep)
+        torch.testing.assert_close(output, whole(architecture, mirror)[-(keep or width) :], **CLOSE)
         if back:
             del mirror[len(mirror) - back :]
             run.truncate(len(mirror))
@@ -158,8 +158,8 @@ def test_shapes_that_are_fed_often_have_forms_of_their_own(monkeypatch, architec
     tree = [3, 4, 5, 6, 7]  # hidden states and, below the window, trees have no such form
     if architecture == "llama":
         reads, paths = tree_reads(len(mirror), [-1, -1, 0, 1, 2], 5)
-        found = feed(run, tree, reads=reads)[0]
-        torch.testing.assert_close(found, path_logits(architecture, mirror, tree, paths), **CLOSE)
+        output = feed(run, tree, reads=reads)[0]
+        torch.testing.assert_close(output, path_logits(architecture, mirror, tree, paths), **CLOSE)
         run.truncate(len(mirror))
     _, states = feed(run, tree, hidden=(LAST[0],))
     torch.testing.assert_close(states, whole(architecture, [*mirror, *tree], hidden=True)[1][-1][-5:], **CLOSE)
@@ -177,17 +177,17 @@ def test_a_large_model_has_no_forms_of_shapes(monkeypatch):
 
 def test_a_window_that_is_not_told_is_found(monkeypatch):
     """The oracle of the test above, on a wrong rule: all layers read everything."""
-    told = openvino_paged.about
-    monkeypatch.setattr(openvino_paged, "about", lambda exported: told(exported) | {"windows": [0, 0]})
+    facts = openvino_paged.about
+    monkeypatch.setattr(openvino_paged, "about", lambda exported: facts(exported) | {"windows": [0, 0]})
     with pytest.raises(Unsupported, match=r"OpenVINO computes other logits for Gemma2ForCausalLM .*--runtime static"):
         OpenVINO(CPU).runner(model("windowed"))
 
 
 def test_only_the_last_rows_are_computed():
     run, text = runner("llama"), forms.text(50)
-    found, _ = feed(run, text, keep=1)
-    assert found.shape == (1, 96)
-    torch.testing.assert_close(found, whole("llama", text)[-1:], **CLOSE)
+    logits, _ = feed(run, text, keep=1)
+    assert logits.shape == (1, 96)
+    torch.testing.assert_close(logits, whole("llama", text)[-1:], **CLOSE)
     assert run._requests[()].output(0).shape == (1, 96)
 
 
@@ -195,12 +195,12 @@ def test_only_the_last_rows_are_computed():
 def test_a_cache_that_grows_keeps_what_it_holds(monkeypatch, architecture):
     monkeypatch.setattr(openvino_runner, "FIRST", 1)
     run, text = runner(architecture), forms.text(230)
-    found, capacities = [], set()
+    results, capacities = [], set()
     for begin in range(0, 230, 23):
-        found.append(feed(run, text[begin : begin + 23])[0])
+        results.append(feed(run, text[begin : begin + 23])[0])
         capacities.add(run._capacity)
     assert capacities == {1, 2, 4, 8}
-    torch.testing.assert_close(torch.cat(found), whole(architecture, text), **CLOSE)
+    torch.testing.assert_close(torch.cat(results), whole(architecture, text), **CLOSE)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -220,8 +220,8 @@ def test_trees_in_one_call_and_grown_over_several(architecture, root):
     for first, last in ((0, 2), (2, 5), (2, 5), (5, 9)):
         run.truncate(root + first)  # part of an open tree may be taken back
         reads, _ = tree_reads(root, parents[:last], last - first)
-        found, states = feed(run, tree[first:last], keep=last - first - 1, hidden=LAST, reads=reads)
-        torch.testing.assert_close(found, expected[first + 1 : last], **CLOSE)
+        output, states = feed(run, tree[first:last], keep=last - first - 1, hidden=LAST, reads=reads)
+        torch.testing.assert_close(output, expected[first + 1 : last], **CLOSE)
         assert states.shape == (last - first, 32)
     # One path stays, by rising offsets with gaps, and a chain goes on behind it.
     run.move(root, [0, 2, 4])
@@ -260,11 +260,11 @@ def test_hidden_states(architecture):
     run, text = runner(architecture), forms.text(40)
     logits, states = whole(architecture, text, hidden=True)
     # Every choice of states is another compiled model, over the same cache.
-    found = [feed(run, text[:9], hidden=(2, 0)), feed(run, text[9:20]), feed(run, text[20:], keep=1, hidden=LAST)]
-    torch.testing.assert_close(torch.cat([found[0][0], found[1][0]]), logits[:20], **CLOSE)
-    torch.testing.assert_close(found[2][0], logits[-1:], **CLOSE)
-    torch.testing.assert_close(found[0][1], torch.cat([states[2], states[0]], -1)[:9], rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(found[2][1], states[-1][20:], rtol=1e-3, atol=1e-3)
+    results = [feed(run, text[:9], hidden=(2, 0)), feed(run, text[9:20]), feed(run, text[20:], keep=1, hidden=LAST)]
+    torch.testing.assert_close(torch.cat([results[0][0], results[1][0]]), logits[:20], **CLOSE)
+    torch.testing.assert_close(results[2][0], logits[-1:], **CLOSE)
+    torch.testing.assert_close(results[0][1], torch.cat([states[2], states[0]], -1)[:9], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(results[2][1], states[-1][20:], rtol=1e-3, atol=1e-3)
 
 
 def test_sequences_do_not_disturb_each_other_and_results_stay():
@@ -314,12 +314,12 @@ def test_an_eagle_head_reads_features_and_grows_its_tree():
     pairs = [Session(made, "draft", vocabulary=48, runtime=one) for one in (runtime(), Session(made, "x").runtime)]
     outs = []
     for session in pairs:
-        found = [session.forward(text[:7], keep=1, hidden=LAST, features=features[:7])]
-        found.append(session.forward(text[7:9], parents=parents[:2], hidden=LAST, features=features[7:9]))
-        found.append(session.forward(text[9:], parents=parents[2:], hidden=LAST, features=features[9:]))
+        results = [session.forward(text[:7], keep=1, hidden=LAST, features=features[:7])]
+        results.append(session.forward(text[7:9], parents=parents[:2], hidden=LAST, features=features[7:9]))
+        results.append(session.forward(text[9:], parents=parents[2:], hidden=LAST, features=features[9:]))
         session.keep(7, [0, 2])
-        found.append(session.forward(text[:2], hidden=(0, *LAST), features=features[:2]))
-        outs.append(found)
+        results.append(session.forward(text[:2], hidden=(0, *LAST), features=features[:2]))
+        outs.append(results)
     for ours, theirs in zip(*outs, strict=True):
         torch.testing.assert_close(ours.logits, theirs.logits, **CLOSE)
         torch.testing.assert_close(ours.hidden, theirs.hidden, rtol=1e-3, atol=1e-3)
@@ -332,14 +332,14 @@ def test_greedy_texts_are_the_oracles(architecture):
         noisy = copy.deepcopy(target)
         for mine, other in zip(noisy.parameters(), draft.parameters(), strict=True):
             mine.add_(0.05 * (other - mine))
-    prompt = next(one for one in oracle.prompts(20, seed=8) if len(set(oracle.greedy(target, one, 30))) >= 12)
+    prompt = next(prompt for prompt in oracle.prompts(20, seed=8) if len(set(oracle.greedy(target, prompt, 30))) >= 12)
     expected = oracle.greedy(target, prompt, 30)
     vanilla = Vanilla(Session(target, "target", runtime=runtime()))
     assert decode(vanilla, prompt, 30)[0] == expected
     sps = SpS(Session(target, "target", runtime=runtime()), ModelDrafter(Session(noisy, "d", runtime=runtime())), 3)
     text, rounds = decode(sps, prompt, 30)
     assert text == expected
-    assert 0 < sum(one.accepted for one in rounds) < sum(one.drafted for one in rounds)
+    assert 0 < sum(round_.accepted for round_ in rounds) < sum(round_.drafted for round_ in rounds)
 
 
 @pytest.mark.long
@@ -388,8 +388,8 @@ def test_an_export_is_kept_and_made_anew_if_damaged(monkeypatch):
         weights.write_bytes(damaged)
         torch.testing.assert_close(feed(OpenVINO(CPU).runner(own), text)[0], expected, **CLOSE)
         assert weights.read_bytes() == sound
-    assert sorted(one.name for one in weights.parent.iterdir()) == ["model.bin", "model.xml"]
-    assert not [one for one in weights.parent.parent.iterdir() if one.name.startswith("tmp")]
+    assert sorted(path.name for path in weights.parent.iterdir()) == ["model.bin", "model.xml"]
+    assert not [path for path in weights.parent.parent.iterdir() if path.name.startswith("tmp")]
 
 
 def test_other_weights_are_another_file():

@@ -91,8 +91,8 @@ def test_texts_are_those_of_the_quantised_target(saved, scheme, method):
     assert text == greedy(target, prompt, 40) != greedy(tiny("llama", **WIDE).float(), prompt, 40)
     on = replace(pair, runtime=runtime)
     assert decode(build(on, "vanilla"), prompt, 40)[0] == text
-    found, rounds = decode(build(on, method), prompt, 40)
-    assert found == text
+    result, rounds = decode(build(on, method), prompt, 40)
+    assert result == text
     if method != "pld":
         assert 0 < sum(r.accepted for r in rounds) < sum(r.drafted for r in rounds)
 
@@ -117,7 +117,7 @@ def test_the_manifest_tells_the_scheme(saved):
     assert "weights" not in described[0]
     assert described[1]["weights"].startswith("int8, ") and "nncf" in described[1]["weights"]
     assert described[2]["weights"].startswith("int4 in groups of 32, ")
-    assert len({told["weights_hash"] for told in described}) == 3
+    assert len({facts["weights_hash"] for facts in described}) == 3
 
 
 @NNCF

@@ -90,11 +90,11 @@ def sessions(one, runtime="eager", beginning=BEGINNING, **more):
     return *made, prefixes
 
 
-def equal(found, expected):
-    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-4)
-    assert (found.hidden is None) == (expected.hidden is None)
-    if found.hidden is not None:
-        torch.testing.assert_close(found.hidden, expected.hidden, rtol=1e-6, atol=1e-4)
+def equal(result, expected):
+    torch.testing.assert_close(result.logits, expected.logits, rtol=0, atol=1e-4)
+    assert (result.hidden is None) == (expected.hidden is None)
+    if result.hidden is not None:
+        torch.testing.assert_close(result.hidden, expected.hidden, rtol=1e-6, atol=1e-4)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -144,8 +144,8 @@ def test_copies_are_independent(runtime):
     assert all(torch.equal(a, b) for a, b in zip(flat(prefixes, one), saved, strict=True))
     rows = [each.forward(text(4, seed=5)).logits for each in (session, other, plain)]
     expected = whole(one, [*BEGINNING, 11, 12, *text(4, seed=5)])[0][-4:]
-    for found in rows:
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    for cells in rows:
+        torch.testing.assert_close(cells, expected, rtol=0, atol=1e-4)
 
 
 def flat(prefixes, one) -> list[torch.Tensor]:
@@ -256,9 +256,9 @@ def test_prefixes_go_from_pair_to_session():
     pair.prefixes.begin(BEGINNING)
     for one in (pair, dataclasses.replace(pair, runtime=STATIC), pair.with_model("arbitrator", model("opt"))):
         assert one.prefixes is pair.prefixes
-        told = Told()
-        one.session("draft", told).restart([*BEGINNING, 1, 2, 3])
-        assert told.forwards == [("draft", 3, SHARED)]
+        watched = Told()
+        one.session("draft", watched).restart([*BEGINNING, 1, 2, 3])
+        assert watched.forwards == [("draft", 3, SHARED)]
 
 
 # Runs
@@ -285,7 +285,9 @@ def few_shot(monkeypatch):
     monkeypatch.setattr(
         harness.Tasks,
         "requests",
-        lambda self: [dataclasses.replace(one, prompt=WORDS[one.task] + one.prompt) for one in requests(self)],
+        lambda self: [
+            dataclasses.replace(request, prompt=WORDS[request.task] + request.prompt) for request in requests(self)
+        ],
     )
 
 
@@ -342,19 +344,19 @@ def test_a_run_says_the_same_with_and_without(pair, make_plan, few_shot, forward
     assert facts(tmp_path / "shared") == facts(tmp_path / "whole")
     texts = [row[6] for row in facts(tmp_path / "whole")[0]]
     assert all(len(set(tokens)) >= 5 for tokens in texts) and len({tuple(tokens) for tokens in texts}) >= 4
-    told = of_manifest(tmp_path / "shared")
+    info = of_manifest(tmp_path / "shared")
     for task, count in lengths(pair).items():
-        assert 600 < count - 5 <= told[task] <= count + 30
-    assert told["pocket_gsm8k"] != told["pocket_math500"]
+        assert 600 < count - 5 <= info[task] <= count + 30
+    assert info["pocket_gsm8k"] != info["pocket_math500"]
     assert of_manifest(tmp_path / "whole") == {}
     # Without: whole prompts, timed, of every model in every text (vanilla, sps, csd: 3 targets, 2 drafts).
-    least = min(told.values())
+    least = min(info.values())
     assert sum(timed and width > least for timed, _, _, width, _ in forwards) == 2 * 4 * 5
     # With: the beginning alone, before anything is timed, once a task and repeat by each model.
     reads = [(timed, one, width) for timed, one, _, width, at in shared if width >= least]
-    expected = [(False, id(one), count) for _ in range(2) for count in told.values() for one in pair.models.values()]
+    expected = [(False, id(one), count) for _ in range(2) for count in info.values() for one in pair.models.values()]
     assert sorted(reads) == sorted(expected)
-    assert sum(timed and at in told.values() and width > 1 for timed, _, _, width, at in shared) >= 2 * 4 * 5
+    assert sum(timed and at in info.values() and width > 1 for timed, _, _, width, at in shared) >= 2 * 4 * 5
 
 
 @pytest.mark.long

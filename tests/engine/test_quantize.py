@@ -101,7 +101,7 @@ def test_the_manifest_tells_the_scheme(saved):
     assert "weights" not in described[0]
     assert described[1]["weights"].startswith("int8, ") and "torchao" in described[1]["weights"]
     assert described[2]["weights"].startswith("int4 in groups of 32, ")
-    hashes = [told["weights_hash"] for told in described]
+    hashes = [facts["weights_hash"] for facts in described]
     assert len(set(hashes)) == 3 and hashes[2] == hashes[3]
 
 

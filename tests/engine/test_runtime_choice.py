@@ -58,7 +58,7 @@ def make_plan(*methods, **options):
     return resolve_plan(**(given | {"methods": methods or ("sps",), "device": "cpu"} | options))
 
 
-def told(folder="run"):
+def manifest(folder="run"):
     return json.loads((Path(folder) / "manifest.json").read_text())
 
 
@@ -78,8 +78,8 @@ def words(text: str) -> str:
 def test_it_is_recorded_and_refused_in_comparisons(pocket):
     for name in ("eager", "static"):
         assert loop.execute(make_plan(runtime=name), Path(name), always, pocket)
-        assert told(name)["runtime"] == {"name": name, "asked": name, "why": ""}
-        assert told(name)["plan"]["runtime"] == name
+        assert manifest(name)["runtime"] == {"name": name, "asked": name, "why": ""}
+        assert manifest(name)["plan"]["runtime"] == name
     assert texts("eager") == texts("static") and len(set(texts("eager")[0])) >= 8
     line = refused("compare", "eager", "static")
     assert "differ in runtime (eager / static)" in line and line.endswith("pass --allow-mismatch runtime")
@@ -88,7 +88,7 @@ def test_it_is_recorded_and_refused_in_comparisons(pocket):
     assert "MISMATCH allowed, eager / static: runtime: eager / static" in words(allowed.output)
     assert refused("compare", "eager", "static", "--allow-mismatch", "dtype") == line
     # What was written before runs told it was eager.
-    old = told("eager")
+    old = manifest("eager")
     del old["runtime"]
     files.write_json(Path("eager") / "manifest.json", old | {"started": "long ago"})
     assert refused("compare", "eager", "static") == line
@@ -99,13 +99,13 @@ def test_a_run_by_the_command_line():
         "run", "--method", "sps", "--suite", "few.yaml", "--limit", "1", "--runtime", "static", "--out", "run"
     )
     assert result.exit_code == 0, result.output
-    assert told()["runtime"] == {"name": "static", "asked": "static", "why": ""}
+    assert manifest()["runtime"] == {"name": "static", "asked": "static", "why": ""}
     assert "static" in words(result.output)  # the caption says what the figures were measured with
 
 
 def test_it_is_eager_where_nothing_is_asked(pocket):
     assert loop.execute(make_plan(), Path("run"), always, pocket)
-    assert told()["runtime"] == {"name": "eager", "asked": "eager", "why": ""}
+    assert manifest()["runtime"] == {"name": "eager", "asked": "eager", "why": ""}
 
 
 # What cannot be had
@@ -139,7 +139,7 @@ def test_what_a_runtime_cannot_read_is_refused_in_one_line(monkeypatch):
 def test_auto_says_what_it_passes_over(pocket, lacking, capsys):
     assert loop.execute(make_plan(runtime="auto"), Path("run"), always, pocket)
     why = "fastest on a CPU but for openvino"
-    assert told()["runtime"] == {"name": "static", "asked": "auto", "why": why}
+    assert manifest()["runtime"] == {"name": "static", "asked": "auto", "why": why}
     lines = [line for line in capsys.readouterr().out.splitlines() if "runtime" in line]
     assert lines[0] == "--runtime auto: not openvino: OpenVINO is not installed; use --runtime static"
     assert lines[1] == f"runtime: static ({why})"
@@ -150,7 +150,7 @@ def test_auto_says_what_it_passes_over(pocket, lacking, capsys):
 def test_auto_ends_at_eager(pocket, lacking, capsys):
     lacking({"static": "static cannot read this; use --runtime eager"})
     assert loop.execute(make_plan(runtime="auto"), Path("run"), always, pocket)
-    assert told()["runtime"] == {"name": "eager", "asked": "auto", "why": "openvino and static cannot run this"}
+    assert manifest()["runtime"] == {"name": "eager", "asked": "auto", "why": "openvino and static cannot run this"}
     said = capsys.readouterr().out
     assert said.count("--runtime auto: not ") == 2 and "not static: static cannot read this" in said
 
@@ -160,14 +160,14 @@ def test_auto_tries_every_method(pocket, lacking, monkeypatch, capsys):
     rounds = SpS.rounds
 
     def choosy(self, prompt, sampling, rng):
-        for one in rounds(self, prompt, sampling, rng):
-            yield one
+        for step in rounds(self, prompt, sampling, rng):
+            yield step
             if self.target.runtime is STATIC:
                 raise Unsupported("static has no trees; use --runtime eager")
 
     monkeypatch.setattr(SpS, "rounds", choosy)
     assert loop.execute(make_plan(runtime="auto"), Path("run"), always, pocket)
-    assert told()["runtime"]["name"] == "eager"
+    assert manifest()["runtime"]["name"] == "eager"
     assert "--runtime auto: not static: static has no trees" in capsys.readouterr().out
     with pytest.raises(Unsupported, match="static has no trees"):  # asked for by name it is no sample's failure
         loop.execute(make_plan(runtime="static"), Path("named"), always, pocket)
@@ -189,8 +189,8 @@ def test_auto_on_a_gpu_takes_graphs_first(pocket, monkeypatch):
 
     monkeypatch.setattr(choose, "_make", make)
     warned: list[str] = []
-    found = choose.fastest(Elsewhere(), lambda runtime: None, warned.append)
-    assert asked == ["graph", "static"] and found == choose.Choice(STATIC, "fastest on a GPU but for graph")
+    choice = choose.fastest(Elsewhere(), lambda runtime: None, warned.append)
+    assert asked == ["graph", "static"] and choice == choose.Choice(STATIC, "fastest on a GPU but for graph")
     assert warned == ["--runtime auto: not graph: no graphs"]
     monkeypatch.setattr(choose, "_make", lambda name, pair: STATIC)
     assert choose.fastest(Elsewhere(), lambda runtime: None, warned.append).why == "fastest on a GPU"
@@ -202,7 +202,7 @@ def test_auto_leaves_a_methods_failure_to_its_samples(pocket, lacking, monkeypat
     monkeypatch.setattr(prepare, "load_pair", lambda *_, **__: pocket)
     for name, plan in {"eager": make_plan(), "run": make_plan(runtime="auto")}.items():
         assert comparison.finish(commands.run(plan, Path(name), None)) == 3
-    assert told()["runtime"]["name"] == "static"
+    assert manifest()["runtime"]["name"] == "static"
 
 
 def test_auto_refuses_a_sampling_as_the_others_do(pocket, lacking):
@@ -219,11 +219,11 @@ def test_auto_is_understood_by_lm_eval_too(pocket, lacking, monkeypatch):
     expected = lm_eval_model.text_generator("pocket", "sps")(*prompt)
     assert lm_eval_model.text_generator("pocket", "sps", runtime="static")(*prompt) == expected
     try:
-        found = lm_eval_model.text_generator("pocket", "sps", runtime="auto")(*prompt)
+        result = lm_eval_model.text_generator("pocket", "sps", runtime="auto")(*prompt)
     except UserError as error:
         assert not str(error).endswith("or auto")
     else:
-        assert found == expected
+        assert result == expected
 
 
 # Going on
@@ -234,7 +234,7 @@ def test_a_resumed_run_keeps_its_runtime(pocket, lacking, monkeypatch):
     plan = make_plan(runtime="auto", limit=2)
     assert loop.execute(plan, Path("one"), always, pocket)
     assert not loop.execute(plan, Path("run"), lambda state: False, pocket)
-    before = told()
+    before = manifest()
     assert before["runtime"]["name"] == "static"
     monkeypatch.setattr(choose, "fastest", lambda *_: choose.Choice(EAGER, "another day"))
     seen: list[str] = []
@@ -243,7 +243,7 @@ def test_a_resumed_run_keeps_its_runtime(pocket, lacking, monkeypatch):
         prepare, "build", lambda spec, pair, watch: seen.append(pair.runtime.name) or build(spec, pair, watch)
     )
     assert loop.execute(plan, Path("run"), always, pocket)
-    assert told() == before and set(seen) == {"static"}
+    assert manifest() == before and set(seen) == {"static"}
     assert texts("run") == texts("one")
 
 
@@ -259,7 +259,7 @@ def test_going_on_with_another_runtime_is_refused(pocket):
     assert not loop.execute(make_plan(runtime="static", limit=2), Path("run"), lambda state: False, pocket)
     with pytest.raises(UserError, match='runtime: "static" there, "eager" here'):
         commands.run(make_plan(runtime="eager", limit=2), None, Path("run"))
-    stored = told()
+    stored = manifest()
     with pytest.raises(UserError, match=r"began with different runtime; start a new run"):
         check_same(stored, stored | {"runtime": {"name": "eager"}}, Path("run"))
     # What the manifest tells counts, whatever was asked for.

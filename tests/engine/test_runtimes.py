@@ -51,11 +51,11 @@ def test_chains_equal_a_forward_without_cache(form):
     for width, back in ((5, 0), (1, 0), (12, 4), (1, 13), (17, 1), (FEW + 6, 2), (1, 0), (3, 40), (FEW, 0), (2, 90)):
         new = [next(source) for _ in range(width)]
         mirror += new
-        found = session.forward(new, hidden=(0, 1, 2, -1))
+        output = session.forward(new, hidden=(0, 1, 2, -1))
         logits, states = whole(one, mirror)
-        torch.testing.assert_close(found.logits, logits[-width:], rtol=0, atol=1e-4 * scale)
+        torch.testing.assert_close(output.logits, logits[-width:], rtol=0, atol=1e-4 * scale)
         expected = torch.cat([states[i][-width:] for i in (0, 1, 2, -1)], -1)
-        torch.testing.assert_close(found.hidden, expected, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(output.hidden, expected, rtol=1e-5, atol=1e-4)
         mirror = mirror[: len(mirror) - back]
         session.truncate(len(mirror))
         capacities.add(runner.capacity)
@@ -80,11 +80,11 @@ def test_the_last_rows_alone(form):
     logits, states = whole(one, tokens)
     for keep, hidden in ((1, ()), (3, ()), (1, LAST), (7, (1,))):
         session.truncate(20) if len(session) else session.forward(tokens[:20])
-        found = session.forward(tokens[20:], keep=keep, hidden=hidden)
-        torch.testing.assert_close(found.logits, logits[-keep:], rtol=0, atol=1e-4)
-        assert (found.hidden is None) == (not hidden)
+        output = session.forward(tokens[20:], keep=keep, hidden=hidden)
+        torch.testing.assert_close(output.logits, logits[-keep:], rtol=0, atol=1e-4)
+        assert (output.hidden is None) == (not hidden)
         for index in hidden:  # of all tokens, not only of the last
-            torch.testing.assert_close(found.hidden, states[index][20:], rtol=1e-5, atol=1e-4)
+            torch.testing.assert_close(output.hidden, states[index][20:], rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
@@ -106,9 +106,9 @@ def test_half_precision_is_as_near_to_the_truth_as_eager(form, dtype):
         session = Session(half, "target", runtime=runtime)
         rows = [session.forward(tokens[a:b]).logits for a, b in ((0, 70), (70, 71), (71, 80), (80, 90))]
         errors.append((torch.cat(rows).double() - truth).square().mean().sqrt())
-    eager, found = errors
-    assert eager > 0 and found <= 1.5 * eager
-    assert found < 0.1 * truth.std()
+    eager, result = errors
+    assert eager > 0 and result <= 1.5 * eager
+    assert result < 0.1 * truth.std()
 
 
 # Any history
@@ -132,10 +132,10 @@ def test_a_tree_equals_its_paths_by_whole_forwards(form, root):
     session.forward(context)
     # The last 12 hang where they show the most: deep below the others.
     parents[-12:] = [6, 6, 4, 8, 7, *range(FEW + 4, FEW + 11)]
-    found = session.forward(tree, parents=parents).logits
+    output = session.forward(tree, parents=parents).logits
     for node in (0, 1, 4, 6, 8, 30, *range(FEW, FEW + 12)):
         path = [tree[i] for i in path_to(parents, node)]
-        torch.testing.assert_close(found[node], whole(one, context + path)[0][-1], rtol=0, atol=1e-4)
+        torch.testing.assert_close(output[node], whole(one, context + path)[0][-1], rtol=0, atol=1e-4)
     path = path_to(parents, FEW + 11)
     assert len(path) > 10
     session.keep(root, path)
@@ -162,12 +162,12 @@ def test_the_cache_grows_where_a_tree_is_open_and_where_it_is_copied():
     session.forward(context)
     for start in range(0, len(tree), 6):
         parents = [-1] * 6 if not start else list(range(start - 6, start))
-        found = session.forward(tree[start : start + 6], parents=parents).logits
+        output = session.forward(tree[start : start + 6], parents=parents).logits
     assert session._runner.capacity == 4 * FIRST
     last = len(tree) - 2
     path = list(range(last % 6, last + 1, 6))
     expected = whole(one, context + [tree[i] for i in path])[0]
-    torch.testing.assert_close(found[-2], expected[-1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(output[-2], expected[-1], rtol=0, atol=1e-4)
     session.keep(len(context), path)
     kept = context + [tree[i] for i in path]
     torch.testing.assert_close(session.forward([7]).logits, whole(one, [*kept, 7])[0][-1:], rtol=0, atol=1e-4)
@@ -202,7 +202,7 @@ def test_sequences_of_one_model_do_not_meet():
 
 def equal_sessions(one: PreTrainedModel, atol: float = 1e-4, vocabulary: int | None = None) -> torch.Tensor:
     """Chains, a rollback and a tree at both runtimes; returns the logits."""
-    found = []
+    results = []
     for runtime in (EAGER, STATIC):
         session = Session(one, "draft", vocabulary=vocabulary, runtime=runtime)
         rows = [session.forward(text(21)).logits, session.forward([5]).logits]
@@ -211,9 +211,9 @@ def equal_sessions(one: PreTrainedModel, atol: float = 1e-4, vocabulary: int | N
         rows.append(session.forward(text(5, seed=3), parents=[-1, -1, 0, 1, 2]).logits)
         session.keep(18, [1, 3])
         rows.append(session.forward(text(3, seed=4)).logits)
-        found.append(torch.cat(rows))
-    torch.testing.assert_close(found[1], found[0], rtol=0, atol=atol)
-    return found[1]
+        results.append(torch.cat(rows))
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=atol)
+    return results[1]
 
 
 SKIPPED = {"attention": ({0}, set()), "mlp": (set(), {1}), "both": ({1}, {0}), "a whole layer": ({0}, {0})}
@@ -224,9 +224,9 @@ SKIPPED = {"attention": ({0}, set()), "mlp": (set(), {1}), "both": ({1}, {0}), "
 def test_a_model_without_some_sublayers(architecture, skipped):
     one = model(architecture)
     twin = without(one, *SKIPPED[skipped])
-    found = equal_sessions(twin)
-    assert (found - equal_sessions(one)).abs().max() > 0.1  # something was skipped
-    torch.testing.assert_close(found[:21], whole_of_twin(twin, text(21)), rtol=0, atol=1e-4)
+    result = equal_sessions(twin)
+    assert (result - equal_sessions(one)).abs().max() > 0.1  # something was skipped
+    torch.testing.assert_close(result[:21], whole_of_twin(twin, text(21)), rtol=0, atol=1e-4)
 
 
 @torch.no_grad()
@@ -238,10 +238,10 @@ def whole_of_twin(twin: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
 def test_lighter_output_layers(architecture):
     one = model(architecture)
     ids = torch.tensor([3, 90, 17, 4, 55])
-    found = equal_sessions(trimmed(one, ids))
+    result = equal_sessions(trimmed(one, ids))
     full = equal_sessions(one)
-    torch.testing.assert_close(found[:, ids], full[:, ids], rtol=0, atol=1e-4)
-    assert int(found.isfinite().sum()) == found.shape[0] * len(ids)
+    torch.testing.assert_close(result[:, ids], full[:, ids], rtol=0, atol=1e-4)
+    assert int(result.isfinite().sum()) == result.shape[0] * len(ids)
     assert (equal_sessions(slim(one, 8)) - full).abs().max() > 0.1
     torch.testing.assert_close(equal_sessions(slim(one, 32)), full, rtol=0, atol=1e-3)
 
@@ -269,28 +269,28 @@ def test_an_arbitrator_with_adapters(architecture, dtype):
             shift = torch.randn(parameter.shape, generator=rng).to(parameter) / parameter.shape[-1] ** 0.5
             parameter.add_(shift * (0.3 if "lora" in name else 1.0))
     atol = {torch.float64: 1e-4, torch.float32: 2e-3, torch.bfloat16: 0.2}[dtype]
-    found = equal_sessions(arbitrator, atol, vocabulary=1)
-    assert found.shape[1] == 1 and found.std() > 0.3
+    result = equal_sessions(arbitrator, atol, vocabulary=1)
+    assert result.shape[1] == 1 and result.std() > 0.3
     before = new_arbitrator(backbone, Adapter(rank=4, alpha=8), seed=0)
     with torch.no_grad():  # the same head without adapters says something else, so they were read
         for name, parameter in own_parameters(before).items():
             if "lora" not in name:
                 parameter.copy_(own_parameters(arbitrator)[name])
-    assert (equal_sessions(before, atol, vocabulary=1) - found).abs().max() > 0.1
+    assert (equal_sessions(before, atol, vocabulary=1) - result).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("architecture", ("llama", "opt", "gemma2"))
 def test_an_eagle_head_in_chains_and_trees(architecture):
     """Features beside the tokens; states in front of the norm; growth, rollback and `keep` in between."""
-    head, found = eagle(architecture), []
+    head, results = eagle(architecture), []
     rng = torch.Generator().manual_seed(3)
     features = torch.randn(140, 32, generator=rng, dtype=torch.float64).to(DEVICE)
     for runtime in (EAGER, STATIC):
-        session, told = Session(head, "draft", vocabulary=48, runtime=runtime), []
+        session, log = Session(head, "draft", vocabulary=48, runtime=runtime), []
 
-        def feed(tokens, at, session=session, told=told, **more):
+        def feed(tokens, at, session=session, log=log, **more):
             scored = session.forward(tokens, features=features[at : at + len(tokens)], **more)
-            told.extend([scored.logits, *([scored.hidden] if scored.hidden is not None else [])])
+            log.extend([scored.logits, *([scored.hidden] if scored.hidden is not None else [])])
 
         feed(text(20), 0, hidden=LAST)
         feed([3], 20)
@@ -301,10 +301,10 @@ def test_an_eagle_head_in_chains_and_trees(architecture):
         feed([7, 2], 95, parents=[1, 2], hidden=(0, 1))
         session.keep(length, [0, 2, 4])
         feed(text(4, seed=5), 100, keep=2)
-        found.append(told)
-    for a, b in zip(found[1], found[0], strict=True):
+        results.append(log)
+    for a, b in zip(results[1], results[0], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-4)
-    assert found[0][0].std() > 0.5
+    assert results[0][0].std() > 0.5
 
 
 # What is refused, and what is left alone

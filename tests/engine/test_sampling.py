@@ -57,10 +57,10 @@ def test_top_p_keeps_no_more_than_reaches_it():
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
 def test_half_precision_is_widened_before_anything_is_computed(dtype):
     logits = (torch.randn(5, 300, generator=torch.Generator().manual_seed(3)) * 3).to(dtype)
-    found = probabilities(logits, Sampling(0.7))
-    assert found.dtype == torch.float32
+    shares = probabilities(logits, Sampling(0.7))
+    assert shares.dtype == torch.float32
     expected = torch.stack([oracle.warp(row.double(), 0.7) for row in logits])
-    torch.testing.assert_close(found.double(), expected.double(), rtol=1e-5, atol=1e-9)
+    torch.testing.assert_close(shares.double(), expected.double(), rtol=1e-5, atol=1e-9)
 
 
 def test_residual_by_hand():

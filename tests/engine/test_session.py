@@ -18,11 +18,11 @@ def test_any_history_equals_a_fresh_prefill(architecture, history, last):
     _, mirror = played(session, history)
     assert session.tokens == mirror
     assert len(session) == len(mirror)
-    found = session.forward(last).logits
+    output = session.forward(last).logits
     fresh = Session(model(architecture), "target").forward(mirror + last).logits[len(mirror) :]
     # Norms and softmax compute in float32 even in a float64 model, so other block shapes differ by about 1e-6.
-    torch.testing.assert_close(found, fresh, rtol=0, atol=1e-4)
-    assert found.argmax(-1).tolist() == fresh.argmax(-1).tolist()
+    torch.testing.assert_close(output, fresh, rtol=0, atol=1e-4)
+    assert output.argmax(-1).tolist() == fresh.argmax(-1).tolist()
 
 
 def test_truncate_refuses_what_it_cannot_do():

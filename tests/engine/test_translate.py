@@ -62,37 +62,37 @@ def test_of_two_spaces_the_tokenizer_puts_the_first():
 
 
 def test_shared_tokens_by_hand():
-    theirs, ours, found = byte_level(), pieces(), translation().shared
+    theirs, ours, result = byte_level(), pieces(), translation().shared
     pairs = {"Ġthe": "▁the", "Ġ": "▁", "Ċ": "\n", "a": "a", "Ã": "<0xC3>", "<|endoftext|>": "</s>"}
     for one, other in pairs.items():
-        assert found[theirs.convert_tokens_to_ids(one)] == ours.convert_tokens_to_ids(other)
-    assert len(set(found.values())) == len(found), "one to one"
-    assert theirs.convert_tokens_to_ids("<|tool|>") not in found
+        assert result[theirs.convert_tokens_to_ids(one)] == ours.convert_tokens_to_ids(other)
+    assert len(set(result.values())) == len(result), "one to one"
+    assert theirs.convert_tokens_to_ids("<|tool|>") not in result
     back = translation("pieces", "bytes").shared
-    assert {draft: target for target, draft in found.items()} == back
+    assert {draft: target for target, draft in result.items()} == back
     assert translation().start == [1] and translation("pieces", "bytes").start == []
 
 
 def test_logits_and_ids_of_the_intersection():
-    told = translation()
+    mapping = translation()
     logits = torch.randn(3, SIZES["pieces"], generator=torch.Generator().manual_seed(0))
-    found = told.outside(logits)
-    assert found.shape == (3, SIZES["bytes"])
+    missing = mapping.outside(logits)
+    assert missing.shape == (3, SIZES["bytes"])
     for token in range(SIZES["bytes"]):
-        if token in told.shared:
-            assert torch.equal(found[:, token], logits[:, told.shared[token]])
-            assert told.inside(torch.tensor([token])).tolist() == [told.shared[token]]
+        if token in mapping.shared:
+            assert torch.equal(missing[:, token], logits[:, mapping.shared[token]])
+            assert mapping.inside(torch.tensor([token])).tolist() == [mapping.shared[token]]
         else:
-            assert (found[:, token] == -torch.inf).all()
-            assert told.inside(torch.tensor([token])).tolist() == [told.stand_in] == [0]
+            assert (missing[:, token] == -torch.inf).all()
+            assert mapping.inside(torch.tensor([token])).tolist() == [mapping.stand_in] == [0]
 
 
 # What the draft reads
 
 
-def read(told: Translation, tokens, step: int) -> Reading:
+def read(facts: Translation, tokens, step: int) -> Reading:
     """A text read bit by bit."""
-    reading = Reading(told)
+    reading = Reading(facts)
     for end in [*range(1, len(tokens), step), len(tokens)]:
         reading.read(tokens[:end], len(reading.tokens))
     return reading
@@ -101,32 +101,32 @@ def read(told: Translation, tokens, step: int) -> Reading:
 @pytest.mark.parametrize("direction", (("bytes", "pieces"), ("pieces", "bytes")), ids=str)
 def test_what_is_read_is_the_drafts_own_encoding(direction):
     """Of every finished word; the last one is spelled token by token."""
-    told = translation(*direction)
+    mapping = translation(*direction)
     target = KINDS[direction[0]]()
     for text in TEXTS[::6]:
         tokens = target(text)["input_ids"]
-        expected = told.draft(text)["input_ids"]
+        expected = mapping.draft(text)["input_ids"]
         for step in (1, 5, len(tokens)):
-            reading = read(told, tokens, step)
+            reading = read(mapping, tokens, step)
             assert reading.tokens == tokens and len(reading.ends) == len(tokens)
             assert reading.ends == sorted(reading.ends) and reading.ends[-1] == len(reading.ids)
             done = reading.ends[reading.settled - 1]
             assert reading.ids[:done] == expected[:done] and len(reading.ids) - done < 60
-        assert told.draft.decode(reading.ids, skip_special_tokens=True).strip() == text.strip()
+        assert mapping.draft.decode(reading.ids, skip_special_tokens=True).strip() == text.strip()
 
 
 def test_a_word_that_goes_on_is_read_anew_and_another_text_too():
-    told, words = (
+    mapping, words = (
         translation(),
         byte_level()("the cat the dog sat on the mat and", add_special_tokens=False)["input_ids"],
     )
     other = byte_level()("the cat the bird", add_special_tokens=False)["input_ids"]
-    reading, shared = Reading(told), 0
+    reading, shared = Reading(mapping), 0
     reading.read(words, 0)
     while words[shared] == other[shared]:
         shared += 1
     reading.read(other, shared)
-    fresh = Reading(told)
+    fresh = Reading(mapping)
     fresh.read(other, 0)
     assert (reading.ids, reading.ends, reading.tokens) == (fresh.ids, fresh.ends, fresh.tokens)
     assert reading.settled == fresh.settled
@@ -134,58 +134,58 @@ def test_a_word_that_goes_on_is_read_anew_and_another_text_too():
 
 def test_a_finished_word_goes_on_where_the_next_one_is_taken_back():
     """A draft that began another word is refused, and letters follow: the word before it is read anew, as a whole."""
-    told, target = translation(), byte_level()
+    mapping, target = translation(), byte_level()
     tokens = target(TEXTS[0], add_special_tokens=False)["input_ids"]
     goes_on, ends = target("ing and", add_special_tokens=False)["input_ids"][:1], target(" and")["input_ids"]
     places = 0
     for at in range(1, len(tokens)):
-        reading = Reading(told)
+        reading = Reading(mapping)
         reading.read(tokens[: at + 1], 0)
         places += reading.settled == at
         reading.read([*tokens[:at], *goes_on], at)
         for context in ([*tokens[:at], *goes_on], [*tokens[:at], *goes_on, *ends]):
             reading.read(context, min(at + 1, len(context)))
-            fresh = Reading(told)
+            fresh = Reading(mapping)
             fresh.read(context, 0)
-            found = reading.ids, reading.ends, reading.tokens, reading.settled
-            assert found == (fresh.ids, fresh.ends, fresh.tokens, fresh.settled)
+            result = reading.ids, reading.ends, reading.tokens, reading.settled
+            assert result == (fresh.ids, fresh.ends, fresh.tokens, fresh.settled)
     assert places > 5
 
 
 @pytest.mark.parametrize("direction", (("bytes", "pieces"), ("pieces", "bytes")), ids=str)
 def test_parts_of_characters(direction):
     """After each of its bytes the draft has read exactly these bytes; a finished word is whole again."""
-    told = translation(*direction)
+    mapping = translation(*direction)
     target = KINDS[direction[0]]()
     text = "a " + LETTERS * 2
     tokens = target(text)["input_ids"]
-    own = spellings(told.draft, SIZES[direction[1]])
+    own = spellings(mapping.draft, SIZES[direction[1]])
     for end in range(2, len(tokens) + 1):
-        reading = read(told, tokens[:end], 1)
+        reading = read(mapping, tokens[:end], 1)
         written = b"".join(one for i in reading.ids if isinstance(one := own[i], bytes))
-        expected = b"".join(one for i in tokens[:end] if isinstance(one := told.spellings[i], bytes))
+        expected = b"".join(one for i in tokens[:end] if isinstance(one := mapping.spellings[i], bytes))
         assert written.removeprefix(b" ") == expected.removeprefix(b" ")
     done = reading.ends[reading.settled - 1]
-    assert reading.ids[:done] == told.draft(text)["input_ids"][:done] and done > 15
+    assert reading.ids[:done] == mapping.draft(text)["input_ids"][:done] and done > 15
 
 
 def test_tokens_that_are_parts_of_characters():
     """As two of the three bytes of a sign; in a vocabulary without merges of them they are written byte by byte."""
-    told, found = translation(), 0
-    own = spellings(told.draft, SIZES["pieces"])
-    for token, spelling in told.spellings.items():
+    mapping, result = translation(), 0
+    own = spellings(mapping.draft, SIZES["pieces"])
+    for token, spelling in mapping.spellings.items():
         if isinstance(spelling, bytes) and len(spelling) > 1 and "\ufffd" in spelling.decode(errors="replace"):
-            assert [own[i] for i in told.spell(token)] == [spelling[at : at + 1] for at in range(len(spelling))]
-            found += 1
-    assert found
+            assert [own[i] for i in mapping.spell(token)] == [spelling[at : at + 1] for at in range(len(spelling))]
+            result += 1
+    assert result
 
 
 def test_special_tokens():
     """The end token is the draft's own, one without a counterpart is written out, and what follows begins anew."""
-    words, told = byte_level(), translation()
+    words, mapping = byte_level(), translation()
     end, tool = (words.convert_tokens_to_ids(name) for name in ("<|endoftext|>", "<|tool|>"))
     hello = words("hello there", add_special_tokens=False)["input_ids"]
-    reading = read(told, [*hello, end, *hello, tool, *hello], 1)
+    reading = read(mapping, [*hello, end, *hello, tool, *hello], 1)
     text = pieces().decode(reading.ids)
     assert reading.ids.count(2) == 1 and text.count("hello there") == 3 and "<|tool|>" in text
     assert read(translation("pieces", "bytes"), [1], 1).ids == [translation("pieces", "bytes").stand_in]
@@ -209,28 +209,28 @@ def plain(ids):
     return translation().outside(Session(model("llama", 5, SIZES["pieces"]), "draft").forward(ids).logits)
 
 
-def close(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+def close(result, expected):
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-4)
 
 
 def test_a_sequence_rolls_back_and_catches_up():
-    told, target = translation(), byte_level()
+    mapping, target = translation(), byte_level()
     text = target(TEXTS[0], add_special_tokens=False)["input_ids"][:40]
     one = session()
     assert one.restart(text[:20]).logits.shape == (1, SIZES["bytes"])
-    drafted = [token for token in text[20:] if token in told.shared][:4]
-    found = torch.cat([one.forward(torch.tensor([token], device=DEVICE)).logits for token in drafted])
-    inner = [*read(told, text[:20], 20).ids, *(told.shared[token] for token in drafted)]
-    close(found, plain(inner)[-4:])
+    drafted = [token for token in text[20:] if token in mapping.shared][:4]
+    joined = torch.cat([one.forward(torch.tensor([token], device=DEVICE)).logits for token in drafted])
+    inner = [*read(mapping, text[:20], 20).ids, *(mapping.shared[token] for token in drafted)]
+    close(joined, plain(inner)[-4:])
     assert len(one) == 24
     for context in ([*text[:20], *drafted[:2], 9], [*text[:20], *drafted[:2], 9, *text[30:33]], text[:7], text):
-        found = one.catch_up(context).logits
-        close(found[-1:], plain(read(told, context, 1).ids)[-1:])
+        joined = one.catch_up(context).logits
+        close(joined[-1:], plain(read(mapping, context, 1).ids)[-1:])
         assert len(one) == len(context)
     one.truncate(11)
-    close(one.catch_up(text[:14]).logits[-1], plain(read(told, text[:14], 1).ids)[-1])
+    close(one.catch_up(text[:14]).logits[-1], plain(read(mapping, text[:14], 1).ids)[-1])
     one.truncate(0)
-    spelled = [told.spell(token) for token in text]
+    spelled = [mapping.spell(token) for token in text]
     ends = list(itertools.accumulate(map(len, spelled)))
     assert max(map(len, spelled)) > 1
     whole = plain([i for ids in spelled for i in ids])[[end - 1 for end in ends]]
@@ -244,32 +244,32 @@ def test_a_sequence_rolls_back_and_catches_up():
 
 
 def test_hidden_states_are_those_behind_each_token():
-    told = translation()
+    mapping = translation()
     text = byte_level()(TEXTS[1], add_special_tokens=False)["input_ids"][:12]
     one = session()
     states = one.forward(text, hidden=LAST).hidden
-    ends = list(itertools.accumulate(len(told.spell(token)) for token in text))
-    ids = [i for token in text for i in told.spell(token)]
+    ends = list(itertools.accumulate(len(mapping.spell(token)) for token in text))
+    ids = [i for token in text for i in mapping.spell(token)]
     close(states, Session(one.model, "draft").forward(ids, hidden=LAST).hidden[[end - 1 for end in ends]])
     one.restart(text)
     assert one.catch_up([*text, 40], LAST).hidden.shape[0] == 1
 
 
 def test_trees():
-    told = translation()
-    tokens = list(told.shared)[60:66]
+    mapping = translation()
+    tokens = list(mapping.shared)[60:66]
     text = byte_level()(TEXTS[2], add_special_tokens=False)["input_ids"][:15]
     one, ids = session(), read(translation(), text, 15).ids
     one.restart(text)
-    found = one.forward(torch.tensor(tokens, device=DEVICE), parents=[-1, -1, 0, 1, 2, 3]).logits
-    close(found[4], plain([*ids, *(told.shared[tokens[i]] for i in (0, 2, 4))])[-1])
+    output = one.forward(torch.tensor(tokens, device=DEVICE), parents=[-1, -1, 0, 1, 2, 3]).logits
+    close(output[4], plain([*ids, *(mapping.shared[tokens[i]] for i in (0, 2, 4))])[-1])
     one.keep(15, (1, 3))
     assert len(one) == 17
     for _ in range(2):
-        close(one.forward(tokens[:1]).logits[-1], plain([*ids, *(told.shared[tokens[i]] for i in (1, 3, 0))])[-1])
+        close(one.forward(tokens[:1]).logits[-1], plain([*ids, *(mapping.shared[tokens[i]] for i in (1, 3, 0))])[-1])
         one.truncate(17)
     one.truncate(16)
-    close(one.forward(tokens[:1]).logits[-1], plain([*ids, *(told.shared[tokens[i]] for i in (1, 0))])[-1])
+    close(one.forward(tokens[:1]).logits[-1], plain([*ids, *(mapping.shared[tokens[i]] for i in (1, 0))])[-1])
 
 
 def test_a_short_context_loses_its_beginning():
@@ -279,15 +279,15 @@ def test_a_short_context_loses_its_beginning():
     prompt = byte_level()(TEXTS[0], add_special_tokens=False)["input_ids"][:30]
     tokens, rounds = decode(method, prompt, 60)
     assert tokens == oracle.greedy(copy.deepcopy(target).cpu(), prompt, 60)
-    assert all(one.drafted == 3 for one in rounds[1:-1])
+    assert all(round_.drafted == 3 for round_ in rounds[1:-1])
     assert len(method.drafter.session.inner) <= 48
 
 
 # Whole texts
 
 
-def sps(target, draft, told: Translation, gamma: int, lengths=None) -> SpS:
-    drafter = ModelDrafter(Translated(draft, "draft", None, told), lengths)
+def sps(target, draft, facts: Translation, gamma: int, lengths=None) -> SpS:
+    drafter = ModelDrafter(Translated(draft, "draft", None, facts), lengths)
     return SpS(Session(target, "target"), drafter, gamma)
 
 
@@ -301,7 +301,7 @@ def test_greedy_texts_are_the_targets(architecture, direction):
     assert len(set(expected)) >= 12
     tokens, rounds = decode(sps(target, draft, translation(*direction), 3), prompt, 30)
     assert tokens == expected
-    drafted = {token for one in rounds if one.verdict for token in one.verdict.drafted}
+    drafted = {token for round_ in rounds if round_.verdict for token in round_.verdict.drafted}
     assert drafted <= translation(*direction).shared.keys() and len(drafted) > 12
 
 
@@ -313,9 +313,9 @@ def word_tokenizer(letters: str) -> PreTrainedTokenizerFast:
 @functools.cache
 def small():
     """Eight tokens of the target, seven of the draft, five of them shared (the end tokens too)."""
-    told = Translation(word_tokenizer("abcdefgh"), word_tokenizer("zcxbdyh"), (8, 7))
-    assert {i: told.shared[i] for i in sorted(told.shared)} == {0: 0, 1: 3, 2: 1, 3: 4, 7: 6}
-    return told
+    translation = Translation(word_tokenizer("abcdefgh"), word_tokenizer("zcxbdyh"), (8, 7))
+    assert {i: translation.shared[i] for i in sorted(translation.shared)} == {0: 0, 1: 3, 2: 1, 3: 4, 7: 6}
+    return translation
 
 
 def drawn(sampling: Sampling) -> float:
@@ -365,8 +365,8 @@ def permuted(pocket):
     rows = draft.get_input_embeddings().weight.data
     rows[torch.tensor(order)] = rows.clone()
     assert draft.get_output_embeddings().weight.data_ptr() == rows.data_ptr(), "tied"
-    told = Translation(pocket.tokenizer, words, (2048, 2048))
-    return Pair("permuted", {**pocket.models, "draft": draft}, pocket.tokenizer, translations={"draft": told})
+    translation = Translation(pocket.tokenizer, words, (2048, 2048))
+    return Pair("permuted", {**pocket.models, "draft": draft}, pocket.tokenizer, translations={"draft": translation})
 
 
 def prompts_of(pair, count: int):
@@ -380,15 +380,15 @@ def test_other_numbers_change_nothing(pocket, permuted, sampling):
     """Tokens, drafts and acceptance, round by round, are those of the plain pair."""
     assert len(permuted.translations["draft"].shared) == 2048
     for prompt in prompts_of(pocket, 2):
-        told = []
+        message = []
         for pair in (pocket, permuted):
             method = SpS(pair.session("target"), ModelDrafter(pair.session("draft")), 4)
-            told.append(decode(method, prompt, 40, sampling, device="cpu"))
-        assert told[0][0] == told[1][0]
-        for one, other in zip(*(rounds for _, rounds in told), strict=True):
+            message.append(decode(method, prompt, 40, sampling, device="cpu"))
+        assert message[0][0] == message[1][0]
+        for one, other in zip(*(rounds for _, rounds in message), strict=True):
             assert one.tokens == other.tokens and one.accepted == other.accepted
             assert one.verdict is None or one.verdict.drafted == other.verdict.drafted
-        assert sum(one.accepted for one in told[1][1]) > 8
+        assert sum(one.accepted for one in message[1][1]) > 8
 
 
 @pytest.mark.long
@@ -398,7 +398,7 @@ def test_every_way_to_draft_works_with_other_numbers(pocket, permuted):
     prompt = prompts_of(pocket, 1)[0]
     expected = decode(module("vanilla").build(None, pocket, Unwatched()), prompt, 30)[0]
     for name in ("confidence", "entropy", "oracle", "specdecpp"):
-        told = []
+        log = []
         for pair in (pocket, permuted):
             target, draft = pair.session("target"), pair.session("draft")
             if name == "oracle":
@@ -407,9 +407,9 @@ def test_every_way_to_draft_works_with_other_numbers(pocket, permuted):
                 lengths = Predicted(random_head(pocket.models["draft"]), 0.6, shortest=1, hashes={})
             else:
                 lengths = policies("llama")[name]
-            told.append(decode(SpS(target, ModelDrafter(draft, lengths), 5), prompt, 30))
-            assert told[-1][0] == expected, name
-        assert [one.drafted for one in told[0][1]] == [one.drafted for one in told[1][1]], name
+            log.append(decode(SpS(target, ModelDrafter(draft, lengths), 5), prompt, 30))
+            assert log[-1][0] == expected, name
+        assert [one.drafted for one in log[0][1]] == [one.drafted for one in log[1][1]], name
     looked = [
         decode(SpS(pair.session("target"), LookupDrafter(pair.session("draft"), 3, 5), 6), prompt, 30)
         for pair in (pocket, permuted)
@@ -426,19 +426,22 @@ def test_a_draft_with_fewer_tokens_still_helps(pocket):
     vocabulary = {token: i for token, i in state["model"]["vocab"].items() if i < kept}
     state["model"]["vocab"] = vocabulary
     pairs = [one.split(" ") if isinstance(one, str) else one for one in state["model"]["merges"]]
-    state["model"]["merges"] = [one for one in pairs if "".join(one) in vocabulary]
+    state["model"]["merges"] = [pair for pair in pairs if "".join(pair) in vocabulary]
     words = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(state)), bos_token="<|begin|>", eos_token="<|end|>"
     )
-    told = Translation(pocket.tokenizer, words, (2048, kept))
-    assert len(told.shared) == kept
-    pair = Pair("fewer", pocket.models, pocket.tokenizer, translations={"draft": told})
+    translation = Translation(pocket.tokenizer, words, (2048, kept))
+    assert len(translation.shared) == kept
+    pair = Pair("fewer", pocket.models, pocket.tokenizer, translations={"draft": translation})
     accepted = drafted = 0
     for prompt in prompts_of(pocket, 2):
         vanilla = decode(module("vanilla").build(None, pocket, Unwatched()), prompt, 40)[0]
         tokens, rounds = decode(SpS(pair.session("target"), ModelDrafter(pair.session("draft")), 3), prompt, 40)
         assert tokens == vanilla
-        accepted, drafted = accepted + sum(one.accepted for one in rounds), drafted + sum(one.drafted for one in rounds)
+        accepted, drafted = (
+            accepted + sum(round_.accepted for round_ in rounds),
+            drafted + sum(round_.drafted for round_ in rounds),
+        )
     assert accepted / drafted > 0.3
 
 
@@ -465,9 +468,9 @@ def test_a_pair_of_two_families_loads(specs):
     pair = load_pair(PairSpec(name="two", description="", target=specs[0], draft=specs[1]), "cpu", "float64")
     assert pair.vocabulary == SIZES["bytes"] and pair.extra_members == ()
     assert type(pair.session("draft")) is Translated and type(pair.session("target")) is Session
-    told = pair.describe()
-    assert told["draft"]["shared_tokens"] == len(translation().shared) and "tokenizer_hash" not in told["target"]
-    assert told["draft"]["tokenizer_hash"] != pair.tokenizer_hash
+    facts = pair.describe()
+    assert facts["draft"]["shared_tokens"] == len(translation().shared) and "tokenizer_hash" not in facts["target"]
+    assert facts["draft"]["tokenizer_hash"] != pair.tokenizer_hash
     finding = vocabulary(pair)
     assert finding.level == "ok" and f"{len(translation().shared)} of the target's 420 tokens" in finding.message
     assert cache(pair).level == "ok"
@@ -481,7 +484,7 @@ def test_a_pair_of_two_families_loads(specs):
 def test_too_few_shared_tokens_and_members_of_another_family(tmp_path, specs):
     raw = Tokenizer(kinds.WordLevel({f"word{i}": i for i in range(SIZES["bytes"])}, unk_token="word0"))
     other = save(tmp_path, oracle.tiny("llama", 3, SIZES["bytes"]), PreTrainedTokenizerFast(tokenizer_object=raw))
-    members = [one.model_dump() for one in specs]
+    members = [spec.model_dump() for spec in specs]
     for spec, words in (
         (PairSpec(name="far", description="", target=specs[0], draft=other), "share 0 of"),
         (PairSpec(name="far", description="", target=specs[0], members=members), "need one vocabulary"),
@@ -497,8 +500,8 @@ def test_run_as_a_user_does(specs, tmp_path, temperature):
     place = tmp_path / "run"
     done = CliRunner().invoke(app, ["run", "--method", "sps", "--pair", pair, *options, "--out", str(place)])
     assert done.exit_code == 0, done.output
-    told = json.loads((place / "manifest.json").read_text())
-    assert told["models"]["draft"]["shared_tokens"] > 256
+    report = json.loads((place / "manifest.json").read_text())
+    assert report["models"]["draft"]["shared_tokens"] > 256
     if temperature == "0":
         import pyarrow.parquet as pq
 

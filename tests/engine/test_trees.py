@@ -45,11 +45,11 @@ def test_a_tree_equals_its_paths_and_keep_leaves_one(
         some = tokens[start : start + parts]
         fed = torch.tensor(some, device=DEVICE) if as_tensor else some
         rows.append(session.forward(fed, parents=parents[start : start + parts]).logits)
-    found = torch.cat(rows)
+    joined = torch.cat(rows)
     for node in range(len(tokens)):
         text = context + [tokens[i] for i in path_to(parents, node)]
         expected = oracle.next_logits(model(architecture), text) if DEVICE == "cpu" else fresh(architecture, text)
-        torch.testing.assert_close(found[node], expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(joined[node], expected, rtol=0, atol=1e-4)
     path = path_to(parents, pick % len(tokens))
     session.keep(len(context), path)
     kept = context + [tokens[i] for i in path]
@@ -127,7 +127,7 @@ def test_what_lies_deeper_than_the_end_of_a_text_is_cut():
 
 def enumerated(p: np.ndarray, parents: tuple[int, ...], tokens: list[int]) -> dict[tuple[int, ...], float]:
     """Probabilities of what is committed, from the target's own distribution: a walk down the drafted tree."""
-    found: dict[tuple[int, ...], float] = {}
+    result: dict[tuple[int, ...], float] = {}
 
     def walk(node: int, said: tuple[int, ...], mass: float) -> None:
         children = {tokens[i]: i for i, parent in enumerate(parents) if parent == node}
@@ -135,10 +135,10 @@ def enumerated(p: np.ndarray, parents: tuple[int, ...], tokens: list[int]) -> di
             if token in children:
                 walk(children[token], (*said, token), mass * q)
             elif q:
-                found[(*said, token)] = mass * q
+                result[(*said, token)] = mass * q
 
     walk(-1, (), 1.0)
-    return found
+    return result
 
 
 # Width and depth 3, a branch that takes all of its distribution, and a single chain.

@@ -69,9 +69,9 @@ class Bench:
         process.join()
         if not runs:
             return
-        began, told = time.monotonic(), self.root / "events"
+        began, info = time.monotonic(), self.root / "events"
         self.runs = {t: self.root / f"whole-{t:g}" for t in TEMPERATURES[: self.count(2, 1)]}
-        watch = {"at_events": {"folder": str(self.runs[0.0]), "told": str(told), "what": "count"}}
+        watch = {"at_events": {"folder": str(self.runs[0.0]), "told": str(info), "what": "count"}}
         commands = [
             Command(self.words(folder, t), self.root / f"said-{t:g}", {"block": BLOCK} | (watch if t == 0 else {}))
             for t, folder in self.runs.items()
@@ -86,7 +86,7 @@ class Bench:
             assert commands[-1].end() == 0, commands[-1].said()
             self.seconds[True] = time.monotonic() - began
         self.facts = {t: place.facts(folder) for t, folder in self.runs.items()}
-        self.events = int(told.read_text())
+        self.events = int(info.read_text())
         texts = {row[9] for row in self.facts[0.0]["samples"]}
         assert len(texts) > 8, "one text for each of eight documents, and others where csd rescues"
 

@@ -25,13 +25,13 @@ def back(bench: Bench, turn: int, work: Path) -> Outcome:
     what = f"clock set back after {after} looks"
     command = Command(bench.words(folder, temperature), work / "said", {"block": BLOCK, "clock_back": after})
     code = command.end()
-    found = bench.judged(folder, temperature, code, command, what, {})
+    result = bench.judged(folder, temperature, code, command, what, {})
     if code != 0:
-        return found
+        return result
     times = [pq.read_table(folder / "samples.parquet", columns=[n])[n].to_pylist() for n in SECONDS]
     rounds = pq.read_table(folder / "rounds.parquet", columns=["seconds"])["seconds"].to_pylist()
     lasted = {"every time is positive": all(0 <= t < 60 for t in [*times[0], *times[1], *rounds])}
-    return both(found, expect(lasted, what))
+    return both(result, expect(lasted, what))
 
 
 SECONDS = ("prefill_seconds", "decode_seconds")
@@ -47,7 +47,7 @@ def same_second(bench: Bench, work: Path) -> Outcome:
     codes = [command.end() for command in commands]
     folders = sorted(path.parent for path in (work / "runs").glob("*/summary.parquet"))
     said = " ".join(last_words(command.said()) for command in commands)
-    found = expect({f"both end well: {codes} {said}": codes == [0, 0], "two folders": len(folders) == 2}, "two runs")
+    problems = expect({f"both end well: {codes} {said}": codes == [0, 0], "two folders": len(folders) == 2}, "two runs")
     for folder in folders:
-        found = both(found, bench.judged(folder, 0.0, 0, commands[0], folder.name, {}))
-    return found
+        problems = both(problems, bench.judged(folder, 0.0, 0, commands[0], folder.name, {}))
+    return problems

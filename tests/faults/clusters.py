@@ -45,10 +45,10 @@ class Cluster:
         self._line.send(what)
         if not self._line.poll(ANSWER):
             raise TimeoutError(f"the cluster does not answer within {ANSWER:g} s")
-        told = self._line.recv()
-        if isinstance(told, Exception):
-            raise told
-        return told
+        reply = self._line.recv()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
 
 _held: list[Cluster] = []

@@ -182,21 +182,21 @@ def states(log: Log, cut: int, rng: random.Random) -> Iterator[dict[str, bytes |
 
 
 def built(log: Log, happened: list[Any], names: list[Any], way: str, rng: random.Random) -> dict[str, bytes | None]:
-    found: dict[str, int | None] = {}
+    result: dict[str, int | None] = {}
     folders = {log.root}
     for _, event in names:
         if event.gone:
-            found.pop(event.gone, None)
+            result.pop(event.gone, None)
         if event.is_folder:
             folders.add(event.path)
         elif event.inode is None:
-            found.pop(event.path, None)
+            result.pop(event.path, None)
             folders.discard(event.path)
         else:
-            found[event.path] = event.inode
+            result[event.path] = event.inode
     synced = {event[0]: event[1] for event in happened if isinstance(event, tuple)}
     disk: dict[str, bytes | None] = dict.fromkeys(sorted(folders))
-    for path, inode in found.items():
+    for path, inode in result.items():
         if os.path.dirname(path) in folders and inode is not None:
             whole = log.written.get(inode, b"")
             disk[path] = synced[inode] if inode in synced else torn(whole, way, rng)
@@ -204,8 +204,8 @@ def built(log: Log, happened: list[Any], names: list[Any], way: str, rng: random
 
 
 def torn(whole: bytes, way: str, rng: random.Random) -> bytes:
-    found = {"empty": b"", "half": whole[: len(whole) // 2], "zero": bytes(len(whole)), "whole": whole}
-    return found[way] if way in found else rng.randbytes(len(whole))
+    result = {"empty": b"", "half": whole[: len(whole) // 2], "zero": bytes(len(whole)), "whole": whole}
+    return result[way] if way in result else rng.randbytes(len(whole))
 
 
 def wrong(folder: Path, disk: dict[str, bytes | None], wanted: Any, log: Log, cut: int) -> list[str]:

@@ -22,8 +22,8 @@ def faults(bench: Bench) -> list[Fault]:
     steps = list(product(("csd", "bandit", "swift"), STEPS, ERRORS[1:]))
     steps = steps[13:14] if bench.short else steps[::3]
     return [
-        Fault("out of memory in a forward", [partial(in_a_forward, bench, *one) for one in forwards]),
-        Fault("an exception in a method's step", [partial(in_a_step, bench, *one) for one in steps]),
+        Fault("out of memory in a forward", [partial(in_a_forward, bench, *forward) for forward in forwards]),
+        Fault("an exception in a method's step", [partial(in_a_step, bench, *step) for step in steps]),
     ]
 
 
@@ -86,9 +86,9 @@ def cell_failed(
 
 def others_lost(bench: Bench, folder: Path, method: str) -> int:
     """Rows of the other methods that are not as in the uninterrupted run."""
-    wanted, found = bench.facts[0.0], place.facts(folder)
+    wanted, info = bench.facts[0.0], place.facts(folder)
     count = 0
     for name, at in (("samples", 3), ("rounds", 3)):
-        one, other = (Counter(row for row in of[name] if row[at] != repr(method)) for of in (wanted, found))
+        one, other = (Counter(row for row in of[name] if row[at] != repr(method)) for of in (wanted, info))
         count += sum((one - other).values()) + sum((other - one).values())
     return count

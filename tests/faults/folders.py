@@ -41,9 +41,9 @@ def read_only(bench: Bench, goal: int, work: Path) -> Outcome:
         command = Command(bench.words(folder), work / "said", {"block": BLOCK, "small_disk": None})
     code, kept = command.end(), place.kept(folder)
     subprocess.run(["umount", disk], check=True)
-    found = refused(code, command, what, "Read-only file system", "cannot be written")
+    message = refused(code, command, what, "Read-only file system", "cannot be written")
     command = bench.again(folder, 0.0, work / "end", {"small_disk": None})
-    return both(found, bench.judged(folder, 0.0, command.end(), command, what, kept))
+    return both(message, bench.judged(folder, 0.0, command.end(), command, what, kept))
 
 
 def vanishes(bench: Bench, goal: int, work: Path) -> Outcome:
@@ -54,9 +54,9 @@ def vanishes(bench: Bench, goal: int, work: Path) -> Outcome:
     while folder.exists():
         place.removed(folder)
     code = command.end()
-    found = refused(code, command, what, "No such file or directory", "is not a run folder")
+    message = refused(code, command, what, "No such file or directory", "is not a run folder")
     place.removed(folder)
-    return both(found, bench.resumed(folder, 0.0, work / "end", what))
+    return both(message, bench.resumed(folder, 0.0, work / "end", what))
 
 
 def file_for_parts(bench: Bench, work: Path) -> Outcome:
@@ -69,10 +69,10 @@ def file_for_parts(bench: Bench, work: Path) -> Outcome:
     (folder / "parts").rename(work / "parts")
     (folder / "parts").write_text("no folder")
     command = bench.again(folder, 0.0, work / "refused")
-    found = refused(command.end(), command, what, "parts")
+    message = refused(command.end(), command, what, "parts")
     (folder / "parts").unlink()
     (work / "parts").rename(folder / "parts")
-    return both(found, bench.resumed(folder, 0.0, work / "end", what))
+    return both(message, bench.resumed(folder, 0.0, work / "end", what))
 
 
 def two_runs(bench: Bench, goal: int, work: Path) -> Outcome:
@@ -85,21 +85,21 @@ def two_runs(bench: Bench, goal: int, work: Path) -> Outcome:
     alive = first.alive()
     third = Command(["run", "--resume", str(folder)], work / "third", {"block": BLOCK})
     third_code = third.end()
-    told = json.loads((folder / ".lock").read_text()) if (folder / ".lock").exists() else {}
+    facts = json.loads((folder / ".lock").read_text()) if (folder / ".lock").exists() else {}
     first.send(signal.SIGKILL)
     first.end()
-    found = expect(
+    problems = expect(
         {
             "the first was still at it": alive,
             f"refused with exit code 2, but {code}: {last_words(second.said())}": code == 2,
             f"the first one's process is named: {last_words(second.said())}": named(second.said(), str(first.pid)),
             "in one line": one_error(second.said()) is not None,
             f"refused again, but {third_code}": third_code == 2 and named(third.said(), str(first.pid)),
-            f"the lock tells the process: {told}": told.get("pid") == first.pid,
+            f"the lock tells the process: {facts}": facts.get("pid") == first.pid,
         },
         what,
     )
-    return both(found, bench.resumed(folder, 0.0, work / "end", what))
+    return both(problems, bench.resumed(folder, 0.0, work / "end", what))
 
 
 def refused(code: int, command: Command, what: str, *reasons: str) -> Outcome:
@@ -108,7 +108,8 @@ def refused(code: int, command: Command, what: str, *reasons: str) -> Outcome:
     return expect(
         {
             f"exit code 2, but {code}": code == 2,
-            f"one line that tells why: {last_words(said)}": line is not None and any(one in line for one in reasons),
+            f"one line that tells why: {last_words(said)}": line is not None
+            and any(reason in line for reason in reasons),
         },
         what,
     )

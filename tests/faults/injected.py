@@ -61,8 +61,8 @@ def at_events(given: dict[str, Any]) -> None:
 
     The count goes to the file `told`, if given. Events of the threads and of the children are the process' own.
     """
-    folder, told, at = given["folder"], given.get("told"), given.get("at")
-    out = os.open(told, os.O_WRONLY | os.O_CREAT) if told else None
+    folder, facts, at = given["folder"], given.get("told"), given.get("at")
+    out = os.open(facts, os.O_WRONLY | os.O_CREAT) if facts else None
     count, busy = 0, False
 
     def hook(event: str, words: tuple[Any, ...]) -> None:
@@ -169,11 +169,11 @@ def forward_fails(given: dict[str, Any]) -> None:
         def watched(*more: Any) -> Any:
             nonlocal within, texts, forwards
             texts, forwards = texts + 1, 0
-            found = rounds(*more)
+            parsed = rounds(*more)
             while True:
                 within = True
                 try:
-                    one = next(found)
+                    one = next(parsed)
                 except StopIteration:
                     return
                 finally:

@@ -39,13 +39,13 @@ def at_a_moment(bench: Bench, number: int, work: Path) -> Outcome:
         if not killed(command, after):
             break
         what += f", again after {after:.2f} s"
-    found = bench.resumed(folder, temperature, work / "end", what)
+    result = bench.resumed(folder, temperature, work / "end", what)
     gone = sum(place.kept(folder).get(key) != seconds for key, seconds in kept.items())
-    found.lost += gone
+    result.lost += gone
     if gone:
-        found.recovered = 0
-        found.notes.append(f"{what}: {gone} rows of before the first kill are gone or others")
-    return found
+        result.recovered = 0
+        result.notes.append(f"{what}: {gone} rows of before the first kill are gone or others")
+    return result
 
 
 def at_an_event(bench: Bench, number: int, work: Path) -> Outcome:

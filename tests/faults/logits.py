@@ -18,9 +18,9 @@ WHAT = (("nan", "embedding"), ("inf", "output"))
 
 
 def faults(bench: Bench) -> list[Fault]:
-    kinds = [(role, *what, t, one) for role in ROLES for what in WHAT for t in TEMPERATURES for one in RUNTIMES]
+    kinds = [(role, *what, t, runtime) for role in ROLES for what in WHAT for t in TEMPERATURES for runtime in RUNTIMES]
     kinds = kinds[1:2] if bench.short else kinds
-    return [Fault("NaN or infinite logits", [partial(not_finite, bench, *one) for one in kinds])]
+    return [Fault("NaN or infinite logits", [partial(not_finite, bench, *kind) for kind in kinds])]
 
 
 def not_finite(
@@ -60,8 +60,8 @@ def not_finite(
 def tells(row: dict[str, Any], role: str) -> bool:
     """Whether a failed row names the model and the token behind which it failed; SWIFT's draft is its target."""
     roles = "target|draft" if row["method"] == "swift" and role == "target" else role
-    found = re.search(rf"NotFinite: the logits of the ({roles}) are not finite after token (\d+)", row["error"])
-    return found is not None and row["prompt_tokens"] <= int(found[2]) < row["prompt_tokens"] + 40
+    match = re.search(rf"NotFinite: the logits of the ({roles}) are not finite after token (\d+)", row["error"])
+    return match is not None and row["prompt_tokens"] <= int(match[2]) < row["prompt_tokens"] + 40
 
 
 def chosen(bench: Bench, temperature: float) -> int:

@@ -65,7 +65,7 @@ def long_run(bench: Bench, count: int, work: Path) -> Outcome:
     slower = pace(looks, looks[-1].documents - fifth, looks[-1].documents) / pace(looks, settled, settled + fifth)
     handles = max(look.handles for look in steady) - steady[0].handles
     files = max(look.files for look in looks)
-    told = {
+    facts = {
         "documents": count,
         "bytes_more": growth,
         "slower": round(slower, 3),
@@ -74,7 +74,7 @@ def long_run(bench: Bench, count: int, work: Path) -> Outcome:
         "resumed_seconds": round(resumed, 2),
         "milliseconds": round(1000 * pace(looks, settled, looks[-1].documents), 2),
     }
-    (work.parent / "long-run.json").write_text(json.dumps(told))
+    (work.parent / "long-run.json").write_text(json.dumps(facts))
     holds = {
         f"the first run stopped when asked ({stopped})": stopped == 130,
         f"memory is flat ({growth / 1e6:+.0f} MB)": growth < MORE_MEMORY,
@@ -84,7 +84,7 @@ def long_run(bench: Bench, count: int, work: Path) -> Outcome:
         f"it goes on in {RESUMED:g} s ({resumed:.1f} s)": resumed < RESUMED or bench.short,
         "the end is a plain one": place.plain_end(folder),
     }
-    print(f"long run: {told}")
+    print(f"long run: {facts}")
     return expect(holds, "long run", missing(folder, count))
 
 

@@ -72,29 +72,29 @@ def main() -> int:
     began = time.monotonic()
     try:
         bench = Bench(root.resolve(), given.seed, given.short, os.environ[OWN_MOUNTS] == "yes")
-        found = carry_out(bench, given.only or list(KINDS))
+        result = carry_out(bench, given.only or list(KINDS))
     finally:
         clusters.end()
         if not given.keep:
             unmounted(root)
             shutil.rmtree(root, ignore_errors=True)
     seconds = time.monotonic() - began
-    report(found, seconds, given.seed)
+    report(result, seconds, given.seed)
     if given.out:
-        told = {"seed": given.seed, "short": given.short, "seconds": round(seconds), "patience": PATIENCE}
-        told["faults"] = found
-        told["environment"] = describe(torch.device("cpu"))
+        facts = {"seed": given.seed, "short": given.short, "seconds": round(seconds), "patience": PATIENCE}
+        facts["faults"] = result
+        facts["environment"] = describe(torch.device("cpu"))
         if given.add:
-            told = added(json.loads(given.out.read_text()), told)
-        given.out.write_text(json.dumps(told, default=vars, indent=1) + "\n")
-    return int(any(one.lost or one.recovered < one.tried for one in found.values()))
+            facts = added(json.loads(given.out.read_text()), facts)
+        given.out.write_text(json.dumps(facts, default=vars, indent=1) + "\n")
+    return int(any(one.lost or one.recovered < one.tried for one in result.values()))
 
 
-def added(before: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+def added(before: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
     """Figures with those of faults that were tried later; `added` says of these when and where."""
-    faults = before["faults"] | {name: one for name, one in told["faults"].items() if one.tried or one.skipped}
+    faults = before["faults"] | {name: one for name, one in info["faults"].items() if one.tried or one.skipped}
     facts = ("seed", "short", "seconds", "patience", "environment")
-    later = {key: told[key] for key in facts} | {"faults": list(told["faults"])}
+    later = {key: info[key] for key in facts} | {"faults": list(info["faults"])}
     return before | {"faults": faults, "added": [*before.get("added", []), later]}
 
 
@@ -115,14 +115,14 @@ def carry_out(bench: Bench, kinds: Sequence[str]) -> dict[str, Outcome]:
     with Progress(*columns, console=Console(stderr=True, width=80)) as bar, ThreadPoolExecutor(WORKERS) as pool:
         task = bar.add_task("uninterrupted runs", total=None)
         bench.prepare(bool({*kinds} - OWN_RUNS))
-        found: list[Fault] = [fault for kind in kinds for fault in KINDS[kind](bench)]
-        bar.update(task, total=sum(len(fault.tries) for fault in found))
+        results: list[Fault] = [fault for kind in kinds for fault in KINDS[kind](bench)]
+        bar.update(task, total=sum(len(fault.tries) for fault in results))
         jobs = []
-        for fault in found:
+        for fault in results:
             for number, one in enumerate(fault.tries):
                 work = bench.root / f"{fault.name.replace(' ', '-').replace('/', '-')}-{number}"
                 jobs.append((fault.name, pool.submit(tried, one, work)))
-        total: dict[str, Outcome] = {fault.name: Outcome(0) for fault in found}
+        total: dict[str, Outcome] = {fault.name: Outcome(0) for fault in results}
         for name, job in jobs:
             bar.update(task, description=name[:34])
             one = job.result()
@@ -142,16 +142,16 @@ def tried(one: Callable[[Path], Outcome], work: Path) -> Outcome:
     work.mkdir(parents=True)
     began = time.monotonic()
     try:
-        found = one(work)
+        result = one(work)
     except Exception as error:
         name = getattr(one.func if isinstance(one, partial) else one, "__name__", "?")
-        found = Outcome(1, 0, 0, [f"{name}: {type(error).__name__}: {error}"])
+        result = Outcome(1, 0, 0, [f"{name}: {type(error).__name__}: {error}"])
     if os.environ.get("SPECBENCH_FAULTS_TIMES"):
         print(f"{time.monotonic() - began:6.1f} s {work.name}", file=sys.stderr)
-    if not found.notes:
+    if not result.notes:
         unmounted(work)
         shutil.rmtree(work, ignore_errors=True)
-    return found
+    return result
 
 
 def unmounted(folder: Path) -> None:
@@ -162,12 +162,12 @@ def unmounted(folder: Path) -> None:
             subprocess.run(["umount", "--lazy", mount], capture_output=True)
 
 
-def report(found: dict[str, Outcome], seconds: float, seed: int) -> None:
+def report(result: dict[str, Outcome], seconds: float, seed: int) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("fault", overflow="fold")
     for heading in ("times tried", "runs recovered", "rows lost"):
         table.add_column(heading, justify="right")
-    for name, one in found.items():
+    for name, one in result.items():
         if not (one.tried or one.skipped):
             continue
         failed = "bold red" if one.lost or one.recovered < one.tried else ""

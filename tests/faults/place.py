@@ -59,20 +59,20 @@ def run_words(place: Path, out: Path, *more: object, methods: tuple[str, ...] = 
     words: list[object] = ["run", "--pair", pair(place), "--suite", place / "few.yaml", "--device", "cpu", "--out", out]
     for name in methods:
         words += ["--method", name]
-    for one in SETTINGS:
-        words += ["--set", one] if one.split(".")[0] in methods else []
+    for setting in SETTINGS:
+        words += ["--set", setting] if setting.split(".")[0] in methods else []
     return [str(word) for word in (*words, *more)]
 
 
 def facts(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
     """The timed rows of a finished run without times: samples, rounds and scores, each sorted."""
-    found = {}
+    result = {}
     for name in ("samples", "rounds", "scores"):
         table = pq.read_table(folder / f"{name}.parquet")
         kept = [column for column in table.column_names if not any(word in column for word in TIMES)]
         rows = [row for row in table.select(kept).to_pylist() if not row.get("warmup")]
-        found[name] = sorted(tuple(repr(value) for value in row.values()) for row in rows)
-    return found
+        result[name] = sorted(tuple(repr(value) for value in row.values()) for row in rows)
+    return result
 
 
 def doubled(folder: Path) -> int:
@@ -87,12 +87,12 @@ def doubled(folder: Path) -> int:
 def lost(folder: Path, wanted: dict[str, list[tuple[Any, ...]]]) -> int:
     """How many rows are missing, other than in the uninterrupted run, or there twice."""
     try:
-        found = facts(folder)
+        info = facts(folder)
     except (OSError, ValueError):
         return sum(map(len, wanted.values()))
     differing = 0
     for name in wanted:
-        one, other = Counter(wanted[name]), Counter(found[name])
+        one, other = Counter(wanted[name]), Counter(info[name])
         differing += max(sum((one - other).values()), sum((other - one).values()))
     return differing + doubled(folder)
 

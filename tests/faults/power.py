@@ -61,9 +61,9 @@ def torn_files(bench: Bench, number: int, work: Path) -> Outcome:
     what = f"{len(newest)} newest files torn after {done_before(parts)} documents: {[path.name for path in newest]}"
     command = bench.again(folder, temperature, work / "end")
     code = command.end()
-    told = [path.name for path in newest if path.suffix == ".parquet" and named(command.said(), path.name)]
+    lines = [path.name for path in newest if path.suffix == ".parquet" and named(command.said(), path.name)]
     tables = [path for path in newest if path.suffix == ".parquet"]
-    warned = expect({f"a torn file is named: {last_words(command.said())}": told or not counted(tables, parts)}, what)
+    warned = expect({f"a torn file is named: {last_words(command.said())}": lines or not counted(tables, parts)}, what)
     return both(warned, bench.judged(folder, temperature, code, command, what, {}))
 
 

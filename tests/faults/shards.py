@@ -45,8 +45,8 @@ def one_has_no_room(bench: Bench, number: int, work: Path) -> Outcome:
     code, said = command.end(), command.said()
     (disk / "ballast").unlink(missing_ok=True)
     what = f"shard {mine} full at event {at}"
-    told = expect({f"one line that tells why, not {code}: {last_words(said)}": code == 0 or full(said)}, what)
-    return both(told, joined(bench, folder, 0.0, mine, other, work, what))
+    problems = expect({f"one line that tells why, not {code}: {last_words(said)}": code == 0 or full(said)}, what)
+    return both(problems, joined(bench, folder, 0.0, mine, other, work, what))
 
 
 def worker(
@@ -64,5 +64,5 @@ def joined(bench: Bench, folder: Path, temperature: float, mine: int, other: Com
     codes = again.end(), other.end()
     join = Command(["join", str(folder)], work / "join", {"small_disk": None})
     code = join.end()
-    found = expect({f"exit codes 0, but {codes}: {last_words(again.said() + other.said())}": codes == (0, 0)}, what)
-    return both(found, bench.judged(folder, temperature, code, join, what, kept))
+    problems = expect({f"exit codes 0, but {codes}: {last_words(again.said() + other.said())}": codes == (0, 0)}, what)
+    return both(problems, bench.judged(folder, temperature, code, join, what, kept))

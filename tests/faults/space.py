@@ -14,7 +14,7 @@ OLD = b"what was there before\n"
 
 
 def faults(bench: Bench) -> list[Fault]:
-    chosen = [one for one in writers.WRITERS if one.short or not bench.short]
+    chosen = [writer for writer in writers.WRITERS if writer.short or not bench.short]
     moments = range(bench.count(16, 1))
     return [
         Fault("disk full in a run", [partial(in_a_run, bench, number, len(moments)) for number in moments]),
@@ -35,7 +35,7 @@ def in_a_run(bench: Bench, number: int, count: int, work: Path) -> Outcome:
     code, said = command.end(), command.said()
     what = f"{leave} bytes left at event {at} of {bench.events}, {len(place.kept(folder))} samples"
     finished = (code == 0 and leave > 0) or (code == 0 and at > bench.events - 12)  # what was left was enough
-    found = expect(
+    problems = expect(
         {
             f"exit code 2, but {code}: {last_words(said)}": code == 2 or finished,
             f"one line that tells why: {last_words(said)}": finished or full(said),
@@ -46,9 +46,9 @@ def in_a_run(bench: Bench, number: int, count: int, work: Path) -> Outcome:
     kept = place.kept(folder)
     ballast.unlink(missing_ok=True)
     if finished:
-        return both(found, bench.judged(folder, 0.0, 0, command, what, kept))
+        return both(problems, bench.judged(folder, 0.0, 0, command, what, kept))
     command = bench.again(folder, 0.0, work / "end", {"small_disk": None})
-    return both(found, bench.judged(folder, 0.0, command.end(), command, what, kept))
+    return both(problems, bench.judged(folder, 0.0, command.end(), command, what, kept))
 
 
 def at_a_writer(bench: Bench, writer: writers.Writer, work: Path) -> Outcome:
@@ -70,10 +70,10 @@ def at_a_writer(bench: Bench, writer: writers.Writer, work: Path) -> Outcome:
     code, said = command.end(), command.said()
     (disk / "ballast").unlink()
     left = [path for path in sorted(disk.rglob("*")) if path not in before and path.is_file()]
-    found = expect(
+    problems = expect(
         {
             f"exit code {writer.refused}, but {code}: {last_words(said)}": code == writer.refused,
-            f"one line that tells why: {last_words(said)}": told(said, writer),
+            f"one line that tells why: {last_words(said)}": says_why(said, writer),
             "the older file is whole": writer.fresh or out.read_bytes() == OLD,
             f"nothing is left, but {left}": writer.cache or not left,
         },
@@ -87,10 +87,10 @@ def at_a_writer(bench: Bench, writer: writers.Writer, work: Path) -> Outcome:
         f"{out.name} is there": there,
         "nothing is on its way": not list(disk.rglob("*.new")),
     }
-    return both(found, expect(again, writer.name))
+    return both(problems, expect(again, writer.name))
 
 
-def told(said: str, writer: writers.Writer) -> bool:
+def says_why(said: str, writer: writers.Writer) -> bool:
     line = one_error(said) if writer.refused else said
     return line is not None and named(line, writer.tells) and "Traceback" not in said
 

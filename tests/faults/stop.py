@@ -41,7 +41,7 @@ def decoding(bench: Bench, number: int, twice: bool, turn: int, work: Path) -> O
         command.send(number)
     code = command.end()
     took, after = time.monotonic() - began, done(folder)
-    found = expect(
+    problems = expect(
         {
             f"exit code 130, but {code}: {last_words(command.said())}": code == 130,
             f"it stops at once, but took {took:.1f} s": not twice or took < AT_ONCE,
@@ -52,7 +52,7 @@ def decoding(bench: Bench, number: int, twice: bool, turn: int, work: Path) -> O
         },
         what,
     )
-    return both(found, bench.resumed(folder, temperature, work / "end", what))
+    return both(problems, bench.resumed(folder, temperature, work / "end", what))
 
 
 def loading(bench: Bench, turn: int, work: Path) -> Outcome:
@@ -66,7 +66,7 @@ def loading(bench: Bench, turn: int, work: Path) -> Outcome:
     command.send(number)
     code = command.end()
     what = f"{signal.Signals(number).name} while loading"
-    found = expect(
+    problems = expect(
         {
             f"exit code 130, but {code}: {last_words(command.said())}": code == 130,
             "no traceback": "Traceback" not in command.said(),
@@ -74,7 +74,7 @@ def loading(bench: Bench, turn: int, work: Path) -> Outcome:
         },
         what,
     )
-    return both(found, bench.resumed(folder, 0.0, work / "end", what))
+    return both(problems, bench.resumed(folder, 0.0, work / "end", what))
 
 
 def scoring(bench: Bench, turn: int, work: Path) -> Outcome:
@@ -88,7 +88,7 @@ def scoring(bench: Bench, turn: int, work: Path) -> Outcome:
         command.send(signal.SIGINT)
     code = command.end()
     what = f"Ctrl-C{' twice' * twice} while scoring"
-    found = expect(
+    problems = expect(
         {
             f"exit code 130, or 0 where it could finish, but {code}: {last_words(command.said())}": code in (0, 130),
             "no traceback": "Traceback" not in command.said(),
@@ -96,7 +96,7 @@ def scoring(bench: Bench, turn: int, work: Path) -> Outcome:
         },
         what,
     )
-    return both(found, bench.resumed(folder, 0.0, work / "end", what))
+    return both(problems, bench.resumed(folder, 0.0, work / "end", what))
 
 
 def both(one: Outcome, other: Outcome) -> Outcome:

@@ -139,9 +139,9 @@ def no_room_to_join(bench: Bench, number: int, work: Path) -> Outcome:
     code, said = command.end(), command.said()
     (disk / "ballast").unlink()
     what = f"{leave} bytes left for the join"
-    found = expect({f"one line that tells why, not {code}: {last_words(said)}": code == 2 and full(said)}, what)
+    problems = expect({f"one line that tells why, not {code}: {last_words(said)}": code == 2 and full(said)}, what)
     again = Command(["run", "--resume", str(disk / "run"), *words], work / "again", {"small_disk": None})
-    return both(found, judged(bench, number, again, disk / "run", what))
+    return both(problems, judged(bench, number, again, disk / "run", what))
 
 
 def no_room_on_ray(bench: Bench, number: int, work: Path) -> Outcome:
@@ -161,8 +161,8 @@ def filled(bench: Bench, number: int, run: Driven, disk: Path, work: Path, what:
     fill(disk / "ballast", 0)
     code, said = run.command.end(), run.command.said()
     (disk / "ballast").unlink()
-    found = expect({f"one line that tells why, not {code}: {last_words(said)}": code == 2 and full(said)}, what)
-    return both(found, gone_on(bench, number, run.words, work, what))
+    problems = expect({f"one line that tells why, not {code}: {last_words(said)}": code == 2 and full(said)}, what)
+    return both(problems, gone_on(bench, number, run.words, work, what))
 
 
 # The run
@@ -221,13 +221,13 @@ def documents(folder: Path) -> int:
 def workers(folder: Path) -> list[int]:
     """The processes that print into the logs of a run's workers."""
     logs = f"{folder / 'shards' / 'worker-'}"
-    found = []
+    results = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             with suppress(OSError):
                 if os.readlink(process / "fd" / "1").startswith(logs):
-                    found.append(int(process.name))
-    return sorted(found)
+                    results.append(int(process.name))
+    return sorted(results)
 
 
 def parent(pid: int) -> int:

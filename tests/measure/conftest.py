@@ -18,7 +18,7 @@ def place(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def make_plan(place):
     def make(methods=("sps", "csd"), **options):
-        assignments = [one for one in SETTINGS if one.split(".")[0] in methods]
+        assignments = [setting for setting in SETTINGS if setting.split(".")[0] in methods]
         return plan_of(place, methods, **({"assignments": assignments} | options))
 
     return make

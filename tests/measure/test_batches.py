@@ -42,7 +42,7 @@ def _short_chunks(monkeypatch):
 
 
 def plan(place, methods=("sps", "csd"), online=False, **options):
-    changes = [one for one in CHANGES if one.split(".")[0] in methods]
+    changes = [change for change in CHANGES if change.split(".")[0] in methods]
     changes += [f"csd.online={str(online).lower()}"] if "csd" in methods else []
     return plan_of(place, methods, **({"assignments": changes, "dtype": "float64", "runtime": "static"} | options))
 

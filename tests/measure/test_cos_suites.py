@@ -52,10 +52,10 @@ def test_a_suite_is_what_the_paper_lists(name: str) -> None:
         (task, 0, 256) for task in FOUR[:count]
     ]
     specs = config.suite_methods(suite)
-    found = [
-        (spec.method, {key: spec.values[key] for key in told}) for spec, (_, told) in zip(specs, wanted, strict=True)
+    results = [
+        (spec.method, {key: spec.values[key] for key in facts}) for spec, (_, facts) in zip(specs, wanted, strict=True)
     ]
-    assert found == wanted
+    assert results == wanted
     assert len({spec.name for spec in specs}) == len(specs)
     for spec in specs:  # what no suite changes: equal weights, the contrast of the paper
         assert spec.values.get("weights") is None or name == "cos-lambda"
@@ -70,7 +70,7 @@ def test_a_suite_runs_on_the_bundled_pairs_and_on_the_papers(name: str) -> None:
         assert [line.task for line in plan.tasks] == tasks[: SUITES[name][0]]
         assert {spec.method for spec in plan.methods} >= {"ensemble"}
         for spec in plan.methods:  # every one against standard decoding by the same combination
-            base = next(one for one in plan.methods if one.name == plan.against(spec.name))
+            base = next(method for method in plan.methods if method.name == plan.against(spec.name))
             assert base.method == "ensemble"
             shared = spec.values.keys() & base.values.keys()
             assert shared or spec.method == "member"

@@ -73,9 +73,9 @@ def tasks(name: str, data: Path | None, fewshot: int | None = 0, seed: int = 1) 
 
 def scored(name: str, data: Path, *texts: str) -> list[float]:
     """The headline metric of each text, then their mean, of the task's first documents."""
-    found = tasks(name, data).score({(name, doc): text for doc, text in enumerate(texts)})
+    result = tasks(name, data).score({(name, doc): text for doc, text in enumerate(texts)})
     metric = config.task_info(name).metric
-    values = {one.doc_id: one.value for one in found if f"{one.metric},{one.filter}" == metric}
+    values = {one.doc_id: one.value for one in result if f"{one.metric},{one.filter}" == metric}
     return [values[doc] for doc in [*range(len(texts)), None]]
 
 
@@ -89,7 +89,7 @@ def test_mbpp_prompts(data: Path) -> None:
     assert first.until == ("[DONE]",) and first.max_new_tokens == 512
     (data / "mbpp_train.jsonl").write_text("\n".join(json.dumps(MBPP[0] | {"task_id": n}) for n in range(1, 6)))
     shot = "[BEGIN]\ndef add(a, b):\r\n    return a + b\n[DONE]\n\n"
-    prompts = [one.prompt for one in tasks("mbpp", data, fewshot=None).requests()]
+    prompts = [request.prompt for request in tasks("mbpp", data, fewshot=None).requests()]
     assert all(prompt.count(shot) == 3 for prompt in prompts) and prompts[1].endswith(second.prompt)
 
 
@@ -119,7 +119,7 @@ def test_triviaqa_takes_any_alias(data: Path) -> None:
 
 def letters(data: Path, seed: int = 1) -> list[str]:
     """Where each right answer stands, read from the prompts."""
-    prompts = [one.prompt for one in tasks("gpqa", data, seed=seed).requests()]
+    prompts = [request.prompt for request in tasks("gpqa", data, seed=seed).requests()]
     return [re.search(r"\((.)\) right \d\n", prompt)[1] for prompt in prompts]  # type: ignore[index]
 
 
@@ -168,7 +168,7 @@ def test_mgsm_from_the_hub_has_the_languages_in_turn(monkeypatch) -> None:
         return datasets.Dataset.from_list(rows)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    prompts = [one.prompt for one in tasks("mgsm", None).requests()]
+    prompts = [request.prompt for request in tasks("mgsm", None).requests()]
     assert asked == [("juletxara/mgsm", name, "test") for name in LANGUAGES]
     assert [re.search(r" (\w\w \d)\n", prompt)[1] for prompt in prompts] == [  # type: ignore[index]
         f"{name} {n}" for n in range(3) for name in LANGUAGES
@@ -179,10 +179,10 @@ def test_mgsm_from_the_hub_has_the_languages_in_turn(monkeypatch) -> None:
 
 def test_mt_bench_asks_the_first_turn_and_waits_for_its_judge(data: Path) -> None:
     requests = tasks("mt_bench", data).requests()
-    assert [one.prompt for one in requests] == ["Write a poem.", "What is 2 + 2?"]
-    assert all(one.until == () and one.max_new_tokens == 1024 for one in requests)
-    found = tasks("mt_bench", data).score({("mt_bench", 0): "Roses are red.", ("mt_bench", 1): "4"})
-    assert {(one.doc_id, one.metric, one.value) for one in found} == {
+    assert [request.prompt for request in requests] == ["Write a poem.", "What is 2 + 2?"]
+    assert all(request.until == () and request.max_new_tokens == 1024 for request in requests)
+    result = tasks("mt_bench", data).score({("mt_bench", 0): "Roses are red.", ("mt_bench", 1): "4"})
+    assert {(one.doc_id, one.metric, one.value) for one in result} == {
         (0, "words", 3),
         (1, "words", 1),
         (None, "words", 2),
@@ -191,7 +191,7 @@ def test_mt_bench_asks_the_first_turn_and_waits_for_its_judge(data: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "facts"),
     [
         ("alpaca", ("tatsu-lab/alpaca", "alpaca_test.jsonl", "bundled tasks pocket_gsm8k, pocket_math500")),
         ("mbpp", ("google-research-datasets/mbpp", "mbpp_test.jsonl", "pocket_humaneval")),
@@ -201,12 +201,12 @@ def test_mt_bench_asks_the_first_turn_and_waits_for_its_judge(data: Path) -> Non
         ("mt_bench", ("HuggingFaceH4/mt_bench_prompts", "mt_bench_train.jsonl", "pocket_ruler")),
     ],
 )
-def test_a_hub_that_cannot_be_reached_is_told_with_what_helps(name: str, told: Any, monkeypatch) -> None:
+def test_a_hub_that_cannot_be_reached_is_told_with_what_helps(name: str, facts: Any, monkeypatch) -> None:
     def load_dataset(*_: object, **__: object) -> None:
         raise ConnectionError("no network")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with one_line_error(*told, "--data-dir", kind=DataUnavailable):
+    with one_line_error(*facts, "--data-dir", kind=DataUnavailable):
         tasks(name, None)
 
 
@@ -267,10 +267,10 @@ def test_a_suite_is_what_the_paper_lists(name: str) -> None:
     assert suite.paper.startswith("CoSpec (arXiv 2605.24793), Table") == (name != "cospec-arbiters")
     assert [(line.task, line.fewshot) for line in suite.tasks] == tasks
     specs = config.suite_methods(suite)
-    found = [
+    results = [
         (spec.method, {key: spec.values[key] for key in known}) for spec, (_, known) in zip(specs, wanted, strict=True)
     ]
-    assert found == wanted
+    assert results == wanted
 
 
 @pytest.mark.parametrize("name", PAPER)

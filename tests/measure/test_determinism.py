@@ -127,16 +127,16 @@ def test_beside_a_few_as_beside_all_others(beside, few, tmp_path, at):
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_that_means_something(beside, temperature):
     """Texts are not all alike, the sampled ones are no greedy ones, and what learns has learned within a task."""
-    found = beside[temperature]
-    assert determinism.different_tokens(found) > 30
-    assert {key[3] for key in found} == set(methods(temperature)) and len(found) == 4 * len(methods(temperature))
+    result = beside[temperature]
+    assert determinism.different_tokens(result) > 30
+    assert {key[3] for key in result} == set(methods(temperature)) and len(result) == 4 * len(methods(temperature))
     for name in LEARNERS:
-        hashes = [rows[0]["state_hash"] for _, rows in sorted(of(name, found).items())]
+        hashes = [rows[0]["state_hash"] for _, rows in sorted(of(name, result).items())]
         assert hashes[0] == hashes[2]  # each task begins with nothing
         assert temperature or len({hashes[0], hashes[1], hashes[3]}) > 1, name
     if temperature:
         greedy = texts(of("vanilla", beside[GREEDY]))
-        assert sum(text != greedy[key] for key, text in texts(of("vanilla", found)).items()) > 1
+        assert sum(text != greedy[key] for key, text in texts(of("vanilla", result)).items()) > 1
 
 
 @cache
@@ -174,8 +174,8 @@ def test_the_only_random_numbers_are_those_given(name, temperature):
 def test_a_warm_up_teaches_nothing(beside):
     """Each task's first document is decoded with what a method has that never decoded anything."""
     _, every = built()
-    for temperature, found in beside.items():
-        for (_, task, doc, name), rows in found.items():
+    for temperature, result in beside.items():
+        for (_, task, doc, name), rows in result.items():
             if doc == 0:
                 every[name].reset(task)
                 assert rows[0]["state_hash"] == repr(digest(every[name].state())), (name, temperature)
@@ -273,10 +273,10 @@ def test_tiny_models(name, temperature, monkeypatch):
     for seed in (4, 5):
         gates.decode(used, other, 12, sampling, seed)
     used.reset()
-    found = gates.decode(used, one, 16, sampling, seed=9)
+    result = gates.decode(used, one, 16, sampling, seed=9)
     models = oracle.tiny_pair("llama")
     monkeypatch.setattr(gates, "pair", lambda architecture: models)
     new = gates.methods("llama", 3)[name]
     assert new.target.model is models[0]
     expected = gates.decode(new, one, 16, sampling, seed=9)
-    assert repr(found) == repr(expected) and len(set(found[0])) > 6
+    assert repr(result) == repr(expected) and len(set(result[0])) > 6

@@ -259,7 +259,7 @@ def test_whole_files(tmp_path):
     with pytest.raises(ZeroDivisionError), files.whole(path) as new:
         new.write_text("half")
         raise ZeroDivisionError
-    assert path.read_text() == "old" and [one.name for one in tmp_path.iterdir()] == ["file"]
+    assert path.read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["file"]
     link = tmp_path / "link"
     link.symlink_to("file")
     files.write_text(link, "new")
@@ -282,11 +282,11 @@ def test_a_document_without_finite_logits_fails_alone(make_plan, tmp_path, monke
     original, calls = SpS.rounds, iter(range(100))
 
     def rounds(self, prompt, sampling, rng):
-        found = original(self, prompt, sampling, rng)
+        result = original(self, prompt, sampling, rng)
         if next(calls) != 2:
-            yield from found
+            yield from result
             return
-        yield next(found)
+        yield next(result)
         raise NotFinite("draft", len(prompt) + 1)
 
     plan = make_plan()

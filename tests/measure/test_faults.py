@@ -38,7 +38,7 @@ FAULTS = (
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory) -> dict:
+def outcomes(tmp_path_factory) -> dict:
     out = tmp_path_factory.mktemp("faults") / "faults.json"
     kinds = [word for kind in KINDS for word in ("--only", kind)]
     subprocess.run([sys.executable, MAIN, "--short", "--out", out, *kinds], check=False, timeout=1200)
@@ -46,13 +46,13 @@ def told(tmp_path_factory) -> dict:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_nothing_is_lost_and_runs_recover(told, name):
-    found = told[name]
-    if found["skipped"]:
-        pytest.skip(found["skipped"])
-    assert found["notes"] == []
-    assert found["tried"] > 0 and found["recovered"] == found["tried"] and found["lost"] == 0
+def test_nothing_is_lost_and_runs_recover(outcomes, name):
+    result = outcomes[name]
+    if result["skipped"]:
+        pytest.skip(result["skipped"])
+    assert result["notes"] == []
+    assert result["tried"] > 0 and result["recovered"] == result["tried"] and result["lost"] == 0
 
 
-def test_every_fault_is_looked_at(told):
-    assert {name for name, found in told.items() if found["tried"] or found["skipped"]} == set(FAULTS)
+def test_every_fault_is_looked_at(outcomes):
+    assert {name for name, result in outcomes.items() if result["tried"] or result["skipped"]} == set(FAULTS)

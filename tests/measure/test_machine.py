@@ -44,10 +44,10 @@ def test_a_machine_that_tells_nothing_is_well(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(environment, "temperature_c", lambda: None)
     monkeypatch.setenv("PATH", "")
     machine({})
-    found = {one.check: one for one in doctor.machine_findings(tmp_path)}
-    assert {one.level for one in found.values()} == {"ok"}
+    by_name = {finding.check: finding for finding in doctor.machine_findings(tmp_path)}
+    assert {one.level for one in by_name.values()} == {"ok"}
     unknown = {"CPU limit", "load", "clock", "temperature", "memory"}
-    assert {name for name, one in found.items() if UNKNOWN in one.message} == unknown
+    assert {name for name, one in by_name.items() if UNKNOWN in one.message} == unknown
     assert machine_checks.quick_lines(tmp_path) == []
 
 
@@ -72,8 +72,8 @@ def test_threads(machine, monkeypatch, count, cores, usable, level, remedy):
     machine(topology(cores, 8) if cores else {})
     monkeypatch.setattr(torch, "get_num_threads", lambda: count)
     monkeypatch.setattr(machine_checks, "_usable_cpus", lambda: set(range(usable)))
-    found = machine_checks.threads()
-    assert found.level == level and remedy in found.remedy and bool(found.remedy) == (level != "ok")
+    finding = machine_checks.threads()
+    assert finding.level == level and remedy in finding.remedy and bool(finding.remedy) == (level != "ok")
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_threads(machine, monkeypatch, count, cores, usable, level, remedy):
 )
 def test_cpu_limit(machine, files, level, words):
     machine(files)
-    found = machine_checks.cpu_limit()
-    assert found.level == level and words in f"{found.message} {found.remedy}"
+    finding = machine_checks.cpu_limit()
+    assert finding.level == level and words in f"{finding.message} {finding.remedy}"
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_clock(machine, governor, driver, boost, level, words):
     folder = f"{CPU}/cpu0/cpufreq"
     boost_files = {f"{CPU}/{name}": text for name, text in (boost or {}).items()}
     machine({f"{folder}/scaling_governor": governor, f"{folder}/scaling_driver": driver, **boost_files})
-    found = machine_checks.clock()
-    assert found.level == level and words in found.message
+    finding = machine_checks.clock()
+    assert finding.level == level and words in finding.message
 
 
 def test_battery(machine):
@@ -174,8 +174,8 @@ def test_timer(machine, monkeypatch):
     machine({"sys/devices/system/clocksource/clocksource0/current_clocksource": "acpi_pm"})
     ticks = iter(range(10**6))
     monkeypatch.setattr(machine_checks, "now", lambda: (next(ticks) // 50) * 1e-3)  # coarse
-    found = machine_checks.timer()
-    assert found.level == "warning" and "1000 µs" in found.message and "acpi_pm" in found.message
+    finding = machine_checks.timer()
+    assert finding.level == "warning" and "1000 µs" in finding.message and "acpi_pm" in finding.message
     monkeypatch.setattr(machine_checks, "now", lambda: next(ticks) * 8e-6)  # fine, but slow to read
     assert machine_checks.timer().level == "warning"
     monkeypatch.setattr(machine_checks, "now", lambda: 5.0)
@@ -233,19 +233,19 @@ def smi(tmp_path, monkeypatch):
 
 
 def test_gpu(smi, monkeypatch):
-    def found(device: str) -> Finding:
+    def heat(device: str) -> Finding:
         return machine_checks.gpu(machine_checks.read_gpus(device))
 
     smi(IDLE, HOT)
-    assert found("auto").level == "ok" and "31 °C" in found("auto").message
-    hot = found("cuda:1")
-    assert hot.level == "warning" and hot == found("spread")
+    assert heat("auto").level == "ok" and "31 °C" in heat("auto").message
+    hot = heat("cuda:1")
+    assert hot.level == "warning" and hot == heat("spread")
     assert "GPU 1 is busy (97 %)" in hot.message and "58.7 GiB" in hot.message and "power cap, heat" in hot.message
     for visible in ("1", "1,0", "GPU-bbbb"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert found("auto") == hot, "the first GPU that torch sees"
+        assert heat("auto") == hot, "the first GPU that torch sees"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert found("auto").level == "ok"
+    assert heat("auto").level == "ok"
 
 
 def test_gpu_of_an_old_driver_and_one_that_tells_nothing(smi, monkeypatch):
@@ -265,8 +265,8 @@ def test_disk(tmp_path, monkeypatch):
         assert machine_checks.disk(folder).level == level
         assert len(machine_checks.quick_lines(folder)) >= (level == "warning")
     monkeypatch.setattr("os.access", lambda place, mode: Path(place) != tmp_path)
-    found = machine_checks.disk(folder)
-    assert found.level == "error" and str(tmp_path) in found.message
+    finding = machine_checks.disk(folder)
+    assert finding.level == "error" and str(tmp_path) in finding.message
 
 
 def test_quick_lines_tell_the_remedy_in_one_line(machine, monkeypatch, tmp_path):

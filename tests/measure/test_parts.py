@@ -32,7 +32,7 @@ class Fake:
         mine, self.line = Pipe()
         self.worker = Worker(number, mine, NOWHERE, lambda: "exit code -9")
 
-    def told(self):
+    def received(self):
         return self.line.recv() if self.line.poll() else "nothing"
 
 
@@ -61,15 +61,15 @@ def begun(parts):
 def test_parts_are_given_to_whoever_is_free(driver, fakes):
     one, two = fakes
     tell(driver, one, begun(3))
-    assert driver.begun.facts == {"name": "tiny"} and one.told() == 0 and two.told() == "nothing"
+    assert driver.begun.facts == {"name": "tiny"} and one.received() == 0 and two.received() == "nothing"
     tell(driver, two, begun(3))
-    assert two.told() == 1
+    assert two.received() == 1
     assert tell(driver, two, Stepped(4)) == 4
     tell(driver, two, Done("b"))
-    assert two.told() == 2 and driver.results == {1: "b"}
+    assert two.received() == 2 and driver.results == {1: "b"}
     tell(driver, two, Done("c"))
     tell(driver, one, Done("a"))
-    assert driver.results == {0: "a", 1: "b", 2: "c"} and one.told() == two.told() == "nothing"
+    assert driver.results == {0: "a", 1: "b", 2: "c"} and one.received() == two.received() == "nothing"
 
 
 def test_the_part_of_a_lost_worker_is_done_by_another_one(driver, fakes, capsys):
@@ -80,9 +80,9 @@ def test_the_part_of_a_lost_worker_is_done_by_another_one(driver, fakes, capsys)
     driver.hear(lambda count: None)
     said = capsys.readouterr().out
     assert "worker 1 is lost (exit code -9); another one continues part 1 of 2" in " ".join(said.split())
-    two.told()
+    two.received()
     tell(driver, two, Done("b"))
-    assert two.told() == 0
+    assert two.received() == 0
     two.line.close()
     with pytest.raises(UserError, match=r"^no worker is left: worker 2 is lost \(exit code -9\)$"):
         driver.hear(lambda count: None)

@@ -36,9 +36,9 @@ class Fake:
         mine, self.line = Pipe()
         self.worker = Worker(number, mine, Path(f"worker-{number}.txt"), lambda: "exit code -9")
 
-    def told(self):
-        told = self.line.recv() if self.line.poll() else "nothing"
-        return told.shard if isinstance(told, Given) else told
+    def received(self):
+        facts = self.line.recv() if self.line.poll() else "nothing"
+        return facts.shard if isinstance(facts, Given) else facts
 
 
 @pytest.fixture
@@ -64,16 +64,16 @@ def test_shards_are_given_to_whoever_is_free(driver, fakes):
     one, two = fakes
     tell(driver, one, Ready(places=100, documents=40))
     assert driver.count == 8, "four for each worker"
-    assert one.told() == Shard(1, 8) and two.told() == "nothing" and driver.busy
+    assert one.received() == Shard(1, 8) and two.received() == "nothing" and driver.busy
     tell(driver, two, Ready(100, 40))
-    assert two.told() == Shard(2, 8) and one.told() == "nothing"
+    assert two.received() == Shard(2, 8) and one.received() == "nothing"
     (shown,) = tell(driver, one, Advanced(7, "task"))
     assert shown.done == driver.done == 7 and driver.documents == 40
     for wanted in range(3, 9):
         tell(driver, one, Ended(True))
-        assert one.told() == Shard(wanted, 8)
+        assert one.received() == Shard(wanted, 8)
     tell(driver, one, Ended(True))
-    assert one.told() == "nothing" and not driver.finished
+    assert one.received() == "nothing" and not driver.finished
     tell(driver, two, Ended(True))
     assert driver.finished and not driver.busy
 
@@ -87,20 +87,20 @@ def test_a_run_that_was_cut_stays_so(fakes, tmp_path):
     """Seven shards have begun; now there are two workers, who would cut it into eight."""
     driver = Pool(tmp_path, Crew([fake.worker for fake in fakes], wait), 7)
     tell(driver, fakes[0], Ready(places=100, documents=40))
-    assert driver.count == 7 and fakes[0].told() == Shard(1, 7)
+    assert driver.count == 7 and fakes[0].received() == Shard(1, 7)
 
 
 def test_a_lost_shard_goes_to_another_worker(driver, fakes, capsys):
     one, two = fakes
     for fake in fakes:
         tell(driver, fake, Ready(2, 8))
-    assert (one.told(), two.told()) == (Shard(1, 2), Shard(2, 2))
+    assert (one.received(), two.received()) == (Shard(1, 2), Shard(2, 2))
     one.line.close()
     listen(driver)
     assert driver.workers == [two.worker]
     assert "worker 1 is lost (exit code -9" in capsys.readouterr().out
     tell(driver, two, Ended(True))
-    assert two.told() == Shard(1, 2), "the one that was lost"
+    assert two.received() == Shard(1, 2), "the one that was lost"
     two.line.close()
     with pytest.raises(UserError, match=r"no worker is left: worker 2 is lost .*--resume .* continues the run"):
         listen(driver)
@@ -113,7 +113,7 @@ def test_a_shard_that_kills_its_workers_is_given_up(tmp_path):
     for fake in fakes:
         tell(driver, fake, Ready(1, 8))
     for fake in fakes[:2]:
-        assert fake.told() == Shard(1, 1)
+        assert fake.received() == Shard(1, 1)
         fake.line.close()
         listen(driver)
     fakes[2].line.close()
@@ -125,7 +125,7 @@ def test_a_worker_that_dies_idle_loses_nothing(driver, fakes):
     tell(driver, fakes[0], Ready(2, 8))
     fakes[1].line.close()
     listen(driver)
-    assert fakes[0].told() == Shard(1, 2) and driver.busy
+    assert fakes[0].received() == Shard(1, 2) and driver.busy
 
 
 def test_what_no_worker_can_do_ends_the_run_in_its_words(driver, fakes):
@@ -148,7 +148,7 @@ def test_two_workers_that_tell_one_device_are_not_timed(timed, fakes, tmp_path):
     tell(driver, fakes[0], Ready(9, 9, "8 cores of a CPU on here"))
     if not timed:
         tell(driver, fakes[1], Ready(9, 9, "8 cores of a CPU on here"))
-        assert fakes[1].told() == Shard(2, 8)
+        assert fakes[1].received() == Shard(2, 8)
         return
     with pytest.raises(UserError, match=r"^workers 1 and 2 share 8 cores of a CPU on here, [^\n]*--untimed [^\n]*$"):
         tell(driver, fakes[1], Ready(9, 9, "8 cores of a CPU on here"))
@@ -166,11 +166,11 @@ def test_workers_are_asked_to_stop_once_and_waited_for(driver, fakes):
     one, two = fakes
     for fake in fakes:
         tell(driver, fake, Ready(9, 9))
-        fake.told()
+        fake.received()
     assert not driver.stopped() and not driver.stopped()
-    assert one.told() is None and one.told() == "nothing"
+    assert one.received() is None and one.received() == "nothing"
     tell(driver, one, Ended(False))
-    assert one.told() == "nothing", "no further shard"
+    assert one.received() == "nothing", "no further shard"
     assert not driver.stopped()
     tell(driver, two, Ended(True))
     assert driver.stopped() and not driver.finished
@@ -180,8 +180,8 @@ def test_workers_are_asked_to_stop_once_and_waited_for(driver, fakes):
 
 
 def gpus(monkeypatch, count):
-    found = [SimpleNamespace(index=str(number)) for number in range(count)]
-    monkeypatch.setattr("specbench.measure.gpus.read_gpus", lambda device: found)
+    results = [SimpleNamespace(index=str(number)) for number in range(count)]
+    monkeypatch.setattr("specbench.measure.gpus.read_gpus", lambda device: results)
 
 
 def plan_on(device, untimed=False):

@@ -198,13 +198,13 @@ def open_to_others(pids):
         for link in Path(f"/proc/{pid}/fd").glob("*"):
             with suppress(OSError):
                 inodes.add(os.readlink(link))
-    found = []
+    results = []
     for table in ("tcp", "tcp6"):
         for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *_, inode = row.split()[:10]
             if state == LISTENING and f"socket:[{inode}]" in inodes:
-                found.append(local.split(":")[0])
-    return found
+                results.append(local.split(":")[0])
+    return results
 
 
 @pytest.mark.long

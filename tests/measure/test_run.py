@@ -140,9 +140,9 @@ def test_limits_are_of_the_longest_text_and_a_combination_is_not_the_targets_law
     requests = [Request("pocket_gsm8k", n, "", (), most, "", "") for n, most in enumerate((5, 9, 7))]
     alone, several = (SimpleNamespace(inputs=dict, lossless=True, combination=one) for one in (None, object()))
     methods = {"vanilla": alone, "sps": several}
-    told = manifest(plan, prepare.load_models(plan), requests, [[1]] * 3, methods, {})
-    assert told["lossless"] == ["vanilla"]
-    assert told["generation"] == {"pocket_gsm8k": {"until": (), "max_new_tokens": 9}}
+    stored = manifest(plan, prepare.load_models(plan), requests, [[1]] * 3, methods, {})
+    assert stored["lossless"] == ["vanilla"]
+    assert stored["generation"] == {"pocket_gsm8k": {"until": (), "max_new_tokens": 9}}
 
 
 def test_text_is_that_of_the_tokens(whole, place):
@@ -241,7 +241,7 @@ def heeded(number):
 
 def words_of(place, folder) -> list[str]:
     pair = f"target={place / 'target'},draft={place / 'draft'}"
-    sets = [word for one in SETTINGS for word in ("--set", one)]
+    sets = [word for setting in SETTINGS for word in ("--set", setting)]
     methods = ["--method", "sps", "--method", "csd", "--suite", str(place / "few.yaml"), "--repeats", "2"]
     return ["run", "--pair", pair, *methods, *sets, "--device", "cpu", "--out", str(folder)]
 
@@ -258,8 +258,8 @@ def third_was_finished(folder, said: str) -> None:
     assert f"stopped: 3 of {count} documents are done" in said
     shown = call("show", folder)
     assert shown.exit_code == 0 and {"sps", "csd"} <= set(shown.stdout.split())
-    told = f"UNFINISHED: 3 of {count} documents are decoded, and none is scored; `specbench run --resume"
-    assert told in " ".join(shown.stdout.split()) and told in call("show", folder, "--format", "csv").stderr
+    facts = f"UNFINISHED: 3 of {count} documents are decoded, and none is scored; `specbench run --resume"
+    assert facts in " ".join(shown.stdout.split()) and facts in call("show", folder, "--format", "csv").stderr
     assert "has no scores" in call("compare", folder).stderr
 
 

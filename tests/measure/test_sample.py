@@ -39,8 +39,8 @@ def test_a_seed_is_the_hash_of_what_names_a_sample():
 
 def test_samples_that_differ_in_anything_draw_other_tokens():
     """In the run's seed, the repeat, the task, the document or the method."""
-    found = [sample(*key) for key in itertools.product((5, 6), (0, 1), ("gsm8k", "math500"), (0, 1), ("sps", "csd"))]
-    assert len({one["seed"] for one in found}) == len({tuple(one["tokens"]) for one in found}) == 32
+    results = [sample(*key) for key in itertools.product((5, 6), (0, 1), ("gsm8k", "math500"), (0, 1), ("sps", "csd"))]
+    assert len({result["seed"] for result in results}) == len({tuple(result["tokens"]) for result in results}) == 32
 
 
 def test_the_recorded_seed_is_what_tokens_are_drawn_from():

@@ -33,12 +33,12 @@ CEILINGS = {
 
 def columns(folder):
     """All columns of a run's tables but times, as lists, in the order of the rows."""
-    found = {}
+    result = {}
     for name in ("samples", "rounds", "scores"):
         table = pq.read_table(folder / f"{name}.parquet")
         kept = [column for column in table.column_names if not any(word in column for word in TIMES)]
-        found |= {(name, column): list(map(repr, table[column].to_pylist())) for column in kept}
-    return found
+        result |= {(name, column): list(map(repr, table[column].to_pylist())) for column in kept}
+    return result
 
 
 def differing(one, other):
@@ -172,14 +172,14 @@ def made_work(learns: bool, turns=(0,) * 6, batch: int = 1, repeats: int = 2) ->
     return Work(plan, None, None, requests, [], {}, None, {"m": method}, Sampling(), span)  # type: ignore[arg-type]
 
 
-def bounds(found):
-    return [(shard.start, shard.stop) for shard in found.shards]
+def bounds(result):
+    return [(shard.start, shard.stop) for shard in result.shards]
 
 
 def test_tasks_stay_whole_where_a_method_learns():
-    found = shards.cut(made_work(True), 2)
-    assert bounds(found) == [(0, 6), (6, 12)] and found.places == 4 and "m learns" in found.why
-    assert found.weights == [120, 120]
+    result = shards.cut(made_work(True), 2)
+    assert bounds(result) == [(0, 6), (6, 12)] and result.places == 4 and "m learns" in result.why
+    assert result.weights == [120, 120]
     assert bounds(shards.cut(made_work(True), 4)) == [(0, 3), (3, 6), (6, 9), (9, 12)]
     with pytest.raises(UserError, match=r"at most 4 shards, not 5 .*m learns from text to text"):
         shards.cut(made_work(True), 5)
@@ -188,8 +188,8 @@ def test_tasks_stay_whole_where_a_method_learns():
 def test_shards_have_about_as_many_new_tokens():
     """Of 240 tokens the first half ends with the first repeat, the first third within its second task."""
     assert bounds(shards.cut(made_work(False), 2)) == [(0, 6), (6, 12)]
-    found = shards.cut(made_work(False), 3)
-    assert bounds(found) == [(0, 5), (5, 9), (9, 12)] and found.weights == [90, 60, 90]
+    result = shards.cut(made_work(False), 3)
+    assert bounds(result) == [(0, 5), (5, 9), (9, 12)] and result.weights == [90, 60, 90]
     assert bounds(shards.cut(made_work(False), 12)) == [(at, at + 1) for at in range(12)]
 
 
@@ -299,8 +299,8 @@ def test_lost_samples_are_seen(copied):
 
 def test_a_state_that_does_not_go_on_is_seen(copied):
     rewritten(copied / "shards" / "4", "samples", other_state)
-    told = refused("join", copied)
-    assert "csd began document 0" in told and "does not carry over" in told
+    message = refused("join", copied)
+    assert "csd began document 0" in message and "does not carry over" in message
 
 
 def test_a_shard_that_begins_within_a_task_of_a_method_that_learns_is_refused(make_plan, pair, tmp_path, monkeypatch):
@@ -350,6 +350,6 @@ def test_a_plan_says_how_it_is_cut(place):
 
 def test_the_shard_of_a_manifest_is_what_was_told():
     stretch = Stretch(Shard(2, 3), range(4, 9))
-    assert stretch.told() == {"number": 2, "of": 3, "first": 4, "stop": 9}
-    assert Stretch.of({"shard": stretch.told()}) == stretch and Stretch.of({}) is None
+    assert stretch.facts() == {"number": 2, "of": 3, "first": 4, "stop": 9}
+    assert Stretch.of({"shard": stretch.facts()}) == stretch and Stretch.of({}) is None
     assert command.Shard is Shard

@@ -36,14 +36,14 @@ def _short(monkeypatch):
 
 def hashes(folder):
     """A hash of each column, times and what depends on the machine aside."""
-    found = {}
+    result = {}
     for name in ("samples", "rounds", "scores"):
         table = pq.read_table(folder / f"{name}.parquet")
         kept = [column for column in table.column_names if column not in determinism.MEASURED]
         for column in kept:
             text = json.dumps(list(map(repr, table[column].to_pylist())))
-            found[name, column] = hashlib.sha256(text.encode()).hexdigest()
-    return found
+            result[name, column] = hashlib.sha256(text.encode()).hexdigest()
+    return result
 
 
 def learners(names, temperature, folder, pair):
@@ -72,5 +72,5 @@ def test_joined_is_whole(learn, temperature, pair, tmp_path):
         within = [StoredRun(shard.folder(folder)).shard.documents.start % 3 for shard in [Shard(2, count)]]
         assert learn or count == 2 or any(within), "no shard begins within a task"
         joining.join(folder)
-        found = hashes(folder)
-        assert [key for key in wanted if wanted[key] != found[key]] == []
+        result = hashes(folder)
+        assert [key for key in wanted if wanted[key] != result[key]] == []

@@ -77,11 +77,11 @@ def test_the_suite_of_the_paper():
 def test_the_frontier_sweeps_both_kinds_of_draft():
     plan = resolve_plan([], "specdecpp-frontier", "pocket", [], "vanilla", None)
     assert (plan.temperature, plan.top_k, plan.max_length) == (1.0, 50, 512)
-    found: dict[str, list] = {"sps": [], "specdecpp": []}
+    result: dict[str, list] = {"sps": [], "specdecpp": []}
     for spec in plan.methods[1:]:
-        found[spec.method].append(spec.values["gamma" if spec.method == "sps" else "threshold"])
+        result[spec.method].append(spec.values["gamma" if spec.method == "sps" else "threshold"])
         assert spec.values["stop_at_eos"] is True
-    assert found == {"sps": [1, 2, 4, 6, 8, 10, 12, 14, 20], "specdecpp": [0.05, 0.1, 0.3, 0.5, 0.7, 0.9]}
+    assert result == {"sps": [1, 2, 4, 6, 8, 10, 12, 14, 20], "specdecpp": [0.05, 0.1, 0.3, 0.5, 0.7, 0.9]}
     assert [line.task for line in plan.tasks] == POCKET
 
 
@@ -89,9 +89,9 @@ def test_the_frontier_sweeps_both_kinds_of_draft():
 
 
 def test_prompts_and_limits(data):
-    found = tasks(data).requests()
-    assert [one.prompt for one in found] == [BARE, WITH_INPUT]
-    assert {one.max_new_tokens for one in found} == {512} and found[0].until == ("### Instruction:",)
+    asked = tasks(data).requests()
+    assert [one.prompt for one in asked] == [BARE, WITH_INPUT]
+    assert {one.max_new_tokens for one in asked} == {512} and asked[0].until == ("### Instruction:",)
 
 
 def test_shots_come_from_the_training_documents(data):
@@ -102,9 +102,9 @@ def test_shots_come_from_the_training_documents(data):
 
 def test_the_score_is_the_overlap_with_the_reference(data):
     scores = tasks(data).score({("alpaca", 0): " the cat", ("alpaca", 1): "5"})
-    found = {(one.doc_id, one.metric): one.value for one in scores}
-    assert found[0, "rougeL"] == pytest.approx(0.8)  # 2 of 2 words are right, of 3 wanted
-    assert found[1, "rougeL"] == 1.0 and found[None, "rougeL"] == pytest.approx(0.9)
+    by_name = {(score.doc_id, score.metric): score.value for score in scores}
+    assert by_name[0, "rougeL"] == pytest.approx(0.8)  # 2 of 2 words are right, of 3 wanted
+    assert by_name[1, "rougeL"] == 1.0 and by_name[None, "rougeL"] == pytest.approx(0.9)
     info = config.task_info("alpaca")
     assert info.metric == "rougeL,none" and "not an accuracy" in info.description
 
@@ -133,9 +133,9 @@ def hub(monkeypatch):
 def test_splits_of_the_hubs_data_set(hub, split):
     """The same instruction is in one split only, whatever its input; and each split is in the data set's own order."""
     choice = TaskChoice("alpaca", 0, 512, "alpaca", "tatsu-lab/alpaca", None, split)
-    found = tasks(None, choice).requests()
+    asked = tasks(None, choice).requests()
     wanted = [i for _ in range(2) for i in range(520) if part(f"Do {i}.") == (split or "test")]
-    assert [int(one.prompt.split("Do ")[1].split(".")[0]) for one in found] == wanted
+    assert [int(one.prompt.split("Do ")[1].split(".")[0]) for one in asked] == wanted
     assert hub == [("tatsu-lab/alpaca", "train")]
     share = {None: 2, "validation": 10, "train": 40}[split] / 52
     assert len(wanted) == pytest.approx(1040 * share, rel=0.35)
@@ -156,9 +156,9 @@ def test_a_prompt_leaves_less_room_or_none(data):
     assert (only.doc_id, only.max_new_tokens) == (0, 7)
     assert bounded.left_out == {"alpaca": 1}
     assert tasks(data, room=lambda prompt: 4000).left_out == {}
-    assert {one.max_new_tokens for one in tasks(data, room=lambda prompt: 4000).requests()} == {512}
+    assert {request.max_new_tokens for request in tasks(data, room=lambda prompt: 4000).requests()} == {512}
     exact = tasks(data, room=lambda prompt: 36 - len(prompt.split()))
-    assert [one.max_new_tokens for one in exact.requests()] == [13, 1] and exact.left_out == {}
+    assert [request.max_new_tokens for request in exact.requests()] == [13, 1] and exact.left_out == {}
 
 
 def test_documents_without_room_are_not_scored(data):

@@ -140,8 +140,8 @@ def test_candidates_are_the_targets_own_whatever_the_chunks(monkeypatch, archite
             expected.append(logits.argsort(descending=True)[:3].tolist())
         monkeypatch.setattr(aasd, "CHUNK", 7)
         session.forward([1, 2, 3])  # something of an earlier text
-        scored, found = read_prompt(session, prompt, chosen(candidates=3), torch.Generator())
-        assert found == expected
+        scored, result = read_prompt(session, prompt, chosen(candidates=3), torch.Generator())
+        assert result == expected
         assert torch.allclose(scored.logits[-1], logits, atol=1e-4) and session.tokens == prompt
 
 
@@ -183,16 +183,16 @@ def test_rounds_equal_a_decoder_without_cache(monkeypatch, name, changes):
     (prompt,) = oracle.prompts(1, length=20, vocab=16, seed=4)
     text, rounds = decode(method_of(model, **changes), prompt, 30)
     context = [*prompt, *oracle.greedy(model, prompt, 1)]
-    for one in rounds[1:]:
-        found = naive_lookup.aside(model, prompt, context, *naive_rules(chosen(**changes)))
-        assert one.verdict.drafted == [token for level in found.levels for token in level]
-        if not one.truncated:
-            emitted = oracle.best(oracle.next_logits(model, context + found.path))
-            assert one.tokens == [*found.path, emitted]
-        path = one.verdict.path
-        assert [one.verdict.drafted[i] for i in path] == found.path
-        assert [path.index(i) for i in one.verdict.rescued] == found.rescued
-        context += [*found.path, oracle.best(oracle.next_logits(model, context + found.path))]
+    for round_ in rounds[1:]:
+        result = naive_lookup.aside(model, prompt, context, *naive_rules(chosen(**changes)))
+        assert round_.verdict.drafted == [token for level in result.levels for token in level]
+        if not round_.truncated:
+            emitted = oracle.best(oracle.next_logits(model, context + result.path))
+            assert round_.tokens == [*result.path, emitted]
+        path = round_.verdict.path
+        assert [round_.verdict.drafted[i] for i in path] == result.path
+        assert [path.index(i) for i in round_.verdict.rescued] == result.rescued
+        context += [*result.path, oracle.best(oracle.next_logits(model, context + result.path))]
     assert prompt + text == context[: len(prompt) + 30]
 
 
@@ -205,13 +205,13 @@ def test_the_reference_meets_every_case():
         for changes in CHANGES:
             context = [*prompt, *oracle.greedy(model, prompt, 1)]
             for _ in range(8):
-                found = naive_lookup.aside(model, prompt, context, *naive_rules(chosen(**changes)))
-                met.add("drafted" if found.levels else "nothing drafted")
-                met.add(f"{len(found.path)} stand")
-                for i, token in enumerate(found.path):
-                    kind = "trunk" if token == found.levels[i][0] else "leaf"
-                    met.add(f"{kind} {'rescued' if i in found.rescued else 'chosen'}")
-                context += [*found.path, oracle.best(oracle.next_logits(model, context + found.path))]
+                result = naive_lookup.aside(model, prompt, context, *naive_rules(chosen(**changes)))
+                met.add("drafted" if result.levels else "nothing drafted")
+                met.add(f"{len(result.path)} stand")
+                for i, token in enumerate(result.path):
+                    kind = "trunk" if token == result.levels[i][0] else "leaf"
+                    met.add(f"{kind} {'rescued' if i in result.rescued else 'chosen'}")
+                context += [*result.path, oracle.best(oracle.next_logits(model, context + result.path))]
     kinds = {f"{kind} {how}" for kind in ("trunk", "leaf") for how in ("rescued", "chosen")}
     assert kinds | {"drafted", "nothing drafted", "0 stand", "1 stand", "2 stand", "3 stand"} <= met
 
@@ -228,8 +228,8 @@ def test_a_threshold_of_the_likeliest_is_the_target_alone(monkeypatch, architect
     for prompt in oracle.prompts(3, length=30, vocab=16, seed=5):
         tokens, rounds = decode(method_of(model, alpha=0, beta=1), prompt, 24)
         assert tokens == oracle.greedy(model, prompt, 24)
-        assert not any(one.rescued for one in rounds)
-        accepted += sum(one.accepted for one in rounds)
+        assert not any(round_.rescued for round_ in rounds)
+        accepted += sum(round_.accepted for round_ in rounds)
     assert accepted >= 8
 
 
@@ -262,12 +262,12 @@ def sampled_model():
 def law(count: int, sampling: Sampling, strict: bool) -> np.ndarray:
     """Probabilities of every text of `count` tokens [V, …, V]: what stands follows from the text, what is emitted is a
     draw of the target's."""
-    found = np.zeros((VOCABULARY,) * count)
+    total = np.zeros((VOCABULARY,) * count)
     rules = naive_rules(chosen(**(STRICT if strict else RULES)))
 
     def grow(text: list[int], chance: float) -> None:
         if len(text) >= count:
-            found[tuple(text[:count])] += chance
+            total[tuple(text[:count])] += chance
             return
         context = PROMPT + text
         path = naive_lookup.aside(sampled_model(), PROMPT, context, *rules).path if text else []
@@ -277,7 +277,7 @@ def law(count: int, sampling: Sampling, strict: bool) -> np.ndarray:
                 grow([*text, *path, token], chance * p)
 
     grow([], 1.0)
-    return found
+    return total
 
 
 def drawn(sampling: Sampling, strict: bool = False, draws: int = 600, count: int = 3) -> float:

@@ -95,8 +95,8 @@ def test_states_and_logits_are_those_of_the_merged_model(architecture, hybrid):
     for context, count in ((23, 1), (9, 6), (20, 20)):
         d, t = text[context : context + count], text[context + count : context + 2 * count]
         expected = naive.states(merged(architecture).backbone, [*text[:context], *d, *t], context, hybrid)
-        found = fed(arbitrator(architecture), [*text[:context], *d, *t], 2 * count, context - 3, hybrid)
-        torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4)
+        result = fed(arbitrator(architecture), [*text[:context], *d, *t], 2 * count, context - 3, hybrid)
+        torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=1e-4)
         learned = Learned(Session(arbitrator(architecture), "arbitrator", vocabulary=1), 0.5, hybrid)
         learned.begin(text[: context - 2])
         learned.read(text[context - 2 : context])
@@ -170,8 +170,8 @@ def test_half_precision_has_a_wide_head(architecture, dtype):
 
     class Seen(Learned):
         def logits(self, block):
-            seen.extend(found := super().logits(block))
-            return found
+            seen.extend(output := super().logits(block))
+            return output
 
     session = Session(model, "arbitrator", vocabulary=1)
     settings = Settings(**{**SHIPPED, "gamma": 4})
@@ -179,7 +179,7 @@ def test_half_precision_has_a_wide_head(architecture, dtype):
     rounds = some(method, prompt_of(architecture))
     assert session.forward([1, 2], together=2).logits.dtype == torch.float32
     assert len(seen) > 3 and torch.tensor(seen).isfinite().all() and len(set(seen)) > 3
-    assert sum(one.accepted for one in rounds)
+    assert sum(round_.accepted for round_ in rounds)
 
 
 # Files
@@ -190,12 +190,12 @@ def test_a_stored_arbitrator_comes_back(here):
     both = with_backbone(made(), "draft")
     model = scrambled(new_arbitrator(both.models["draft"], ADAPTER, seed=1))
     write_arbitrator(here / "a", model, both, {"rank": 3, "alpha": 7.0})
-    found, head = find_arbitrator(str(here / "a"), with_backbone(made(), "draft"))
+    arbitrator, head = find_arbitrator(str(here / "a"), with_backbone(made(), "draft"))
     (text,) = oracle.prompts(1, length=30)
-    expected, read = (Session(one, "arbitrator", vocabulary=1).forward(text).logits for one in (model, found))
+    expected, read = (Session(one, "arbitrator", vocabulary=1).forward(text).logits for one in (model, arbitrator))
     torch.testing.assert_close(read, expected, rtol=0, atol=1e-4)
     assert expected.std() > 0.1 and list(head.hashes()) == ["head"]
-    for own, tensor in own_parameters(found).items():
+    for own, tensor in own_parameters(arbitrator).items():
         assert torch.equal(tensor.float(), own_parameters(model)[own].float())
 
     draft = copy.deepcopy(made().models["draft"])
@@ -226,11 +226,11 @@ def test_it_is_built_as_the_settings_say(here):
     prompt, texts = prompt_of("llama"), []
     for threshold, mask, gamma in ((0.5, "hybrid", 6), (0.5, "causal", 6), (0.05, "hybrid", 6), (0.5, "hybrid", 3)):
         changes = {"arbitrator": str(here / "a"), "threshold": threshold, "mask": mask, "gamma": gamma}
-        found = some(build(Settings(**{**SHIPPED, **changes}), both, Counted()), prompt, 60)
+        result = some(build(Settings(**{**SHIPPED, **changes}), both, Counted()), prompt, 60)
         arbiter = Learned(Session(model, "arbitrator", vocabulary=1), threshold, mask == "hybrid")
         expected = some(cospec("llama", gamma, arbiter), prompt, 60)
-        assert [one.tokens for one in found] == [one.tokens for one in expected]
-        texts.append([token for one in found for token in one.tokens][:60])
+        assert [one.tokens for one in result] == [one.tokens for one in expected]
+        texts.append([token for one in result for token in one.tokens][:60])
     assert all(texts[0] != text for text in texts[1:])
 
 
@@ -354,7 +354,7 @@ def test_the_oracle_is_told_by_a_run(here):
 
 
 def ran(pair_, *settings):
-    changes = [part for one in settings for part in ("--set", f"cospec.{one}")]
+    changes = [part for setting in settings for part in ("--set", f"cospec.{setting}")]
     words = ["--suite", "pocket", "--limit", "1", "--allow-code-execution"]
     return refused("run", "--method", "cospec", *words, "--pair", pair_, *changes)
 
@@ -403,8 +403,8 @@ def test_another_backbone_is_read(place):
     assert {model for model, *_ in watch.forwards} == {"target", "draft", "arbitrator"}
 
     shutil.copytree(place / "target", place / "edited")
-    told = json.loads((place / "edited" / "config.json").read_text())
-    (place / "edited" / "config.json").write_text(json.dumps(told | {"rms_norm_eps": 0.01}))
+    report = json.loads((place / "edited" / "config.json").read_text())
+    (place / "edited" / "config.json").write_text(json.dumps(report | {"rms_norm_eps": 0.01}))
     edited = build(settings.model_copy(update={"backbone": str(place / "edited")}), both, watch).inputs()
     assert edited["head"] == method.inputs()["head"] and edited["backbone"] != method.inputs()["backbone"]
     assert not same_inputs(method.inputs(), edited)

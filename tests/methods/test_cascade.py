@@ -126,11 +126,11 @@ SAMPLINGS = mostly_long(
 @SAMPLINGS
 def test_texts_follow_the_mixture(sampling, defer, alpha):
     """Tokens are kept and rejected in numbers: neither speaks alone."""
-    found = laws(sampling, defer, alpha)
-    assert 0 < found.share < 0.9 and found.drawn.accepted > 100 and found.drawn.rejected > 100
-    assert oracle.chi_square(found.drawn.counts, found.mixed) > ALPHA
-    reachable = found.target > 0
-    assert oracle.chi_square(found.drawn.counts * reachable, found.target) < ALPHA, "it is not the target's law"
+    shares = laws(sampling, defer, alpha)
+    assert 0 < shares.share < 0.9 and shares.drawn.accepted > 100 and shares.drawn.rejected > 100
+    assert oracle.chi_square(shares.drawn.counts, shares.mixed) > ALPHA
+    reachable = shares.target > 0
+    assert oracle.chi_square(shares.drawn.counts * reachable, shares.target) < ALPHA, "it is not the target's law"
 
 
 @ONE_RULE
@@ -141,16 +141,16 @@ def test_a_correction_that_forgets_the_draft_is_found(monkeypatch, defer, alpha)
         return replace(exact_test(draft, logits, sampling, rng), emit=pick(probabilities(logits, sampling), rng))
 
     monkeypatch.setattr(cascade, "exact_test", wrong)
-    found = laws(Sampling(2.0), defer, alpha, 1600)
-    assert oracle.chi_square(found.drawn.counts, found.mixed) < ALPHA
+    shares = laws(Sampling(2.0), defer, alpha, 1600)
+    assert oracle.chi_square(shares.drawn.counts, shares.mixed) < ALPHA
 
 
 @ONE_RULE
 def test_a_draft_that_speaks_where_it_is_not_trusted_is_found(monkeypatch, defer, alpha):
     """Wrong: the rule is turned round."""
     monkeypatch.setattr(cascade, "trusted", lambda *asked: ~trusted(*asked))
-    found = laws(Sampling(2.0), defer, alpha)
-    assert oracle.chi_square(found.drawn.counts, found.mixed) < ALPHA
+    shares = laws(Sampling(2.0), defer, alpha)
+    assert oracle.chi_square(shares.drawn.counts, shares.mixed) < ALPHA
 
 
 @RULES

@@ -57,16 +57,16 @@ def plan(methods, **options):
 
 
 def test_each_method_has_its_own_baseline():
-    found = plan(["sps", "cos", "cos-naive"])
-    assert [spec.name for spec in found.methods] == ["vanilla", "ensemble", "sps", "cos", "cos-naive"]
-    assert {name: found.against(name) for name in ("sps", "cos", "cos-naive", "vanilla", "ensemble")} == {
+    planned = plan(["sps", "cos", "cos-naive"])
+    assert [spec.name for spec in planned.methods] == ["vanilla", "ensemble", "sps", "cos", "cos-naive"]
+    assert {name: planned.against(name) for name in ("sps", "cos", "cos-naive", "vanilla", "ensemble")} == {
         "sps": "vanilla",
         "cos": "ensemble",
         "cos-naive": "ensemble",
         "vanilla": "vanilla",
         "ensemble": "ensemble",
     }
-    assert found.baseline == "vanilla" and found.baselines == {
+    assert planned.baseline == "vanilla" and planned.baselines == {
         "ensemble": "ensemble",
         "cos": "ensemble",
         "cos-naive": "ensemble",
@@ -74,23 +74,23 @@ def test_each_method_has_its_own_baseline():
 
 
 def test_a_baseline_has_the_combination_of_its_method():
-    found = plan(["cos"], assignments=["cos.combine=contrastive", "cos.mu=0.3"])
-    assert [spec.name for spec in found.methods] == ["ensemble[combine=contrastive,mu=0.3]", "cos"]
-    assert found.methods[0].values["mu"] == 0.3 and found.against("cos") == found.methods[0].name
+    planned = plan(["cos"], assignments=["cos.combine=contrastive", "cos.mu=0.3"])
+    assert [spec.name for spec in planned.methods] == ["ensemble[combine=contrastive,mu=0.3]", "cos"]
+    assert planned.methods[0].values["mu"] == 0.3 and planned.against("cos") == planned.methods[0].name
 
 
 def test_swept_methods_share_a_baseline_where_they_can():
-    found = plan(["cos"], params=["gamma=1,2", "mu=0.1,0.2"])
-    names = [spec.name for spec in found.methods]
+    planned = plan(["cos"], params=["gamma=1,2", "mu=0.1,0.2"])
+    names = [spec.name for spec in planned.methods]
     assert names[:2] == ["ensemble", "ensemble[mu=0.2]"] and len(names) == 6
-    assert found.against("cos[gamma=2,mu=0.2]") == "ensemble[mu=0.2]"
-    assert found.against("cos[gamma=2,mu=0.1]") == "ensemble"
+    assert planned.against("cos[gamma=2,mu=0.2]") == "ensemble[mu=0.2]"
+    assert planned.against("cos[gamma=2,mu=0.1]") == "ensemble"
 
 
 def test_a_baseline_that_is_asked_for_serves_all():
-    found = plan(["cos", "sps"], baseline="vanilla")
-    assert [spec.name for spec in found.methods] == ["vanilla", "cos", "sps"]
-    assert found.against("cos") == found.against("sps") == "vanilla" and not found.baselines
+    planned = plan(["cos", "sps"], baseline="vanilla")
+    assert [spec.name for spec in planned.methods] == ["vanilla", "cos", "sps"]
+    assert planned.against("cos") == planned.against("sps") == "vanilla" and not planned.baselines
     alone = plan(["cos"], baseline=None)
     assert alone.baseline is None and alone.against("cos") is None and [s.name for s in alone.methods] == ["cos"]
 
@@ -98,8 +98,8 @@ def test_a_baseline_that_is_asked_for_serves_all():
 def test_another_ensemble_of_the_same_name_is_no_baseline():
     with pytest.raises(UserError, match="cos needs ensemble with its own settings as the baseline"):
         plan(["ensemble", "cos"], assignments=["ensemble.weights=0.2"])
-    found = plan(["ensemble", "cos"], assignments=["ensemble.weights=0.2"], baseline="ensemble")
-    assert found.against("cos") == "ensemble"
+    planned = plan(["ensemble", "cos"], assignments=["ensemble.weights=0.2"], baseline="ensemble")
+    assert planned.against("cos") == "ensemble"
 
 
 def test_a_users_method_file_may_name_its_baseline(tmp_path):
@@ -119,22 +119,22 @@ def test_a_member_is_the_pairs_model_whatever_it_leaves_out(tmp_path):
 
 
 def test_an_ensemble_that_is_named_is_the_baseline_of_the_others():
-    found = plan(["ensemble", "cos"], assignments=["ensemble.weights=0.3", "cos.weights=0.3"])
-    assert [spec.name for spec in found.methods] == ["ensemble", "cos"]
-    assert found.against("cos") == "ensemble"
+    planned = plan(["ensemble", "cos"], assignments=["ensemble.weights=0.3", "cos.weights=0.3"])
+    assert [spec.name for spec in planned.methods] == ["ensemble", "cos"]
+    assert planned.against("cos") == "ensemble"
 
 
 def test_a_method_without_a_combination_takes_the_one_that_is_there():
-    found = plan(["member", "cos"], assignments=["cos.mu=0.3", "cos.combine=contrastive"])
-    assert found.against("cos") == found.against("member") == "ensemble[combine=contrastive,mu=0.3]"
-    assert [spec.name for spec in found.methods] == ["ensemble[combine=contrastive,mu=0.3]", "member", "cos"]
+    planned = plan(["member", "cos"], assignments=["cos.mu=0.3", "cos.combine=contrastive"])
+    assert planned.against("cos") == planned.against("member") == "ensemble[combine=contrastive,mu=0.3]"
+    assert [spec.name for spec in planned.methods] == ["ensemble[combine=contrastive,mu=0.3]", "member", "cos"]
     suite = resolve_plan([], "cos-cd", "pocket", [], "each", 1)
     assert {suite.against(spec.name) for spec in suite.methods} == {"ensemble[combine=contrastive]"}
 
 
 def test_ensembles_can_be_swept_and_vanilla_cannot():
-    found = plan(["ensemble"], params=["weights=0.2,0.8"])
-    assert {spec.name: found.against(spec.name) for spec in found.methods} == {
+    planned = plan(["ensemble"], params=["weights=0.2,0.8"])
+    assert {spec.name: planned.against(spec.name) for spec in planned.methods} == {
         "ensemble[weights=0.2]": "ensemble[weights=0.2]",
         "ensemble[weights=0.8]": "ensemble[weights=0.8]",
     }

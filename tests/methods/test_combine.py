@@ -22,9 +22,9 @@ def logs(*chances: float) -> torch.Tensor:
 
 def r(combination, *logits: torch.Tensor, sampling: Sampling) -> list[float]:
     """r of one row of each model's logits [1, V]."""
-    found = combination.combined([combination.rows(row, sampling) for row in logits], sampling)
-    assert found.shape == logits[0].shape
-    return found[0].tolist()
+    result = combination.combined([combination.rows(row, sampling) for row in logits], sampling)
+    assert result.shape == logits[0].shape
+    return result[0].tolist()
 
 
 def q(combination, logits: torch.Tensor, sampling: Sampling) -> list[float]:
@@ -41,18 +41,18 @@ def test_a_weighted_ensemble_averages_probabilities():
     # λ is the first model's: 0.8 · 0.6 + 0.2 · 0.1.
     assert r(weighted([0.8, 0.2]), FIRST, LAST, sampling=Sampling(1.0)) == pytest.approx([0.5, 0.3, 0.2])
     third = logs(0.2, 0.2, 0.6)
-    found = r(weighted([0.5, 0.3, 0.2]), FIRST, LAST, third, sampling=Sampling(1.0))
-    assert found == pytest.approx([0.37, 0.28, 0.35])
+    result = r(weighted([0.5, 0.3, 0.2]), FIRST, LAST, third, sampling=Sampling(1.0))
+    assert result == pytest.approx([0.37, 0.28, 0.35])
     assert r(weighted([1, 0]), FIRST, LAST, sampling=Sampling(1.0)) == pytest.approx([0.6, 0.3, 0.1])
 
 
 def test_a_weighted_ensemble_tempers_and_cuts_each_model_by_itself():
     # T = 0.5 squares: 36, 9, 1 of 46 and 1, 9, 36.
-    found = r(weighted([0.75, 0.25]), FIRST, LAST, sampling=Sampling(0.5))
-    assert found == pytest.approx([(0.75 * 36 + 0.25) / 46, 9 / 46, (0.75 + 0.25 * 36) / 46])
+    result = r(weighted([0.75, 0.25]), FIRST, LAST, sampling=Sampling(0.5))
+    assert result == pytest.approx([(0.75 * 36 + 0.25) / 46, 9 / 46, (0.75 + 0.25 * 36) / 46])
     # Top-p 0.8 leaves each its best two, 2/3 and 1/3; the mixture's own nucleus would hold 0.35, 0.35 and 0.3.
-    found = r(weighted([0.5, 0.5]), FIRST, LAST, sampling=Sampling(1.0, top_p=0.8))
-    assert found == pytest.approx([1 / 3, 1 / 3, 1 / 3])
+    result = r(weighted([0.5, 0.5]), FIRST, LAST, sampling=Sampling(1.0, top_p=0.8))
+    assert result == pytest.approx([1 / 3, 1 / 3, 1 / 3])
     # Top-p 0.6 and top-k 1 leave each its best one; of the mixture they would leave other things.
     for sampling in (Sampling(1.0, top_p=0.5), Sampling(1.0, top_k=1)):
         assert r(weighted([0.3, 0.7]), FIRST, LAST, sampling=sampling) == pytest.approx([0.3, 0, 0.7])
@@ -61,19 +61,19 @@ def test_a_weighted_ensemble_tempers_and_cuts_each_model_by_itself():
 def test_contrastive_decoding_combines_raw_logits():
     # l_p - μ l_q with μ = 0.5: 0.1 / √0.6, 0.3 / √0.3, 0.6 / √0.1, to be normalised.
     raw = [0.1 / math.sqrt(0.6), 0.3 / math.sqrt(0.3), 0.6 / math.sqrt(0.1)]
-    found = r(contrastive(0.5), FIRST, LAST, sampling=Sampling(1.0))
-    assert found == pytest.approx([x / sum(raw) for x in raw])
+    result = r(contrastive(0.5), FIRST, LAST, sampling=Sampling(1.0))
+    assert result == pytest.approx([x / sum(raw) for x in raw])
     # Temperature comes after: of the combined logits, all squared at T = 0.5.
-    found = r(contrastive(0.5), FIRST, LAST, sampling=Sampling(0.5))
-    assert found == pytest.approx([x * x / sum(y * y for y in raw) for x in raw])
+    result = r(contrastive(0.5), FIRST, LAST, sampling=Sampling(0.5))
+    assert result == pytest.approx([x * x / sum(y * y for y in raw) for x in raw])
     assert r(contrastive(0.0), FIRST, LAST, sampling=Sampling(1.0)) == pytest.approx([0.1, 0.3, 0.6])
 
 
 def test_contrastive_decoding_cuts_the_combination():
     """Top-p 0.8 of r = 0.048, 0.212, 0.740 keeps two; the models' own nuclei would have left -inf - -inf."""
     raw = [0.3 / math.sqrt(0.3), 0.6 / math.sqrt(0.1)]
-    found = r(contrastive(0.5), FIRST, LAST, sampling=Sampling(1.0, top_p=0.8))
-    assert found == pytest.approx([0, raw[0] / sum(raw), raw[1] / sum(raw)])
+    result = r(contrastive(0.5), FIRST, LAST, sampling=Sampling(1.0, top_p=0.8))
+    assert result == pytest.approx([0, raw[0] / sum(raw), raw[1] / sum(raw)])
     # What neither model's own top two hold may still win: logits 2, 1.9, 0 less half of 2, 0, -3.
     amateur, expert = torch.tensor([[2.0, 0, -3.0]]), torch.tensor([[2.0, 1.9, 0.9]])
     assert r(contrastive(0.5), amateur, expert, sampling=Sampling(1.0, top_k=1)) == [0, 0, 1], "2.4 against 1 and 1.9"
@@ -82,13 +82,13 @@ def test_contrastive_decoding_cuts_the_combination():
 def test_realignment_mixes_raw_logits():
     # λ = 0.75 of the last: 0.1^0.75 · 0.6^0.25 and so on.
     raw = [0.1**0.75 * 0.6**0.25, 0.3, 0.6**0.75 * 0.1**0.25]
-    found = r(realigned(0.75), FIRST, LAST, sampling=Sampling(1.0))
-    assert found == pytest.approx([x / sum(raw) for x in raw])
+    result = r(realigned(0.75), FIRST, LAST, sampling=Sampling(1.0))
+    assert result == pytest.approx([x / sum(raw) for x in raw])
     assert r(realigned(1.0), FIRST, LAST, sampling=Sampling(1.0)) == pytest.approx([0.1, 0.3, 0.6])
     # Extrapolation is what the realignment strength is for: beyond 1 it leaves the reference.
     raw = [0.1**2 / 0.6, 0.3, 0.6**2 / 0.1]
-    found = r(realigned(2.0), FIRST, LAST, sampling=Sampling(1.0))
-    assert found == pytest.approx([x / sum(raw) for x in raw])
+    result = r(realigned(2.0), FIRST, LAST, sampling=Sampling(1.0))
+    assert result == pytest.approx([x / sum(raw) for x in raw])
 
 
 def test_greedy_is_the_best_of_the_mixture():
@@ -135,14 +135,14 @@ def test_rows_of_random_logits_equal_the_reference(value, fast, slow):
     for sampling in (GREEDY, Sampling(1.0), Sampling(0.7), Sampling(1.3, top_k=4), Sampling(0.8, top_p=0.8)):
         rows = [combination.rows(row, sampling) for row in logits]
         kept = [row.clone() for row in rows]
-        found = combination.combined(rows, sampling)
+        result = combination.combined(rows, sampling)
         sampler = naive.Sampler(*vars(sampling).values())
         expected = torch.stack([reference([row[k] for row in logits], sampler) for k in range(20)])
         if sampling.greedy:
-            assert found.argmax(-1).tolist() == expected.argmax(-1).tolist()
+            assert result.argmax(-1).tolist() == expected.argmax(-1).tolist()
         else:
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-            torch.testing.assert_close(found.sum(-1), torch.ones(20, dtype=torch.float64))
+            torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
+            torch.testing.assert_close(result.sum(-1), torch.ones(20, dtype=torch.float64))
         assert all(torch.equal(a, b) for a, b in zip(rows, kept, strict=True)), "they serve again"
 
 
@@ -151,9 +151,9 @@ def test_half_precision_is_widened():
     rows = [3 * torch.randn(50, 200, generator=torch.Generator().manual_seed(s)) for s in (1, 2)]
     rows = [row.bfloat16() for row in rows]
     for combination in (weighted([0.3, 0.7]), contrastive(0.1), realigned(0.5)):
-        found = combination.combined([combination.rows(row, Sampling(1.0)) for row in rows], Sampling(1.0))
+        result = combination.combined([combination.rows(row, Sampling(1.0)) for row in rows], Sampling(1.0))
         same = combination.combined([combination.rows(row.double(), Sampling(1.0)) for row in rows], Sampling(1.0))
-        torch.testing.assert_close(found.double(), same, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(result.double(), same, rtol=1e-4, atol=1e-6)
 
 
 # Settings -------------------------------------------------------------------------------------------------------------

@@ -26,21 +26,21 @@ def steps(name, models, prompt, count, sampling=GREEDY, **settings):
     """The first rounds of a text until `count` tokens, uncut, each with its forwards [(member, width)]."""
     watch = Told()
     method = build(made_pair(models), name, watch, **settings)
-    found, text = [], []
-    for one in method.rounds(prompt, sampling, torch.Generator(DEVICE).manual_seed(0)):
+    results, text = [], []
+    for step in method.rounds(prompt, sampling, torch.Generator(DEVICE).manual_seed(0)):
         known = len(prompt) + len(text)
         for _, width, context in watch.forwards:
             assert context + width <= known + method.reach, "no more than the method says beyond the text"
-        found.append((one, [(ROLES.index(role), width) for role, width, _ in watch.forwards]))
+        results.append((step, [(ROLES.index(role), width) for role, width, _ in watch.forwards]))
         watch.forwards.clear()
-        text += one.tokens
+        text += step.tokens
         if len(text) >= count:
-            return found
+            return results
 
 
-def forwards(found) -> list[list[int]]:
+def forwards(result) -> list[list[int]]:
     """Of each round behind the prefill: which members read, in turn."""
-    return [[member for member, _ in one] for _, one in found[1:]]
+    return [[member for member, _ in one] for _, one in result[1:]]
 
 
 # By hand --------------------------------------------------------------------------------------------------------------
@@ -73,16 +73,16 @@ def test_figure_7(monkeypatch):
         return verdict
 
     monkeypatch.setattr(Collaboration, "judge", watched)
-    found = steps("cos", SEVEN, [0], 9, gamma=[3, 2, 1], proposer="draft")
+    result = steps("cos", SEVEN, [0], 9, gamma=[3, 2, 1], proposer="draft")
     assert caches[:3] == [
         ([3, 4, 0], [3, 4, 0]),  # step 2: M_2 scores x_1, x_2, x_3 and adds x_4; x_5 follows
         ([3, 5, 6], [0, 2, 3]),  # step 3: M_3 scores x_1 … x_5 and adds x_6; three pass, their rows go (step 4)
         ([4, 2, 3], [0, 0, 0]),  # step 5: M_1 scores x_4, x_5, x_6 and adds x_7; x_5 falls, all goes (step 6)
     ]
-    first, second, third = (one.verdict for one, _ in found[1:4])
-    assert found[1][1] == [(0, 1)] * 3 + [(1, 4), (1, 1), (2, 6)]
+    first, second, third = (one.verdict for one, _ in result[1:4])
+    assert result[1][1] == [(0, 1)] * 3 + [(1, 4), (1, 1), (2, 6)]
     assert (first.drafted, first.accepted, first.token, first.proposers) == ([2, 3, 4], 3, None, [0, 0, 0])
-    assert found[2][1] == [(0, 4)], "x_8 and x_9 are not proposed: the verdict comes first, as in the released code"
+    assert result[2][1] == [(0, 4)], "x_8 and x_9 are not proposed: the verdict comes first, as in the released code"
     assert (second.drafted, second.accepted, second.token) == ([5, 6, 7, 8], 1, 11)
     assert (second.proposers, second.targets) == ([1, 1, 2, 0], [5, 11, -1, -1])
     assert second.decisions() == ["accepted", "rejected", "unread", "unread"]
@@ -90,16 +90,16 @@ def test_figure_7(monkeypatch):
     assert second.ratios[:2] == pytest.approx([1, (math.exp(9) + 2) / (2 * math.exp(9) + 1)])
     assert all(math.isnan(x) for x in second.ratios[2:])
     assert second.overlaps is None, "greedy"
-    assert found[3][1] == [(0, 1)] * 3 + [(1, 4), (1, 1), (2, 6)], "as in step 1"
+    assert result[3][1] == [(0, 1)] * 3 + [(1, 4), (1, 1), (2, 6)], "as in step 1"
     assert third.drafted == [12, 13, 14]
 
 
 def test_figure_3():
     """Three models that agree, one token each: x_1 is judged in step 3; from then on a forward is a token."""
-    found = steps("cos", [naive.successor(40, {})] * 3, [0], 9, gamma=[1, 1, 1])
-    assert [one for _, one in found[1:5]] == [[(0, 1), (1, 2), (2, 3)], [(0, 3)], [(1, 3)], [(2, 3)]]
-    assert [one.tokens for one, _ in found] == [[k] for k in range(1, 10)]
-    assert [one.verdict.proposers for one, _ in found[1:5]] == [[0], [1], [2], [0]]
+    result = steps("cos", [naive.successor(40, {})] * 3, [0], 9, gamma=[1, 1, 1])
+    assert [one for _, one in result[1:5]] == [[(0, 1), (1, 2), (2, 3)], [(0, 3)], [(1, 3)], [(2, 3)]]
+    assert [one.tokens for one, _ in result] == [[k] for k in range(1, 10)]
+    assert [one.verdict.proposers for one, _ in result[1:5]] == [[0], [1], [2], [0]]
 
 
 def test_two_models_that_agree_give_a_token_a_forward():
@@ -108,9 +108,9 @@ def test_two_models_that_agree_give_a_token_a_forward():
     assert forwards(steps("cos", models, [0], 7)) == [[0, 1], [0], [1], [0], [1], [0]]
     assert forwards(steps("ensemble", models, [0], 4)) == [[0, 1]] * 3
     # γ = 3, 2 from the second model on: 2 and 3 tokens by turns, each block scored by the forward that goes on.
-    found = steps("cos", models, [0], 13, gamma=[3, 2], proposer="target")
-    assert forwards(found) == [[1, 1, 0], [0, 0, 1], [1, 0], [0, 0, 1], [1, 0]]
-    assert [len(one.tokens) for one, _ in found] == [1, 2, 3, 2, 3, 2]
+    result = steps("cos", models, [0], 13, gamma=[3, 2], proposer="target")
+    assert forwards(result) == [[1, 1, 0], [0, 0, 1], [1, 0], [0, 0, 1], [1, 0]]
+    assert [len(one.tokens) for one, _ in result] == [1, 2, 3, 2, 3, 2]
 
 
 # All put most on a token of their own and second most on the same one, which the mixture prefers to either.
@@ -129,24 +129,24 @@ def divided(count: int, size: int = 12) -> list[naive.Table]:
 @pytest.mark.parametrize(("count", "proposer"), [(2, "draft"), (2, "target"), (3, "draft"), (3, "math")])
 def test_models_that_never_propose_r_cost_what_the_standard_does(count, proposer):
     """γ = 1 and every proposal rejected: each model reads once a token; nothing is gained, nothing lost (Cor. 3.7)."""
-    found = steps("cos", divided(count), [0], 9, gamma=[1] * count, proposer=proposer)
-    assert all(sorted(one) == list(range(count)) for one in forwards(found))
-    assert [one.tokens for one, _ in found] == [[5 * k % 12] for k in range(1, 10)]
-    for one, _ in found[1:]:
+    result = steps("cos", divided(count), [0], 9, gamma=[1] * count, proposer=proposer)
+    assert all(sorted(forward) == list(range(count)) for forward in forwards(result))
+    assert [one.tokens for one, _ in result] == [[5 * k % 12] for k in range(1, 10)]
+    for one, _ in result[1:]:
         assert (one.verdict.accepted, one.drafted) == (0, count)
         assert one.verdict.decisions() == ["rejected"] + ["unread"] * (count - 1)
 
 
 def test_rejected_blocks_of_naive_and_sd():
     for name, reads in (("cos-naive", [0, 0, 0, 1]), ("cos-sd", [0, 0, 0, 0, 1])):
-        found = steps(name, divided(2), [0], 5, gamma=3, proposer="draft")
-        assert forwards(found) == [reads] * 4
-        assert [one.tokens for one, _ in found] == [[5], [10], [3], [8], [1]]
+        result = steps(name, divided(2), [0], 5, gamma=3, proposer="draft")
+        assert forwards(result) == [reads] * 4
+        assert [one.tokens for one, _ in result] == [[5], [10], [3], [8], [1]]
     for name, reads, widths in (("cos-naive", [0, 0, 1], [1, 1, 2]), ("cos-sd", [0, 0, 0, 1], [1, 1, 3, 3])):
-        found = steps(name, [naive.successor(40, {})] * 2, [0], 7, gamma=2, proposer="draft")
-        assert forwards(found) == [reads] * (3 if name == "cos-naive" else 2)
-        assert [[width for _, width in one] for _, one in found[1:3]] == [widths, widths]
-        assert found[1][0].verdict.token == (None if name == "cos-naive" else 4)
+        result = steps(name, [naive.successor(40, {})] * 2, [0], 7, gamma=2, proposer="draft")
+        assert forwards(result) == [reads] * (3 if name == "cos-naive" else 2)
+        assert [[width for _, width in one] for _, one in result[1:3]] == [widths, widths]
+        assert result[1][0].verdict.token == (None if name == "cos-naive" else 4)
 
 
 # Against the slow second implementation -------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ def test_every_step_equals_the_reference(architecture, case, gammas, proposer):
     calls = naive.cos_greedy(group.readers, combine, gammas, order, group.prompt + group.text[:1], 40)
     expected = expected_rounds(calls)
     models = list(group.pair.models.values())
-    found = steps("cos", models, group.prompt, 200, gamma=gammas, proposer=proposer, **settings)[1:]
-    for (one, fed), (reads, call) in zip(found, expected, strict=False):
+    result = steps("cos", models, group.prompt, 200, gamma=gammas, proposer=proposer, **settings)[1:]
+    for (one, fed), (reads, call) in zip(result, expected, strict=False):
         drafted = call.judged + (call.cleared if call.correction is not None else [])
         assert fed == reads
         assert one.tokens == call.committed == one.verdict.committed
@@ -210,8 +210,8 @@ def test_every_block_equals_the_reference(name, case, proposer):
     at, sd = ROLES.index(proposer), name == "cos-sd"
     blocks = naive.block_greedy(group.readers, combine, 3, at, group.prompt + group.text[:1], 40, bonus=sd)
     models = list(group.pair.models.values())
-    found = steps(name, models, group.prompt, 200, gamma=3, proposer=proposer, **settings)[1:]
-    for (one, fed), block in zip(found, blocks, strict=False):
+    result = steps(name, models, group.prompt, 200, gamma=3, proposer=proposer, **settings)[1:]
+    for (one, fed), block in zip(result, blocks, strict=False):
         assert (one.verdict.drafted, one.verdict.accepted) == (block.drafted, block.accepted)
         assert (one.verdict.token, one.tokens) == (block.token, block.committed)
         assert tuple(Counter(member for member, _ in fed)[i] for i in range(len(models))) == block.forwards
@@ -241,8 +241,8 @@ def test_what_rounds_record_equals_the_reference(name, settings, combine, weight
     readers = [naive.reader(model) for model in tables(count)]
     text, rounds = decode(build(made_pair(tables(count)), name, **settings), [0], 400, sampling)
     sampler, context, unscored, lowest = naive.Sampler(*vars(sampling).values()), [0], 0, 1.0
-    for one in rounds:
-        verdict, tokens = one.verdict, list(context)
+    for round_ in rounds:
+        verdict, tokens = round_.verdict, list(context)
         for k, token in enumerate(verdict.drafted if verdict else []):
             if verdict.targets[k] < 0:
                 unscored += 1
@@ -260,11 +260,11 @@ def test_what_rounds_record_equals_the_reference(name, settings, combine, weight
                 assert verdict.overlaps[k] >= weights[proposer] - 1e-9
                 lowest = min(lowest, verdict.overlaps[k] - weights[proposer])
             tokens.append(token)
-        context += one.tokens
+        context += round_.tokens
     assert context[1:] == text
     assert (unscored > 20) == (name == "cos"), "only cos clears tokens that not all have scored"
     if name == "cos":
-        assert {p for one in rounds[1:] for p in one.verdict.proposers} == set(range(count))
+        assert {p for round_ in rounds[1:] for p in round_.verdict.proposers} == set(range(count))
 
 
 def test_acceptance_is_the_overlap():
@@ -273,7 +273,7 @@ def test_acceptance_is_the_overlap():
     _, rounds = decode(build(pair, "cos", gamma=[2, 2], weights=0.4), [0], 6000, Sampling(1.0))
     for member in range(2):
         tested, kept = [], 0
-        for verdict in (one.verdict for one in rounds[1:-1]):
+        for verdict in (round_.verdict for round_ in rounds[1:-1]):
             for k, decision in enumerate(verdict.decisions()):
                 if verdict.proposers[k] == member and decision in ("accepted", "rejected"):
                     tested.append(verdict.overlaps[k])

@@ -182,7 +182,7 @@ def test_first_three_tokens_of_a_prompt(settings, combine, count):
 @pytest.mark.long
 def test_order_and_proposer_change_the_cost_and_not_the_distribution():
     models = tables(3)
-    found = {}
+    result = {}
     for order in ((0, 1, 2), (2, 0, 1)):
         weights = [(0.5, 0.3, 0.2)[i] for i in order]
         pair = made_pair([models[i] for i in order])
@@ -190,8 +190,8 @@ def test_order_and_proposer_change_the_cost_and_not_the_distribution():
             method = build(pair, "cos", weights=weights, proposer=proposer, gamma=[3, 1, 1])
             # The combination named in the first order is the same function of the models.
             assert likelihood(method, models, THREE[1], Sampling(1.0), 2500) > ALPHA
-            found[order, proposer] = decode(method, [0], 60, Sampling(1.0))[0]
-    assert len({tuple(text) for text in found.values()}) == 6
+            result[order, proposer] = decode(method, [0], 60, Sampling(1.0))[0]
+    assert len({tuple(text) for text in result.values()}) == 6
 
 
 def test_sampling_is_reproducible_and_seeded():

@@ -54,13 +54,13 @@ def test_trained_is_the_decoder_without_cache(architecture, hybrid):
     kept, rejected, quiet_before, said, threshold = 0, 0, 0, set(), middling(architecture, judge)
     for gamma in (1, 2, 3, 4, 5, 6, 25):
         watch = Counted()
-        found = some(cospec(architecture, gamma, learned(architecture, threshold, hybrid, watch)), prompt)
+        result = some(cospec(architecture, gamma, learned(architecture, threshold, hybrid, watch)), prompt)
         wanted = slow(architecture).rounds(prompt, COUNT, gamma, naive.worked_out(judge, threshold))
-        assert [one.tokens for one in found] == [one.committed for one in wanted]
-        assert [one.accepted for one in found] == [len(one.committed) - 1 for one in wanted]
-        assert [list(one.verdict.rescued) for one in found] == [one.kept for one in wanted]
-        assert [one.verdict.drafted for one in found] == [one.drafted for one in wanted]
-        for one, other in zip(found, wanted, strict=True):  # those that the arbitrator decided are told from the rest
+        assert [one.tokens for one in result] == [one.committed for one in wanted]
+        assert [one.accepted for one in result] == [len(one.committed) - 1 for one in wanted]
+        assert [list(one.verdict.rescued) for one in result] == [one.kept for one in wanted]
+        assert [one.verdict.drafted for one in result] == [one.drafted for one in wanted]
+        for one, other in zip(result, wanted, strict=True):  # those that the arbitrator decided are told from the rest
             decisions = one.verdict.decisions()
             reached = [i for i, decision in enumerate(decisions) if decision in ("rescued", "rejected")]
             assert reached == [*other.kept, *([] if other.rejected is None else [other.rejected])]
@@ -95,15 +95,15 @@ class Checked(Learned):
         self.waited += 1
 
     def logits(self, block):
-        found = super().logits(block)
+        output = super().logits(block)
         assert self.session.tokens == list(self.text) and len(self.session) == len(self.text)
         fresh = Learned(Session(self.session.model, "arbitrator", vocabulary=1), 0.5, self.hybrid)
         fresh.begin(list(self.text))
         expected = fresh.logits(block)
-        assert len(found) == len(expected) == len(block.mismatches)
-        self.worst = max([self.worst, *(abs(a - b) for a, b in zip(found, expected, strict=True))])
+        assert len(output) == len(expected) == len(block.mismatches)
+        self.worst = max([self.worst, *(abs(a - b) for a, b in zip(output, expected, strict=True))])
         self.checked, self.quiet, self.waited = self.checked + 1, self.quiet + (self.waited > 1), 0
-        return found
+        return output
 
 
 @architectures
@@ -136,8 +136,8 @@ def test_keeping_none_is_speculative_sampling(architecture, sampling):
                 slow_target(architecture), prompt_of(architecture), 24
             )[1:]
         for arbiter in others:
-            found = some(cospec(architecture, gamma, arbiter), prompt_of(architecture), 24, sampling, seed=7)
-            assert found == expected
+            result = some(cospec(architecture, gamma, arbiter), prompt_of(architecture), 24, sampling, seed=7)
+            assert result == expected
     assert cospec(architecture, 3, Never()).lossless
     assert not any(cospec(architecture, 3, other).lossless for other in (Always(), Random(0.0), others[1], Oracle()))
 
@@ -147,9 +147,9 @@ def test_keeping_all_is_the_drafts_text_and_every_bonus(architecture):
     prompt = prompt_of(architecture)
     wanted = slow(architecture).rounds(prompt, COUNT, 4, lambda *block: lambda i: True)
     for arbiter in (Always(), Random(1.0), learned(architecture, 0.0)):
-        found = some(cospec(architecture, 4, arbiter), prompt)
-        assert [one.tokens for one in found] == [one.committed for one in wanted]
-        assert [list(one.verdict.rescued) for one in found] == [one.mismatches for one in wanted]
+        result = some(cospec(architecture, 4, arbiter), prompt)
+        assert [one.tokens for one in result] == [one.committed for one in wanted]
+        assert [list(one.verdict.rescued) for one in result] == [one.mismatches for one in wanted]
     assert any(one.mismatches for one in wanted)
 
 
@@ -158,9 +158,9 @@ def test_equality_is_no_acceptance():
     model = new_arbitrator(pair("llama")[1], ADAPTER, seed=0)
     for threshold, other in ((0.5, Never()), (0.499, Always())):
         arbiter = Learned(Session(model, "arbitrator", vocabulary=1), threshold)
-        found, expected = (some(cospec("llama", 4, one), prompt_of("llama")) for one in (arbiter, other))
-        assert found == expected
-        assert any(one.verdict.rescued for one in found) == (threshold < 0.5)
+        result, expected = (some(cospec("llama", 4, one), prompt_of("llama")) for one in (arbiter, other))
+        assert result == expected
+        assert any(one.verdict.rescued for one in result) == (threshold < 0.5)
 
 
 # Laws at T > 0, on models whose next token hangs on the last one alone
@@ -211,7 +211,7 @@ def three_tokens(arbiter, candidates, p_kept, sampling=PLAIN, gamma=3, texts=150
     method = CoSpec(Target(P), ModelDrafter(Table(Q)), settings, arbiter, {})
     rng, counts = torch.Generator().manual_seed(3), np.zeros((4, 4, 4))
     for _ in range(texts):
-        said = list(itertools.islice((t for one in method.rounds([1], sampling, rng) for t in one.tokens), 4))
+        said = list(itertools.islice((t for step in method.rounds([1], sampling, rng) for t in step.tokens), 4))
         counts[tuple(said[1:])] += 1
     return oracle.chi_square(counts, law)
 
@@ -302,18 +302,18 @@ def test_oracle_keeps_what_is_not_worth_less(architecture):
 
         return keep
 
-    def told(given, answer):
+    def utility(given, answer):
         assert list(given) == prompt
         return table(given, answer)
 
     method = cospec(architecture, 4, Oracle())
     assert isinstance(method, Foresighted)
     for _ in range(2):  # a second text begins anew
-        method.set_utility(told)
-        found = some(method, prompt, 60)
+        method.set_utility(utility)
+        result = some(method, prompt, 60)
         wanted = slow(architecture).rounds(prompt, 60, 4, begin)
-        assert [one.tokens for one in found] == [one.committed for one in wanted]
-        assert [list(one.verdict.rescued) for one in found] == [one.kept for one in wanted]
+        assert [one.tokens for one in result] == [one.committed for one in wanted]
+        assert [list(one.verdict.rescued) for one in result] == [one.kept for one in wanted]
     assert {-1, 0, 1} == set(seen)
 
 
@@ -348,8 +348,8 @@ def test_reach_is_enough(gamma):
     """The text, a block and as many more as the reach counts beyond what is fed: its convention is that of SpS."""
     watch, most, length = Counted(), 0, PROMPT
     method = cospec("llama", gamma, learned("llama", 0.5, watch=watch))
-    for one in itertools.islice(method.rounds(prompt_of("llama"), GREEDY, torch.Generator(DEVICE)), 20):
+    for step in itertools.islice(method.rounds(prompt_of("llama"), GREEDY, torch.Generator(DEVICE)), 20):
         most = max([most, *(width + context - length for width, context in watch.arbitrator())])
-        length += len(one.tokens)
+        length += len(step.tokens)
         watch.forwards.clear()
     assert most == 2 * gamma == method.reach - 1

@@ -50,14 +50,14 @@ def test_greedy_drafts_begin_as_the_draft_models_own():
     prompt, text = lively_prompt("llama", 12, 30)
     _, draft = pair("llama")
     alone, cascaded = ModelDrafter(Session(draft, "draft")), LookupDrafter(Session(draft, "draft"), 3, 4)
-    found = Lengthened(cascaded, 3, 3)
-    for one in (alone, found):
+    result = Lengthened(cascaded, 3, 3)
+    for one in (alone, result):
         one.begin(prompt)
     lengths = set()
     for end in range(1, 30, 3):
         context = [*prompt, *text[:end], *text[:end]]
         expected = alone.propose(context, 5, GREEDY, torch.Generator()).tokens.tolist()
-        drafted = found.propose(context, 8, GREEDY, torch.Generator()).tokens.tolist()
+        drafted = result.propose(context, 8, GREEDY, torch.Generator()).tokens.tolist()
         assert drafted[:5] == expected
         lengths.add(len(drafted))
     assert len(lengths) > 1
@@ -71,7 +71,7 @@ def test_drafts_that_speculate_follow_the_draft_models_law():
         return warped(oracle.next_logits(model, text).double(), sampling)
 
     prompts = [[1, guess, 0, 1, guess, 0, 1] for guess in range(V)]
-    prompt = next(one for one in prompts if 0.25 < row(one)[one[1]] < 0.75)
+    prompt = next(prompt for prompt in prompts if 0.25 < row(prompt)[prompt[1]] < 0.75)
     expected = row(prompt)[:, None] * torch.stack([row([*prompt, token]) for token in range(V)])
     counts, rng = torch.zeros(V, V), torch.Generator(DEVICE).manual_seed(0)
     drafter = Lengthened(LookupDrafter(recalled(model, "draft"), 2, 3), 0, 2)

@@ -50,8 +50,8 @@ def test_suffixes_are_sorted_by_their_first_tokens_then_by_place(tokens):
     """Some differ behind 9 or 13 tokens, others within the depth nowhere."""
     padded = [*tokens, *[END] * naive.DEPTH]
     expected = sorted(range(len(tokens)), key=lambda i: (padded[i : i + naive.DEPTH], i))
-    found = suffixes(np.array(tokens, np.uint32)).tolist()
-    assert found == [i for i in expected if tokens[i] != END]
+    values = suffixes(np.array(tokens, np.uint32)).tolist()
+    assert values == [i for i in expected if tokens[i] != END]
 
 
 DOCUMENTS = st.lists(st.lists(st.integers(0, 2), max_size=40), min_size=1, max_size=8).filter(any)
@@ -77,9 +77,9 @@ def test_lookups_equal_a_scan(tmp_path_factory, documents, shard, context, own, 
     assert store.about.tokens == len(store) == sum(map(len, documents))
     assert (store.about.documents, store.about.shards) == (len(pieces), len(parts))
     shortest, longest = bounds[0], sum(bounds)
-    found = store.longest(context, longest, shortest)
-    assert found == naive.longest(pieces, context, longest, shortest)
-    for length in {found, min(shortest, len(context))} - {0}:
+    result = store.longest(context, longest, shortest)
+    assert result == naive.longest(pieces, context, longest, shortest)
+    for length in {result, min(shortest, len(context))} - {0}:
         rows = [tuple(row) for row in store.continuations(context, length, hits, count).tolist()]
         expected = [naive.following(part, context[-length:], count, hits, END) for part in parts]
         assert rows == [row for part in expected for row in part]
@@ -226,14 +226,14 @@ def command(*arguments):
 def texts_of(folder, tokenizer) -> list[str]:
     """The documents of a datastore as texts, their special tokens spelt out."""
     ids = np.fromfile(folder / "tokens.bin", ">u4").tolist()
-    found, document = [], []
+    results, document = [], []
     for token in ids:
         if token == END:
-            found.append(tokenizer.decode(document, clean_up_tokenization_spaces=False))
+            results.append(tokenizer.decode(document, clean_up_tokenization_spaces=False))
             document = []
         else:
             document.append(token)
-    return found
+    return results
 
 
 def test_files_become_documents(tmp_path, tokenizer):
@@ -270,12 +270,12 @@ def test_documents_of_a_task_with_their_answers_and_no_examples(tmp_path, tokeni
         "--tokenizer", target, "--out", tmp_path / "store",
     )  # fmt: skip
     assert code == 0, said
-    found = texts_of(tmp_path / "store", tokenizer)
+    texts = texts_of(tmp_path / "store", tokenizer)
     tasks = config.SUITES / "tasks" / "pocket"
     rows = [json.loads(line) for line in (tasks / "gsm8k_train.jsonl").read_text().splitlines()[:3]]
     expected = [f"Question: {row['question']}\nAnswer: {row['answer']}" for row in rows]
-    assert found[:3] == [f"{tokenizer.bos_token}{text}{tokenizer.eos_token}" for text in expected]
-    assert len(found) == 6 and all("def " in text and "return" in text for text in found[3:])
+    assert texts[:3] == [f"{tokenizer.bos_token}{text}{tokenizer.eos_token}" for text in expected]
+    assert len(texts) == 6 and all("def " in text and "return" in text for text in texts[3:])
 
 
 def test_a_tasks_usual_examples_are_left_out(tmp_path, tokenizer, real_data):
@@ -284,8 +284,8 @@ def test_a_tasks_usual_examples_are_left_out(tmp_path, tokenizer, real_data):
         "--corpus", "gsm8k:train", "--data-dir", real_data, "--documents", "4", "--out", tmp_path / "store"
     )  # fmt: skip
     assert code == 0, said
-    found = texts_of(tmp_path / "store", tokenizer)
-    assert len(found) == 4 and all(text.count("Question:") == text.count("Answer:") == 1 for text in found)
+    texts = texts_of(tmp_path / "store", tokenizer)
+    assert len(texts) == 4 and all(text.count("Question:") == text.count("Answer:") == 1 for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_bad_corpora_are_one_line_and_leave_nothing(tmp_path, arguments, words):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "good.txt").write_text("Text.")
-    filled = [one.replace("{}", str(tmp_path)) for one in arguments]
+    filled = [argument.replace("{}", str(tmp_path)) for argument in arguments]
     out = [] if "--out" in filled else ["--out", tmp_path / "store"]
     code, said = command(*filled, *out)
     assert code == 2

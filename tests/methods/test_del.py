@@ -164,7 +164,7 @@ def test_rounds_and_choices_equal_those_without_cache(architecture, bound, runti
     )
     assert_rounds(rounds, expected)
     assert chosen[: len(choices)] == choices and len(set(choices)) > 1
-    judged = [one for one in rounds[1:-1] if one.verdict]
+    judged = [round_ for round_ in rounds[1:-1] if round_.verdict]
     assert any(one.accepted == one.drafted > 0 for one in judged)
     assert any(one.accepted < one.drafted for one in judged) and max(one.drafted for one in judged) >= 2
 
@@ -188,25 +188,25 @@ def untrained(target):
 
 def test_nothing_of_the_target_is_computed_twice():
     """Each layer reads the committed token and the draft once; a round without a draft is one forward."""
-    told, target = Told(), copy.deepcopy(deep("llama"))
+    watched, target = Told(), copy.deepcopy(deep("llama"))
     read = [0] * DEEP
     for index, layer in enumerate(target.model.layers):
         layer.self_attn.q_proj.register_forward_hook(
             lambda module, inputs, output, at=index: read.__setitem__(at, read[at] + output.shape[1])
         )
-    used = method(target, trained("llama"), watch=told)
+    used = method(target, trained("llama"), watch=watched)
     prompt, _ = lively(deep("llama"), 12, 30)
     read[:] = [0] * DEEP
     rounds = used.rounds(prompt, Sampling(), torch.Generator(DEVICE))
     length = 12 + len(next(rounds).tokens)
-    assert told.forwards == [("target", 12, 0), ("draft", 12, 0)] and read == [12] * DEEP
+    assert watched.forwards == [("target", 12, 0), ("draft", 12, 0)] and read == [12] * DEEP
     for _ in range(5):
-        told.forwards.clear()
+        watched.forwards.clear()
         read[:] = [0] * DEEP
         one = next(rounds)
         count = len(one.verdict.drafted)
-        assert [role for role, _, _ in told.forwards] == ["draft"] * count + ["target", "draft"]
-        assert told.forwards[count:] == [
+        assert [role for role, _, _ in watched.forwards] == ["draft"] * count + ["target", "draft"]
+        assert watched.forwards[count:] == [
             ("target", count + 1, length - 1),
             ("draft", one.verdict.accepted + 1, length - 1),
         ]
@@ -233,7 +233,7 @@ def test_a_draft_whose_length_is_none_leaves_plain_decoding():
     used = method(target, adapters, bound="tpl")
     prompt, text = lively(target, 12, 30)
     tokens, rounds = decode(used, prompt, 12)
-    assert tokens == text[:12] and sum(one.drafted for one in rounds[1:]) <= 3
+    assert tokens == text[:12] and sum(round_.drafted for round_ in rounds[1:]) <= 3
     assert used.drafter.shadows.counts.sum() > 3
 
 
@@ -282,21 +282,21 @@ def of_layer(tensors, before, after):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t, told: (t.update(of_layer(t, 3, 4)), told.update(exits=[1, 2, 4])), "its exit is no layer of 4"),
-        (lambda _, told: told.update(exits=[2, 1, 3]), "not in order"),
-        (lambda _, told: told.update(exits=[]), "not in order"),
-        (lambda _, told: told.update(exits=[1, 2]), "3.self_attn.q_proj.weight belongs to no exit"),
-        (lambda _, told: told.pop("exits"), "'exits'"),
+        (lambda t, facts: (t.update(of_layer(t, 3, 4)), facts.update(exits=[1, 2, 4])), "its exit is no layer of 4"),
+        (lambda _, facts: facts.update(exits=[2, 1, 3]), "not in order"),
+        (lambda _, facts: facts.update(exits=[]), "not in order"),
+        (lambda _, facts: facts.update(exits=[1, 2]), "3.self_attn.q_proj.weight belongs to no exit"),
+        (lambda _, facts: facts.pop("exits"), "'exits'"),
         (lambda t, _: t.pop("2.norm.weight"), "Missing key(s)"),
-        (lambda _, told: told["config"].pop("head_dim"), "'head_dim'"),
+        (lambda _, facts: facts["config"].pop("head_dim"), "'head_dim'"),
     ],
 )
 def test_tensors_that_are_no_adapters(change, words):
     good = in_file(nn.ModuleDict({str(i): first_adapter(deep("llama"), 0) for i in EXITS}))
-    tensors, told = dict(good.tensors), {"exits": EXITS, "config": dict(good.trained["config"])}
-    change(tensors, told)
+    tensors, facts = dict(good.tensors), {"exits": EXITS, "config": dict(good.trained["config"])}
+    change(tensors, facts)
     with one_line_error(words, "the head for del is damaged", "train or import it again"):
-        exit_adapters(Head("del", tensors, told), deep("llama"))
+        exit_adapters(Head("del", tensors, facts), deep("llama"))
 
 
 def test_the_settings_are_the_official_codes():
@@ -309,9 +309,9 @@ def test_the_settings_are_the_official_codes():
 @pytest.mark.parametrize("family", ("gsm8k", pytest.param("cnndm", marks=LONG)))
 def test_the_shipped_adapters_beat_their_untrained_selves(pocket, family):
     """On a test document, which they did not learn: other rounds, the same text. Deeper exits agree more often."""
-    found = find_head("auto", "del", pocket, None)
-    figures = found.trained["held_out_agreement"], found.trained["held_out_agreement_untrained"]
-    assert found.trained["exits"] == [2, 4, 6, 8, 10]
+    head = find_head("auto", "del", pocket, None)
+    figures = head.trained["held_out_agreement"], head.trained["held_out_agreement_untrained"]
+    assert head.trained["exits"] == [2, 4, 6, 8, 10]
     margins = (0.25, 0.25, 0.2, 0.15, 0.0)  # the untrained ones of deep exits agree often
     assert all(after > before + margin for after, before, margin in zip(*figures, margins, strict=True))
     assert figures[0] == sorted(figures[0])

@@ -274,22 +274,22 @@ def test_likeliest_tokens_as_if_they_were_drawn_are_found(monkeypatch):
         (lambda t, _: t.pop("layers.1.mlp.up_proj.weight"), "Missing key(s)"),
         (lambda t, _: t.update({"layers.7.norm.weight": t["norm.weight"]}), "Missing key(s)"),
         (lambda t, _: t.pop("mask"), "Missing key(s)"),
-        (lambda _, told: told.pop("config"), "'config'"),
-        (lambda _, told: told["config"].pop("head_dim"), "'head_dim'"),
-        (lambda _, told: told["config"].update(num_attention_heads=10**9), "wide"),
-        (lambda _, told: told.update(layers=[1, 2]), "reads layers [1, 2] of 2"),
-        (lambda _, told: told.update(layers=[]), "reads layers []"),
-        (lambda _, told: told.update(block=1), "blocks are of 1"),
-        (lambda _, told: told.update(block="5"), "blocks are of 5"),
+        (lambda _, facts: facts.pop("config"), "'config'"),
+        (lambda _, facts: facts["config"].pop("head_dim"), "'head_dim'"),
+        (lambda _, facts: facts["config"].update(num_attention_heads=10**9), "wide"),
+        (lambda _, facts: facts.update(layers=[1, 2]), "reads layers [1, 2] of 2"),
+        (lambda _, facts: facts.update(layers=[]), "reads layers []"),
+        (lambda _, facts: facts.update(block=1), "blocks are of 1"),
+        (lambda _, facts: facts.update(block="5"), "blocks are of 5"),
         (lambda t, _: t.update({"layer_fusion_weights": torch.zeros(2, 2)}), "Unexpected key(s)"),
     ],
 )
 def test_tensors_that_are_no_head(change, words):
     made = in_file(head("llama"))
-    tensors, told = dict(made.tensors), {**made.trained, "config": dict(made.trained["config"])}
-    change(tensors, told)
+    tensors, facts = dict(made.tensors), {**made.trained, "config": dict(made.trained["config"])}
+    change(tensors, facts)
     with one_line_error(words, "train or import"):
-        block_head(Head("dflash", tensors, told), pair("llama")[0])
+        block_head(Head("dflash", tensors, facts), pair("llama")[0])
 
 
 def test_a_mixed_head_begins_with_a_layer_of_its_own():

@@ -39,8 +39,8 @@ HEADS = {"opt": (4, 1)}  # attention heads of the tiny models, and how many shar
 
 
 def recipe(preset: str, **changes) -> FeatureRecipe:
-    told = {"autocast": False, "learning_rate": 0.01, "warmup": 0.0, "weight_decay": 0.0}
-    return FeatureRecipe(**{**load_recipe(f"eagle-{preset}", []).values, **told, **changes})
+    facts = {"autocast": False, "learning_rate": 0.01, "warmup": 0.0, "weight_decay": 0.0}
+    return FeatureRecipe(**{**load_recipe(f"eagle-{preset}", []).values, **facts, **changes})
 
 
 def in_file(model: FeatureHead, fuse: str) -> Head:
@@ -109,12 +109,12 @@ def test_the_head_equals_one_without_cache(architecture, fuse):
     for branch, path in enumerate((left, right)):
         states, made = naive_states(architecture, model, fuse, text, path)
         expected = torch.stack([output @ state for state in states])
-        found = torch.cat([*rows, first.logits, second.logits[branch : branch + 1]])
-        assert torch.allclose(found.cpu(), expected, atol=1e-4) and expected.std() > 0.5
+        joined = torch.cat([*rows, first.logits, second.logits[branch : branch + 1]])
+        assert torch.allclose(joined.cpu(), expected, atol=1e-4) and expected.std() > 0.5
         assert torch.allclose(second.hidden[branch].cpu(), made[-1], atol=1e-4)
 
 
-@pytest.mark.parametrize("preset", [PRESETS[0], *(pytest.param(one, marks=LONG) for one in PRESETS[1:])])
+@pytest.mark.parametrize("preset", [PRESETS[0], *(pytest.param(preset, marks=LONG) for preset in PRESETS[1:])])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_greedy_texts_are_the_targets(architecture, preset):
     """Random heads, and one that is often right; Gemma 2's window of 16 is crossed."""
@@ -122,7 +122,7 @@ def test_greedy_texts_are_the_targets(architecture, preset):
     prompt, text = lively_prompt(architecture, 12, 30)
     assert decode(method(target, noisy(architecture, recipe(preset).fuse)), prompt, 20)[0] == text[:20]
     tokens, rounds = decode(method(target, trained(architecture, preset)), prompt, 30)
-    assert tokens == text and max(one.accepted for one in rounds) >= 2
+    assert tokens == text and max(round_.accepted for round_ in rounds) >= 2
     other = oracle.prompts(1, length=20, seed=9)[0]
     expected = oracle.greedy(copy.deepcopy(target).cpu(), other, 8)
     assert decode(method(target, trained(architecture, preset)), other, 8)[0] == expected
@@ -192,7 +192,7 @@ def answered() -> list[Answered]:
     ]
 
 
-@pytest.mark.parametrize("fuse", [FUSES[0], *(pytest.param(one, marks=LONG) for one in FUSES[1:])])
+@pytest.mark.parametrize("fuse", [FUSES[0], *(pytest.param(fuse, marks=LONG) for fuse in FUSES[1:])])
 def test_the_losses_of_all_steps_are_those_of_a_head_without_cache(fuse):
     """Regression on the target's state after the token that is read, cross-entropy, and that of the likeliest three."""
     target, steps = pair("llama")[0], 3
@@ -218,8 +218,8 @@ def test_the_losses_of_all_steps_are_those_of_a_head_without_cache(fuse):
                 expected[step] -= 0.2 * sum(float(p[token] * q[token]) for token in best)
     (block,) = blocks(answered(), target.device)
     with torch.no_grad():
-        found = [float(one) for one in run.losses(block)]
-    assert found == pytest.approx(expected, rel=1e-3)
+        results = [float(loss) for loss in run.losses(block)]
+    assert results == pytest.approx(expected, rel=1e-3)
     assert run.learn(answered()) == pytest.approx(sum(expected) / places, rel=1e-3)
 
 
@@ -254,19 +254,19 @@ def test_recipes_have_sources_and_differ_as_the_papers_do():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t, told: told.update(fuse="sum"), "it fuses by sum"),
-        (lambda t, told: told.pop("fuse"), "'fuse'"),
-        (lambda t, told: t.update({"fc.weight": t["fc.weight"][:, :5]}), "fc.weight"),
-        (lambda t, told: told["config"].pop("head_dim"), "'head_dim'"),
-        (lambda t, told: t.clear(), "gate_proj"),
+        (lambda t, facts: facts.update(fuse="sum"), "it fuses by sum"),
+        (lambda t, facts: facts.pop("fuse"), "'fuse'"),
+        (lambda t, facts: t.update({"fc.weight": t["fc.weight"][:, :5]}), "fc.weight"),
+        (lambda t, facts: facts["config"].pop("head_dim"), "'head_dim'"),
+        (lambda t, facts: t.clear(), "gate_proj"),
     ],
 )
 def test_tensors_that_are_no_head(change, words):
     good = in_file(noisy("llama", "fc"), "fc")
-    tensors, told = dict(good.tensors), {"fuse": "fc", "config": dict(good.trained["config"])}
-    change(tensors, told)
+    tensors, facts = dict(good.tensors), {"fuse": "fc", "config": dict(good.trained["config"])}
+    change(tensors, facts)
     with one_line_error(words, "train or import it again"):
-        feature_head(Head("eagle", tensors, told), pair("llama")[0], 96)
+        feature_head(Head("eagle", tensors, facts), pair("llama")[0], 96)
 
 
 def test_the_settings_are_the_official_codes():

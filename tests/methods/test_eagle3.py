@@ -58,8 +58,8 @@ def naive_states(architecture: str, model: EagleHead, text: list[int], drafted: 
         table = target.get_input_embeddings().weight.double()
         scale = getattr(target.get_input_embeddings(), "embed_scale", 1.0)
         heads, groups = HEADS.get(architecture, (4, 2))
-        found = naive.states(weights, table * float(scale), [*text[1:], *drafted], seen, heads, groups)
-        return weights, found
+        result = naive.states(weights, table * float(scale), [*text[1:], *drafted], seen, heads, groups)
+        return weights, result
 
 
 # The head
@@ -93,8 +93,8 @@ def test_the_head_equals_one_without_cache(architecture):
     for branch, path in enumerate((left, right)):
         weights, states = naive_states(architecture, model, text, path)
         expected = torch.stack([naive.predicted(weights, state) for state in states])
-        found = [*rows, first.logits, second.logits[branch : branch + 1], third.logits[branch : branch + 1]]
-        assert torch.allclose(torch.cat(found).cpu(), expected, atol=1e-4)
+        results = [*rows, first.logits, second.logits[branch : branch + 1], third.logits[branch : branch + 1]]
+        assert torch.allclose(torch.cat(results).cpu(), expected, atol=1e-4)
         assert torch.allclose(third.hidden[branch].cpu(), states[-1], atol=1e-4)
     assert expected.std() > 0.5
 
@@ -190,7 +190,7 @@ def test_greedy_texts_are_the_targets(architecture):
         assert decode(method(architecture, head(architecture), *size), prompt, 30)[0] == text
         tokens, rounds = decode(method(architecture, trained(architecture, 30), *size), prompt, 30)
         assert tokens == text
-        assert len(rounds) < 20 and max(one.accepted for one in rounds) >= 2
+        assert len(rounds) < 20 and max(round_.accepted for round_ in rounds) >= 2
     # Another prompt, a head that does not know it, and prompts of one and two tokens.
     for other in (oracle.prompts(1, length=20, seed=9)[0], [5], [7, 3]):
         expected = oracle.greedy(on_cpu(architecture), other, 12)
@@ -201,8 +201,10 @@ def test_others_than_the_likeliest_stand_too_and_nothing_is_left_of_the_last_pro
     used = method("llama", trained("llama", 12), 30, 4, 3)
     prompt, text = lively_prompt("llama", 12, 30)
     tokens, rounds = decode(used, prompt, 30)
-    paths = [one.verdict.path for one in rounds if one.verdict]
-    firsts = [{one.verdict.parents.index(p) for p in set(one.verdict.parents)} for one in rounds if one.verdict]
+    paths = [round_.verdict.path for round_ in rounds if round_.verdict]
+    firsts = [
+        {round_.verdict.parents.index(p) for p in set(round_.verdict.parents)} for round_ in rounds if round_.verdict
+    ]
     assert tokens == text and any(set(path) - first for path, first in zip(paths, firsts, strict=True))
     assert decode(used, prompt, 30) == (tokens, rounds)
     sampling = Sampling(0.9)
@@ -279,9 +281,9 @@ def spoiled(change):
         (lambda t, _: t["d2t"].__setitem__(0, -1.0), "d2t does not map"),
         (lambda t, _: t.update({"fc.weight": t["fc.weight"][:, :64]}), "fc.weight"),
         (lambda t, _: t.update({"norm.weight": t["norm.weight"][:5]}), "norm.weight"),
-        (lambda _, told: told.pop("config"), "'config'"),
-        (lambda _, told: told["config"].pop("head_dim"), "'head_dim'"),
-        (lambda _, told: told["config"].update(num_attention_heads=3), "validate_architecture"),
+        (lambda _, facts: facts.pop("config"), "'config'"),
+        (lambda _, facts: facts["config"].pop("head_dim"), "'head_dim'"),
+        (lambda _, facts: facts["config"].update(num_attention_heads=3), "validate_architecture"),
     ],
 )
 def test_tensors_that_are_no_head(change, words):
@@ -332,12 +334,12 @@ def checkpoint(folder, kind="pickled", change=None, **changes):
         "midlayer.input_layernorm.weight": 1 + noise(192),
         "midlayer.post_attention_layernorm.weight": 1 + noise(192),
     }
-    told = {**SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}
-    told |= {"vocab_size": 2048, "draft_vocab_size": 6, "rms_norm_eps": 1e-05, "torch_dtype": "float16", **changes}
+    facts = {**SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}
+    facts |= {"vocab_size": 2048, "draft_vocab_size": 6, "rms_norm_eps": 1e-05, "torch_dtype": "float16", **changes}
     if change:
         change(tensors)
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(told))
+    (folder / "config.json").write_text(json.dumps(facts))
     if kind == "pickled":
         torch.save(tensors, folder / "pytorch_model.bin")
     else:
@@ -356,9 +358,9 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, pocket, monke
 
     folder, tensors = checkpoint(tmp_path / "head", kind, brings, rope_theta=500.0)
     file = released.import_head(folder, "pocket", tmp_path / "h.safetensors")
-    found = read_head(file, "eagle3", pocket, eagle3.SHAPES)
-    assert found.trained["released"] == "head" and found.trained["draft_vocabulary"] == 6
-    model = eagle_head(found, pocket.models["target"], pocket.vocabulary)
+    head = read_head(file, "eagle3", pocket, eagle3.SHAPES)
+    assert head.trained["released"] == "head" and head.trained["draft_vocabulary"] == 6
+    model = eagle_head(head, pocket.models["target"], pocket.vocabulary)
     assert model.ids.tolist() == DRAFTED
     text = [5, 17, 900, 33, 210, 8]
     target = pocket.session("target")
@@ -371,16 +373,16 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, pocket, monke
     expected = torch.stack([naive.predicted(weights, state, 1e-5) for state in states])
     assert torch.allclose(logits.double(), expected, atol=1e-4) and expected.std() > 0.1
     method = eagle3.build(eagle3.Settings(**{**SHIPPED, "head": str(file)}), pocket, None)
-    assert method.lossless and method.reach == 60 and method.inputs() == found.hashes()
+    assert method.lossless and method.reach == 60 and method.inputs() == head.hashes()
     assert decode(method, text, 12)[0] == oracle.greedy(pocket.models["target"], text, 12)
 
 
 def test_a_stretched_rotation_was_made_for_the_positions_that_the_head_tells():
-    told = {**SIZES, "vocab_size": 2048, "draft_vocab_size": 6, "rope_scaling": {"type": "yarn", "factor": 4.0}}
-    rope = released.Config(**told, max_position_embeddings=4096).in_head_file()["rope_parameters"]
+    facts = {**SIZES, "vocab_size": 2048, "draft_vocab_size": 6, "rope_scaling": {"type": "yarn", "factor": 4.0}}
+    rope = released.Config(**facts, max_position_embeddings=4096).in_head_file()["rope_parameters"]
     assert rope["original_max_position_embeddings"] == 4096 and rope["rope_type"] == "yarn"
-    told["rope_scaling"] = {**told["rope_scaling"], "original_max_position_embeddings": 512}
-    assert released.Config(**told, max_position_embeddings=4096).in_head_file()["rope_parameters"] == {
+    facts["rope_scaling"] = {**facts["rope_scaling"], "original_max_position_embeddings": 512}
+    assert released.Config(**facts, max_position_embeddings=4096).in_head_file()["rope_parameters"] == {
         "rope_type": "yarn",
         "rope_theta": 10000.0,
         "factor": 4.0,
@@ -407,7 +409,7 @@ def added(name):
 
 
 @pytest.mark.parametrize(
-    ("change", "told", "words"),
+    ("change", "facts", "words"),
     [
         (without("midlayer.hidden_norm.weight"), {}, "midlayer.hidden_norm.weight is missing"),
         (without("d2t"), {}, "d2t is missing"),
@@ -441,9 +443,9 @@ def added(name):
         ),
     ],
 )
-def test_checkpoints_that_are_no_head(tmp_path, pocket, monkeypatch, change, told, words):
+def test_checkpoints_that_are_no_head(tmp_path, pocket, monkeypatch, change, facts, words):
     monkeypatch.setattr(released, "load_models", lambda *_: pocket)
-    folder, _ = checkpoint(tmp_path / "head", "safe", change, **told)
+    folder, _ = checkpoint(tmp_path / "head", "safe", change, **facts)
     with one_line_error(words):
         released.import_head(folder, "pocket", tmp_path / "h.safetensors")
     assert not (tmp_path / "h.safetensors").exists()
@@ -470,8 +472,8 @@ def test_folders_that_hold_no_checkpoint(tmp_path, pocket, monkeypatch):
 def test_the_command_line_imports_a_head(tmp_path):
     folder, _ = checkpoint(tmp_path / "head")
     out = tmp_path / "h.safetensors"
-    told = CliRunner().invoke(app, ["import", "eagle3-head", str(folder), "--pair", "pocket", "--out", str(out)])
-    assert told.exit_code == 0 and f"eagle3.head={out}" in told.output and out.is_file()
+    outcome = CliRunner().invoke(app, ["import", "eagle3-head", str(folder), "--pair", "pocket", "--out", str(out)])
+    assert outcome.exit_code == 0 and f"eagle3.head={out}" in outcome.output and out.is_file()
     again = CliRunner().invoke(app, ["import", "eagle3-head", str(folder), "--pair", "pocket", "--out", str(out)])
     assert again.exit_code != 0 and "exists" in again.output
     bare = CliRunner().invoke(app, ["import", "eagle3-head", str(folder)])
@@ -484,8 +486,8 @@ def test_the_command_line_imports_a_head(tmp_path):
 @mostly_long("family", ("gsm8k", "cnndm"), ("gsm8k",))
 def test_the_shipped_head_is_the_targets_and_beats_its_own_chain(pocket, family):
     """On a test document, which it did not learn: trees commit more tokens a round than chains of the same head."""
-    found = find_head("auto", "eagle3", pocket, eagle3.SHAPES)
-    assert found.trained["held_out_agreement"][0] > 0.9 and found.trained["layers"] == [2, 6, 9]
+    head = find_head("auto", "eagle3", pocket, eagle3.SHAPES)
+    assert head.trained["held_out_agreement"][0] > 0.9 and head.trained["layers"] == [2, 6, 9]
     lines = (config.SUITES / "tasks" / "pocket" / f"{family}_test.jsonl").read_text().splitlines()
     prompt = pocket.tokenizer(prompt_and_completion(family, json.loads(lines[3]))[0])["input_ids"]
     text = oracle.greedy(pocket.models["target"], prompt, 20)

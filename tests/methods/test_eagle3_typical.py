@@ -62,7 +62,7 @@ def test_the_path_is_the_best_of_all(seed, size, temperature):
             tokens.append(token)
     logits = torch.tensor(2 * rng.normal(size=(size + 1, 4)))
     draft, sampling = Draft(torch.tensor(tokens), None, tuple(parents)), Sampling(temperature)
-    found = Typical(0.3, 0.4)(draft, Scored(logits), sampling, torch.Generator().manual_seed(seed))
+    result = Typical(0.3, 0.4)(draft, Scored(logits), sampling, torch.Generator().manual_seed(seed))
     p = (logits / (temperature or 1)).softmax(-1).numpy()
 
     def stands(node):
@@ -77,11 +77,11 @@ def test_the_path_is_the_best_of_all(seed, size, temperature):
         value = (len(path), sum(math.log(p[parents[n] + 1][tokens[n]]) for n in path))
         if all(map(stands, path)) and value > most:
             best, most = tuple(path), value
-    assert found.path == best
+    assert result.path == best
     if not temperature:
         argmax = logits.argmax(-1).tolist()
-        assert found.token == argmax[best[-1] + 1 if best else 0]
-        assert found.rescued == tuple(n for n in best if tokens[n] != argmax[parents[n] + 1])
+        assert result.token == argmax[best[-1] + 1 if best else 0]
+        assert result.rescued == tuple(n for n in best if tokens[n] != argmax[parents[n] + 1])
 
 
 def test_after_the_path_the_target_draws_from_all_of_p():
@@ -102,13 +102,13 @@ def test_a_chain_is_a_tree_of_one_path(sampling):
     q = torch.full((4, 4), 0.25, dtype=torch.float64)
     counts = np.zeros(4)
     for seed in range(400):
-        found = [
+        results = [
             Typical(0.25, 0.5)(Draft(draft, probs, parents), Scored(logits), sampling, rng.manual_seed(seed))
             for probs in (None, None if sampling.greedy else q)
             for parents in (None, (-1, 0, 1, 2))
         ]
-        assert {verdict.path for verdict in found} == {(0, 1)}
-        counts[found[-1].token] += 1
+        assert {verdict.path for verdict in results} == {(0, 1)}
+        counts[results[-1].token] += 1
     if sampling.greedy:
         assert counts[0] == 400
     else:
@@ -128,13 +128,13 @@ def test_methods_take_the_rule(name):
     prompt, _ = lively_prompt("llama", 12, 30)
     rounds = decode(method, prompt, 24)[1]
     text, rescued = [*prompt, *rounds[0].tokens], 0
-    for one in rounds[1:-1]:
-        for place, token in enumerate(one.tokens):
+    for round_ in rounds[1:-1]:
+        for place, token in enumerate(round_.tokens):
             p = oracle.next_logits(models.models["target"], text).double().softmax(-1)
             least = min(0.05, 0.2 * math.exp(float((p * p.log()).sum())))
-            assert int(p.argmax()) == token if place == len(one.tokens) - 1 else p[token] > least
+            assert int(p.argmax()) == token if place == len(round_.tokens) - 1 else p[token] > least
             text.append(token)
-        rescued += one.rescued
+        rescued += round_.rescued
     assert rescued
 
 
@@ -150,14 +150,14 @@ def test_rounds_equal_a_decoder_without_cache(architecture):
     prompt, _ = lively_prompt(architecture, 12, 30)
     _, rounds = decode(method, prompt, 24)
     text, rescued = [*prompt, *rounds[0].tokens], 0
-    for one in rounds[1:-1]:
-        for token in one.tokens[:-1]:
+    for round_ in rounds[1:-1]:
+        for token in round_.tokens[:-1]:
             p = oracle.next_logits(target, text).double().softmax(-1)
             assert p[token] > min(0.05, 0.2 * math.exp(float((p * p.log()).sum())))
             text.append(token)
-        assert one.tokens[-1] == int(oracle.next_logits(target, text).argmax())
-        text.append(one.tokens[-1])
-        rescued += len(one.verdict.rescued)
+        assert round_.tokens[-1] == int(oracle.next_logits(target, text).argmax())
+        text.append(round_.tokens[-1])
+        rescued += len(round_.verdict.rescued)
     assert rescued > 3
 
 

@@ -38,7 +38,9 @@ def test_lossless_methods_equal_vanilla(architecture, length):
         assert decode(method, prompt, COUNT)[0] == vanilla, f"{name} after another prompt"
 
 
-@pytest.mark.parametrize("architecture", [one for one in oracle.ARCHITECTURES if one not in ("llama", "gemma2")])
+@pytest.mark.parametrize(
+    "architecture", [architecture for architecture in oracle.ARCHITECTURES if architecture not in ("llama", "gemma2")]
+)
 def test_every_way_to_draft_equals_vanilla(architecture):
     prompt, vanilla = lively_prompt(architecture, 17, COUNT)
     for label in KINDS:

@@ -169,15 +169,15 @@ def by_the_code(mask, h, theta, window):
 
 
 def entropies(rows, kind):
-    found = []
+    results = []
     for row in rows:
         weights = sorted((math.exp(z) for z in row), reverse=True)
         shares = [w / sum(weights) for w in weights]
         if kind == "top3":
-            found.append(-sum(p * math.log(p) for p in shares[:3]))
+            results.append(-sum(p * math.log(p) for p in shares[:3]))
         else:
-            found.append(-sum(p * math.log(p) for p in shares) / math.log(len(row)))
-    return found
+            results.append(-sum(p * math.log(p) for p in shares) / math.log(len(row)))
+    return results
 
 
 @st.composite
@@ -297,9 +297,9 @@ def test_only_the_code_drafts_greedily_at_a_temperature(rule):
     prompt, _ = lively_prompt("llama", 12, 30)
     tokens, rounds = decode(fly(gamma=4, window_length=2, sampling=rule), prompt, 24, Sampling(1.0), seed=2)
     text, at, greedy = prompt + tokens, len(prompt) + 1, []
-    for one in rounds[1:]:
-        greedy.append(one.verdict.drafted == oracle.greedy(draft, text[:at], 4))
-        at += len(one.tokens)
+    for round_ in rounds[1:]:
+        greedy.append(round_.verdict.drafted == oracle.greedy(draft, text[:at], 4))
+        at += len(round_.tokens)
     assert all(greedy) == (rule == "code")
 
 
@@ -341,8 +341,8 @@ def test_a_repeated_text_is_drafted_in_fewer_forwards():
     drafter.begin(context[:3])
     watch.forwards.clear()
     expected = plain.propose(context, 15, GREEDY, rng)
-    found = drafter.propose(context, 15, GREEDY, rng)
-    assert found.tokens.tolist() == expected.tokens.tolist() and found.probs is None
+    draft = drafter.propose(context, 15, GREEDY, rng)
+    assert draft.tokens.tolist() == expected.tokens.tolist() and draft.probs is None
     # Six guesses and the model's own token are seven; 7 + 7 + 1 = 15. The first forward also feeds the context.
     assert [width for _, width, _ in watch.forwards] == [len(context) - 3 + 6, 7, 1]
 
@@ -351,8 +351,8 @@ def test_a_lookup_that_finds_nothing_tries_the_last_guess_again():
     draft, watch, context = pair("llama")[1], Told(), [5, 6, 7, 5, 6]
     drafter = LookupDrafter(Session(draft, "draft", watch), 4, 6)
     drafter.begin(context[:4])
-    found = drafter.propose(context, 3, GREEDY, torch.Generator(DEVICE)).tokens.tolist()
-    assert found[0] != found[1] and not set(found) & set(context), "no guess stands, and no token is found again"
+    values = drafter.propose(context, 3, GREEDY, torch.Generator(DEVICE)).tokens.tolist()
+    assert values[0] != values[1] and not set(values) & set(context), "no guess stands, and no token is found again"
     # The prompt; then one token each time, and as much of the guess 7 5 6 as stays within three tokens.
     assert [width for _, width, _ in watch.forwards] == [4, 3, 2, 1]
 
@@ -366,8 +366,8 @@ def test_lookups_that_fail_cost_no_correctness():
     drafter.begin([1])
     for prompt in oracle.prompts(8, length=30, vocab=5):
         for gamma in (1, 2, 7):
-            found = drafter.propose(prompt, gamma, GREEDY, rng).tokens
-            assert found.tolist() == plain.propose(prompt, gamma, GREEDY, rng).tokens.tolist()
+            result = drafter.propose(prompt, gamma, GREEDY, rng).tokens
+            assert result.tolist() == plain.propose(prompt, gamma, GREEDY, rng).tokens.tolist()
 
 
 @pytest.mark.long

@@ -25,8 +25,8 @@ def test_the_surest_by_hand():
     first = torch.tensor([[0.6, 0.2, 0.2], [0.25, 0.5, 0.25]]).log()
     second = torch.tensor([[0.4, 0.5, 0.1], [0.5, 0.25, 0.25]]).log() + 7  # no matter how high logits are
     third = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.4, 0.3]]).log() - 3
-    found = surest(torch.stack([first, second, third]))
-    assert torch.equal(found, torch.stack([third[0], first[1]]))
+    result = surest(torch.stack([first, second, third]))
+    assert torch.equal(result, torch.stack([third[0], first[1]]))
 
 
 def test_drafts_are_those_of_the_surest_model_at_each_token():
@@ -55,7 +55,7 @@ def test_every_model_reads_every_token_once():
     rounds = method.rounds([1, 2, 3], Sampling(), torch.Generator(DEVICE))
     for _ in range(6):
         next(rounds)
-    by_role = {role: [one[1:] for one in watch.forwards if one[0] == role] for role in ("draft", "math")}
+    by_role = {role: [forward[1:] for forward in watch.forwards if forward[0] == role] for role in ("draft", "math")}
     assert by_role["draft"] == by_role["math"] and len(by_role["draft"]) == 1 + 5 * 3
 
 
@@ -70,8 +70,8 @@ def test_with_one_draft_it_is_sps():
 def test_samples_from_the_target(sampling):
     target, one, other = (oracle.tiny("llama", seed=seed, vocab=V).to(DEVICE) for seed in (1, 2, 3))
     readers = Panel([recalled(one, "draft"), recalled(other, "math")])
-    found = fit(SpS(recalled(target, "target"), ModelDrafter(readers), 3), target, [1, 3, 2], 4, sampling, 300)
-    assert found.p > ALPHA and found.accepted > 80 and found.rejected > 80
+    fitted = fit(SpS(recalled(target, "target"), ModelDrafter(readers), 3), target, [1, 3, 2], 4, sampling, 300)
+    assert fitted.p > ALPHA and fitted.accepted > 80 and fitted.rejected > 80
 
 
 def test_what_ships_and_what_is_refused():

@@ -47,8 +47,8 @@ def grown(rows: dict[tuple[int, ...], list[float]], **changes) -> list[tuple[int
         asked.append([(*path, token) for path, token in zip(before, tokens.tolist(), strict=True)])
         return torch.stack([logits[path] for path in asked[-1]])
 
-    found = Grafting(Settings(**{**SMALL, **changes}), top_k=2).grow(logits[()], read)
-    return list(zip(found.tokens.tolist(), found.parents.tolist(), strict=True))
+    tree = Grafting(Settings(**{**SMALL, **changes}), top_k=2).grow(logits[()], read)
+    return list(zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True))
 
 
 def test_where_a_draft_stops_by_hand():
@@ -110,17 +110,17 @@ def slowly(target, draft, prompt, count, settings):
         chain = chain[:most]
         tree = [tuple(chain[: i + 1]) for i in range(len(chain))]
         start = tuple(chain) if settings.variant == "tail" else ()
-        found = {(): start}
+        result = {(): start}
         for path in ranks[: settings.nodes - len(chain)]:
-            if path[:-1] not in found:
+            if path[:-1] not in result:
                 continue
-            above = found[path[:-1]]
+            above = result[path[:-1]]
             row = matrix.get([text[-1], *above][-1], [])
             if len(path) == 1:
                 row = [token for token in row if (*start, token) not in tree[: len(chain)]]
             if path[-1] < len(row):
-                found[path] = (*above, row[path[-1]])
-                tree.append(found[path])
+                result[path] = (*above, row[path[-1]])
+                tree.append(result[path])
         chains.append(chain)
         trees.append([path[-1] for path in tree])
         said = {path: best(target, [*text, *path], settings.successors) for path in [(), *tree]}
@@ -148,8 +148,8 @@ def test_texts_and_trees_equal_a_decoder_without_cache(variant):
         method = Graft(Session(target, "target"), GraftedChain(Session(draft, "draft"), settings), settings, {})
         tokens, rounds = decode(method, prompt, 20)
         assert tokens == expected == oracle.greedy(target, prompt, 20)
-        assert [one.verdict.drafted for one in rounds[1:]] == trees[: len(rounds) - 1]
-        accepted += sum(one.accepted for one in rounds)
+        assert [round_.verdict.drafted for round_ in rounds[1:]] == trees[: len(rounds) - 1]
+        accepted += sum(round_.accepted for round_ in rounds)
         lengths |= {len(chain) for chain in chains}
     assert accepted > 5 and len(lengths) == (1 if variant == "root" else 3), (accepted, lengths)
 
@@ -169,7 +169,7 @@ def test_greedy_texts_with_a_head_are_the_targets(architecture, variant):
     prompt, text = lively_prompt(architecture, 12, 30)
     assert decode(with_head(architecture, head(architecture), variant), prompt, 30)[0] == text
     tokens, rounds = decode(with_head(architecture, trained(architecture, 12), variant), prompt, 30)
-    assert tokens == text and len(rounds) < 28 and max(len(one.verdict.drafted) for one in rounds[1:]) <= 12
+    assert tokens == text and len(rounds) < 28 and max(len(round_.verdict.drafted) for round_ in rounds[1:]) <= 12
 
 
 VOCABULARY = 4

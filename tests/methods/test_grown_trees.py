@@ -28,10 +28,10 @@ OPT = partial(opt_tree.grow, nodes=6, threshold=0.05, levels=3)
 
 def paths(tokens, parents) -> list[tuple[int, ...]]:
     """The nodes of a tree as paths of tokens from the context."""
-    found: list[tuple[int, ...]] = []
+    results: list[tuple[int, ...]] = []
     for token, parent in zip(tokens, parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
+        results.append((*(results[parent] if parent >= 0 else ()), token))
+    return results
 
 
 @pytest.mark.parametrize("architecture", ("llama", "gemma2"))
@@ -46,8 +46,8 @@ def test_eagle2_drafts_equal_those_without_cache(architecture, size):
     expected = naive.tree(after, top_k, depth, most)
     drafter = Growing(Session(draft.to(DEVICE), "draft"), partial(eagle3.grow, top_k=top_k, depth=depth, most=most))
     for _ in range(2):  # the second time, the context is cached
-        found = drafter.propose(context, depth + 1, GREEDY, torch.Generator())
-        assert paths(found.tokens.tolist(), found.parents) == expected and found.probs is None
+        proposal = drafter.propose(context, depth + 1, GREEDY, torch.Generator())
+        assert paths(proposal.tokens.tolist(), proposal.parents) == expected and proposal.probs is None
 
 
 # OPT-Tree
@@ -91,8 +91,8 @@ def grown(seed: int, **size) -> tuple[Grown, list[list[tuple[int, ...]]]]:
 def test_opt_tree_has_the_likeliest_of_all_paths(nodes, threshold):
     depths = set()
     for seed in range(12):
-        found, asked = grown(seed, nodes=nodes, threshold=threshold, levels=4)
-        drafted = paths(found.tokens.tolist(), found.parents.tolist())
+        result, asked = grown(seed, nodes=nodes, threshold=threshold, levels=4)
+        drafted = paths(result.tokens.tolist(), result.parents.tolist())
         assert set(drafted) == enumerated(seed, nodes, threshold, 4)
         assert len(drafted) == len(set(drafted)) and sorted(map(len, drafted)) == list(map(len, drafted))
         assert all(len(level) <= nodes for level in asked)
@@ -113,8 +113,8 @@ def test_opt_tree_by_hand():
 
     def tree(**size):
         asked.clear()
-        found = opt_tree.grow(torch.tensor(rows[()]).log(), read, **size)
-        return found.tokens.tolist(), found.parents.tolist(), list(asked)
+        result = opt_tree.grow(torch.tensor(rows[()]).log(), read, **size)
+        return result.tokens.tolist(), result.parents.tolist(), list(asked)
 
     assert tree(nodes=2, threshold=0.8, levels=2) == ([0, 1], [-1, -1], [[0, 1]])
     assert tree(nodes=2, threshold=0.95, levels=2) == ([0, 1], [-1, -1], []), "level 1 adds .9"
@@ -129,7 +129,7 @@ def test_opt_tree_sizes_differ_from_round_to_round():
     prompt, text = lively_prompt("llama", 13, 40)
     tokens, rounds = decode(build(tiny("llama"), "opt-tree", nodes=9, threshold=0.25, gamma=6), prompt, 40)
     assert tokens == text
-    depths = {len(paths(one.verdict.drafted, one.verdict.parents)[-1]) for one in rounds if one.verdict}
+    depths = {len(paths(round_.verdict.drafted, round_.verdict.parents)[-1]) for round_ in rounds if round_.verdict}
     assert len(depths) > 1
 
 
@@ -144,7 +144,7 @@ def test_greedy_texts_are_the_targets_and_later_siblings_stand(architecture, gro
     method = TreeSpeculation(Session(target, "target"), Growing(Session(draft, "draft"), grow), 3, 99)
     tokens, rounds = decode(method, prompt, 40)
     assert tokens == text
-    verdicts = [one.verdict for one in rounds if one.verdict]
+    verdicts = [round_.verdict for round_ in rounds if round_.verdict]
     assert any(v.parents[i] in v.parents[:i] for v in verdicts for i in v.path), "no later sibling was accepted"
     assert any(len(v.path) >= 2 for v in verdicts), "nothing was accepted in depth"
 

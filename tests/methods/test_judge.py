@@ -65,9 +65,9 @@ STATES = [[100.0, 0], [0, 0], [0.5, 0.5], [0, 1.0], [0.8, 0]]
 def test_hand_worked_rounds(drafted, threshold, accepted, token, rescued):
     count = len(drafted)
     method = judge(head=HEAD, threshold=threshold)
-    found = judged(method, LOGITS[: count + 1], drafted, states=STATES[: count + 1])
-    assert (found.accepted, found.token, found.rescued) == (accepted, token, rescued)
-    assert found.targets == [0, 1, 2, 0][:count]
+    result = judged(method, LOGITS[: count + 1], drafted, states=STATES[: count + 1])
+    assert (result.accepted, result.token, result.rescued) == (accepted, token, rescued)
+    assert result.targets == [0, 1, 2, 0][:count]
 
 
 def test_more_than_the_threshold_not_as_much():
@@ -81,11 +81,11 @@ def test_sampled_rejections_go_to_the_head():
     """d = 1 has p = q / 2, so half of the draws reject it; a head that says yes keeps it always, the other one half."""
     logits, q = [[math.log(2.0), math.log(1.0), -40.0], [0, 0, 40.0]], [[0.0, 2 / 3, 1 / 3]]
     for state, shares in (([0.0, 1.0], {True: 1.0}), ([0.0, 0.0], {False: 0.5})):
-        found = [judged(judge(head=HEAD), logits, [1], Sampling(1.0), q, i, [state] * 2) for i in range(400)]
-        share = sum(one.accepted for one in found) / 400
+        results = [judged(judge(head=HEAD), logits, [1], Sampling(1.0), q, i, [state] * 2) for i in range(400)]
+        share = sum(result.accepted for result in results) / 400
         assert abs(share - next(iter(shares.values()))) < 0.08
-        assert any(one.rescued for one in found) is next(iter(shares))
-        assert all(one.token == 2 if one.accepted else one.token == 0 for one in found)
+        assert any(result.rescued for result in results) is next(iter(shares))
+        assert all(result.token == 2 if result.accepted else result.token == 0 for result in results)
 
 
 def reference(architecture: str, head: Head, prompt: list[int], count: int, gamma: int, threshold: float):
@@ -159,12 +159,12 @@ def file(tmp_path, pair):
 
 
 def test_a_head_comes_back_and_its_hash_tells_it_apart(file, pair):
-    found = read_head(file, "judge", pair, shapes(pair))
-    assert found.trained == {"documents": 3}
-    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in random_head().tensors.items())
-    assert found.hashes() == random_head().hashes() != random_head(seed=1).hashes()
-    moved = Head("judge", {**found.tensors, "bias": found.tensors["bias"] + 1e-6}, {})
-    assert moved.hashes() != found.hashes()
+    head = read_head(file, "judge", pair, shapes(pair))
+    assert head.trained == {"documents": 3}
+    assert all(torch.equal(head.tensors[name], tensor) for name, tensor in random_head().tensors.items())
+    assert head.hashes() == random_head().hashes() != random_head(seed=1).hashes()
+    moved = Head("judge", {**head.tensors, "bias": head.tensors["bias"] + 1e-6}, {})
+    assert moved.hashes() != head.hashes()
 
 
 def test_build_takes_the_file_and_names_its_hash(file, pair):

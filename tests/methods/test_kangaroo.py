@@ -94,7 +94,7 @@ def test_rounds_equal_those_without_cache(architecture, runtime):
     tokens, rounds = decode(method(target, model, 4, 0.2, runtime), prompt, 30)
     assert tokens == text
     assert_rounds(rounds, expected)
-    judged = [one for one in rounds[1:-1] if one.verdict]
+    judged = [round_ for round_ in rounds[1:-1] if round_.verdict]
     assert any(one.accepted == one.drafted for one in judged), "the adapter reads two tokens then"
     assert any(one.accepted < one.drafted for one in judged) and max(one.drafted for one in judged) >= 2
 
@@ -112,26 +112,26 @@ def test_greedy_texts_are_the_targets(architecture):
 
 def test_nothing_is_computed_twice_and_each_token_is_drafted_by_one_forward():
     """By counts of the tokens that each layer of the target reads: as many as the text and the rejected drafts have."""
-    told, target = Told(), copy.deepcopy(pair("llama")[0])
+    watched, target = Told(), copy.deepcopy(pair("llama")[0])
     read = [0, 0]
     for index, layer in enumerate(target.model.layers):
         layer.self_attn.q_proj.register_forward_hook(
             lambda module, inputs, output, at=index: read.__setitem__(at, read[at] + output.shape[1])
         )
-    used = method(target, trained("llama"), watch=told)
+    used = method(target, trained("llama"), watch=watched)
     prompt, text = lively_prompt("llama", 12, 30)
     read[:] = [0, 0]
     rounds = used.rounds(prompt, GREEDY, torch.Generator(DEVICE))
     committed = [*next(rounds).tokens]
-    assert told.forwards == [("target", 12, 0), ("draft", 12, 0)] and read == [12, 12]
+    assert watched.forwards == [("target", 12, 0), ("draft", 12, 0)] and read == [12, 12]
     for _ in range(5):
-        told.forwards.clear()
+        watched.forwards.clear()
         read[:], length = [0, 0], 12 + len(committed)
         one = next(rounds)
         count = len(one.verdict.drafted)
         committed += one.tokens
-        assert [role for role, _, _ in told.forwards] == ["draft"] * count + ["target"]
-        assert told.forwards[-1][1:] == (count + 1, length - 1) and count < used.reach
+        assert [role for role, _, _ in watched.forwards] == ["draft"] * count + ["target"]
+        assert watched.forwards[-1][1:] == (count + 1, length - 1) and count < used.reach
         assert read == [count + 1, count + 1], "the committed token and the draft, once in every layer"
     assert committed == text[: len(committed)]
 
@@ -197,19 +197,19 @@ def test_states_that_are_one_token_late_are_found():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda _, told: told.update(exit=2), "its exit is no layer of 2"),
-        (lambda _, told: told.pop("exit"), "'exit'"),
+        (lambda _, facts: facts.update(exit=2), "its exit is no layer of 2"),
+        (lambda _, facts: facts.pop("exit"), "'exit'"),
         (lambda t, _: t.update({"norm.weight": t["norm.weight"][:5]}), "norm.weight"),
-        (lambda _, told: told["config"].pop("head_dim"), "'head_dim'"),
-        (lambda _, told: told["config"].update(num_attention_heads=3), "validate_architecture"),
+        (lambda _, facts: facts["config"].pop("head_dim"), "'head_dim'"),
+        (lambda _, facts: facts["config"].update(num_attention_heads=3), "validate_architecture"),
     ],
 )
 def test_tensors_that_are_no_adapter(change, words):
     good = in_file(adapter(pair("llama")[0]))
-    tensors, told = dict(good.tensors), {"exit": 1, "config": dict(good.trained["config"])}
-    change(tensors, told)
+    tensors, facts = dict(good.tensors), {"exit": 1, "config": dict(good.trained["config"])}
+    change(tensors, facts)
     with one_line_error(words, "train or import it again"):
-        exit_adapter(Head("kangaroo", tensors, told), pair("llama")[0])
+        exit_adapter(Head("kangaroo", tensors, facts), pair("llama")[0])
 
 
 def test_targets_whose_states_are_not_as_wide_as_the_output_layer():
@@ -229,8 +229,8 @@ def test_the_settings_are_the_official_codes():
 @pytest.mark.parametrize("family", ("gsm8k", "cnndm"))
 def test_the_shipped_adapter_beats_its_untrained_self(pocket, family):
     """On a test document, which it did not learn: other rounds, the same text."""
-    found = find_head("auto", "kangaroo", pocket, kangaroo.SHAPES)
-    assert found.trained["held_out_agreement"] > found.trained["held_out_agreement_untrained"] + 0.4
+    head = find_head("auto", "kangaroo", pocket, kangaroo.SHAPES)
+    assert head.trained["held_out_agreement"] > head.trained["held_out_agreement_untrained"] + 0.4
     lines = (config.SUITES / "tasks" / "pocket" / f"{family}_test.jsonl").read_text().splitlines()
     prompt = pocket.tokenizer(prompt_and_completion(family, json.loads(lines[3]))[0])["input_ids"]
     text = oracle.greedy(pocket.models["target"], prompt, 20)

@@ -59,19 +59,19 @@ class Slow:
 
     def verify(self, drafted: list[int]) -> list[int]:
         rows = [oracle.next_logits(self.target, [*self.context, *drafted[:i]]) for i in range(len(drafted) + 1)]
-        found = oracle.sps_scan(rows, drafted)
-        return [*drafted[: found.accepted], found.token]
+        result = oracle.sps_scan(rows, drafted)
+        return [*drafted[: result.accepted], result.token]
 
 
 def slow_rounds(architecture: str, prompt: list[int], rule, longest: int) -> list[list[int]]:
     """What is drafted in each round; `rule(slow, drafted)` says whether the draft ends there."""
     context = [*prompt, *oracle.greedy(pair(architecture)[0], prompt, 1)]
-    found = []
+    results = []
     for _ in range(ROUNDS):
         slow = Slow(architecture, context)
-        found.append(slow.draw(lambda drafted, slow=slow: rule(slow, drafted), longest))
-        context = [*context, *slow.verify(found[-1])]
-    return found
+        results.append(slow.draw(lambda drafted, slow=slow: rule(slow, drafted), longest))
+        context = [*context, *slow.verify(results[-1])]
+    return results
 
 
 def confidences(slow: Slow, drafted: list[int]) -> list[float]:
@@ -136,7 +136,7 @@ def test_drafts_end_where_the_rule_says(architecture, rule):
     (prompt,) = oracle.prompts(1, length=9, seed=5)
     expected = slow_rounds(architecture, prompt, lambda slow, d: RULES[rule](slow, architecture, d), longest=6)
     _, rounds = decode(sps(architecture, 6, policies(architecture)[rule]), prompt, 200)
-    assert [one.verdict.drafted for one in rounds[1 : ROUNDS + 1]] == expected
+    assert [round_.verdict.drafted for round_ in rounds[1 : ROUNDS + 1]] == expected
     assert len({len(draft) for draft in expected}) >= 3
 
 
@@ -148,15 +148,15 @@ def test_predictions_are_those_of_the_tokens_themselves():
     for rule, one_by_one in (("specdecpp", lambda slow, d: accepted(slow, "llama", d)), ("confidence", confidences)):
         text, rounds = decode(sps("llama", 6, policies("llama")[rule]), prompt, 60)
         context = [*prompt, text[0]]
-        for one in rounds[1:-1]:
-            drafted, found = one.verdict.drafted, one.verdict.predictions
+        for round_ in rounds[1:-1]:
+            drafted, result = round_.verdict.drafted, round_.verdict.predictions
             expected = one_by_one(Slow("llama", context), drafted)
             if rule == "specdecpp":
-                assert math.isnan(found[-1])
-                expected, found = expected[:-1], found[:-1]
-                scored += len(found)
-            assert found == pytest.approx(expected, abs=1e-4)
-            context += one.tokens
+                assert math.isnan(result[-1])
+                expected, result = expected[:-1], result[:-1]
+                scored += len(result)
+            assert result == pytest.approx(expected, abs=1e-4)
+            context += round_.tokens
     assert scored >= 10
 
 
@@ -169,15 +169,15 @@ def test_a_head_that_reads_q_gets_that_of_its_own_token(sampling):
     net, scored = torch_head(head), 0
     text, rounds = decode(sps("llama", 6, Predicted(head, 0.9, 1, {}, confident=True)), prompt, 60, sampling)
     context = [*prompt, text[0]]
-    for one in rounds[1:-1]:
-        drafted, slow = one.verdict.drafted, Slow("llama", context)
+    for round_ in rounds[1:-1]:
+        drafted, slow = round_.verdict.drafted, Slow("llama", context)
         for i, token in enumerate(drafted[:-1]):
             logits = oracle.next_logits(slow.draft, [*context, *drafted[:i]])
             q = float(oracle.warp(logits, sampling.temperature or 1.0, sampling.top_k)[token])
             read = torch.cat([slow.state(drafted[: i + 1]), torch.tensor([math.log(q / (1 - q))])])
-            assert one.verdict.predictions[i] == pytest.approx(float(net(read.float()).softmax(-1)[1]), abs=1e-4)
+            assert round_.verdict.predictions[i] == pytest.approx(float(net(read.float()).softmax(-1)[1]), abs=1e-4)
             scored += 1
-        context += one.tokens
+        context += round_.tokens
     assert scored >= 10
 
 
@@ -210,11 +210,11 @@ def test_confidences_are_q_of_the_drawn_tokens():
     (prompt,) = oracle.prompts(1, length=9)
     text, rounds = decode(sps("llama", 3, Lengths()), prompt, 30, Sampling(0.8, top_k=20))
     context = [*prompt, text[0]]
-    for one in rounds[1:-1]:
-        for i, token in enumerate(one.verdict.drafted):
-            logits = oracle.next_logits(pair("llama")[1], [*context, *one.verdict.drafted[:i]])
-            assert one.verdict.confidences[i] == pytest.approx(float(oracle.warp(logits, 0.8, 20)[token]), abs=1e-4)
-        context += one.tokens
+    for round_ in rounds[1:-1]:
+        for i, token in enumerate(round_.verdict.drafted):
+            logits = oracle.next_logits(pair("llama")[1], [*context, *round_.verdict.drafted[:i]])
+            assert round_.verdict.confidences[i] == pytest.approx(float(oracle.warp(logits, 0.8, 20)[token]), abs=1e-4)
+        context += round_.tokens
     assert decode(sps("llama", 3, Lengths()), prompt, 9)[1][1].verdict.confidences is None
 
 
@@ -259,8 +259,8 @@ def test_a_draft_ends_behind_an_end_token():
     plain = decode(SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 6), prompt, 60)[1]
     end = plain[2].verdict.drafted[2]
     drafter = ModelDrafter(Session(draft, "draft"), eos_ids=frozenset({end}))
-    drafts = [one.verdict.drafted for one in decode(SpS(Session(target, "target"), drafter, 6), prompt, 60)[1][1:]]
-    assert any(len(one) < 6 for one in drafts)
+    drafts = [step.verdict.drafted for step in decode(SpS(Session(target, "target"), drafter, 6), prompt, 60)[1][1:]]
+    assert any(len(draft) < 6 for draft in drafts)
     for one in drafts:
         assert end not in one[:-1] and (len(one) == 6 or one[-1] == end)
 
@@ -274,8 +274,8 @@ def test_specserve_by_hand():
     for threshold, stops in ((1.0, True), (0.88, True), (0.86, False)):
         lengths = Efficiency(0.5, threshold, shortest=1)
         lengths.most(20, 10)
-        found = [lengths.enough(step, chance(q)) for step, q in ((1, 0.8), (2, 0.5))]
-        assert found == [False, stops]
+        results = [lengths.enough(step, chance(q)) for step, q in ((1, 0.8), (2, 0.5))]
+        assert results == [False, stops]
         assert lengths.predictions(3) == pytest.approx((0.8, 0.5, math.nan), nan_ok=True)
 
 
@@ -289,12 +289,12 @@ def test_heuristic_by_hand_and_afresh_for_each_text():
     lengths = Heuristic(5)
     for _ in range(2):
         lengths.begin([1])
-        found = []
+        results = []
         for accepted_tokens in (5, 7, 3, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1):
-            found.append(lengths.most(20, 10))
-            lengths.observe(verdict(accepted_tokens, found[-1]))
+            results.append(lengths.most(20, 10))
+            lengths.observe(verdict(accepted_tokens, results[-1]))
         # +2 while all stand, -1 otherwise, never below 1, and +2 again at the end.
-        assert [*found, lengths.most(20, 10)] == [5, 7, 9, 8, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 3]
+        assert [*results, lengths.most(20, 10)] == [5, 7, 9, 8, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 3]
     assert lengths.most(2, 10) == 2
 
 
@@ -302,23 +302,23 @@ def test_a_policy_is_told_what_became_of_its_drafts():
     """The schedule by hand, of what the rounds of a text say was accepted."""
     (prompt,) = oracle.prompts(1, length=9)
     _, rounds = decode(sps("llama", 9, Heuristic(3)), prompt, 60)
-    length, found = 3, []
-    for one in rounds[1:]:
-        assert one.verdict is not None and len(one.verdict.drafted) == min(length, 9)
-        found.append(length)
-        length = length + 2 if one.verdict.accepted == length else max(1, length - 1)
-    assert len(set(found)) > 2
+    length, results = 3, []
+    for round_ in rounds[1:]:
+        assert round_.verdict is not None and len(round_.verdict.drafted) == min(length, 9)
+        results.append(length)
+        length = length + 2 if round_.verdict.accepted == length else max(1, length - 1)
+    assert len(set(results)) > 2
 
 
 def test_heuristic_never_drafts_nothing():
     """Of one token a refusal leaves one, again and again: with none there is nothing that could stand."""
     lengths = Heuristic(2)
     lengths.begin([1])
-    found = []
+    results = []
     for _ in range(4):
-        found.append(lengths.most(20, 10))
-        lengths.observe(verdict(0, found[-1]))
-    assert [*found, lengths.most(20, 10)] == [2, 1, 1, 1, 1]
+        results.append(lengths.most(20, 10))
+        lengths.observe(verdict(0, results[-1]))
+    assert [*results, lengths.most(20, 10)] == [2, 1, 1, 1, 1]
 
 
 def verdict(stood: int, drafted: int) -> Verdict:
@@ -333,7 +333,7 @@ def test_the_oracle_discards_nothing_and_no_policy_needs_fewer_rounds(architectu
     target, draft = pair(architecture)
     known = Oracle(Session(target, "target"), Session(draft, "draft"), frozenset(), count)
     text, rounds = decode(sps(architecture, 64, known), prompt, count)
-    done = [one.verdict for one in rounds[1:-1]]
+    done = [round_.verdict for round_ in rounds[1:-1]]
     assert all(one.accepted == len(one.drafted) for one in done)
     if DEVICE == "cpu":
         wrong = [i for i in range(1, count) if oracle.greedy(draft, [*prompt, *text[:i]], 1)[0] != text[i]]
@@ -350,7 +350,7 @@ def test_the_oracle_drafts_on_behind_what_it_knows_and_refuses_to_sample():
     method = sps("llama", 4, Oracle(Session(target, "target"), Session(draft, "draft"), frozenset(), 10))
     text, rounds = decode(method, prompt, 40)
     assert text == decode(sps("llama", 1, Lengths()), prompt, 40)[0]
-    assert any(one.verdict.accepted < len(one.verdict.drafted) for one in rounds[1:])
+    assert any(round_.verdict.accepted < len(round_.verdict.drafted) for round_ in rounds[1:])
     lengths = method.drafter.lengths
     assert [lengths.most(4, len(prompt) + count) for count in (10, 11, 30)] == [4, 4, 4]  # it knows 10 tokens
     with pytest.raises(ValueError, match="greedy texts only"):
@@ -404,9 +404,9 @@ def test_a_shared_block_is_gone_through_depth_times():
     for one, depth in ((head, 1), (shared, 3), (random_head(pair("llama")[1], depth=4), 4)):
         classes = torch_head(one)(states)
         torch.testing.assert_close(one.log_odds(states), classes[:, 1] - classes[:, 0])
-        found = [one.probability(state) for state in states]
-        assert found == pytest.approx(classes.softmax(-1)[:, 1].tolist(), abs=1e-6)
-        assert one.depth == depth and np.std(found) > 0.01
+        results = [one.probability(state) for state in states]
+        assert results == pytest.approx(classes.softmax(-1)[:, 1].tolist(), abs=1e-6)
+        assert one.depth == depth and np.std(results) > 0.01
     with pytest.raises(ValueError, match="2 blocks cannot make a depth of 3"):
         AcceptanceHead(head.blocks_weight.expand(2, 32, 32), head.blocks_bias, head.out_weight, head.out_bias, 3)
 
@@ -419,9 +419,11 @@ def test_every_method_with_a_draft_model_takes_a_length(name, pocket):
     method = build(pocket, name, **changes)
     assert isinstance(method.drafter.lengths, Confidence) and method.drafter.eos_ids == pocket.eos_ids
     rounds = list(islice(method.rounds(prompt, GREEDY, torch.Generator()), 1, 12))
-    lengths = {len(one.verdict.drafted) for one in rounds}
+    lengths = {len(round_.verdict.drafted) for round_ in rounds}
     assert len(lengths) >= 3 and max(lengths) <= 12
-    assert all(one.verdict.predictions[i] >= 0.4 for one in rounds for i in range(len(one.verdict.drafted) - 1))
+    assert all(
+        round_.verdict.predictions[i] >= 0.4 for round_ in rounds for i in range(len(round_.verdict.drafted) - 1)
+    )
 
 
 def test_what_a_policy_learns_is_kept_by_the_method():
@@ -452,11 +454,11 @@ def test_certain_tokens_stay_numbers_in_half_precision(dtype):
 
 def test_what_chooses_the_lengths_is_part_of_a_methods_inputs(pocket, tmp_path):
     """Two files of one name and other thresholds are not the same method; a method without one has none."""
-    found = []
+    results = []
     for threshold in (0.3, 0.6):
         (tmp_path / "mine.yaml").write_text(f"method: confidence\nsettings: {{threshold: {threshold}}}\n")
-        found.append(build(pocket, "sps", length=str(tmp_path / "mine.yaml")).inputs())
-    assert found[0].keys() == {"length"} and found[0] != found[1]
+        results.append(build(pocket, "sps", length=str(tmp_path / "mine.yaml")).inputs())
+    assert results[0].keys() == {"length"} and results[0] != results[1]
     assert build(pocket, "sps").inputs() == {}
     own = build(pocket, "csd", length="specdecpp", gamma=20).inputs()
     assert own.keys() >= {"length", "head"}

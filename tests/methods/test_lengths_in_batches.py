@@ -86,15 +86,15 @@ def test_goodput_is_the_argmax_of_expected_tokens_over_seconds(monkeypatch):
     lengths, chosen = policy(), {}
     for texts in (1, 2, 4, 8, 16, 64):
         for alpha in (0.1, 0.5, 0.8, 0.95):
-            monkeypatch.setattr(goodput, "told", lambda rates=[alpha] * texts: rates)
+            monkeypatch.setattr(goodput, "shared", lambda rates=[alpha] * texts: rates)
             chosen[alpha, texts] = lengths.most(20, 100)
             assert chosen[alpha, texts] == best([alpha] * texts)
     assert len(set(chosen.values())) >= 5
     assert all(chosen[alpha, 64] <= chosen[alpha, 1] for alpha in (0.1, 0.5, 0.8, 0.95))
     for rates in ([0.1, 0.95], [0.5, 0.99, 0.99], [0.0, 1.0, 0.9]):
-        monkeypatch.setattr(goodput, "told", lambda rates=rates: rates)
+        monkeypatch.setattr(goodput, "shared", lambda rates=rates: rates)
         assert lengths.most(20, 100) == best(rates) != best(rates[:1])
-    monkeypatch.setattr(goodput, "told", list)
+    monkeypatch.setattr(goodput, "shared", list)
     lengths.alpha = 0.8
     assert lengths.most(20, 100) == best([0.8])
 

@@ -64,12 +64,12 @@ def naive_paths(text, scores, settings) -> list[tuple[int, ...]]:
         return ()
 
     order = sorted(range(len(scores)), key=lambda i: -scores[i])[: settings.nodes + 1]
-    found = [following(text, settings.gamma)]
+    results = [following(text, settings.gamma)]
     for rank, token in enumerate([token for token in order if token != text[-1]], 1):
         length = settings.lengths[0 if rank <= settings.ranks[0] else 1 if rank <= settings.ranks[1] else 2]
-        found.append((token, *following([*text[len(text) - settings.ngram + 1 :], token], length - 1)))
+        results.append((token, *following([*text[len(text) - settings.ngram + 1 :], token], length - 1)))
     paths: list[tuple[int, ...]] = []
-    for path in found:
+    for path in results:
         for length in range(1, len(path) + 1):
             if path[:length] not in paths and len(paths) < settings.nodes:
                 paths.append(path[:length])
@@ -84,14 +84,14 @@ def test_texts_and_trees_equal_a_decoder_without_cache_or_index():
         tokens, rounds = decode(LogitSpec(Session(model, "target"), settings), prompt, 24)
         assert tokens == oracle.greedy(model, prompt, 24)
         text = [*prompt, *rounds[0].tokens]
-        for one in rounds[1:-1]:
+        for round_ in rounds[1:-1]:
             expected = naive_paths(text, oracle.next_logits(model, text[:-1]).tolist(), settings)
             paths: list[tuple[int, ...]] = []
-            for token, parent in zip(one.verdict.drafted, one.verdict.parents, strict=True):
+            for token, parent in zip(round_.verdict.drafted, round_.verdict.parents, strict=True):
                 paths.append((*(paths[parent] if parent >= 0 else ()), token))
             assert paths == expected
-            text += one.tokens
-            stood += one.accepted
+            text += round_.tokens
+            stood += round_.accepted
     assert stood > 5
 
 
@@ -101,9 +101,9 @@ def test_greedy_texts_of_a_prompt_that_holds_them(architecture):
     prompt, text = lively_prompt(architecture, 12, 30)
     method = LogitSpec(Session(pair(architecture)[0], "target"), sized())
     assert decode(method, prompt, 30)[0] == text
-    told = [*prompt, *text, *prompt]
-    expected, _ = decode(build(lonely(architecture=architecture), "vanilla"), told, 20)
-    assert decode(method, told, 20)[0] == expected
+    log = [*prompt, *text, *prompt]
+    expected, _ = decode(build(lonely(architecture=architecture), "vanilla"), log, 20)
+    assert decode(method, log, 20)[0] == expected
 
 
 VOCABULARY = 4

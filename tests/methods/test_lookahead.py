@@ -59,11 +59,11 @@ def calm(seed: int, attention: float, vocab: int = 24):
 
 def above(parents, node):
     """All that a token reads of its forward, itself among it."""
-    found = set()
+    result = set()
     while node >= 0:
-        found.add(node)
+        result.add(node)
         node = parents[node]
-    return found
+    return result
 
 
 @pytest.mark.parametrize(("w", "n", "g"), SIZES)
@@ -148,8 +148,8 @@ def test_a_pool_by_hand():
 
 def test_a_trie_by_hand():
     assert trie([]) == ([], ())
-    found = trie([(1, 2, 3), (4, 2, 3), (1, 2, 5), (1, 3, 3), (1, 2, 3)])
-    assert found == ([1, 2, 3, 4, 2, 3, 5, 3, 3], (-1, 0, 1, -1, 3, 4, 1, 0, 7))
+    result = trie([(1, 2, 3), (4, 2, 3), (1, 2, 5), (1, 3, 3), (1, 2, 3)])
+    assert result == ([1, 2, 3, 4, 2, 3, 5, 3, 3], (-1, 0, 1, -1, 3, 4, 1, 0, 7))
 
 
 # Whole rounds
@@ -179,12 +179,12 @@ def test_rounds_by_hand_and_the_free_token(sampling):
     Behind 7 was 6 7, until 8 9 took its place: 8 9 stand, and 0 is free; in the same way 1 2 and 3, then 4 is new.
     """
     rounds = decode(Lookahead(Counting(), sized(2, 3, 1)), [4], 25, sampling)[1]
-    assert [one.tokens for one in rounds[:10]] == [[5], [6], [7], [8], [9], [0], [1], [2], [3], [4]]
-    assert [one.drafted for one in rounds[:10]] == [0] * 10
-    assert all(one.verdict is None for one in rounds[:3])
-    assert [one.tokens for one in rounds[10:13]] == [[5, 6, 7], [8, 9, 0], [1, 2, 3]]
-    assert [(one.drafted, one.accepted) for one in rounds[10:13]] == [(2, 2)] * 3
-    assert [one.verdict.drafted for one in rounds[10:13]] == [[5, 6], [8, 9], [1, 2]]
+    assert [round_.tokens for round_ in rounds[:10]] == [[5], [6], [7], [8], [9], [0], [1], [2], [3], [4]]
+    assert [round_.drafted for round_ in rounds[:10]] == [0] * 10
+    assert all(round_.verdict is None for round_ in rounds[:3])
+    assert [round_.tokens for round_ in rounds[10:13]] == [[5, 6, 7], [8, 9, 0], [1, 2, 3]]
+    assert [(round_.drafted, round_.accepted) for round_ in rounds[10:13]] == [(2, 2)] * 3
+    assert [round_.verdict.drafted for round_ in rounds[10:13]] == [[5, 6], [8, 9], [1, 2]]
 
 
 def slowly(model, prompt, seeds, count, w, n, g):
@@ -290,7 +290,7 @@ def test_greedy_texts_equal_vanilla(architecture, length):
     for size in SIZES:
         tokens, rounds = decode(Lookahead(Session(pair(architecture)[0], "target"), sized(*size)), prompt, 40)
         assert tokens == vanilla, size
-        accepted += sum(one.accepted for one in rounds)
+        accepted += sum(round_.accepted for round_ in rounds)
     assert accepted
 
 
@@ -299,8 +299,8 @@ def test_a_repetitive_text_takes_few_rounds():
     method = Lookahead(Session(calm(0, 0.0), "target"), sized(7, 5, 7))
     tokens, rounds = decode(method, [1, 2, 3], 120)
     assert len(tokens) / len(rounds) > 3
-    assert max(len(one.tokens) for one in rounds) == 5, "N - 1 candidate tokens and the free one"
-    whole = [one for one in rounds if not one.truncated]
+    assert max(len(round_.tokens) for round_ in rounds) == 5, "N - 1 candidate tokens and the free one"
+    whole = [round_ for round_ in rounds if not round_.truncated]
     assert all(len(one.tokens) == one.accepted + 1 for one in whole)
 
 

@@ -193,10 +193,10 @@ def test_a_rescued_end_token_ends_the_text():
     prompt, _ = lively_prompt("llama", 12, 30)
     text, rounds = decode(lossy(target, draft, gate_threshold=0.3), prompt, 60)
     start, eos = 0, None
-    for one in rounds:
-        if one.verdict and one.verdict.rescued and eos is None:
-            eos, end = one.tokens[one.verdict.rescued[0]], start + one.verdict.rescued[0]
-        start += len(one.tokens)
+    for round_ in rounds:
+        if round_.verdict and round_.verdict.rescued and eos is None:
+            eos, end = round_.tokens[round_.verdict.rescued[0]], start + round_.verdict.rescued[0]
+        start += len(round_.tokens)
     first = text.index(eos)
     ending = Ending(Limits(60, frozenset({eos})), lambda ids: "")
     method = lossy(target, draft, gate_threshold=0.3)

@@ -107,7 +107,7 @@ def test_independent_chains_and_their_leaves():
     method, leaves = MDSD(target, session, chosen(True)), 0
     for seed in range(40):
         _, rounds = decode(method, [1, 2], 12, Sampling(1.0), seed)
-        for verdict in (one.verdict for one in rounds if one.verdict):
+        for verdict in (round_.verdict for round_ in rounds if round_.verdict):
             at = list(zip(verdict.parents, verdict.drafted, strict=True))
             leaves += sum(place in at[:i] for i, place in enumerate(at))
             assert not any(at[i] in at[:i] for i in verdict.path)
@@ -135,7 +135,7 @@ def test_greedy_texts_are_the_targets(architecture, replacement):
     target.to(DEVICE)
     tokens, rounds = decode(MDSD(Session(target, "target"), Session(draft, "draft"), chosen(replacement)), prompt, 30)
     assert tokens == text
-    verdicts = [one.verdict for one in rounds if one.verdict]
+    verdicts = [round_.verdict for round_ in rounds if round_.verdict]
     assert any(len(verdict.path) >= 2 for verdict in verdicts)
     first = verdicts[0]
     behind = oracle.next_logits(draft.cpu(), [*prompt, text[0]])
@@ -167,7 +167,7 @@ def test_build_and_what_is_refused(pocket):
     assert method.reach == 13 and method.lossless
     for sampling in (GREEDY, Sampling(1.0)):
         rounds = decode(method, list(range(100, 130)), 15, sampling)[1]
-        assert max(one.drafted for one in rounds) == 12
+        assert max(round_.drafted for round_ in rounds) == 12
     assert config.load_method("mdsd-iid").values == {**SHIPPED, "replacement": True}
     small = types.SimpleNamespace(context=13, name="small")
     with pytest.raises(config.UserError, match="mdsd: 3 drafts of 4 are 12 tokens, but small reads 13 with the text"):

@@ -55,8 +55,8 @@ ACCURACIES = [[0.61, 0.17, 0.07], [0.53, 0.19, 0.11], [0.43, 0.13, 0.05]]
 
 
 def recipe(kind: str, **changes) -> DraftHeadsRecipe:
-    told = {"heads": 3, "layers": 2, "learning_rate": 0.02, "warmup": 0.0, "weight_decay": 0.0, "last_rate": 0.0}
-    return DraftHeadsRecipe(**{**load_recipe(kind, []).values, **told, **changes})
+    facts = {"heads": 3, "layers": 2, "learning_rate": 0.02, "warmup": 0.0, "weight_decay": 0.0, "last_rate": 0.0}
+    return DraftHeadsRecipe(**{**load_recipe(kind, []).values, **facts, **changes})
 
 
 def in_file(kind: str, model: DraftHeads, accuracies=ACCURACIES) -> Head:
@@ -159,7 +159,7 @@ def test_rounds_of_heads_that_are_often_right(architecture, kind, runtime):
     tokens, rounds = decode(method(kind, target, model, 11, runtime), prompt, 30)
     assert tokens == text
     assert_rounds(rounds, naive.rounds(weights_of(model), on_cpu, ACCURACIES, prompt + text[:1], 5, 11))
-    assert max(one.accepted for one in rounds) >= 2 and len(rounds) < 25
+    assert max(round_.accepted for round_ in rounds) >= 2 and len(rounds) < 25
 
 
 @pytest.mark.long
@@ -176,18 +176,18 @@ def test_greedy_texts_are_the_targets(architecture, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_forwards_and_reach(kind):
     """One forward of all heads, or one of each level with a row for each node that has children; one of the target."""
-    told, target = Told(), pair("llama")[0]
-    used = method(kind, target, trained(kind, "llama"), 9, watch=told)
+    watched, target = Told(), pair("llama")[0]
+    used = method(kind, target, trained(kind, "llama"), 9, watch=watched)
     paths = best_paths(ACCURACIES, 9)
     rows = [1, *(len({path[:-1] for path in paths if len(path) == depth}) for depth in (2, 3))]
     rounds = used.rounds([1, 2, 3, 4], GREEDY, torch.Generator(DEVICE))
     length = 4 + len(next(rounds).tokens)
-    assert told.forwards == [("target", 4, 0)]
+    assert watched.forwards == [("target", 4, 0)]
     for _ in range(4):
-        told.forwards.clear()
+        watched.forwards.clear()
         committed = len(next(rounds).tokens)
         drafts = [("draft", width, length - 1) for width in (rows if kind == "hydra" else [1])]
-        assert told.forwards == [*drafts, ("target", 10, length - 1)] and used.reach == 10
+        assert watched.forwards == [*drafts, ("target", 10, length - 1)] and used.reach == 10
         length += committed
 
 
@@ -255,18 +255,18 @@ def test_heads_that_are_damaged(kind):
     target = pair("llama")[0]
     bias = "0.0.linear.bias" if kind == "medusa" else "hydra_mlp.0.0.linear.bias"
     for words, change in (
-        ("size mismatch", lambda tensors, told: tensors.update({bias: tensors[bias][:5]})),
-        ("Missing key", lambda tensors, told: tensors.pop(bias)),
-        ("'accuracies'", lambda tensors, told: told.pop("accuracies")),
-        ("its accuracies are not", lambda tensors, told: told.update(accuracies=[[0.5]])),
-        ("its accuracies are not", lambda tensors, told: told.update(accuracies=[[0.5], [], [0.1]])),
-        ("not numbered from 0 on", lambda tensors, told: tensors.clear()),
+        ("size mismatch", lambda tensors, facts: tensors.update({bias: tensors[bias][:5]})),
+        ("Missing key", lambda tensors, facts: tensors.pop(bias)),
+        ("'accuracies'", lambda tensors, facts: facts.pop("accuracies")),
+        ("its accuracies are not", lambda tensors, facts: facts.update(accuracies=[[0.5]])),
+        ("its accuracies are not", lambda tensors, facts: facts.update(accuracies=[[0.5], [], [0.1]])),
+        ("not numbered from 0 on", lambda tensors, facts: tensors.clear()),
     ):
         good = in_file(kind, noisy(kind, "llama"))
-        tensors, told = dict(good.tensors), dict(good.trained)
-        change(tensors, told)
+        tensors, facts = dict(good.tensors), dict(good.trained)
+        change(tensors, facts)
         with one_line_error(words, "train or import it again"):
-            of_file(Head(kind, tensors, told), target, OF_TENSORS[kind])
+            of_file(Head(kind, tensors, facts), target, OF_TENSORS[kind])
 
 
 def test_targets_whose_embeddings_are_not_as_wide_as_their_states():
@@ -306,13 +306,13 @@ def checkpoint(folder, kind, safe=False, change=None, **changes):
                 tensors |= {f"hydra_mlp.{head}.0.{name}.bias": noise(192)}
             tensors |= {f"hydra_lm_head.{head}.weight": noise(2048, 192), f"hydra_lm_head.{head}.bias": noise(2048)}
             tensors |= {"input_embed_fn.weight": noise(2048, 192)}
-    told = {f"{kind}_num_heads": 2, f"{kind}_num_layers": 1, "base_model_name_or_path": "lmsys/vicuna-7b-v1.3"}
+    facts = {f"{kind}_num_heads": 2, f"{kind}_num_layers": 1, "base_model_name_or_path": "lmsys/vicuna-7b-v1.3"}
     if kind == "hydra":
-        told |= {"hydra_head_arch": "mlp", "grounded_heads": True, "hidden_state_offset": 0}
+        facts |= {"hydra_head_arch": "mlp", "grounded_heads": True, "hidden_state_offset": 0}
     if change:
         change(tensors)
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({**told, **changes}))
+    (folder / "config.json").write_text(json.dumps({**facts, **changes}))
     if safe:
         save_file(tensors, folder / f"{kind}_lm_head.safetensors")
     else:
@@ -325,18 +325,18 @@ def test_released_heads_draft_what_their_own_weights_say(tmp_path, pocket, monke
     monkeypatch.setattr(released, "load_models", lambda *_: pocket)
     folder, tensors = checkpoint(tmp_path / "heads", kind)
     file = released.import_head(kind, folder, "pocket", tmp_path / "h.safetensors")
-    found = read_head(file, kind, pocket, None)
-    assert found.trained["released"] == "heads" and found.trained["assumed"]
+    head = read_head(file, kind, pocket, None)
+    assert head.trained["released"] == "heads" and head.trained["assumed"]
     values = {**config.load_method(kind).values, "head": str(file), "nodes": 5}
     built = MODULE[kind].build(MODULE[kind].Settings(**values), pocket, Unwatched())
-    assert built.inputs() == found.hashes() and built.reach == 6 and built.lossless
+    assert built.inputs() == head.hashes() and built.reach == 6 and built.lossless
     text = [5, 17, 900, 33, 210, 8]
     target = pocket.models["target"]
     tokens, rounds = decode(built, text, 8)
     assert tokens == oracle.greedy(target, text, 8)
     weights = {name: tensor.double() for name, tensor in tensors.items()}
     expected = naive.rounds(weights, target, released.ASSUMED[:2], [*text, *rounds[0].tokens], 1, 5)
-    assert [one.verdict.drafted for one in rounds[1:2]] == [one.drafted for one in expected]
+    assert [round_.verdict.drafted for round_ in rounds[1:2]] == [one.drafted for one in expected]
 
 
 def cut(name, rows):
@@ -344,7 +344,7 @@ def cut(name, rows):
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "told", "words"),
+    ("kind", "change", "facts", "words"),
     [
         ("medusa", lambda tensors: tensors.pop("1.1.weight"), {}, "holds no 2 heads of medusa with 1 blocks"),
         ("medusa", None, {"medusa_num_heads": 3}, "holds no 3 heads of medusa"),
@@ -359,9 +359,9 @@ def cut(name, rows):
         ("hydra", None, {"hidden_state_offset": 1}, "hidden_state_offset is 1"),
     ],
 )
-def test_checkpoints_that_are_refused(tmp_path, pocket, monkeypatch, kind, change, told, words):
+def test_checkpoints_that_are_refused(tmp_path, pocket, monkeypatch, kind, change, facts, words):
     monkeypatch.setattr(released, "load_models", lambda *_: pocket)
-    folder, _ = checkpoint(tmp_path / "heads", kind, True, change, **told)
+    folder, _ = checkpoint(tmp_path / "heads", kind, True, change, **facts)
     with one_line_error(words):
         released.import_head(kind, folder, "pocket", tmp_path / "h.safetensors")
     assert not (tmp_path / "h.safetensors").exists()
@@ -379,8 +379,8 @@ def test_heads_beyond_those_that_the_configuration_names_are_left_out(tmp_path, 
 def test_the_command_line_imports_heads(tmp_path, kind):
     folder, _ = checkpoint(tmp_path / "heads", kind)
     out = tmp_path / "h.safetensors"
-    told = CliRunner().invoke(app, ["import", f"{kind}-head", str(folder), "--pair", "pocket", "--out", str(out)])
-    assert told.exit_code == 0 and f"{kind}.head={out}" in told.output and out.is_file()
+    outcome = CliRunner().invoke(app, ["import", f"{kind}-head", str(folder), "--pair", "pocket", "--out", str(out)])
+    assert outcome.exit_code == 0 and f"{kind}.head={out}" in outcome.output and out.is_file()
 
 
 # The shipped heads
@@ -389,8 +389,8 @@ def test_the_command_line_imports_heads(tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_shipped_heads_beat_their_untrained_selves(pocket, kind):
     """On held-out answers, by a wide margin; and a text is the bundled target's."""
-    found = read_head(config.SUITES / "methods" / "heads" / f"{kind}-pocket.safetensors", kind, pocket, None)
-    rows = zip(found.trained["accuracies"], found.trained["accuracies_untrained"], strict=True)
+    head = read_head(config.SUITES / "methods" / "heads" / f"{kind}-pocket.safetensors", kind, pocket, None)
+    rows = zip(head.trained["accuracies"], head.trained["accuracies_untrained"], strict=True)
     assert all(row[0] > before[0] + 0.35 for row, before in rows)
     text = [5, 17, 900, 33, 210, 8]
     built = MODULE[kind].build(MODULE[kind].Settings(**config.load_method(kind).values), pocket, Unwatched())

@@ -32,8 +32,8 @@ def test_memory_comes_back(tmp_path, pair):
     path = tmp_path / "deep" / "m.parquet"
     write_memory(path, SEEN, pair, {"corpus": "math"})
     assert read_memory(path, pair).pairs == COUNTS
-    found = find_memory(str(path), "task-specific", pair)
-    assert found.of("gsm8k") == found.of("") == COUNTS
+    memory = find_memory(str(path), "task-specific", pair)
+    assert memory.of("gsm8k") == memory.of("") == COUNTS
 
 
 def test_a_folder_serves_each_task_its_own(tmp_path, pair):
@@ -170,7 +170,7 @@ def test_a_run_gives_what_it_rejected_and_rescued(tmp_path, pair):
     ]
     tables = {"samples": [], "rounds": []}
     for method in ("vanilla", "csd", "sps"):
-        plain = [Round([token]) for one in rounds for token in one.tokens]
+        plain = [Round([token]) for round_ in rounds for token in round_.tokens]
         add_sample(tables, "gsm8k", 0, method, plain if method == "vanilla" else rounds, "text", "eos")
     write(tmp_path / "run", tables)
     manifest(tmp_path / "run", ["gsm8k"], ["vanilla", "csd", "sps"])

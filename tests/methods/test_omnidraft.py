@@ -106,18 +106,21 @@ def tokenizer(vocabulary: str, merges=()) -> PreTrainedTokenizerFast:
 def letters() -> Pair:
     """A target that has ab and abb where the draft has letters only."""
     merges = [("a", "b"), ("ab", "b")]
-    told = Translation(tokenizer("a b c d ab abb", merges), tokenizer("c b a e d"), (6, 5))
-    assert told.shared == {0: 2, 1: 1, 2: 0, 3: 4} and told.spell(5) == (2, 1, 1)
+    translation = Translation(tokenizer("a b c d ab abb", merges), tokenizer("c b a e d"), (6, 5))
+    assert translation.shared == {0: 2, 1: 1, 2: 0, 3: 4} and translation.spell(5) == (2, 1, 1)
     return Pair(
-        "letters", {"target": model("llama", 1, 6), "draft": model("llama", 2, 5)}, None, translations={"draft": told}
+        "letters",
+        {"target": model("llama", 1, 6), "draft": model("llama", 2, 5)},
+        None,
+        translations={"draft": translation},
     )
 
 
 @pytest.mark.long
 def test_samples_follow_the_target():
     method = build(letters(), "omnidraft", gamma=3, ngrams="all", interval=0, length="adaptive")
-    found = fit(method, letters().models["target"], [1, 5, 2], 3, Sampling(2.0, top_p=0.95), 1500)
-    assert found.p > ALPHA and found.accepted > 300 and found.rejected > 300
+    fitted = fit(method, letters().models["target"], [1, 5, 2], 3, Sampling(2.0, top_p=0.95), 1500)
+    assert fitted.p > ALPHA and fitted.accepted > 300 and fitted.rejected > 300
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the bundled pair is on the CPU")
@@ -140,31 +143,31 @@ def texts_of(count: int) -> list[list[int]]:
 
 
 def test_a_loss_is_that_of_another_computation():
-    pair, told = two(), translation()
+    pair, mapping = two(), translation()
     settings = Settings(**VALUES | {"interval": 1, "ngram_weight": 0.2})
     target, draft = pair.models["target"], copy.deepcopy(pair.models["draft"])
-    learner = HybridLearner(draft, target, settings, told)
+    learner = HybridLearner(draft, target, settings, mapping)
     tokens = texts_of(1)[0]
     places = learner.places(tokens, 5)
-    reading = Reading(told)
+    reading = Reading(mapping)
     reading.read(tokens, 0)
-    shared = list(told.shared)
-    own, expected, merged = [told.shared[token] for token in shared], 0.0, 0
+    shared = list(mapping.shared)
+    own, expected, merged = [mapping.shared[token] for token in shared], 0.0, 0
     for place in places:
         with torch.no_grad():
             start = reading.ends[place - 1]
-            if tokens[place] in told.shared:
+            if tokens[place] in mapping.shared:
                 p = target(torch.tensor([tokens[:place]], device=DEVICE)).logits[0, -1][shared].log_softmax(-1)
                 q = draft(torch.tensor([reading.ids[:start]], device=DEVICE)).logits[0, -1][own].log_softmax(-1)
                 expected += float(F.kl_div(p, q, log_target=True, reduction="sum"))
                 continue
-            for at, token in enumerate(told.spell(tokens[place]), start):
+            for at, token in enumerate(mapping.spell(tokens[place]), start):
                 q = draft(torch.tensor([reading.ids[:at]], device=DEVICE)).logits[0, -1].log_softmax(-1)
                 expected -= 0.2 * float(q[token])
             merged += 1
     assert merged > 3 and len(places) > merged + 3
     with torch.inference_mode():
-        told.tables(torch.device(DEVICE))
+        mapping.tables(torch.device(DEVICE))
     assert float(learner.loss(tokens, places)) == pytest.approx(expected, abs=1e-6)
     learner.texts = [(tokens, places)]
     learner.update()

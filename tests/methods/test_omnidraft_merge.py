@@ -26,8 +26,8 @@ V, OWN, COUNT = len(SPELLED), 4, 3
 
 
 def small(added=(3, 4, 5, 6, 7, 8)) -> Spellings:
-    told = SimpleNamespace(size=V, size_draft=OWN, shared={0: 0, 1: 1, 2: 2}, spell=lambda token: SPELLED[token])
-    spellings = Spellings(told, torch.device("cpu"))
+    given = SimpleNamespace(size=V, size_draft=OWN, shared={0: 0, 1: 1, 2: 2}, spell=lambda token: SPELLED[token])
+    spellings = Spellings(given, torch.device("cpu"))
     for token in added:
         spellings.add(token)
     return spellings

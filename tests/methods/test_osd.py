@@ -181,8 +181,8 @@ def served(sampling: Sampling, draws: int):
     target, draft = (oracle.tiny("llama", seed=seed, vocab=VOCABULARY).to(DEVICE) for seed in (1, 2))
     learner = Learner(draft, target, chosen(interval=20, learning_rate=0.003))
     method = OSD(recalled(target, "target"), ModelDrafter(osd.Session(draft, "draft")), learner.settings, learner, {})
-    found = fit(Serving(method), target, PROMPT, 4, sampling, draws)
-    return found, learner.hash
+    fitted = fit(Serving(method), target, PROMPT, 4, sampling, draws)
+    return fitted, learner.hash
 
 
 @pytest.mark.parametrize(

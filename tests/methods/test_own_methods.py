@@ -93,8 +93,8 @@ def test_defaults_of_settings_are_recorded(mine):
 def test_only_a_command_line_that_names_it_runs_it(mine):
     run_it()
     unfinish()
-    told = refusal("run", "--resume", "runs/one")
-    assert told.strip().endswith(f"--allow-entry-point {mine}") and told.count("error:") == 1
+    facts = refusal("run", "--resume", "runs/one")
+    assert facts.strip().endswith(f"--allow-entry-point {mine}") and facts.count("error:") == 1
     output("run", "--resume", "runs/one", "--allow-entry-point", mine)
     Path("theirs.yaml").write_text("method: mine.py\nsettings: {gamma: 2}\n")
     assert "--allow-entry-point" in refusal("run", "--method", "theirs.yaml", "--suite", "smoke", "--limit", 1)
@@ -156,8 +156,8 @@ def test_the_audit_tells_lossless_from_lossy(mine):
 )
 def test_a_file_that_is_no_method_is_one_line(text, message, here):
     Path("bad.py").write_text(text)
-    told = refusal("run", "--method", "bad.py", "--suite", "smoke", "--limit", 1)
-    assert message in " ".join(told.split()) and "bad" in told and "Traceback" not in told
+    words = refusal("run", "--method", "bad.py", "--suite", "smoke", "--limit", 1)
+    assert message in " ".join(words.split()) and "bad" in words and "Traceback" not in words
 
 
 @pytest.mark.parametrize(

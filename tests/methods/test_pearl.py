@@ -58,8 +58,8 @@ def test_rounds_equal_the_reference(architecture, gamma):
     tokens, rounds = decode(method, prompt, 40)
     assert tokens == text
     expected = reference(target, draft, [*prompt, text[0]], 12, gamma)
-    found = [(step.verdict.drafted, step.accepted, step.tokens) for step in rounds[1:13]]
-    assert found == expected
+    results = [(step.verdict.drafted, step.accepted, step.tokens) for step in rounds[1:13]]
+    assert results == expected
     assert {passed < len(tested) for tested, passed, _ in expected} == {True, False}
     if gamma > 1:
         assert max(len(tested) for tested, _, _ in expected) == gamma

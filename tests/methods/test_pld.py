@@ -54,7 +54,7 @@ TEXT = [1, 2, 3, 9, 1, 2, 4, 8, 7, 1, 2, 3, 5, 6, 2]
 
 
 @pytest.mark.parametrize(
-    ("changes", "context", "found"),
+    ("changes", "context", "result"),
     [
         # 1 2 3 stands at 0 and 9. The text ends with it in the second case, and there it must not find itself.
         ({}, [*TEXT, 1, 2, 3], [9, 1, 2, 4]),
@@ -80,9 +80,9 @@ TEXT = [1, 2, 3, 9, 1, 2, 4, 8, 7, 1, 2, 3, 5, 6, 2]
         ({}, [3, 4], []),
     ],
 )
-def test_drafts_by_hand(changes, context, found):
-    assert drafts(chosen(**changes), [context], len(context)) == [found]
-    assert drafts(chosen(**changes), [context], 1) == [found], "the text was not there from the start"
+def test_drafts_by_hand(changes, context, result):
+    assert drafts(chosen(**changes), [context], len(context)) == [result]
+    assert drafts(chosen(**changes), [context], 1) == [result], "the text was not there from the start"
 
 
 def test_a_miss_tries_the_last_draft_again():
@@ -90,9 +90,9 @@ def test_a_miss_tries_the_last_draft_again():
     assert drafts(chosen(), contexts, 3) == [[2, 3, 1], [], [], [8, 7]]
     assert drafts(chosen(reuse=True), contexts, 3) == [[2, 3, 1], [2, 3, 1], [2, 3, 1], [8, 7]]
     drafting = drafter(chosen(reuse=True), None, CPU)
-    for prompt, found in (([1, 2, 1], [2, 1]), ([5, 6], [])):  # and nothing of it is left for the next text
+    for prompt, result in (([1, 2, 1], [2, 1]), ([5, 6], [])):  # and nothing of it is left for the next text
         drafting.begin(prompt)
-        assert drafting.propose(prompt, 4, GREEDY, torch.Generator()).tokens.tolist() == found
+        assert drafting.propose(prompt, 4, GREEDY, torch.Generator()).tokens.tolist() == result
 
 
 RULES = st.builds(
@@ -119,14 +119,14 @@ def test_drafts_equal_a_search_of_the_whole_text(text, steps, one):
 def test_drafts_of_real_texts_equal_a_search(pocket, name):
     spec = config.load_method(name)
     one = Settings(**spec.values)
-    found = 0
+    result = 0
     for family in ("cnndm", "gsm8k"):
         text = [i for prompt in bundled_prompts(family, 4) for i in encode(pocket, prompt)][:400]
         contexts = [text[:end] for end in range(1, len(text))]
         mine = drafts(one, contexts, 1)
         assert mine == list(naive_lookup.drafts(contexts, rule_of(one), one.reuse))
-        found += sum(map(bool, mine))
-    assert found > 100
+        result += sum(map(bool, mine))
+    assert result > 100
 
 
 def test_a_token_adds_one_entry_of_each_length_and_nothing_is_searched():
@@ -134,9 +134,9 @@ def test_a_token_adds_one_entry_of_each_length_and_nothing_is_searched():
         reads = 0
 
         def __getitem__(self, at):
-            found = super().__getitem__(at)
-            Counted.reads += len(found) if isinstance(at, slice) else 1
-            return found
+            result = super().__getitem__(at)
+            Counted.reads += len(result) if isinstance(at, slice) else 1
+            return result
 
     index = Index(3, 1, 1, False)
     index.tokens = Counted()
@@ -161,8 +161,8 @@ def test_greedy_texts_of_few_tokens_equal_the_oracle(architecture):
         tokens, rounds = decode(SpS(Session(model, "target"), drafter(chosen(), None, CPU), 4), prompt, 30)
         assert tokens == text
         said |= set(text)
-        right += sum(one.accepted for one in rounds)
-        wrong += sum(one.accepted < one.drafted for one in rounds)
+        right += sum(round_.accepted for round_ in rounds)
+        wrong += sum(round_.accepted < round_.drafted for round_ in rounds)
     assert len(said) >= 12 and right >= 15 and wrong >= 50
 
 
@@ -171,9 +171,9 @@ def test_a_repetitive_text_takes_few_rounds_and_a_miss_is_a_plain_step():
     tokens, rounds = decode(SpS(Session(model, "target"), drafter(chosen(), None, model.device), 4), [1, 2, 3], 120)
     assert tokens == oracle.greedy(model.cpu(), [1, 2, 3], 120)
     assert len(tokens) / len(rounds) > 3
-    missed = [one for one in rounds[1:] if not one.drafted]
+    missed = [round_ for round_ in rounds[1:] if not round_.drafted]
     assert missed and all(len(one.tokens) == 1 for one in missed)
-    assert max(one.accepted for one in rounds) == 4
+    assert max(round_.accepted for round_ in rounds) == 4
 
 
 @pytest.mark.parametrize("sampling", (GREEDY, Sampling(1.0)), ids=("greedy", "sampled"))

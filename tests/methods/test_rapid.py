@@ -66,7 +66,7 @@ GAMMA, COUNT = 2, 4
 def enumerated(target: Table, draft: Table, sampling: Sampling, eta: float, tail: float) -> np.ndarray:
     """Probabilities [V, V, V, V] of texts: what a round may do at each of its places, summed over all rounds."""
     short = len(Shortened(settings())(PROMPT))
-    found = np.zeros((V,) * COUNT)
+    law = np.zeros((V,) * COUNT)
     for text in itertools.product(range(V), repeat=COUNT):
         weights = {0: float(warped(target.row(PROMPT[-1], len(PROMPT)), sampling)[text[0]])}  # by drafted tokens
         for i in range(1, COUNT):
@@ -84,8 +84,8 @@ def enumerated(target: Table, draft: Table, sampling: Sampling, eta: float, tail
                 after[place + 1] += weight * m[x]
                 after[0] += weight * (1 - m.sum()) * rest[x] / rest.sum() if rest.sum() > 0 else 0.0
             weights = after
-        found[text] = sum(weights.values())
-    return found
+        law[text] = sum(weights.values())
+    return law
 
 
 def tables(**changes) -> tuple[Table, Table, Rapid]:
@@ -180,8 +180,8 @@ def test_a_weight_of_zero_is_speculative_sampling():
     plain = build(models, "sps", gamma=4)
     whole = build(models, "rapid", **(SHORT | {"kept": 99}), gamma=4, eta=0.0, drafter="draft")
     for sampling in (GREEDY, Sampling(1.0)):
-        found, expected = (decode(method, [5, 6, 7, 8, 9, 10], 20, sampling)[0] for method in (whole, plain))
-        assert found == expected
+        result, expected = (decode(method, [5, 6, 7, 8, 9, 10], 20, sampling)[0] for method in (whole, plain))
+        assert result == expected
 
 
 def test_what_ships_and_what_is_refused():

@@ -138,7 +138,7 @@ def drawn_tree(logits, sampling, replacement, random, widths):
     """Tokens, rows and parents, level by level, by numpy's generator."""
     tokens, rows, parents, level = [], [], [], [(-1, V)]
     for depth in range(DEPTH):
-        found = []
+        results = []
         for parent, before in level:
             q = distribution(logits, depth, before, sampling)
             earlier: tuple[int, ...] = ()
@@ -149,12 +149,12 @@ def drawn_tree(logits, sampling, replacement, random, widths):
                 token = int(random.choice(V, p=row))
                 # Of a token that was drawn twice, what follows does so under the first.
                 if token not in earlier:
-                    found.append((len(tokens), token))
+                    results.append((len(tokens), token))
                 tokens.append(token)
                 rows.append(row)
                 parents.append(parent)
                 earlier += (token,)
-        level = found
+        level = results
     return tokens, rows, parents
 
 

@@ -40,10 +40,10 @@ def test_the_shipped_template_has_the_levels_of_compositions():
 
 def logits(*rows: tuple[int, int]) -> torch.Tensor:
     """Logits over 6 tokens, whose likeliest two are given."""
-    found = torch.zeros(len(rows), 6)
-    for row, (first, second) in zip(found, rows, strict=True):
+    law = torch.zeros(len(rows), 6)
+    for row, (first, second) in zip(law, rows, strict=True):
         row[first], row[second] = 2, 1
-    return found
+    return law
 
 
 def test_a_matrix_and_its_tree_by_hand():
@@ -80,8 +80,8 @@ def test_rounds_by_hand():
     """
     method = Recycling(Counting(), Settings(successors=2, nodes=6, gamma=3))
     _, rounds = decode(method, [4], 20)
-    assert [one.tokens for one in rounds[:11]] == [[5], [6], [7], [8], [9], [0], [1], [2], [3], [4], [5, 6, 7, 8]]
-    assert [one.drafted for one in rounds[:11]] == [0] * 10 + [6]
+    assert [round_.tokens for round_ in rounds[:11]] == [[5], [6], [7], [8], [9], [0], [1], [2], [3], [4], [5, 6, 7, 8]]
+    assert [round_.drafted for round_ in rounds[:11]] == [0] * 10 + [6]
     assert rounds[10].verdict.drafted == [5, 6, 6, 7, 7, 7]
     # in the order of the template: 5, 6, 5-6, 5-7, 6-7, 5-6-7
 
@@ -126,8 +126,8 @@ def test_texts_and_trees_equal_a_decoder_without_cache():
         expected, trees = slowly(model, prompt, 24, settings)
         tokens, rounds = decode(Recycling(Session(model, "target"), settings), prompt, 24)
         assert tokens == expected == oracle.greedy(model, prompt, 24)
-        assert [one.verdict.drafted for one in rounds[1:]] == trees[: len(rounds) - 1]
-        assert sum(one.accepted for one in rounds) > 2
+        assert [round_.verdict.drafted for round_ in rounds[1:]] == trees[: len(rounds) - 1]
+        assert sum(round_.accepted for round_ in rounds) > 2
 
 
 def test_a_long_prompt_is_read_in_chunks(monkeypatch):

@@ -169,15 +169,15 @@ def test_rule_equals_a_naive_one_on_random_logits(data):
             max_size=len(predicts),
         )
     )
-    found = {}
+    result = {}
     for what, row in zip(predicts, rows, strict=True):
         for one in what if what and isinstance(what[0], tuple) else [what]:
-            found[one] = row
+            result[one] = row
     mixed = [
-        [((4 - quarters) * a + quarters * b) / 4 for a, b in zip(found["first", i], found["second", i], strict=True)]
+        [((4 - quarters) * a + quarters * b) / 4 for a, b in zip(result["first", i], result["second", i], strict=True)]
         for i in range(count)
     ]
-    expected = oracle.sps_scan([*mixed, found["first", count]], drafted)
+    expected = oracle.sps_scan([*mixed, result["first", count]], drafted)
     _, verdict, _ = judge(rows, shown, drafted, quarters / 4, prompt, prefix)
     assert (verdict.accepted, verdict.token) == (expected.accepted, expected.token)
 
@@ -246,9 +246,9 @@ def test_fused_rows_and_cache_equal_full_forwards(architecture, text, drafted, p
     session.restart(text[:-1])
     draft = Draft(torch.tensor(drafted, device=DEVICE), None)
     shown = text[-max(1, prefix) :]
-    found = method.read_twice(session, shown, draft).logits.cpu()
+    result = method.read_twice(session, shown, draft).logits.cpu()
     expected = torch.stack(naive_rows(oracle.tiny(architecture), text, drafted, alpha, prompt, prefix))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-4)
     assert session.tokens == text + drafted
     after = session.forward([3]).logits[0].cpu()
     fresh = oracle.next_logits(oracle.tiny(architecture), [*text, *drafted, 3])
@@ -263,8 +263,8 @@ def test_rounds_equal_the_slow_implementation(architecture, length, prefix):
     text = prompt + oracle.greedy(target, prompt, 1)
     expected = naive_rounds(target, draft, text, 16, 3, 0.5, PROMPT, prefix)
     _, rounds = decode(reflecting(*pair(architecture), 3, 0.5, PROMPT, prefix), prompt, 100)
-    found = [(r.verdict.drafted, r.verdict.accepted, r.verdict.token) for r in rounds[1:17]]
-    assert found == [(list(r.drafted), r.accepted, r.token) for r in expected]
+    results = [(r.verdict.drafted, r.verdict.accepted, r.verdict.token) for r in rounds[1:17]]
+    assert results == [(list(r.drafted), r.accepted, r.token) for r in expected]
     assert len({r.accepted for r in expected}) > 1
     plain = oracle.sps_greedy(target, draft, text, 16, 3)
     assert oracle.committed(plain)[:16] != oracle.committed(expected)[:16], "the second reading had a say"
@@ -292,8 +292,8 @@ def assert_same_as_sps(architecture, prompt, sampling, reflective_prompt, seed=0
     sps = SpS(Session(target, "target"), ModelDrafter(Session(draft, "draft")), 4)
     expected, expected_rounds = decode(sps, prompt, 40, sampling, seed)
     method = reflecting(target, draft, 4, 0.0, reflective_prompt, 6)
-    found, rounds = decode(method, prompt, 40, sampling, seed)
-    assert found == expected
+    result, rounds = decode(method, prompt, 40, sampling, seed)
+    assert result == expected
     for one, other in zip(rounds[1:], expected_rounds[1:], strict=True):
         assert (one.verdict.drafted, one.verdict.accepted) == (other.verdict.drafted, other.verdict.accepted)
         assert (one.verdict.token, one.verdict.targets) == (other.verdict.token, other.verdict.targets)
@@ -347,9 +347,9 @@ def test_the_second_reading_shows_in_width_and_time(alpha, prompt, prefix, secon
     hook = target.register_forward_pre_hook(tick)
     watch.start()
     rounds, text = [], oracle.prompts(1, length=1)[0]
-    for one in method.rounds(text, GREEDY, torch.Generator(DEVICE)):
+    for step in method.rounds(text, GREEDY, torch.Generator(DEVICE)):
         watch.lap()
-        rounds.append(one)
+        rounds.append(step)
         if len(rounds) == 8:
             break
     hook.remove()
@@ -379,8 +379,8 @@ def test_built_for_the_bundled_pair(pocket):
     assert not set(method.prompt.tolist()) & set(pocket.tokenizer.all_special_ids)
     assert method.reach == 1 + 2 * chosen.gamma + len(method.prompt) + chosen.prefix_tokens
     text = pocket.tokenizer("Question: What is 12 + 30?\nAnswer:")["input_ids"]
-    found, rounds = decode(method, text, 16)
-    assert len(found) == 16 and len(rounds) < 16
+    result, rounds = decode(method, text, 16)
+    assert len(result) == 16 and len(rounds) < 16
     empty = reflective.build(chosen.model_copy(update={"prompt": "", "alpha": 0.0}), pocket, Unwatched())
     assert (len(empty.prompt), empty.reach) == (0, chosen.gamma + 1)
     with pytest.raises(UserError, match="has no draft model"):

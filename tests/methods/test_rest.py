@@ -61,11 +61,11 @@ def drafting(session, fusion="none", prune=0, **_):
 
 def texts(draft: Draft) -> list[tuple[int, ...]]:
     """Each drafted token with those above it."""
-    tokens, found = draft.tokens.tolist(), []
+    tokens, results = draft.tokens.tolist(), []
     for i, token in enumerate(tokens):
         parent = i - 1 if draft.parents is None else draft.parents[i]
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
+        results.append((*(results[parent] if parent >= 0 else ()), token))
+    return results
 
 
 def proposed(one: Retrieval, context, gamma=10) -> list[tuple[int, ...]]:
@@ -85,9 +85,9 @@ def test_the_most_frequent_prefixes(rows, nodes, large):
     """Ids of one byte and of several, whose order as bytes is that of the ids."""
     ids = [0, 255, 70_000] if large else [0, 1, 2]
     padded = [(*(ids[i] for i in row), *[END] * (4 - len(row))) for row in rows]
-    found = frequent(np.array(padded, np.uint32).reshape(len(rows), 4), nodes)
-    assert found == naive.frequent(padded, nodes, END)
-    assert all(len(prefix) == 1 or prefix[:-1] in found[: found.index(prefix)] for prefix in found)
+    result = frequent(np.array(padded, np.uint32).reshape(len(rows), 4), nodes)
+    assert result == naive.frequent(padded, nodes, END)
+    assert all(len(prefix) == 1 or prefix[:-1] in result[: result.index(prefix)] for prefix in result)
 
 
 def test_a_draft_by_hand(stored):
@@ -120,9 +120,9 @@ def test_drafts_equal_a_scan(stored, documents, context, shard, sizes):
     gamma, nodes = sizes
     store = stored(documents, 3, shard)
     pieces = [piece for part in naive.shards(documents, shard) for piece in part]
-    found = proposed(drafter(store, longest=5, shortest=2, gamma=gamma, nodes=nodes), context, gamma)
-    assert len(set(found)) == len(found) <= nodes
-    assert set(found) == naive.drafted(pieces, context, 5, 2, gamma, nodes)
+    result = proposed(drafter(store, longest=5, shortest=2, gamma=gamma, nodes=nodes), context, gamma)
+    assert len(set(result)) == len(result) <= nodes
+    assert set(result) == naive.drafted(pieces, context, 5, 2, gamma, nodes)
 
 
 def test_trigrams_fill_what_is_left(stored):
@@ -226,8 +226,8 @@ def test_a_search_by_hand(stored):
     above .75 and 3's bonus, which falls as 3 is visited: in the twelfth iteration.
     """
     trigrams = drafter(stored([[1, 2, 3, 5], [1, 2, 3, 5], [1, 2, 3, 5], [1, 2, 4, 9]]), ngram=3).trigrams
-    found = trigrams.searched((1, 2), 4, set(), 9, 150)
-    assert found == [(3,), (3, 5), (4,), (4, 9)]
+    result = trigrams.searched((1, 2), 4, set(), 9, 150)
+    assert result == [(3,), (3, 5), (4,), (4, 9)]
     assert trigrams.searched((1, 2), 4, set(), 9, 2) == [(3,), (3, 5)] == trigrams.searched((1, 2), 4, set(), 2, 150)
     assert trigrams.searched((1, 2), 1, set(), 9, 150) == [(3,), (4,)]
     assert trigrams.searched((1, 2), 4, {(3,), (3, 5)}, 1, 150) == [(4,)]
@@ -281,7 +281,7 @@ def test_greedy_texts_equal_the_oracle(stored, architecture):
         tokens, rounds = decode(method, prompt, 40)
         assert tokens == expected, changes
         assert len(tokens) / (len(rounds) - 1) > 2, changes
-        fell += sum(one.verdict.accepted < one.verdict.levels for one in rounds if one.verdict)
+        fell += sum(round_.verdict.accepted < round_.verdict.levels for round_ in rounds if round_.verdict)
     assert fell
 
 
@@ -299,7 +299,7 @@ def test_no_hit_is_a_plain_step_and_reach_is_the_most_a_round_feeds(stored):
     method = Rest(session, drafter(stored([[95, 95, 95]])), chosen(), "hash")
     tokens, rounds = decode(method, prompt, 40)
     assert tokens == text and len(rounds) == 40
-    assert session.widths[1:] == [1] * 39 and all(one.drafted == one.accepted == 0 for one in rounds)
+    assert session.widths[1:] == [1] * 39 and all(round_.drafted == round_.accepted == 0 for round_ in rounds)
     changes = {"nodes": 5, "fusion": "draft", "fusion_gamma": 3}
     session = Spied(pair("llama")[0], "target")
     branches = stored([[a, b, c, d] for a in text[:40:3] for b in text[1:3] for c in (1, 2) for d in (3, 4)] + [text])

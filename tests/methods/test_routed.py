@@ -115,8 +115,8 @@ def test_samples_from_the_target(drafters):
     target, *others = (oracle.tiny("llama", seed=seed, vocab=V).to(DEVICE) for seed in (1, 2, 3, 4))
     readers = Panel([recalled(model, role) for model, role in zip(others, ("draft", "math", "code"), strict=True)])
     method = SpS(recalled(target, "target"), RoutedDrafter(readers, Router(readers, drafters, 0.5, 2)), 3)
-    found = fit(method, target, [1, 3, 2], 4, Sampling(1.0), 300)
-    assert found.p > ALPHA and found.accepted > 80 and found.rejected > 80
+    fitted = fit(method, target, [1, 3, 2], 4, Sampling(1.0), 300)
+    assert fitted.p > ALPHA and fitted.accepted > 80 and fitted.rejected > 80
     assert min(method.drafter.router.turns) > 20
 
 

@@ -26,8 +26,8 @@ ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 def test_the_table_says_the_same_by_any_tree():
     session = Table(5, 0)
     session.restart([3, 1])
-    found = session.forward([2, 4, 0], parents=[-1, -1, 0]).logits
-    for row, (token, length) in zip(found, ((2, 3), (4, 3), (0, 4)), strict=True):
+    output = session.forward([2, 4, 0], parents=[-1, -1, 0]).logits
+    for row, (token, length) in zip(output, ((2, 3), (4, 3), (0, 4)), strict=True):
         assert row.tolist() == session.row(token, length).tolist()
 
 
@@ -87,9 +87,9 @@ def test_greedy_texts_are_the_targets(architecture, search):
     method = tree_method(drafter, Session(target.to(DEVICE), "target"), 3)
     tokens, rounds = decode(method, prompt, 40)
     assert tokens == text
-    paths = [one.verdict.path for one in rounds if one.verdict]
+    paths = [round_.verdict.path for round_ in rounds if round_.verdict]
     assert any(len(path) >= 2 for path in paths), "nothing was accepted in depth"
-    parents = [one.verdict.parents for one in rounds if one.verdict]
+    parents = [round_.verdict.parents for round_ in rounds if round_.verdict]
     later = [shape[i] in shape[:i] for path, shape in zip(paths, parents, strict=True) for i in path]
     assert any(later), "no later sibling was accepted"
 
@@ -118,9 +118,9 @@ def test_greedy_trees_hold_the_likeliest():
 
 def test_rows_without_earlier_siblings_by_hand():
     q = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
-    found = given_earlier(q, torch.tensor([1, 2, 0, 2, 0]), torch.tensor([0, 1, 0, 0, 1]))
+    result = given_earlier(q, torch.tensor([1, 2, 0, 2, 0]), torch.tensor([0, 1, 0, 0, 1]))
     expected = [[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [5 / 7, 0, 2 / 7], [0, 0, 1], [0.5, 0.5, 0]]
-    torch.testing.assert_close(found, torch.tensor(expected))
+    torch.testing.assert_close(result, torch.tensor(expected))
 
 
 def test_what_is_not_possible_is_left_out_with_what_follows_it():
@@ -182,13 +182,13 @@ def test_perturbed_values_by_the_formula():
     """Equation 23 as it is printed, in numpy; the largest of each row is what was asked for."""
     scores = torch.tensor([[-1.0, -2.0, -torch.inf, -0.5], [-3.0, -1.0, -2.5, -4.0]], dtype=torch.float64)
     highest = torch.tensor([0.7, -2.0], dtype=torch.float64)
-    found = rsd.perturb(scores, highest, torch.Generator().manual_seed(3)).numpy()
+    result = rsd.perturb(scores, highest, torch.Generator().manual_seed(3)).numpy()
     waits = torch.empty_like(scores).exponential_(generator=torch.Generator().manual_seed(3)).numpy()
     noisy = scores.numpy() - np.log(waits)
     largest = noisy.max(1, keepdims=True)
     expected = -np.log(np.exp(-highest.numpy()[:, None]) - np.exp(-largest) + np.exp(-noisy))
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-    np.testing.assert_allclose(found.max(1), highest)
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
+    np.testing.assert_allclose(result.max(1), highest)
 
 
 # The rest of a method
@@ -204,15 +204,15 @@ def test_reach_is_the_most_that_a_round_feeds(pocket, changes, most):
     assert method.reach == most + 1 and method.lossless and method.inputs() == {}
     for sampling in (GREEDY, Sampling(1.0)):
         rounds = decode(method, list(range(100, 130)), 25, sampling, device="cpu")[1]
-        assert max(one.drafted for one in rounds) == most
+        assert max(round_.drafted for round_ in rounds) == most
 
 
 def test_the_draft_models_cache_keeps_the_text_alone():
     target, draft = pair("llama")
     drafter = Beam(Session(draft, "draft"), 3)
     method, context = tree_method(drafter, Session(target, "target"), 3), [3, 1, 4, 1]
-    for one in itertools.islice(method.rounds(list(context), Sampling(1.0), torch.Generator(DEVICE)), 4):
-        context += one.tokens
+    for step in itertools.islice(method.rounds(list(context), Sampling(1.0), torch.Generator(DEVICE)), 4):
+        context += step.tokens
     drafter.session.catch_up(context)
     assert drafter.session.tokens == context
 

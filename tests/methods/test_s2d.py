@@ -103,23 +103,23 @@ def spread(draft, text):
 
 
 def test_no_layer_of_the_draft_reads_a_token_twice_nor_one_that_it_need_not():
-    told, (target, draft) = Told(), models("llama")
+    watched, (target, draft) = Told(), models("llama")
     draft = copy.deepcopy(draft)
     read = [0] * DEEP
     for index, layer in enumerate(draft.model.layers):
         layer.self_attn.q_proj.register_forward_hook(
             lambda module, inputs, output, at=index: read.__setitem__(at, read[at] + output.shape[1])
         )
-    used = method(target, draft, thresholds=(0.0, 0.0, 0.0), watch=told)
+    used = method(target, draft, thresholds=(0.0, 0.0, 0.0), watch=watched)
     prompt, _ = lively(target, 12, 30)
     read[:] = [0] * DEEP
     rounds = used.rounds(prompt, Sampling(), torch.Generator(DEVICE))
     next(rounds)
-    assert read == [12] * DEEP and told.forwards == [("draft", 12, 0), ("target", 12, 0)]
-    told.forwards.clear()
+    assert read == [12] * DEEP and watched.forwards == [("draft", 12, 0), ("target", 12, 0)]
+    watched.forwards.clear()
     next(rounds)
     assert read == [16, 12, 12], "the first exit is always sure, so no other layer reads"
-    assert told.forwards == [("draft", 1, at) for at in (12, 13, 14, 15)] + [("target", 5, 12)]
+    assert watched.forwards == [("draft", 1, at) for at in (12, 13, 14, 15)] + [("target", 5, 12)]
     used.drafter.thresholds = (1.0, 1.0, 0.0)
     length = len(used.drafter.draft)
     one = next(rounds)

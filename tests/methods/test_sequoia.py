@@ -29,11 +29,11 @@ def trees(size: int) -> list[tuple]:
     """All ordered trees of so many nodes, each as the tuple of its children."""
     if size == 1:
         return [()]
-    found = []
+    results = []
     for first in range(1, size):
         for child, rest in itertools.product(trees(first), trees(size - first)):
-            found.append((child, *rest))
-    return found
+            results.append((child, *rest))
+    return results
 
 
 def levels(tree: tuple) -> int:
@@ -65,9 +65,9 @@ def test_the_best_of_all_trees(rates, most):
         plan = Plan(rates, size - 1, most)
         best = max((expected(t, rates) for t in every), default=-np.inf)
         assert plan.expected[most, size] == pytest.approx(best, abs=1e-12)
-        found = tree_of(plan.shape())
-        assert expected(found, rates) == pytest.approx(plan.expected[most].max(), abs=1e-12)
-        assert levels(found) <= most and sum(map(sum, plan.shape())) <= size - 1
+        tree = tree_of(plan.shape())
+        assert expected(tree, rates) == pytest.approx(plan.expected[most].max(), abs=1e-12)
+        assert levels(tree) <= most and sum(map(sum, plan.shape())) <= size - 1
 
 
 def test_a_large_tree_has_the_likeliest_paths():
@@ -117,7 +117,7 @@ def test_greedy_texts_are_the_targets(architecture):
     prompt, text = lively_prompt(architecture, 12, 40)
     tokens, rounds = decode(build(tiny(architecture), "sequoia", nodes=11, gamma=4), prompt, 40)
     assert tokens == text
-    verdicts = [one.verdict for one in rounds if one.verdict]
+    verdicts = [round_.verdict for round_ in rounds if round_.verdict]
     assert {len(v.drafted) for v in verdicts} == {11}
     assert any(v.parents[i] in v.parents[:i] for v in verdicts for i in v.path), "no later sibling was accepted"
 

@@ -23,8 +23,8 @@ def whole_maps(model, prompt, window, skip):
     with torch.no_grad():
         maps = model(torch.tensor([text]), use_cache=False, output_attentions=True).attentions
     first, scores = len(text) - window - 1, [0.0] * len(prompt)
-    for one in maps[min(skip, len(maps) - 1) :]:
-        for head in one[0].tolist():
+    for map_ in maps[min(skip, len(maps) - 1) :]:
+        for head in map_[0].tolist():
             for row in range(first, len(text)):
                 for place in range(len(prompt)):
                     weight = (row - first + 1) / (window + 1)
@@ -37,8 +37,8 @@ def whole_maps(model, prompt, window, skip):
 def test_scores_equal_those_of_whole_maps(architecture, skip):
     draft = pair(architecture)[1]
     usual = draft.config._attn_implementation
-    found = looked_at(draft, PROMPT, 4, skip)
-    torch.testing.assert_close(found.tolist(), whole_maps(draft, PROMPT, 4, skip), rtol=0, atol=1e-5)
+    result = looked_at(draft, PROMPT, 4, skip)
+    torch.testing.assert_close(result.tolist(), whole_maps(draft, PROMPT, 4, skip), rtol=0, atol=1e-5)
     assert draft.config._attn_implementation == usual
 
 

@@ -43,7 +43,7 @@ def chained(one: Settings, text: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "text", "found"),
+    ("changes", "text", "result"),
     [
         # 1 2 stands twice with 3 after it and once with 4. Two tokens of suffix: two of draft.
         (CHAIN, [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2], [3, 1]),
@@ -60,8 +60,8 @@ def chained(one: Settings, text: list[int]) -> list[int]:
         ({**CHAIN, "probability": 0.5}, [1, 2, 3, 1, 2, 4, 1, 2], [3, 1]),
     ],
 )
-def test_chains_by_hand(changes, text, found):
-    assert chained(chosen(**changes), text) == found
+def test_chains_by_hand(changes, text, result):
+    assert chained(chosen(**changes), text) == result
 
 
 def test_a_tree_by_hand():
@@ -73,11 +73,11 @@ def test_a_tree_by_hand():
 
 def counts_after(text, word):
     """How often each token follows a word, in the order of their first places."""
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     for i in range(len(word), len(text)):
         if text[i - len(word) : i] == word:
-            found[text[i]] = found.get(text[i], 0) + 1
-    return found
+            result[text[i]] = result.get(text[i], 0) + 1
+    return result
 
 
 def searched(text: list[int], one: Settings) -> list[int]:
@@ -90,11 +90,11 @@ def searched(text: list[int], one: Settings) -> list[int]:
         tokens: list[int] = []
         path, score = 1.0, 0.0
         while len(tokens) < min(one.gamma, int(one.factor * length + one.offset)):
-            found = counts_after(text, [*word, *tokens])
-            if not found:
+            result = counts_after(text, [*word, *tokens])
+            if not result:
                 break
-            token = max(found, key=lambda t: found[t])
-            path *= found[token] / sum(found.values())
+            token = max(result, key=lambda t: result[t])
+            path *= result[token] / sum(result.values())
             if path < one.probability:
                 break
             tokens.append(token)
@@ -123,8 +123,8 @@ EQUAL = chosen(longest=2, gamma=3, factor=0.0, offset=3, probability=0.0, match=
 @example([2, 2, 2, 0, 0, 2, 2, 0, 2, 2], 1, EQUAL)  # 4/3 tokens by either suffix
 def test_chains_equal_a_search_of_the_whole_text(text, step, one):
     contexts = [text[:end] for end in range(1, len(text) + 1, step)]
-    found = drafts(one, contexts)
-    assert [tokens for tokens, _ in found] == [searched(context, one) for context in contexts]
+    result = drafts(one, contexts)
+    assert [tokens for tokens, _ in result] == [searched(context, one) for context in contexts]
 
 
 # Earlier answers
@@ -199,8 +199,8 @@ def test_replay_searches_the_earlier_texts():
     texts = [Trace([9], [1, 2, 3, 4, 5, 6], "a", "1"), Trace([8], [1, 2, 3, 4, 5, 6], "a", "2")]
     alone = replay("suffix", drafter(chosen(offset=9.0), None, CPU), 9, texts).positions
     assert alone.accepted.tolist() == [0] * 10
-    found = replay("suffix", drafter(chosen(offset=9.0, answers=5), None, CPU), 9, texts).positions
-    assert found.accepted.tolist() == [0] * 5 + [5, 4, 3, 2, 1]
+    result = replay("suffix", drafter(chosen(offset=9.0, answers=5), None, CPU), 9, texts).positions
+    assert result.accepted.tolist() == [0] * 5 + [5, 4, 3, 2, 1]
 
 
 # Fallback

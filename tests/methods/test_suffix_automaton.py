@@ -93,8 +93,8 @@ TEXT = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]
 )
 def test_a_chain_by_hand(most, least, tokens, score):
     automaton = built(TEXT)
-    found, sum_of_paths = automaton.chain(state_of(automaton, [1, 2]), most, least)
-    assert found == tokens and sum_of_paths == pytest.approx(score)
+    result, sum_of_paths = automaton.chain(state_of(automaton, [1, 2]), most, least)
+    assert result == tokens and sum_of_paths == pytest.approx(score)
 
 
 def test_a_tree_by_hand():

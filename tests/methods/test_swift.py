@@ -95,11 +95,11 @@ def swift(target, watch=None, session=None, **changes) -> Swift:
 @pytest.mark.parametrize(("attention", "mlp"), SETS)
 def test_a_view_equals_a_model_whose_sublayers_add_nothing(architecture, attention, mlp):
     target, tokens = model(architecture), oracle.prompts(1, length=30)[0]
-    found = Session(without(target, attention, mlp), "draft").forward(tokens).logits
+    output = Session(without(target, attention, mlp), "draft").forward(tokens).logits
     expected = Session(silenced(target, attention, mlp), "draft").forward(tokens).logits
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-9)
     whole = Session(target, "target").forward(tokens).logits
-    assert bool(attention or mlp) == (float((found - whole).abs().max()) > 0.1)
+    assert bool(attention or mlp) == (float((output - whole).abs().max()) > 0.1)
 
 
 def test_norms_behind_the_residual_sum_stay():
@@ -107,9 +107,9 @@ def test_norms_behind_the_residual_sum_stay():
     target = oracle.tiny("opt", num_hidden_layers=3, do_layer_norm_before=False)
     tokens = oracle.prompts(1, length=9)[0]
     for attention, mlp in (((1,), ()), ((), (1,)), ((1,), (1,))):
-        found = Session(without(target, attention, mlp), "draft").forward(tokens).logits
+        output = Session(without(target, attention, mlp), "draft").forward(tokens).logits
         expected = Session(silenced(target, attention, mlp), "draft").forward(tokens).logits
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+        torch.testing.assert_close(output, expected, rtol=0, atol=1e-9)
 
 
 @architectures
@@ -119,9 +119,9 @@ def test_any_history_of_a_view_equals_a_fresh_prefill(architecture, skip, histor
     session = Session(without(model(architecture), *skip), "draft")
     _, mirror = played(session, history)
     assert session.tokens == mirror
-    found = session.forward(last).logits
+    output = session.forward(last).logits
     fresh = Session(silenced(model(architecture), *skip), "draft").forward(mirror + last).logits[len(mirror) :]
-    torch.testing.assert_close(found, fresh, rtol=0, atol=1e-4)
+    torch.testing.assert_close(output, fresh, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
@@ -142,13 +142,13 @@ def test_a_skipped_sublayer_is_neither_computed_nor_cached(architecture):
 
 def snapshot(target):
     """Everything that a view could change: what each module holds, its weights, the configuration."""
-    found = {}
+    result = {}
     for name, module in target.named_modules():
         for key, value in vars(module).items():
             held = {k: id(v) for k, v in value.items()} if isinstance(value, dict) else value
-            found[name, key] = held if isinstance(value, (dict, int, float, str, bool)) else id(value)
+            result[name, key] = held if isinstance(value, (dict, int, float, str, bool)) else id(value)
     weights = {name: tensor.clone() for name, tensor in target.state_dict().items()}
-    return found, weights, target.config.to_dict()
+    return result, weights, target.config.to_dict()
 
 
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
@@ -187,9 +187,9 @@ def test_a_target_spread_by_accelerate_has_views_too():
     spread = accelerate.dispatch_model(copy.deepcopy(plain), parts, force_hooks=True, main_device="cpu")
     tokens = oracle.prompts(1, length=9)[0]
     assert "forward" in vars(layers_of(spread)[1])
-    found = Session(without(spread, (1, 2), (1,)), "draft").forward(tokens).logits
+    output = Session(without(spread, (1, 2), (1,)), "draft").forward(tokens).logits
     expected = Session(silenced(plain, (1, 2), (1,)), "draft").forward(tokens).logits
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-9)
     again = Session(spread, "target").forward(tokens).logits
     torch.testing.assert_close(again, Session(plain, "target").forward(tokens).logits, rtol=0, atol=1e-9)
 
@@ -302,8 +302,8 @@ def test_greedy_texts_are_vanillas_while_the_skipped_sublayers_change(monkeypatc
     score = swift_module.agreement
     monkeypatch.setattr(swift_module, "agreement", lambda *what: score(*what) + next(better))
     method = swift(model(architecture), stop_threshold=0, gamma=4, max_score=1000)
-    found, rounds = decode(method, prompt, COUNT)
-    assert found == text
+    result, rounds = decode(method, prompt, COUNT)
+    assert result == text
     tried = [skip for skip, _ in method.drafter.search.tried]
     assert len(tried) >= 5 and len(set(tried)) >= 3 and method.drafter.search.best == tried[-1]
     paths = [r.verdict.path for r in rounds[1:]]
@@ -318,9 +318,9 @@ def test_what_is_drafted_is_what_the_view_says():
     known = list(prompt)
     rounds = decode(method, prompt, 20)[1]
     known += rounds[0].tokens
-    for one in rounds[1:4]:
+    for round_ in rounds[1:4]:
         text = list(known)
-        tokens, parents = one.verdict.drafted, one.verdict.parents
+        tokens, parents = round_.verdict.drafted, round_.verdict.parents
         parent = -1
         for _ in range(3):
             logits = oracle.next_logits(reference, text)
@@ -329,7 +329,7 @@ def test_what_is_drafted_is_what_the_view_says():
             assert [tokens[i] for i in level] == order[: branches(float(logits.softmax(-1).max()), (3, 5, 8, 10))]
             text.append(order[0])
             parent = level[0]
-        known += one.tokens
+        known += round_.tokens
 
 
 @pytest.mark.long
@@ -339,7 +339,7 @@ def test_sampled_texts_follow_the_target(sampling):
     changes = {"stop_threshold": 0, "gamma": 2, "branches_sampled": [1, 2, 2, 3], "max_opt_iter": 0}
     method = swift(target, session=recalled(target, "target"), **changes)
     assert fit(method, target, [1, 5, 2], 2, sampling, 1500).p > 1e-4
-    assert len({one.verdict.path for one in decode(method, [1, 5, 2], 40, sampling)[1][1:]}) >= 3
+    assert len({step.verdict.path for step in decode(method, [1, 5, 2], 40, sampling)[1][1:]}) >= 3
 
 
 def test_the_search_draws_nothing_from_the_texts_generator():
@@ -431,12 +431,12 @@ def searched(score, tries, seed, **limits):
 @pytest.mark.long
 def test_the_gaussian_process_finds_the_best_of_all_sets_where_chance_does_not():
     """792 sets, 60 tries: chance finds the best one in 7 % of the searches."""
-    found = {1: 0, 0: 0}
-    for seed, interval in itertools.product(range(6), found):
+    result = {1: 0, 0: 0}
+    for seed, interval in itertools.product(range(6), result):
         score = additive(seed, 12)
         best = max(itertools.combinations(range(12), 5), key=score)
-        found[interval] += searched(score, 60, seed, bayes_interval=interval).best == best
-    assert found[1] >= 5 and found[0] <= 2
+        result[interval] += searched(score, 60, seed, bayes_interval=interval).best == best
+    assert result[1] >= 5 and result[0] <= 2
 
 
 def test_chance_alone_finds_the_best_of_a_small_space():
@@ -479,8 +479,8 @@ def test_a_suggestion_weighs_the_mean_against_the_unknown():
     tried = [((0, 1, 2, 3, 4), 0.9), ((0, 1, 2, 3, 5), 0.8), ((0, 1, 2, 3, 6), 0.7), ((0, 1, 2, 4, 5), 0.8)]
     common = []
     for kappa in (0, 1000):
-        found = suggest(tried, tried[0][0], 12, kappa, np.random.default_rng(0))
-        common.append(max(len({*found} & {*skip}) for skip, _ in tried))
+        result = suggest(tried, tried[0][0], 12, kappa, np.random.default_rng(0))
+        common.append(max(len({*result} & {*skip}) for skip, _ in tried))
     assert common[0] == 4 and common[1] <= 2
 
 

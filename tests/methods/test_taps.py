@@ -29,8 +29,8 @@ SIZE = (12, 3, 2)
 def method(architecture: str, models, merge: bool, size=SIZE) -> Taps:
     target = pair(architecture)[0]
     made = [
-        EagleDrafter(one, Session(one, "draft", vocabulary=one.config.vocab_size), layers_read(target), *size)
-        for one in models
+        EagleDrafter(model, Session(model, "draft", vocabulary=model.config.vocab_size), layers_read(target), *size)
+        for model in models
     ]
     return Taps(Session(target, "target"), Specialists(made, merge), {})
 
@@ -41,10 +41,10 @@ def specialists(architecture: str):
 
 
 def paths(tokens, parents) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = []
+    results: list[tuple[int, ...]] = []
     for token, parent in zip(tokens, parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
+        results.append((*(results[parent] if parent >= 0 else ()), token))
+    return results
 
 
 def test_merged_trees_by_hand():
@@ -93,11 +93,11 @@ def test_heads_together_draft_what_each_drafts_alone(monkeypatch, merge):
             one.follow(context[:-1], scored)
             grown = one.tree(context)
             alone.append((paths(model.ids[grown.tokens].tolist(), grown.parents.tolist()), confidence(grown)))
-        found = paths(draft.tokens.tolist(), draft.parents)
+        leaves = paths(draft.tokens.tolist(), draft.parents)
         if merge:
-            assert len(set(found)) == len(found) and set(found) == {*alone[0][0], *alone[1][0]}
+            assert len(set(leaves)) == len(leaves) and set(leaves) == {*alone[0][0], *alone[1][0]}
         else:
-            assert found == max(alone, key=lambda one: one[1])[0]
+            assert leaves == max(alone, key=lambda one: one[1])[0]
 
 
 @pytest.mark.parametrize("merge", (True, False), ids=("merge", "route"))
@@ -107,7 +107,7 @@ def test_greedy_texts_are_the_targets(architecture, merge):
     used = method(architecture, specialists(architecture), merge)
     tokens, rounds = decode(used, prompt, 30)
     assert tokens == text and len(rounds) < 27
-    assert max(one.drafted for one in rounds) <= used.reach - 1
+    assert max(round_.drafted for round_ in rounds) <= used.reach - 1
     assert decode(used, prompt, 30) == (tokens, rounds)  # nothing is left of the last text
 
 
@@ -118,8 +118,8 @@ def test_samples_from_the_target(sampling, merge):
     target = small_target()
     models = [eagle_head(in_file(new_head(target, ids, 2)), target, V) for ids in ((0, 1, 3, 4), (1, 2, 3))]
     made = [
-        EagleDrafter(one, Session(one, "draft", vocabulary=one.config.vocab_size), layers_read(target), 6, 2, 1)
-        for one in models
+        EagleDrafter(model, Session(model, "draft", vocabulary=model.config.vocab_size), layers_read(target), 6, 2, 1)
+        for model in models
     ]
     p, stood, fell = fit(
         Taps(recalled(target, "target"), Specialists(made, merge), {}), target, [1, 3, 2], 3, sampling, 450

@@ -28,7 +28,7 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator(DEVICE).manual_seed(seed)
 
 
-def told(bandit: Strategies, accepted: int) -> None:
+def observe(bandit: Strategies, accepted: int) -> None:
     bandit.observe(Verdict(tuple(range(accepted)), 0, [1] * 4, [1] * 4, [1.0] * 4))
 
 
@@ -41,7 +41,7 @@ def test_the_bandit_by_hand():
     chosen = []
     for accepted in (2, 3, 0, 0, 0, 5):
         chosen.append(bandit.choose(rng()))
-        told(bandit, accepted)
+        observe(bandit, accepted)
     assert chosen == [0, 1, 0, 0, 1, 1]
     assert bandit.state() == [[3.0, 1.0, 1.0], [2.0, 0.5, 3.0]]
     assert json.loads(json.dumps(bandit.state())) == bandit.state()
@@ -56,8 +56,8 @@ def test_only_the_last_rounds_of_a_strategy_count():
     bandit = Strategies([1.0, 1.0], epsilon=0.0, window=2)
     bandit.restore([[9.0, 9.0], [2.0]])
     assert bandit.choose(rng()) == 0
-    told(bandit, 0)
-    told(bandit, 0)
+    observe(bandit, 0)
+    observe(bandit, 0)
     assert bandit.state() == [[1.0, 1.0], [2.0]] and bandit.choose(rng()) == 1
 
 
@@ -85,7 +85,7 @@ def test_trees_are_those_of_the_chosen_size():
         expected = plain.propose(context, 9, GREEDY, rng())
         assert drafted.tokens.tolist() == expected.tokens.tolist() and drafted.parents == expected.parents
         assert len(drafted.parents) == nodes
-        told(bandit, 0)
+        observe(bandit, 0)
 
 
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
@@ -94,9 +94,9 @@ def test_greedy_texts_are_the_targets_whatever_was_learned_before(architecture):
     method = build(tiny(architecture), "tlt", strategies=SIZES, epsilon=0.3)
     tokens, rounds = decode(method, prompt, 40)
     assert tokens == text
-    assert {len(one.verdict.drafted) for one in rounds if one.verdict} == {4, 9}
+    assert {len(round_.verdict.drafted) for round_ in rounds if round_.verdict} == {4, 9}
     learned = method.state()
-    assert sum(map(len, learned)) == len([one for one in rounds if one.verdict])
+    assert sum(map(len, learned)) == len([round_ for round_ in rounds if round_.verdict])
     again = decode(method, prompt, 40)
     method.reset()
     method.restore(learned)
@@ -113,10 +113,10 @@ def test_a_head_drafts_trees_of_the_chosen_sizes_and_texts_stay_the_targets(arch
     prompt, text = lively_prompt(architecture, 12, 40)
     tokens, rounds = decode(method, prompt, 40)
     assert tokens == text
-    drafts = [one.verdict.parents for one in rounds[1:]]
+    drafts = [round_.verdict.parents for round_ in rounds[1:]]
     assert {(len(parents), parents.count(-1)) for parents in drafts} == {(4, 2), (9, 3), (4, 1)}
     assert sum(map(len, method.state())) == len(rounds) - 1 and method.inputs() == {"head": "hash"}
-    assert sum(one.accepted for one in rounds) > 5
+    assert sum(round_.accepted for round_ in rounds) > 5
 
 
 def test_the_head_that_ships_is_taken(pocket):

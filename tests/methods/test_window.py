@@ -92,8 +92,8 @@ def test_a_prompt_that_is_far_longer_than_the_cache(runtime):
     (prompt,) = oracle.prompts(1, length=700)
     base = Batched(runtime.split(",")[0]) if "batches" in runtime else RUNTIMES[runtime]
     session = window(model, base)
-    found = session.restart(prompt).logits[-1]
-    torch.testing.assert_close(found, masked(model, prompt)[-1], **CLOSE[torch.float64])
+    output = session.restart(prompt).logits[-1]
+    torch.testing.assert_close(output, masked(model, prompt)[-1], **CLOSE[torch.float64])
     again = session.catch_up([*prompt, 5, 6]).logits[-1]
     torch.testing.assert_close(again, masked(model, [*prompt, 5, 6])[-1], **CLOSE[torch.float64])
     assert torch.equal(session.restart(prompt[:50]).logits, session.restart(prompt[:50]).logits)
@@ -192,8 +192,8 @@ def test_a_window_over_the_whole_text_never_misses():
 def test_samples_from_the_target(sampling):
     target = oracle.tiny("llama", seed=1, vocab=V).to(DEVICE)
     draft = Session(target, "draft", runtime=Window(RECALLED, 1, 2, 4))
-    found = fit(SpS(recalled(target, "target"), ModelDrafter(draft), 3), target, [1, 3, 2, 0, 1, 3], 4, sampling, 200)
-    assert found.p > ALPHA and found.accepted > 40 and found.rejected > 40
+    fitted = fit(SpS(recalled(target, "target"), ModelDrafter(draft), 3), target, [1, 3, 2, 0, 1, 3], 4, sampling, 200)
+    assert fitted.p > ALPHA and fitted.accepted > 40 and fitted.rejected > 40
 
 
 def test_what_ships_and_what_is_refused(pocket):

@@ -59,13 +59,15 @@ class Mutation:
         count = path.read_text().count(self.old) if path.is_file() else -1
         if count != 1:
             return "there is no such file" if count < 0 else f"its text is there {count} times, not once"
-        missing = [one for one in self.tests if not one.startswith("-") and "/" in one and not named(one).is_file()]
+        missing = [
+            test for test in self.tests if not test.startswith("-") and "/" in test and not named(test).is_file()
+        ]
         return f"there is no {missing[0]}" if missing else ""
 
     def key(self) -> str:
         """Changes with the line, the file and the tests."""
         parts = [repr(self), (ROOT / self.file).read_text()]
-        parts += [named(one).read_text() for one in self.tests if named(one).is_file()]
+        parts += [named(test).read_text() for test in self.tests if named(test).is_file()]
         return digest(parts)
 
 
@@ -212,7 +214,7 @@ def main() -> int:
                 print(f"{place} {result['outcome']}: {result['mutation']} ({result['seconds']} s)", flush=True)
                 if result["outcome"] != FOUND:
                     print(f"  {result['by']}", flush=True)
-    counts = Counter(one["outcome"] for one in results)
+    counts = Counter(result["outcome"] for result in results)
     print(", ".join(f"{counts[outcome]} {outcome}" for outcome in (FOUND, SURVIVED, TIMED_OUT, WRONG)))
     return 2 if counts[WRONG] else int(counts[FOUND] < len(results))
 

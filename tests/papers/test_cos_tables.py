@@ -39,22 +39,22 @@ SECONDS = {"ensemble": 1.0, "ensemble-parallel": 1.6, "cos-sd": 0.8, "cos": 0.5,
 
 
 def paper() -> published.Paper:
-    (found,) = published.papers(["cos"])
-    return found
+    (result,) = published.papers(["cos"])
+    return result
 
 
 def made(folder: Path, pair: str, methods: dict[str, dict[str, Any]], slower: float = 1.0, **plan: Any) -> StoredRun:
     """Ten documents a task: prefill 0.25 s for one token, then 4 tokens by every method in its SECONDS."""
-    settings, found = {}, {}
+    settings, result = {}, {}
     for name, changes in methods.items():
         method = name.partition("[")[0]
         contrastive = {"combine": "contrastive"} if "contrastive" in name else {}
         settings[name] = config.load_method(method).values | contrastive | changes
         seconds = SECONDS[method] * (slower if method.startswith("cos") else 1.0)
         drafts = {"cos": 3, "cos-sd": 4, "cos-naive": 5}  # of which one passes: no two methods decode alike
-        found[name] = Timed(seconds, SINGLE if method.startswith("ensemble") else ((drafts[method], 1),) * 2)
+        result[name] = Timed(seconds, SINGLE if method.startswith("ensemble") else ((drafts[method], 1),) * 2)
     plan = {"pair": load_pair(pair).model_dump(mode="json"), "baseline": next(iter(methods)), **plan}
-    return timed_run(folder, found, tasks=TASKS, documents=10, settings=settings, **plan)
+    return timed_run(folder, result, tasks=TASKS, documents=10, settings=settings, **plan)
 
 
 def all_runs(folder: Path) -> list[StoredRun]:
@@ -76,8 +76,8 @@ def test_what_the_cos_tables_ask_for() -> None:
     pocket = load_pair("pocket")
 
     def asked(pair: str, tasks: list[str] = TASKS) -> dict[SamplingSpec, list[str]]:
-        found = reproduce.needed([paper()], pocket, pair, set(tasks))
-        return {sampling: [spec.name for spec in specs] for sampling, specs in found.items()}
+        missing = reproduce.needed([paper()], pocket, pair, set(tasks))
+        return {sampling: [spec.name for spec in specs] for sampling, specs in missing.items()}
 
     assert asked("pocket") == {}
     assert asked("pocket-duo") == {DRAWN: [*DUO]}
@@ -87,8 +87,8 @@ def test_what_the_cos_tables_ask_for() -> None:
     assert asked("pocket-duo", ["pocket_mmlu"]) == {DRAWN: [name for name in DUO if name != "cos-naive"]}
     # a pair of the paper itself meets all of its tables
     large = load_pair("qwen2.5-3b-coder-3b")
-    found = reproduce.needed([paper()], large, large.name, {"gsm8k"})
-    assert {sampling: {spec.method for spec in specs} for sampling, specs in found.items()} == {
+    missing = reproduce.needed([paper()], large, large.name, {"gsm8k"})
+    assert {sampling: {spec.method for spec in specs} for sampling, specs in missing.items()} == {
         sampling: {"ensemble", "ensemble-parallel", "cos-sd", "cos", "cos-naive"} for sampling in (DRAWN, GREEDY)
     }
 
@@ -134,9 +134,9 @@ def test_cells_of_the_cos_tables(tmp_path: Path) -> None:
 @mostly_long("table", [5, 6], (5,))
 def test_raw_speeds_count_the_prefill(tmp_path: Path, table: int) -> None:
     frame, _ = side_by_side(paper(), table, ours_of(all_runs(tmp_path)))
-    told = frame[frame.ours != "not measured"]
-    assert set(told["our pair"]) == ({"pocket-duo", "pocket-trio"} if table == 5 else {"pocket-contrast"})
-    assert all(float(text) > 0 for text in told.ours)
+    facts = frame[frame.ours != "not measured"]
+    assert set(facts["our pair"]) == ({"pocket-duo", "pocket-trio"} if table == 5 else {"pocket-contrast"})
+    assert all(float(text) > 0 for text in facts.ours)
 
 
 def test_raw_speeds_of_pairs_without_a_stand_in_are_not_measured(tmp_path: Path) -> None:
@@ -156,22 +156,24 @@ def test_every_cos_table_is_written(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_claims_of_cos_are_checked_on_their_own_pairs(tmp_path: Path) -> None:
     ours = ours_of(all_runs(tmp_path))
-    found = {(one.table, one.claim): one for one in verdicts([paper()], ours)}
-    beats = found[2, "CoS beats the standard weighted ensemble"]
+    by_name = {(verdict.table, verdict.claim): verdict for verdict in verdicts([paper()], ours)}
+    beats = by_name[2, "CoS beats the standard weighted ensemble"]
     assert beats.verdict == "holds" and beats.detail.count("×") == 8
     assert "pocket-duo pocket_gsm8k 1.67 × [1.67, 1.67]" in beats.detail
     assert "pocket-trio pocket_gsm8k 1.25 × [1.25, 1.25]" in beats.detail
-    contrast = found[3, "CoS beats plain speculation on the contrast"]
+    contrast = by_name[3, "CoS beats plain speculation on the contrast"]
     # greedy: 0.89 s (0.64 and the prefill) against 0.65 s; drawn: 1.05 s against 0.75 s
     assert "greedy pocket_gsm8k 1.37 ×" in contrast.detail and "T=1 pocket_gsm8k 1.40 ×" in contrast.detail
-    assert found[3, "and so it is with contrastive decoding"].verdict == "holds"
-    assert found[8, "and the contrast, in all but one cell"].verdict == "holds"
-    opt = found[4, "CoS beats contrastive decoding with OPT"]
+    assert by_name[3, "and so it is with contrastive decoding"].verdict == "holds"
+    assert by_name[8, "and the contrast, in all but one cell"].verdict == "holds"
+    opt = by_name[4, "CoS beats contrastive decoding with OPT"]
     assert (opt.verdict, opt.detail) == ("not measured", "none of its pairs is met by one of these runs")
-    order = found[2, "the order of methods by speed"]
+    order = by_name[2, "the order of methods by speed"]
     assert order.detail.startswith("Kendall's τ 1.00 [1.00, 1.00]") and order.data_sets == 8
     slow = [made(tmp_path / "slow", "pocket-duo", DUO, 4.0, temperature=1.0)]
-    beats = {one.claim: one for one in verdicts([paper()], ours_of(slow))}["CoS beats the standard weighted ensemble"]
+    beats = {verdict.claim: verdict for verdict in verdicts([paper()], ours_of(slow))}[
+        "CoS beats the standard weighted ensemble"
+    ]
     assert beats.verdict == "fails" and beats.detail.count("×") == 4 and "pocket-duo" not in beats.detail
 
 
@@ -185,8 +187,8 @@ def test_both_combinations_on_one_pair_keep_their_own_ensembles(tmp_path: Path) 
     frame, _ = side_by_side(paper(), 8, ours_of(both))
     chosen = frame[(frame.task == "GSM8K") & (frame["T"] == "1") & (frame["our pair"] == "pocket-contrast")]
     assert chosen.ours.tolist() == ["1.43 [1.43, 1.43]", "1.67 [1.67, 1.67]"]
-    found = {(one.table, one.claim): one for one in verdicts([paper()], ours_of(both))}
-    claim = found[8, "and the contrast, in all but one cell"]
+    by_name = {(verdict.table, verdict.claim): verdict for verdict in verdicts([paper()], ours_of(both))}
+    claim = by_name[8, "and the contrast, in all but one cell"]
     assert claim.verdict == "holds" and "pocket_gsm8k 1.17 × [1.17, 1.17]" in claim.detail  # 0.875 / 0.75
 
 
@@ -198,10 +200,10 @@ def test_a_method_is_the_one_of_the_figures_that_the_pair_meets(tmp_path: Path) 
 
 def test_methods_with_other_baselines_are_not_compared_in_speed(tmp_path: Path) -> None:
     run = made(tmp_path / "a", "pocket-duo", DUO, temperature=1.0, baselines={"cos-sd": "ensemble-parallel"})
-    found = {(one.table, one.claim): one for one in verdicts([paper()], ours_of([run]))}
-    assert found[2, "CoS beats the standard weighted ensemble"].verdict == "holds"
-    assert found[2, "CoS beats plain speculation on the ensemble"].verdict == "not measured"
-    assert (2, "the order of methods by speed") not in found
+    by_name = {(verdict.table, verdict.claim): verdict for verdict in verdicts([paper()], ours_of([run]))}
+    assert by_name[2, "CoS beats the standard weighted ensemble"].verdict == "holds"
+    assert by_name[2, "CoS beats plain speculation on the ensemble"].verdict == "not measured"
+    assert (2, "the order of methods by speed") not in by_name
 
 
 @pytest.fixture

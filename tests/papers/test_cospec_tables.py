@@ -37,8 +37,8 @@ ABLATIONS = {
 
 
 def paper() -> published.Paper:
-    (found,) = published.papers(["cospec"])
-    return found
+    (result,) = published.papers(["cospec"])
+    return result
 
 
 def file(name: str) -> str:
@@ -58,13 +58,15 @@ def run(folder: Path, methods: dict[str, Made], tasks: list[str] = TWO, pair: st
     """Ten documents a task, without prefill; vanilla first, in 1 s each."""
     settings = {name: config.load_method(name.partition("[")[0]).values for name in ("vanilla", *methods)}
     settings |= {name: settings[name] | (one.changes or {}) for name, one in methods.items()}
-    found = {"vanilla": Timed(1.0, SINGLE)} | {
+    result = {"vanilla": Timed(1.0, SINGLE)} | {
         n: Timed(one.seconds, one.shapes, one.right) for n, one in methods.items()
     }
     spec = load_pair(pair).model_dump(mode="json")
     plan = {"baseline": "vanilla", **plan}
     prefill = {"prefill": 0.0}
-    return timed_run(folder, found, tasks=tasks, documents=10, of_samples=prefill, settings=settings, pair=spec, **plan)
+    return timed_run(
+        folder, result, tasks=tasks, documents=10, of_samples=prefill, settings=settings, pair=spec, **plan
+    )
 
 
 @cache
@@ -86,8 +88,8 @@ def cell(ours: Ours, table: int, **wanted: str) -> str:
 
 def needed(tasks: list[str], pair: str = "pocket") -> dict[SamplingSpec, list[str]]:
     spec = load_pair(pair)
-    found = reproduce.needed([paper()], spec, pair, set(tasks))
-    return {sampling: [one.name for one in specs] for sampling, specs in found.items()}
+    missing = reproduce.needed([paper()], spec, pair, set(tasks))
+    return {sampling: [spec.name for spec in specs] for sampling, specs in missing.items()}
 
 
 SPS = {"gamma": 25}
@@ -104,8 +106,8 @@ def test_ablations_are_asked_for_where_their_files_are(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     Path(file("Terminal only")).parent.mkdir(parents=True)
     Path(file("Terminal only")).touch()
-    found = needed(["pocket_humaneval"])[GREEDY]
-    assert [name for name in found if "arbitrator" in name] == ["cospec[arbitrator=terminal-only]"]
+    missing = needed(["pocket_humaneval"])[GREEDY]
+    assert [name for name in missing if "arbitrator" in name] == ["cospec[arbitrator=terminal-only]"]
     assert not any("arbitrator" in name for name in needed(["humaneval"], "qwen3-32b-4b")[GREEDY])
 
 
@@ -114,15 +116,15 @@ def test_the_halves_of_table_1_are_greedy_and_sampled(tmp_path: Path) -> None:
     greedy = run(tmp_path / "greedy", {"sps[gamma=25]": Made(0.5, changes=SPS), "cospec": Made(0.25, 8)})
     drawn = run(tmp_path / "drawn", {"sps[gamma=25]": Made(0.8, changes=SPS), "cospec": Made(0.4, 6)}, temperature=1.0)
     ours = Ours([greedy, drawn])
-    told = {"task": "GSM8K", "metric": "Speed"}
-    assert cell(ours, 1, method="SpS", setting="", **told) == "2.00 [2.00, 2.00]"
-    assert cell(ours, 1, method="SpS", setting="decoding=sampling", **told) == "1.25 [1.25, 1.25]"
-    assert cell(ours, 1, method="CoSpec", setting="", **told) == "4.00 [4.00, 4.00]"
-    assert cell(ours, 1, method="CoSpec", setting="decoding=sampling", **told) == "2.50 [2.50, 2.50]"
+    facts = {"task": "GSM8K", "metric": "Speed"}
+    assert cell(ours, 1, method="SpS", setting="", **facts) == "2.00 [2.00, 2.00]"
+    assert cell(ours, 1, method="SpS", setting="decoding=sampling", **facts) == "1.25 [1.25, 1.25]"
+    assert cell(ours, 1, method="CoSpec", setting="", **facts) == "4.00 [4.00, 4.00]"
+    assert cell(ours, 1, method="CoSpec", setting="decoding=sampling", **facts) == "2.50 [2.50, 2.50]"
     score = {"task": "HumanEval", "metric": "Score", "method": "CoSpec"}
     assert cell(ours, 1, setting="", **score).startswith("80.00")
     assert cell(ours, 1, setting="decoding=sampling", **score).startswith("60.00")
-    assert cell(Ours([greedy]), 1, method="SpS", setting="decoding=sampling", **told) == MISSING
+    assert cell(Ours([greedy]), 1, method="SpS", setting="decoding=sampling", **facts) == MISSING
     notes = beside(ours, 1)[1]
     assert "where the paper does not tell its temperature, ours is T=1" in notes
     assert "where the paper does not tell its temperature, ours is greedy" in beside(ours, 4)[1]
@@ -135,9 +137,9 @@ def test_what_meets_two_tasks_counts_once_in_the_mean(tmp_path: Path) -> None:
         run(tmp_path / "b", {"cospec": Made(0.25)}, ["pocket_humaneval"]),
     ]
     ours = Ours(runs)
-    told = {"metric": "Speed", "method": "CoSpec", "setting": ""}
-    assert cell(ours, 1, task="MBPP", **told) == "4.00 [4.00, 4.00]"
-    assert cell(ours, 1, task="Mean", **told) == "3.00 [3.00, 3.00]"
+    facts = {"metric": "Speed", "method": "CoSpec", "setting": ""}
+    assert cell(ours, 1, task="MBPP", **facts) == "4.00 [4.00, 4.00]"
+    assert cell(ours, 1, task="Mean", **facts) == "3.00 [3.00, 3.00]"
     told_once = "a task of ours that meets several of the paper's counts once in our average"
     assert told_once in beside(ours, 1)[1]
     assert told_once not in beside(ours, 5)[1]
@@ -146,11 +148,11 @@ def test_what_meets_two_tasks_counts_once_in_the_mean(tmp_path: Path) -> None:
 def test_the_larger_draft_is_measured_on_its_own_pair(tmp_path: Path) -> None:
     methods = {"sps[gamma=25]": Made(0.5, changes=SPS), "cospec": Made(0.25)}
     pocket = Ours([run(tmp_path / "pocket", methods)])
-    told = {"task": "GSM8K", "metric": "Speed"}
-    assert cell(pocket, 5, method="SpS 4B draft", **told) == "2.00 [2.00, 2.00]"
-    assert cell(pocket, 5, method="SpS 8B draft", **told) == MISSING
+    facts = {"task": "GSM8K", "metric": "Speed"}
+    assert cell(pocket, 5, method="SpS 4B draft", **facts) == "2.00 [2.00, 2.00]"
+    assert cell(pocket, 5, method="SpS 8B draft", **facts) == MISSING
     large = Ours([run(tmp_path / "large", methods, ["gsm8k"], "qwen3-32b-8b")])
-    assert cell(large, 5, method="SpS 8B draft", **told) == "2.00 [2.00, 2.00]"
+    assert cell(large, 5, method="SpS 8B draft", **facts) == "2.00 [2.00, 2.00]"
     markdown, latex = written(paper(), 5, pocket)
     for text in (markdown, latex):
         assert "not measured: the larger draft needs runs of qwen3-32b-8b" in text
@@ -195,16 +197,16 @@ def test_masks_lengths_and_thresholds(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_points_of_a_judge_are_not_those_of_stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)}, [*MIXED, "pocket_mmlu"])])
-    told = {"task": "MT-Bench", "method": "CoSpec"}
-    assert cell(ours, 4, metric="Speed", **told) == "2.00 [2.00, 2.00]"
-    assert cell(ours, 4, metric="Score", **told) == MISSING
+    facts = {"task": "MT-Bench", "method": "CoSpec"}
+    assert cell(ours, 4, metric="Speed", **facts) == "2.00 [2.00, 2.00]"
+    assert cell(ours, 4, metric="Score", **facts) == MISSING
     assert cell(ours, 4, metric="Score", method="CoSpec", task="GPQA").startswith("100.00")
     notes = beside(ours, 4)[1]
     assert "MT-Bench: its score is a judge's, which the tasks that stand in for it lack" in notes
     # of the task itself a tenth of the judge's points is stored
     monkeypatch.setitem(texts.SCALES, "points", 10.0)
     own = Ours([run(tmp_path / "own", {"cospec": Made(0.5, 9)}, ["mt_bench"], "qwen3-32b-4b")])
-    assert cell(own, 4, metric="Score", **told).startswith("9.00")
+    assert cell(own, 4, metric="Score", **facts).startswith("9.00")
 
 
 HEADER = [
@@ -237,10 +239,10 @@ def test_figures_of_files_land_in_their_cells(tmp_path: Path, table: int) -> Non
             writer.writerow(row)
     ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})], files=[path])
     frame, _ = beside(ours, table)
-    found = frame[frame["ours: pocket"] != MISSING]
-    by_task = found if "task" not in found else found[found.task != "MBPP"]
+    result = frame[frame["ours: pocket"] != MISSING]
+    by_task = result if "task" not in result else result[result.task != "MBPP"]
     assert [float(text) for text in by_task["ours: pocket"]] == [*range(1, len(figures) + 1)]
-    assert set(found.run) == {"measured.csv"}
+    assert set(result.run) == {"measured.csv"}
     left = len(paper().figures(table)) - len(figures)
     assert len(frame) - len(by_task) == left == {2: 5, 3: 0, 9: 0, 11: 2}[table]
     if table == 2:  # what HumanEval's stand-in has is MBPP's too
@@ -260,8 +262,8 @@ def test_claims_about_single_figures_are_not_judged(tmp_path: Path) -> None:
     with open(path, "w", newline="") as stream:
         csv.writer(stream).writerows([HEADER[:-2], *(["cospec", row[0], "pocket", *row[1:]] for row in rows)])
     ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})], files=[path])
-    told = {one.claim: one for one in reproduce.verdicts([paper()], ours) if one.verdict == "not judged"}
-    shown = {claim: (one.data_sets, one.detail.partition("not judged: ")[2]) for claim, one in told.items()}
+    facts = {one.claim: one for one in reproduce.verdicts([paper()], ours) if one.verdict == "not judged"}
+    shown = {claim: (one.data_sets, one.detail.partition("not judged: ")[2]) for claim, one in facts.items()}
     assert shown == {
         "CoSpec recovers documents that only its draft solves": (2, "GSM8K: 40 (65 %), HumanEval: 0 (50 %)"),
         "CoSpec is faster than its target in batches": (1, "batch_size=8: 0.5 (2.7 x)"),
@@ -283,15 +285,15 @@ def test_claims_about_single_figures_are_judged_by_their_intervals(tmp_path: Pat
         lines = [["cospec", row[0], "pocket", "", "", *row[1:]] for row in rows]
         csv.writer(stream).writerows([HEADER, *lines])
     ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})], files=[path])
-    found = {one.claim: one for one in reproduce.verdicts([paper()], ours)}
-    batches = found["CoSpec is faster than its target in batches"]
+    by_name = {verdict.claim: verdict for verdict in reproduce.verdicts([paper()], ours)}
+    batches = by_name["CoSpec is faster than its target in batches"]
     assert (batches.verdict, batches.data_sets, batches.tests) == ("mixed", 4, 3)
     assert batches.bound == "95 % interval above 1 x"
     assert batches.detail == (
         "ours (the paper's); holds: batch_size=2: 1.5 [1.2, 1.9] (2.3 x); fails: batch_size=8: 0.5 [0.4, 0.6] (2.7 x); "
         "undecided: batch_size=4: 1.1 [0.9, 1.4] (2.0 x); not judged: batch_size=16: 2.0 (2.2 x)"
     )
-    better = found["CoSpec mostly chooses the better branch"]
+    better = by_name["CoSpec mostly chooses the better branch"]
     assert (better.verdict, better.data_sets) == ("holds", 1) and "Both wrong" not in better.detail
     path.write_text(path.read_text().replace("0.4,0.6", "low,0.6"))
     with pytest.raises(UserError, match="the low 'low'; write a number"):
@@ -304,7 +306,7 @@ def test_recovery_of_tasks_that_the_table_lacks_is_told(tmp_path: Path) -> None:
     with open(path, "w", newline="") as stream:
         csv.writer(stream).writerows([HEADER[:-2], row])
     ours = Ours([run(tmp_path / "run", {"cospec": Made(0.5)})], files=[path])
-    claim = {one.claim: one for one in reproduce.verdicts([paper()], ours)}[
+    claim = {verdict.claim: verdict for verdict in reproduce.verdicts([paper()], ours)}[
         "CoSpec recovers documents that only its draft solves"
     ]
     assert claim.verdict == "not measured"
@@ -338,10 +340,13 @@ def test_claims_about_settings_compare_their_rows(tmp_path: Path, monkeypatch: p
     """γ = 25 is slower than γ = 15 here, though both hold beside vanilla; the causal mask was not run."""
     monkeypatch.setattr(checks, "FEWEST_DOCUMENTS", 1)
     methods = {"cospec": Made(0.5), "cospec[gamma=15]": Made(0.25, changes={"gamma": 15}, shapes=((4, 1),) * 2)}
-    found = {
-        (one.table, one.claim): one
-        for one in reproduce.verdicts([paper()], Ours([run(tmp_path / "run", methods, ["pocket_gsm8k"])]))
+    by_name = {
+        (verdict.table, verdict.claim): verdict
+        for verdict in reproduce.verdicts([paper()], Ours([run(tmp_path / "run", methods, ["pocket_gsm8k"])]))
     }
-    assert (found[7, "and are faster"].verdict, found[7, "and are faster"].baseline) == ("fails", "cospec[gamma=15]")
-    assert found[7, "longer drafts commit more tokens a round"].verdict == "undecided"
-    assert found[8, "an arbitrator that looks back only is slower"].verdict == "not measured"
+    assert (by_name[7, "and are faster"].verdict, by_name[7, "and are faster"].baseline) == (
+        "fails",
+        "cospec[gamma=15]",
+    )
+    assert by_name[7, "longer drafts commit more tokens a round"].verdict == "undecided"
+    assert by_name[8, "an arbitrator that looks back only is slower"].verdict == "not measured"

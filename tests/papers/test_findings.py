@@ -103,11 +103,11 @@ def of_finding(name: str, sheet: str) -> pd.DataFrame:
 
 def adjusted(ps: list[float]) -> list[float]:
     """By Holm's rule, worked out here."""
-    order, least, found = sorted(range(len(ps)), key=ps.__getitem__), 0.0, [0.0] * len(ps)
+    order, least, result = sorted(range(len(ps)), key=ps.__getitem__), 0.0, [0.0] * len(ps)
     for rank, at in enumerate(order):
         least = max(least, min(1.0, ps[at] * (len(ps) - rank)))
-        found[at] = least
-    return found
+        result[at] = least
+    return result
 
 
 def risen(pair: str, method: str) -> dict[str, tuple[float, float]]:
@@ -124,7 +124,7 @@ def risen(pair: str, method: str) -> dict[str, tuple[float, float]]:
     }
 
 
-def told(value: float, digits: int) -> str:
+def signed(value: float, digits: int) -> str:
     """A difference with its sign, as a page prints it; 0 where it would be printed as that."""
     text = f"{value:+.{digits}f}".replace("-", "−")
     return "0" if float(text.replace("−", "-")) == 0 else text
@@ -144,14 +144,14 @@ def test_what_rises_above_the_target(pair: str, method: str, label: str, speedup
     page = (ROOT / "docs" / "pages" / "strength.md").read_text(encoding="utf-8")
     line = next(line.strip() for line in page.splitlines() if line.strip().startswith(f"| {label} |"))
     _, mean, needles, instructions, others, fast = (cell.strip() for cell in line.strip("| ").split("|"))
-    found = risen(pair, method)
-    assert mean == told(found["average"][0], 1) and fast == speedup
+    result = risen(pair, method)
+    assert mean == signed(result["average"][0], 1) and fast == speedup
     for cell, task in ((needles, "pocket_ruler"), (instructions, "pocket_ifeval")):
         points, p = re.fullmatch(r"(\S+) \((?:p = )?([\d.]+)\)", cell).groups()  # type: ignore[union-attr]
-        assert float(points.replace("−", "-")) == pytest.approx(found[task][0], abs=0.051)
-        assert float(p) == pytest.approx(found[task][1], rel=0.2)
+        assert float(points.replace("−", "-")) == pytest.approx(result[task][0], abs=0.051)
+        assert float(p) == pytest.approx(result[task][1], rel=0.2)
     for cell, task in zip(others.split(", "), FOUR, strict=True):
-        assert float(cell.replace("−", "-")) == pytest.approx(found[task][0], abs=0.07)
+        assert float(cell.replace("−", "-")) == pytest.approx(result[task][0], abs=0.07)
     rows = pd.read_csv(REFERENCE / "strength-cospec-complement.csv").query("method == 'cospec'").set_index("task")
     if (pair, method) != ("pocket-complement", "cospec"):
         rows = of_finding("strength", "methods").query("pair == @pair and method == @method").set_index("task")
@@ -278,7 +278,7 @@ PAGES = {
 )
 def test_figures_of_the_default_pair_are_those_of_the_files(page: str, figures) -> None:
     text = re.sub(r"\s+", " ", PAGES[page].read_text(encoding="utf-8"))
-    assert [one for one in figures(page) if one not in text] == []
+    assert [figure for figure in figures(page) if figure not in text] == []
 
 
 @pytest.mark.parametrize("page", ["results", "strength", "csd", "specdecpp", "cospec"])
@@ -291,7 +291,7 @@ def test_ratios_of_the_default_pair_are_those_of_the_verdicts(page: str) -> None
     elif page != "strength":
         text = re.split(r"\*\*On `pocket-weak`|## Measured on the weak pair", text)[0]
     checks = (ROOT / "results" / "tables" / "checks.md").read_text(encoding="utf-8")
-    verdicts = {tuple(found) for found in re.findall(r"([\d.]+) × \[([\d.]+), ([\d.]+)\]", checks)}
+    verdicts = {tuple(matches) for matches in re.findall(r"([\d.]+) × \[([\d.]+), ([\d.]+)\]", checks)}
     quoted = re.findall(r"(\d\.\d\d) \[(\d\.\d\d),\s+(\d\.\d\d)\]", text)
     assert quoted or page == "strength"
     files = " ".join(path.read_text() for path in (REFERENCE / "batches-cospec.txt",))
@@ -327,12 +327,12 @@ def test_figures_are_those_of_the_files(page: str, name: str) -> None:
 def verdicts(name: str) -> dict[tuple[str, str], str]:
     """+ faster, − slower or = neither, by task and method: a p value below 0.05 by Holm's rule over all of the file."""
     rows = table(name).query("task != 'average' and method != baseline")
-    found = dict.fromkeys(rows.index, "=")
+    keys = dict.fromkeys(rows.index, "=")
     for left, (key, row) in zip(range(len(rows), 0, -1), rows.sort_values("speedup_decode_p").iterrows(), strict=True):
         if row.speedup_decode_p * left >= 0.05:
             break
-        found[key] = "+" if row.speedup_decode > 1 else "−"
-    return found
+        keys[key] = "+" if row.speedup_decode > 1 else "−"
+    return keys
 
 
 def of_a_draft(method: str, over: dict[str, tuple[pd.DataFrame, dict[tuple[str, str], str]]]) -> str:
@@ -395,7 +395,7 @@ def test_how_far_the_baselines_of_drafts_drifted():
     text = re.sub(r"\s+", " ", (ROOT / "docs" / "pages" / "methods" / "compared.md").read_text(encoding="utf-8"))
     words = ("time per token moved by", "that of `sps` by")
     for name, start in zip(("drafts-default", "drafts-default-sps"), words, strict=True):
-        moved = [told(100 * float(table(name).drift[task, "vanilla"]), 0) for task in FOUR]
+        moved = [signed(100 * float(table(name).drift[task, "vanilla"]), 0) for task in FOUR]
         assert f"{start} {listed(moved)} %" in text
 
 

@@ -88,9 +88,9 @@ def settings_of(row: dict[str, str]) -> dict[str, str]:
 def cells(paper: str, *tables: int, by: tuple[str, ...] = CELL, **where: str) -> dict[tuple[str, ...], str]:
     """Printed values as text by the columns `by`, of the rows that hold `where`."""
     chosen = [r for t in tables for r in rows(paper, t) if all(r[k] == v for k, v in where.items())]
-    found = {tuple(r[k] for k in by): r["value"] for r in chosen}
-    assert len(found) == len(chosen) > 0
-    return found
+    by_name = {tuple(r[k] for k in by): r["value"] for r in chosen}
+    assert len(by_name) == len(chosen) > 0
+    return by_name
 
 
 def printed(paper: str, table: int) -> dict[tuple[str, ...], str]:
@@ -130,10 +130,10 @@ def is_ratio(text: str, above: str, below: str | Fraction) -> bool:
 def test_a_table_is_whole_and_tidy(paper: str, table: int) -> None:
     facts, path = EXPECTED[paper], FOLDER / f"{paper}-table{table}.csv"
     assert path.read_text(encoding="utf-8").splitlines()[0] == ",".join(COLUMNS)
-    found = rows(paper, table)
-    assert len(found) == facts["sizes"][table]
-    assert max(Counter(tuple(r[c] for c in COLUMNS[:-2]) for r in found).values()) == 1
-    for r in found:
+    cells = rows(paper, table)
+    assert len(cells) == facts["sizes"][table]
+    assert max(Counter(tuple(r[c] for c in COLUMNS[:-2]) for r in cells).values()) == 1
+    for r in cells:
         assert None not in r and None not in r.values(), r
         assert (r["paper"], r["table"]) == (paper, str(table))
         value = float(r["value"])
@@ -142,9 +142,9 @@ def test_a_table_is_whole_and_tidy(paper: str, table: int) -> None:
         names = [part.partition("=")[::2] for part in r["setting"].split(";")] if r["setting"] else []
         assert all(key and value and "=" not in value for key, value in names) and len(dict(names)) == len(names)
     totals = facts.get("totals", {}).get(table, {})
-    sums = {metric: sum(Decimal(r["value"]) for r in found if r["metric"] == metric) for metric in totals}
+    sums = {metric: sum(Decimal(r["value"]) for r in cells if r["metric"] == metric) for metric in totals}
     assert {metric: str(total) for metric, total in sums.items()} == totals
-    assert not totals or set(totals) == {r["metric"] for r in found}
+    assert not totals or set(totals) == {r["metric"] for r in cells}
 
 
 @EVERY
@@ -228,20 +228,20 @@ def test_claims_hold_in_their_tables(paper: str) -> None:
             *settings,
         }
         metrics = {label for label, column in data["metrics"].items() if column == claim["metric"]}
-        found: dict[str, dict[tuple, str]] = {"higher": {}, "lower": {}}
+        result: dict[str, dict[tuple, str]] = {"higher": {}, "lower": {}}
         for r in rows(paper, claim["table"]):
-            for side in found:
+            for side in result:
                 setting = claim.get(f"{side}_setting", r["setting"])
                 if r["metric"] in metrics and labels.get(r["method"]) == claim[side] and r["setting"] == setting:
                     cell = (claim["table"], r["pair"], r["task"], r["temperature"])
-                    assert cell not in found[side]
-                    found[side][cell] = r["value"]
-        shared = found["higher"].keys() & found["lower"].keys()
+                    assert cell not in result[side]
+                    result[side][cell] = r["value"]
+        shared = result["higher"].keys() & result["lower"].keys()
         tasks = set(claim.get("tasks", {cell[2] for cell in shared}))
         assert tasks <= {cell[2] for cell in shared}, claim
         shared = {cell for cell in shared if cell[2] in tasks}
         assert shared, claim["text"]
-        pairs = {(*cell, found["higher"][cell], found["lower"][cell]) for cell in shared}
+        pairs = {(*cell, result["higher"][cell], result["lower"][cell]) for cell in shared}
         off |= {p for p in pairs if float(p[-2]) <= float(p[-1])}
     assert off == {tuple(one) for one in EXPECTED[paper].get("claims_off", [])}
 
@@ -270,11 +270,11 @@ def test_single_figures(paper: str, table: int, key: tuple[str, ...], value: str
 def test_averages_are_means_of_the_printed_cells(
     paper: str, table: int, average: str, tasks: list[str], count: int
 ) -> None:
-    found = cells(paper, table, by=("task", "pair", "temperature", "method", "setting", "metric"))
-    averages = {key[1:]: text for key, text in found.items() if key[0] == average}
+    result = cells(paper, table, by=("task", "pair", "temperature", "method", "setting", "metric"))
+    averages = {key[1:]: text for key, text in result.items() if key[0] == average}
     assert len(averages) == count
     for key, text in averages.items():
-        again = mean([found[(task, *key)] for task in tasks])
+        again = mean([result[(task, *key)] for task in tasks])
         assert abs(again - Fraction(text)) <= half(text), (key, text, float(again))
 
 
@@ -334,13 +334,13 @@ def test_cospec_table_2_is_counts_behind_table_1(task: str, gained: int) -> None
 
 
 def test_cospec_table_3_sums_over_the_kinds_of_mismatch() -> None:
-    found = {(s.partition("=")[2], m): float(v) for (s, m), v in cells("cospec", 3, by=("setting", "metric")).items()}
+    by_name = {(s.partition("=")[2], m): float(v) for (s, m), v in cells("cospec", 3, by=("setting", "metric")).items()}
     kinds = ["Draft better", "Target better", "Both correct", "Both wrong"]
-    share = {kind: found[kind, "Share"] / 100 for kind in kinds}
+    share = {kind: by_name[kind, "Share"] / 100 for kind in kinds}
     assert sum(share.values()) == pytest.approx(1)
     for metric in ("Draft not worse", "CoSpec draft", "Agreement"):
-        mean = sum(share[kind] * found[kind, metric] for kind in kinds)
-        assert agrees(str(found["All mismatches", metric]), mean), metric
+        mean = sum(share[kind] * by_name[kind, metric] for kind in kinds)
+        assert agrees(str(by_name["All mismatches", metric]), mean), metric
 
 
 def test_cospec_tables_5_to_8_repeat_the_default_of_table_1() -> None:
@@ -364,11 +364,11 @@ def test_cospec_tables_5_to_8_repeat_the_default_of_table_1() -> None:
 
 @pytest.mark.parametrize("table", [9, 10])
 def test_cospec_serving_speedups_are_ratios_of_its_throughputs(table: int) -> None:
-    found = cells("cospec", table, by=("setting", "method", "metric"))
-    speedups = {key[0]: v for key, v in found.items() if key[2] == "Speedup"}
+    result = cells("cospec", table, by=("setting", "method", "metric"))
+    speedups = {key[0]: v for key, v in result.items() if key[2] == "Speedup"}
     assert len(speedups) == {9: 6, 10: 5}[table]
     for setting, printed in speedups.items():
-        ours, target = (float(found[setting, method, "Throughput"]) for method in ("CoSpec", "Target only"))
+        ours, target = (float(result[setting, method, "Throughput"]) for method in ("CoSpec", "Target only"))
         assert agrees(printed, ours / target), setting
 
 
@@ -380,11 +380,11 @@ def test_cospec_serving_speedups_are_ratios_of_its_throughputs(table: int) -> No
 )
 def test_csd_speedups_are_ratios_of_printed_throughputs(table, baseline, count):
     """Both throughputs are rounded to 0.1, so a ratio is known to about 0.5 %."""
-    found = cells("csd", table, by=("pair", "task", "method", "metric"))
+    result = cells("csd", table, by=("pair", "task", "method", "metric"))
     seen = 0
-    for (pair, task, method, metric), text in found.items():
+    for (pair, task, method, metric), text in result.items():
         if metric == "Spd" and task != "Avg.":
-            above, below = found[pair, task, method, "Tp"], found[pair, task, baseline, "Tp"]
+            above, below = result[pair, task, method, "Tp"], result[pair, task, baseline, "Tp"]
             assert is_ratio(text, above, below), (table, pair, task, method, text, above, below)
             seen += 1
     assert seen == count
@@ -446,9 +446,9 @@ def test_specdecpp_mean_times_and_their_spread(method, metric):
 
     So for the mean, and for the spread too, as a standard deviation moves no more than its inputs do.
     """
-    found = cells("specdecpp", 2, by=("task", "metric"), method=method)
-    parts = [found[task, metric] for task in DATASETS]
-    average, spread = found["average", metric], found["average", f"{metric} ±"]
+    result = cells("specdecpp", 2, by=("task", "metric"), method=method)
+    parts = [result[task, metric] for task in DATASETS]
+    average, spread = result["average", metric], result["average", f"{metric} ±"]
     assert {len(text) for text in parts} == {len(average)} == {len(spread)}
     centre = mean(parts)
     deviation = math.sqrt(sum((Fraction(text) - centre) ** 2 for text in parts) / 3)
@@ -457,10 +457,10 @@ def test_specdecpp_mean_times_and_their_spread(method, metric):
 
 
 def throughputs(table):
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    result: dict[tuple[str, str], dict[str, str]] = {}
     for (*key, task), text in cells("specdecpp", table, by=("method", "setting", "task"), metric="throughput").items():
-        found.setdefault(tuple(key), {})[task] = text
-    return found
+        result.setdefault(tuple(key), {})[task] = text
+    return result
 
 
 def test_specdecpp_figures_of_the_text_follow_from_table_1():
@@ -502,9 +502,9 @@ def test_specdecpp_table_1_is_the_best_of_table_3():
 
 def test_specdecpp_divergence_grows_with_the_weight():
     """Section D.3, and a guard against swapped rows: it holds for every depth."""
-    found = cells("specdecpp", 3, by=("pair", "setting", "metric"), task="Alpaca", method="SpecDec++")
+    result = cells("specdecpp", 3, by=("pair", "setting", "metric"), task="Alpaca", method="SpecDec++")
     for depth, metric in itertools.product(range(5), ["train/KL", "eval/KL"]):
-        column = [Fraction(found[CHAT, f"weight={w};depth={depth}", metric]) for w in (1, 3, 6, 12)]
+        column = [Fraction(result[CHAT, f"weight={w};depth={depth}", metric]) for w in (1, 3, 6, 12)]
         assert column == sorted(set(column)), (depth, metric)
 
 

@@ -77,8 +77,8 @@ def paper(tmp_path, monkeypatch):
     (folder / "paper-table1.csv").write_text(TABLE_1)
     (folder / "paper-table2.csv").write_text(TABLE_2)
     monkeypatch.setattr(published, "FOLDER", folder)
-    (found,) = published.papers()
-    return found
+    (result,) = published.papers()
+    return result
 
 
 def settings_of(name, **changes):
@@ -196,22 +196,22 @@ def verdicts(paper, ours) -> dict[str, Check]:
 
 
 def test_claims_by_hand(paper, ours):
-    found = verdicts(paper, ours)
-    assert found["Spec is faster"].verdict == "holds"
-    assert found["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
-    assert found["Plain is faster"].verdict == "fails"
-    assert found["Calibrated errs"].verdict == "holds"  # 8 of 30 documents worse, none better: p = 2 / 2^8
-    assert "+26.7 points (p 0.008)" in found["Calibrated errs"].detail
-    assert found["Calibrated accepts more"].verdict == "holds"
-    assert "1.50 ×" in found["Calibrated accepts more"].detail  # (4 / 8) / (2 / 6)
-    assert found["Magic wins"].verdict == found["in chess"].verdict == "not measured"
-    assert found["Magic wins"].detail == "no telepathy in these runs"
+    judged = verdicts(paper, ours)
+    assert judged["Spec is faster"].verdict == "holds"
+    assert judged["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
+    assert judged["Plain is faster"].verdict == "fails"
+    assert judged["Calibrated errs"].verdict == "holds"  # 8 of 30 documents worse, none better: p = 2 / 2^8
+    assert "+26.7 points (p 0.008)" in judged["Calibrated errs"].detail
+    assert judged["Calibrated accepts more"].verdict == "holds"
+    assert "1.50 ×" in judged["Calibrated accepts more"].detail  # (4 / 8) / (2 / 6)
+    assert judged["Magic wins"].verdict == judged["in chess"].verdict == "not measured"
+    assert judged["Magic wins"].detail == "no telepathy in these runs"
 
 
 def test_what_a_verdict_rests_on(paper, ours):
-    found = verdicts(paper, ours)
+    judged = verdicts(paper, ours)
     speed, errs, order = (
-        found[name] for name in ("Spec is faster", "Calibrated errs", "the order of methods by speed")
+        judged[name] for name in ("Spec is faster", "Calibrated errs", "the order of methods by speed")
     )
     assert (speed.baseline, speed.data_sets, speed.documents) == ("vanilla", 1, 30)
     assert (speed.bound, errs.bound) == ("95 % interval of the ratio, without 1", "p < 0.05")
@@ -238,11 +238,11 @@ def test_speeds_are_of_documents_that_were_timed_alone(paper, tmp_path):
     """Also where one of two methods could not be batched, and counts are of all documents."""
     folder = make_run(tmp_path / "run", documents=50, right=40)
     in_batches_from(folder, 30, ["vanilla", "csd"])
-    found = verdicts(paper, Ours([StoredRun(folder)]))
-    assert found["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
-    assert (found["Spec is faster"].documents, found["the order of methods by speed"].documents) == (30, 30)
-    assert found["the order of methods by speed"].verdict == "holds"
-    assert (found["Calibrated accepts more"].documents, found["Calibrated errs"].documents) == (50, 50)
+    judged = verdicts(paper, Ours([StoredRun(folder)]))
+    assert judged["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
+    assert (judged["Spec is faster"].documents, judged["the order of methods by speed"].documents) == (30, 30)
+    assert judged["the order of methods by speed"].verdict == "holds"
+    assert (judged["Calibrated accepts more"].documents, judged["Calibrated errs"].documents) == (50, 50)
     in_batches_from(folder, 10, ["sps[gamma=4]"])
     few = verdicts(paper, Ours([StoredRun(folder)]))["Spec is faster"]
     assert (few.verdict, few.documents) == ("too few documents", 10)
@@ -250,11 +250,11 @@ def test_speeds_are_of_documents_that_were_timed_alone(paper, tmp_path):
 
 def test_a_comparison_with_what_collapsed_is_void(paper, tmp_path):
     """Of 30 documents csd answers 20, less than 0.7 of them; that it errs is still a claim that can hold."""
-    found = verdicts(paper, Ours([StoredRun(make_run(tmp_path / "broken", right=20))]))
-    assert found["Calibrated accepts more"].verdict == "void"
-    assert found["Calibrated accepts more"].detail.endswith("where csd collapsed")
-    assert (found["Calibrated errs"].verdict, found["Spec is faster"].verdict) == ("holds", "holds")
-    assert "the order of methods by speed" not in found, "only two methods are left to be ranked"
+    judged = verdicts(paper, Ours([StoredRun(make_run(tmp_path / "broken", right=20))]))
+    assert judged["Calibrated accepts more"].verdict == "void"
+    assert judged["Calibrated accepts more"].detail.endswith("where csd collapsed")
+    assert (judged["Calibrated errs"].verdict, judged["Spec is faster"].verdict) == ("holds", "holds")
+    assert "the order of methods by speed" not in judged, "only two methods are left to be ranked"
 
 
 def test_tasks_count_alike_however_many_documents_they_have():
@@ -332,11 +332,11 @@ def with_longer(paper):
 @pytest.mark.parametrize(("differs", "verdict"), [(0, "void"), (1, "void"), (2, "undecided"), (30, "fails")])
 def test_a_claim_between_methods_that_decode_alike_is_void(paper, tmp_path, differs, verdict):
     """Of 30 documents 5 % are one and a half: with one that differs nothing is said, with two the ratio decides."""
-    found = verdicts(with_longer(paper), Ours([four_methods(tmp_path / "run", longer_differs=differs)]))
-    claim = found["acceptance_rate of more"]
+    judged = verdicts(with_longer(paper), Ours([four_methods(tmp_path / "run", longer_differs=differs)]))
+    claim = judged["acceptance_rate of more"]
     assert claim.verdict == verdict
     assert (f"alike: {differs} of 30 documents differ" in claim.detail) == (verdict == "void")
-    assert "alike" not in found["the same rounds"].detail, "a claim about what the same rounds cost"
+    assert "alike" not in judged["the same rounds"].detail, "a claim about what the same rounds cost"
 
 
 def test_passes_over_the_documents_do_not_make_methods_differ(paper, tmp_path):
@@ -373,14 +373,16 @@ def test_an_order_of_methods_that_are_not_told_apart_is_void(paper, tmp_path):
     assert order.detail.startswith("Kendall's τ 1.00 [-1.00, 1.00], 0 of 3 pairs of methods told apart")
 
 
-@pytest.mark.parametrize(("ps", "verdict", "told"), [((0.02, 0.03, 0.04), "void", 0), ((0.01, 0.02, 0.04), "holds", 3)])
-def test_pairs_of_methods_are_told_apart_after_holms_correction(paper, ps, verdict, told):
+@pytest.mark.parametrize(
+    ("ps", "verdict", "facts"), [((0.02, 0.03, 0.04), "void", 0), ((0.01, 0.02, 0.04), "holds", 3)]
+)
+def test_pairs_of_methods_are_told_apart_after_holms_correction(paper, ps, verdict, facts):
     """Of three tests the smallest p counts threefold, the next twofold."""
     names = [("a", "b"), ("a", "c"), ("b", "c")]
     pairs = [orders.Two(two, 1, 1, p, 30) for two, p in zip(names, ps, strict=True)]
     place = ("pocket", "greedy", ("pocket_gsm8k",), "speedup_decode")
     check = orders._order(paper, 1, "speed", {place: [pairs]}, "")
-    assert check.verdict == verdict and f"{told} of 3 pairs of methods told apart" in check.detail
+    assert check.verdict == verdict and f"{facts} of 3 pairs of methods told apart" in check.detail
 
 
 def test_a_claim_that_cannot_be_told(paper, tmp_path):
@@ -391,9 +393,9 @@ def test_a_claim_that_cannot_be_told(paper, tmp_path):
 def test_a_claim_that_holds_on_some_tasks(paper, tmp_path):
     one = StoredRun(make_run(tmp_path / "one"))
     other = StoredRun(make_run(tmp_path / "two", times=(1.0, 4.0, 0.25), tasks=("pocket_humaneval",)))
-    found = verdicts(paper, Ours([one, other]))["Spec is faster"]
-    assert found.verdict == "mixed"
-    assert "holds: pocket_gsm8k" in found.detail and "fails: pocket_humaneval" in found.detail
+    judged = verdicts(paper, Ours([one, other]))["Spec is faster"]
+    assert judged.verdict == "mixed"
+    assert "holds: pocket_gsm8k" in judged.detail and "fails: pocket_humaneval" in judged.detail
 
 
 def test_methods_of_other_runs_compare_by_their_own_baselines(paper, tmp_path):
@@ -404,9 +406,9 @@ def test_methods_of_other_runs_compare_by_their_own_baselines(paper, tmp_path):
         for name in ("samples", "rounds", "scores"):
             frame = pd.read_parquet(folder / f"{name}.parquet")
             frame[frame.method != gone].to_parquet(folder / f"{name}.parquet")
-    found = verdicts(paper, Ours([StoredRun(first), StoredRun(second)]))
-    assert found["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
-    assert found["the order of methods by speed"].detail.startswith("Kendall's τ 1.00")
+    judged = verdicts(paper, Ours([StoredRun(first), StoredRun(second)]))
+    assert judged["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
+    assert judged["the order of methods by speed"].detail.startswith("Kendall's τ 1.00")
 
 
 def test_orders(paper, tmp_path, ours):
@@ -529,8 +531,8 @@ def test_verdicts_come_again_from_the_stored_documents(paper, tmp_path):
     first, second = make_run(tmp_path / "first"), make_run(tmp_path / "second", times=(1.0, 0.6, 0.3))
     for folder in (first, second):
         in_batches_from(folder, 25, ["vanilla", "sps[gamma=4]", "csd"])
-    told = {"table": 1, "text": "watts", "metric": "Watts", "above": 200.0}
-    about = PAPER | {"cell_claims": [told]}
+    facts = {"table": 1, "text": "watts", "metric": "Watts", "above": 200.0}
+    about = PAPER | {"cell_claims": [facts]}
     (published.FOLDER / "paper.yaml").write_text(yaml.safe_dump(about))
     out, again = tmp_path / "tables", tmp_path / "again"
     path = tmp_path / "measured" / "watts.csv"
@@ -540,15 +542,17 @@ def test_verdicts_come_again_from_the_stored_documents(paper, tmp_path):
     ours = Ours([StoredRun(first), StoredRun(second)], files=[path])
     records.write_frame(out / "documents.parquet", ours.every_document())
     shutil.copy(path, out / "figures.csv")
-    expected = {one.claim: one for one in reproduce.verdicts(published.papers(), ours)}
+    expected = {verdict.claim: verdict for verdict in reproduce.verdicts(published.papers(), ours)}
     assert (
         expected["Spec is faster"].documents == 25
         and expected["watts"].verdict == "holds"
         and expected["Spec is faster"].verdict == "holds"
     )
     assert reproduce.tables([out], None, "pocket", None, None, False, again) == 0
-    found = {one.claim: one for one in reproduce.verdicts(published.papers(), Stored(out, published.papers()))}
-    assert found == expected
+    by_name = {
+        verdict.claim: verdict for verdict in reproduce.verdicts(published.papers(), Stored(out, published.papers()))
+    }
+    assert by_name == expected
     for claim, check in expected.items():
         assert f"| {claim} | {check.verdict} |" in (again / "checks.md").read_text()
 

@@ -63,8 +63,8 @@ def paper(tmp_path, monkeypatch):
     (folder / "paper-table1.csv").write_text(HEADER + TABLE)
     monkeypatch.setattr(published, "FOLDER", folder)
     monkeypatch.setattr(checks, "FEWEST_DOCUMENTS", 1)
-    (found,) = published.papers()
-    return found
+    (result,) = published.papers()
+    return result
 
 
 def make_run(folder: Path, tasks=POCKET, fixed=0.5, adaptive=0.25, only=("vanilla", "sps", "csd"), right=None, **plan):
@@ -122,9 +122,9 @@ def test_what_was_chosen_for_a_task_counts_there(tmp_path):
     ours = Ours([run])
     assert text(ours, paper, task="Sums", T="", method="Fixed") == "2.50 [2.50, 2.50]"
     assert text(ours, paper, task="Mix", method="Fixed") == "2.08 [2.08, 2.08]"  # (2.5 + 5 × 2) / 6
-    (found, _, *_) = verdicts([paper], ours)
-    assert "(the average of 5 tasks) 2.00 ×" in found.detail and "pocket_gsm8k 1.60 ×" in found.detail
-    assert "sps[b] on pocket_gsm8k" in found.baseline and "sps[a] on pocket_ruler" in found.baseline
+    (judged, _, *_) = verdicts([paper], ours)
+    assert "(the average of 5 tasks) 2.00 ×" in judged.detail and "pocket_gsm8k 1.60 ×" in judged.detail
+    assert "sps[b] on pocket_gsm8k" in judged.baseline and "sps[a] on pocket_ruler" in judged.baseline
     needed = reproduce.needed([paper], config.load_pair("pocket"), "pocket", POCKET)[SamplingSpec(**DRAWN)]
     assert sorted(spec.values["gamma"] for spec in needed if spec.method == "sps") == [2, 4]
 
@@ -164,11 +164,11 @@ def test_claims_about_a_mixture_are_about_its_average(paper, tmp_path):
     """Adaptive is slower on one task and faster on five, of which one stands alone: it is no part of the average."""
     slow = dict.fromkeys(POCKET, 0.25) | {"pocket_ruler": 1.0}
     ours = Ours([make_run(tmp_path / "run", adaptive=slow)])
-    found = {one.claim: one for one in verdicts([paper], ours)}["adaptive is faster"]
-    assert found.verdict == "holds"
-    assert "Mix (the average of 5 tasks) 1.70 × [1.70, 1.70]" in found.detail  # (4 × 2 + 0.5) / 5
-    assert found.data_sets == 6
-    assert "pocket_gsm8k 2.00 ×" in found.detail and "pocket_ruler" not in found.detail
+    result = {verdict.claim: verdict for verdict in verdicts([paper], ours)}["adaptive is faster"]
+    assert result.verdict == "holds"
+    assert "Mix (the average of 5 tasks) 1.70 × [1.70, 1.70]" in result.detail  # (4 × 2 + 0.5) / 5
+    assert result.data_sets == 6
+    assert "pocket_gsm8k 2.00 ×" in result.detail and "pocket_ruler" not in result.detail
 
 
 def test_tasks_that_a_claim_leaves_out_are_no_part_of_a_mixture(paper, tmp_path):
@@ -176,15 +176,15 @@ def test_tasks_that_a_claim_leaves_out_are_no_part_of_a_mixture(paper, tmp_path)
     slow = dict.fromkeys(POCKET, 0.25) | {"pocket_ruler": 1.0}
     ours = Ours([make_run(tmp_path / "run", adaptive=slow)])
     claim = paper.claims[0].model_copy(update={"without": ["pocket_ruler", "pocket_gsm8k"]})
-    (found, *_) = verdicts([paper.model_copy(update={"claims": [claim]})], ours)
-    assert found.detail == "holds: Mix (the average of 4 tasks) 2.00 × [2.00, 2.00]"
+    (judged, *_) = verdicts([paper.model_copy(update={"claims": [claim]})], ours)
+    assert judged.detail == "holds: Mix (the average of 4 tasks) 2.00 × [2.00, 2.00]"
 
 
 @pytest.mark.long
 def test_accuracy_of_a_mixture_weighs_its_tasks_alike(paper, tmp_path):
     """Adaptive loses 8 of 10 documents of one task: 80 points there, 80 / 5 on average without what stands alone."""
     ours = Ours([make_run(tmp_path / "run", right={("pocket_math500", "csd"): 2})])
-    detail = {one.claim: one for one in verdicts([paper], ours)}["adaptive errs"].detail
+    detail = {verdict.claim: verdict for verdict in verdicts([paper], ours)}["adaptive errs"].detail
     assert "holds: Mix (the average of 5 tasks) +16.0 points (p 0.008)" in detail  # 2 / 2^8
     small = make_run(tmp_path / "small", POCKET[1:2], only=("vanilla", "sps", "csd"), right={(POCKET[1], "csd"): 0})
     for name in ("samples", "rounds", "scores"):  # a task of five documents, all of them lost
@@ -192,7 +192,7 @@ def test_accuracy_of_a_mixture_weighs_its_tasks_alike(paper, tmp_path):
         frame = pd.read_parquet(path)
         frame[~(frame.doc_id >= 5)].to_parquet(path)
     rest = make_run(tmp_path / "rest", [POCKET[0], *POCKET[2:]])
-    detail = {one.claim: one for one in verdicts([paper], Ours([small, rest]))}["adaptive errs"].detail
+    detail = {verdict.claim: verdict for verdict in verdicts([paper], Ours([small, rest]))}["adaptive errs"].detail
     assert "Mix (the average of 5 tasks) +20.0 points" in detail  # 1 / 5, where 5 / 45 of the documents are lost
 
 
@@ -220,17 +220,17 @@ def test_a_pair_of_ours_has_settings_of_its_own(paper):
 UNKNOWN = {"method": "csd", "by_pair": {"pocket": {"method": "csd-not-yet"}}}
 
 
-def named(found):
-    return {sampling: [spec.name for spec in specs] for sampling, specs in found.items()}
+def named(result):
+    return {sampling: [spec.name for spec in specs] for sampling, specs in result.items()}
 
 
 def test_what_is_needed_goes_by_sampling_and_pair(paper):
     drawn, greedy = SamplingSpec(**DRAWN), SamplingSpec()
     pocket = config.load_pair("pocket")
-    found = reproduce.needed([paper], pocket, "pocket", set(POCKET[1:]))  # some tasks of the mixture
-    assert named(found) == {drawn: ["sps[gamma=4]", "csd-pocket"]}
-    found = reproduce.needed([paper], config.load_pair("qwen3-32b-4b"), "qwen3-32b-4b", {"gsm8k"})
-    assert named(found) == {drawn: ["sps[gamma=4]", "csd[gamma=9]"], greedy: ["sps[gamma=4]"]}
+    missing = reproduce.needed([paper], pocket, "pocket", set(POCKET[1:]))  # some tasks of the mixture
+    assert named(missing) == {drawn: ["sps[gamma=4]", "csd-pocket"]}
+    missing = reproduce.needed([paper], config.load_pair("qwen3-32b-4b"), "qwen3-32b-4b", {"gsm8k"})
+    assert named(missing) == {drawn: ["sps[gamma=4]", "csd[gamma=9]"], greedy: ["sps[gamma=4]"]}
 
 
 # Gains
@@ -263,7 +263,7 @@ def test_a_gain_over_what_was_not_run(paper, tmp_path):
 # Figures from files
 
 
-def told(tmp_path: Path, name: str, *lines: str) -> Path:
+def csv_file(tmp_path: Path, name: str, *lines: str) -> Path:
     path = tmp_path / name
     path.write_text("\n".join([HEADER, *lines]) + "\n", errors="surrogateescape")
     return path
@@ -279,7 +279,7 @@ def test_figures_that_come_from_no_run(paper, run, tmp_path):
     lines += ["paper,1,pocket,average,1,Plain,,t,0.25,s", "paper,1,other,pocket_gsm8k,1,Plain,,t,9,s"]
     lines += ["paper,2,pocket,pocket_gsm8k,1,Plain,,t,9,s", "papers,1,pocket,pocket_gsm8k,1,Plain,,t,9,s"]
     lines += ["paper,1,pocket,pocket_gsm8k,1,Plain,gamma=2,t,9,s", "paper,1,pocket,pocket_gsm8k,1,Fixed,,t,9,s"]
-    ours = Ours([run], files=[told(tmp_path, "times.csv", *lines)])
+    ours = Ours([run], files=[csv_file(tmp_path, "times.csv", *lines)])
     assert text(ours, paper, task="Sums", metric="t") == "0.000500"  # not 0.001
     assert text(ours, paper, task="Mix", metric="t") == "0.000750"  # the mean of 5 to 10 ten-thousandths
     assert text(ours, paper, task="average", metric="t") == "0.250"
@@ -291,30 +291,30 @@ def test_figures_that_come_from_no_run(paper, run, tmp_path):
 @pytest.mark.long
 def test_settings_are_read_in_any_order_and_projections_are_marked(paper, run, tmp_path):
     line = "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=1,KL,0.41249,nats"
-    path = told(tmp_path, "grid.csv", line)
+    path = csv_file(tmp_path, "grid.csv", line)
     assert text(Ours([run], files=[path]), paper, metric="KL") == "0.412"
-    path = told(tmp_path, "grid.csv", "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=3,KL,0.41249,nats")
+    path = csv_file(tmp_path, "grid.csv", "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=3,KL,0.41249,nats")
     assert text(Ours([run], files=[path]), paper, metric="KL") == MISSING
     paper.tables[1].projected.append("KL")
-    assert text(Ours([run], files=[told(tmp_path, "grid.csv", line)]), paper, metric="KL") == "0.412 projected"
-    small = told(tmp_path, "grid.csv", "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=1,KL,0.00004567,nats")
+    assert text(Ours([run], files=[csv_file(tmp_path, "grid.csv", line)]), paper, metric="KL") == "0.412 projected"
+    small = csv_file(tmp_path, "grid.csv", "paper,1,pocket,alpaca,,Adaptive,depth=0;weight=1,KL,0.00004567,nats")
     assert text(Ours([run], files=[small]), paper, metric="KL") == "0.0000457 projected"
 
 
 def test_a_mixture_of_which_a_file_tells_a_part(paper, run, tmp_path):
     lines = [f"paper,1,pocket,{task},1,Plain,,t,0.1,s" for task in POCKET[1:]]
-    assert text(Ours([run], files=[told(tmp_path, "times.csv", *lines)]), paper, task="Mix", metric="t") == MISSING
+    assert text(Ours([run], files=[csv_file(tmp_path, "times.csv", *lines)]), paper, task="Mix", metric="t") == MISSING
 
 
 def test_the_later_file_counts(paper, run, tmp_path):
-    files = [told(tmp_path, f"{n}.csv", f"paper,1,pocket,gsm8k,,Plain,,t,{n},s") for n in (2, 3, 1)]
+    files = [csv_file(tmp_path, f"{n}.csv", f"paper,1,pocket,gsm8k,,Plain,,t,{n},s") for n in (2, 3, 1)]
     for age, path in enumerate(files):
         os.utime(path, (100 - age, 100 - age))
     assert text(Ours([run], files=files), paper, task="Sums", metric="t") == "2.00"
 
 
 def test_a_run_goes_before_a_file(paper, run, tmp_path):
-    path = told(tmp_path, "a.csv", "paper,1,pocket,gsm8k,,Fixed,,Spd,7,x", "paper,1,pocket,alpaca,,Fixed,,Spd,7,x")
+    path = csv_file(tmp_path, "a.csv", "paper,1,pocket,gsm8k,,Fixed,,Spd,7,x", "paper,1,pocket,alpaca,,Fixed,,Spd,7,x")
     ours = Ours([run], files=[path])
     assert text(ours, paper, task="Sums", T="", method="Fixed") == "2.00 [2.00, 2.00]"
     assert text(ours, paper, task="Mix", method="Fixed") == "7.00"
@@ -332,7 +332,7 @@ def test_a_run_goes_before_a_file(paper, run, tmp_path):
     ],
 )
 def test_files_of_another_form_are_refused(paper, run, tmp_path, line, said):
-    path = told(tmp_path, "bad.csv", line)
+    path = csv_file(tmp_path, "bad.csv", line)
     with pytest.raises(UserError) as caught:
         side_by_side(paper, 1, Ours([run], files=[path]))
     message = str(caught.value)
@@ -342,6 +342,6 @@ def test_files_of_another_form_are_refused(paper, run, tmp_path, line, said):
 def test_the_command_finds_the_files_of_its_store(paper, run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     reproduce.MEASURED.mkdir(parents=True)
-    told(reproduce.MEASURED, "times.csv", "paper,1,pocket,pocket_gsm8k,,Plain,,t,0.00123,s")
+    csv_file(reproduce.MEASURED, "times.csv", "paper,1,pocket,pocket_gsm8k,,Plain,,t,0.00123,s")
     assert reproduce.tables([run.folder], ["paper"], "pocket", None, None, False, tmp_path / "out") == 0
     assert "| 0.108 | 0.00123 | times.csv |" in (tmp_path / "out" / "paper-table1.md").read_text()

@@ -57,8 +57,8 @@ def pools(monkeypatch):
         shard = folder / "shards" / "2.3"
         if out:
             shard.mkdir(parents=True)
-            told = {"plan": plan.model_dump(mode="json"), "shard": {"number": 2, "of": 4, "first": 1, "stop": 2}}
-            (shard / "manifest.json").write_text(json.dumps(manifest | told))
+            facts = {"plan": plan.model_dump(mode="json"), "shard": {"number": 2, "of": 4, "first": 1, "stop": 2}}
+            (shard / "manifest.json").write_text(json.dumps(manifest | facts))
             return None
         (folder / "manifest.json").write_text(
             json.dumps(manifest | {"plan": json.loads((shard / "manifest.json").read_text())["plan"]})

@@ -111,8 +111,8 @@ def holm(ps: list[float]) -> list[float]:
 
 def printed(detail: str) -> dict[str, tuple[float, float, float]]:
     """Ratios with their bounds by what stands before them."""
-    found = re.findall(r"([^:;,\[\]]+?) ([\d.]+) × \[([\d.]+), ([\d.]+)\]", detail)
-    return {name.strip().removeprefix("| "): tuple(map(float, figures)) for name, *figures in found}
+    matches = re.findall(r"([^:;,\[\]]+?) ([\d.]+) × \[([\d.]+), ([\d.]+)\]", detail)
+    return {name.strip().removeprefix("| "): tuple(map(float, figures)) for name, *figures in matches}
 
 
 RATIOS = {  # claim -> higher, lower, tasks, columns
@@ -174,8 +174,8 @@ def test_a_mixture_of_tasks(documents, checks):
         parts[task] = ratio(documents, adaptive, fixed, task, DECODE, "T=1 top-k=50")
     alone = {task: interval(parts.pop(task)) for task in (WORDS, CODE)}
     bounds = printed(check["detail"]) | {"Alpaca": printed(check["detail"])["Alpaca (the average of 4 tasks)"]}
-    for name, found in (alone | {"Alpaca": interval(*parts.values())}).items():
-        assert found == pytest.approx(bounds[name], abs=CLOSE, rel=CLOSE)
+    for name, result in (alone | {"Alpaca": interval(*parts.values())}).items():
+        assert result == pytest.approx(bounds[name], abs=CLOSE, rel=CLOSE)
     assert check["verdict"] == together({judged(*of[1:]) for of in (*alone.values(), interval(*parts.values()))})
 
 
@@ -256,15 +256,15 @@ def test_an_order_by_acceptance(documents, checks, number):
             ps.append(1.0 if same else float(2 * stats.t.sf(abs(math.log(value)) / error, freedom)))
             agree.append(side * float(np.sign(math.log(value))))
         sizes.append(len(agree) - sum(sizes))
-    told = [p < 0.05 for p in holm(ps)]
+    lines = [p < 0.05 for p in holm(ps)]
     bounds = []
     for bound in (-1.0, None, 1.0):
-        each = [one if known or bound is None else bound for one, known in zip(agree, told, strict=True)]
+        each = [one if known or bound is None else bound for one, known in zip(agree, lines, strict=True)]
         split = np.split(np.array(each), np.cumsum(sizes)[:-1])
         bounds.append(np.mean([part.mean() for part in split]))
     low, value, high = bounds
     assert check["detail"].startswith(
-        f"Kendall's τ {value:.2f} [{low:.2f}, {high:.2f}], {sum(told)} of {len(told)} pairs of methods told apart; "
+        f"Kendall's τ {value:.2f} [{low:.2f}, {high:.2f}], {sum(lines)} of {len(lines)} pairs of methods told apart; "
     )
     assert check["detail"].endswith(", ".join(sorted(methods)))
     assert check["verdict"] == ("holds" if low >= 0.8 else "fails" if high < 0.8 else "undecided")

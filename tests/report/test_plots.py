@@ -31,33 +31,33 @@ def made(*tasks):
 
     sps[gamma=2] is twice as fast, sps[gamma=4] 2.5 times, and fly 4/3 times; in task `two` fly takes 1 s as plain does.
     """
-    found = Rows()
+    rows = Rows()
     for task in tasks:
-        told = {"task": task, "prompt_tokens": 5}
+        facts = {"task": task, "prompt_tokens": 5}
         for doc in range(2):
-            found.add("plain", doc, 1.0, SINGLE, **told)
-            _, one, other = found.add(SPS2, doc, 0.5, [(2, 2), (2, 0)], (0.1, 0.04), **told)
+            rows.add("plain", doc, 1.0, SINGLE, **facts)
+            _, one, other = rows.add(SPS2, doc, 0.5, [(2, 2), (2, 0)], (0.1, 0.04), **facts)
             one |= {"decisions": [1, 1], "predictions": [0.85, 0.95]}
             other |= {"decisions": [0, 3], "predictions": [0.25, math.nan]}
-            found.add(SPS4, doc, 0.4, [(4, 3)], (0.1, 0.08), **told)
-            found.add("fly", doc, 1.0 if task == "two" else 0.5 + 0.5 * doc, CHAIN, (0.1, 0.06), **told)
-    return found
+            rows.add(SPS4, doc, 0.4, [(4, 3)], (0.1, 0.08), **facts)
+            rows.add("fly", doc, 1.0 if task == "two" else 0.5 + 0.5 * doc, CHAIN, (0.1, 0.06), **facts)
+    return rows
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Task `one`: sps[gamma=4] and fly are half wrong."""
-    found = made("one")
-    found.scores += scores(SPS4, (1, 0)) + scores("fly", (0, 1))
-    return found.run(tmp_path_factory.mktemp("runs") / "a", settings=GAMMAS).folder
+    result = made("one")
+    result.scores += scores(SPS4, (1, 0)) + scores("fly", (0, 1))
+    return result.run(tmp_path_factory.mktemp("runs") / "a", settings=GAMMAS).folder
 
 
 @pytest.fixture(scope="module")
 def two_tasks(tmp_path_factory):
     """In task `one` fly is half wrong."""
-    found = made("one", "two")
-    found.scores += scores("fly", (0, 1))
-    return found.run(tmp_path_factory.mktemp("runs") / "b", settings=GAMMAS).folder
+    result = made("one", "two")
+    result.scores += scores("fly", (0, 1))
+    return result.run(tmp_path_factory.mktemp("runs") / "b", settings=GAMMAS).folder
 
 
 def drawn(kind, *folders, allowed=()):
@@ -66,13 +66,13 @@ def drawn(kind, *folders, allowed=()):
 
 def bars_of(ax, label):
     """The error bars of a label: points [[x, y]], and the ends of its x or y bars, whichever there are."""
-    (found,) = [one for one in ax.containers if one.get_label() == label]
-    return found[0].get_xydata(), [bar.get_segments() for bar in found[2]]
+    (results,) = [container for container in ax.containers if container.get_label() == label]
+    return results[0].get_xydata(), [bar.get_segments() for bar in results[2]]
 
 
 def line_of(ax, label):
-    (found,) = [line for line in ax.lines if line.get_label() == label]
-    return found.get_xydata()
+    (results,) = [line for line in ax.lines if line.get_label() == label]
+    return results.get_xydata()
 
 
 def test_speed_accuracy(run):
@@ -102,11 +102,11 @@ def test_speed_accuracy_average(two_tasks):
 
 def test_pareto_keeps_equals_and_drops_the_beaten(tmp_path):
     """Equal points are both on the front; one that is only as fast, or only as accurate, is not."""
-    found = Rows()
+    rows = Rows()
     for method, seconds, right in (("plain", 1, 1), ("a", 0.5, 1), ("b", 0.5, 1), ("c", 0.5, 0), ("d", 0.8, 1)):
-        found.add(method, 0, seconds, [(0, 0)])
-        found.scores += scores(method, (right,))
-    (ax,) = drawn("speed-accuracy", found.run(tmp_path / "run").folder).axes
+        rows.add(method, 0, seconds, [(0, 0)])
+        rows.scores += scores(method, (right,))
+    (ax,) = drawn("speed-accuracy", rows.run(tmp_path / "run").folder).axes
     assert line_of(ax, "Pareto front")[1:-1] == pytest.approx(np.array([[2, 100], [2, 100]]))
 
 
@@ -126,12 +126,12 @@ def test_discard_verification(run):
 
 def curved_run(folder, points, **settings):
     """Methods that draft 40 tokens in 10 rounds at given (discarded, forwards); `settings` of those that have some."""
-    found = Rows()
-    found.add("plain", 0, 1.0, [(0, 0)])
+    rows = Rows()
+    rows.add("plain", 0, 1.0, [(0, 0)])
     for name, (discarded, forwards) in points.items():
-        _, row = found.add(name, 0, 1.0, [(60, 60 - discarded)])
+        _, row = rows.add(name, 0, 1.0, [(60, 60 - discarded)])
         row |= {"committed": 100, "target_forwards": forwards}
-    return found.run(folder, **settings).folder
+    return rows.run(folder, **settings).folder
 
 
 def test_curves_follow_the_setting(tmp_path):
@@ -161,9 +161,9 @@ def test_curves_have_colours_of_their_own(tmp_path):
     settings = {f"s[{i}]": {"g": i} for i in range(6)} | {f"t[{i}]": {"g": i} for i in range(2)}
     points = {name: (i + 5, 40 - i) for i, name in enumerate(settings)}
     (ax,) = drawn("discard-verification", curved_run(tmp_path / "run", points, settings=settings)).axes
-    found = {line.get_label(): line.get_color() for line in ax.lines}
-    assert found["s (g)"] == drawing.colour_of("s")
-    assert found["t (g)"] == drawing.colour_of("t") != found["s (g)"]
+    by_name = {line.get_label(): line.get_color() for line in ax.lines}
+    assert by_name["s (g)"] == drawing.colour_of("s")
+    assert by_name["t (g)"] == drawing.colour_of("t") != by_name["s (g)"]
 
 
 def test_names_of_points_cover_nothing(tmp_path):
@@ -196,14 +196,14 @@ def test_reliability(run):
 
 def test_reliability_by_task_and_pooled(tmp_path):
     """Task `one`: 3 of 4 accepted at 0.5, all in one of two documents; task `two`: none of 2, at 0.75."""
-    found = Rows()
+    rows = Rows()
     for task, documents in (("one", ([1, 1, 1], [0])), ("two", ([0], [0]))):
         for doc, decisions in enumerate(documents):
-            found.add("plain", doc, 1.0, [(0, 0)], task=task)
-            _, *own = found.add("s", doc, 1.0, [(1, one) for one in decisions], task=task)
+            rows.add("plain", doc, 1.0, [(0, 0)], task=task)
+            _, *own = rows.add("s", doc, 1.0, [(1, decision) for decision in decisions], task=task)
             for row, decision in zip(own, decisions, strict=True):
                 row |= {"decisions": [decision], "predictions": [0.5 if task == "one" else 0.75]}
-    axes = drawn("reliability", found.run(tmp_path / "run").folder).axes
+    axes = drawn("reliability", rows.run(tmp_path / "run").folder).axes
     assert [ax.get_title() for ax in axes] == ["one\nECE 0.250", "two\nECE 0.750", "pooled\nECE 0.417"]
     points, (up,) = bars_of(axes[0], "s")
     assert points == pytest.approx(np.array([[0.5, 0.75]]))
@@ -227,11 +227,11 @@ def test_depth(run):
 def test_depth_intervals_are_over_documents(tmp_path):
     """Three documents accept 1, 1 and 0 of 2 at depth 1 of as many rounds; runs of a row count together."""
     for name, accepted in (("a", (1, 1, 0)), ("b", (1, 0, 1))):
-        found = Rows()
+        rows = Rows()
         for doc, each in enumerate(accepted):
-            found.add("plain", doc, 1.0, SINGLE)
-            found.add("s", doc, 1.0, [(1, 1), (1, each)])
-        found.run(tmp_path / name, seed=len(name) + ord(name))
+            rows.add("plain", doc, 1.0, SINGLE)
+            rows.add("s", doc, 1.0, [(1, 1), (1, each)])
+        rows.run(tmp_path / name, seed=len(name) + ord(name))
     (ax,) = drawn("depth", tmp_path / "a", tmp_path / "b").axes
     points, (up,) = bars_of(ax, "s")
     assert points == pytest.approx(np.array([[1, 100 * 10 / 12]]))
@@ -241,11 +241,11 @@ def test_depth_intervals_are_over_documents(tmp_path):
 
 def test_two_documents_have_no_depth_interval(tmp_path):
     """No bar is drawn: not even its upper end, at 100 %."""
-    found = Rows()
+    rows = Rows()
     for doc, accepted in enumerate((1, 0)):
-        found.add("plain", doc, 1.0, SINGLE)
-        found.add("s", doc, 1.0, [(1, 1), (1, accepted)])
-    found.run(tmp_path / "a", seed=1)
+        rows.add("plain", doc, 1.0, SINGLE)
+        rows.add("s", doc, 1.0, [(1, 1), (1, accepted)])
+    rows.run(tmp_path / "a", seed=1)
     (ax,) = drawn("depth", tmp_path / "a").axes
     _, (ends,) = bars_of(ax, "s")
     assert np.array(ends).size == 0
@@ -253,9 +253,9 @@ def test_two_documents_have_no_depth_interval(tmp_path):
 
 def test_lengths(run):
     (ax,) = drawn("lengths", run).axes
-    heights = {one.get_label(): [bar.get_height() for bar in one] for one in ax.containers}
+    heights = {container.get_label(): [bar.get_height() for bar in container] for container in ax.containers}
     assert heights == {SPS2: [50, 0, 50, 0], SPS4: [0, 0, 0, 100], "fly": [0, 100, 0, 0]}
-    middles = np.array([[bar.get_x() + bar.get_width() / 2 for bar in one] for one in ax.containers])
+    middles = np.array([[bar.get_x() + bar.get_width() / 2 for bar in container] for container in ax.containers])
     assert middles.mean(0) == pytest.approx(np.arange(4))
 
 
@@ -266,12 +266,12 @@ def test_time(run):
         if bar.get_width():
             bars.setdefault(round(bar.get_y() + bar.get_height() / 2), []).append((bar.get_x(), bar.get_width()))
     names = dict(zip(ax.get_yticks(), [label.get_text() for label in ax.get_yticklabels()], strict=True))
-    found = {names[y]: parts for y, parts in bars.items()}
-    assert list(found) == ["plain (baseline)", SPS2, SPS4, "fly"]
+    by_name = {names[y]: parts for y, parts in bars.items()}
+    assert list(by_name) == ["plain (baseline)", SPS2, SPS4, "fly"]
     expected = {"plain (baseline)": (100, 150), SPS2: (50, 20, 55), SPS4: (25, 20, 55), "fly": (50, 30, 107.5)}
     for name, widths in expected.items():
         starts = [0, *itertools.accumulate(widths)][:-1]
-        assert found[name] == [pytest.approx(one) for one in zip(starts, widths, strict=True)]
+        assert by_name[name] == [pytest.approx(one) for one in zip(starts, widths, strict=True)]
     assert ax.lines[0].get_xdata() == pytest.approx([250, 250])
 
 
@@ -346,12 +346,12 @@ def test_sweep_interval(run, tmp_path):
 
 def settings_run(folder, settings, seconds=(0.5,), **plan):
     """Methods of given settings, all alike in speed, and the baseline."""
-    found = Rows()
+    rows = Rows()
     for name in ("plain", *settings):
         for doc, one in enumerate(seconds):
-            for row in found.add(name, doc, *((1.0, [(0, 0)]) if name == "plain" else (one, [(1, 1)]))):
+            for row in rows.add(name, doc, *((1.0, [(0, 0)]) if name == "plain" else (one, [(1, 1)]))):
                 row["committed"] = 2
-    return found.run(folder, settings=settings, **plan).folder
+    return rows.run(folder, settings=settings, **plan).folder
 
 
 def test_sweep_of_decades_is_on_a_log_scale(tmp_path):
@@ -399,14 +399,14 @@ def test_sweep_over_runs_and_implementations(tmp_path):
 
 def collaborating_run(folder, methods):
     """Two texts by each of `methods`: settings, seconds and baseline by name; every other one is wrong once."""
-    found = Rows()
+    rows = Rows()
     for i, (name, (_, seconds, _)) in enumerate(methods.items()):
         for doc in range(2):
-            found.add(name, doc, seconds, [(1, 1)])
-        found.scores += scores(name, (1, i % 2))
+            rows.add(name, doc, seconds, [(1, 1)])
+        rows.scores += scores(name, (1, i % 2))
     settings = {name: own for name, (own, _, _) in methods.items()}
     baselines = {name: base for name, (_, _, base) in methods.items()}
-    return found.run(folder, settings=settings, baseline=None, baselines=baselines).folder
+    return rows.run(folder, settings=settings, baseline=None, baselines=baselines).folder
 
 
 def test_sweep_of_methods_with_baselines_of_their_own(tmp_path):
@@ -419,10 +419,10 @@ def test_sweep_of_methods_with_baselines_of_their_own(tmp_path):
     assert bars_of(fast, "cos, proposer=target")[0] == pytest.approx(np.array([[0.25, 1.25], [0.75, 2.5]]))
     assert line_of(fast, "ensemble (baseline)") == pytest.approx(np.array([[0.25, 1], [0.75, 1]]))
     assert bars_of(right, "ensemble (baseline)")[0] == pytest.approx(np.array([[0.25, 50], [0.75, 100]]))
-    (shade,) = [one for one in fast.collections if one.get_label() == "best of cos"]
+    (shade,) = [collection for collection in fast.collections if collection.get_label() == "best of cos"]
     corners = {tuple(corner) for corner in shade.get_paths()[0].vertices.round(6)}
     assert corners == {(0.25, 1), (0.75, 1), (0.25, 2), (0.75, 2.5)}
-    assert not [one for one in right.collections if one.get_label() == "best of cos"]
+    assert not [collection for collection in right.collections if collection.get_label() == "best of cos"]
 
 
 def test_sweep_of_two_combinations(tmp_path):
@@ -436,7 +436,7 @@ def test_sweep_of_two_combinations(tmp_path):
     assert fast.get_xlabel() == "gamma"
     assert bars_of(fast, "cos, combine=weighted")[0] == pytest.approx(np.array([[1, 2], [5, 2.5]]))
     assert bars_of(fast, "cos, combine=contrastive")[0] == pytest.approx(np.array([[1, 1.25], [5, 1.6]]))
-    assert not [one for one in fast.collections if str(one.get_label()).startswith("best")]
+    assert not [collection for collection in fast.collections if str(collection.get_label()).startswith("best")]
     flat = [line for line in right.lines if str(line.get_label()).endswith("(baseline)")]
     assert len(flat) == 2 and len({line.get_linestyle() for line in flat}) == 2
     assert all(tick == int(tick) for tick in fast.get_xticks())
@@ -513,20 +513,20 @@ def test_colours_go_by_name_in_images_and_pages():
 
 
 @pytest.mark.parametrize(
-    ("told", "low", "high"),
+    ("facts", "low", "high"),
     [((99.9, 100), 80, 100.8), ((0, 0), -0.8, 20), ((49, 51), 40, 60), ((-5, 120), -4, 104), ((30, 80), 30, 80)],
 )
-def test_axes_of_scores_do_not_zoom_into_noise(told, low, high):
-    assert drawing.score_range(*told) == pytest.approx((low, high))
+def test_axes_of_scores_do_not_zoom_into_noise(facts, low, high):
+    assert drawing.score_range(*facts) == pytest.approx((low, high))
 
 
 def test_bounds_are_not_on_the_front(tmp_path):
     """The oracle is fastest and right; a method that drafts with its lengths likewise: no method can be both."""
-    found = Rows()
+    rows = Rows()
     for method, seconds, right in (("plain", 1, 1), ("sps", 0.5, 0), ("oracle", 0.1, 1), ("fly", 0.1, 1)):
-        found.add(method, 0, seconds, [(0, 0)])
-        found.scores += scores(method, (right,))
-    folder = found.run(tmp_path / "run", settings={"fly": {"length": "oracle"}}).folder
+        rows.add(method, 0, seconds, [(0, 0)])
+        rows.scores += scores(method, (right,))
+    folder = rows.run(tmp_path / "run", settings={"fly": {"length": "oracle"}}).folder
     (ax,) = drawn("speed-accuracy", folder).axes
     assert line_of(ax, "Pareto front")[1:-1] == pytest.approx(np.array([[1, 100], [2, 0]]))
     assert bars_of(ax, "oracle")[0] == pytest.approx(np.array([[10, 100]]))
@@ -542,26 +542,26 @@ def test_where_time_goes_is_told_of_each_run(run, tmp_path):
 
 
 def test_styles_differ_in_colour_and_without():
-    found = style.styles([f"m{i}" for i in range(20)], ["m0"])
-    assert found["m0"].color == drawing.BASES[0]
-    assert len({(one.color, one.marker) for one in found.values()}) == 20
-    few = [found[f"m{i}"] for i in range(1, 6)]
+    result = style.styles([f"m{i}" for i in range(20)], ["m0"])
+    assert result["m0"].color == drawing.BASES[0]
+    assert len({(one.color, one.marker) for one in result.values()}) == 20
+    few = [result[f"m{i}"] for i in range(1, 6)]
     assert (
         len({one.marker for one in few}) == len({str(one.line) for one in few}) == len({one.hatch for one in few}) == 5
     )
 
 
 def test_what_a_reader_must_know_stands_above(run, tmp_path):
-    found = made("one")
-    found.scores += scores("fly", (1, 1))
-    found.samples.append(sample("fly", 2) | {"finish": "error"})
-    other = found.run(tmp_path / "other", settings=GAMMAS, environment={"cpu": "slide rule"}).folder
+    result = made("one")
+    result.scores += scores("fly", (1, 1))
+    result.samples.append(sample("fly", 2) | {"finish": "error"})
+    other = result.run(tmp_path / "other", settings=GAMMAS, environment={"cpu": "slide rule"}).folder
     with pytest.raises(UserError, match="--allow-mismatch cpu"):
         drawn("time", run, other, allowed=["documents"])
-    told = drawn("time", run, other, allowed=["documents", "cpu"]).get_suptitle().replace("\n", " ")
-    assert "MISMATCH" in told and "abacus / slide rule" in told and "1 failed samples are left out" in told
-    told = "tiny greedy; float32, 2 cores of abacus, up to 2 documents a task"
-    assert drawn("time", run).get_suptitle().replace("\n", " ") == told
+    message = drawn("time", run, other, allowed=["documents", "cpu"]).get_suptitle().replace("\n", " ")
+    assert "MISMATCH" in message and "abacus / slide rule" in message and "1 failed samples are left out" in message
+    message = "tiny greedy; float32, 2 cores of abacus, up to 2 documents a task"
+    assert drawn("time", run).get_suptitle().replace("\n", " ") == message
 
 
 def test_panels_of_several_pairs_and_samplings(run, tmp_path):
@@ -593,7 +593,7 @@ def test_runs_that_cannot_feed_a_plot(tmp_path):
         with pytest.raises(UserError, match="baseline"):
             drawn(kind, bare)
     row = sample("plain", 0)
-    untimed = [one | {"target_seconds": None, "draft_seconds": None} for one in rounds(row, (1, 1))]
+    untimed = [step | {"target_seconds": None, "draft_seconds": None} for step in rounds(row, (1, 1))]
     with pytest.raises(UserError, match="seconds of forwards"):
         drawn("time", write_run(tmp_path / "untimed", [row], untimed, scores("plain", (1,))))
     (alone / "scores.parquet").unlink()

@@ -75,14 +75,14 @@ def small(tmp_path_factory) -> StoredRun:
     add_sample(tables, "sums", 0, "csd", speculated, CSD, "eos")
     tokens = ids(HOSTILE)
     parts = [tokens[i : i + 3] for i in range(1, len(tokens), 3)]
-    told = [drafted(part, part, len(part), 0).cut(len(part)) for part in parts[:-1]]
-    told.append(drafted(tokens[:3], [parts[-1][0]] * 3, 0, parts[-1][0]))
-    told += [Round([token]) for token in parts[-1][1:]]
-    add_sample(tables, "sums", 0, ODD, [Round(tokens[:1]), *told], HOSTILE, "length")
+    lines = [drafted(part, part, len(part), 0).cut(len(part)) for part in parts[:-1]]
+    lines.append(drafted(tokens[:3], [parts[-1][0]] * 3, 0, parts[-1][0]))
+    lines += [Round([token]) for token in parts[-1][1:]]
+    add_sample(tables, "sums", 0, ODD, [Round(tokens[:1]), *lines], HOSTILE, "length")
     for method in ("vanilla", "csd", ODD):
         add_sample(tables, "sums", 3, method, [Round([she]), Round([four])], " She 4", "length")
         add_sample(tables, "words", 1, method, [Round([she]), Round([two])], " She 2", "length")
-    failed = next(one for one in tables["samples"] if (one["task"], one["method"]) == ("words", "csd"))
+    failed = next(table for table in tables["samples"] if (table["task"], table["method"]) == ("words", "csd"))
     failed |= {"finish": "error", "error": f"Traceback\nValueError: {HOSTILE}", "tokens": None}
     scores = [score("sums", "vanilla", 0, 1.0), score("sums", "csd", 0, 0.0), score("words", "vanilla", 1, 0.5)]
     folder = tmp_path_factory.mktemp("runs") / "small"
@@ -230,8 +230,8 @@ def test_two_methods_side_by_side(view):
     assert view.locator(".sample").first.locator(".number-of").all_text_contents() == ["0", "1–3"]
     right = pieces(view, 1)
     assert right[2] == ("parts", "they part here ▸") and right[3][0] == "rejected dropped"
-    told = "The first 2 tokens are the same; then vanilla goes on with “ 4”, csd goes on with “ 2”."
-    assert view.text_content("#parting") == told
+    facts = "The first 2 tokens are the same; then vanilla goes on with “ 4”, csd goes on with “ 2”."
+    assert view.text_content("#parting") == facts
     view.select_option("#doc-two", label="vanilla")
     assert view.text_content("#parting") == "Both texts are the same, token for token."
 
@@ -287,27 +287,27 @@ def figures(small) -> page_plots.Figures:
 
 
 def test_figures_from_rounds(small):
-    plots = {one["name"]: one["views"] for one in page_plots.plots(figures(small))}
-    names = [one["name"] for one in plots["speed-accuracy"][AVERAGE]["data"]]
+    plots = {plot["name"]: plot["views"] for plot in page_plots.plots(figures(small))}
+    names = [plot["name"] for plot in plots["speed-accuracy"][AVERAGE]["data"]]
     assert names == ["Pareto front", "vanilla", "csd", "&lt;b&gt;x&lt;/b&gt;"]
     front = plots["speed-accuracy"][AVERAGE]["data"][0]
     assert (front["x"][1:-1], front["y"][1:-1]) == ([1.45], [62.5]), "one beats all others: the steps lead to it alone"
-    (csd,) = (one for one in plots["depth"]["sums"]["data"] if one["name"] == "csd")
+    (csd,) = (plot for plot in plots["depth"]["sums"]["data"] if plot["name"] == "csd")
     # The first round accepts one of three, the second all three: two drafts of two stand at depth 1, one of two at 2.
     assert (csd["x"], csd["y"]) == ([1, 2, 3], [100, 50, 100])
-    (csd,) = (one for one in plots["lengths"]["sums"]["data"] if one["name"] == "csd")
+    (csd,) = (plot for plot in plots["lengths"]["sums"]["data"] if plot["name"] == "csd")
     assert (csd["x"], csd["y"]) == ([1, 3], [50, 50])
-    time = {one["name"]: dict(zip(one["y"], one["x"], strict=True)) for one in plots["time-0"]["sums"]["data"]}
+    time = {plot["name"]: dict(zip(plot["y"], plot["x"], strict=True)) for plot in plots["time-0"]["sums"]["data"]}
     # csd: rounds of 10 ms, 5 of them target and 1.25 for each draft; document 0 has two for 6 tokens, 3 one for one.
     assert time["target forwards"]["csd"] == pytest.approx((10 + 5) / 7, rel=1e-3)
     assert time["draft forwards"]["csd"] == pytest.approx(7.5 / 7, rel=1e-3)
     assert time["outside forwards"]["csd"] == pytest.approx(7.5 / 7, rel=1e-3)
-    speedups = {one["name"]: one for one in plots["speedup"]["all tasks"]["data"]}
+    speedups = {plot["name"]: plot for plot in plots["speedup"]["all tasks"]["data"]}
     assert set(speedups) == {"csd", "&lt;b&gt;x&lt;/b&gt;"} and speedups["csd"]["x"] == [1.5, 1.25]
     assert [round(y) for y in speedups["csd"]["y"]] == [0, 2]
     for views in plots.values():
-        for one in views.values():
-            go.Figure(one)  # raises on what plotly does not know
+        for view in views.values():
+            go.Figure(view)  # raises on what plotly does not know
 
 
 @pytest.mark.long
@@ -482,22 +482,22 @@ def test_numbers_of_every_length():
     values = np.array([0, 127, 128, 16383, 16384, 2**21 - 1, 2**21, 2**28 - 1])
     coded = _leb128(values)
     assert coded[:4] == b"\x00\x7f\x80\x01" and len(coded) == 1 + 1 + 2 + 2 + 3 + 3 + 4 + 4
-    found, value, shift = [], 0, 0
+    results, value, shift = [], 0, 0
     for byte in coded:
         value |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            found.append(value)
+            results.append(value)
             value = shift = 0
-    assert found == values.tolist()
+    assert results == values.tolist()
 
 
 def test_every_baseline_looks_like_one():
     names = ["vanilla", "sps", "ensemble", "cos"]
-    found = page_style.looks({name: name for name in names}, ["vanilla", "ensemble"])
-    grey = {name for name, look in found.items() if look.colour in drawing.BASES}
+    result = page_style.looks({name: name for name in names}, ["vanilla", "ensemble"])
+    grey = {name for name, look in result.items() if look.colour in drawing.BASES}
     assert grey == {"vanilla", "ensemble"}
-    assert len({(look.colour, look.symbol) for look in found.values()}) == 4
+    assert len({(look.colour, look.symbol) for look in result.values()}) == 4
     styles = plot_style.styles(["vanilla", "sps", "ensemble", "cos"], ["vanilla", "ensemble"])
     assert [name for name, style in styles.items() if style.color in drawing.BASES] == ["vanilla", "ensemble"]
     assert styles["vanilla"].marker != styles["ensemble"].marker
@@ -517,15 +517,15 @@ def test_a_page_of_two_baselines(tmp_path):
     run = change_manifest(
         run.folder, plan=run.manifest["plan"] | {"baselines": {"ensemble": "ensemble", "cos": "ensemble"}}
     )
-    found = compare.summary(pooled.measured([run]))
-    speeds = found.set_index("method").speedup_decode
+    summed = compare.summary(pooled.measured([run]))
+    speeds = summed.set_index("method").speedup_decode
     assert speeds.tolist() == pytest.approx([1, 2, 1, 2])  # cos is no faster than vanilla
     names = {name: name for name in methods}
-    figures_of_two = page._figures(found.assign(label=found.method), [page._source(run, names, names)])
+    figures_of_two = page._figures(summed.assign(label=summed.method), [page._source(run, names, names)])
     plots = {plot["name"]: plot for plot in page_plots.plots(figures_of_two)}
     (speedups,) = plots["speedup"]["views"].values()
-    assert [one["name"] for one in speedups["data"]] == ["sps", "cos"]
+    assert [speedup["name"] for speedup in speedups["data"]] == ["sps", "cos"]
     data = read([run], (), with_depths=False)
     assert [data.named(name) for name in methods] == ["vanilla (baseline)", "sps", "ensemble (baseline)", "cos"]
-    page.write_page(tmp_path / "two.html", [run], found, [], [], [])
+    page.write_page(tmp_path / "two.html", [run], summed, [], [], [])
     assert "vanilla, ensemble of cos" in (tmp_path / "two.html").read_text()

@@ -85,9 +85,9 @@ def summary(run, tmp_path_factory):
 def test_formats_parse_back(summary):
     csv = pd.read_csv(io.StringIO(render(summary, "csv")))
     back = pd.read_json(io.StringIO(render(summary, "json")))
-    for found in (csv, back):
-        assert found.method.tolist() == summary.method.tolist()
-        assert found.tau.tolist() == pytest.approx(summary.tau.tolist())
+    for result in (csv, back):
+        assert result.method.tolist() == summary.method.tolist()
+        assert result.tau.tolist() == pytest.approx(summary.tau.tolist())
     lines = [line.strip("| ").split(" | ") for line in render(summary, "md").splitlines()]
     assert len({len(line) for line in lines}) == 1 and len(lines) == 2 + len(summary)
     assert set(lines[1]) == {"---"}

@@ -22,8 +22,8 @@ def log(path, held, losses):
 
 
 def line_of(ax, label):
-    (found,) = [line for line in ax.lines if line.get_label() == label]
-    return found.get_xydata()
+    (results,) = [line for line in ax.lines if line.get_label() == label]
+    return results.get_xydata()
 
 
 def test_the_lines_of_two_logs(tmp_path):
@@ -59,12 +59,12 @@ def test_what_is_no_log_is_refused(tmp_path):
 
 def drifting(folder, first=((2, 2), (2, 0))):
     """Two tasks of two documents: sps accepts 2 of 3 tested tokens, then 1 of 2, 1 of 1 and 0 of 1."""
-    found = Rows()
+    rows = Rows()
     rounds = {("one", 0): list(first), ("one", 1): [(2, 1)], ("two", 0): [(1, 1)], ("two", 1): [(1, 0)]}
     for (task, doc), drafts in rounds.items():
-        found.add("plain", doc, 1.0, SINGLE, task=task, prompt_tokens=5)
-        found.add("sps", doc, 0.5, drafts, (0.1, 0.04), task=task, prompt_tokens=5)
-    return found.run(folder, settings={"sps": {"gamma": 2}}).folder
+        rows.add("plain", doc, 1.0, SINGLE, task=task, prompt_tokens=5)
+        rows.add("sps", doc, 0.5, drafts, (0.1, 0.04), task=task, prompt_tokens=5)
+    return rows.run(folder, settings={"sps": {"gamma": 2}}).folder
 
 
 def test_acceptance_from_text_to_text(tmp_path, monkeypatch):

@@ -66,10 +66,10 @@ def test_a_link_is_refused_and_nothing_elsewhere_changes(run, victim, name):
         path.rename(run.parent / "moved")
     path.unlink(missing_ok=True)
     path.symlink_to(victim if "." not in path.name else victim / "manifest.json")
-    own = {one.name for one in run.iterdir()}
+    own = {path.name for path in run.iterdir()}
     with pytest.raises(LinkRefused, match=f"{name} is a link"):
         Recorder(run)
-    assert held(victim) == before and {one.name for one in run.iterdir()} == own and path.is_symlink()
+    assert held(victim) == before and {path.name for path in run.iterdir()} == own and path.is_symlink()
 
 
 @pytest.mark.parametrize("name", ["parts", "damaged", "manifest.json", ".lock", "summary.parquet"])
@@ -80,9 +80,9 @@ def test_the_command_says_so_in_one_line(tmp_path, victim, name):
     if path.exists():
         path.rename(tmp_path / "moved")
     path.symlink_to(tmp_path / "moved" if name == "manifest.json" else victim)
-    found = call("run", "--resume", str(tmp_path / "run"))
-    lines = [line for line in found.stderr.splitlines() if not line.startswith("warning: ")]
-    assert found.exit_code == 2 and len(lines) == 1 and f"{name} is a link" in lines[0], found.stderr
+    outcome = call("run", "--resume", str(tmp_path / "run"))
+    lines = [line for line in outcome.stderr.splitlines() if not line.startswith("warning: ")]
+    assert outcome.exit_code == 2 and len(lines) == 1 and f"{name} is a link" in lines[0], outcome.stderr
     assert held(victim) == before
 
 

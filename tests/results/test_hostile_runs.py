@@ -63,9 +63,9 @@ def rewritten(run, name: str, **changes) -> None:
 )
 def test_rows_that_no_run_writes(run, name, changes, words):
     rewritten(run, name, **changes)
-    found = StoredRun(run)
+    stored = StoredRun(run)
     with pytest.raises(UserError, match=words):
-        found.rounds() if name == "rounds" else found.scores()
+        stored.rounds() if name == "rounds" else stored.scores()
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_no_text_of_a_stored_run_is_code(run):
     plan = json.loads((run / "manifest.json").read_text())["plan"]
     plan["methods"][1]["method"] = "os"
     change_manifest(run, plan=plan)
-    found = StoredRun(run)
+    stored = StoredRun(run)
     with pytest.raises(UserError, match="no method 'os'"):
-        settings_of(found.plan.methods[1], found.folder)
+        settings_of(stored.plan.methods[1], stored.folder)
 
 
 def test_errors_reach_the_terminal_as_one_line(run):
     (run / "manifest.json").write_bytes(b"\xff\x00" * 10)
-    found = call("show", str(run))
-    assert found.exit_code == 2 and found.stderr.count("\n") == 1 and "manifest.json is damaged" in found.stderr
+    outcome = call("show", str(run))
+    assert outcome.exit_code == 2 and outcome.stderr.count("\n") == 1 and "manifest.json is damaged" in outcome.stderr

@@ -36,9 +36,9 @@ def answers(tmp_path):
 def test_spec_bench_against_its_baseline(tmp_path, answers):
     mine, plain = answers
     folder = import_spec_bench([mine], plain, "eagle", "vicuna", tmp_path / "run")
-    found = rows(folder)
-    assert found.index.tolist() == [("spec-bench", "vanilla"), ("spec-bench", "eagle")]
-    eagle, vanilla = found.loc[("spec-bench", "eagle")], found.loc[("spec-bench", "vanilla")]
+    cells = rows(folder)
+    assert cells.index.tolist() == [("spec-bench", "vanilla"), ("spec-bench", "eagle")]
+    eagle, vanilla = cells.loc[("spec-bench", "eagle")], cells.loc[("spec-bench", "vanilla")]
     assert (eagle.pair, eagle.baseline, eagle.documents, eagle.repeats, eagle.errors) == ("vicuna", "vanilla", 2, 1, 0)
     assert eagle.tau == pytest.approx(15 / 7) and vanilla.tau == 1
     assert eagle.verification_rate == pytest.approx(7 / 15)
@@ -64,13 +64,13 @@ def test_what_spec_bench_does_not_tell_is_null(tmp_path, answers):
 
 def test_the_manifest_names_the_files(tmp_path, answers):
     run = StoredRun(import_spec_bench([answers[0]], answers[1], out=tmp_path / "run"))
-    told = run.manifest["imported"]
-    assert told["from"] == "spec-bench" and told["warnings"] == []
-    assert [(one["method"], one["file"]) for one in told["files"]] == [
+    stored = run.manifest["imported"]
+    assert stored["from"] == "spec-bench" and stored["warnings"] == []
+    assert [(one["method"], one["file"]) for one in stored["files"]] == [
         ("vanilla", "plain.jsonl"),
         ("eagle-float16", "eagle.jsonl"),
     ]
-    assert all(len(one["sha256"]) == 64 for one in told["files"])
+    assert all(len(one["sha256"]) == 64 for one in stored["files"])
     assert run.finished and run.plan.baseline == "vanilla" and run.documents() == {"spec-bench": {81: "", 110: ""}}
     assert {key: value for key, value in run.conditions().items() if value is not None} == {}
 
@@ -100,13 +100,17 @@ def test_a_time_that_is_none_is_not_told(tmp_path, stamp):
     row = answer(81, [6], [1.0], [3, 3]) | {"tstamp": stamp}
     manifest = StoredRun(import_spec_bench([jsonl(tmp_path / "a.jsonl", row)], out=tmp_path / "run")).manifest
     assert not {"began", "ended", "host"} & set(manifest["imported"]["files"][0])
-    assert origin.told(manifest["imported"]["files"][0]) == origin.told({"host": 3}) == "time not told, host not told"
+    assert (
+        origin.time_and_host(manifest["imported"]["files"][0])
+        == origin.time_and_host({"host": 3})
+        == "time not told, host not told"
+    )
 
 
 def test_categories_as_tasks(tmp_path, answers):
-    found = rows(import_spec_bench(answers[:1], answers[1], "eagle", out=tmp_path / "run", by_category=True))
-    assert set(found.index.get_level_values("task")) == {"mt_bench", "math_reasoning", "average"}
-    writing, math_, mean = (found.loc[(task, "eagle")] for task in ("mt_bench", "math_reasoning", "average"))
+    cells = rows(import_spec_bench(answers[:1], answers[1], "eagle", out=tmp_path / "run", by_category=True))
+    assert set(cells.index.get_level_values("task")) == {"mt_bench", "math_reasoning", "average"}
+    writing, math_, mean = (cells.loc[(task, "eagle")] for task in ("mt_bench", "math_reasoning", "average"))
     assert writing.tau == 2 and writing.speedup_e2e == pytest.approx(3.25 / 1.5)
     assert math_.tau == 2.5 and math_.speedup_e2e == pytest.approx((1.75 / 10) / (0.75 / 5))
     assert mean.speedup_e2e == pytest.approx((3.25 / 1.5 + 0.175 / 0.15) / 2)
@@ -218,9 +222,9 @@ def response(tokens, ttft, generation, speculation=None, **others):
 
 def detailed(drafted, accepted):
     histogram = [accepted.count(j) for j in range(4)]
-    told = {"num_spec_steps": len(accepted), "num_accepted_draft_tokens": sum(accepted), "num_spec_tokens": 3}
-    told |= {"num_draft_tokens": sum(drafted), "acceptance_histogram": histogram, "mean_acceptance_length": 0.0}
-    return told | {"per_step_drafted": drafted, "per_step_accepted": accepted}
+    facts = {"num_spec_steps": len(accepted), "num_accepted_draft_tokens": sum(accepted), "num_spec_tokens": 3}
+    facts |= {"num_draft_tokens": sum(drafted), "acceptance_histogram": histogram, "mean_acceptance_length": 0.0}
+    return facts | {"per_step_drafted": drafted, "per_step_accepted": accepted}
 
 
 def test_vllm_responses_with_every_round(tmp_path):
@@ -231,8 +235,8 @@ def test_vllm_responses_with_every_round(tmp_path):
         response(6, 100.0, 400.0, detailed([3, 3], [1, 3])),
     )
     plain = jsonl(tmp_path / "plain.jsonl", response(9, 50.0, 1600.0), response(6, 50.0, 1000.0))
-    found = rows(import_vllm([mine], plain, out=tmp_path / "run"))
-    row, base = found.loc[("vllm", "mtp")], found.loc[("vllm", "vanilla")]
+    cells = rows(import_vllm([mine], plain, out=tmp_path / "run"))
+    row, base = cells.loc[("vllm", "mtp")], cells.loc[("vllm", "vanilla")]
     assert row.tau == pytest.approx(13 / 5)
     assert row.acceptance_rate == pytest.approx(9 / 15) and row.alpha == pytest.approx(9 / 12)
     assert row.discard_rate == pytest.approx(6 / 13) and row.verification_rate == pytest.approx(5 / 13)
@@ -261,7 +265,7 @@ def test_vllm_rounds_that_do_not_add_up(tmp_path, capsys, tokens):
 
 
 @pytest.mark.parametrize(
-    ("told", "rate"),
+    ("facts", "rate"),
     [
         ({"acceptance_histogram_by_draft_length": {"3": [1, 0, 1, 0], "5": [0, 0, 0, 1, 0, 0]}}, 5 / 11),
         ({"num_draft_tokens": 9, "num_spec_tokens": 3}, 5 / 9),  # every round drafted all it could
@@ -269,18 +273,18 @@ def test_vllm_rounds_that_do_not_add_up(tmp_path, capsys, tokens):
         ({}, math.nan),
     ],
 )
-def test_vllm_summaries(tmp_path, told, rate):
+def test_vllm_summaries(tmp_path, facts, rate):
     """Accepted 0, 2 and 3 in some order, so 1 + 3 + 4 tokens behind the first one."""
-    told = {"num_spec_steps": 3, "acceptance_histogram": [1, 0, 1, 1], "per_step_accepted": None} | told
-    mine = jsonl(tmp_path / "mtp.jsonl", response(9, 100.0, 900.0, told))
+    facts = {"num_spec_steps": 3, "acceptance_histogram": [1, 0, 1, 1], "per_step_accepted": None} | facts
+    mine = jsonl(tmp_path / "mtp.jsonl", response(9, 100.0, 900.0, facts))
     row = rows(import_vllm([mine], out=tmp_path / "run")).iloc[0]
     assert row.tau == pytest.approx(8 / 3) and row.acceptance_rate == pytest.approx(rate, nan_ok=True)
 
 
 def test_which_round_of_a_vllm_summary_was_cut_is_not_told(tmp_path):
     """One token fewer than the rounds make: whose it was, a histogram does not say."""
-    told = {"num_spec_steps": 3, "acceptance_histogram": [1, 0, 1, 1], "num_draft_tokens": 9, "num_spec_tokens": 3}
-    mine = jsonl(tmp_path / "mtp.jsonl", response(8, 100.0, 900.0, told))
+    facts = {"num_spec_steps": 3, "acceptance_histogram": [1, 0, 1, 1], "num_draft_tokens": 9, "num_spec_tokens": 3}
+    mine = jsonl(tmp_path / "mtp.jsonl", response(8, 100.0, 900.0, facts))
     row = rows(import_vllm([mine], out=tmp_path / "run")).iloc[0]
     assert row.acceptance_rate == pytest.approx(5 / 9) and unknown(row, "tau", "alpha", "verification_rate")
 
@@ -302,12 +306,12 @@ def test_vllm_responses_that_failed_or_hold_little(tmp_path):
 
 def test_how_vllm_says_that_a_text_ended(tmp_path):
     """Its `stop` is an end token where no `stop_reason` names a stop string or a token of the request's own."""
-    told = [("stop", None), ("stop", "\n\n"), ("stop", 7), ("length", None), ("tool_calls", None), (None, None)]
-    choices = [{"message": {"content": "words"}, "finish_reason": end, "stop_reason": why} for end, why in told]
-    path = jsonl(tmp_path / "a.jsonl", *(response(3, 100.0, 100.0, choices=[one]) for one in choices))
+    message = [("stop", None), ("stop", "\n\n"), ("stop", 7), ("length", None), ("tool_calls", None), (None, None)]
+    choices = [{"message": {"content": "words"}, "finish_reason": end, "stop_reason": why} for end, why in message]
+    path = jsonl(tmp_path / "a.jsonl", *(response(3, 100.0, 100.0, choices=[choice]) for choice in choices))
     samples = pq.read_table(import_vllm([path], out=tmp_path / "run") / "samples.parquet").to_pandas()
-    found = samples.set_index("doc_id").finish.sort_index()
-    assert found.fillna("").tolist() == ["eos", "stop", "stop", "length", "", ""]
+    result = samples.set_index("doc_id").finish.sort_index()
+    assert result.fillna("").tolist() == ["eos", "stop", "stop", "length", "", ""]
 
 
 def bench(tokens, ttfts, itls, errors=("", "", ""), inputs=(7, 8, 9), **others):
@@ -330,8 +334,8 @@ def test_vllm_bench(tmp_path):
     assert row.speedup_decode == pytest.approx(2) and row.speedup_e2e == pytest.approx(1.4 / 0.9)
     assert (row.errors, row.documents) == (1, 2) and unknown(row, *NOT_TOLD, "alpha", "acceptance_rate")
     assert row.tau == 2.0  # the acceptance length that the server tells
-    told = StoredRun(folder).manifest["imported"]
-    assert told["files"][1]["totals"] == [sums | {"request_throughput": 1.0}] and told["warnings"] == []
+    stored = StoredRun(folder).manifest["imported"]
+    assert stored["files"][1]["totals"] == [sums | {"request_throughput": 1.0}] and stored["warnings"] == []
 
 
 def test_host_and_time_of_vllm(tmp_path):
@@ -343,7 +347,7 @@ def test_host_and_time_of_vllm(tmp_path):
         (saved, "1970-01-01 01:00 UTC to 1970-01-01 02:00 UTC, host not told"),
     ):
         manifest = StoredRun(import_vllm([path], out=tmp_path / f"run-{path.stem}")).manifest
-        assert origin.told(manifest["imported"]["files"][0]) == words
+        assert origin.time_and_host(manifest["imported"]["files"][0]) == words
 
 
 def test_totals_of_vllm_are_rates(tmp_path, capsys):
@@ -372,8 +376,8 @@ def test_a_failed_answer_without_a_time_is_an_error_row(tmp_path):
         answer(82, [0], [math.nan], [], category="math", texts=["ERROR"]),
         answer(301, [4], [0.5], [4], category="rag"),
     )
-    found = rows(import_spec_bench([path], out=tmp_path / "run", by_category=True))
-    assert found.errors.to_dict() == {
+    cells = rows(import_spec_bench([path], out=tmp_path / "run", by_category=True))
+    assert cells.errors.to_dict() == {
         ("mt_bench", "eagle-float16"): 1,
         ("rag", "eagle-float16"): 0,
         ("average", "eagle-float16"): 1,
@@ -433,8 +437,8 @@ def test_rounds_of_vllm_are_simulated_if_their_order_is_known(tmp_path):
         simulate(run, gammas=[1])
     table = simulate(run, given="t_draft=1,t_target=10", gammas=[1, 3]).table.set_index("setting")
     assert table.tau["gamma=1"] == pytest.approx(8 / 5) and table.tau["gamma=3"] == pytest.approx(8 / 3)
-    told = {"num_spec_steps": 3, "acceptance_histogram": [1, 0, 1, 1], "num_draft_tokens": 9, "num_spec_tokens": 3}
-    counts = jsonl(tmp_path / "counts.jsonl", response(9, 100.0, 900.0, told))
+    facts = {"num_spec_steps": 3, "acceptance_histogram": [1, 0, 1, 1], "num_draft_tokens": 9, "num_spec_tokens": 3}
+    counts = jsonl(tmp_path / "counts.jsonl", response(9, 100.0, 900.0, facts))
     with pytest.raises(UserError, match="counts: the imported file does not record each round's place in its text"):
         simulate(StoredRun(import_vllm([counts], out=tmp_path / "counts")), given="t_draft=1,t_target=10")
     odd = jsonl(tmp_path / "odd.jsonl", response(20, 100.0, 900.0, detailed([3, 3, 3], [2, 0, 3])))

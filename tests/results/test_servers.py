@@ -77,9 +77,9 @@ def test_each_model_of_a_scrape_is_a_method(tmp_path):
     one, two = scrape(tmp_path / "a.txt", FIRST, model="a/b"), scrape(tmp_path / "b.txt", SECOND, model='c "d"')
     both = tmp_path / "both.txt"
     both.write_text(one.read_text() + two.read_text().replace('c "d"', r"c \"d\""))
-    found = rows(import_vllm([both], out=tmp_path / "run"))
-    assert found.index.tolist() == [("vllm", "a/b"), ("vllm", r"c \"d\"")]
-    assert found.tau.tolist() == pytest.approx([2.5, 2.5])
+    cells = rows(import_vllm([both], out=tmp_path / "run"))
+    assert cells.index.tolist() == [("vllm", "a/b"), ("vllm", r"c \"d\"")]
+    assert cells.tau.tolist() == pytest.approx([2.5, 2.5])
     with pytest.raises(UserError, match="leave out --method"):
         import_vllm([both], method="eagle", out=tmp_path / "named")
     with pytest.raises(UserError, match="a baseline is one method"):
@@ -147,8 +147,8 @@ def test_a_result_without_requests(tmp_path):
     plain = jsonl(tmp_path / "plain.json", {"request_throughput": 1.0, "mean_ttft_ms": 30.0})
     mine = jsonl(tmp_path / "eagle.json", SERVED)
     folder = import_vllm([mine], plain, out=tmp_path / "run")
-    found = rows(folder)
-    eagle, vanilla = found.loc[("vllm", "eagle")], found.loc[("vllm", "vanilla")]
+    cells = rows(folder)
+    eagle, vanilla = cells.loc[("vllm", "eagle")], cells.loc[("vllm", "vanilla")]
     assert eagle.tau == pytest.approx(2.5) and eagle.alpha == pytest.approx(30 / 45) and eagle.documents == 0
     names = ["request_throughput", "output_throughput", "mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms"]
     assert eagle[names].tolist() == [2.0, 90.5, 40.0, 38.0, 68.5, 4.25]
@@ -191,7 +191,7 @@ def lengths(path, **lists):
     return jsonl(path, IDS | {"id": "17"} | {key: {"acc_len": entries} for key, entries in lists.items()})
 
 
-def told(folder, method):
+def counts(folder, method):
     table = pq.read_table(folder / "rounds.parquet").to_pandas()
     mine = table[table.method == method]
     assert mine["round"].tolist() == list(range(1, len(mine) + 1))
@@ -203,27 +203,29 @@ def test_lengths_at_each_position(tmp_path):
     """After the prefill's token: 3 tokens from position 1, 1 from 4, and 5 from 5, of which 3 fit."""
     path = lengths(tmp_path / "a.jsonl", acc_eagle=[1, 3, 9, 9, 1, 5, 9, 9], acc_ngram=[1, 1, 2, 9, 1, 1, 2, 9])
     folder = import_vllm([path], out=tmp_path / "run")
-    assert told(folder, "eagle") == [[3, 2, 0], [1, 0, 0], [3, 3, 2]]
-    assert told(folder, "ngram") == [[1, 0, 0], [2, 1, 0], [1, 0, 0], [1, 0, 0], [2, 1, 0]]
-    found = rows(folder)
-    assert found.tau.to_dict() == pytest.approx({("vllm", "eagle"): 7 / 3, ("vllm", "ngram"): 7 / 5})
-    assert unknown(found.iloc[0], "acceptance_rate", "acceptance_rate_in_text", "alpha", "tokens_per_s")
+    assert counts(folder, "eagle") == [[3, 2, 0], [1, 0, 0], [3, 3, 2]]
+    assert counts(folder, "ngram") == [[1, 0, 0], [2, 1, 0], [1, 0, 0], [1, 0, 0], [2, 1, 0]]
+    cells = rows(folder)
+    assert cells.tau.to_dict() == pytest.approx({("vllm", "eagle"): 7 / 3, ("vllm", "ngram"): 7 / 5})
+    assert unknown(cells.iloc[0], "acceptance_rate", "acceptance_rate_in_text", "alpha", "tokens_per_s")
     assert StoredRun(folder).manifest["imported"]["files"][0]["ordered"]
     samples = pq.read_table(folder / "samples.parquet").to_pylist()
-    assert [(one["prompt_tokens"], one["new_tokens"], one["tokens"]) for one in samples] == [(3, 8, [*range(1, 9)])] * 2
+    assert [(sample["prompt_tokens"], sample["new_tokens"], sample["tokens"]) for sample in samples] == [
+        (3, 8, [*range(1, 9)])
+    ] * 2
 
 
 @pytest.mark.parametrize(("last", "committed"), [(4, 4), (6, 4)])
 def test_lengths_of_rounds(tmp_path, last, committed):
     """Fewer entries than tokens: 1 of the prefill, then rounds of 2, 1 and the rest."""
     folder = import_vllm([lengths(tmp_path / "a.jsonl", acc=[1, 2, 1, last])], out=tmp_path / "run")
-    assert told(folder, "a") == [[2, 1, 0], [1, 0, 0], [committed, min(last - 1, 4), last - committed]]
+    assert counts(folder, "a") == [[2, 1, 0], [1, 0, 0], [committed, min(last - 1, 4), last - committed]]
 
 
 def test_a_list_may_stand_without_its_name_and_a_text_may_be_one_token(tmp_path):
     one = IDS | {"generated_token_ids": [4], "acc_mtp": [1]}
     folder = import_vllm([jsonl(tmp_path / "a.jsonl", IDS | {"acc_mtp": [1, 3, 4]}, one)], out=tmp_path / "run")
-    assert told(folder, "mtp") == [[3, 2, 0], [4, 3, 0]]
+    assert counts(folder, "mtp") == [[3, 2, 0], [4, 3, 0]]
 
 
 @pytest.mark.parametrize(

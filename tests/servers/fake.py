@@ -205,14 +205,14 @@ class Fake:
             return {"meta_info": {"spec_verify_ct": len(drafted), "spec_accept_token_num": sum(accepted)}}
         if self.engine == "llamacpp" and self.tells != "nothing":
             return {"timings": {"draft_n": sum(drafted), "draft_n_accepted": sum(accepted)}}
-        told: dict[str, Any] = {"acceptance_histogram": record["histogram"], "num_draft_tokens": sum(drafted)}
-        told |= {"num_spec_tokens": 5}
+        facts: dict[str, Any] = {"acceptance_histogram": record["histogram"], "num_draft_tokens": sum(drafted)}
+        facts |= {"num_spec_tokens": 5}
         if self.tells == "steps":
-            told |= {
+            facts |= {
                 "per_step_drafted": drafted,
                 "per_step_accepted": [9] * len(drafted) if fault == "lies" else record.get("told", accepted),
             }
-        return {"metrics": {"speculative_decoding": told}} if self.tells in ("steps", "histogram") else {}
+        return {"metrics": {"speculative_decoding": facts}} if self.tells in ("steps", "histogram") else {}
 
     def _count(self, record: dict[str, Any]) -> None:
         self.before, self.late = dict(self.counts), self.behind

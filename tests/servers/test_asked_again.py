@@ -49,15 +49,15 @@ def test_a_server_that_is_back_is_asked_again(fake, pace):
     with serving(Fake(TOKENIZER, tells="nothing")) as other:
         dies_after(fake, 4)
         words = ("--server", f"vllm={fake.url}", "--server", f"vanilla={other.url}", *pace)
-        told = " ".join(output("run", *TASK, "--out", "run", *words, code=3).split())
+        message = " ".join(output("run", *TASK, "--out", "run", *words, code=3).split())
         before = samples()
         failed = before.index[before.finish == "error"]
         assert 2 <= len(failed) <= 4 and {name for name, _ in failed} == {"vllm"}
-        assert f"server vllm failed {len(failed)} times" in told and "--resume run` asks again" in told
+        assert f"server vllm failed {len(failed)} times" in message and "--resume run` asks again" in message
         del fake._stream
         fake.fault, asked = "", len(fake.requests)
-        told = " ".join(output("run", "--resume", "run").split())
-        assert "failed" not in told and f"vllm was asked again for {len(failed)} texts, later than" in told
+        message = " ".join(output("run", "--resume", "run").split())
+        assert "failed" not in message and f"vllm was asked again for {len(failed)} texts, later than" in message
         after = samples()
         by_prompt = {one["prompt"]: one for one in recorded()}
         about = StoredRun(Path("run")).kept({"pocket_gsm8k": list(range(6))})
@@ -80,15 +80,15 @@ def test_one_that_is_not_back_fails_again(fake):
     fake.fault, fake.only = "cut", "Sara"
     output("run", *TASK, "--out", "run", "--server", f"vllm={fake.url}", code=3)
     fake.fault = "refused"
-    told = output("run", "--resume", "run", code=3)
-    assert "server vllm failed 1 times: 1 × /v1/completions answers 503" in " ".join(told.split())
+    text = output("run", "--resume", "run", code=3)
+    assert "server vllm failed 1 times: 1 × /v1/completions answers 503" in " ".join(text.split())
     rows = samples()
     assert len(rows) == 6 and (rows.finish == "error").sum() == 1
 
 
 def test_a_conversation_goes_on_from_the_answers_on_record(fake, here):
     turns = [{"id": "a", "turns": ["Count to 3.", "Go on.", "And on."]}, {"id": "b", "turns": ["Name a river."]}]
-    (here / "turns.jsonl").write_text("".join(json.dumps(one) + "\n" for one in turns))
+    (here / "turns.jsonl").write_text("".join(json.dumps(turn) + "\n" for turn in turns))
     fake.fault, fake.only = "cut", "Go on."
     words = ("--prompts", "turns.jsonl", "--max-new-tokens", "12", "--server", f"x={fake.url}")
     output("run", *words, "--out", "run", code=3)
@@ -109,8 +109,8 @@ def test_a_key_is_sent_again_only_if_the_command_names_it(fake, here, monkeypatc
     fake.key, fake.fault = "s3cret", "refused"
     monkeypatch.setenv("MY_KEY", "s3cret")
     (here / "s.yaml").write_text(f"vllm: {{url: '{fake.url}', key_variable: MY_KEY}}\n")
-    told = output("run", *TASK, "--out", "run", "--server", "s.yaml", code=3)
-    assert "specbench run --resume run --allow-key MY_KEY` asks again" in " ".join(told.split())
+    text = output("run", *TASK, "--out", "run", "--server", "s.yaml", code=3)
+    assert "specbench run --resume run --allow-key MY_KEY` asks again" in " ".join(text.split())
     fake.fault, asked = "", len(fake.paths)
     why = " ".join(refusal("run", "--resume", "run").split())
     assert f"sends what the environment variable MY_KEY holds to {fake.url}" in why and "--allow-key MY_KEY" in why

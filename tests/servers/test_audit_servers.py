@@ -46,17 +46,17 @@ def fake():
 
 
 def audit(fake, *words, documents=2, code=0):
-    found = output("audit", "--server", fake.url, "--task", "pocket_gsm8k", "--documents", documents, *words, code=code)
-    assert max(map(len, found.splitlines())) <= 80
-    return " ".join(found.split())
+    text = output("audit", "--server", fake.url, "--task", "pocket_gsm8k", "--documents", documents, *words, code=code)
+    assert max(map(len, text.splitlines())) <= 80
+    return " ".join(text.split())
 
 
 def test_a_server_like_the_engine_here(fake):
     """All six texts, and of each text all rounds but the last; γ is 5 in both."""
-    told = audit(fake, *SPS, "--out", "found.json", documents=6)
+    outcome = audit(fake, *SPS, "--out", "found.json", documents=6)
     rounds = 6 + 5 + 8 + 7 + 7 + 7
-    assert f"pocket_gsm8k 6 6 0 0 0 {rounds} 0 steps" in told
-    assert ": as here" in told and "vllm 0.32.0" in told and "prefix caching False" in told
+    assert f"pocket_gsm8k 6 6 0 0 0 {rounds} 0 steps" in outcome
+    assert ": as here" in outcome and "vllm 0.32.0" in outcome and "prefix caching False" in outcome
     facts = json.loads(Path("found.json").read_text())
     assert facts["verdict"] == "as here" and len(facts["texts"]) == 6 and facts["models"]
 
@@ -64,36 +64,36 @@ def test_a_server_like_the_engine_here(fake):
 @pytest.mark.long
 def test_one_wrong_count_is_found(fake):
     fake.fault, fake.only = "one count", "Sara"
-    told = audit(fake, *SPS, documents=6, code=1)
-    assert "document 0: round 3: 4 tokens accepted, and 5 of 5 here" in told
-    assert ": other rounds" in told and told.count(", document ") == 1
+    outcome = audit(fake, *SPS, documents=6, code=1)
+    assert "document 0: round 3: 4 tokens accepted, and 5 of 5 here" in outcome
+    assert ": other rounds" in outcome and outcome.count(", document ") == 1
 
 
 def test_one_wrong_token_is_found(fake):
     fake.fault, fake.cached = "another token", 0.05
-    told = audit(fake, *SPS, code=1)
-    assert ": other texts" in told and told.count("departs from vanilla at token 5") == 2 and "no tie" in told
-    assert "WARNING: the server keeps prompts" in told
+    outcome = audit(fake, *SPS, code=1)
+    assert ": other texts" in outcome and outcome.count("departs from vanilla at token 5") == 2 and "no tie" in outcome
+    assert "WARNING: the server keeps prompts" in outcome
 
 
 def test_a_tie_is_no_defect(fake, monkeypatch):
     """As if rounding could overturn any gap."""
     fake.fault = "another token"
     monkeypatch.setattr(divergence, "TIES", dict.fromkeys(divergence.TIES, math.inf))
-    told = audit(fake)
-    assert ": as here, numeric ties" in told and "a numeric tie" in told
+    outcome = audit(fake)
+    assert ": as here, numeric ties" in outcome and "a numeric tie" in outcome
 
 
 def test_another_draft_length_is_told(fake):
-    told = audit(fake, "--method", "sps", "--set", "sps.gamma=3", code=1)
-    assert ": other rounds" in told and "the server drafts up to 5 tokens and sps 3" in told
+    outcome = audit(fake, "--method", "sps", "--set", "sps.gamma=3", code=1)
+    assert ": other rounds" in outcome and "the server drafts up to 5 tokens and sps 3" in outcome
 
 
 def test_a_server_that_tells_nothing_but_text(fake):
     fake.engine, fake.ids, fake.tells = "somebody", False, "nothing"
-    told = audit(fake, *SPS)
-    assert "pocket_gsm8k 2 2 0 0 0 0 0" in told, told
-    assert ": as here" in told and "does not list its rounds" in told
+    outcome = audit(fake, *SPS)
+    assert "pocket_gsm8k 2 2 0 0 0 0 0" in outcome, outcome
+    assert ": as here" in outcome and "does not list its rounds" in outcome
     assert isinstance(fake.requests[0]["prompt"], str)
 
 
@@ -171,6 +171,6 @@ SAYS = {  # what engines tell of themselves, and what the audit says of it
 @pytest.mark.parametrize("said", SAYS)
 def test_a_server_that_says_that_it_keeps_prompts(said):
     """Even where the probe has seen nothing."""
-    found = rendered(view(audit_server.Audited("http://x", SAYS[said], None, None, [], kept([]))), 200)
-    assert said in found
-    assert ("WARNING: the server says that it keeps prompts" in found) == ("caching True" in said)
+    result = rendered(view(audit_server.Audited("http://x", SAYS[said], None, None, [], kept([]))), 200)
+    assert said in result
+    assert ("WARNING: the server says that it keeps prompts" in result) == ("caching True" in said)

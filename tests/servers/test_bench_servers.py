@@ -37,10 +37,10 @@ def test_without_servers_it_says_how_to_name_some():
 def test_servers_beside_own_methods(tmp_path):
     with serving(Fake(TOKENIZER, delay=0.002)) as one, serving(Fake(TOKENIZER, delay=0.002)) as two:
         names = f"vllm={one.url} other={two.url}"
-        told = recipe(SERVERS=names, DOCUMENTS="2", RUNTIME="eager", OUT=str(tmp_path / "run"))
+        message = recipe(SERVERS=names, DOCUMENTS="2", RUNTIME="eager", OUT=str(tmp_path / "run"))
     run = StoredRun(tmp_path / "run")
     samples = run.samples()
     counts = samples[~samples.warmup].groupby("method").size()
     assert counts.to_dict() == dict.fromkeys(("vanilla", "sps", "pld-vllm", "vllm", "other"), 2 * len(run.plan.tasks))
     assert {run.plan.against(name) for name in ("vllm", "other")} == {"vanilla"}
-    assert "speedup" in told and "TTFT" in told
+    assert "speedup" in message and "TTFT" in message

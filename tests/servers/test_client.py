@@ -45,7 +45,7 @@ def answers(fake, asks, concurrency=1, times=None, **settings):
     return asyncio.run(ask())
 
 
-def told(fake, **settings):
+def asked(fake, **settings):
     """The evidence of the first document, and its reply."""
     ((answer,), client) = answers(fake, asks(1), **settings)
     assert answer.reply.error == ""
@@ -53,13 +53,13 @@ def told(fake, **settings):
 
 
 def test_a_text_with_its_tokens_times_and_steps(server):
-    found, reply = told(server)
+    result, reply = asked(server)
     first = recorded()[0]
     assert (reply.text, reply.ids, reply.finish) == (first["text"], first["ids"], "stop")
     assert len(reply.chunks) == 1 + len(first["accepted"])
     assert reply.due <= reply.sent <= reply.first <= reply.chunks[-1].at <= reply.ended
-    assert found.kind == "steps"
-    assert (list(found.drafted), list(found.accepted)) == ([5] * 8, [5, 2, 5, 5, 5, 1, 5, 5])
+    assert result.kind == "steps"
+    assert (list(result.drafted), list(result.accepted)) == ([5] * 8, [5, 2, 5, 5, 5, 1, 5, 5])
     body = server.requests[0]
     assert body["return_token_ids"] and body["stream"] and body["model"] == "pocket"
 
@@ -78,8 +78,8 @@ def test_what_the_server_tells_of_itself(server):
 def test_evidence_in_falling_order(server):
     """The first document: histogram [0, 1, 1, 0, 0, 6] is 8 rounds with 1 + 2 + 30 = 33 of 40 accepted."""
     server.tells = "histogram"
-    found, _ = told(server)
-    assert (found.kind, found.rounds, found.draft_tokens, found.accepted_tokens) == ("histogram", 8, 40, 33)
+    result, _ = asked(server)
+    assert (result.kind, result.rounds, result.draft_tokens, result.accepted_tokens) == ("histogram", 8, 40, 33)
     server.tells = "counters"
     two, client = answers(server, asks(2))
     kinds = [evidence(client.adapter, one.reply, one.before, one.after) for one in two]
@@ -89,14 +89,14 @@ def test_evidence_in_falling_order(server):
     two, client = answers(server, asks(2))
     assert evidence(client.adapter, two[1].reply, two[1].before, two[1].after).kind == "chunks"
     server.tells = "nothing"
-    found, _ = told(server)
-    assert found.kind == "chunks" and found.rounds == 8
+    result, _ = asked(server)
+    assert result.kind == "chunks" and result.rounds == 8
     server.coalesce = 3
-    found, _ = told(server)
-    assert found.rounds == 3 < 8  # the least number: three rounds came at a time
+    result, _ = asked(server)
+    assert result.rounds == 3 < 8  # the least number: three rounds came at a time
     server.ids = False
-    found, reply = told(server)
-    assert found.kind == "none" and reply.ids is None and reply.tokens == 38
+    result, reply = asked(server)
+    assert result.kind == "none" and reply.ids is None and reply.tokens == 38
 
 
 def test_whole_rounds_are_known_of_drafts_of_one_length():
@@ -110,10 +110,10 @@ def test_whole_rounds_are_known_of_drafts_of_one_length():
 
 def test_a_text_without_drafts_has_no_rounds_to_list():
     """vLLM leaves the lists out of such an answer."""
-    told = {"acceptance_histogram": [0] * 6, "num_draft_tokens": 0, "num_spec_tokens": 5}
-    found = ADAPTERS["vllm"].rounds(Reply(0.0, events=[{"metrics": {"speculative_decoding": told}}]))
-    assert (found.kind, found.drafted, found.accepted, found.rounds, found.whole) == ("steps", (), (), 0, 0)
-    assert fits(found, 50) and of_histogram([0] * 6, None).kind == "histogram"
+    facts = {"acceptance_histogram": [0] * 6, "num_draft_tokens": 0, "num_spec_tokens": 5}
+    parsed = ADAPTERS["vllm"].rounds(Reply(0.0, events=[{"metrics": {"speculative_decoding": facts}}]))
+    assert (parsed.kind, parsed.drafted, parsed.accepted, parsed.rounds, parsed.whole) == ("steps", (), (), 0, 0)
+    assert fits(parsed, 50) and of_histogram([0] * 6, None).kind == "histogram"
 
 
 def test_counters_are_asked_until_the_text_is_in_them(server):
@@ -127,8 +127,8 @@ def test_counters_are_asked_until_the_text_is_in_them(server):
             return client, *await closed_loop(client, asks(2)[1:], 1)
 
     client, one = asyncio.run(ask())
-    found = evidence(client.adapter, one.reply, one.before, one.after)
-    assert (found.kind, found.rounds, found.accepted_tokens) == ("counters", 7, 1 + 2 + 5 + 5 + 5 + 0 + 5)
+    result = evidence(client.adapter, one.reply, one.before, one.after)
+    assert (result.kind, result.rounds, result.accepted_tokens) == ("counters", 7, 1 + 2 + 5 + 5 + 5 + 0 + 5)
 
 
 @pytest.mark.parametrize(
@@ -136,16 +136,16 @@ def test_counters_are_asked_until_the_text_is_in_them(server):
 )
 def test_other_engines(server, engine, sums):
     server.engine = engine
-    found, _ = told(server)
-    assert (found.rounds, found.draft_tokens, found.accepted_tokens) == sums
-    assert found.kind == ("chunks" if engine == "generic" else "histogram")
+    result, _ = asked(server)
+    assert (result.rounds, result.draft_tokens, result.accepted_tokens) == sums
+    assert result.kind == ("chunks" if engine == "generic" else "histogram")
 
 
 def test_steps_that_contradict_themselves_are_not_believed(server):
     """9 of 5 accepted: what remains is the histogram."""
     server.fault = "lies"
-    found, _ = told(server)
-    assert found.kind == "histogram"
+    result, _ = asked(server)
+    assert result.kind == "histogram"
     assert of_steps([5], [6]) is of_steps([5, 5], [1]) is of_steps(None, [1]) is None
     assert of_histogram([1, 1], 0) is None  # one accepted and none drafted
 
@@ -180,9 +180,9 @@ def test_a_fault_is_one_line_and_others_go_on(server, fault):
 
 def test_a_connection_that_the_server_closed_is_opened_anew(server):
     server.closes = True
-    found, _ = answers(server, asks(3))
-    assert [one.reply.error for one in found] == ["", "", ""] and len(server.requests) == 3
-    assert all(one.reply.due <= one.reply.sent < one.reply.first for one in found)
+    replies, _ = answers(server, asks(3))
+    assert [one.reply.error for one in replies] == ["", "", ""] and len(server.requests) == 3
+    assert all(one.reply.due <= one.reply.sent < one.reply.first for one in replies)
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
@@ -202,8 +202,8 @@ def test_only_trusted_certificates(tmp_path):
 def test_of_several_closed_connections_none_is_tried_again(server):
     """Three texts at a time leave three connections that the server has closed."""
     server.closes = True
-    found, _ = answers(server, asks(4), times=[0.0, 0.0, 0.0, 0.4])
-    assert [one.reply.error for one in found] == [""] * 4
+    replies, _ = answers(server, asks(4), times=[0.0, 0.0, 0.0, 0.4])
+    assert [one.reply.error for one in replies] == [""] * 4
 
 
 def test_nobody_is_there(server):
@@ -257,20 +257,20 @@ def test_a_key_comes_from_the_environment_and_is_never_repeated(server, monkeypa
 
 def test_so_many_at_a_time(server):
     server.delay = 0.01
-    found, _ = answers(server, asks(9), concurrency=3)
+    replies, _ = answers(server, asks(9), concurrency=3)
     assert server.most == 3
-    assert [one.reply.text for one in found] == [one["text"] for one in recorded()[:9]]
-    assert all(one.before is None for one in found)  # counters say nothing of one among others
+    assert [one.reply.text for one in replies] == [one["text"] for one in recorded()[:9]]
+    assert all(reply.before is None for reply in replies)  # counters say nothing of one among others
 
 
 def test_requests_go_at_their_times(server):
     """Three at 0, 0.1 and 0.2 s of which each takes 0.3 s or more: the later do not wait for the earlier."""
     server.delay = 0.04
-    found, _ = answers(server, asks(3), times=[0.0, 0.1, 0.2])
-    due = [one.reply.due - found[0].reply.due for one in found]
+    replies, _ = answers(server, asks(3), times=[0.0, 0.1, 0.2])
+    due = [one.reply.due - replies[0].reply.due for one in replies]
     assert due == pytest.approx([0.0, 0.1, 0.2])
-    assert all(one.reply.sent >= one.reply.due for one in found)
-    assert found[2].reply.sent < found[0].reply.ended
+    assert all(one.reply.sent >= one.reply.due for one in replies)
+    assert replies[2].reply.sent < replies[0].reply.ended
     assert server.most == 3
 
 
@@ -278,8 +278,8 @@ def test_events_are_the_same_however_their_bytes_are_cut():
     raw = 'data: {"a": "ü"}\r\n\r\n: comment\ndata: [DONE]\n\n'.encode()
     for size in range(1, len(raw) + 1):
         events = Events()
-        found = [data for i in range(0, len(raw), size) for data in events.feed(raw[i : i + size])]
-        assert found == ['{"a": "ü"}', "[DONE]"]
+        results = [data for i in range(0, len(raw), size) for data in events.feed(raw[i : i + size])]
+        assert results == ['{"a": "ü"}', "[DONE]"]
     with pytest.raises(Refusal, match="UTF-8"):
         list(Events().feed(b"data: \xff\n"))
     with pytest.raises(Refusal, match="MiB"):
@@ -298,8 +298,8 @@ def test_the_end_of_a_stream_tells_what_ended_the_text():
 
 def test_the_last_word_on_rounds_counts():
     """Each event tells the rounds so far."""
-    told = [{"speculative_decoding": {"per_step_drafted": [5] * n, "per_step_accepted": [n] * n}} for n in (1, 2)]
-    reply = Reply(0.0, events=[{"metrics": one} for one in told])
+    lines = [{"speculative_decoding": {"per_step_drafted": [5] * n, "per_step_accepted": [n] * n}} for n in (1, 2)]
+    reply = Reply(0.0, events=[{"metrics": line} for line in lines])
     assert ADAPTERS["vllm"].rounds(reply).accepted == (2, 2)
 
 
@@ -321,8 +321,8 @@ def test_counters_tell_rounds_that_accepted_whole_drafts_of_one_length():
     before = {"requests": 1.0, "rounds": 10.0, "drafted": 30.0, "accepted": 12.0, "at 0": 6.0, "at 1": 4.0, "at 2": 2.0}
     grown = {"requests": 1, "rounds": 4, "drafted": 12, "accepted": 6, "at 0": 3, "at 1": 2, "at 2": 1}
     reply = Reply(0.0, chunks=[])
-    found = evidence(ADAPTERS["vllm"], reply, before, {name: before[name] + grown[name] for name in before})
-    assert (found.kind, found.rounds, found.draft_tokens, found.accepted_tokens, found.whole) == (
+    result = evidence(ADAPTERS["vllm"], reply, before, {name: before[name] + grown[name] for name in before})
+    assert (result.kind, result.rounds, result.draft_tokens, result.accepted_tokens, result.whole) == (
         "counters",
         4,
         12,
@@ -330,8 +330,8 @@ def test_counters_tell_rounds_that_accepted_whole_drafts_of_one_length():
         1,
     )
     uneven = before | {"drafted": 31.0}
-    found = evidence(ADAPTERS["vllm"], reply, uneven, {name: before[name] + grown[name] for name in before})
-    assert (found.kind, found.draft_tokens, found.whole) == ("counters", 11, None)
+    result = evidence(ADAPTERS["vllm"], reply, uneven, {name: before[name] + grown[name] for name in before})
+    assert (result.kind, result.draft_tokens, result.whole) == ("counters", 11, None)
 
 
 def test_single_tokens_say_nothing_of_rounds():

@@ -17,17 +17,17 @@ def words(*arguments):
     return shlex.split(text, comments=True), [line for line in text.splitlines() if line.startswith("#")]
 
 
-def pairs(found):
+def pairs(result):
     """The options with their values; None for those without one."""
-    after = dict(zip(found, [*found[1:], None], strict=True))
+    after = dict(zip(result, [*result[1:], None], strict=True))
     return {key: value if value and not value.startswith("--") else None for key, value in after.items()}
 
 
 def test_vllm():
     """The words are those with which vLLM 0.32 was run (results/reference/servers-vllm.json)."""
-    found, notes = words("vllm", "--method", "sps", "--set", "sps.gamma=5")
-    assert found[:3] == ["vllm", "serve", str(WEIGHTS / "target")]
-    options = pairs(found)
+    result, notes = words("vllm", "--method", "sps", "--set", "sps.gamma=5")
+    assert result[:3] == ["vllm", "serve", str(WEIGHTS / "target")]
+    options = pairs(result)
     assert json.loads(options["--speculative-config"]) == {
         "method": "draft_model", "model": str(WEIGHTS / "draft"), "num_speculative_tokens": 5,
     }  # fmt: skip
@@ -64,13 +64,13 @@ def test_the_audit_of_a_head_reads_a_file_of_our_own(tmp_path):
 
 
 def test_sglang():
-    found, notes = words("sglang", "--pair", "qwen3-32b-4b", "--method", "sps", "--set", "sps.gamma=5")
-    options = pairs(found)
-    assert found[:3] == ["python", "-m", "sglang.launch_server"] and options["--model-path"] == "Qwen/Qwen3-32B"
+    result, notes = words("sglang", "--pair", "qwen3-32b-4b", "--method", "sps", "--set", "sps.gamma=5")
+    options = pairs(result)
+    assert result[:3] == ["python", "-m", "sglang.launch_server"] and options["--model-path"] == "Qwen/Qwen3-32B"
     assert len(options["--revision"]) == len(options["--speculative-draft-model-revision"]) == 40
     assert "--disable-radix-cache" in options and options["--sampling-defaults"] == "openai"
-    told = {key: value for key, value in options.items() if key.startswith("--speculative-") and "revision" not in key}
-    assert told == {
+    facts = {key: value for key, value in options.items() if key.startswith("--speculative-") and "revision" not in key}
+    assert facts == {
         "--speculative-algorithm": "STANDALONE", "--speculative-draft-model-path": "Qwen/Qwen3-4B",
         "--speculative-num-steps": "5", "--speculative-eagle-topk": "1", "--speculative-num-draft-tokens": "6",
     }  # fmt: skip
@@ -88,9 +88,9 @@ def test_sglang():
 
 
 def test_llamacpp():
-    found, notes = words("llamacpp", "--method", "sps", "--set", "sps.gamma=5")
-    options = pairs(found)
-    assert found[:3] == ["llama-server", "--model", "target.gguf"]
+    result, notes = words("llamacpp", "--method", "sps", "--set", "sps.gamma=5")
+    options = pairs(result)
+    assert result[:3] == ["llama-server", "--model", "target.gguf"]
     assert (options["--spec-type"], options["--spec-draft-model"]) == ("draft-simple", "draft.gguf")
     assert (options["--spec-draft-n-max"], options["--spec-draft-p-min"]) == ("5", "0")
     assert sum("convert_hf_to_gguf.py" in note for note in notes) == 2

@@ -52,22 +52,22 @@ def of_documents():
 def test_servers_alone(servers):
     plain, drafting = servers
     plain.delay = drafting.delay = 0.002
-    told = run("--server", f"vanilla={plain.url}", "--server", f"vllm={drafting.url}")
-    assert "vllm" in told and "100.0" in told
-    assert " 0 tok/s" not in told and "whether it compares" not in told
-    documents, found = of_documents(), samples()
+    outcome = run("--server", f"vanilla={plain.url}", "--server", f"vllm={drafting.url}")
+    assert "vllm" in outcome and "100.0" in outcome
+    assert " 0 tok/s" not in outcome and "whether it compares" not in outcome
+    documents, asked = of_documents(), samples()
     assert len(documents) == 6
     for number, one in documents.items():
         for name in ("vanilla", "vllm"):
-            row = found.loc[name, number]
+            row = asked.loc[name, number]
             assert (row.text, list(row.tokens), row.finish) == (one["text"], one["ids"], "eos")
             assert row.due <= row.sent < row.first_token <= row.ended
             assert row.prefill_seconds == pytest.approx(row.first_token - row.sent)
             if row.chunks[1] > row.chunks[0]:  # this machine was not late
                 assert row.decode_seconds == pytest.approx(row.chunks[-1] - row.chunks[0])
             assert sum(row.chunk_tokens) == len(one["ids"])
-        assert found.loc["vllm", number].evidence == "steps"
-        assert found.loc["vanilla", number].evidence == "chunks"
+        assert asked.loc["vllm", number].evidence == "steps"
+        assert asked.loc["vanilla", number].evidence == "chunks"
     rounds = StoredRun(Path("run")).rounds().to_table().to_pandas()
     for number, one in documents.items():
         mine = rounds[(rounds.method == "vllm") & (rounds.doc_id == number)].sort_values("round")
@@ -76,22 +76,22 @@ def test_servers_alone(servers):
     manifest = json.loads(Path("run/manifest.json").read_text())
     assert manifest["models"] == {} and manifest["servers"]["vllm"]["version"] == "0.32.0"
     assert manifest["plan"]["baseline"] == "vanilla"
-    orders = found.order.unstack("method")
+    orders = asked.order.unstack("method")
     assert set(orders.vanilla) == {0, 1}  # the order is drawn for each document
 
 
 def test_beside_own_methods(servers):
     """A real vLLM's texts are those of vanilla decoding and of sps here, and theirs alone can be traced."""
     servers[1].tells = "histogram"
-    told = run("--server", f"vllm={servers[1].url}", "--method", "sps", "--set", "sps.gamma=5")
-    found = samples()
+    outcome = run("--server", f"vllm={servers[1].url}", "--method", "sps", "--set", "sps.gamma=5")
+    asked = samples()
     for number in range(6):
-        assert found.loc["vllm", number].text == found.loc["sps", number].text == found.loc["vanilla", number].text
-    assert "vllm" in told
+        assert asked.loc["vllm", number].text == asked.loc["sps", number].text == asked.loc["vanilla", number].text
+    assert "vllm" in outcome
     plan = StoredRun(Path("run")).plan
     assert (plan.against("vllm"), plan.against("sps")) == ("vanilla", "vanilla")
-    found = list(traces(StoredRun(Path("run"))))
-    assert [one.method for one in found].count("sps") == 6 and {one.method for one in found} == {"vanilla", "sps"}
+    asked = list(traces(StoredRun(Path("run"))))
+    assert [one.method for one in asked].count("sps") == 6 and {one.method for one in asked} == {"vanilla", "sps"}
     assert "nothing to trace" in refusal("trace", "run", "--task", "pocket_gsm8k", "--doc", 0, "--method", "vllm")
 
 
@@ -113,7 +113,7 @@ def summary():
 
 def by_hand():
     """What the recorded steps of the run's documents add up to: rounds, drafted, accepted."""
-    lists = [(one["drafted"], one["accepted"]) for one in of_documents().values()]
+    lists = [(document["drafted"], document["accepted"]) for document in of_documents().values()]
     return (
         sum(len(accepted) for _, accepted in lists),
         sum(sum(drafted) for drafted, _ in lists),
@@ -125,8 +125,8 @@ def alpha_by_hand():
     """The share of tested tokens that were accepted: of a draft, tokens are tested up to the first that is rejected."""
     tests = [
         [True] * accepted + [False] * (accepted < drafted)
-        for one in of_documents().values()
-        for drafted, accepted in zip(one["drafted"], one["accepted"], strict=True)
+        for document in of_documents().values()
+        for drafted, accepted in zip(document["drafted"], document["accepted"], strict=True)
     ]
     return sum(map(sum, tests)) / sum(map(len, tests))
 
@@ -134,7 +134,7 @@ def alpha_by_hand():
 @mostly_long("tells", ["histogram", "counters"], ("histogram",))
 def test_totals_where_rounds_are_not_told(servers, tells):
     servers[1].tells = tells
-    told = run("--server", f"vanilla={servers[0].url}", "--server", f"vllm={servers[1].url}")
+    outcome = run("--server", f"vanilla={servers[0].url}", "--server", f"vllm={servers[1].url}")
     assert set(samples().loc["vllm"].evidence) == {tells}
     rounds, drafted, accepted = by_hand()
     row = summary().loc["vllm"]
@@ -144,7 +144,7 @@ def test_totals_where_rounds_are_not_told(servers, tells):
         and math.isnan(row.discard_rate)
         and math.isnan(summary().loc["vanilla"].tau)
     )
-    assert "of vllm are a server's totals" in " ".join(told.split())
+    assert "of vllm are a server's totals" in " ".join(outcome.split())
     servers[1].others = 1  # what the counters grew by is then not of these texts
     if tells == "counters":
         shutil.rmtree("run")
@@ -176,15 +176,15 @@ def test_totals_count_rounds_without_a_draft(servers, tells):
 
 def test_a_text_that_comes_at_once_has_no_time_per_token(servers):
     servers[1].held = True
-    told = run("--server", f"vllm={servers[1].url}", "--server", f"vanilla={servers[0].url}", limit=3)
+    outcome = run("--server", f"vllm={servers[1].url}", "--server", f"vanilla={servers[0].url}", limit=3)
     rows = samples().loc["vllm"]
     assert rows.decode_seconds.isna().all()
     assert rows.wall_seconds.tolist() == pytest.approx([row.chunks[-1] - row.sent for row in rows.itertuples()])
     row = summary().loc["vllm"]
-    tokens = sum(len(one["ids"]) for one in of_documents().values())
+    tokens = sum(len(document["ids"]) for document in of_documents().values())
     assert math.isnan(row.tokens_per_s) and math.isnan(row.speedup_decode)
     assert row.tokens_per_s_e2e == pytest.approx(tokens / rows.wall_seconds.sum())
-    assert "vllm: in 3 of 3 texts the first token came with later ones" in " ".join(told.split())
+    assert "vllm: in 3 of 3 texts the first token came with later ones" in " ".join(outcome.split())
 
 
 @pytest.mark.parametrize(
@@ -212,11 +212,11 @@ def test_from_python(servers, named):
 
 def test_a_document_that_fails_is_a_row(servers):
     servers[1].fault, servers[1].only = "cut", "Sara"
-    told = run("--server", f"vllm={servers[1].url}", code=3)
-    found = samples()
-    failed = found[found.finish == "error"]
+    outcome = run("--server", f"vllm={servers[1].url}", code=3)
+    asked = samples()
+    failed = asked[asked.finish == "error"]
     assert len(failed) == 1 and "the stream was cut" in failed.iloc[0].error
-    assert "1" in told
+    assert "1" in outcome
 
 
 FAULTS = {
@@ -290,7 +290,7 @@ def test_the_key_is_in_no_file(servers, monkeypatch, here):
     servers[1].key = "s3cret"
     monkeypatch.setenv("MY_KEY", "s3cret")
     (here / "s.yaml").write_text(f"vllm: {{url: '{servers[1].url}', key_variable: MY_KEY}}\n")
-    told = run("--server", "s.yaml", limit=2)
-    assert "s3cret" not in told
+    outcome = run("--server", "s.yaml", limit=2)
+    assert "s3cret" not in outcome
     for path in (here / "run").rglob("*"):
         assert not path.is_file() or b"s3cret" not in path.read_bytes(), path

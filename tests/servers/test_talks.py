@@ -25,7 +25,7 @@ WORDS = ("--prompts", "turns.jsonl", "--max-new-tokens", "12")
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "turns.jsonl").write_text("".join(json.dumps(one) + "\n" for one in TALKS))
+    (tmp_path / "turns.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in TALKS))
     return tmp_path
 
 

@@ -99,8 +99,8 @@ TOLD = {
 @pytest.mark.parametrize("engine", TOLD)
 def test_what_engines_tell_of_themselves(server, engine):
     """Known settings, in short, and nothing else of what they say."""
-    path, told, kept = TOLD[engine]
-    server.engine, server.pages[path] = engine, json.dumps(told)
+    path, info, kept = TOLD[engine]
+    server.engine, server.pages[path] = engine, json.dumps(info)
     _, client = answers(server, asks(1))
     assert client.facts == {"engine": engine, "model": "pocket", "context": 512, **kept}
 
@@ -121,17 +121,17 @@ def test_a_connection_serves_one_text_after_another(server, monkeypatch):
     """Else each is timed with opening its own. The end of an answer comes some time after its last event."""
     monkeypatch.setattr(clients, "LINGER", 20.0)
     server.lingers = 0.05
-    found, _ = answers(server, asks(4))
-    assert [one.reply.error for one in found] == [""] * 4 and len(server.used) == 1
+    replies, _ = answers(server, asks(4))
+    assert [one.reply.error for one in replies] == [""] * 4 and len(server.used) == 1
 
 
 def test_an_answer_that_does_not_end_is_not_waited_for(server, monkeypatch):
     """The server has said that it is done, and keeps the connection open."""
     monkeypatch.setattr(clients, "LINGER", 0.05)
     server.lingers = 5.0
-    found, _ = answers(server, asks(2))
-    assert [one.reply.text for one in found] == [one["text"] for one in recorded()[:2]]
-    assert all(one.reply.ended - one.reply.sent < 2.5 for one in found)
+    replies, _ = answers(server, asks(2))
+    assert [one.reply.text for one in replies] == [one["text"] for one in recorded()[:2]]
+    assert all(one.reply.ended - one.reply.sent < 2.5 for one in replies)
 
 
 def test_proxies_of_the_environment_are_not_used(server, monkeypatch):

@@ -64,19 +64,19 @@ class ByHand:
 
 def read(keeps, rounds=ROUNDS):
     reader = ByHand(keeps)
-    found = list(decisions(reader, [100, 101], TEXT, rounds, VOCABULARY, torch.Generator().manual_seed(0)))
-    return reader, found
+    listed = list(decisions(reader, [100, 101], TEXT, rounds, VOCABULARY, torch.Generator().manual_seed(0)))
+    return reader, listed
 
 
 def test_what_is_read_of_a_round():
     drafted, targets = torch.tensor([1, 2, 3]), torch.tensor([4, 2, 6])
-    found = {
+    by_name = {
         name: (tokens.tolist(), at) for name, (tokens, at) in blocks(drafted, targets, 10, torch.Generator()).items()
     }
-    (other, at) = found.pop("random")
+    (other, at) = by_name.pop("random")
     assert at == 0 and other[:3] == [1, 2, 3]
     assert all(0 <= one < 10 and one != t for one, t in zip(other[3:], [4, 2, 6], strict=True))
-    assert found == {
+    assert by_name == {
         ASIS: ([1, 2, 3, 4, 2, 6], 0),
         "copied": ([1, 2, 3, 1, 2, 3], 0),
         "removed": ([1, 2, 3], 0),
@@ -86,9 +86,9 @@ def test_what_is_read_of_a_round():
 
 def test_an_arbitrator_that_reads_only_the_draft_changes_nothing():
     """It keeps odd draft tokens, wherever they stand: 1 and 5 stay, 6 does not, as recorded."""
-    reader, found = read(lambda tokens, i: tokens[i] % 2 == 1)
-    assert [one["recorded"] for one in found] == [True, True, False]
-    assert all(one[name] == one["recorded"] for one in found for name in (ASIS, *CHANGES))
+    reader, loaded = read(lambda tokens, i: tokens[i] % 2 == 1)
+    assert [one["recorded"] for one in loaded] == [True, True, False]
+    assert all(one[name] == one["recorded"] for one in loaded for name in (ASIS, *CHANGES))
     prompt = [100, 101]
     assert reader.seen == [[*prompt, 9]] * 5 + [[*prompt, *TEXT[:7]]] * 5, "all that precedes a round, for each reading"
 
@@ -100,9 +100,9 @@ def test_an_arbitrator_that_asks_for_the_target_changes_everything():
         other = tokens[i + len(tokens) // 2] if len(tokens) % 2 == 0 and i < len(tokens) // 2 else 0
         return (other == tokens[i] + 10) == (tokens[i] != 6)
 
-    _, found = read(keeps)
-    assert [one[ASIS] for one in found] == [one["recorded"] for one in found] == [True, True, False]
-    assert not any(one[name] == one["recorded"] for one in found for name in CHANGES)
+    _, loaded = read(keeps)
+    assert [one[ASIS] for one in loaded] == [one["recorded"] for one in loaded] == [True, True, False]
+    assert not any(one[name] == one["recorded"] for one in loaded for name in CHANGES)
 
 
 MADE = SimpleNamespace(
@@ -114,30 +114,30 @@ MADE = SimpleNamespace(
 )
 
 
-def rows(*told):
+def rows(*message):
     """Of each decision: task, document, recorded, and the changes that turn it round."""
     return [
         {"task": task, "doc_id": doc, "recorded": kept, ASIS: kept}
         | {name: kept != (name in turned) for name in CHANGES}
-        for task, doc, kept, turned in told
+        for task, doc, kept, turned in message
     ]
 
 
 def test_shares_by_hand():
     """Three decisions in two texts of one task and one of another, of which one changes with random tokens alone."""
-    told = rows(
+    cells = rows(
         ("one", 0, True, ["random"]), ("one", 0, True, []), ("one", 1, False, ["swapped"]), ("two", 0, True, [])
     )
-    found = dependence(MADE, "m", 0, [*told, {**told[0], ASIS: False}])
-    assert (found.documents, found.decisions, found.lost, found.kept) == (3, 4, 1, 0.75)
-    shares = found.changes.set_index(["task", "change"])
+    result = dependence(MADE, "m", 0, [*cells, {**cells[0], ASIS: False}])
+    assert (result.documents, result.decisions, result.lost, result.kept) == (3, 4, 1, 0.75)
+    shares = result.changes.set_index(["task", "change"])
     assert shares.share["one", "random"] == shares.share["one", "swapped"] == pytest.approx(1 / 3)
     assert shares.share["together", "random"] == 0.25 and shares.decisions["together", "random"] == 4
     # Wilson's of 0 with two texts: z² / (n + z²)
     assert shares.share["one", "removed"] == 0
     assert shares.share_high["one", "removed"] == pytest.approx(1.959964**2 / (2 + 1.959964**2))
     with pytest.raises(UserError, match="no decision came out as recorded"):
-        dependence(MADE, "m", 0, [{**told[0], ASIS: False}])
+        dependence(MADE, "m", 0, [{**cells[0], ASIS: False}])
 
 
 @pytest.fixture(scope="module")
@@ -163,17 +163,17 @@ def named(run, **wanted):
 @pytest.mark.long
 def test_a_causal_arbitrator_cannot_see_the_target(run):
     """The target's tokens stand behind the draft's, so a mask that looks back hides them: 0 % by construction."""
-    found = carry_out(run, named(run, mask="causal", arbiter="trained"), 0, aside=True)
-    assert found.decisions > 10 and found.lost == 0
-    changed = found.changes.groupby("change").changed.max()
+    result = carry_out(run, named(run, mask="causal", arbiter="trained"), 0, aside=True)
+    assert result.decisions > 10 and result.lost == 0
+    changed = result.changes.groupby("change").changed.max()
     assert changed["random"] == changed["copied"] == changed["removed"] == 0
 
 
 @pytest.mark.long
 def test_one_that_sees_them_decides_otherwise(run):
-    found = carry_out(run, named(run, mask="hybrid", arbiter="trained"), 0, aside=True)
-    assert found.decisions > 10 and found.lost == 0
-    assert found.changes.groupby("change").changed.max().max() > 0
+    result = carry_out(run, named(run, mask="hybrid", arbiter="trained"), 0, aside=True)
+    assert result.decisions > 10 and result.lost == 0
+    assert result.changes.groupby("change").changed.max().max() > 0
 
 
 @pytest.mark.long

@@ -137,14 +137,14 @@ def defective(pair, name):
     }[name]()
 
 
-def found(pair, prompts, method, draws=DRAWS):
+def audited(pair, prompts, method, draws=DRAWS):
     return audit.Audit(pair, {"m": method}, prompts, 48, draws).finding("m")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["draft sampled greedily", "residual missing", "top-p on p only"])
 def test_defects_of_sampling_are_found(pair, prompts, name):
-    finding = found(pair, prompts, defective(pair, name))
+    finding = audited(pair, prompts, defective(pair, name))
     assert finding.verdict == "defect" and not finding.failure
     assert finding.same == finding.documents == 4  # greedy texts cannot tell
     assert any("not the target's" in line or "cannot be drawn" in line for line in details(finding))
@@ -161,9 +161,9 @@ class Late(Stateless):
 
     def rounds(self, prompt, sampling, rng):
         text = []
-        for one in self.vanilla.rounds(prompt, sampling, rng):
-            text += one.tokens
-            yield one
+        for step in self.vanilla.rounds(prompt, sampling, rng):
+            text += step.tokens
+            yield step
             if len(text) == 6:
                 break
         yield from self.method.rounds([*prompt, *text], sampling, rng)
@@ -180,12 +180,12 @@ def block_method(pair, proposal):
 @pytest.mark.parametrize("proposal", ["likeliest", "drawn"])
 def test_a_greedy_test_of_sampled_block_drafts_is_found(pair, prompts, monkeypatch, proposal):
     """As a build of an engine tests them that lacks its kernel for samples: its texts are greedy, and so look right."""
-    honest = found(pair, prompts[:2], block_method(pair, proposal))
+    honest = audited(pair, prompts[:2], block_method(pair, proposal))
     assert honest.verdict == "lossless" and len(honest.sampled) == 2
     monkeypatch.setattr(
         dflash, "exact", lambda draft, scored, sampling, rng: rules.exact(draft, scored, Sampling(), rng)
     )
-    finding = found(pair, prompts[:2], block_method(pair, proposal))
+    finding = audited(pair, prompts[:2], block_method(pair, proposal))
     assert finding.verdict == "defect" and not finding.failure and not any(test.passed for test in finding.sampled)
     assert finding.same == finding.documents == 2
 
@@ -193,14 +193,14 @@ def test_a_greedy_test_of_sampled_block_drafts_is_found(pair, prompts, monkeypat
 @pytest.mark.long
 def test_a_defect_behind_a_few_rounds_without_a_draft_is_found(pair, prompts):
     late = Late(Vanilla(pair.session("target")), defective(pair, "draft sampled greedily"))
-    assert found(pair, prompts, late).verdict == "defect"
+    assert audited(pair, prompts, late).verdict == "defect"
     right = SpS(pair.session("target"), ModelDrafter(pair.session("draft")), 4)
-    assert found(pair, prompts[:2], Late(Vanilla(pair.session("target")), right)).verdict == "lossless"
+    assert audited(pair, prompts[:2], Late(Vanilla(pair.session("target")), right)).verdict == "lossless"
 
 
 @mostly_long("name", ["bonus from the wrong row", "cache one token short"], ("bonus from the wrong row",))
 def test_defects_of_the_loop_are_found_greedily(pocket_weak, documents, name):
-    finding = found(pocket_weak, documents, defective(pocket_weak, name), draws=1)
+    finding = audited(pocket_weak, documents, defective(pocket_weak, name), draws=1)
     assert finding.verdict == "defect" and not finding.failure
     assert any(one.kind == "bug" for one in finding.leavings)
     assert any("departs from vanilla at token" in line and "a defect" in line for line in details(finding))
@@ -208,7 +208,7 @@ def test_defects_of_the_loop_are_found_greedily(pocket_weak, documents, name):
 
 @pytest.mark.long
 def test_a_short_cache_is_found_by_sampling_too(pair, prompts):
-    finding = found(pair, prompts, defective(pair, "cache one token short"), draws=20)
+    finding = audited(pair, prompts, defective(pair, "cache one token short"), draws=20)
     assert not all(one.passed for one in finding.sampled)
 
 
@@ -228,7 +228,7 @@ def test_shipped_methods_pass(pair, prompts):
 def test_a_lossy_method_is_no_defect(pocket, documents):
     method = defective(pocket, "bonus from the wrong row")
     method.lossless = False
-    finding = found(pocket, documents, method)
+    finding = audited(pocket, documents, method)
     assert finding.verdict == "lossy by design" and not finding.sampled
     assert finding.same < finding.documents and audit.agreement(finding) < 1
 
@@ -239,7 +239,7 @@ def test_a_method_that_fails_is_a_defect(pair, prompts):
             yield Round([5])
             raise RuntimeError("no more")
 
-    finding = found(pair, prompts, Broken(pair.session("target"), ModelDrafter(pair.session("draft")), 4))
+    finding = audited(pair, prompts, Broken(pair.session("target"), ModelDrafter(pair.session("draft")), 4))
     assert finding.verdict == "defect" and "no more" in details(finding)[0]
 
 
@@ -296,9 +296,9 @@ def simulated(shift, runs=600, draws=400, level=0.05):
         truth = expected * (1 - shift * draws * expected.sum(0)[:2].sum() ** -1 * np.array([1, 1, 0]))
         truth[:, 2] = 1 - truth[:, :2].sum(1)
         drawn = (truth.cumsum(1) < rng.random((draws, 1))).sum(1)
-        found = stats.chi_square(drawn, expected, np.array([0.0, 0, 1]), level)
-        hits += found.p < level
-        seen.append(found.detectable)
+        statistic = stats.chi_square(drawn, expected, np.array([0.0, 0, 1]), level)
+        hits += statistic.p < level
+        seen.append(statistic.detectable)
     return hits / runs, float(np.mean(seen))
 
 
@@ -316,5 +316,5 @@ def test_the_shift_that_is_said_to_be_seen_is_seen_4_times_in_5():
 
 
 def test_a_certain_target_leaves_nothing_to_test():
-    found = stats.chi_square(np.zeros(5, int), np.tile([1.0, 0.0], (5, 1)), np.array([0.0, 1.0]), 0.01)
-    assert (found.df, found.p) == (0, 1.0)
+    statistic = stats.chi_square(np.zeros(5, int), np.tile([1.0, 0.0], (5, 1)), np.array([0.0, 1.0]), 0.01)
+    assert (statistic.df, statistic.p) == (0, 1.0)

@@ -60,8 +60,8 @@ def test_figures_are_those_of_the_clock(pocket, monkeypatch):
     advanced = []
     bench.carry_out(advanced.append)
     assert sum(advanced) == bench.total == 4 + 2 * (4 + 2)
-    found = bench.result()
-    for row in found.table.to_dict("records"):
+    results = bench.result()
+    for row in results.table.to_dict("records"):
         batches = {1: 4, 3: 2}[row["batch"]]
         assert (row["batches"], row["texts"]) == (batches, batches * row["batch"])
         assert row["tokens"] == 8 * row["texts"]  # the first is the prefill's
@@ -82,7 +82,7 @@ def test_figures_are_those_of_the_clock(pocket, monkeypatch):
     assert len(every) == 4
     for size in (1, 3):
         assert {prompt for _, prompts, _ in timed if len(prompts) == size for prompt in prompts} == every
-    assert sentences(found) == ["sps: faster than the target alone at batch 1; no clear difference at batch 3."]
+    assert sentences(results) == ["sps: faster than the target alone at batch 1; no clear difference at batch 3."]
 
 
 def test_a_lossless_text_that_is_another_is_found(pocket, monkeypatch):
@@ -101,10 +101,12 @@ def test_a_lossless_text_that_is_another_is_found(pocket, monkeypatch):
 
     monkeypatch.setattr(Server, "serve", pretend)
     bench.carry_out(lambda count: None)
-    found = bench.result()
-    rows = found.table.set_index("method")
+    results = bench.result()
+    rows = results.table.set_index("method")
     assert rows.equal.to_dict() == {"vanilla": 4, "sps": 2} and rows.compared.to_dict() == {"vanilla": 4, "sps": 4}
-    assert found.bugs == len(found.divergences) == 2 and {one["at"] for one in found.divergences} == {2}
+    assert results.bugs == len(results.divergences) == 2 and {
+        divergence["at"] for divergence in results.divergences
+    } == {2}
 
 
 # The commands
@@ -125,22 +127,22 @@ def test_throughput_of_the_bundled_pair(trained, tmp_path):
     methods = ["--method", "cospec", "--method", "sps", "--set", "sps.gamma=3"]
     result = call("throughput", *given, *methods, "--out", out, "--format", "json")
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout[result.stdout.index("{") :])
-    rows = {(one["batch"], one["method"]): one for one in told["table"]}
+    report = json.loads(result.stdout[result.stdout.index("{") :])
+    rows = {(one["batch"], one["method"]): one for one in report["table"]}
     assert list(rows) == [(size, name) for size in (2, 3) for name in ("vanilla", "cospec", "sps")]
     for (size, name), one in rows.items():
         assert (one["texts"], one["compared"], one["equal"]) == (2 * size,) * 3
         assert one["tokens"] == rows[size, "vanilla"]["tokens"] or name == "cospec"
         assert one["tokens_per_s"] == pytest.approx(one["tokens"] / one["seconds"])
         assert (one["tau"] == 1) == (name == "vanilla")
-    assert told["divergences"] == [] and told["settings"]["sps"]["gamma"] == 3
-    figures = {(one.method, one.setting, one.metric): one for one in published.read_figures(out)}
+    assert report["divergences"] == [] and report["settings"]["sps"]["gamma"] == 3
+    figures = {(figure.method, figure.setting, figure.metric): figure for figure in published.read_figures(out)}
     known = {(m, f"batch_size={n}", "Throughput") for m in ("Target only", "CoSpec") for n in (2, 3)}
     assert figures.keys() == known | {("CoSpec", f"batch_size={n}", "Speedup") for n in (2, 3)}
     (paper,) = published.papers(["cospec"])
-    printed = {one.key("") for one in paper.figures(9)}
-    assert {one.key("") for one in figures.values() if one.setting == "batch_size=2"} <= printed
-    assert {one.unit for one in figures.values()} == {"tokens/s", "x"}
+    printed = {figure.key("") for figure in paper.figures(9)}
+    assert {figure.key("") for figure in figures.values() if figure.setting == "batch_size=2"} <= printed
+    assert {figure.unit for figure in figures.values()} == {"tokens/s", "x"}
     assert float(figures["CoSpec", "batch_size=3", "Speedup"].value) == pytest.approx(
         rows[3, "cospec"]["speedup"], rel=1e-5
     )
@@ -201,16 +203,16 @@ def test_memory_is_that_of_weights_and_caches(run, pocket, trained, tmp_path):
     out = tmp_path / "t11.csv"
     result = call("serving", run.folder, "--out", out, "--format", "json")
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout[result.stdout.index("{") :])
-    rows = {one["method"]: one for one in told["table"]}
+    report = json.loads(result.stdout[result.stdout.index("{") :])
+    rows = {one["method"]: one for one in report["table"]}
     target, draft = (pocket.models[role] for role in ("target", "draft"))
 
     def a_token(model) -> int:
         c = model.config
         return 2 * 4 * c.num_hidden_layers * c.num_key_value_heads * (c.hidden_size // c.num_attention_heads)
 
-    found, _ = find_arbitrator(str(trained), with_backbone(pocket, "draft"))
-    arbitrator_own = sum(one.numel() * 4 for one in own_parameters(found).values())
+    arbitrator, _ = find_arbitrator(str(trained), with_backbone(pocket, "draft"))
+    arbitrator_own = sum(parameter.numel() * 4 for parameter in own_parameters(arbitrator).values())
     assert [rows[name]["target"] for name in rows] == [bytes_of(target)] * 3
     assert [rows[name]["draft"] for name in rows] == [0, bytes_of(draft), bytes_of(draft)]
     assert arbitrator_own <= rows["cospec"]["own"] < arbitrator_own + 20_000
@@ -218,29 +220,29 @@ def test_memory_is_that_of_weights_and_caches(run, pocket, trained, tmp_path):
     samples = run.samples()
     samples = samples[~samples.warmup]
     lengths = samples.prompt_tokens + samples.tokens.str.len()
-    assert told["tokens"] == lengths[samples.method == "vanilla"].max()
-    assert rows["vanilla"]["cache"] == a_token(target) * (told["tokens"] - 1)  # the last token is never read
+    assert report["tokens"] == lengths[samples.method == "vanilla"].max()
+    assert rows["vanilla"]["cache"] == a_token(target) * (report["tokens"] - 1)  # the last token is never read
     for name, per_token in (
         ("sps", a_token(target) + a_token(draft)),
         ("cospec", a_token(target) + 2 * a_token(draft)),
     ):
-        assert rows[name]["cache"] > (per_token * 100 if told["tokens"] > 130 else per_token * 30)
+        assert rows[name]["cache"] > (per_token * 100 if report["tokens"] > 130 else per_token * 30)
         assert rows[name]["cache"] < per_token * (lengths.max() + 60)
-    for one in rows.values():
-        assert one["total"] == sum(one[part] for part in ("target", "draft", "own", "cache")) and one["peak"] is None
-    figures = {(one.method, one.metric): float(one.value) for one in published.read_figures(out)}
+    for row in rows.values():
+        assert row["total"] == sum(row[part] for part in ("target", "draft", "own", "cache")) and row["peak"] is None
+    figures = {(figure.method, figure.metric): float(figure.value) for figure in published.read_figures(out)}
     assert figures["SpS", "Serving memory"] == pytest.approx(rows["sps"]["total"] * 1e-9, rel=1e-5)
     assert figures["CoSpec", "RL rollouts per prompt"] == 12 and figures["CoSpec", "Prompts per update"] == 16
     assert figures["CoSpec", "Time to first token overhead"] == pytest.approx(
         100 * (rows["cospec"]["first_token"] - 1), rel=1e-5
     )
     (paper,) = published.papers(["cospec"])
-    printed = {one.key("") for one in paper.figures(11)}
+    printed = {figure.key("") for figure in paper.figures(11)}
     extra = {key for key in figures if not any(one[3] == key[0] and one[5] == key[1] for one in printed)}
     assert extra == {("SpS", "Time to first token overhead")}
-    told = call("serving", run.folder)
-    assert told.exit_code == 0 and "first token [95 %]" in told.output and "0 (base)" in told.output
-    assert "TTFT p50" in told.output and "TPOT p99" in told.output and "too few" in told.output
+    report = call("serving", run.folder)
+    assert report.exit_code == 0 and "first token [95 %]" in report.output and "0 (base)" in report.output
+    assert "TTFT p50" in report.output and "TPOT p99" in report.output and "too few" in report.output
 
 
 def test_forwards_a_round_are_counted(run):
@@ -267,9 +269,9 @@ def test_each_tensor_counts_once_however_it_is_reached():
 
     root = SimpleNamespace(one=[shared, shared[:3]], two={"a": (linear, closed)}, three=slotted, four=cache, up=None)
     root.up = root  # a circle
-    found, of_cache = tensor_memory(root)
-    assert sum(found.values()) == 4 * (10 + (6 + 2) + 7 + 5 + 24)
-    assert sum(found[key] for key in of_cache) == 4 * 24
+    result, of_cache = tensor_memory(root)
+    assert sum(result.values()) == 4 * (10 + (6 + 2) + 7 + 5 + 24)
+    assert sum(result[key] for key in of_cache) == 4 * 24
 
 
 @pytest.mark.parametrize(("documents", "known"), [(5, []), (6, [50]), (99, [50]), (100, [50, 99])])
@@ -279,9 +281,9 @@ def test_latencies_are_percentiles_where_there_are_documents_enough(documents, k
         {"task": "a", "doc_id": n, "prefill_seconds": (n + 1) / 1000, "decode_seconds": 0.008, "tokens": [7] * 5}
         for n in range(documents)
     ]
-    found = latencies(pd.DataFrame([*rows, *rows]))
+    delays = latencies(pd.DataFrame([*rows, *rows]))
     for percent in (50, 99):
-        ttft, tpot = found[f"ttft_p{percent}"], found[f"tpot_p{percent}"]
+        ttft, tpot = delays[f"ttft_p{percent}"], delays[f"tpot_p{percent}"]
         if percent in known:
             expected = np.percentile(np.repeat(np.arange(documents) + 1, 2), percent) / 1000
             assert (ttft, tpot) == pytest.approx((expected, 0.002))
@@ -302,8 +304,8 @@ def test_the_first_token_is_late_by_the_median_of_ratios():
             rows.append(facts | {"method": "vanilla", "prefill_seconds": base})
             rows.append(facts | {"method": "other", "prefill_seconds": base * ratio})
     rows.append({"task": "b", "doc_id": 0, "repeat": 0, "method": "other", "prefill_seconds": 9.0})  # unpaired
-    found, documents = first_token(pd.DataFrame(rows), "vanilla", "other")
-    assert documents == 9 and (found.value, found.low, found.high) == pytest.approx((1.5, 1.2, 1.8))
+    result, documents = first_token(pd.DataFrame(rows), "vanilla", "other")
+    assert documents == 9 and (result.value, result.low, result.high) == pytest.approx((1.5, 1.2, 1.8))
     few, documents = first_token(pd.DataFrame(rows[:4]), "vanilla", "other")
     assert few.value == pytest.approx(1.9) and documents == 1 and math.isnan(few.low)
     assert first_token(pd.DataFrame(rows), "vanilla", "none")[1] == 0

@@ -74,12 +74,12 @@ EVERY = {
 
 
 def test_claims_by_hand():
-    found = {one.what: one for one in claims.of_pair(took({"genai": "not here"}, **EVERY), False, True)}
-    told = {
-        what: (None if one.found is None else round(one.found.value, 4), one.bar, one.verdict)
-        for what, one in found.items()
+    by_name = {one.what: one for one in claims.of_pair(took({"genai": "not here"}, **EVERY), False, True)}
+    facts = {
+        what: (None if one.measured is None else round(one.measured.value, 4), one.bar, one.verdict)
+        for what, one in by_name.items()
     }
-    assert told == {
+    assert facts == {
         "vanilla: static over eager": (1.6, 1.3, "met"),
         "sps: best over transformers'": (2.0, 1.5, "met"),  # static's: the fastest for sps, not for vanilla
         "sps: best over GenAI's": (None, 1.1, "not measured"),
@@ -91,7 +91,7 @@ def test_claims_by_hand():
         "sps over vanilla, both eager": (1.2, None, ""),
         "sps over vanilla, each at best": (round(250 / 170, 4), None, ""),
     }
-    assert found["sps: best over GenAI's"].why == "not here"
+    assert by_name["sps: best over GenAI's"].why == "not here"
     assert all(one.bar is None for one in claims.of_pair(took(**EVERY), False, False))
     few = {name: rate for name, rate in EVERY.items() if "static" not in name}
     (line, *_) = claims.of_pair(took(**few), False, True)
@@ -101,14 +101,14 @@ def test_claims_by_hand():
 def test_claims_of_a_gpu_and_of_shapes_by_hand():
     rates = {"vanilla_eager": 10, "sps_eager": 10, "vanilla_graph": 30, "sps_graph": 31, "sps_static": 20}
     (first, *rest) = claims.of_pair(took(**rates), True, True)
-    assert (first.what, first.found.value, first.bar) == ("sps: graph over eager", pytest.approx(3.1), 3.0)
+    assert (first.what, first.measured.value, first.bar) == ("sps: graph over eager", pytest.approx(3.1), 3.0)
     assert all(one.bar is None for one in rest)
     for judged, bar in ((True, 1.3), (False, None)):
         (first, *rest) = claims.of_shapes(took(**rates), True, judged)
         assert (first.what, first.bar) == ("sps: graph over eager", bar)
         assert all(one.bar is None for one in rest)
     (first, *_) = claims.of_shapes(took(**rates), False, True)
-    assert (first.what, first.found.value, first.bar) == ("sps: static over eager", pytest.approx(2), None)
+    assert (first.what, first.measured.value, first.bar) == ("sps: static over eager", pytest.approx(2), None)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_a_verdict_goes_by_the_figure_and_its_interval(value, low, high, at_leas
 
 
 def test_every_engine_is_held_against_its_own_method_on_the_reference():
-    found = took(**EVERY).against_reference()
-    assert found["sps, transformers"].value == pytest.approx(125 / 120)
-    assert found["csd, static"].value == pytest.approx(140 / 150)
-    assert found["vanilla, eager"].value == 1
+    result = took(**EVERY).against_reference()
+    assert result["sps, transformers"].value == pytest.approx(125 / 120)
+    assert result["csd, static"].value == pytest.approx(140 / 150)
+    assert result["vanilla, eager"].value == 1
 
 
 def test_the_limit_of_a_forward_by_hand(monkeypatch):
@@ -146,9 +146,9 @@ def test_the_limit_of_a_forward_by_hand(monkeypatch):
     weights = 2 * layer + 96 * 32 + 5 * 32
     cache = 2 * 2 * 16 * (201 + 1)  # keys and values of both layers, read and written
     seconds = 4 * (weights + 32 + cache + 96) / 1e9
-    found = claims.over_limit(made, forwards, True)
-    assert found.found.value == pytest.approx(0.002 / seconds, rel=1e-6)
-    assert (found.bar, found.at_least, found.verdict) == (1.3, False, "missed")
+    result = claims.over_limit(made, forwards, True)
+    assert result.measured.value == pytest.approx(0.002 / seconds, rel=1e-6)
+    assert (result.bar, result.at_least, result.verdict) == (1.3, False, "missed")
     assert claims.over_limit(made, forwards, False).bar is None
     monkeypatch.setattr(claims.ceilings, "load", lambda device, dtype: None)
     assert claims.over_limit(made, forwards, True).why.endswith("specbench profile --ceilings does that")
@@ -160,7 +160,7 @@ def test_the_limit_of_a_forward_by_hand(monkeypatch):
 def test_each_engine_gets_its_own_seconds_and_is_told_of_each_task(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(interleave, "now", lambda: clock[0])
-    seen, told, order = [], [], []
+    seen, log, order = [], [], []
 
     def made(method, by, pace):
         def generate(prompt):
@@ -172,7 +172,7 @@ def test_each_engine_gets_its_own_seconds_and_is_told_of_each_task(monkeypatch):
             halves = [Forward("target", 1, 0, pace / 4, began=0.0), Forward("target", 1, 0, pace / 4, began=pace / 2)]
             return [Lap(100.0, []), Lap(pace, halves), Lap(pace, halves)]  # the prefill does not count
 
-        return Engine(method, by, generate, lambda task: told.append((len(seen), by, task)), laps)
+        return Engine(method, by, generate, lambda task: log.append((len(seen), by, task)), laps)
 
     slow, fast = made("vanilla", "eager", 2.0), made("vanilla", "static", 0.5)
     mute = Engine("sps", "peer", lambda prompt: [])
@@ -181,19 +181,19 @@ def test_each_engine_gets_its_own_seconds_and_is_told_of_each_task(monkeypatch):
     def see(prompt, texts):
         seen.append((prompt, texts))
 
-    found = interleave.interleave([slow, fast, mute], prompts, torch.device("cpu"), see, runs=2)
+    result = interleave.interleave([slow, fast, mute], prompts, torch.device("cpu"), see, runs=2)
     lengths = [prompt[0] for _, prompt in prompts]
-    assert found["vanilla, eager"].seconds.tolist() == [[2.0 * n for n in lengths]] * 2
-    assert found["vanilla, static"].seconds.ravel().tolist() == pytest.approx([0.5 * n for n in lengths] * 2)
-    assert found["vanilla, static"].tokens.tolist() == [lengths] * 2
-    assert found["vanilla, eager"].inside.tolist() == [[2.0] * 12] * 2  # in two rounds two forwards of half a second
-    assert found["vanilla, eager"].decode.tolist() == [[4.0] * 12] * 2
-    assert found["vanilla, eager"].outside.value == pytest.approx(0.5)
-    assert found["sps, peer"].outside is None
+    assert result["vanilla, eager"].seconds.tolist() == [[2.0 * n for n in lengths]] * 2
+    assert result["vanilla, static"].seconds.ravel().tolist() == pytest.approx([0.5 * n for n in lengths] * 2)
+    assert result["vanilla, static"].tokens.tolist() == [lengths] * 2
+    assert result["vanilla, eager"].inside.tolist() == [[2.0] * 12] * 2  # in two rounds two forwards of half a second
+    assert result["vanilla, eager"].decode.tolist() == [[4.0] * 12] * 2
+    assert result["vanilla, eager"].outside.value == pytest.approx(0.5)
+    assert result["sps, peer"].outside is None
     begun = [
         (at, by, task) for run in (0, 12) for at, task in ((run, "a"), (run + 2, "b")) for by in ("eager", "static")
     ]
-    assert sorted(told) == begun
+    assert sorted(log) == begun
     assert [texts["vanilla, eager"] for _, texts in seen] == [[n] * n for n in lengths * 2]
     firsts = [by for at, by in order[::2]]
     assert set(firsts[:12]) == {"eager", "static"} and firsts[:12] != firsts[12:]  # the order is drawn anew
@@ -204,12 +204,12 @@ def test_each_engine_gets_its_own_seconds_and_is_told_of_each_task(monkeypatch):
 
 def law(rate, gamma):
     """Of the number of accepted tokens, by enumerating which of γ tokens pass."""
-    found = np.zeros(gamma + 1)
+    total = np.zeros(gamma + 1)
     for mask in range(2**gamma):
         passed = [mask >> i & 1 for i in range(gamma)]
         chance = math.prod(rate if one else 1 - rate for one in passed)
-        found[[*passed, 0].index(0)] += chance
-    return found
+        total[[*passed, 0].index(0)] += chance
+    return total
 
 
 def forced(rate, gamma, architecture="llama"):
@@ -239,7 +239,7 @@ def test_accepted_lengths_follow_their_law(rate, gamma):
 def test_the_ends_of_the_rate(rate):
     prompt = oracle.prompts(1, length=6, seed=3)[0]
     _, rounds = decode(forced(rate, 4), prompt, 60)
-    assert {one.accepted for one in rounds[1:-1]} == {round(4 * rate)}
+    assert {round_.accepted for round_ in rounds[1:-1]} == {round(4 * rate)}
 
 
 def counted(real, passes, fed):
@@ -265,13 +265,13 @@ def test_everything_but_the_verdict_is_real(monkeypatch):
     target, draft = pair("llama")
     context = [*prompt, *rounds[0].tokens]
     against = 0
-    for one in rounds[1:-1]:
-        verdict = one.verdict
+    for round_ in rounds[1:-1]:
+        verdict = round_.verdict
         assert verdict.drafted == oracle.greedy(draft, context, 3)
         wanted = oracle.greedy(target, context, 1)[0]
-        against += one.accepted > 0 and verdict.drafted[0] != wanted  # what the exact rule would not have accepted
-        context += one.tokens
-        assert one.tokens == [*verdict.drafted[: one.accepted], verdict.token]
+        against += round_.accepted > 0 and verdict.drafted[0] != wanted  # what the exact rule would not have accepted
+        context += round_.tokens
+        assert round_.tokens == [*verdict.drafted[: round_.accepted], verdict.token]
         assert verdict.token == oracle.best(oracle.next_logits(target, context[:-1]))
     assert against
     assert len(tested) == len(rounds) - 1
@@ -280,7 +280,7 @@ def test_everything_but_the_verdict_is_real(monkeypatch):
 
 def test_draws_hang_on_the_seed_alone():
     prompt = oracle.prompts(1, length=6, seed=3)[0]
-    lengths = [[one.accepted for one in decode(forced(0.5, 4), prompt, 60, seed=seed)[1]] for seed in (1, 1, 2)]
+    lengths = [[step.accepted for step in decode(forced(0.5, 4), prompt, 60, seed=seed)[1]] for seed in (1, 1, 2)]
     assert lengths[0] == lengths[1] != lengths[2]
 
 
@@ -327,24 +327,24 @@ def test_a_bench_of_the_bundled_pair(quick, tmp_path):
     assert "without genai: GenAI is not here" in done.output
     assert "without vllm: vLLM is compared on CUDA only" in done.output
     assert "SYNTHETIC" not in done.output
-    told = json.loads(out.read_text())
+    report = json.loads(out.read_text())
     names = [f"{method}, {by}" for by in ("eager", "static") for method in ("vanilla", "sps", "csd")]
     bare = [f"{method}, {by}, unwatched" for by in ("eager", "static") for method in ("vanilla", "sps")]
     theirs = ["vanilla, transformers", "sps, transformers"]
-    assert set(told["engines"]) == {*names, *bare, *theirs}
-    assert told["texts_equal"] == dict.fromkeys(told["engines"], 2) and told["divergences"] == []
-    for name, one in told["engines"].items():
+    assert set(report["engines"]) == {*names, *bare, *theirs}
+    assert report["texts_equal"] == dict.fromkeys(report["engines"], 2) and report["divergences"] == []
+    for name, one in report["engines"].items():
         (seconds,), (tokens,) = one["seconds"], one["tokens"]
         assert one["tokens_per_s"] == pytest.approx(sum(tokens) / sum(seconds))
         assert len(tokens) == 2 and all(0 < count <= 10 for count in tokens)
         assert (one["outside_forwards"] is not None) == (name in names)
-    assert told["engines"]["vanilla, static"]["tau"] == 1
-    assert told["engines"]["sps, static"]["tau"] > 1
-    assert set(told["forward_ms"]) == {"eager", "static"}
-    assert (told["gamma"], told["documents"], told["runs"], told["new_tokens"]) == (3, 2, 1, 10)
-    assert not any(one["by_run"] for one in told["claims"]) and "by run" not in done.output
-    assert "genai" in told["missing"] and "graph" not in told["missing"]
-    assert {"vanilla: static over eager", "sps: best over GenAI's"} <= {one["what"] for one in told["claims"]}
+    assert report["engines"]["vanilla, static"]["tau"] == 1
+    assert report["engines"]["sps, static"]["tau"] > 1
+    assert set(report["forward_ms"]) == {"eager", "static"}
+    assert (report["gamma"], report["documents"], report["runs"], report["new_tokens"]) == (3, 2, 1, 10)
+    assert not any(one["by_run"] for one in report["claims"]) and "by run" not in done.output
+    assert "genai" in report["missing"] and "graph" not in report["missing"]
+    assert {"vanilla: static over eager", "sps: best over GenAI's"} <= {one["what"] for one in report["claims"]}
 
 
 @pytest.mark.long
@@ -366,13 +366,13 @@ def test_runtimes_that_cannot_run_the_pair_are_left_out_unless_asked_for(pocket,
         return choose.EAGER
 
     monkeypatch.setattr(choose, "runtime", made)
-    found, left_out = engines.runnable(pocket, [])
-    assert list(found) == ["eager"] and left_out == {
+    result, left_out = engines.runnable(pocket, [])
+    assert list(result) == ["eager"] and left_out == {
         name: f"no {name} here" for name in ("static", "graph", "openvino")
     }
     with pytest.raises(Unsupported, match="no graph here"):
         engines.runnable(pocket, ["graph"])
-    found, left_out = engines.runnable(pocket, [], {"openvino": "too large"})
+    result, left_out = engines.runnable(pocket, [], {"openvino": "too large"})
     assert left_out["openvino"] == "too large"
 
 
@@ -439,19 +439,19 @@ def test_what_shapes_print_and_write_is_called_synthetic(quick, tmp_path):
     assert len(titles) == 5 and "the texts mean nothing" in done.output.lower()
     assert "4 random prompts, 3 runs" in done.output and "what documents and what runs differ by" in done.output
     assert "same text" not in done.output and "what the engine has to reach" not in done.output
-    told = json.loads(out.read_text())
-    assert told["synthetic"] is True and told["shape"] == "tiny" and "SYNTHETIC" in told["warning"]
-    assert told["forced_acceptance"] == 0.75 and told["expected_tau"] == pytest.approx(1 + 0.75 + 0.75**2)
-    assert "texts_equal" not in told and "divergences" not in told
-    assert set(told["engines"]) == {f"{method}, {on}" for method in ("vanilla", "sps") for on in ("eager", "static")}
-    assert told["runs"] == 3 and all(one["tokens"] == [[10] * 4] * 3 for one in told["engines"].values())
-    seconds = {name: np.array(one["seconds"]).sum(1) for name, one in told["engines"].items()}
-    (gain,) = (one for one in told["claims"] if one["what"] == "sps over vanilla, both eager")
+    report = json.loads(out.read_text())
+    assert report["synthetic"] is True and report["shape"] == "tiny" and "SYNTHETIC" in report["warning"]
+    assert report["forced_acceptance"] == 0.75 and report["expected_tau"] == pytest.approx(1 + 0.75 + 0.75**2)
+    assert "texts_equal" not in report and "divergences" not in report
+    assert set(report["engines"]) == {f"{method}, {on}" for method in ("vanilla", "sps") for on in ("eager", "static")}
+    assert report["runs"] == 3 and all(one["tokens"] == [[10] * 4] * 3 for one in report["engines"].values())
+    seconds = {name: np.array(one["seconds"]).sum(1) for name, one in report["engines"].items()}
+    (gain,) = (one for one in report["claims"] if one["what"] == "sps over vanilla, both eager")
     assert gain["by_run"] == pytest.approx((seconds["vanilla, eager"] / seconds["sps, eager"]).tolist())
-    (share,) = (one for one in told["claims"] if one["what"] == "outside forwards: sps eager")
+    (share,) = (one for one in report["claims"] if one["what"] == "outside forwards: sps eager")
     assert len(share["by_run"]) == 3 and min(share["by_run"]) <= share["found"]["value"] <= max(share["by_run"])
-    assert told["engines"]["sps, eager"]["tau"] == told["engines"]["sps, static"]["tau"] > 1  # the same draws
-    assert all(one["bar"] is None for one in told["claims"])
+    assert report["engines"]["sps, eager"]["tau"] == report["engines"]["sps, static"]["tau"] > 1  # the same draws
+    assert all(one["bar"] is None for one in report["claims"])
 
 
 @pytest.mark.parametrize(

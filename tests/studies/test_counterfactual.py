@@ -91,9 +91,9 @@ def headline(run, method) -> dict[tuple[str, int], float]:
     scores = scores[(scores.method == method) & scores.doc_id.notna()]
     wanted = run.manifest["headline"]
     return {
-        (one.task, int(one.doc_id)): one.value
-        for one in scores.rename(columns={"filter": "by"}).itertuples()
-        if wanted[one.task] == f"{one.metric},{one.by}"
+        (row.task, int(row.doc_id)): row.value
+        for row in scores.rename(columns={"filter": "by"}).itertuples()
+        if wanted[row.task] == f"{row.metric},{row.by}"
     }
 
 
@@ -181,10 +181,10 @@ def test_what_was_told_is_asked_of_nobody():
             asked.append(block.mismatches)
             return (i % 2 == 0 for i in block.mismatches)
 
-    told, rng = Forced(Even(), [True, False]), torch.Generator()
+    facts, rng = Forced(Even(), [True, False]), torch.Generator()
     block = Block([9] * 8, [8] * 8, [1, 2, 5, 6], torch.tensor([9, 8] * 8))
-    assert list(told.keeps(block, rng)) == [True, False, False, True]
-    assert list(told.keeps(block, rng)) == [False, True, False, True]
+    assert list(facts.keeps(block, rng)) == [True, False, False, True]
+    assert list(facts.keeps(block, rng)) == [False, True, False, True]
     assert asked == [[5, 6], [1, 2, 5, 6]]
 
 
@@ -192,7 +192,7 @@ def test_the_oracle_is_told_the_whole_answer(run, players, monkeypatch):
     """To the method the text in front of the round is prompt; to the score it is answer."""
     asked = []
     monkeypatch.setattr(branches, "worth", lambda *_: lambda prompt, answer: asked.append((prompt, answer)) or 0.0)
-    state = min((one for one in states(run, "oracle", 50) if one.start > 1), key=lambda state: state.start)
+    state = min((state for state in states(run, "oracle", 50) if state.start > 1), key=lambda state: state.start)
     player = players["oracle"]
     player.play(state)
     prompt = encode(player.pair, player.request(*state.document).prompt)
@@ -209,16 +209,16 @@ def test_lots_are_drawn_from_the_seed_alone(run, players):
 
 
 def test_states_are_drawn_over_all_documents(run):
-    found = reached_states(run, name("random:0.5"))
+    result = reached_states(run, name("random:0.5"))
     rounds = run.rounds().to_table().to_pandas()
     rounds = rounds[(rounds.method == name("random:0.5")) & ~rounds.warmup & (rounds.drafted > 0)]
     decisions = np.concatenate(rounds.decisions.tolist())
-    assert found.kept.sum() == (decisions == 2).sum() > 0 and (~found.kept).sum() == (decisions == 0).sum() > 0
+    assert result.kept.sum() == (decisions == 2).sum() > 0 and (~result.kept).sum() == (decisions == 0).sum() > 0
     key = lambda state: state.key  # noqa: E731
     some, more = (set(map(key, states(run, "random:0.5", number))) for number in (3, 6))
     assert some < more and len(more) == 6
     assert some != set(map(key, states(run, "random:0.5", 3, seed=1)))
-    assert len(states(run, "random:0.5", 10_000)) == len(found)
+    assert len(states(run, "random:0.5", 10_000)) == len(result)
 
 
 def test_states_of_rounds_written_by_hand(tmp_path):
@@ -234,12 +234,12 @@ def test_states_of_rounds_written_by_hand(tmp_path):
     tables = {"samples": [], "rounds": []}
     made.add_sample(tables, "one", 0, "cospec", rounds, "", "length")
     run = made.stored(tmp_path / "run", tables, ["one"], ["cospec"])
-    found = draw_states(run, "cospec", reached_states(run, "cospec"), 9, 0)
-    told = [(s.round, s.position, s.kept, s.start, s.target, s.earlier) for s in found]
-    assert told == [(1, 1, True, 1, to, 0), (1, 3, False, 1, in_, 1), (3, 0, True, 8, is_, 0)]
-    assert found[0].drafted == [of, and_, is_, a] and found[0].text == [the, of, and_, is_, in_, on, a, to, for_]
+    result = draw_states(run, "cospec", reached_states(run, "cospec"), 9, 0)
+    lines = [(s.round, s.position, s.kept, s.start, s.target, s.earlier) for s in result]
+    assert lines == [(1, 1, True, 1, to, 0), (1, 3, False, 1, in_, 1), (3, 0, True, 8, is_, 0)]
+    assert result[0].drafted == [of, and_, is_, a] and result[0].text == [the, of, and_, is_, in_, on, a, to, for_]
     # Three rounds of 10 ms: from the start 30 + 10, behind the first token 8/9 of 30 + 10, of the last 1/9.
-    assert estimated_seconds(run, "cospec", found) == pytest.approx(2 * (2 * (0.01 + 0.03 * 8 / 9) + 0.01 + 0.03 / 9))
+    assert estimated_seconds(run, "cospec", result) == pytest.approx(2 * (2 * (0.01 + 0.03 * 8 / 9) + 0.01 + 0.03 / 9))
 
 
 # task, document, draft's score, target's, kept
@@ -258,8 +258,8 @@ BY_HAND = [
 def played(rows, **others):
     columns = ("task", "doc_id", "draft_score", "target_score", "kept")
     facts = {"met": True, "same": False, "recorded_score": 1.0}
-    found = [dict(zip(columns, row, strict=True)) | facts for row in rows]
-    return Played(found, **({"reached": 99, "unchecked": [], "repeatable": True} | others))
+    results = [dict(zip(columns, row, strict=True)) | facts for row in rows]
+    return Played(results, **({"reached": 99, "unchecked": [], "repeatable": True} | others))
 
 
 @pytest.fixture
@@ -273,22 +273,22 @@ def two_tasks(tmp_path):
 
 def test_figures_by_hand(two_tasks, tmp_path):
     spec = load_method("cospec")
-    found = counterfactual(two_tasks, spec, 0, played(BY_HAND))
-    kinds = found.kinds.set_index("kind")
+    analysis = counterfactual(two_tasks, spec, 0, played(BY_HAND))
+    kinds = analysis.kinds.set_index("kind")
     assert list(kinds.index) == list(KINDS)
     assert kinds.states.to_dict() == {ALL: 8, DRAFT: 2, TARGET: 3, RIGHT: 2, WRONG: 1}
     assert kinds.share.tolist() == [1, 0.25, 0.375, 0.25, 0.125]
     assert kinds.not_worse.tolist() == [5 / 8, 1, 0, 1, 1]
     assert kinds.kept.tolist() == pytest.approx([4 / 8, 1 / 2, 1 / 3, 1 / 2, 1])
     assert kinds.agreement.tolist() == pytest.approx([6 / 8, 1 / 2, 2 / 3, 1, 1])
-    assert found.asymmetry.value == pytest.approx(1 / 2 - 1 / 3)
-    assert math.isnan(found.asymmetry.low), "each kind stands in one document: many resamples lack it"
-    tasks = found.tasks.set_index("task")
+    assert analysis.asymmetry.value == pytest.approx(1 / 2 - 1 / 3)
+    assert math.isnan(analysis.asymmetry.low), "each kind stands in one document: many resamples lack it"
+    tasks = analysis.tasks.set_index("task")
     assert tasks.states.to_dict() == {"one": 6, "two": 2} and tasks.agreement.to_dict() == {"one": 4 / 6, "two": 1}
-    assert (found.states, found.documents, found.lost, found.graded) == (8, 3, 0, ["two"])
+    assert (analysis.states, analysis.documents, analysis.lost, analysis.graded) == (8, 3, 0, ["two"])
     path = tmp_path / "cells.csv"
     two_tasks.__dict__["plan"] = two_tasks.plan.model_copy(update={"methods": (spec,)})
-    cells.write_cells(path, cells.counterfactual(two_tasks, found))
+    cells.write_cells(path, cells.counterfactual(two_tasks, analysis))
     ours = {figure.key(""): figure for figure in published.read_figures(path)}
     (paper,) = published.papers(["cospec"])
     assert {figure.key("") for figure in paper.figures(3)} == set(ours)
@@ -304,12 +304,12 @@ def test_intervals_are_over_documents(two_tasks):
     rng = np.random.default_rng(0)
     rows = [("one", i, 1.0, 0.0, kept) for i, kept in enumerate(rng.random(40) < 0.5) for _ in range(2)]
     rows += [("one", i, 0.0, 1.0, False) for i in range(40)]
-    found = counterfactual(two_tasks, load_method("cospec"), 0, played(rows))
-    one = found.kinds.set_index("kind").loc[DRAFT]
+    analysis = counterfactual(two_tasks, load_method("cospec"), 0, played(rows))
+    one = analysis.kinds.set_index("kind").loc[DRAFT]
     width = 2 * 1.96 * math.sqrt(one.kept * (1 - one.kept) / 40)
     assert one.kept_high - one.kept_low == pytest.approx(width, rel=0.1)
-    assert found.asymmetry.low > 0
-    assert "the arbiter tells them apart" in counterfactual_view.sentences(found)[-1]
+    assert analysis.asymmetry.low > 0
+    assert "the arbiter tells them apart" in counterfactual_view.sentences(analysis)[-1]
     turned = [(task, doc, target, draft, kept) for task, doc, draft, target, kept in rows]
     wrong = counterfactual(two_tasks, load_method("cospec"), 0, played(turned))
     assert "the arbiter keeps the wrong ones" in counterfactual_view.sentences(wrong)[-1]
@@ -318,9 +318,9 @@ def test_intervals_are_over_documents(two_tasks):
 def test_states_that_were_not_met_again_are_told(two_tasks):
     some = played(BY_HAND, unchecked=["mt_bench"])
     some.rows[0]["met"] = False
-    found = counterfactual(two_tasks, load_method("cospec"), 0, some)
-    assert (found.states, found.lost) == (7, 1) and found.kinds.states[1] == 1
-    text = "\n".join(counterfactual_view.notes(found))
+    analysis = counterfactual(two_tasks, load_method("cospec"), 0, some)
+    assert (analysis.states, analysis.lost) == (7, 1) and analysis.kinds.states[1] == 1
+    text = "\n".join(counterfactual_view.notes(analysis))
     assert "not met again, so in no figure: 1, whose" in text and "a judge model scores them: mt_bench" in text
     assert "graded scores, not right or wrong (two)" in text
     for row in some.rows:
@@ -385,8 +385,10 @@ def test_the_command(run, tmp_path):
     assert "4 of them played already; nothing to decode" in " ".join(again.stderr.split())
     facts = json.loads(again.stdout)
     assert facts["states"] == 4 == facts["kinds"][0]["states"] and facts["same"] == 4
-    told = pd.read_csv(tmp_path / "cells.csv", keep_default_na=False)
-    assert set(told.method) == {name("always")} and told.value[3] == pytest.approx(100 * facts["kinds"][0]["agreement"])
+    frame = pd.read_csv(tmp_path / "cells.csv", keep_default_na=False)
+    assert set(frame.method) == {name("always")} and frame.value[3] == pytest.approx(
+        100 * facts["kinds"][0]["agreement"]
+    )
     assert "| all mismatches | 4 | 100.0 |" in call(*words, *asked, "--format", "md").stdout
     assert call(*words, *asked, "--format", "csv").stdout.startswith("analysis,table,row,column,value\n")
     assert "another run, method or seed" in call(*words, *asked, "--seed", 1).stderr
@@ -423,18 +425,18 @@ def test_runs_that_cannot_be_asked(run, tmp_path):
 
 def test_tasks_without_an_answer_to_check(run, players, monkeypatch):
     player = players["never"]
-    found = reached_states(run, name("never"))
-    tasks = found.task.drop_duplicates().tolist()
-    assert player.checkable(found) == tasks and len(tasks) == 2
+    result = reached_states(run, name("never"))
+    tasks = result.task.drop_duplicates().tolist()
+    assert player.checkable(result) == tasks and len(tasks) == 2
     own = player.score
 
     def judged(task, number):
         return own(task, number) if task == tasks[0] else scorer(player.tasks, task, number, "judge,none")
 
     monkeypatch.setattr(player, "score", judged)
-    assert player.checkable(found) == tasks[:1]
+    assert player.checkable(result) == tasks[:1]
     with pytest.raises(UserError, match=f"{tasks[1]} is scored by a judge model"):
-        player.checkable(found[found.task == tasks[1]])
+        player.checkable(result[result.task == tasks[1]])
     player.hashes[tasks[0]][0], kept = "other", player.hashes[tasks[0]][0]
     with pytest.raises(UserError, match=f"the prompts of {tasks[0]} have changed since"):
         player.request(tasks[0], 0)

@@ -41,17 +41,17 @@ def request(prompt: str, doc_id: int = 0, task: str = "sums", until: tuple[str, 
 
 
 def test_the_bundled_pair_is_well(pocket):
-    found = doctor.pair_findings(pocket, [request("Question: 1+1?\nAnswer:", until=("Question:", "\n\n"))])
-    assert {one.level for one in found} == {"ok"}, found
-    assert len({one.check for one in found}) == len(found) == 8
-    assert "'Question:' 1" in next(one for one in found if one.check == "stop strings").message
+    findings = doctor.pair_findings(pocket, [request("Question: 1+1?\nAnswer:", until=("Question:", "\n\n"))])
+    assert {finding.level for finding in findings} == {"ok"}, findings
+    assert len({finding.check for finding in findings}) == len(findings) == 8
+    assert "'Question:' 1" in next(finding for finding in findings if finding.check == "stop strings").message
 
 
 def test_tokens_that_a_model_does_not_know():
     assert doctor_pair.vocabulary(pair()).level == "ok"
     assert "beyond 96" in doctor_pair.vocabulary(pair(target=tiny("llama", vocab=128))).message
-    found = doctor_pair.vocabulary(pair(words(97)))
-    assert found.level == "error" and "97 tokens" in found.message and "96" in found.message
+    finding = doctor_pair.vocabulary(pair(words(97)))
+    assert finding.level == "error" and "97 tokens" in finding.message and "96" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_tokens_that_a_model_does_not_know():
 def test_chat_template(bos, template, level, text):
     tokenizer = words(bos=bos)
     tokenizer.chat_template = template
-    found = doctor_pair.chat_template(pair(tokenizer))
-    assert found.level == level and text in found.message
-    assert ("become one" in found.message) == (text == "become one")
+    finding = doctor_pair.chat_template(pair(tokenizer))
+    assert finding.level == level and text in finding.message
+    assert ("become one" in finding.message) == (text == "become one")
 
 
 def test_an_end_token_behind_every_prompt():
     assert doctor_pair.prompt_ends(pair()).level == "ok"
-    found = doctor_pair.prompt_ends(pair(words(ends=True)))
-    assert found.level == "error" and "</s>" in found.message
+    finding = doctor_pair.prompt_ends(pair(words(ends=True)))
+    assert finding.level == "error" and "</s>" in finding.message
 
 
 def test_a_stop_string_that_is_a_special_token():
@@ -83,8 +83,8 @@ def test_a_stop_string_that_is_a_special_token():
     tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
     one = pair(tokenizer)
     prompts = [request("w5", until=("</s>", "<turn>"))]
-    found = doctor_pair.stop_strings(one, prompts)
-    assert found.level == "warning" and "<turn> (90)" in found.message and "</s>" not in found.message
+    finding = doctor_pair.stop_strings(one, prompts)
+    assert finding.level == "warning" and "<turn> (90)" in finding.message and "</s>" not in finding.message
     one.models["target"].generation_config.eos_token_id = [1, 90]
     assert doctor_pair.stop_strings(Pair("tiny", one.models, tokenizer), prompts).level == "ok"
     assert doctor_pair.stop_strings(one, []).level == "ok"
@@ -111,9 +111,9 @@ def test_tokens_over_the_edge_of_a_stop_string(token, stop, over):
 
 
 def test_stop_strings_inside_tokens_are_counted():
-    found = doctor_pair.stop_strings(pair(), [request("w5", until=("w1",)), request("w5", until=("w77",))])
-    assert found.level == "ok" and "'w1' 10" in found.message, "w10 to w19"
-    assert "w77" not in found.message
+    finding = doctor_pair.stop_strings(pair(), [request("w5", until=("w1",)), request("w5", until=("w77",))])
+    assert finding.level == "ok" and "'w1' 10" in finding.message, "w10 to w19"
+    assert "w77" not in finding.message
 
 
 def test_a_cache_that_does_not_roll_back():
@@ -122,30 +122,30 @@ def test_a_cache_that_does_not_roll_back():
     config = transformers.AutoConfig.for_model(
         "mamba", vocab_size=96, hidden_size=32, num_hidden_layers=2, state_size=8
     )
-    found = doctor_pair.cache(pair(draft=AutoModelForCausalLM.from_config(config).eval()))
-    assert found.level == "error" and found.message.startswith("draft: MambaForCausalLM")
+    finding = doctor_pair.cache(pair(draft=AutoModelForCausalLM.from_config(config).eval()))
+    assert finding.level == "error" and finding.message.startswith("draft: MambaForCausalLM")
 
 
 @pytest.mark.parametrize(("length", "level"), [(220, "ok"), (221, "warning"), (235, "warning"), (236, "error")])
 def test_context(length, level):
     """256 positions, 20 new tokens, and 16 wanted for a draft."""
-    found = doctor_pair.context(pair(), [request("w5"), request("w5 " * length, doc_id=7)])
-    assert found.level == level and "document 7" in found.message
+    finding = doctor_pair.context(pair(), [request("w5"), request("w5 " * length, doc_id=7)])
+    assert finding.level == level and "document 7" in finding.message
     assert doctor_pair.context(pair(), []).level == "ok"
 
 
 @pytest.mark.long
 def test_draft_speed(pocket):
-    def found(draft: float | None, target: float | None = 0.01) -> Finding:
+    def speed(draft: float | None, target: float | None = 0.01) -> Finding:
         return doctor_pair.draft_speed({"target": target, "draft": draft})
 
-    assert found(0.005).level == "ok" and "0.50" in found(0.005).message
-    assert found(0.006).level == "warning" and "below 1.7" in found(0.006).message
-    assert found(0.02).level == "warning" and "only lose" in found(0.02).message
-    assert found(None, None).level == "ok"
+    assert speed(0.005).level == "ok" and "0.50" in speed(0.005).message
+    assert speed(0.006).level == "warning" and "below 1.7" in speed(0.006).message
+    assert speed(0.02).level == "warning" and "only lose" in speed(0.02).message
+    assert speed(None, None).level == "ok"
     assert doctor_pair.draft_speed({"target": 0.01}).level == "ok"
     swapped = Pair("swapped", {"target": pocket.models["draft"], "draft": pocket.models["target"]}, pocket.tokenizer)
-    measured = {one.check: one for one in doctor.pair_findings(swapped)}["draft speed"]
+    measured = {finding.check: finding for finding in doctor.pair_findings(swapped)}["draft speed"]
     assert measured.level == "warning" and "only lose" in measured.message
 
 
@@ -154,8 +154,8 @@ def test_what_watching_costs(monkeypatch):
     times = {"target": 0.004, "draft": 0.001}
     for cost, level, share in ((1e-5, "ok", "1.00%"), (5e-5, "warning", "5.00%")):
         monkeypatch.setattr(doctor_pair, "watching_seconds", lambda device, cost=cost: cost)
-        found = doctor_pair.instrument(pair(), times)
-        assert found.level == level and share in found.message
+        finding = doctor_pair.instrument(pair(), times)
+        assert finding.level == level and share in finding.message
     assert doctor_pair.instrument(pair(), {"target": None}).level == "ok"
 
 
@@ -196,34 +196,34 @@ def test_few_shot_examples_of_evaluated_documents(head):
     assert doctor_pair.few_shot(*prompts(dict.fromkeys(STORIES, alike), head)) == clean, "it only begins like one"
     for at in STORIES:  # its own example, or one of another prompt
         shots = dict.fromkeys(STORIES, OTHER) | {at: OTHER + SHOT.format(STORIES[1])}
-        found = doctor_pair.few_shot(*prompts(shots, head))
-        assert found.level == "error" and "sums: 1 of 3 evaluated documents (1)" in found.message
+        finding = doctor_pair.few_shot(*prompts(shots, head))
+        assert finding.level == "error" and "sums: 1 of 3 evaluated documents (1)" in finding.message
     shots = dict.fromkeys(STORIES, "".join(SHOT.format(text) for text in STORIES.values()))
     assert "3 of 3 evaluated documents (0, 1, 2)" in doctor_pair.few_shot(*prompts(shots, head)).message
 
 
 def test_short_documents_are_not_mistaken_for_parts_of_others():
-    def found(shot: str) -> Finding:
+    def leak(shot: str) -> Finding:
         shown = [request(f"Q: {shot}\nA: 9\n\nQ: {q}\nA:", at) for at, q in enumerate(("1+1", "2+3"))]
         return doctor_pair.few_shot(shown, [request(f"Q: {q}\nA:", at) for at, q in enumerate(("1+1", "2+3"))])
 
-    assert found("5+4").level == "ok"
-    assert found("11+1").level == "ok"
-    assert found("1+1").level == "error"
+    assert leak("5+4").level == "ok"
+    assert leak("11+1").level == "ok"
+    assert leak("1+1").level == "error"
 
 
 def test_tasks_are_looked_at_one_by_one():
     shown, bare = prompts(dict.fromkeys(STORIES, OTHER))
     other = [request(SHOT.format(STORIES[0]) + "Say it.", 0, "other")]
-    found = doctor_pair.few_shot(shown + other, [*bare, request("Say it.", 0, "other")])
-    assert found.level == "ok", "an example of one task may be evaluated in another"
+    finding = doctor_pair.few_shot(shown + other, [*bare, request("Say it.", 0, "other")])
+    assert finding.level == "ok", "an example of one task may be evaluated in another"
 
 
 def test_duplicate_documents():
     bare = [request("one", 0), request("two", 1), request("one", 0, "other")]
     assert doctor_pair.duplicates(bare).level == "ok"
-    found = doctor_pair.duplicates([*bare, request("one", 2), request("one", 3)])
-    assert found.level == "warning" and "sums: 2 of 4" in found.message
+    finding = doctor_pair.duplicates([*bare, request("one", 2), request("one", 3)])
+    assert finding.level == "warning" and "sums: 2 of 4" in finding.message
 
 
 @pytest.fixture
@@ -244,10 +244,10 @@ def suite(tmp_path, monkeypatch):
 def as_json(capsys, *arguments, **named) -> tuple[int, dict[str, dict[str, str]]]:
     """The exit code and the findings by check; there is nothing else on stdout."""
     code = doctor.main(*arguments, **named, as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert all(set(one) == {"check", "level", "message", "remedy"} for one in found)
-    assert len({one["check"] for one in found}) == len(found)
-    return code, {one["check"]: one for one in found}
+    report = json.loads(capsys.readouterr().out)
+    assert all(set(one) == {"check", "level", "message", "remedy"} for one in report)
+    assert len({one["check"] for one in report}) == len(report)
+    return code, {one["check"]: one for one in report}
 
 
 def test_a_leak_in_a_suite_of_ones_own(suite, capsys):
@@ -255,14 +255,18 @@ def test_a_leak_in_a_suite_of_ones_own(suite, capsys):
     write("test", *STORIES.values())
     write("train", "What is left of ten pears if Dan eats all of them?", STORIES[2])
     arguments = (None, str(folder / "mine.yaml"), "cpu", "auto", folder)
-    code, found = as_json(capsys, *arguments)
-    assert code == 1 and found["few-shot"]["level"] == "error" and "1 of 3" in found["few-shot"]["message"]
+    code, findings = as_json(capsys, *arguments)
+    assert code == 1 and findings["few-shot"]["level"] == "error" and "1 of 3" in findings["few-shot"]["message"]
     write("train", "What is left of ten pears if Dan eats all of them?", "How tall is a tower of 7 cubes?")
-    code, found = as_json(capsys, *arguments)
-    assert code == 0 and found["few-shot"]["level"] == "ok" and "vocabulary" not in found
+    code, findings = as_json(capsys, *arguments)
+    assert code == 0 and findings["few-shot"]["level"] == "ok" and "vocabulary" not in findings
     (folder / "gsm8k_train.jsonl").unlink()
-    code, found = as_json(capsys, *arguments)
-    assert code == 1 and found["documents"]["level"] == "error" and "gsm8k_train.jsonl" in found["documents"]["remedy"]
+    code, findings = as_json(capsys, *arguments)
+    assert (
+        code == 1
+        and findings["documents"]["level"] == "error"
+        and "gsm8k_train.jsonl" in findings["documents"]["remedy"]
+    )
 
 
 # The command
@@ -270,11 +274,11 @@ def test_a_leak_in_a_suite_of_ones_own(suite, capsys):
 
 @pytest.mark.long
 def test_the_bundled_pair_and_a_suite(capsys):
-    code, found = as_json(capsys, "pocket", "smoke", "cpu", "auto", None)
+    code, findings = as_json(capsys, "pocket", "smoke", "cpu", "auto", None)
     assert code == 0
-    assert {"threads", "disk", "vocabulary", "draft speed", "few-shot", "documents"} <= found.keys()
-    assert "6 documents of 2 tasks" in found["documents"]["message"]
-    assert "pocket_gsm8k" in found["context"]["message"] or "pocket_humaneval" in found["context"]["message"]
+    assert {"threads", "disk", "vocabulary", "draft speed", "few-shot", "documents"} <= findings.keys()
+    assert "6 documents of 2 tasks" in findings["documents"]["message"]
+    assert "pocket_gsm8k" in findings["context"]["message"] or "pocket_humaneval" in findings["context"]["message"]
 
 
 def save(folder: Path, tokenizer: PreTrainedTokenizerFast) -> ModelSpec:
@@ -286,27 +290,31 @@ def save(folder: Path, tokenizer: PreTrainedTokenizerFast) -> ModelSpec:
 def test_a_draft_of_another_tokenizer_is_told(tmp_path, capsys):
     save(tmp_path / "one", words(90))
     save(tmp_path / "other", words(80))
-    _, found = as_json(capsys, f"target={tmp_path}/one,draft={tmp_path}/other", None, "cpu", "auto", data_dir=None)
-    assert found["vocabulary"]["level"] == "ok" and "80 of the target's 90 tokens" in found["vocabulary"]["message"]
+    _, findings = as_json(capsys, f"target={tmp_path}/one,draft={tmp_path}/other", None, "cpu", "auto", data_dir=None)
+    assert (
+        findings["vocabulary"]["level"] == "ok" and "80 of the target's 90 tokens" in findings["vocabulary"]["message"]
+    )
 
 
 def test_a_pair_that_does_not_fit_is_a_finding(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("specbench.engine.models.pair.LEAST_SHARED", 0.9)
     save(tmp_path / "one", words(90))
     save(tmp_path / "other", words(80))
-    code, found = as_json(capsys, f"target={tmp_path}/one,draft={tmp_path}/other", None, "cpu", "auto", data_dir=None)
-    assert code == 1 and found["vocabulary"]["level"] == "error"
-    assert "share 80 of" in found["vocabulary"]["message"] and "choose a draft" in found["vocabulary"]["remedy"]
+    code, findings = as_json(
+        capsys, f"target={tmp_path}/one,draft={tmp_path}/other", None, "cpu", "auto", data_dir=None
+    )
+    assert code == 1 and findings["vocabulary"]["level"] == "error"
+    assert "share 80 of" in findings["vocabulary"]["message"] and "choose a draft" in findings["vocabulary"]["remedy"]
     (tmp_path / "empty").mkdir()
-    code, found = as_json(capsys, f"target={tmp_path}/empty", None, "cpu", "auto", data_dir=None)
-    assert code == 1 and found["loading"]["level"] == "error" and "config.json" in found["loading"]["remedy"]
+    code, findings = as_json(capsys, f"target={tmp_path}/empty", None, "cpu", "auto", data_dir=None)
+    assert code == 1 and findings["loading"]["level"] == "error" and "config.json" in findings["loading"]["remedy"]
 
 
 def test_refusals_by_check():
     texts = {"MambaForCausalLM cannot be used: after a rollback of its cache it gives other logits": "cache"}
     for text, check in texts.items():
-        found = doctor.unloadable(UserError(text))
-        assert found.check == check and found.level == "error" and found.message == text and found.remedy
+        result = doctor.unloadable(UserError(text))
+        assert result.check == check and result.level == "error" and result.message == text and result.remedy
     spec = PairSpec(name="tiny", description="", target=ModelSpec(model="bundled:none"))
     with pytest.raises(UserError) as caught:
         load_pair(spec, "cpu")

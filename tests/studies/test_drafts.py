@@ -100,13 +100,13 @@ def test_words_by_hand():
     first = row | {f"{name}{end}": value for name, value in values.items() for end in ("", "_low", "_high")}
     second = first | {"pair": "b", "gain": 1.1, "gain_low": 1.05, "gain_high": 1.15}
     third = first | {"pair": "c", "gain": 1.1, "gain_low": 0.95, "gain_high": 1.25}
-    found = view(study.Drafts("sps", "T=1", "big", pd.DataFrame([first, second, third]), []))
-    assert list(found.sentences) == [
+    page = view(study.Drafts("sps", "T=1", "big", pd.DataFrame([first, second, third]), []))
+    assert list(page.sentences) == [
         "b: τ is 1.100 times [1.050, 1.150] that of a.",
         "c: τ is 1.100 times [0.950, 1.250] that of a; this may be chance.",
     ]
-    assert found.sheets[0].rows[0] == ["a", "9", "0.800 [0.800, 0.800]", "0.810 [0.810, 0.810]"]
-    assert found.sheets[1].rows[0] == ["a", "3.00 [3.00, 3.00]", "1.50 [1.50, 1.50]", "1.20 [1.20, 1.20]"]
+    assert page.sheets[0].rows[0] == ["a", "9", "0.800 [0.800, 0.800]", "0.810 [0.810, 0.810]"]
+    assert page.sheets[1].rows[0] == ["a", "3.00 [3.00, 3.00]", "1.50 [1.50, 1.50]", "1.20 [1.20, 1.20]"]
 
 
 def test_runs_that_do_not_compare_are_refused(evaluated):

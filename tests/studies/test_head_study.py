@@ -50,22 +50,22 @@ def test_a_head_says_again_what_it_said_while_decoding(run, heads):
         head_study.with_predictions(drafts, head, pair), recorded_rounds(run, "specdecpp"), strict=True
     ):
         assert (again["doc_id"], again["round"]) == (row["doc_id"], row["round"])
-        for found, said in zip(again["predictions"], row["predictions"] or [], strict=True):
+        for result, said in zip(again["predictions"], row["predictions"] or [], strict=True):
             if not np.isnan(said):
-                assert found == pytest.approx(said, abs=2e-3)
+                assert result == pytest.approx(said, abs=2e-3)
                 compared += 1
     assert compared > 40
 
 
 def test_the_recorded_head_is_replayed_as_simulate_does_it(run, heads):
-    found = head_study.study(run, heads, thresholds=[0.3, 0.7])
+    analysis = head_study.study(run, heads, thresholds=[0.3, 0.7])
     plain = simulate(run, "specdecpp", thresholds=[0.3, 0.7]).table
-    for row in found.to_dict("records"):
+    for row in analysis.to_dict("records"):
         same = plain[
             (plain.setting == f"threshold={row['threshold']:g}") & (plain.task.isin([row["task"], "all tasks"]))
         ]
         assert row["tokens_per_s"] == pytest.approx(same.tokens_per_s.iloc[-1], rel=0.02)
-    assert set(found.threshold) == {0.3, 0.7} and found.weight.eq(1).all()
+    assert set(analysis.threshold) == {0.3, 0.7} and analysis.weight.eq(1).all()
 
 
 def test_the_confidence_of_greedy_drafts_is_their_plain_probability():

@@ -206,8 +206,8 @@ def test_the_saturation_is_found_by_bisection(plan, pair, monkeypatch):
         ), None
 
     monkeypatch.setattr(Load, "at", at)
-    found = load.saturation("sps", lambda count: None)
-    assert 1.3 - (2.2 - 0.5) / 2**study.BISECTIONS <= found <= 1.3
+    result = load.saturation("sps", lambda count: None)
+    assert 1.3 - (2.2 - 0.5) / 2**study.BISECTIONS <= result <= 1.3
     assert len(asked) == 1 + study.BISECTIONS
 
 
@@ -376,7 +376,7 @@ def test_many_requests_do_not_fill_the_memory(plan, pair):
     import resource
 
     load = Load(plan, pair, 8, 5000, Arrivals("constant"))
-    load.requests = [SimpleNamespace(**vars(one)) for one in load.requests]
+    load.requests = [SimpleNamespace(**vars(request)) for request in load.requests]
     server = load.servers["sps"]
     server.serve(load.requests[:500], load.prompts[:500], np.zeros(500), length=8)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -26,12 +26,12 @@ def exit_logits(model, tokens: list[int], layer: int) -> torch.Tensor:
 def test_ranks_by_an_early_layer():
     target = pair("llama")[0]
     prompt, text = oracle.prompts(2, length=9)
-    found = ranks_of(made(), prompt, text, [0, 2, 7], [1])
+    result = ranks_of(made(), prompt, text, [0, 2, 7], [1])
     logits = exit_logits(target, [*prompt, *text], 1)
-    for place, rank in zip([0, 2, 7], found[0], strict=True):
+    for place, rank in zip([0, 2, 7], result[0], strict=True):
         row = logits[len(prompt) + place - 1].tolist()
         assert rank == sorted(row, reverse=True).index(row[text[place]])
-    assert len(set(found[0])) > 1
+    assert len(set(result[0])) > 1
     assert ranks_of(made(), prompt, text, [], [1]) == [[]]
 
 
@@ -39,8 +39,8 @@ def test_places_by_hand():
     """A correction, a bonus, a round without a draft, and one that the end of the text cut."""
     columns = ("round", "drafted", "accepted", "committed", "truncated")
     rows = [(0, 0, 0, 1, 0), (1, 3, 1, 2, 0), (2, 3, 3, 4, 0), (3, 0, 0, 1, 0), (4, 3, 2, 2, 1)]
-    found = added(pd.DataFrame(rows, columns=columns))
-    assert found[["round", "place", "whole"]].to_numpy().tolist() == [[1, 2, False], [2, 6, True]]
+    result = added(pd.DataFrame(rows, columns=columns))
+    assert result[["round", "place", "whole"]].to_numpy().tolist() == [[1, 2, False], [2, 6, True]]
 
 
 def test_saved_seconds_by_hand():
@@ -52,9 +52,9 @@ def test_saved_seconds_by_hand():
             for number, (target, draft) in enumerate([(4.0, 1.0), (8.0, 2.0), (8.0, 9.0), (8.0, 9.0)], 1)
         ]
     )
-    found = pd.DataFrame([keys | {"round": number, "hit": number != 3} for number in (1, 2, 3)])
+    frame = pd.DataFrame([keys | {"round": number, "hit": number != 3} for number in (1, 2, 3)])
     # Round 2: all of 2 s, within half of 4; round 3: 4 of 9 s; round 4: nothing, after a miss.
-    assert saved_seconds(rounds, found, "hit", 0.5).saved.tolist() == [2 + 4]
+    assert saved_seconds(rounds, frame, "hit", 0.5).saved.tolist() == [2 + 4]
 
 
 def test_figures_by_hand(tmp_path):
@@ -94,9 +94,9 @@ def test_the_command(tmp_path):
     result = call("analyze", "mirror", folder, "--layers", "6")
     assert result.exit_code == 0, result.output
     assert "6 of 12" in result.output and max(map(len, result.output.splitlines())) <= 80
-    found = json.loads(call("analyze", "mirror", folder, "--format", "json").stdout)
-    assert {row["layer"] for row in found["table"]} == {3, 6, 9}
-    rates = [row["hit"] for row in found["table"] if row["layer"] == 9]
+    report = json.loads(call("analyze", "mirror", folder, "--format", "json").stdout)
+    assert {row["layer"] for row in report["table"]} == {3, 6, 9}
+    rates = [row["hit"] for row in report["table"] if row["layer"] == 9]
     assert rates == sorted(rates) and rates[-1] > 0.5
     refused = call("analyze", "mirror", folder, "--layers", "12")
     assert refused.exit_code == 2 and "give exits from 1 to 11" in " ".join(refused.stderr.split())

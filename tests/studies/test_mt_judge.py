@@ -175,8 +175,10 @@ def graded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 def test_before_a_judge_the_score_is_not_known(run: Path) -> None:
     summary = pd.read_parquet(run / "summary.parquet")
-    told = summary[summary.task == "mt_bench"]
-    assert list(told.method) == ["vanilla", "sps"] and told.accuracy.isna().all() and (told.speedup_decode > 0).all()
+    summed = summary[summary.task == "mt_bench"]
+    assert (
+        list(summed.method) == ["vanilla", "sps"] and summed.accuracy.isna().all() and (summed.speedup_decode > 0).all()
+    )
     assert StoredRun(run).headline()["mt_bench"] == "judge,none"
 
 
@@ -198,8 +200,8 @@ def test_grades_join_the_scores(run: Path, graded: list[tuple[str, str]]) -> Non
         assert whole.stderr == pytest.approx(0.25)  # 0.25 · √2 / √2
     summary = pd.read_parquet(run / "summary.parquet")
     assert np.allclose(summary[summary.task == "mt_bench"].accuracy, 0.45)
-    told = json.loads((run / "judge.json").read_text())["mt_bench"]
-    assert told["model"] == TARGET and told["weights_hash"] and "[The question]" in told["request"]
+    report = json.loads((run / "judge.json").read_text())["mt_bench"]
+    assert report["model"] == TARGET and report["weights_hash"] and "[The question]" in report["request"]
 
 
 @pytest.mark.long
@@ -225,7 +227,7 @@ def test_a_question_is_asked_without_shots(run: Path, graded: list[tuple[str, st
 
 
 @pytest.mark.parametrize(
-    ("change", "asked", "told"),
+    ("change", "asked", "facts"),
     [
         ("", ["chess"], "has no task 'chess'; it has mt_bench, pocket_gsm8k"),
         ("headline", [], "has no task that needs a judge; name one of mt_bench, pocket_gsm8k with --task"),
@@ -234,7 +236,7 @@ def test_a_question_is_asked_without_shots(run: Path, graded: list[tuple[str, st
         ("failed", [], "has no answers to mt_bench"),
     ],
 )
-def test_what_cannot_be_graded(run: Path, graded: list[Any], change: str, asked: list[str], told: str) -> None:
+def test_what_cannot_be_graded(run: Path, graded: list[Any], change: str, asked: list[str], facts: str) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     if change == "headline":
         manifest["headline"]["mt_bench"] = "words,none"
@@ -250,7 +252,7 @@ def test_what_cannot_be_graded(run: Path, graded: list[Any], change: str, asked:
     (run / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError) as caught:
         mt_judge.score(run, TARGET, asked)
-    assert told in str(caught.value) and "\n" not in str(caught.value) and graded == []
+    assert facts in str(caught.value) and "\n" not in str(caught.value) and graded == []
 
 
 def test_the_command(run: Path) -> None:

@@ -39,15 +39,15 @@ def run(tmp_path_factory) -> StoredRun:
 
 
 @pytest.fixture(scope="module")
-def found(run):
+def analysis(run):
     return multi_draft(run, texts_to_read(run, None), [2, 3])
 
 
 @pytest.mark.long
 def test_figures_are_means_over_the_positions_of_plain_forwards(run, pocket):
     """Of one method: by a forward without cache of each context, the oracle's warping, and sums by hand."""
-    found = multi_draft(run, texts_to_read(run, "mdsd"), [3, 2, 2])
-    assert found.methods == ["mdsd"]
+    analysis = multi_draft(run, texts_to_read(run, "mdsd"), [3, 2, 2])
+    assert analysis.methods == ["mdsd"]
     samples = run.samples()
     samples = samples[~samples.warmup & (samples.method == "mdsd")]
     requests = {(r.task, r.doc_id): r.prompt for r in load_tasks(run.plan, pocket).requests()}
@@ -63,15 +63,15 @@ def test_figures_are_means_over_the_positions_of_plain_forwards(run, pocket):
             overlap = np.minimum(p, q).sum()
             second = by_hand(p, q)
             expected.setdefault(row.task, []).append([overlap, overlap + second[0], overlap + second[1]])
-    figures = found.figures.set_index(["task", "drafts", "replacement", "rule"])["value"]
+    figures = analysis.figures.set_index(["task", "drafts", "replacement", "rule"])["value"]
     for task, rows in expected.items():
         one, with_, without = np.mean(rows, 0)
-        got = found.figures[found.figures.task == task]
+        got = analysis.figures[analysis.figures.task == task]
         assert (got.positions == len(rows)).all()
         assert got["value"].iloc[0] == pytest.approx(one, abs=1e-5)
         assert figures[task, 2, True, "recursive"] == pytest.approx(with_, abs=1e-5)
         assert figures[task, 2, False, "recursive"] == pytest.approx(without, abs=1e-5)
-    assert found.positions == sum(map(len, expected.values()))
+    assert analysis.positions == sum(map(len, expected.values()))
 
 
 def by_hand(p, q):
@@ -90,25 +90,25 @@ def by_hand(p, q):
 
 
 @pytest.mark.long
-def test_recursive_rejection_is_between_one_draft_and_the_best_rule(found):
-    assert found.outside == 0 and found.sampling == "T=0.8 top-k=6"
-    for _, rows in found.figures.groupby("task"):
+def test_recursive_rejection_is_between_one_draft_and_the_best_rule(analysis):
+    assert analysis.outside == 0 and analysis.sampling == "T=0.8 top-k=6"
+    for _, rows in analysis.figures.groupby("task"):
         value = {(row.drafts, row.replacement, row.rule): row.value for row in rows.itertuples()}
         one = rows["value"].iloc[0]
         for kind in (True, False):
             assert one < value[2, kind, "recursive"] <= value[2, kind, "optimal"] + 1e-9
             assert value[2, kind, "recursive"] <= value[3, kind, "recursive"] <= value[3, kind, "optimal"] + 1e-9
         assert value[2, True, "optimal"] <= value[2, False, "optimal"] + 1e-9
-    assert found.figures.left_out.max() < 1e-6, "few tokens are in the top 6"
-    tasks = list(dict.fromkeys(found.figures.task))
-    whole = found.figures[found.figures.task == tasks[-1]].iloc[0]
-    assert whole.positions == found.positions and (tasks[-1] == ALL) == (len(tasks) > 1)
+    assert analysis.figures.left_out.max() < 1e-6, "few tokens are in the top 6"
+    tasks = list(dict.fromkeys(analysis.figures.task))
+    whole = analysis.figures[analysis.figures.task == tasks[-1]].iloc[0]
+    assert whole.positions == analysis.positions and (tasks[-1] == ALL) == (len(tasks) > 1)
     assert whole.low <= whole["value"] <= whole.high
 
 
 @pytest.mark.long
-def test_what_was_measured_is_what_is_foretold(run, found):
-    measured = found.measured.set_index("method")
+def test_what_was_measured_is_what_is_foretold(run, result):
+    measured = analysis.measured.set_index("method")
     assert list(measured.index) == METHODS
     assert measured.drafts.tolist() == [1, 2, 4, 2]
     rounds = run.rounds().to_table().to_pandas()
@@ -121,7 +121,7 @@ def test_what_was_measured_is_what_is_foretold(run, found):
         assert row.low < row["value"] < row.high, "all rounds accepted leave a doubt too"
         assert (row.high - row.low) / 2 < 1.96 * np.sqrt(row.foretold * (1 - row.foretold) / row.rounds) + 1e-5
     # Four independent drafts have a formula, though they are not among the figures.
-    assert measured.foretold["mdsd-iid"] > 0.5 and set(found.figures.drafts) == {1, 2, 3}
+    assert measured.foretold["mdsd-iid"] > 0.5 and set(analysis.figures.drafts) == {1, 2, 3}
 
 
 def test_places_of_first_levels(run):
@@ -140,8 +140,8 @@ def test_what_each_method_drafts_first():
     names = ("rsd", "rsd-constant", "sps", "fly", "vanilla")
     specs = {name: load_method(name) for name in names}
     assert first_level_kind(specs["rsd"]) is None, "four drafts without replacement"
-    found = first_level_kind(specs["rsd-constant"])
-    assert (found.drafts, found.replacement, found.rule) == (3, False, "recursive")
+    result = first_level_kind(specs["rsd-constant"])
+    assert (result.drafts, result.replacement, result.rule) == (3, False, "recursive")
     assert first_level_kind(specs["sps"]).rule == "single" and first_level_kind(specs["fly"]) is None
 
 
@@ -170,10 +170,10 @@ def test_a_wrong_bound_would_be_seen(run, monkeypatch):
 
 
 @pytest.mark.parametrize("format", ("table", "csv", "json"))
-def test_the_view_tells_the_same_in_every_form(run, found, capsys, format):
-    show(view(found), format)
+def test_the_view_tells_the_same_in_every_form(run, result, capsys, format):
+    show(view(analysis), format)
     text = capsys.readouterr().out
-    best = found.figures[found.figures.rule == "optimal"]["value"].iloc[-1]
+    best = analysis.figures[analysis.figures.rule == "optimal"]["value"].iloc[-1]
     if format == "json":
         facts = json.loads(text)
         assert facts["figures"][-1]["value"] == pytest.approx(best) and facts["outside"] == 0
@@ -210,14 +210,14 @@ def test_bad_input_is_one_clear_line(run, tmp_path):
     other.__dict__["manifest"] = {**run.manifest, "models": {**models, "draft": {"weights_hash": "other"}}}
     with pytest.raises(UserError, match=r"decoded with different models .*weights of the draft"):
         multi_draft(other, texts, [2])
-    told = StoredRun(run.folder)
-    told.__dict__["manifest"] = {**run.manifest, "imported": {}}
+    stored = StoredRun(run.folder)
+    stored.__dict__["manifest"] = {**run.manifest, "imported": {}}
     with pytest.raises(UserError, match="was imported"):
-        texts_to_read(told, None)
+        texts_to_read(stored, None)
 
 
 def test_a_run_without_drafts_has_figures_all_the_same(tmp_path):
     plain = decoded(tmp_path / "plain", ["vanilla"], temperature=1.0)
-    found = multi_draft(plain, texts_to_read(plain, None), [2])
-    assert found.methods == ["vanilla"] and found.measured.empty and found.outside == 0
-    assert isinstance(found.figures, pd.DataFrame) and (found.figures["value"] > 0.3).all()
+    analysis = multi_draft(plain, texts_to_read(plain, None), [2])
+    assert analysis.methods == ["vanilla"] and analysis.measured.empty and analysis.outside == 0
+    assert isinstance(analysis.figures, pd.DataFrame) and (analysis.figures["value"] > 0.3).all()

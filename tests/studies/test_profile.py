@@ -32,13 +32,13 @@ def test_a_fit_by_hand():
     # T = 2 G + 3 F exactly, then with errors +1, -1, -1, +1 that are at right angles to both columns.
     forwards = np.array([[1.0, 1.0], [2.0, 1.0], [1.0, 2.0], [2.0, 2.0]])
     seconds = forwards @ [2.0, 3.0]
-    found, r2, about_zero = regression(forwards, seconds)
-    assert found == pytest.approx([2, 3]) and r2 == pytest.approx(1) and about_zero == pytest.approx(1)
+    line, r2, about_zero = regression(forwards, seconds)
+    assert line == pytest.approx([2, 3]) and r2 == pytest.approx(1) and about_zero == pytest.approx(1)
     errors = np.array([1.0, -1.0, -1.0, 1.0])
     assert not (forwards.T @ errors).any()
-    found, r2, about_zero = regression(forwards, seconds + errors)
+    line, r2, about_zero = regression(forwards, seconds + errors)
     # Mean 7.5; T = 6 6 7 11 around it: 2.25 + 2.25 + 0.25 + 12.25 = 17, about 0: 242; the errors' squares: 4.
-    assert found == pytest.approx([2, 3]) and r2 == pytest.approx(1 - 4 / 17)
+    assert line == pytest.approx([2, 3]) and r2 == pytest.approx(1 - 4 / 17)
     assert about_zero == pytest.approx(1 - 4 / 242)
 
 
@@ -51,8 +51,8 @@ def test_without_an_intercept():
 
 @pytest.mark.parametrize("forwards", [[[4, 1], [8, 2], [12, 3], [16, 4]], [[1, 1], [2, 1]], [[0, 1], [0, 2], [0, 3]]])
 def test_what_counts_do_not_settle_is_not_told(forwards):
-    found, *fits = regression(np.array(forwards, float), np.arange(1.0, len(forwards) + 1))
-    assert all(map(math.isnan, [*found, *fits]))
+    line, *fits = regression(np.array(forwards, float), np.arange(1.0, len(forwards) + 1))
+    assert all(map(math.isnan, [*line, *fits]))
 
 
 def rounds_frame(lengths, seconds):
@@ -72,10 +72,10 @@ def test_times_of_several_draft_lengths():
         target, draft = 10 + 0.5 * k, 0.75 + 1.5 * k
         return (99.0, 99.0, 999.0) if k == 3 else (target, draft, target + draft + 2 + 0.25 * k)
 
-    found = forward_times.from_records(rounds_frame(lengths, seconds), NO_PREFILLS, VANILLA)
-    assert vars(found) == pytest.approx(vars(Times(1.5, 10, 0.5, 0.75, 2, 0.25, 9)))
-    assert found.round(6) == pytest.approx(10 + 3 + 0.75 + 9 + 2 + 1.5)
-    assert found.round(0) == 12 and found.token == 9
+    result = forward_times.from_records(rounds_frame(lengths, seconds), NO_PREFILLS, VANILLA)
+    assert vars(result) == pytest.approx(vars(Times(1.5, 10, 0.5, 0.75, 2, 0.25, 9)))
+    assert result.round(6) == pytest.approx(10 + 3 + 0.75 + 9 + 2 + 1.5)
+    assert result.round(0) == 12 and result.token == 9
 
 
 def test_times_of_one_draft_length_come_from_prefills():
@@ -86,9 +86,9 @@ def test_times_of_one_draft_length_come_from_prefills():
     prefills = pd.DataFrame(
         {"width": widths, "target_seconds": 10 + 0.5 * (widths - 1), "draft_seconds": 4 + 0.1 * widths}
     )
-    found = forward_times.from_records(rounds, prefills, VANILLA)
-    assert vars(found) == pytest.approx(vars(Times(1.0, 10, 0.5, 3.1, 2, 0, 9)))
-    assert found.round(2) == pytest.approx(11 + 4.1 + 1 + 2)
+    result = forward_times.from_records(rounds, prefills, VANILLA)
+    assert vars(result) == pytest.approx(vars(Times(1.0, 10, 0.5, 3.1, 2, 0, 9)))
+    assert result.round(2) == pytest.approx(11 + 4.1 + 1 + 2)
     # Vanilla's 8 at width 1 bounds the slope: (14 - 8) / 8; steeper prefills do not count.
     steep = prefills.assign(target_seconds=14 + 5.0 * (widths - 9))
     assert forward_times.from_records(rounds, steep, VANILLA).width_slope == pytest.approx(0.75)
@@ -101,19 +101,19 @@ def test_times_of_one_draft_length_come_from_prefills():
 def run_of(folder, methods, tasks=("one", "two"), noise=0.0, repeats=1, slow=(1.0, 3.0)):
     """A run in which document i of a method takes t_draft · N_draft + t_target · N_target seconds, and `noise`."""
     rng = np.random.default_rng(0)
-    found = Rows()
+    rows = Rows()
     for (method, shape), task, repeat, doc_id in itertools.product(methods.items(), tasks, range(repeats), range(4)):
         shapes = [shape(doc_id, i) for i in range(3 + 2 * doc_id)]
         seconds = slow[0] * sum(k for k, _ in shapes) + slow[1] * len(shapes)
         stall = 100.0 if noise and repeat == doc_id % repeats else 0.0
         seconds += noise * rng.standard_normal() + stall
-        told = {"task": task, "repeat": repeat, "tokens": [1], "prompt_tokens": 9 + doc_id}
-        prefill, *own = found.add(method, doc_id, seconds, shapes, (slow[1], 0.0), **told)
+        facts = {"task": task, "repeat": repeat, "tokens": [1], "prompt_tokens": 9 + doc_id}
+        prefill, *own = rows.add(method, doc_id, seconds, shapes, (slow[1], 0.0), **facts)
         prefill |= {"seconds": 100.0}
         for row in own:
             row |= {"draft_seconds": slow[0] * row["drafted"], "seconds": slow[0] * row["drafted"] + slow[1]}
     settings = {name: {"gamma": 2} if name.startswith("sps") else {} for name in methods}
-    return found.run(folder, settings=settings, baseline=None)
+    return rows.run(folder, settings=settings, baseline=None)
 
 
 PLAIN = {"vanilla": lambda doc, i: (0, 0)}
@@ -196,15 +196,15 @@ def test_forwards_are_measured_for_every_width_and_context(monkeypatch):
         return forward(self, tokens, *args, **kwargs)
 
     monkeypatch.setattr(Session, "forward", watched)
-    told = []
-    found = measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64, 4096), 5, told.append)
+    log = []
+    result = measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64, 4096), 5, log.append)
     cells = [(role, context, width) for role in ("target", "draft") for context in (16, 64) for width in (1, 4)]
-    assert list(found[["model", "context", "width"]].itertuples(index=False, name=None)) == cells
-    assert (found.low <= found["median"]).all() and (found["median"] <= found.high).all() and (found.low > 0).all()
-    assert len(told) == 5 + profile_pair.WARM
+    assert list(result[["model", "context", "width"]].itertuples(index=False, name=None)) == cells
+    assert (result.low <= result["median"]).all() and (result["median"] <= result.high).all() and (result.low > 0).all()
+    assert len(log) == 5 + profile_pair.WARM
     assert all(fed.count(cell) == 5 + profile_pair.WARM for cell in cells)
-    passes = [fed[4 + 8 * i : 12 + 8 * i] for i in range(len(told))]  # behind the four prefills
-    assert all(sorted(one) == sorted(cells) for one in passes) and len(set(map(tuple, passes))) > 1
+    passes = [fed[4 + 8 * i : 12 + 8 * i] for i in range(len(log))]  # behind the four prefills
+    assert all(sorted(pass_) == sorted(cells) for pass_ in passes) and len(set(map(tuple, passes))) > 1
     with pytest.raises(UserError, match="only 256 positions"):
         measure_forwards(pair_without_tokenizer(), (1, 300), (16,), 5)
 
@@ -218,16 +218,18 @@ def test_the_medians_are_of_the_right_forwards(monkeypatch):
         def laps(self):
             laps = super().laps()
             Clock.passes += 1
-            for one in laps[0].forwards:
+            for forward in laps[0].forwards:
                 slow = 100 if Clock.passes % 4 == 0 else 0
-                one.seconds = one.context + one.width / 100 + (0.5 if one.model == "draft" else 0) + slow
+                forward.seconds = (
+                    forward.context + forward.width / 100 + (0.5 if forward.model == "draft" else 0) + slow
+                )
             return laps
 
     monkeypatch.setattr(profile_pair, "Stopwatch", Clock)
-    found = measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64), 8)
-    expected = found.context + found.width / 100 + np.where(found.model == "draft", 0.5, 0)
-    assert found["median"].tolist() == pytest.approx(expected.tolist())
-    assert (found.high > expected + 20).all()  # the slow ones are seen
+    result = measure_forwards(pair_without_tokenizer(), (1, 4), (16, 64), 8)
+    expected = result.context + result.width / 100 + np.where(result.model == "draft", 0.5, 0)
+    assert result["median"].tolist() == pytest.approx(expected.tolist())
+    assert (result.high > expected + 20).all()  # the slow ones are seen
 
 
 @pytest.mark.long

@@ -80,7 +80,7 @@ def paths_of(tokens: list[int], parents: tuple[int, ...]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("draft", "text", "start", "found"),
+    ("draft", "text", "start", "result"),
     [
         (chain(), [1, 2, 3], 1, (0, 0, 0)),
         (chain(5, 6), [1, 2, 3], 1, (0, 1, 2)),
@@ -96,8 +96,8 @@ def paths_of(tokens: list[int], parents: tuple[int, ...]) -> list[list[int]]:
         (tree([], ()), [3, 4], 0, (0, 0, 0)),
     ],
 )
-def test_how_far_a_text_goes_along_a_draft(draft, text, start, found):
-    assert follow(draft, text, start) == found
+def test_how_far_a_text_goes_along_a_draft(draft, text, start, result):
+    assert follow(draft, text, start) == result
 
 
 def test_a_text_by_hand():
@@ -108,21 +108,21 @@ def test_a_text_by_hand():
     3 stands; at 7, behind 1 2 3: 4 1 2, nothing. Rounds: 2 3 5 from 1 on; 1 from 4 on; 2 3 5 from 5 on.
     """
     one = pld(gamma=3)
-    found = replay("pld", drafter(one, None, CPU), 3, [trace([1, 2, 3, 4], [1, 2, 3, 5, 1, 2, 3, 5])])
-    rows = found.positions
+    replayed = replay("pld", drafter(one, None, CPU), 3, [trace([1, 2, 3, 4], [1, 2, 3, 5, 1, 2, 3, 5])])
+    rows = replayed.positions
     assert rows.position.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert rows.drafted.tolist() == [3, 3, 3, 0, 3, 3, 3]
     assert rows.levels.tolist() == [3, 3, 3, 0, 3, 2, 1]
     assert rows.accepted.tolist() == [2, 1, 0, 0, 2, 1, 0]
     assert rows.tested.tolist() == [3, 2, 1, 0, 3, 2, 1]
     assert rows.committed.tolist() == [3, pd.NA, pd.NA, 1, 3, pd.NA, pd.NA]
-    (total,) = by_task(found).iloc[-1:].to_dict("records")
+    (total,) = by_task(replayed).iloc[-1:].to_dict("records")
     assert total.pop("microseconds") > 0
     assert total == pytest.approx(
         {"texts": 1, "positions": 7, "found": 6 / 7, "drafted": 18 / 7, "accepted": 6 / 7, "rounds": 3, "tau": 7 / 3}
         | {"task": ALL}
     )
-    depths = by_depth(found)[by_depth(found).task == ALL].to_dict("list")
+    depths = by_depth(replayed)[by_depth(replayed).task == ALL].to_dict("list")
     assert (depths["depth"], depths["drafted"]) == ([1, 2, 3], [6, 5, 4])
     assert (depths["tested"], depths["accepted"]) == ([6, 4, 2], [4, 2, 0])
     assert depths["acceptance"] == pytest.approx([4 / 6, 1 / 2, 0])
@@ -131,16 +131,16 @@ def test_a_text_by_hand():
 
 def test_a_round_ends_with_the_text_and_tasks_are_kept_apart():
     texts = [trace([1, 2, 3], [1, 2, 3], "a"), trace([9], [4], "a"), trace([], [5, 6], "b"), trace([3], [], "b")]
-    found = replay("pld", drafter(pld(), None, CPU), 4, texts)
-    assert found.texts == 4
-    assert found.positions[["text", "task", "position"]].values.tolist() == [[1, "a", 1], [1, "a", 2], [3, "b", 1]]
-    assert found.positions.committed.tolist() == [2, pd.NA, 1], "no token of the target's own behind the end"
-    assert by_task(found)[["task", "texts", "rounds", "tau"]].values.tolist() == [
+    replayed = replay("pld", drafter(pld(), None, CPU), 4, texts)
+    assert replayed.texts == 4
+    assert replayed.positions[["text", "task", "position"]].values.tolist() == [[1, "a", 1], [1, "a", 2], [3, "b", 1]]
+    assert replayed.positions.committed.tolist() == [2, pd.NA, 1], "no token of the target's own behind the end"
+    assert by_task(replayed)[["task", "texts", "rounds", "tau"]].values.tolist() == [
         ["a", 1, 1, 2.0],
         ["b", 1, 1, 1.0],
         [ALL, 2, 2, 1.5],
     ]
-    assert by_depth(found).task.unique().tolist() == ["a", ALL], "b has no draft at all"
+    assert by_depth(replayed).task.unique().tolist() == ["a", ALL], "b has no draft at all"
     with pytest.raises(UserError, match="no text has a second generated token"):
         replay("pld", drafter(pld(), None, CPU), 4, texts[1:2])
 
@@ -152,26 +152,26 @@ def test_what_a_drafter_remembers_is_of_rounds():
     next round begins at 3, behind 8, which is new: it tries 2 1 2 7 again. The positions' own draft there is that of 2.
     """
     texts = [trace([1, 2, 1, 2, 7], [1, 2, 8, 2, 1, 2])]
-    found = replay("pld", drafter(pld(ngram=1, reuse=True), None, CPU), 4, texts)
-    assert found.positions.drafted.tolist() == [4, 4, 4, 4, 4]
-    assert found.positions.accepted.tolist() == [1, 0, 0, 2, 1]
-    assert found.positions.committed.tolist() == [2, pd.NA, 3, pd.NA, pd.NA]
+    replayed = replay("pld", drafter(pld(ngram=1, reuse=True), None, CPU), 4, texts)
+    assert replayed.positions.drafted.tolist() == [4, 4, 4, 4, 4]
+    assert replayed.positions.accepted.tolist() == [1, 0, 0, 2, 1]
+    assert replayed.positions.committed.tolist() == [2, pd.NA, 3, pd.NA, pd.NA]
 
 
 # Against a second implementation
 
 
 def checked(traces: list[Trace], drafting, gamma: int, paths) -> replaying.Replayed:
-    found = replay("it", drafting, gamma, traces)
+    replayed = replay("it", drafting, gamma, traces)
     for number, one in enumerate(traces, 1):
-        mine = found.positions[found.positions.text == number]
+        mine = replayed.positions[replayed.positions.text == number]
         rows = list(mine[["position", "drafted", "accepted"]].itertuples(index=False, name=None))
         assert rows == [tuple(row) for row in naive_lookup.positions(one.prompt, one.generated, paths)]
         begun = mine.dropna(subset="committed")
         rounds = list(zip(begun.position.tolist(), begun.committed.tolist(), strict=True))
         assert rounds == naive_lookup.rounds(one.prompt, one.generated, paths)
         assert sum(count for _, count in rounds) == len(one.generated) - 1
-    return found
+    return replayed
 
 
 IDS = st.lists(st.integers(0, 2), max_size=20)
@@ -185,8 +185,8 @@ def test_lookups_on_random_texts(texts, ngram, gamma, match, whole):
     rule = naive_lookup.Rule(ngram, 1, gamma, match, whole)
 
     def paths(context):
-        found = naive_lookup.continuation(context, context, rule)
-        return [found[1]] if found else []
+        tail = naive_lookup.continuation(context, context, rule)
+        return [tail[1]] if tail else []
 
     checked([trace(*text) for text in texts], drafter(one, None, CPU), gamma, paths)
 
@@ -207,11 +207,11 @@ def test_real_texts(pocket):
     assert (name, gamma) == ("pld[ngram=4,whole=False]", 10)
 
     def paths(context):
-        found = naive_lookup.continuation(context, context, naive_lookup.Rule(4, 1, 10, "first", False))
-        return [found[1]] if found else []
+        result = naive_lookup.continuation(context, context, naive_lookup.Rule(4, 1, 10, "first", False))
+        return [result[1]] if result else []
 
-    found = checked(traces, drafting, gamma, paths)
-    assert by_task(found).tau.iloc[-1] > 1.2 and len(found.positions) > 100
+    result = checked(traces, drafting, gamma, paths)
+    assert by_task(result).tau.iloc[-1] > 1.2 and len(result.positions) > 100
 
 
 def test_a_shipped_datastore_works_too(pocket):
@@ -226,8 +226,8 @@ def test_a_shipped_datastore_works_too(pocket):
         tokens = draft.tokens.tolist()
         return paths_of(tokens, tuple(range(-1, len(tokens) - 1)) if draft.parents is None else draft.parents)
 
-    found = checked([trace(ids[:20], ids[20:60])], drafting, gamma, paths)
-    assert (found.positions.drafted > 0).any()
+    result = checked([trace(ids[:20], ids[20:60])], drafting, gamma, paths)
+    assert (result.positions.drafted > 0).any()
 
 
 # The file
@@ -244,8 +244,8 @@ GOOD = {"prompt": [1, 2, 3], "generated": [1, 2, 3, 1, 2]}
 
 def test_a_file_of_texts(tmp_path):
     other = {"prompt_ids": [4], "generated_ids": [5, 6], "id": 17, "task": "math", "model": "any"}
-    found = read_traces(type(tmp_path)(written(tmp_path, GOOD, "", other)))
-    assert found == [Trace([1, 2, 3], [1, 2, 3, 1, 2], "-", "1"), Trace([4], [5, 6], "math", "17")]
+    result = read_traces(type(tmp_path)(written(tmp_path, GOOD, "", other)))
+    assert result == [Trace([1, 2, 3], [1, 2, 3, 1, 2], "-", "1"), Trace([4], [5, 6], "math", "17")]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_csv_and_json_have_each_task(tmp_path):
 
 
 def test_only_methods_that_draft_without_a_model_have_a_drafter():
-    found = []
+    results = []
     for name in config.names("methods"):
         module = SimpleNamespace()
         try:
@@ -335,8 +335,8 @@ def test_only_methods_that_draft_without_a_model_have_a_drafter():
         except ModuleNotFoundError:
             continue
         if hasattr(module, "drafter"):
-            found.append(config.load_method(name).method)
-    assert set(found) <= {"pld", "rest", "suffix"} and {"pld", "suffix"} <= set(found)
+            results.append(config.load_method(name).method)
+    assert set(results) <= {"pld", "rest", "suffix"} and {"pld", "suffix"} <= set(results)
 
 
 def test_ids_that_a_pair_does_not_have(tmp_path):

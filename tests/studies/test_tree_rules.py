@@ -94,9 +94,9 @@ def test_two_chains_keep_no_fewer_than_one_token_by_token(rule):
 
 
 def test_the_rules_of_methods():
-    found = {name: rules_of(load_method(name)) for name in ("mdsd", "mdsd-iid", "rsd", "rsd-constant", "sps")}
+    by_name = {name: rules_of(load_method(name)) for name in ("mdsd", "mdsd-iid", "rsd", "rsd-constant", "sps")}
     drawn = ["recursive", "traversal", "typical"]
-    assert found == {"mdsd": drawn, "mdsd-iid": [*RULES], "rsd": [], "rsd-constant": drawn, "sps": []}
+    assert by_name == {"mdsd": drawn, "mdsd-iid": [*RULES], "rsd": [], "rsd-constant": drawn, "sps": []}
 
 
 @pytest.mark.long
@@ -111,11 +111,11 @@ def test_figures_are_what_a_run_accepts(tmp_path, method, rule):
         tmp_path, ("sps", method), assignments=[f"{method}.rule={rule}"], temperature=1.0, dtype="float64", repeats=3
     )
     assert loop.execute(chosen, tmp_path / "run", always)
-    found = rules.compared(StoredRun(tmp_path / "run"), None)
-    (row,) = found.trees[found.trees.rule == rule].to_dict("records")
+    result = rules.compared(StoredRun(tmp_path / "run"), None)
+    (row,) = result.trees[result.trees.rule == rule].to_dict("records")
     rounds = rounds_of(tmp_path / "run").query("method == @method and round > 0 and drafted > 0")
     accepted = rounds.accepted.to_numpy(float)
     assert row["drafts"] == len(accepted)
     assert abs(row["value"] - accepted.mean()) < 4 * accepted.std() / np.sqrt(len(accepted)) + 1e-9
-    shown = view(found)
+    shown = view(result)
     assert [sheet.title for sheet in shown.sheets] == ["", f"Trees of {method}, {row['drafts']} drafts"]

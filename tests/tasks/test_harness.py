@@ -89,14 +89,14 @@ def tasks(folder: Path, *choices: TaskChoice, **changes) -> Tasks:
 
 
 def test_requests_in_task_then_document_order(folder: Path) -> None:
-    found = tasks(folder, choice("echo"), choice("sums", most=30), limit=2).requests()
-    assert [(r.task, r.doc_id) for r in found] == [("echo", 0), ("echo", 1), ("sums", 0), ("sums", 1)]
-    assert [r.prompt for r in found] == ["1+1", "2+3", "Q: 1+1\nA:", "Q: 2+3\nA:"]
-    assert found[0].until == ("\n",) and found[2].until == ("Q:", "</s>")
-    assert found[0].max_new_tokens == 100  # the task names none
-    assert found[2].max_new_tokens == 30  # the task names 40, more than allowed
-    assert found[0].prompt_hash == hashlib.sha256(b"1+1").hexdigest()[:16]
-    assert found[0].doc_hash == found[2].doc_hash != found[1].doc_hash
+    asked = tasks(folder, choice("echo"), choice("sums", most=30), limit=2).requests()
+    assert [(r.task, r.doc_id) for r in asked] == [("echo", 0), ("echo", 1), ("sums", 0), ("sums", 1)]
+    assert [r.prompt for r in asked] == ["1+1", "2+3", "Q: 1+1\nA:", "Q: 2+3\nA:"]
+    assert asked[0].until == ("\n",) and asked[2].until == ("Q:", "</s>")
+    assert asked[0].max_new_tokens == 100  # the task names none
+    assert asked[2].max_new_tokens == 30  # the task names 40, more than allowed
+    assert asked[0].prompt_hash == hashlib.sha256(b"1+1").hexdigest()[:16]
+    assert asked[0].doc_hash == asked[2].doc_hash != asked[1].doc_hash
 
 
 def test_task_limit_below_choice_wins(folder: Path) -> None:
@@ -106,23 +106,23 @@ def test_task_limit_below_choice_wins(folder: Path) -> None:
 def test_a_document_whose_prompt_leaves_no_room_has_no_request(folder: Path) -> None:
     """Room for -1, 0, 1 and 50 new tokens, of the 40 that the task asks for."""
     room = {f"Q: {question}\nA:": left for (question, _), left in zip(TEST, (-1, 0, 1, 50), strict=True)}
-    found = tasks(folder, choice(), room=room.__getitem__)
-    assert [(r.doc_id, r.max_new_tokens) for r in found.requests()] == [(2, 1), (3, 40)]
-    assert found.left_out == {"sums": 2}
+    listed = tasks(folder, choice(), room=room.__getitem__)
+    assert [(r.doc_id, r.max_new_tokens) for r in listed.requests()] == [(2, 1), (3, 40)]
+    assert listed.left_out == {"sums": 2}
     with pytest.raises(ValueError, match="the prompts of sums leave no room"):
         tasks(folder, choice(), room=lambda prompt: 0)
 
 
 def test_few_shot_examples_come_from_train_only(folder: Path) -> None:
-    found = tasks(folder, choice(fewshot=2)).requests()
+    asked = tasks(folder, choice(fewshot=2)).requests()
     shots = {f"Q: {q}\nA: {a}" for q, a in TRAIN}
-    for request, (question, _) in zip(found, TEST, strict=True):
+    for request, (question, _) in zip(asked, TEST, strict=True):
         *examples, last = request.prompt.split("\n\n")
         assert last == f"Q: {question}\nA:"
         assert len(set(examples)) == 2 and set(examples) <= shots
     again = tasks(folder, choice(fewshot=2)).requests()
-    assert found == again
-    assert [r.prompt for r in tasks(folder, choice(fewshot=2), seed=8).requests()] != [r.prompt for r in found]
+    assert asked == again
+    assert [r.prompt for r in tasks(folder, choice(fewshot=2), seed=8).requests()] != [r.prompt for r in asked]
 
 
 def test_documents_that_a_task_draws_are_those_of_the_seed(folder: Path) -> None:
@@ -146,10 +146,10 @@ def test_documents_that_a_task_draws_are_those_of_the_seed(folder: Path) -> None
 def test_documents_of_the_split_that_examples_come_from_have_none(folder: Path) -> None:
     """Else a prompt would show the answers of others that are asked too, or its own."""
     given = {"task": "sums", "fewshot": 2, "max_new_tokens": 9, "data": "sums", "hub": "", "counterpart": None}
-    found = tasks(folder, TaskChoice(**given, split="train")).requests()
-    assert [r.prompt for r in found] == [f"Q: {question}\nA:" for question, _ in TRAIN]
-    found = tasks(folder, TaskChoice(**given, split="test")).requests()
-    assert [r.prompt.count("Q: ") for r in found] == [3] * len(TEST)
+    asked = tasks(folder, TaskChoice(**given, split="train")).requests()
+    assert [r.prompt for r in asked] == [f"Q: {question}\nA:" for question, _ in TRAIN]
+    asked = tasks(folder, TaskChoice(**given, split="test")).requests()
+    assert [r.prompt.count("Q: ") for r in asked] == [3] * len(TEST)
 
 
 def test_few_shot_without_train_documents(folder: Path) -> None:
@@ -252,8 +252,8 @@ def test_prefix_of_the_answer_follows_the_chat_prompt(folder: Path) -> None:
 
 def test_own_task_wins_over_lm_eval(folder: Path) -> None:
     (folder / "tasks" / "own.yaml").write_text(SUMS.replace("task: sums", "task: gsm8k"))
-    found = tasks(folder, choice("gsm8k", data="sums"), limit=1).requests()
-    assert found[0].prompt == "Q: 1+1\nA:"
+    asked = tasks(folder, choice("gsm8k", data="sums"), limit=1).requests()
+    assert asked[0].prompt == "Q: 1+1\nA:"
 
 
 @pytest.mark.long  # all of lm-eval's tasks are read
@@ -359,10 +359,10 @@ def test_real_data() -> None:
         TaskChoice("cnn_dailymail_abisee", None, 64, "cnn_dm", "abisee/cnn_dailymail", "pocket_cnndm"),
     ]
     suite = Tasks(choices, task_folder=ROOT / "suites" / "tasks", data_dir=REAL, limit=2, seed=1, chat=None)
-    found = suite.requests()
-    assert found[0].prompt.count("Question:") == 6 and found[0].prompt.count("####") == 5
-    assert found[0].prompt.endswith("\nAnswer:") and found[2].prompt.endswith("Summary:")
-    assert (found[0].max_new_tokens, found[2].max_new_tokens) == (256, 64)
+    asked = suite.requests()
+    assert asked[0].prompt.count("Question:") == 6 and asked[0].prompt.count("####") == 5
+    assert asked[0].prompt.endswith("\nAnswer:") and asked[2].prompt.endswith("Summary:")
+    assert (asked[0].max_new_tokens, asked[2].max_new_tokens) == (256, 64)
     # the first document's answer is 18; the second text of each task repeats the reference
     documents = [json.loads(x) for x in (REAL / "cnn_dm_test.jsonl").open()][:2]
     texts = {("gsm8k", 0): "9 * 2 = 18. The answer is 18", ("cnn_dailymail_abisee", 1): documents[1]["highlights"]}

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # Leaves its session, is adopted, and ignores what can be ignored.
 SURVIVOR = """
 import ctypes, os, signal, sys, time
-ready, told = os.pipe()
+ready, done = os.pipe()
 if not os.fork():
     os.setsid()
     ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
@@ -24,9 +24,9 @@ if not os.fork():
     for number in range(1, 65):
         try: signal.signal(number, signal.SIG_IGN)
         except (OSError, ValueError): pass
-    os.closerange(0, told)
+    os.closerange(0, done)
     ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0)
-    os.write(told, b"x")
+    os.write(done, b"x")
     time.sleep(20)
     os._exit(0)
 os.read(ready, 1)
@@ -35,14 +35,14 @@ os.read(ready, 1)
 
 
 def running(name: str) -> list[str]:
-    found = []
+    results = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if (folder / "comm").read_text().strip() == name and "\nState:\tZ" not in (folder / "status").read_text():
-                found.append(folder.name)
+                results.append(folder.name)
         except OSError:
             continue
-    return found
+    return results
 
 
 @pytest.mark.parametrize("then", ["", "time.sleep(60)", "os._exit(0)"], ids=["passes", "stays", "leaves"])
@@ -66,8 +66,8 @@ def test_nothing_goes_on(then: str, kind: str, monkeypatch: pytest.MonkeyPatch, 
 def test_a_survivor_would_be_seen() -> None:
     name = f"sb{os.urandom(6).hex()}"
     subprocess.run([sys.executable, "-c", SURVIVOR.format(name=name.encode(), then="")], check=True)
-    (found,) = running(name)
-    os.kill(int(found), 9)
+    (result,) = running(name)
+    os.kill(int(result), 9)
 
 
 @each_kind

@@ -24,8 +24,8 @@ from specbench.tasks.sandbox import Outcome, jail, launch
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object]]:
-    with targets(tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("outside")) as found:
-        yield found
+    with targets(tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("outside")) as places:
+        yield places
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -176,7 +176,11 @@ def test_a_text_that_breaks_one_constraint_breaks_no_other(
 
 def test_every_kind_of_constraint_is_checked_used_and_broken_above(instructions: list[Problem]) -> None:
     used = {one["id"] for problem in instructions for one in json.loads(problem.fields["constraints"])}
-    assert set(IFEVAL.CHECKS) == used == {str(one["id"]) for constraints, _, _ in CASES for one in constraints}
+    assert (
+        set(IFEVAL.CHECKS)
+        == used
+        == {str(constraint["id"]) for constraints, _, _ in CASES for constraint in constraints}
+    )
 
 
 def test_an_empty_text_obeys_nothing() -> None:
@@ -196,7 +200,9 @@ def test_every_canonical_answer_obeys_and_its_content_is_in_the_prompt(instructi
     for problem in instructions:
         constraints, answer = json.loads(problem.fields["constraints"]), problem.fields["answer"]
         assert all(IFEVAL.followed(problem.fields["constraints"], answer)), problem.fields
-        content = [one for one in constraints if one["id"] in ("keywords:existence", "keywords:frequency")]
+        content = [
+            constraint for constraint in constraints if constraint["id"] in ("keywords:existence", "keywords:frequency")
+        ]
         words = [word for one in content for word in one.get("keywords", [one.get("keyword")])]
         assert words and all(re.search(rf"\b{word}\b", problem.fields["prompt"]) for word in words), problem.fields
         assert 2 <= len(constraints) <= 4  # what is asked of the form, and that the content is there
@@ -204,9 +210,9 @@ def test_every_canonical_answer_obeys_and_its_content_is_in_the_prompt(instructi
 
 def test_no_answer_suits_another_prompt(instructions: list[Problem]) -> None:
     """So a constant text, or one that ignores the prompt, gets nothing."""
-    for one in instructions[:160]:
-        others = [two for two in instructions[:480] if two.content != one.content]
-        right = sum(all(IFEVAL.followed(two.fields["constraints"], one.fields["answer"])) for two in others)
+    for instruction in instructions[:160]:
+        others = [two for two in instructions[:480] if two.content != instruction.content]
+        right = sum(all(IFEVAL.followed(two.fields["constraints"], instruction.fields["answer"])) for two in others)
         assert right / len(others) < 0.01
     echoed = {p.template for p in instructions if all(IFEVAL.followed(p.fields["constraints"], p.fields["prompt"]))}
     assert echoed <= {"sentences"}, "only a prompt for one sentence is an answer to itself"
@@ -224,12 +230,14 @@ def test_answers_follow_from_the_text_and_only_from_it(haystacks: list[Problem])
     kinds = {"single": (1, 1), "multikey": (4, 1), "multiquery": (3, 2), "word": (1, 1)}
     for problem in haystacks:
         fields = problem.fields
-        found = _needles(fields["context"])
+        result = _needles(fields["context"])
         needles, wanted = kinds[problem.template.rpartition("_")[0]]
-        assert len(found) == len({whose for _, whose, _ in found}) == needles == fields["context"].count("magic")
-        words = [word for _, whose, _ in found for word in whose.split()]
+        assert len(result) == len({whose for _, whose, _ in result}) == needles == fields["context"].count("magic")
+        words = [word for _, whose, _ in result for word in whose.split()]
         assert len(set(words)) == len(words), "one word of an owner is enough to find its needle"
-        asked = [(kind, whose, value) for kind, whose, value in found if re.search(rf"\b{whose}\b", fields["question"])]
+        asked = [
+            (kind, whose, value) for kind, whose, value in result if re.search(rf"\b{whose}\b", fields["question"])
+        ]
         assert len(asked) == wanted
         assert sorted(json.loads(fields["values"])) == sorted(value for _, _, value in asked)
         assert sorted(_needles(fields["answer"])) == sorted(asked)
@@ -243,10 +251,10 @@ def test_templates_tell_the_length_in_tokens(haystacks: list[Problem]) -> None:
         ids = tokenizer("".join(prompt_and_completion("ruler", problem.fields)))["input_ids"]
         lengths.setdefault(problem.template, []).append(len(ids))
     assert len(lengths) == 16
-    for name, found in lengths.items():
+    for name, result in lengths.items():
         length = int(name.rpartition("_")[2])
-        assert abs(sum(found) / len(found) - length) < max(0.03 * length, 12), name
-        assert max(found) < 1000 and all(abs(one - length) < max(0.1 * length, 40) for one in found), name
+        assert abs(sum(result) / len(result) - length) < max(0.03 * length, 12), name
+        assert max(result) < 1000 and all(abs(one - length) < max(0.1 * length, 40) for one in result), name
     assert Counter(int(name.rpartition("_")[2]) for name in lengths) == dict.fromkeys(ruler.LENGTHS, 4)
 
 
@@ -274,5 +282,5 @@ def test_needles_lie_anywhere_among_sentences_that_differ(haystacks: list[Proble
     (["4821", "7730"], ""),
 ])  # fmt: skip
 def test_contains_is_rulers_string_match(values: list[str], text: str) -> None:
-    found = RULER.score_values({"values": json.dumps(values)}, [text])
-    assert found == {"contains": string_match_all([text], [values])}
+    result = RULER.score_values({"values": json.dumps(values)}, [text])
+    assert result == {"contains": string_match_all([text], [values])}

@@ -35,7 +35,7 @@ def test_documents_of_splits_are_apart_and_always_the_same(kind):
     by_split = {split: long.documents(kind, split, TOKENS) for split in long.COUNTS}
     assert {split: len(rows) for split, rows in by_split.items()} == long.COUNTS
     asked = {split: {tuple(row[name] for name in own(kind)) for row in rows} for split, rows in by_split.items()}
-    assert all(len(found) == long.COUNTS[split] for split, found in asked.items())
+    assert all(len(result) == long.COUNTS[split] for split, result in asked.items())
     assert not asked["test"] & asked["calibration"] and not asked["test"] & asked["train"]
     assert long.documents(kind, "test", TOKENS) == by_split["test"]
     first = by_split["test"][:16]

@@ -25,7 +25,7 @@ NAME = "Tom|Ben|Sam|Max|Leo|Anna|Mia|Lily|Emma|Sara"
 
 
 def _ints(text: str) -> list[int]:
-    return [int(found) for found in re.findall(r"\d+", text)]
+    return [int(matches) for matches in re.findall(r"\d+", text)]
 
 
 def _percentages(question: str) -> object:
@@ -87,8 +87,8 @@ def _trades(question: str) -> object:
     for sentence in rest[:2]:
         a, b = re.findall(NAME, sentence)
         owner = {color: {a: b, b: a}.get(name, name) for color, name in owner.items()}
-    if found := re.search(rf"does ({NAME}) have", rest[2]):
-        return next(color for color, name in owner.items() if name == found[1])
+    if match := re.search(rf"does ({NAME}) have", rest[2]):
+        return next(color for color, name in owner.items() if name == match[1])
     return owner[re.search(r"Who has the (\w+)", rest[2])[1]]
 
 

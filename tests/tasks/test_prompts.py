@@ -27,8 +27,8 @@ def test_the_own_form(tmp_path):
         {"prompt": ["One.", "Two."], "further": [1, 2]},
         {"id": 5, "prompt": "Five.", "category": "short"},
     )
-    found = [(p.id, p.category, p.task, p.turns, p.reference) for p in read_prompts(path)]
-    assert found == [
+    results = [(p.id, p.category, p.task, p.turns, p.reference) for p in read_prompts(path)]
+    assert results == [
         ("a", "short", "short", ("One.",), ("1",)),
         ("1", "", "asked", ("One.", "Two."), ()),
         ("5", "short", "short", ("Five.",), ()),
@@ -45,8 +45,8 @@ def test_spec_benchs_questions_have_mt_bench_as_one_task(tmp_path):
 
 
 def test_mt_benchs_real_questions(real_data):
-    found = read_prompts(real_data / "mt_bench.jsonl")
-    assert len(found) == 80 and {len(p.turns) for p in found} == {2} and {p.task for p in found} == files.MT_BENCH
+    result = read_prompts(real_data / "mt_bench.jsonl")
+    assert len(result) == 80 and {len(p.turns) for p in result} == {2} and {p.task for p in result} == files.MT_BENCH
 
 
 BAD = {

@@ -113,10 +113,10 @@ def test_only_limits_alone_need_a_folder_outside(monkeypatch: pytest.MonkeyPatch
 
 
 def test_limits_alone_give_a_folder_that_goes(tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    program = f"import os\nopen('left', 'w').write('x')\nopen({str(told)!r}, 'w').write(os.getcwd())"
+    facts = tmp_path / "told"
+    program = f"import os\nopen('left', 'w').write('x')\nopen({str(facts)!r}, 'w').write(os.getcwd())"
     assert sandbox.run_in("limits", program, seconds=5, memory_mb=512).passed
-    assert not Path(told.read_text()).exists()
+    assert not Path(facts.read_text()).exists()
 
 
 def test_starting_costs_little_and_nothing_stays_open() -> None:
@@ -152,10 +152,10 @@ def test_the_best_isolation_that_works_is_taken(monkeypatch: pytest.MonkeyPatch)
     assert sandbox.isolation() == Isolation("namespaces", True, "")
     sandbox.isolation.cache_clear()
     problems["namespaces"] = "not allowed"
-    found = sandbox.isolation()
-    assert (found.name, found.complete) == ("limits", False)
-    assert "read and write every file that you can" in found.missing
-    assert found.missing.endswith("(bubblewrap: not here; namespaces: not allowed)") and "\n" not in found.missing
+    means = sandbox.isolation()
+    assert (means.name, means.complete) == ("limits", False)
+    assert "read and write every file that you can" in means.missing
+    assert means.missing.endswith("(bubblewrap: not here; namespaces: not allowed)") and "\n" not in means.missing
     assert passes("pass").passed
 
 
@@ -315,8 +315,8 @@ def test_every_number_of_the_kernels_table_has_its_answer(machine: str, architec
     expected[(302, 261)[column]] = refuse | errno.EPERM  # prlimit64 of another process
     for table, answer in answers:
         expected |= {row[column]: refuse | answer for row in table.values() if row[column] is not None}
-    found = {number: _answer(code, architecture, number, argument=76) for number in expected}
-    assert {n: found[n] for n in found if found[n] != expected[n]} == {}
+    by_name = {number: _answer(code, architecture, number, argument=76) for number in expected}
+    assert {n: by_name[n] for n in by_name if by_name[n] != expected[n]} == {}
     for row in SIGNALS.values():
         assert _answer(code, architecture, row[column], argument=77) == allow
     for row in FILES.values():

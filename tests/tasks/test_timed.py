@@ -27,13 +27,13 @@ def test_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
             os._exit(0)
         return 10 // (number - 3)
 
-    found = list(each(trouble, [(n,) for n in range(6)]))
-    assert found[1:4] == [
+    listed = list(each(trouble, [(n,) for n in range(6)]))
+    assert listed[1:4] == [
         GaveUp("took longer than 0.3 s"),
         GaveUp("ended its process"),
         GaveUp("raised ZeroDivisionError"),
     ]
-    assert [found[0], *found[4:]] == [-4, 10, 5]
+    assert [listed[0], *listed[4:]] == [-4, 10, 5]
 
 
 def test_a_child_stays_for_the_next_call() -> None:

@@ -41,13 +41,13 @@ def locked(python: str, system: str, full: str = "") -> dict[str, str]:
         "platform_system": SYSTEMS[system],
         "platform_machine": "x86_64",
     }
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for file in FILES:
         for name, version, marker, _ in HASHED.findall(file.read_text()):
             if file.stem != "torch-cpu" and (not marker or Marker(marker).evaluate(here)):
-                assert canonicalize_name(name) not in found, f"{name} is locked twice"
-                found[canonicalize_name(name)] = version
-    return found
+                assert canonicalize_name(name) not in result, f"{name} is locked twice"
+                result[canonicalize_name(name)] = version
+    return result
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -79,9 +79,9 @@ def test_the_lock_files_are_those_that_are_installed():
         check=True,
         env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},  # as by itself
     )
-    commands = [one for line in done.stdout.splitlines() for one in line.split("||") if "pip install" in one]
-    assert all("--no-deps" in one and "--no-build-isolation" in one for one in commands)
-    unhashed = [one for one in commands if "--require-hashes" not in one]
+    commands = [word for line in done.stdout.splitlines() for word in line.split("||") if "pip install" in word]
+    assert all("--no-deps" in command and "--no-build-isolation" in command for command in commands)
+    unhashed = [command for command in commands if "--require-hashes" not in command]
     assert [one.split()[-2:] for one in unhashed] == [["-e", "."]] * len(unhashed)
     recipe = (ROOT / "tools" / "recipes" / "server-test.sh").read_text()
     installed = re.findall(r"-r tools/supply/([\w-]+)\.txt", done.stdout + recipe)
@@ -98,11 +98,11 @@ def test_torch_for_cpus_and_for_gpus_are_one_version():
 def test_what_is_installed_here_is_what_is_locked():
     """Else the tests say nothing of the locked set. Peers, Ray and submitit may be missing: `make` installs none."""
     versions = locked(".".join(map(str, sys.version_info[:2])), sys.platform, platform.python_version())
-    found = {canonicalize_name(one.name): one for one in distributions()}
-    needed = licences.closure(found, DECLARED)
+    by_name = {canonicalize_name(distribution.name): distribution for distribution in distributions()}
+    needed = licences.closure(by_name, DECLARED)
     assert needed >= {"torch", "lm-eval", "sympy", "httpx2", "pytest", "hatchling", "pluggy"}
     for name in needed:
-        assert found[name].version.removesuffix("+cpu") == versions.get(name), f"{name}: make"
+        assert by_name[name].version.removesuffix("+cpu") == versions.get(name), f"{name}: make"
 
 
 def test_what_is_imported_is_declared():

@@ -42,7 +42,11 @@ def installed(built, tmp_path_factory) -> Path:
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", programs / "python")
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
     (packages,) = environment.rglob("site-packages")
-    others = {str(Path(str(one.locate_file("")))) for one in distributions() if isinstance(one, PathDistribution)}
+    others = {
+        str(Path(str(distribution.locate_file(""))))
+        for distribution in distributions()
+        if isinstance(distribution, PathDistribution)
+    }
     (packages / "others.pth").write_text("\n".join(sorted(others - {str(ROOT)})))
     return programs
 

@@ -115,8 +115,8 @@ def test_a_greedy_document_by_hand(chains):
 
 @pytest.mark.parametrize(("limits", "response"), [({"length": 3}, [2, 3, 4]), ({"until": ("4 5",)}, [2, 3, 4, 5])])
 def test_responses_end_as_texts_do(chains, limits, response):
-    found, seen = collect(chains, document(0, [20, 1], **limits), Sampling(0.0), mix=0.0)
-    assert found == response and seen.positions.tolist() == list(range(len(response)))
+    result, seen = collect(chains, document(0, [20, 1], **limits), Sampling(0.0), mix=0.0)
+    assert result == response and seen.positions.tolist() == list(range(len(response)))
 
 
 def test_mixed_in_tokens_are_read_and_not_learned_from(chains):
@@ -145,15 +145,15 @@ def firsts(pair: Pair, prompt: list[int], count: int, sampling: Sampling, warped
 def test_tokens_are_drawn_from_what_the_probabilities_are_of(tiny, warped):
     (prompt,) = oracle.prompts(1, length=9, seed=3)
     sampling, count = Sampling(0.7, top_k=8), 1500
-    found = firsts(replace(tiny, runtime=RECALLED), prompt, count, sampling, warped)
+    result = firsts(replace(tiny, runtime=RECALLED), prompt, count, sampling, warped)
     laws = [
         oracle.warp(oracle.next_logits(tiny.models["target"], prompt), 0.7, 8),
         oracle.warp(oracle.next_logits(tiny.models["draft"], prompt), *((0.7, 8) if warped else (1.0, 0))),
     ]
-    for counts, law in zip(found, laws, strict=True):
+    for counts, law in zip(result, laws, strict=True):
         assert oracle.chi_square(counts, law.numpy()) > 0.01
     other = oracle.warp(oracle.next_logits(tiny.models["draft"], prompt), *((1.0, 0) if warped else (0.7, 8)))
-    assert oracle.chi_square(found[1], other.numpy()) < 1e-6
+    assert oracle.chi_square(result[1], other.numpy()) < 1e-6
 
 
 def test_what_is_drawn_for_a_document_does_not_depend_on_the_others(tiny, tmp_path):
@@ -216,24 +216,24 @@ def fitted(tmp_path, law=linear, name="c.pt", **changes):
     return chosen, held, fit(learned, held, chosen, 0, CPU, tmp_path / name, {}, lambda _: None)
 
 
-def log_odds(chosen: Recipe, found, held: Examples) -> np.ndarray:
-    return predicted(head_of(found.tensors, chosen.depth), held.hidden, CPU).astype(np.float64)
+def log_odds(chosen: Recipe, result, held: Examples) -> np.ndarray:
+    return predicted(head_of(result.tensors, chosen.depth), held.hidden, CPU).astype(np.float64)
 
 
 def test_a_linear_law_is_learned_by_a_linear_head(tmp_path):
-    chosen, held, found = fitted(tmp_path)
-    assert found.best.eval_kl < 1e-4 and found.best.train_kl < 1e-4
-    difference = found.tensors["out.weight"][1] - found.tensors["out.weight"][0]
+    chosen, held, fit_again = fitted(tmp_path)
+    assert fit_again.best.eval_kl < 1e-4 and fit_again.best.train_kl < 1e-4
+    difference = fit_again.tensors["out.weight"][1] - fit_again.tensors["out.weight"][0]
     assert difference.tolist() == pytest.approx([2, -1, 0, 0], abs=0.05)
-    assert log_odds(chosen, found, held) == pytest.approx(linear(held.hidden.double().numpy()), abs=0.1)
+    assert log_odds(chosen, fit_again, held) == pytest.approx(linear(held.hidden.double().numpy()), abs=0.1)
 
 
 def test_the_weight_divides_the_odds_of_acceptance(tmp_path):
     """What a loss weight of 6 on rejections learns is odds / 6; multiplied again, they are calibrated."""
-    chosen, held, found = fitted(tmp_path, weight=6)
-    odds, accepted = log_odds(chosen, found, held), held.accepted.astype(float)
+    chosen, held, fit_again = fitted(tmp_path, weight=6)
+    odds, accepted = log_odds(chosen, fit_again, held), held.accepted.astype(float)
     assert odds + math.log(6) == pytest.approx(linear(held.hidden.double().numpy()), abs=0.15)
-    figures = specdecpp.judge(found, chosen, held)
+    figures = specdecpp.judge(fit_again, chosen, held)
     assert figures["ece"].value > 0.2 > 0.02 > figures["ece_unweighted"].value
     assert figures["ece"].value == pytest.approx(calibration_error(accepted, expit(odds))(np.ones(len(odds))))
     assert figures["auroc"].low > 0.7 > 0.6 > figures["auroc_confidence"].high
@@ -257,18 +257,18 @@ def test_blocks_learn_what_a_linear_head_cannot(tmp_path, shared):
 def test_a_head_may_read_the_confidence_too(tmp_path):
     """Acceptance that depends on q(d) alone: the state says nothing of it, its log odds say all."""
     learned, held = made_examples(40, 0, linear), made_examples(10, 1, linear)
-    told = [
+    lines = [
         replace(one, accepted=one.confidence**2 / (one.confidence**2 + (1 - one.confidence) ** 2))
         for one in (learned, held)
     ]
     kls = []
     for inputs in ("state", "state+confidence"):
         chosen = recipe(inputs=inputs, depth=0, weight=1, epochs=60, batch=4, learning_rate=0.05)
-        read = [one.reading(inputs) for one in told]
-        found = fit(*read, chosen, 0, CPU, tmp_path / inputs, {}, lambda _: None)
-        kls.append(found.best.eval_kl)
+        read = [line.reading(inputs) for line in lines]
+        fitted = fit(*read, chosen, 0, CPU, tmp_path / inputs, {}, lambda _: None)
+        kls.append(fitted.best.eval_kl)
     assert kls[0] > 0.2 > 1e-3 > kls[1]
-    weights = found.tensors["out.weight"][1] - found.tensors["out.weight"][0]
+    weights = fitted.tensors["out.weight"][1] - fitted.tensors["out.weight"][0]
     assert weights.tolist() == pytest.approx([0, 0, 0, 0, 2], abs=0.05)
 
 
@@ -337,8 +337,8 @@ def read(path, pair):
 def test_a_head_tells_how_it_came_about_and_what_it_is_worth(job, tiny, capsys):
     specdecpp.train(job())
     trained = read(job().out, tiny).trained
-    told = {"depth": 1, "weight": 6, "temperature": 1, "top_k": 50, "mix": 0.15, "warped": True, "seed": 0}
-    assert {key: trained[key] for key in told} == told
+    message = {"depth": 1, "weight": 6, "temperature": 1, "top_k": 50, "mix": 0.15, "warped": True, "seed": 0}
+    assert {key: trained[key] for key in message} == message
     assert trained["documents"] == 12 and trained["held_out_documents"] == 1
     metrics = pq.read_table(job().out.with_name("head.metrics.parquet"))
     rows = metrics.to_pylist()
@@ -348,8 +348,8 @@ def test_a_head_tells_how_it_came_about_and_what_it_is_worth(job, tiny, capsys):
     assert json.loads(metrics.schema.metadata[b"trained"]) == trained
     files = sorted(path.name for path in job().out.parent.iterdir())
     assert files == ["head.collected", "head.metrics.parquet", "head.safetensors"]
-    told = capsys.readouterr().out
-    assert "12 documents" in told and "AUROC for rejection" in told and "specdecpp.head=" in told
+    message = capsys.readouterr().out
+    assert "12 documents" in message and "AUROC for rejection" in message and "specdecpp.head=" in message
 
 
 @mostly_long("at", (1, 3, 5, 7, 8), (5,))
@@ -419,8 +419,8 @@ def test_a_grid_collects_once_and_trains_each_head_once(job, tiny, monkeypatch, 
     rows = pq.read_table(folder / "grid.parquet").to_pylist()
     assert [(row["depth"], row["weight"]) for row in rows] == [(0, 1), (0, 6), (2, 1), (2, 6)]
     assert {"train_kl", "eval_kl", "epochs", "ece", "auroc", "auroc_difference_low"} <= rows[0].keys()
-    told = capsys.readouterr().out
-    assert "train/KL" in told and f"{rows[1]['eval_kl']:.4f}" in told
+    printed = capsys.readouterr().out
+    assert "train/KL" in printed and f"{rows[1]['eval_kl']:.4f}" in printed
     (folder / "depth2-weight1.safetensors").unlink()
     specdecpp.train(job("heads", grid=grid))
     assert [(one.depth, one.weight) for one in asked] == [(0, 1), (0, 6), (2, 1), (2, 6), (2, 1)]
@@ -466,11 +466,11 @@ def test_the_shipped_recipe_is_the_papers_and_says_whence():
 
 
 def test_named_splits_are_read_and_tested_ones_are_not(pocket):
-    found = training_documents(plan_of("math", 2), pocket, 0, ["pocket_gsm8k:train", "pocket_gsm8k:calibration"])
-    assert [one.name for one in found] == [
+    documents = training_documents(plan_of("math", 2), pocket, 0, ["pocket_gsm8k:train", "pocket_gsm8k:calibration"])
+    assert [one.name for one in documents] == [
         f"pocket_gsm8k-{s}-0000{i}" for s in ("train", "calibration") for i in (0, 1)
     ]
-    assert len({tuple(one.prompt) for one in found}) == 4
+    assert len({tuple(one.prompt) for one in documents}) == 4
     folder = config.SUITES / "tasks"
     assert {evaluated_split(task, folder) for task in ("pocket_gsm8k", "gsm8k", "humaneval")} == {"test"}
     for text, message in (
@@ -490,9 +490,9 @@ def test_documents_of_another_task_stand_in_where_nothing_is_scored(pocket, tmp_
     (tmp_path / "math_train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     row = {"question": "What is 2 + 2?", "answer": "It is 4.\n#### 4"}
     (tmp_path / "gsm8k_train.jsonl").write_text(json.dumps(row) + "\n")
-    found = training_documents(plan_of("math", 5, str(tmp_path)), pocket, 0, stand_ins=True)
-    assert [one.task for one in found] == ["gsm8k", "minerva_math500"]
-    assert "1+1" in pocket.tokenizer.decode(found[1].prompt)
+    documents = training_documents(plan_of("math", 5, str(tmp_path)), pocket, 0, stand_ins=True)
+    assert [one.task for one in documents] == ["gsm8k", "minerva_math500"]
+    assert "1+1" in pocket.tokenizer.decode(documents[1].prompt)
 
 
 def test_the_command_refuses_what_does_not_fit_together(tmp_path):
@@ -512,8 +512,8 @@ def test_from_documents_to_a_head_that_decodes(tmp_path, pocket):
     """The bundled pair, few documents: the command trains, and the method reads the head that it wrote."""
     out = tmp_path / "head.safetensors"
     data = ("--data", "pocket_gsm8k:calibration", "--documents", "6", "--recipe", "batch=2")
-    told = output("train", "--method", "specdecpp", *data, "--out", str(out))
-    assert "6 documents" in told and out.is_file()
+    text = output("train", "--method", "specdecpp", *data, "--out", str(out))
+    assert "6 documents" in text and out.is_file()
     head = read(out, pocket)
     assert head.trained["suite"] == "pocket_gsm8k:calibration" and head.trained["tasks"] == ["pocket_gsm8k"]
     values = {**config.load_method("specdecpp").values, "head": str(out)}

@@ -142,9 +142,9 @@ def test_a_head_of_another_width_or_form(tmp_path, pocket, monkeypatch):
 
 def test_the_layers_that_a_head_reads_follow_from_the_targets():
     """As the official code chooses them for a head that names none; some trainers name them beside `dflash_config`."""
-    told = {**TOLD, "num_target_layers": 36, "num_hidden_layers": 5, "dflash_config": {"mask_token_id": 1}}
-    assert released.Config(**told).layers_read() == [1, 9, 17, 25, 33]
-    beside = {**told, "dflash_config": {}, "mask_token_id": 3, "target_layer_ids": [24, 30]}
+    facts = {**TOLD, "num_target_layers": 36, "num_hidden_layers": 5, "dflash_config": {"mask_token_id": 1}}
+    assert released.Config(**facts).layers_read() == [1, 9, 17, 25, 33]
+    beside = {**facts, "dflash_config": {}, "mask_token_id": 3, "target_layer_ids": [24, 30]}
     assert (released.Config(**beside).layers_read(), released.Config(**beside).mask()) == ([24, 30], 3)
 
 
@@ -155,8 +155,12 @@ def test_the_command_line_imports_a_head_by_its_name_on_the_hub(tmp_path, monkey
     monkeypatch.setattr(folders.hub, "cached", lambda *name: names.append(name) or folder)
     out = tmp_path / "h.safetensors"
     command = ["import", "dflash-head", "z-lab/made-DFlash-b5", "--pair", "pocket", "--out", str(out)]
-    told = CliRunner().invoke(app, command)
-    assert told.exit_code == 0 and f"dflash.head={out}" in told.output and names == [("z-lab/made-DFlash-b5", "main")]
+    outcome = CliRunner().invoke(app, command)
+    assert (
+        outcome.exit_code == 0
+        and f"dflash.head={out}" in outcome.output
+        and names == [("z-lab/made-DFlash-b5", "main")]
+    )
     assert CliRunner().invoke(app, command).exit_code != 0
     (folder / "model.safetensors").unlink()
     monkeypatch.setattr(folders.permissions, "may_fetch", lambda name: False)

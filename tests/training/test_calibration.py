@@ -50,8 +50,8 @@ def test_each_task_has_a_file_and_the_universal_one_is_their_sum(folder):
     assert sum(row["count"] for row in both) == sum(row["count"] for row in [*one, *other])
     assert {row["document"] for row in both} <= set(range(6)) and len({row["document"] for row in one}) > 2
     assert all(row["draft_token"] != row["target_token"] for row in both)
-    told = {k.decode(): v.decode() for k, v in pq.read_schema(folder / "universal.parquet").metadata.items()}
-    assert (told["documents"], told["temperature"], told["corpus"]) == ("6", "0.3", '"math"')
+    facts = {k.decode(): v.decode() for k, v in pq.read_schema(folder / "universal.parquet").metadata.items()}
+    assert (facts["documents"], facts["temperature"], facts["corpus"]) == ("6", "0.3", '"math"')
 
 
 @pytest.mark.long
@@ -114,10 +114,10 @@ def leaning(token: int, strength: float):
 def test_a_pair_holds_what_the_target_likes_best_and_not_what_was_drawn():
     """The target prefers 7 a little and the draft 9 by far: a correction is seldom 7, and a refused 7 makes no pair."""
     target, draft = leaning(7, 1.0), leaning(9, 3.0)
-    found = counted(target, draft, [[1, 2, 3]] * 12, length=20, temperature=1.0)
-    assert {wanted for _, _, wanted in found} == {7}
-    assert found.total() > 50 and sum(n for (_, d, _), n in found.items() if d == 9) > 20
-    assert all(d != 7 for _, d, _ in found)
+    counts = counted(target, draft, [[1, 2, 3]] * 12, length=20, temperature=1.0)
+    assert {wanted for _, _, wanted in counts} == {7}
+    assert counts.total() > 50 and sum(n for (_, d, _), n in counts.items() if d == 9) > 20
+    assert all(d != 7 for _, d, _ in counts)
 
 
 def test_every_text_is_drawn_from_a_seed_of_its_own():
@@ -126,9 +126,9 @@ def test_every_text_is_drawn_from_a_seed_of_its_own():
     prompt = oracle.prompts(1, length=7, vocab=SIZE)[0]
 
     def of_each(**options):
-        found = counted(target, draft, [prompt] * 4, 24, temperature=1.0, **options)
-        numbers = {number for number, _, _ in found}
-        return {i: {(d, t): n for (number, d, t), n in found.items() if number == i} for i in numbers}
+        counts = counted(target, draft, [prompt] * 4, 24, temperature=1.0, **options)
+        numbers = {number for number, _, _ in counts}
+        return {i: {(d, t): n for (number, d, t), n in counts.items() if number == i} for i in numbers}
 
     own = of_each()
     assert len(own) == 4 and len({tuple(sorted(one.items())) for one in own.values()}) == 4

@@ -28,11 +28,11 @@ def tiny(architecture: str, vocab: int, seed: int = 3, **sizes: int):
 @torch.no_grad()
 def whole(model, ids: list[int], start: int) -> float:
     """log p of ids[start:], token by token: a full forward for each, without a cache."""
-    found = 0.0
+    result = 0.0
     for at in range(start, len(ids)):
         logits = model(torch.tensor([ids[:at]], device=DEVICE), use_cache=False).logits[0, -1].double()
-        found += float(torch.log_softmax(logits, -1)[ids[at]])
-    return found
+        result += float(torch.log_softmax(logits, -1)[ids[at]])
+    return result
 
 
 def sigma(x: float) -> float:
@@ -66,12 +66,12 @@ def test_labels_are_those_of_candidates_scored_one_by_one(architecture):
             drafted = [rng.randrange(96) for _ in range(block)]
             mismatches = sorted(rng.sample(range(block), (block + 1) // 2))
             targets = [rng.randrange(96) if i in mismatches else token for i, token in enumerate(drafted)]
-            found = judge.labels(text, drafted, targets, mismatches)
-            for i, y in zip(mismatches, found, strict=True):
+            marks = judge.labels(text, drafted, targets, mismatches)
+            for i, y in zip(mismatches, marks, strict=True):
                 before = text + drafted[:i]
                 odds = [whole(model, [*before, token], len(before)) for token in (drafted[i], targets[i])]
                 assert y == pytest.approx(sigma((odds[0] - odds[1]) / 2), abs=1e-5)
-            seen += found
+            seen += marks
             text = text + drafted[: block - 1]
     assert max(seen) - min(seen) > 0.3, "labels that are all alike show nothing"
 
@@ -151,11 +151,11 @@ def test_another_tokenizer_reads_each_text_as_it_writes_it(direction, architectu
             context, drafted = ids[:start], ids[start : start + 6]
             mismatches = [0, 2, 3, 5]
             targets = [rng.choice(words) if i in mismatches else token for i, token in enumerate(drafted)]
-            found = judge.labels(context, drafted, targets, mismatches)
-            for i, y in zip(mismatches, found, strict=True):
+            marks = judge.labels(context, drafted, targets, mismatches)
+            for i, y in zip(mismatches, marks, strict=True):
                 before = context + drafted[:i]
                 texts = [pair.decode([*before, last], skip_special_tokens=True) for last in (drafted[i], targets[i])]
-                both = [own(one.removeprefix(" "))["input_ids"] for one in texts]  # that space is a tokenizer's
+                both = [own(text.removeprefix(" "))["input_ids"] for text in texts]  # that space is a tokenizer's
                 shared = next((at for at, (a, b) in enumerate(zip(*both, strict=False)) if a != b), min(map(len, both)))
                 odds = [whole(model, one, shared) for one in both]
                 assert y == pytest.approx(sigma((odds[0] - odds[1]) / 5), abs=1e-5), texts
@@ -172,32 +172,32 @@ def test_the_end_of_a_text_is_the_judges_own_end(direction):
     word = (
         pair(" the", add_special_tokens=False)["input_ids"] if direction[0] == "bytes" else pair("the")["input_ids"][1:]
     )
-    found = ModelJudge(model, 1.0, translation(*direction)).label(ids, pair.eos_token_id, word[0])
+    result = ModelJudge(model, 1.0, translation(*direction)).label(ids, pair.eos_token_id, word[0])
     longer = other("the cat sat on the mat. the")["input_ids"]
     assert len(word) == 1 and longer[: len(own)] == own
     odds = [whole(model, [*own, other.eos_token_id], len(own)), whole(model, longer, len(own))]
-    assert found == pytest.approx(sigma(odds[0] - odds[1]), abs=1e-5)
+    assert result == pytest.approx(sigma(odds[0] - odds[1]), abs=1e-5)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS, ids=str)
 def test_parts_of_characters_are_bytes_behind_what_is_whole(direction):
     """Each text is, to its last whole character, what the judge's tokenizer writes; then a token for each byte."""
-    own, told = MADE[direction[1]](), translation(*direction)
+    own, mapping = MADE[direction[1]](), translation(*direction)
     ids, _ = encoded(direction, "It reads: ßç 漢字, 🚀 and so on.")
-    reader, bytes_of, whole, parts = Reader(told), spellings(own, SIZES[direction[1]]), 0, 0
+    reader, bytes_of, whole, parts = Reader(mapping), spellings(own, SIZES[direction[1]]), 0, 0
     for end in range(8, len(ids) + 1):
-        (found,) = reader.read([ids[:end]], end - 1)
-        written = b"".join(one for i in ids[:end] if isinstance(one := told.spellings[i], bytes))
+        (loaded,) = reader.read([ids[:end]], end - 1)
+        written = b"".join(one for i in ids[:end] if isinstance(one := mapping.spellings[i], bytes))
         try:
             whole = own(written.decode().removeprefix(" "))["input_ids"]
-            assert found == whole
+            assert loaded == whole
         except UnicodeDecodeError:
-            assert found[: len(whole)] == whole and all(len(bytes_of[i]) == 1 for i in found[len(whole) :])
+            assert loaded[: len(whole)] == whole and all(len(bytes_of[i]) == 1 for i in loaded[len(whole) :])
             parts += 1
-        spelled = b"".join(one for i in found if isinstance(one := bytes_of[i], bytes))
+        spelled = b"".join(one for i in loaded if isinstance(one := bytes_of[i], bytes))
         assert spelled.removeprefix(b" ") == written.removeprefix(b" ")
     assert parts >= 6
-    judge = ModelJudge(tiny("llama", SIZES[direction[1]]), 1.0, told)
+    judge = ModelJudge(tiny("llama", SIZES[direction[1]]), 1.0, mapping)
     for start in range(8, len(ids) - 4):
         drafted, targets = ids[start : start + 3], [ids[1], ids[start], ids[-1]]
         assert all(0 <= y <= 1 for y in judge.labels(ids[:start], drafted, targets, [0, 1, 2]))
@@ -211,12 +211,12 @@ def test_a_token_that_the_judge_does_not_have_has_a_label():
 
 def test_within_the_only_word_a_token_is_put_in_front():
     """ "t" and "a" have no beginning in common, and a tokenizer without a begin token gives none."""
-    model, told = tiny("llama", SIZES["bytes"]), translation("pieces", "bytes")
+    model, mapping = tiny("llama", SIZES["bytes"]), translation("pieces", "bytes")
     draft, target = (pieces()(letter, add_special_tokens=False)["input_ids"][-1] for letter in "ta")
     ids = [byte_level()(letter)["input_ids"] for letter in "ta"]
-    odds = [whole(model, [told.stand_in, *one], 1) for one in ids]
-    found = ModelJudge(model, 1.0, told).label([1], draft, target)
-    assert told.start == [] and found == pytest.approx(sigma(odds[0] - odds[1]), abs=1e-5)
+    odds = [whole(model, [mapping.stand_in, *one], 1) for one in ids]
+    result = ModelJudge(model, 1.0, mapping).label([1], draft, target)
+    assert mapping.start == [] and result == pytest.approx(sigma(odds[0] - odds[1]), abs=1e-5)
 
 
 # Real models
@@ -243,8 +243,8 @@ def spelled(words, number: str) -> list[str]:
 def test_the_bundled_target_prefers_the_right_digit(pocket, kind):
     """Whatever the pair's tokens are: after "... 2 + 5 =" the right number beats another of as many digits."""
     words = pocket.tokenizer if kind == "own" else byte_level()
-    told = None if kind == "own" else Translation(byte_level(), pocket.tokenizer, (SIZES["bytes"], 2048))
-    judge, labels = ModelJudge(pocket.models["target"], 1.0, told), []
+    facts = None if kind == "own" else Translation(byte_level(), pocket.tokenizer, (SIZES["bytes"], 2048))
+    judge, labels = ModelJudge(pocket.models["target"], 1.0, facts), []
     for prompt, answer in answered(6):
         before, after = answer.split(" = ", 1)
         context = words(f"{prompt} {before} =")["input_ids"]

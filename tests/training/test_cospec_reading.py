@@ -56,7 +56,7 @@ def wanted(architecture: str, hybrid: bool) -> list[list[float]]:
     return [
         [naive.logits(merged(architecture), text.tokens[: one.context], *halves(one), hybrid)[i] for one, i in each]
         for text in READINGS
-        for each in [[(one, i) for one in text.rounds for i in one.positions]]
+        for each in [[(round_, i) for round_ in text.rounds for i in round_.positions]]
     ]
 
 
@@ -75,13 +75,13 @@ def test_packed_logits_are_those_of_one_forward_a_round(architecture, hybrid):
     model, expected = arbitrator(architecture), wanted(architecture, hybrid)
     assert np.std(flat(expected)) > 0.3, "logits that are all alike prove nothing"
     with torch.no_grad():
-        found = logits_of(model, READINGS, hybrid)
+        result = logits_of(model, READINGS, hybrid)
         # Alone, without padding, and the other way round
         alone = torch.cat([logits_of(model, [one], hybrid) for one in READINGS])
         turned = logits_of(model, READINGS[::-1], hybrid)
-    torch.testing.assert_close(found.cpu(), torch.tensor(flat(expected), dtype=found.dtype), **NEAR)
-    torch.testing.assert_close(alone, found, **NEAR)
-    torch.testing.assert_close(turned.cpu(), torch.tensor(flat(expected[::-1]), dtype=found.dtype), **NEAR)
+    torch.testing.assert_close(result.cpu(), torch.tensor(flat(expected), dtype=result.dtype), **NEAR)
+    torch.testing.assert_close(alone, result, **NEAR)
+    torch.testing.assert_close(turned.cpu(), torch.tensor(flat(expected[::-1]), dtype=result.dtype), **NEAR)
     assert flat(wanted(architecture, not hybrid)) != pytest.approx(flat(expected), abs=0.01)
 
 
@@ -91,14 +91,16 @@ def test_packed_logits_are_those_that_decoding_asks_for(architecture, hybrid):
     """The arbiter of `specbench run`, whose cache goes on from round to round of a text."""
     text, arbiter = READINGS[0], Learned(Session(arbitrator(architecture), "arbitrator", vocabulary=1), 0.5, hybrid)
     arbiter.begin(text.tokens[:4])
-    read, found = 4, []
-    for one in text.rounds:
-        arbiter.read(text.tokens[read : one.context])
-        read = one.context
-        found += arbiter.logits(Block(*halves(one), one.positions, torch.tensor(one.block, device=DEVICE)))
+    read, results = 4, []
+    for round_ in text.rounds:
+        arbiter.read(text.tokens[read : round_.context])
+        read = round_.context
+        results += arbiter.logits(Block(*halves(round_), round_.positions, torch.tensor(round_.block, device=DEVICE)))
     with torch.no_grad():
         torch.testing.assert_close(
-            torch.tensor(found, dtype=torch.float64), logits_of(arbitrator(architecture), [text], hybrid).cpu(), **NEAR
+            torch.tensor(results, dtype=torch.float64),
+            logits_of(arbitrator(architecture), [text], hybrid).cpu(),
+            **NEAR,
         )
 
 
@@ -134,7 +136,7 @@ def test_gradients_are_the_sum_over_the_rounds(architecture):
     logits = logits_of(model, READINGS, True)
     weights = torch.linspace(-1, 2, len(logits), dtype=logits.dtype, device=DEVICE)
     packed = torch.autograd.grad((weights * logits.sigmoid()).sum(), own)
-    single = torch.cat([alone(model, text, one, True) for text in READINGS for one in text.rounds])
+    single = torch.cat([alone(model, text, round_, True) for text in READINGS for round_ in text.rounds])
     summed = torch.autograd.grad((weights * single.sigmoid()).sum(), own)
     assert sum(float(one.abs().sum()) > 0 for one in summed) > len(own) * 0.9
     for a, b in zip(packed, summed, strict=True):
@@ -144,11 +146,11 @@ def test_gradients_are_the_sum_over_the_rounds(architecture):
 def test_parts_are_no_larger_than_a_forward_may_be_and_lose_nothing(monkeypatch):
     monkeypatch.setattr(reading, "MICRO_TOKENS", 60)
     some = [made(i, 10 + i, [(8 + i, 2, [0])]) for i in (3, 40, 0, 7, 12, 5)]
-    widths = [one.context + 4 for text in some for one in text.rounds]
-    found = list(parts(some))
-    assert sorted(flat(found)) == list(range(6))
-    assert [len(one) * max(widths[i] for i in one) <= 60 or len(one) == 1 for one in found] == [True] * len(found)
-    assert len(found) < 6 and max(widths) > 50
+    widths = [round_.context + 4 for text in some for round_ in text.rounds]
+    listed = list(parts(some))
+    assert sorted(flat(listed)) == list(range(6))
+    assert [len(one) * max(widths[i] for i in one) <= 60 or len(one) == 1 for one in listed] == [True] * len(listed)
+    assert len(listed) < 6 and max(widths) > 50
     assert all_logits(arbitrator("llama"), [], True) == [] == list(parts([]))
 
 
@@ -156,9 +158,9 @@ def test_each_text_gets_its_own_logits_however_they_are_divided(monkeypatch):
     silent = Reading([1, 2, 3], [])
     for most in (1, 100, 6144):
         monkeypatch.setattr(reading, "MICRO_TOKENS", most)
-        found = all_logits(arbitrator("llama"), READINGS, True)
-        assert [len(one) for one in found] == [7, 1, 3]
-        assert flat(found) == pytest.approx(flat(wanted("llama", True)), abs=1e-5)
+        result = all_logits(arbitrator("llama"), READINGS, True)
+        assert [len(one) for one in result] == [7, 1, 3]
+        assert flat(result) == pytest.approx(flat(wanted("llama", True)), abs=1e-5)
     assert (silent.read, silent.width, silent.logit_count) == (0, 0, 0)
     assert (READINGS[0].read, READINGS[0].width, READINGS[0].logit_count) == (33, 57, 7)
 
@@ -194,9 +196,9 @@ def test_texts_together_are_each_that_of_the_decoder_without_cache(architecture)
     kept = rejected = 0
     for number, (text, prompt, count) in enumerate(zip(texts, prompts, counts, strict=True)):
         rounds = slow(architecture).rounds(prompt, count, gamma, naive.worked_out(judge, 1 / (1 + math.exp(-0.1))))
-        whole = [slow(architecture).target(tuple(prompt)), *flat(one.committed for one in rounds)]
+        whole = [slow(architecture).target(tuple(prompt)), *flat(round_.committed for round_ in rounds)]
         assert text.ending.tokens == whole[:count] and text.answer == whole
-        assert [block for n, block, _ in asked if n == number] == [one.drafted for one in rounds]
+        assert [block for n, block, _ in asked if n == number] == [round_.drafted for round_ in rounds]
         assert len(text.turns) == len(rounds)
         context = len(prompt) + 1
         for turn, one in zip(text.turns, rounds, strict=True):
@@ -243,15 +245,15 @@ def test_an_end_token_ends_a_text_and_what_is_behind_it_was_never_decided():
     assert at == turn.context - len(prompt) + last, "the only one of its kind so far"
     (cut,) = texts_of([prompt], [30], frozenset({end}))
     decode(both("llama"), None, [cut], 6, GREEDY, torch.Generator(DEVICE), lambda *_: iter([True] * 6))
-    found = cut.turns[-1]
+    talk = cut.turns[-1]
     assert cut.ending.reason == "eos" and cut.ending.tokens == whole.answer[: at + 1]
-    assert (found.context, found.decided, found.kept, found.rejected) == (
+    assert (talk.context, talk.decided, talk.kept, talk.rejected) == (
         turn.context,
         turn.decided[:2],
         [True] * 2,
         False,
     )
-    assert found.emitted == last + 1
+    assert talk.emitted == last + 1
     # One token earlier by the limit: the last decision lies behind the end, whether it keeps or rejects.
     for keeps in (True, False):
         (short,) = texts_of([prompt], [at])
@@ -264,9 +266,9 @@ def test_an_end_token_ends_a_text_and_what_is_behind_it_was_never_decided():
             )
 
         decode(both("llama"), None, [short], 6, GREEDY, torch.Generator(DEVICE), decide)
-        found = short.turns[-1]
-        assert (found.context, found.decided, found.rejected) == (turn.context, turn.decided[:1], False)
-        assert found.emitted == last and short.ending.tokens == whole.answer[:at]
+        talk = short.turns[-1]
+        assert (talk.context, talk.decided, talk.rejected) == (turn.context, turn.decided[:1], False)
+        assert talk.emitted == last and short.ending.tokens == whole.answer[:at]
 
 
 @pytest.mark.parametrize("keeps", (False, True))
@@ -290,5 +292,5 @@ def test_sampled_texts_follow_their_law(keeps):
     right, other = (draft_law, target_law) if keeps else (target_law, draft_law)
     assert oracle.chi_square(counts, right) > ALPHA > oracle.chi_square(counts, other)
     differ = 1 - np.minimum(target_law, draft_law).sum()
-    found = sum(0 in text.turns[0].block.mismatches for text in texts)
-    assert 0.05 < differ < 0.95 and binomtest(found, 1500, differ).pvalue > ALPHA
+    result = sum(0 in text.turns[0].block.mismatches for text in texts)
+    assert 0.05 < differ < 0.95 and binomtest(result, 1500, differ).pvalue > ALPHA

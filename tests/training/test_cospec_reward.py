@@ -84,8 +84,8 @@ def test_a_group_that_is_wrong_throughout_counts_less():
     mean = -2.9 / 3
     std = math.sqrt(((-2.65 - mean) ** 2 + (-0.25 - mean) ** 2 + mean**2) / 3)
     for weight in (0.5, 1.0, 0.0):
-        found = group_advantages(group, replace(FULL, all_wrong=weight, epsilon=0))
-        assert found == pytest.approx([weight * (x - mean) / std for x in (-2.65, -0.25, 0)])
+        result = group_advantages(group, replace(FULL, all_wrong=weight, epsilon=0))
+        assert result == pytest.approx([weight * (x - mean) / std for x in (-2.65, -0.25, 0)])
 
 
 MIXED = [right(KEPT_TWO), wrong(AT_ONCE), right(MATCHED), wrong(KEPT_ALL, AT_ONCE)]
@@ -93,10 +93,10 @@ MIXED = [right(KEPT_TWO), wrong(AT_ONCE), right(MATCHED), wrong(KEPT_ALL, AT_ONC
 
 def test_a_mixed_group_as_it_is():
     """Returns 1.9, -0.2, 1 and -0.45: mean 0.5625."""
-    found = group_advantages(MIXED, replace(FULL, rebalance=False, epsilon=0))
+    result = group_advantages(MIXED, replace(FULL, rebalance=False, epsilon=0))
     off = [1.3375, -0.7625, 0.4375, -1.0125]
     std = math.sqrt(sum(x * x for x in off) / 4)
-    assert found == pytest.approx([x / std for x in off])
+    assert result == pytest.approx([x / std for x in off])
 
 
 def test_a_mixed_group_rebalanced():
@@ -105,8 +105,8 @@ def test_a_mixed_group_rebalanced():
     assert sum(substituted) == pytest.approx(0)
     std = math.sqrt(sum(x * x for x in substituted) / 4)
     assert group_advantages(MIXED, replace(FULL, epsilon=0)) == pytest.approx([x / std for x in substituted])
-    found = group_advantages(MIXED, replace(FULL, epsilon=3, all_wrong=0))
-    assert found == pytest.approx([x / (std + 3) for x in substituted])
+    result = group_advantages(MIXED, replace(FULL, epsilon=3, all_wrong=0))
+    assert result == pytest.approx([x / (std + 3) for x in substituted])
 
 
 @pytest.mark.parametrize("wrong_one", (wrong(MATCHED), wrong()))
@@ -169,7 +169,7 @@ def test_an_infinite_surprisal_is_a_large_one():
     assert terms(wrong(ruled_out), FULL) == [-0.5 * LARGEST_SURPRISAL, -0.5]
     assert terms(wrong(ruled_out), replace(FULL, surprisal=0)) == [0, 0], "0 times infinity is not a number"
     for group in ([wrong(ruled_out), right(MATCHED)], [wrong(ruled_out), wrong(ruled_out), wrong(MATCHED)]):
-        assert all(math.isfinite(x) for one in decision_advantages(group, FULL) for x in one)
+        assert all(math.isfinite(x) for advantage in decision_advantages(group, FULL) for x in advantage)
         assert all(math.isfinite(x) for x in group_advantages(group, FULL))
     rejected = Decisions((1,), 1, True, (math.inf,))
     assert terms(wrong(rejected), FULL) == [-0.2], "what a rejected token would have cost does not matter"
@@ -207,27 +207,27 @@ class Trace:
     @property
     def decisions(self) -> Decisions:
         """What a trainer hands on: it stops reading at the first rejected mismatch."""
-        reached, told, rejected, end = [], [], False, len(self.differ) + 1
+        reached, log, rejected, end = [], [], False, len(self.differ) + 1
         for i, differs in enumerate(self.differ, 1):
             if differs:
                 reached.append(i)
-                told.append(float(self.surprisal[i - 1]))
+                log.append(float(self.surprisal[i - 1]))
                 if not self.keep[i - 1]:
                     rejected, end = True, i
                     break
-        return Decisions(tuple(reached), end, rejected, tuple(told))
+        return Decisions(tuple(reached), end, rejected, tuple(log))
 
 
 def traces(rng: np.random.Generator) -> list[tuple[bool, list[Trace]]]:
-    found, luck, alike, kept = [], rng.choice([0.0, 0.5, 1.0]), rng.random(), rng.random()
+    results, luck, alike, kept = [], rng.choice([0.0, 0.5, 1.0]), rng.random(), rng.random()
     for _ in range(rng.integers(1, 7)):
         rounds = []
         for _ in range(rng.integers(0, 5)):
             block = int(rng.integers(1, 10))
             surprisal = np.where(rng.random(block) < 0.03, np.inf, rng.exponential(2, block))
             rounds.append(Trace(rng.random(block) > alike, rng.random(block) < kept, surprisal))
-        found.append((bool(rng.random() < luck), rounds))
-    return found
+        results.append((bool(rng.random() < luck), rounds))
+    return results
 
 
 def slow(group: list[tuple[bool, list[Trace]]], reward: Reward) -> tuple[list[float], np.ndarray, list[np.ndarray]]:
@@ -280,8 +280,8 @@ def test_a_second_implementation_agrees_on_random_groups(rebalance):
         totals, advantages, each = slow(group, reward)
         assert [total(one, reward) for one in ours] == pytest.approx(totals)
         assert group_advantages(ours, reward) == pytest.approx(advantages.tolist(), abs=1e-9)
-        found = decision_advantages(ours, reward)
-        for one, expected in zip(found, each, strict=True):
+        result = decision_advantages(ours, reward)
+        for one, expected in zip(result, each, strict=True):
             assert one == pytest.approx(expected.tolist(), abs=1e-9)
         kinds.add((any(one.correct for one in ours), all(one.correct for one in ours), bool(np.any(advantages))))
     assert len(kinds) == 6, "right, wrong and mixed groups, with and without a difference"
@@ -295,8 +295,8 @@ def rounds(draw) -> Decisions:
     block = draw(st.integers(1, 12))
     reached = tuple(sorted(draw(st.sets(st.integers(1, block), max_size=5))))
     rejected = bool(reached) and draw(st.booleans())
-    told = st.floats(0, 30) | st.just(math.inf)
-    surprisals = tuple(draw(told) for _ in reached)
+    facts = st.floats(0, 30) | st.just(math.inf)
+    surprisals = tuple(draw(facts) for _ in reached)
     return Decisions(reached, reached[-1] if rejected else block + 1, rejected, surprisals)
 
 

@@ -79,7 +79,7 @@ def reinforcement(settings=None, score=without_odd, seed=0, begin=None, gamma=GA
     return Reinforcement(pair, *both, learned, held, settings or recipe(), gamma, 0.0, True, seed)
 
 
-def trained(tmp_path, training: Reinforcement, report=lambda told: None) -> Reinforcement:
+def trained(tmp_path, training: Reinforcement, report=lambda facts: None) -> Reinforcement:
     training.report = report
     training.run(tmp_path / "checkpoint.pt", {"of": "the game"})
     return training
@@ -93,8 +93,8 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name].cpu(), b[name].cpu()) for name in a)
 
 
-def untimed(told):
-    return [{name: value for name, value in one.items() if name != "seconds"} for one in told]
+def untimed(facts):
+    return [{name: value for name, value in fact.items() if name != "seconds"} for fact in facts]
 
 
 # Games
@@ -105,12 +105,12 @@ def chances(training: Reinforcement) -> dict[int, float]:
     texts, _ = training.roll_out(
         training.held, 1, 0.0, lambda number: lambda row, block, logits: (True for _ in logits)
     )
-    found = collections.defaultdict(list)
+    counts = collections.defaultdict(list)
     for text in texts:
         for turn in text.turns:
             for i, logit in zip(turn.block.mismatches, turn.logits, strict=True):
-                found[turn.block.drafted[i]].append(1 / (1 + math.exp(-logit)))
-    return {token: float(np.mean(values)) for token, values in found.items()}
+                counts[turn.block.drafted[i]].append(1 / (1 + math.exp(-logit)))
+    return {token: float(np.mean(values)) for token, values in counts.items()}
 
 
 def test_the_game_is_as_it_is_told():
@@ -126,9 +126,9 @@ def test_the_best_policy_is_learned(tmp_path):
     """An answer is right if no odd token of the draft is in it: keep the even ones, which gains tokens, no other."""
     settings = recipe(updates=14, prompts=6, group=6, length=0.05, evaluate=7)
     training = trained(tmp_path, reinforcement(settings))
-    found = chances(training)
-    assert {token for token, chance in found.items() if chance > 0.5} == {20, 24, 28}
-    assert {token for token, chance in found.items() if chance < 0.5} == {23, 27, 31}
+    result = chances(training)
+    assert {token for token, chance in result.items() if chance > 0.5} == {20, 24, 28}
+    assert {token for token, chance in result.items() if chance < 0.5} == {23, 27, 31}
     first, last, best = training.history[0], training.history[-1], training.best["figures"]
     assert first["accuracy"] < 0.6 and last["accuracy"] > 0.85 and best["accuracy"] == 1.0
     # By hand: on the ring, behind 0: 20 2 23 is drafted, 23 refused for 3; then 4 24 6 27. Half of them are kept.
@@ -153,7 +153,7 @@ def test_where_all_is_wrong_nothing_explodes(tmp_path):
     training = trained(tmp_path, reinforcement(recipe(updates=6), score=lambda text: 0.0))
     assert len(training.history) == 6 and all(math.isfinite(v) for one in training.history for v in one.values())
     assert all(one["accuracy"] == 0 and one["returned"] <= 0 for one in training.history)
-    assert all(bool(one.isfinite().all()) for one in training.parameters.values())
+    assert all(bool(parameter.isfinite().all()) for parameter in training.parameters.values())
     assert max(abs(math.log(p / (1 - p))) for p in chances(training).values()) < 8
 
 
@@ -179,7 +179,7 @@ def played():
 
 def test_rollouts_are_scored_and_noted():
     _, documents, texts, rollouts, _ = played()
-    assert [text.prompt for text in texts] == [one.prompt for one in documents for _ in range(4)]
+    assert [text.prompt for text in texts] == [document.prompt for document in documents for _ in range(4)]
     for text, rollout in zip(texts, rollouts, strict=True):
         assert rollout.correct == bool(without_odd(text.ending.text()))
         # A kept token of the draft's own stands in the text, and none else does.
@@ -193,15 +193,15 @@ def test_rollouts_are_scored_and_noted():
             assert round.surprisals == pytest.approx(
                 [math.log(39 + math.exp(math.sqrt(SIZE)))] * len(turn.decided), rel=1e-4
             )
-    assert {True, False} == {one.correct for one in rollouts}
+    assert {True, False} == {rollout.correct for rollout in rollouts}
 
 
 def test_what_is_credited_is_each_decisions_own():
     """Contexts, actions, logits before and warm, and advantages of the group with which a text shares its prompt."""
-    training, _, texts, rollouts, found = played()
+    training, _, texts, rollouts, result = played()
     having = [i for i, text in enumerate(texts) if any(turn.decided for turn in text.turns)]
-    assert len(found) == len(having) > 10
-    for i, one in zip(having, found, strict=True):
+    assert len(result) == len(having) > 10
+    for i, one in zip(having, result, strict=True):
         at = i // 4
         group = [rollout for j, rollout in enumerate(rollouts) if j // 4 == at]
         turns = [turn for turn in texts[i].turns if turn.decided]
@@ -216,7 +216,7 @@ def test_what_is_credited_is_each_decisions_own():
             now = logits_of(training.arbitrator, [one.reading], True)
         assert one.before == pytest.approx(now.tolist(), abs=1e-4)
         assert one.warm == pytest.approx(now.tolist(), abs=1e-4), "both policies begin alike"
-    assert np.std([x for one in found for x in one.before]) > 0.1
+    assert np.std([x for one in result for x in one.before]) > 0.1
 
 
 def test_the_warm_up_policy_is_held_to_and_stays(tmp_path):
@@ -242,15 +242,15 @@ def test_decisions_are_drawn_with_the_policys_chance():
         decide = training.sampled(number)
         return [tuple(decide(row, block, logits)) for row in range(rows)]
 
-    found = drawn(0)
+    draws = drawn(0)
     for i, logit in enumerate(logits):
-        count = sum(one[i] for one in found)
-        assert binomtest(count, len(found), 1 / (1 + math.exp(-logit))).pvalue > 1e-4
-    both = sum(a and b for a, b in found) / 3000
-    assert both == pytest.approx(np.mean([a for a, _ in found]) * np.mean([b for _, b in found]), abs=0.03)
-    assert drawn(0, 50) == found[:50] and drawn(40, 50) == found[40:90]
+        count = sum(draw[i] for draw in draws)
+        assert binomtest(count, len(draws), 1 / (1 + math.exp(-logit))).pvalue > 1e-4
+    both = sum(a and b for a, b in draws) / 3000
+    assert both == pytest.approx(np.mean([a for a, _ in draws]) * np.mean([b for _, b in draws]), abs=0.03)
+    assert drawn(0, 50) == draws[:50] and drawn(40, 50) == draws[40:90]
     training.step = 1
-    assert drawn(0, 50) != found[:50]
+    assert drawn(0, 50) != draws[:50]
     extreme = training.sampled(0)
     assert list(extreme(0, block, [-5000.0, 5000.0])) == [False, True], "no number is too large"
 
@@ -262,9 +262,9 @@ def test_rollouts_do_not_depend_on_how_many_are_decoded_together(monkeypatch):
         monkeypatch.setattr(rl, "ROWS", rows)
         training = reinforcement(recipe(group=4, length=0.03), begin=6)
         others, again = training.roll_out(documents, 4, 0.0, training.sampled)
-        assert [one.answer for one in others] == [one.answer for one in texts]
+        assert [one.answer for one in others] == [text.answer for text in texts]
         assert [[round.mismatches for round in one.rounds] for one in again] == [
-            [round.mismatches for round in one.rounds] for one in rollouts
+            [round.mismatches for round in rollout.rounds] for rollout in rollouts
         ]
 
 
@@ -277,24 +277,24 @@ def test_sampled_rollouts_draw_tokens_of_their_own(monkeypatch):
         texts, _ = training.roll_out(
             [document(0)], 120, 1.0, lambda number: lambda row, block, logits: (True for _ in logits)
         )
-        return [one.answer[:LENGTH] for one in texts]
+        return [text.answer[:LENGTH] for text in texts]
 
-    found = drawn()
-    assert len({tuple(answer) for answer in found}) > 40
+    draws = drawn()
+    assert len({tuple(answer) for answer in draws}) > 40
     # Behind the prompt's last token, 0, the target's logits are √40 for 1 and 0 for each of the 39 others.
     chance = 1 / (1 + 39 * math.exp(-math.sqrt(SIZE)))
-    first = [answer[0] for answer in found]
+    first = [answer[0] for answer in draws]
     assert len(set(first)) > 3 and binomtest(first.count(1), 120, chance).pvalue > 1e-4
-    assert found[:60] != found[60:] and drawn() == found
+    assert draws[:60] != draws[60:] and drawn() == draws
     training.step = 1
-    assert drawn() != found
+    assert drawn() != draws
 
 
 def test_prompts_take_turns():
     training = reinforcement(recipe(prompts=5))
     names = [training.prompt(i).number for i in range(36)]
     passes = [names[i : i + 12] for i in (0, 12, 24)]
-    assert all(sorted(one) == list(range(12)) for one in passes) and passes[0] != passes[1] != passes[2]
+    assert all(sorted(pass_) == list(range(12)) for pass_ in passes) and passes[0] != passes[1] != passes[2]
 
 
 # The objective
@@ -336,15 +336,15 @@ def test_the_objective_and_its_gradient(changes):
     sides = set()
     for point in POINTS:
         logits = torch.tensor(point, dtype=torch.float64, requires_grad=True)
-        loss, told = objective(logits, CASES, settings)
+        loss, facts = objective(logits, CASES, settings)
         assert float(loss) == pytest.approx(by_hand(point, CASES, settings), rel=1e-9)
-        assert told["decided"] == 7 and told["loss"] == pytest.approx(float(loss))
+        assert facts["decided"] == 7 and facts["loss"] == pytest.approx(float(loss))
         (gradient,) = torch.autograd.grad(loss, logits)
         for i in range(7):
             up, down = ([x + step * (i == j) for j, x in enumerate(point)] for step in (1e-6, -1e-6))
             slope = (by_hand(up, CASES, settings) - by_hand(down, CASES, settings)) / 2e-6
             assert float(gradient[i]) == pytest.approx(slope, abs=1e-6)
-        sides.add(told["clipped"])
+        sides.add(facts["clipped"])
     assert len(sides) > 1 and 0.0 in sides
 
 
@@ -360,10 +360,10 @@ def test_a_step_goes_the_way_of_the_advantage():
 
 def test_what_is_told_of_the_steps_are_means_over_decisions():
     logits = torch.tensor(POINTS[1], dtype=torch.float64)
-    _, told = objective(logits, CASES, recipe())
+    _, facts = objective(logits, CASES, recipe())
     chance = 1 / (1 + np.exp(-np.array(POINTS[1])))
-    assert told["entropy"] == pytest.approx(-(chance * np.log(chance) + (1 - chance) * np.log(1 - chance)).sum())
-    assert told["kl"] == pytest.approx(
+    assert facts["entropy"] == pytest.approx(-(chance * np.log(chance) + (1 - chance) * np.log(1 - chance)).sum())
+    assert facts["kl"] == pytest.approx(
         by_hand(POINTS[1], CASES, recipe(kl=1, entropy=0)) - by_hand(POINTS[1], CASES, recipe(kl=0, entropy=0))
     )
 
@@ -396,7 +396,7 @@ def test_decisions_and_reading_of_turns_by_hand():
     assert [turn.kept for turn in turns] == [[True, False], [], [True, True], [True]]
     reading = reading_of(text)
     assert reading.tokens == [1, 2, *range(50, 68)]
-    assert [(one.context, one.positions) for one in reading.rounds] == [(3, [1, 2]), (11, [0, 3]), (16, [0])]
+    assert [(round_.context, round_.positions) for round_ in reading.rounds] == [(3, [1, 2]), (11, [0, 3]), (16, [0])]
     assert reading.rounds[0].block == [10, 11, 12, 13, 10, 41, 42, 13]
     nothing = Text([1, 2], ending, [5], [Turn(3, block([3]), [1.0], 0, False, [9.0], 2)])
     assert reading_of(nothing).rounds == [] and list(decisions(nothing)) == [Decisions((), 2, False, ())]
@@ -410,9 +410,9 @@ def test_figures_by_hand():
     wrong = rl.Rollout(False, ())
     other = Text([1, 2], Ending(Limits(99, frozenset()), Words().decode), [], [])
     settings = recipe(correct=2, length=0.25)
-    found = rl.figures([text, other], [rollout, wrong], settings)
+    numbers = rl.figures([text, other], [rollout, wrong], settings)
     # 2 + two decisions of span 3 - 2; two rounds of 3 and 5 tokens; one of two decided was kept.
-    assert vars(found) == {"returned": (2 + 2 * 0.25) / 2, "accuracy": 0.5, "tau": 4.0, "kept": 0.5}
+    assert vars(numbers) == {"returned": (2 + 2 * 0.25) / 2, "accuracy": 0.5, "tau": 4.0, "kept": 0.5}
     assert training.best == {}
 
 
@@ -425,7 +425,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_arbitrator(tmp_path, m
     whole = trained(tmp_path / "whole", reinforcement())
     assert len(whole.history) == 4 and whole.step == 4 and not same(parameters(whole), parameters(reinforcement()))
     within = stopping(10, objective)  # 3 prompts × 4 rollouts, 8 a step, 2 epochs: 4 an update
-    for name, report in (("between", stopping(2)), ("within", lambda told: None)):
+    for name, report in (("between", stopping(2)), ("within", lambda facts: None)):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(rl, "objective", within if name == "within" else objective)
             trained(tmp_path / name, reinforcement(), report)
@@ -464,11 +464,11 @@ def test_a_weight_that_is_no_number_stops_it_and_the_last_good_update_stays(tmp_
 
     def broken(self, some):
         good.append(parameters(self))
-        found = real(self, some)
+        result = real(self, some)
         if self.step == at:
             with torch.no_grad():
                 next(iter(self.parameters.values())).fill_(math.nan)
-        return found
+        return result
 
     monkeypatch.setattr(Reinforcement, "learn", broken)
     with pytest.raises(UserError, match=rf"stopped at update {at + 1}: .*not a number"):
@@ -503,8 +503,8 @@ def test_what_counts_as_a_collapse(rows, why):
     training = reinforcement()
     usual = {"returned": 1.0, "accuracy": 0.6, "tau": 3.0, "kept": 0.5, "loss": 0.1, "entropy": 0.5, "kl": 0.1}
     training.history = [{**usual, name: value} for name, value in rows]
-    found = training.wrong()
-    assert (why in found) if why else found == ""
+    result = training.wrong()
+    assert (why in result) if why else result == ""
 
 
 def test_a_collapsed_policy_stops_and_says_what_to_do(tmp_path):
@@ -524,15 +524,15 @@ def test_the_best_is_the_first_of_the_highest_held_out_return(tmp_path, monkeypa
     real, at_update = rl.figures, {}
 
     def figures(texts, rollouts, recipe):
-        found = vars(real(texts, rollouts, recipe))
-        return rl.Figures(**{**found, "returned": next(worth) if len(texts) == len(training.held) else 0.0})
+        result = vars(real(texts, rollouts, recipe))
+        return rl.Figures(**{**result, "returned": next(worth) if len(texts) == len(training.held) else 0.0})
 
     monkeypatch.setattr(rl, "figures", figures)
     assert len(training.held) != 12, "the rollouts of an update"
 
-    def report(told):
-        at_update[told["update"]] = parameters(training)
-        if told["update"] == 3:
+    def report(facts):
+        at_update[facts["update"]] = parameters(training)
+        if facts["update"] == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

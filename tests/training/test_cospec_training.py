@@ -79,21 +79,21 @@ def both(architecture: str) -> Pair:
 
 def expected(architecture: str, document: Document):
     """Speculative decoding that keeps nothing, round by round: (context, block, mismatches within the text)."""
-    end, found = end_of(architecture), []
+    end, results = end_of(architecture), []
     rounds = slow(architecture).rounds(document.prompt, document.max_new_tokens, GAMMA, lambda *_: lambda i: False)
     text = [*document.prompt, slow(architecture).target(tuple(document.prompt))]
-    for one in rounds:
+    for round_ in rounds:
         answer = text[len(document.prompt) :]
         if end in answer or len(answer) >= document.max_new_tokens:
             break
         inside = []
-        for i in one.mismatches:
-            branch = [*answer, *one.drafted[: i + 1]]
+        for i in round_.mismatches:
+            branch = [*answer, *round_.drafted[: i + 1]]
             if len(branch) <= document.max_new_tokens and end not in branch[:-1]:
                 inside.append(i)
-        found.append((len(text), [*one.drafted, *one.targets], inside))
-        text = [*text, *one.committed]
-    return found, text
+        results.append((len(text), [*round_.drafted, *round_.targets], inside))
+        text = [*text, *round_.committed]
+    return results, text
 
 
 def finished(architecture: str, document: Document, branch: list[int]) -> str:
@@ -118,11 +118,11 @@ class Noted:
 
 
 def traced(architecture, folder, judge=None, settings=None, **changes) -> list[Lesson]:
-    told = {"gamma": GAMMA, "seed": 0, "documents": documents(), "advance": lambda count: None, **changes}
+    facts = {"gamma": GAMMA, "seed": 0, "documents": documents(), "advance": lambda count: None, **changes}
     models, settings = both(architecture), settings or recipe()
     judge = judge or RolloutJudge(models, settings)
-    given = [told[name] for name in ("gamma", "seed")]
-    return trace_all(models, told["documents"], judge, settings, *given, folder, told["advance"])
+    given = [facts[name] for name in ("gamma", "seed")]
+    return trace_all(models, facts["documents"], judge, settings, *given, folder, facts["advance"])
 
 
 # Traces
@@ -136,8 +136,8 @@ def test_traces_and_labels_are_those_of_decoders_without_cache(architecture, tmp
     for document, lesson in zip(documents(), lessons, strict=True):
         rounds, text = expected(architecture, document)
         assert lesson.document == document.name and lesson.reading.tokens == text
-        wanted = [one for one in rounds if one[2]]
-        assert [(one.context, one.block, one.positions) for one in lesson.reading.rounds] == wanted
+        wanted = [round_ for round_ in rounds if round_[2]]
+        assert [(round_.context, round_.block, round_.positions) for round_ in lesson.reading.rounds] == wanted
         labels = []
         for context, block, positions in wanted:
             before = text[len(document.prompt) : context]
@@ -149,7 +149,7 @@ def test_traces_and_labels_are_those_of_decoders_without_cache(architecture, tmp
                 labels.append({(1, 0): 1.0, (0, 1): 0.0, (1, 1): 0.8, (0, 0): 0.3}[int(ours), int(theirs)])
         assert lesson.labels == pytest.approx(labels)
         seen.update(labels)
-        cut |= any(one[2] != [i for i in range(GAMMA) if one[1][i] != one[1][GAMMA + i]] for one in rounds)
+        cut |= any(round_[2] != [i for i in range(GAMMA) if round_[1][i] != round_[1][GAMMA + i]] for round_ in rounds)
     assert len(seen) >= 3 and (cut or architecture == "opt"), "all kinds of labels, and mismatches behind an end"
 
 
@@ -185,8 +185,8 @@ def test_branches_that_have_ended_are_not_gone_on_with():
     judge.scores(document, [[8, end], [8] * 6, [8, 40, 41], [8] * 9])
     assert sorted(heard) == sorted({"8", "8 8 8 8 8 8", "8 "})
     heard.clear()
-    (found,) = judge.scores(dataclasses.replace(document, until=()), [[8, 9]])
-    assert heard == [finished("llama", document, [8, 9])] and found == 1.0
+    (result,) = judge.scores(dataclasses.replace(document, until=()), [[8, 9]])
+    assert heard == [finished("llama", document, [8, 9])] and result == 1.0
     assert judge.scores(document, []) == []
 
 
@@ -308,7 +308,7 @@ def test_pocket_is_traced_as_speculative_sampling_decodes_it(pocket, tmp_path):
                     )
                     assert label == {(1, 0): 1.0, (0, 1): 0.0, (1, 1): 0.75, (0, 0): 0.25}[int(ours), int(theirs)]
                     labelled += 1
-    assert labelled == 3 and any(len(one.reading.rounds) > 1 for one in lessons)
+    assert labelled == 3 and any(len(lesson.reading.rounds) > 1 for lesson in lessons)
 
 
 def generated(pocket, document, branch) -> str:
@@ -339,7 +339,7 @@ def test_graded_answers_cannot_be_judged_by_rollouts(task):
 
 def lessons_of_a_rule(count: int, seed: int, label=lambda d, t: float(d % 2 == 0)) -> list[Lesson]:
     """Texts with rounds of random candidates; the rule hangs on the drafted token alone, unless it is given."""
-    rng, found = np.random.default_rng(seed), []
+    rng, results = np.random.default_rng(seed), []
     for number in range(count):
         text, rounds, labels = rng.integers(0, 24, 20).tolist(), [], []
         for context in (6, 11, int(rng.integers(13, 21))):
@@ -347,8 +347,8 @@ def lessons_of_a_rule(count: int, seed: int, label=lambda d, t: float(d % 2 == 0
             positions = [i for i in range(4) if block[i] != block[4 + i]]
             rounds.append(Query(context, block, positions))
             labels += [label(block[i], block[4 + i]) for i in positions]
-        found.append(Lesson(f"d{number}", Reading(text, rounds), labels))
-    return found
+        results.append(Lesson(f"d{number}", Reading(text, rounds), labels))
+    return results
 
 
 @functools.cache
@@ -386,20 +386,20 @@ def test_a_rule_is_learned(tmp_path, monkeypatch):
     monkeypatch.setattr(WarmUp, "learn", lambda self, batch: losses.append(real(self, batch)) or losses[-1])
     frozen = {name: one.clone() for name, one in backbone().state_dict().items()}
     training = learn(tmp_path, lessons_of_a_rule(80, 0))
-    found = np.array(predictions(training.arbitrator, lessons_of_a_rule(30, 1), True))
-    assert auroc(found[:, 1] > 0.5, found[:, 0]) > 0.95
+    values = np.array(predictions(training.arbitrator, lessons_of_a_rule(30, 1), True))
+    assert auroc(values[:, 1] > 0.5, values[:, 0]) > 0.95
     assert len(losses) == training.steps == 60 and losses[0] == pytest.approx(math.log(2), abs=1e-6)
     assert np.mean(losses[-5:]) < 0.4 * losses[0] and np.mean(losses[20:25]) < np.mean(losses[:5])
     assert all(torch.equal(one, frozen[name]) for name, one in backbone().state_dict().items()), (
         "the draft is untouched"
     )
-    told = module.figures_of(training.arbitrator, lessons_of_a_rule(30, 1), True)
-    chance = 1 / (1 + np.exp(-found[:, 0]))
-    assert told["loss"] == pytest.approx(-np.mean(np.log(np.where(found[:, 1] == 1, chance, 1 - chance))), rel=1e-5)
-    assert told["agreement"] == pytest.approx(np.mean((chance > 0.5) == (found[:, 1] == 1)))
-    share = found[:, 1].mean()
-    assert told["constant"] == pytest.approx(-share * math.log(share) - (1 - share) * math.log(1 - share))
-    assert told["mismatches"] == len(found)
+    facts = module.figures_of(training.arbitrator, lessons_of_a_rule(30, 1), True)
+    chance = 1 / (1 + np.exp(-values[:, 0]))
+    assert facts["loss"] == pytest.approx(-np.mean(np.log(np.where(values[:, 1] == 1, chance, 1 - chance))), rel=1e-5)
+    assert facts["agreement"] == pytest.approx(np.mean((chance > 0.5) == (values[:, 1] == 1)))
+    share = values[:, 1].mean()
+    assert facts["constant"] == pytest.approx(-share * math.log(share) - (1 - share) * math.log(1 - share))
+    assert facts["mismatches"] == len(values)
 
 
 def scrambled(training: WarmUp) -> dict[str, torch.Tensor]:
@@ -411,7 +411,7 @@ def scrambled(training: WarmUp) -> dict[str, torch.Tensor]:
 def test_a_step_is_of_the_mean_over_mismatches(monkeypatch, hybrid):
     """However the batch is divided over forwards; soft labels count as such (Eq. 29)."""
     lessons = lessons_of_a_rule(9, 2, lambda d, t: d / 24)
-    found = []
+    results = []
     for most in (40, 100000):
         monkeypatch.setattr("specbench.training.cospec.reading.MICRO_TOKENS", most)
         training = WarmUp(backbone(), lessons, settings(), hybrid, 0)
@@ -423,9 +423,9 @@ def test_a_step_is_of_the_mean_over_mismatches(monkeypatch, hybrid):
         by_hand = -np.mean(values[:, 1] * np.log(chance) + (1 - values[:, 1]) * np.log(1 - chance))
         assert loss == pytest.approx(by_hand, rel=1e-5)
         assert not training.arbitrator.training
-        found.append(own(training))
-    for name in found[0]:
-        torch.testing.assert_close(found[0][name], found[1][name], rtol=1e-3, atol=1e-5)
+        results.append(own(training))
+    for name in results[0]:
+        torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-3, atol=1e-5)
 
 
 def test_the_rate_rises_and_falls():
@@ -439,21 +439,21 @@ def test_the_rate_rises_and_falls():
 @pytest.mark.parametrize("dropout", (0, 0.3))
 def test_a_killed_training_goes_on_and_ends_with_the_same_arbitrator(tmp_path, monkeypatch, dropout):
     monkeypatch.setattr(WarmUp, "checkpoint_seconds", -1)
-    lessons, told = lessons_of_a_rule(20, 0), {"epochs": 3, "batch": 6, "dropout": dropout}  # 4 batches an epoch
+    lessons, facts = lessons_of_a_rule(20, 0), {"epochs": 3, "batch": 6, "dropout": dropout}  # 4 batches an epoch
     (tmp_path / "whole").mkdir(), (tmp_path / "stopped").mkdir()
     torch.manual_seed(1)
-    whole = learn(tmp_path / "whole", lessons, **told)
+    whole = learn(tmp_path / "whole", lessons, **facts)
     with pytest.raises(KeyboardInterrupt):
-        learn(tmp_path / "stopped", lessons, stopping(6), **told)
+        learn(tmp_path / "stopped", lessons, stopping(6), **facts)
     state = load_checkpoint(tmp_path / "stopped" / "checkpoint.pt", {"seed": 0})
     assert state["step"] == 5, "the sixth was not saved"
     torch.manual_seed(2)  # whatever was drawn before
     before = torch.get_rng_state()
     heard = []
-    again = learn(tmp_path / "stopped", lessons, heard.append, **told)
+    again = learn(tmp_path / "stopped", lessons, heard.append, **facts)
     assert heard == [5] + [1] * 7 and torch.equal(torch.get_rng_state(), before)
     assert same(own(again), own(whole))
-    other = learn(tmp_path, lessons, seed=1, **told)
+    other = learn(tmp_path, lessons, seed=1, **facts)
     assert not same(own(other), own(whole))
 
 
@@ -553,7 +553,7 @@ def test_what_cannot_be_is_one_clear_line(words, said):
 
 
 def of_recipe(*changes):
-    return [word for one in changes for word in ("--recipe", one)]
+    return [word for change in changes for word in ("--recipe", change)]
 
 
 @pytest.fixture(scope="module")

@@ -171,8 +171,8 @@ def test_a_head_learns_its_documents_by_heart_and_nothing_of_the_target_changes(
 def job(tmp_path, monkeypatch):
     made = Pair("made", {"target": target()}, Words(7, 96))
     documents = [
-        Document("made", i, told.tokens[: told.prompt], f"hash {i}", ("11 22 33",), told.rows + 1, float)
-        for i, told in enumerate(answered())
+        Document("made", i, facts.tokens[: facts.prompt], f"hash {i}", ("11 22 33",), facts.rows + 1, float)
+        for i, facts in enumerate(answered())
     ]
     target().generation_config.eos_token_id = None
     monkeypatch.setattr(heads, "training_documents", lambda *_: documents)
@@ -190,10 +190,10 @@ def job(tmp_path, monkeypatch):
 def test_a_trained_file_drafts_for_its_target(job, capsys, kind):
     method = module(kind)
     trainer(kind).train(job(kind=kind))
-    told = read_head(job().out, kind, job().pair, None).trained
-    assert (told["documents"], told["learned_answers"] + told["held_out_answers"]) == (6, 6)
-    assert told["block"] == 4 and len(told["held_out_agreement"]) == 3
-    assert told["layers"] == ([] if kind == "deer" else [1, 1])
+    facts = read_head(job().out, kind, job().pair, None).trained
+    assert (facts["documents"], facts["learned_answers"] + facts["held_out_answers"]) == (6, 6)
+    assert facts["block"] == 4 and len(facts["held_out_agreement"]) == 3
+    assert facts["layers"] == ([] if kind == "deer" else [1, 1])
     values = {**config.load_method("dflash").values, "head": str(job().out)}
     built = method.build(method.Settings(**values), job().pair, None)
     document = answered()[3]
@@ -275,8 +275,8 @@ def test_the_recipe_has_its_sources(kind, sizes):
     raw = (config.SUITES / "training" / f"{kind}.yaml").read_text()
     spec = load_recipe(kind, [])
     own, form = ("continued", TextBlockRecipe) if kind == "deer" else ("features", BlockRecipe)
-    told = form(**spec.values)
-    assert (told.layers, getattr(told, own), told.block, told.anchors, told.decay, told.learning_rate) == sizes
+    facts = form(**spec.values)
+    assert (facts.layers, getattr(facts, own), facts.block, facts.anchors, facts.decay, facts.learning_rate) == sizes
     assert set(spec.values) == set(form.model_fields) and raw.count("source:") == len(spec.values)
 
 
@@ -285,8 +285,8 @@ def test_the_command_line_trains_a_head_for_the_bundled_pair(tmp_path, pocket):
     out = tmp_path / "h.safetensors"
     words = ["train", "--method", "dflash", "--suite", "pocket", "--documents", "2", "--out", str(out)]
     quick = ["epochs=1", "layers=2", "features=3", "block=4", "anchors=4", "batch=4"]
-    told = call(*words, *(part for word in quick for part in ("--recipe", word)))
-    assert told.exit_code == 0, told.output
+    outcome = call(*words, *(part for word in quick for part in ("--recipe", word)))
+    assert outcome.exit_code == 0, outcome.output
     read = read_head(out, "dflash", pocket, None)
     assert read.trained["documents"] == 8 and read.trained["layers"] == [1, 5, 9]
     built = new_head(pocket.models["target"], BlockRecipe(**{**load_recipe("dflash", []).values, "layers": 2}), 0)

@@ -32,8 +32,8 @@ TRAINER = {"medusa": medusa_training, "hydra": hydra_training}
 
 
 def recipe(kind, **changes) -> DraftHeadsRecipe:
-    told = {"heads": 3, "layers": 2, "learning_rate": 0.02, "warmup": 0.0, "weight_decay": 0.0}
-    return DraftHeadsRecipe(**{**load_recipe(kind, []).values, **told, **changes})
+    facts = {"heads": 3, "layers": 2, "learning_rate": 0.02, "warmup": 0.0, "weight_decay": 0.0}
+    return DraftHeadsRecipe(**{**load_recipe(kind, []).values, **facts, **changes})
 
 
 def target():
@@ -93,9 +93,9 @@ def test_losses_and_accuracies_are_those_of_plain_forwards(kind, loss):
                     hits[head][rank] += 1
                 counts[head] += 1
     with torch.no_grad():
-        found = training.losses(read(target(), block, 3, 96))
+        values = training.losses(read(target(), block, 3, 96))
     assert counts == [10, 7, 5]
-    assert [float(one) for one in found] == pytest.approx(losses, rel=1e-4)
+    assert [float(value) for value in values] == pytest.approx(losses, rel=1e-4)
     expected = [[hit / count for hit in row] for row, count in zip(hits, counts, strict=True)]
     assert training.accuracies(answered()) == [pytest.approx(row) for row in expected]
     total = sum(
@@ -153,13 +153,13 @@ def job(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stopped_training_goes_on_and_its_file_drafts_for_its_target(job, monkeypatch, kind):
     TRAINER[kind].train(job(kind))
-    found = read_head(job(kind).out, kind, job(kind).pair, None)
-    assert [len(row) for row in found.trained["accuracies"]] == [10, 10]
+    head = read_head(job(kind).out, kind, job(kind).pair, None)
+    assert [len(row) for row in head.trained["accuracies"]] == [10, 10]
     values = {**config.load_method(kind).values, "head": str(job(kind).out), "nodes": 6}
     built = METHOD[kind].build(METHOD[kind].Settings(**values), job(kind).pair, Unwatched())
     one = answered()[1]
     assert decode(built, one.tokens[: one.prompt], 7)[0] == one.tokens[one.prompt :]
-    assert built.inputs() == found.hashes() and built.reach <= 7
+    assert built.inputs() == head.hashes() and built.reach <= 7
     monkeypatch.setattr(Training, "checkpoint_seconds", 0)
     monkeypatch.setattr(Training, "learn", stopping(4, Training.learn))
     with pytest.raises(KeyboardInterrupt):
@@ -196,8 +196,8 @@ def test_accuracies_that_are_set_decide_the_tree(job, kind):
 def test_the_recipes_are_the_official_codes_and_their_sources_are_named():
     for kind, expected in (("medusa", (3, 1, "own", 2, 0.001)), ("hydra", (4, 1, "own", 10, 0.0005))):
         raw, spec = config.SUITES / "training" / f"{kind}.yaml", load_recipe(kind, [])
-        found = DraftHeadsRecipe(**spec.values)
-        assert (found.heads, found.layers, found.output, found.epochs, found.learning_rate) == expected
+        result = DraftHeadsRecipe(**spec.values)
+        assert (result.heads, result.layers, result.output, result.epochs, result.learning_rate) == expected
         assert set(spec.values) == set(DraftHeadsRecipe.model_fields)
         assert raw.read_text().count("source:") == len(spec.values)
 
@@ -207,6 +207,6 @@ def test_the_recipes_are_the_official_codes_and_their_sources_are_named():
 def test_the_command_line_trains_heads_for_the_bundled_pair(tmp_path, pocket, kind):
     out = tmp_path / "h.safetensors"
     words = ["train", "--method", kind, "--suite", "pocket", "--documents", "2", "--out", str(out)]
-    told = call(*words, "--recipe", "epochs=1", "--recipe", "batch=4", "--recipe", "output=target")
-    assert told.exit_code == 0, told.output
+    outcome = call(*words, "--recipe", "epochs=1", "--recipe", "batch=4", "--recipe", "output=target")
+    assert outcome.exit_code == 0, outcome.output
     assert read_head(out, kind, pocket, None).trained["documents"] == 8

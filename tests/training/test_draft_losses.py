@@ -50,11 +50,11 @@ def test_two_tokens_by_hand():
         "tvd++": 0.0,
     }
     for loss, value in expected.items():
-        found = of(loss, drafted, (taught, torch.tensor([1]), torch.tensor([False])))
-        assert found.tolist() == pytest.approx([value], abs=1e-6), loss
+        result = of(loss, drafted, (taught, torch.tensor([1]), torch.tensor([False])))
+        assert result.tolist() == pytest.approx([value], abs=1e-6), loss
     for rejected, value in ((False, forward), (True, reverse)):
-        found = of("split", drafted, (taught, torch.tensor([1]), torch.tensor([rejected])))
-        assert found.tolist() == pytest.approx([value], abs=1e-6)
+        result = of("split", drafted, (taught, torch.tensor([1]), torch.tensor([rejected])))
+        assert result.tolist() == pytest.approx([value], abs=1e-6)
 
 
 def test_the_weight_of_the_mean_by_hand():
@@ -117,9 +117,9 @@ def test_tokens_that_are_impossible_leave_losses_and_gradients_finite(loss):
     drafted[0, 3] = taught[1, 4] = -200.0
     tokens = tokens % 3
     drafted.requires_grad_()
-    found = of(loss, drafted, (taught, tokens, rejected))
-    found.sum().backward()
-    assert found.isfinite().all() and drafted.grad.isfinite().all()
+    result = of(loss, drafted, (taught, tokens, rejected))
+    result.sum().backward()
+    assert result.isfinite().all() and drafted.grad.isfinite().all()
 
 
 def test_settings_that_do_not_go_together_are_refused():

@@ -103,7 +103,7 @@ def test_mixtures_are_the_draft_or_the_target_at_their_ends(kind):
     kept = {name: [tokens] for name, tokens in greedy("target").items()}
     for mix, role in ((0.0, "target"), (1.0, "draft")):
         lessons = teacher(answers=kept, data=kind, mix=mix).lessons(documents(), 0)
-        assert sorted(one.tokens[7:] for one in lessons) == sorted(greedy(role).values())
+        assert sorted(lesson.tokens[7:] for lesson in lessons) == sorted(greedy(role).values())
 
 
 def test_a_mixture_by_request_has_whole_texts_of_both_and_other_ones_in_each_epoch():
@@ -226,11 +226,11 @@ def test_the_parts_of_a_split_loss_are_means_of_their_own():
     lesson = Lesson([5, 6, 7, 8, 9], [2, 3, 4], frozenset({3, 4}), (0, 1, 2))
     (block,) = packed([lesson], DEVICE)
     with torch.no_grad():
-        found = float(made.loss(block, (1, 2)))
+        result = float(made.loss(block, (1, 2)))
         q, p = (one(block.tokens).logits[0, 1:4].double().softmax(-1) for one in (made.draft, made.target))
     forward = float((p[0] * (p[0] / q[0]).log()).sum())
     reverse = [float((q[i] * (q[i] / p[i]).log()).sum()) for i in (1, 2)]
-    assert found == pytest.approx((forward + (0.8 * reverse[0] + 0.64 * reverse[1]) / 2) / 2, rel=1e-4)
+    assert result == pytest.approx((forward + (0.8 * reverse[0] + 0.64 * reverse[1]) / 2) / 2, rel=1e-4)
 
 
 DEFAULT = [1 / 4, 1 / 4, 0.64 / 6, 0.512 / 6, 0.4096 / 6]  # half of two accepted slots' mean, and of three rejected
@@ -446,8 +446,8 @@ def test_every_recipe_has_all_settings_with_their_sources():
         DraftRecipe(**spec.values).check()
     expected = {"distillspec": ("draft", "fkl"), "fastdraft": ("target", "ce")}
     expected |= {"direct-alignment": ("target", "tvd++"), "draft-opd": ("replay", "split"), "s2d": ("target", "ce")}
-    found = {preset: load_recipe(f"draft-{preset}", []).values for preset in PRESETS}
-    assert {preset: (values["data"], values["loss"]) for preset, values in found.items()} == expected
+    by_name = {preset: load_recipe(f"draft-{preset}", []).values for preset in PRESETS}
+    assert {preset: (values["data"], values["loss"]) for preset, values in by_name.items()} == expected
 
 
 @pytest.mark.long
@@ -455,12 +455,12 @@ def test_the_command_line_trains_a_draft_of_the_bundled_pair(tmp_path):
     out = tmp_path / "d"
     quick = ["epochs=1", "batch=4", "data=ground_truth", "temperatures=0"]
     words = ["train", "--method", "draft", "--data", "pocket_gsm8k:calibration", "--documents", "12", "--out", str(out)]
-    told = call(*words, "--evaluate", *(part for one in quick for part in ("--recipe", one)))
-    assert told.exit_code == 0, told.output
-    assert "DRAFTS of bundled:target, decoded by sps (T=1)" in told.output and "τ is" in told.output
+    outcome = call(*words, "--evaluate", *(part for one in quick for part in ("--recipe", one)))
+    assert outcome.exit_code == 0, outcome.output
+    assert "DRAFTS of bundled:target, decoded by sps (T=1)" in outcome.output and "τ is" in outcome.output
     shown = call(
         "run",
-        *told.output.split("specbench run ")[1].splitlines()[0].split(),
+        *outcome.output.split("specbench run ")[1].splitlines()[0].split(),
         "--limit",
         "1",
         "--out",

@@ -55,10 +55,10 @@ def test_answers_in_a_batch_are_those_of_each_prompt_alone(architecture):
     expected = [oracle.greedy(cpu, prompt, 20) for prompt in prompts]
     ends = frozenset({expected[0][3], expected[1][6], expected[2][9]})
     rng = torch.Generator(DEVICE)
-    found = answer(model, prompts, 20, ends, VOCABULARY, Sampling(), rng)
+    reply = answer(model, prompts, 20, ends, VOCABULARY, Sampling(), rng)
     places = [next((i for i, token in enumerate(one) if token in ends), 19) for one in expected]
     assert len(set(places)) >= 2
-    for one, whole, end in zip(found, expected, places, strict=True):
+    for one, whole, end in zip(reply, expected, places, strict=True):
         assert whole[: end + 1] == one[: end + 1]
 
 
@@ -73,11 +73,11 @@ def test_sampled_answers_follow_the_targets_distribution():
 
 
 def test_the_draft_vocabulary_by_hand():
-    told = [Answered("a", [9, 9, 9, 4, 2, 2, 5], 3), Answered("b", [1, 5, 5, 2], 1)]
+    log = [Answered("a", [9, 9, 9, 4, 2, 2, 5], 3), Answered("b", [1, 5, 5, 2], 1)]
     # Answers: 4 2 2 5 and 5 5 2. Three times 2 and 5, once 4, nothing else; 9 and 1 are in prompts only.
-    assert draft_ids(told, 2, 12) == [2, 5] and draft_ids(told, 3, 12) == [2, 4, 5]
-    assert draft_ids(told, 5, 12) == [0, 1, 2, 4, 5], "unseen ones from the lowest id"
-    assert draft_ids(told, 12, 12) == draft_ids(told, 32000, 12) == list(range(12))
+    assert draft_ids(log, 2, 12) == [2, 5] and draft_ids(log, 3, 12) == [2, 4, 5]
+    assert draft_ids(log, 5, 12) == [0, 1, 2, 4, 5], "unseen ones from the lowest id"
+    assert draft_ids(log, 12, 12) == draft_ids(log, 32000, 12) == list(range(12))
 
 
 def test_an_epoch_has_every_document_once_and_its_order_is_the_seeds():
@@ -92,11 +92,11 @@ def test_an_epoch_has_every_document_once_and_its_order_is_the_seeds():
 
 def test_blocks_are_padded_behind_and_no_larger_than_a_forward_may_be(monkeypatch):
     monkeypatch.setattr(data, "MICRO_TOKENS", 40)
-    found = list(blocks(answered(), target().device))
-    assert [len(block.tokens) for block in found] == [2, 2, 2]
-    assert found[0].tokens.shape == (2, 15) and found[0].lengths.tolist() == [15, 15]
-    assert found[2].tokens[0].tolist() == [*answered()[4].tokens, *[0] * 11]
-    assert (found[2].lengths.tolist(), found[2].prompts.tolist()) == ([4, 15], [2, 7])
+    listed = list(blocks(answered(), target().device))
+    assert [len(block.tokens) for block in listed] == [2, 2, 2]
+    assert listed[0].tokens.shape == (2, 15) and listed[0].lengths.tolist() == [15, 15]
+    assert listed[2].tokens[0].tolist() == [*answered()[4].tokens, *[0] * 11]
+    assert (listed[2].lengths.tolist(), listed[2].prompts.tolist()) == ([4, 15], [2, 7])
 
 
 # Training-time test
@@ -113,7 +113,7 @@ def test_every_draft_step_equals_a_head_without_cache():
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
     block = blocks(answered(), target().device)[0]
     with torch.no_grad():
-        found = unroll(model, block, teach(target(), model, block, steps), steps)
+        result = unroll(model, block, teach(target(), model, block, steps), steps)
     cpu = copy.deepcopy(target()).cpu()
     weights = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
     table = cpu.get_input_embeddings().weight.double()
@@ -126,18 +126,18 @@ def test_every_draft_step_equals_a_head_without_cache():
             place = one.prompt - 1 + r
             for k in range(steps):
                 inside = place + 2 + k < len(one.tokens)
-                if r >= found[k].counted.shape[1]:
+                if r >= result[k].counted.shape[1]:
                     assert not inside
                     continue
-                assert bool(found[k].counted[row, r]) == inside
+                assert bool(result[k].counted[row, r]) == inside
                 if not inside:
                     continue
                 states = naive.states(weights, table, one.tokens[1 : place + 2 + k], seen[: place + 1], 4, 2)
                 expected = naive.predicted(weights, states[-1])
-                assert torch.allclose(found[k].logits[row, r].cpu().double(), expected, atol=1e-4)
+                assert torch.allclose(result[k].logits[row, r].cpu().double(), expected, atol=1e-4)
                 taught = out.logits[0, place + 1 + k]
-                assert torch.allclose(found[k].taught[row, r].cpu(), taught[ids], atol=1e-4)
-                assert int(found[k].likeliest[row, r]) == int(taught.argmax())
+                assert torch.allclose(result[k].taught[row, r].cpu(), taught[ids], atol=1e-4)
+                assert int(result[k].likeliest[row, r]) == int(taught.argmax())
                 checked += 1
     assert checked == sum(max(0, one.rows - k) for one in answered() for k in range(steps)) > 100
 
@@ -156,8 +156,8 @@ def test_a_loss_by_hand():
 
 
 def test_the_learning_rate_by_hand():
-    found = [schedule(step, 10, 0.2) for step in range(10)]
-    assert found == pytest.approx([0.5, 1, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+    results = [schedule(step, 10, 0.2) for step in range(10)]
+    assert results == pytest.approx([0.5, 1, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
     assert schedule(0, 10, 0.0) == 1 and schedule(9, 10, 0.0) == pytest.approx(1 / 9)
 
 
@@ -221,13 +221,13 @@ def job(tmp_path, monkeypatch):
 
 def test_a_trained_file_drafts_for_its_target(job, capsys):
     eagle3.train(job(answers=2))
-    found = read_head(job().out, "eagle3", job().pair, method.SHAPES)
-    told = found.trained
+    read_again = read_head(job().out, "eagle3", job().pair, method.SHAPES)
+    facts = read_again.trained
     # Greedy answers of one document are the same both times, and count once.
-    answers = told["learned_answers"] + told["held_out_answers"]
-    assert (told["documents"], answers, told["draft_vocabulary"]) == (6, 6, 40)
-    assert told["steps"] == 3 and len(told["held_out_agreement"]) == 3 and told["layers"] == [1, 1, 0]
-    assert told["epochs"] == 3 and told["seed"] == 0 and told["tasks"] == ["made"]
+    answers = facts["learned_answers"] + facts["held_out_answers"]
+    assert (facts["documents"], answers, facts["draft_vocabulary"]) == (6, 6, 40)
+    assert facts["steps"] == 3 and len(facts["held_out_agreement"]) == 3 and facts["layers"] == [1, 1, 0]
+    assert facts["epochs"] == 3 and facts["seed"] == 0 and facts["tasks"] == ["made"]
     settings = method.Settings(**{**config.load_method("eagle3").values, "head": str(job().out)})
     built = method.build(settings, job().pair, None)
     one = answered()[3]
@@ -298,9 +298,15 @@ def test_what_was_made_otherwise_is_refused(job, monkeypatch):
 def test_the_recipe_is_the_official_codes_and_its_sources_are_named():
     raw = config.SUITES / "training" / "eagle3.yaml"
     spec = load_recipe("eagle3", [])
-    found = EagleRecipe(**spec.values)
-    assert (found.steps, found.step_decay, found.epochs, found.learning_rate, found.clip) == (7, 0.8, 40, 5e-5, 0.5)
-    assert (found.draft_vocabulary, found.length, found.weight_decay) == (32000, 2048, 0)
+    result = EagleRecipe(**spec.values)
+    assert (result.steps, result.step_decay, result.epochs, result.learning_rate, result.clip) == (
+        7,
+        0.8,
+        40,
+        5e-5,
+        0.5,
+    )
+    assert (result.draft_vocabulary, result.length, result.weight_decay) == (32000, 2048, 0)
     assert set(spec.values) == set(EagleRecipe.model_fields) and raw.read_text().count("source:") == len(spec.values)
 
 
@@ -309,9 +315,9 @@ def test_the_command_line_trains_a_head_for_the_bundled_pair(tmp_path, pocket):
     out = tmp_path / "h.safetensors"
     words = ["train", "--method", "eagle3", "--suite", "pocket", "--documents", "2", "--out", str(out)]
     quick = ["epochs=1", "steps=2", "draft_vocabulary=64", "batch=4"]
-    told = call(*words, *(part for one in quick for part in ("--recipe", one)))
-    assert told.exit_code == 0, told.output
-    found = read_head(out, "eagle3", pocket, method.SHAPES)
-    assert found.trained["documents"] == 8 and found.trained["layers"] == [2, 6, 9]
-    assert set(found.trained["tasks"]) == {"pocket_gsm8k", "pocket_math500", "pocket_humaneval", "pocket_cnndm"}
-    assert isinstance(method.eagle_head(found, pocket.models["target"], pocket.vocabulary), EagleHead)
+    outcome = call(*words, *(part for one in quick for part in ("--recipe", one)))
+    assert outcome.exit_code == 0, outcome.output
+    head = read_head(out, "eagle3", pocket, method.SHAPES)
+    assert head.trained["documents"] == 8 and head.trained["layers"] == [2, 6, 9]
+    assert set(head.trained["tasks"]) == {"pocket_gsm8k", "pocket_math500", "pocket_humaneval", "pocket_cnndm"}
+    assert isinstance(method.eagle_head(head, pocket.models["target"], pocket.vocabulary), EagleHead)

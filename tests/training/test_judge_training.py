@@ -44,8 +44,8 @@ def test_the_made_models_do_what_they_are_made_for(pair):
 
 def test_swaps_of_known_outcome(pair):
     mined = mining.Miner(pair, seed=0).mine(document(0))
-    found = list(zip(mined.positions, mined.draft_tokens, mined.target_tokens, mined.labels, strict=True))
-    assert found == SWAPS and mined.scores == [1.0, 0.0, 1.0] and mined.original == 1.0
+    listed = list(zip(mined.positions, mined.draft_tokens, mined.target_tokens, mined.labels, strict=True))
+    assert listed == SWAPS and mined.scores == [1.0, 0.0, 1.0] and mined.original == 1.0
     assert mined.hidden.argmax(-1).tolist() == [17, 15, 12], "the state behind the draft token itself"
     assert mined.hidden.dtype == np.float16 and mined.hidden.max() == pytest.approx(SIZE**0.5, rel=1e-3)
 
@@ -90,8 +90,8 @@ def test_limits_and_stop_strings_end_swapped_answers_too(pair):
 
 def test_no_more_swaps_than_the_limit_and_the_same_ones_each_time(pair, monkeypatch):
     monkeypatch.setattr(mining, "MOST_SWAPS", 2)
-    found = {tuple(mining.Miner(pair, seed).mine(document(0)).positions) for seed in range(20)}
-    assert found == {(5, 3), (5, 1), (3, 1)}
+    result = {tuple(mining.Miner(pair, seed).mine(document(0)).positions) for seed in range(20)}
+    assert result == {(5, 3), (5, 1), (3, 1)}
     assert mining.Miner(pair, 3).mine(document(0)).positions == mining.Miner(pair, 3).mine(document(0)).positions
 
 
@@ -136,9 +136,9 @@ def test_the_trained_head_keeps_the_harmless_tokens_and_refuses_the_other(job, p
     # 2, then: 12 kept, 4 matches, 15 refused for 5; then 6 matches, 17 kept for the end, which matches behind it.
     assert text == [2, 12, 4, 5, 6, 17, END]
     assert [r.verdict.rescued for r in rounds[1:]] == [(0,), (1,)]
-    told = capsys.readouterr().out
-    assert "8 of 10 answers are right; 21 swaps to learn from, 67% of them harmless" in told
-    assert "held out: 3 swaps, 2 of them harmless; AUROC 1.000, accuracy at 0.5 100%" in told
+    printed = capsys.readouterr().out
+    assert "8 of 10 answers are right; 21 swaps to learn from, 67% of them harmless" in printed
+    assert "held out: 3 swaps, 2 of them harmless; AUROC 1.000, accuracy at 0.5 100%" in printed
 
 
 def test_a_stopped_training_goes_on_and_gives_the_same_head(job, monkeypatch):
@@ -176,11 +176,11 @@ def test_nothing_to_learn_is_one_line(job, monkeypatch, score, what):
 
 @pytest.mark.long
 def test_pocket_documents_are_of_the_calibration_split_and_are_scored_by_their_task(pocket):
-    found = training_documents(plan_of("pocket", 3), pocket, 7)
-    assert [d.name for d in found[:4]] == [*(f"pocket_gsm8k-{i:05d}" for i in range(3)), "pocket_math500-00000"]
+    documents = training_documents(plan_of("pocket", 3), pocket, 7)
+    assert [d.name for d in documents[:4]] == [*(f"pocket_gsm8k-{i:05d}" for i in range(3)), "pocket_math500-00000"]
     for family in ("gsm8k", "math500", "humaneval", "cnndm"):
         rows = generated(family, "calibration")[:3]
-        of_family = [d for d in found if d.task == f"pocket_{family}"]
+        of_family = [d for d in documents if d.task == f"pocket_{family}"]
         for one, row in zip(of_family, rows, strict=True):
             prompt, completion = prompt_and_completion(family, row)
             assert pocket.tokenizer.decode(one.prompt, skip_special_tokens=True) == prompt
@@ -288,8 +288,8 @@ def test_auroc_counts_pairs():
 def test_a_threshold_by_hand():
     """σ: .27, .5, .73, .88; accepted above .5: the last two, of which one is right, of two right ones."""
     labels, scores = np.array([False, True, False, True]), np.array([-1.0, 0, 1, 2])
-    found = at_threshold(labels, scores, 0.5)
-    assert (found.accepted, found.precision, found.recall, found.accuracy) == (0.5, 0.5, 0.5, 0.5)
+    result = at_threshold(labels, scores, 0.5)
+    assert (result.accepted, result.precision, result.recall, result.accuracy) == (0.5, 0.5, 0.5, 0.5)
     assert np.isnan(at_threshold(labels, scores, 0.9).precision)
 
 

@@ -27,8 +27,8 @@ from specbench.training.recipe import KangarooRecipe, load_recipe
 
 
 def recipe(**changes) -> KangarooRecipe:
-    told = {"exit": 1, "learning_rate": 0.02, "warmup": 0.0}
-    return KangarooRecipe(**{**load_recipe("kangaroo", []).values, **told, **changes})
+    facts = {"exit": 1, "learning_rate": 0.02, "warmup": 0.0}
+    return KangarooRecipe(**{**load_recipe("kangaroo", []).values, **facts, **changes})
 
 
 def target():
@@ -52,7 +52,7 @@ def test_the_loss_is_that_of_plain_forwards():
     adapter, on_cpu = first_adapter(target(), 0), copy.deepcopy(target()).cpu()
     (block,) = blocks(answered(), target().device)
     with torch.no_grad():
-        (found,) = fit(target(), nn.ModuleDict({"1": adapter}), block)
+        (fitted,) = fit(target(), nn.ModuleDict({"1": adapter}), block)
     weights = {name: tensor.detach().cpu().double() for name, tensor in adapter.state_dict().items()}
     loss, agreed, places = 0.0, 0, 0
     for one in answered():
@@ -63,8 +63,8 @@ def test_the_loss_is_that_of_plain_forwards():
             loss -= float((taught.softmax(-1) * logits.log_softmax(-1)).sum())
             agreed += oracle.best(logits) == oracle.best(taught)
             places += 1
-    assert (found.places, found.agreed) == (places, agreed) and places == 3 + 6 + 1
-    assert float(found.loss) == pytest.approx(loss, rel=1e-4)
+    assert (fitted.places, fitted.agreed) == (places, agreed) and places == 3 + 6 + 1
+    assert float(fitted.loss) == pytest.approx(loss, rel=1e-4)
 
 
 @pytest.mark.long
@@ -97,13 +97,13 @@ def job(tmp_path, monkeypatch):
 
 def test_a_stopped_training_goes_on_and_its_file_drafts_for_its_target(job, monkeypatch):
     kangaroo.train(job())
-    found = read_head(job().out, "kangaroo", job().pair, method.SHAPES)
-    assert found.trained["exit"] == 1 and 0 <= found.trained["held_out_agreement"] <= 1
+    head = read_head(job().out, "kangaroo", job().pair, method.SHAPES)
+    assert head.trained["exit"] == 1 and 0 <= head.trained["held_out_agreement"] <= 1
     settings = method.Settings(**{**config.load_method("kangaroo").values, "head": str(job().out)})
     built = method.build(settings, job().pair, Unwatched())
     one = answered()[1]
     assert decode(built, one.tokens[: one.prompt], 7)[0] == one.tokens[one.prompt :]
-    assert built.inputs() == found.hashes() and built.reach == 7
+    assert built.inputs() == head.hashes() and built.reach == 7
     monkeypatch.setattr(Training, "checkpoint_seconds", 0)
     monkeypatch.setattr(Training, "learn", stopping(4, Training.learn))
     with pytest.raises(KeyboardInterrupt):
@@ -128,8 +128,8 @@ def test_what_cannot_be_trained_is_refused(job, monkeypatch):
 def test_the_recipe_is_the_official_codes_and_its_sources_are_named():
     raw = config.SUITES / "training" / "kangaroo.yaml"
     spec = load_recipe("kangaroo", [])
-    found = KangarooRecipe(**spec.values)
-    assert (found.exit, found.epochs, found.batch, found.learning_rate, found.clip) == (2, 20, 32, 5e-5, 0.5)
+    result = KangarooRecipe(**spec.values)
+    assert (result.exit, result.epochs, result.batch, result.learning_rate, result.clip) == (2, 20, 32, 5e-5, 0.5)
     assert set(spec.values) == set(KangarooRecipe.model_fields) and raw.read_text().count("source:") == len(spec.values)
 
 
@@ -137,7 +137,7 @@ def test_the_recipe_is_the_official_codes_and_its_sources_are_named():
 def test_the_command_line_trains_an_adapter_for_the_bundled_pair(tmp_path, pocket):
     out = tmp_path / "h.safetensors"
     words = ["train", "--method", "kangaroo", "--suite", "pocket", "--documents", "2", "--out", str(out)]
-    told = call(*words, "--recipe", "epochs=1", "--recipe", "batch=4")
-    assert told.exit_code == 0, told.output
-    found = read_head(out, "kangaroo", pocket, method.SHAPES)
-    assert found.trained["documents"] == 8 and found.trained["exit"] == 2
+    outcome = call(*words, "--recipe", "epochs=1", "--recipe", "batch=4")
+    assert outcome.exit_code == 0, outcome.output
+    head = read_head(out, "kangaroo", pocket, method.SHAPES)
+    assert head.trained["documents"] == 8 and head.trained["exit"] == 2

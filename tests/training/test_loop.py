@@ -126,5 +126,5 @@ def test_stored_states_are_finite() -> None:
 
 
 def test_a_grid_may_be_given_in_parts() -> None:
-    found = parse_grid(["depth=1,2", "weight=6", "depth=2,3"])
-    assert found == {"depth": [1, 2, 3], "weight": [6]}
+    result = parse_grid(["depth=1,2", "weight=6", "depth=2,3"])
+    assert result == {"depth": [1, 2, 3], "weight": [6]}

@@ -48,13 +48,13 @@ def checkpoint(folder, kind, safe=False, change=None, **changes):
         tensors |= {f"layers.0.mlp.{name}_proj.weight": noise(64, 192) for name in ("gate", "up")}
         tensors |= {"layers.0.mlp.down_proj.weight": noise(192, 64)}
         tensors |= {"layers.0.post_attention_layernorm.weight": 1 + noise(192)}
-    told = {**SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}
-    told |= {"vocab_size": 2048, "rms_norm_eps": 1e-06, "torch_dtype": "float16", "pad_token_id": 0}
-    told |= {"exit_layer": 3} if kind == "kangaroo" else {}
+    facts = {**SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}
+    facts |= {"vocab_size": 2048, "rms_norm_eps": 1e-06, "torch_dtype": "float16", "pad_token_id": 0}
+    facts |= {"exit_layer": 3} if kind == "kangaroo" else {}
     if change:
         change(tensors)
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({**told, **changes}))
+    (folder / "config.json").write_text(json.dumps({**facts, **changes}))
     if safe:
         save_file(tensors, folder / "model.safetensors")
     else:
@@ -80,12 +80,12 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, bundled, kind
 
     folder, tensors = checkpoint(tmp_path / "head", kind, not bias, other, **({} if bias else {"bias": False}))
     file = import_head(kind, folder, tmp_path / "h.safetensors")
-    found = read_head(file, kind, bundled, None)
-    assert found.trained["released"] == "head" and found.trained["fuse"] == "fc"
+    read_again = read_head(file, kind, bundled, None)
+    assert read_again.trained["released"] == "head" and read_again.trained["fuse"] == "fc"
     values = {**config.load_method(kind).values, "head": str(file)}
     built = eagle.build(eagle.Settings(**values), bundled, Unwatched())
     target = bundled.models["target"]
-    assert built.inputs() == found.hashes() and built.lossless
+    assert built.inputs() == read_again.hashes() and built.lossless
     assert decode(built, TEXT, 8)[0] == oracle.greedy(target, TEXT, 8)
     seen = bundled.session("target").forward(TEXT[:-1], hidden=LAST).hidden
     head = built.drafter.head
@@ -101,13 +101,13 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, bundled, kind
 def test_a_released_adapter_drafts_what_its_own_weights_say(tmp_path, bundled):
     folder, tensors = checkpoint(tmp_path / "adapter", "kangaroo", rope_theta=500.0)
     file = import_head("kangaroo", folder, tmp_path / "h.safetensors")
-    found = read_head(file, "kangaroo", bundled, kangaroo.SHAPES)
-    assert found.trained["released"] == "adapter" and found.trained["exit"] == 3
+    head = read_head(file, "kangaroo", bundled, kangaroo.SHAPES)
+    assert head.trained["released"] == "adapter" and head.trained["exit"] == 3
     settings = kangaroo.Settings(**{**config.load_method("kangaroo").values, "head": str(file), "threshold": 0.02})
     built = kangaroo.build(settings, bundled, Unwatched())
     target = bundled.models["target"]
     tokens, rounds = decode(built, TEXT, 8)
-    assert tokens == oracle.greedy(target, TEXT, 8) and built.inputs() == found.hashes()
+    assert tokens == oracle.greedy(target, TEXT, 8) and built.inputs() == head.hashes()
     weights = {name.removeprefix("layers.0."): tensor.double() for name, tensor in tensors.items()}
     expected = naive_kangaroo.rounds(weights, target, 3, [*TEXT, *rounds[0].tokens], 1, 6, 0.02, (6, 2))
     assert rounds[1].verdict.drafted == expected[0].drafted
@@ -116,18 +116,18 @@ def test_a_released_adapter_drafts_what_its_own_weights_say(tmp_path, bundled):
 @pytest.mark.parametrize(("kind", "millions"), [("eagle", 236), ("kangaroo", 67)])
 def test_the_shapes_are_those_of_the_released_heads_for_vicuna_7b(kind, millions):
     """The papers: EAGLE's head has 0.24 billion numbers, Kangaroo's adapter 67 million."""
-    told = MODULE[kind].Config(**VICUNA)
-    assert round(sum(map(math.prod, MODULE[kind].shapes(told).values())) / 1e6) == millions
+    facts = MODULE[kind].Config(**VICUNA)
+    assert round(sum(map(math.prod, MODULE[kind].shapes(facts).values())) / 1e6) == millions
 
 
 @pytest.mark.parametrize(("layers", "expected"), [(32, 2), (40, 3), (12, None)])
 def test_the_exit_of_a_released_adapter(layers, expected):
-    told = released_adapter.Config(**VICUNA)
+    facts = released_adapter.Config(**VICUNA)
     if expected:
-        assert told.exit(layers) == expected
+        assert facts.exit(layers) == expected
     else:
         with pytest.raises(ValueError, match="how many of 12 layers come before it; write exit_layer into it"):
-            told.exit(layers)
+            facts.exit(layers)
     assert released_adapter.Config(**VICUNA, exit_layer=5).exit(layers) == 5
 
 
@@ -144,7 +144,7 @@ def cut(name):
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "told", "words"),
+    ("kind", "change", "facts", "words"),
     [
         ("eagle", without("fc.weight"), {}, "fc.weight is missing; name the folder of a head"),
         ("eagle", without("fc.bias"), {"bias": True}, "fc.bias is missing"),
@@ -164,8 +164,8 @@ def cut(name):
         ("kangaroo", None, {"exit_layer": 12}, "exit_layer is 12, but the target has 12 layers"),
     ],
 )
-def test_checkpoints_that_are_no_head(tmp_path, bundled, kind, change, told, words):
-    folder, _ = checkpoint(tmp_path / "head", kind, True, change, **told)
+def test_checkpoints_that_are_no_head(tmp_path, bundled, kind, change, facts, words):
+    folder, _ = checkpoint(tmp_path / "head", kind, True, change, **facts)
     with one_line_error(words):
         import_head(kind, folder, tmp_path / "h.safetensors")
     assert not (tmp_path / "h.safetensors").exists()
@@ -176,5 +176,5 @@ def test_checkpoints_that_are_no_head(tmp_path, bundled, kind, change, told, wor
 def test_the_command_line_imports_heads(tmp_path, kind):
     folder, _ = checkpoint(tmp_path / "head", kind)
     out = tmp_path / "h.safetensors"
-    told = call("import", f"{kind}-head", str(folder), "--pair", "pocket", "--out", str(out))
-    assert told.exit_code == 0 and f"{kind}.head={out}" in told.output and out.is_file()
+    outcome = call("import", f"{kind}-head", str(folder), "--pair", "pocket", "--out", str(out))
+    assert outcome.exit_code == 0 and f"{kind}.head={out}" in outcome.output and out.is_file()

@@ -48,15 +48,15 @@ def test_intervals_draw_whole_documents():
     def mean(weights):
         return float(weights @ values / weights.sum())
 
-    found = intervals({"a": mean, "b": lambda w: mean(w) + 1, "difference": lambda w: 0.0}, documents)
+    result = intervals({"a": mean, "b": lambda w: mean(w) + 1, "difference": lambda w: 0.0}, documents)
     drawn = []
     for _ in range(2000):
         chosen = rng.integers(0, 30, 30) + 5
         drawn.append(np.concatenate([values[documents == one] for one in chosen]).mean())
     low, high = np.quantile(drawn, [0.025, 0.975])
-    assert found["a"].value == pytest.approx(values.mean())
-    assert (found["a"].low, found["a"].high) == pytest.approx((low, high), abs=0.05 * (high - low) + 0.02)
-    assert found["b"].low == pytest.approx(found["a"].low + 1)
-    assert found["difference"].low == found["difference"].high == 0
+    assert result["a"].value == pytest.approx(values.mean())
+    assert (result["a"].low, result["a"].high) == pytest.approx((low, high), abs=0.05 * (high - low) + 0.02)
+    assert result["b"].low == pytest.approx(result["a"].low + 1)
+    assert result["difference"].low == result["difference"].high == 0
     alone = intervals({"a": mean}, np.zeros(len(values), int))["a"]
-    assert alone.value == found["a"].value and math.isnan(alone.low)
+    assert alone.value == result["a"].value and math.isnan(alone.low)

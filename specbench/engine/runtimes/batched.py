@@ -69,7 +69,7 @@ class Batched(Runtime):
 class Text(Protocol):
     """A text of a batch."""
 
-    told: Any  # what it last told the others; None: nothing
+    shared: Any  # the value that it last shared with the others; None: nothing
 
 
 class Job(greenlet):
@@ -85,17 +85,17 @@ def texts_together() -> int:
     return len(job.texts) if isinstance(job, Job) else 1
 
 
-def tell(value: Any) -> None:
-    """Let the texts that are decoded together know a value of the one that tells it; alone, nobody hears it."""
+def share(value: Any) -> None:
+    """Share a value with the texts that are decoded together; alone, nobody hears of it."""
     job = getcurrent()
     if isinstance(job, Job):
-        job.text.told = value
+        job.text.shared = value
 
 
-def told() -> list[Any]:
-    """What each of the texts that are decoded together told last, the one that asks included; alone, nothing."""
+def shared() -> list[Any]:
+    """What each of the texts that are decoded together shared last, the one that asks included; alone, nothing."""
     job = getcurrent()
-    return [text.told for text in job.texts if text.told is not None] if isinstance(job, Job) else []
+    return [text.shared for text in job.texts if text.shared is not None] if isinstance(job, Job) else []
 
 
 class RowRunner:

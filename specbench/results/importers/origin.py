@@ -29,7 +29,7 @@ def host(entry: dict[str, Any]) -> dict[str, str]:
     return {"host": name[:LONGEST]} if isinstance(name, str) else {}
 
 
-def told(file: Any) -> str:
+def time_and_host(file: Any) -> str:
     """What a manifest keeps of a file's origin, in words."""
     known = {key: file.get(key) for key in ("host", "began", "ended")} if isinstance(file, dict) else {}
     texts = {key: text[:LONGEST] for key, text in known.items() if isinstance(text, str)}

@@ -29,7 +29,7 @@ class Claim:
     """A figure and its bar, a minimum if `at_least`, else a maximum; `why` the figure is missing if it is None."""
 
     what: str
-    found: Interval | None
+    measured: Interval | None
     bar: float | None = None  # None: shown, not judged
     at_least: bool = True
     share: bool = False  # shown in percent
@@ -39,12 +39,12 @@ class Claim:
     @property
     def verdict(self) -> str:
         """ "met" or "missed" by the figure itself, "close" if its interval holds the bar; empty without a bar."""
-        if self.found is None:
+        if self.measured is None:
             return "not measured"
         if self.bar is None:
             return ""
-        reached = self.found.value >= self.bar if self.at_least else self.found.value <= self.bar
-        close = self.found.low <= self.bar <= self.found.high
+        reached = self.measured.value >= self.bar if self.at_least else self.measured.value <= self.bar
+        close = self.measured.low <= self.bar <= self.measured.high
         return ("met" if reached else "missed") + (", close" if close else "")
 
 

@@ -235,7 +235,11 @@ def write(
         "engines": {name: _engine(mine) for name, mine in times.by_name.items()},
         "over_eager": {name: _interval(ratio) for name, ratio in times.against_reference().items()},
         "best": {method: times.best(method) for method in times.methods},
-        "claims": [vars(claim) | {"found": _interval(claim.found), "verdict": claim.verdict} for claim in claimed],
+        "claims": [
+            {name: value for name, value in vars(claim).items() if name != "measured"}
+            | {"found": _interval(claim.measured), "verdict": claim.verdict}
+            for claim in claimed
+        ],
         "forward_ms": forwards,
     }
     files.write_text(out, json.dumps(figures, indent=1) + "\n")

@@ -49,13 +49,15 @@ def print_claims(title: str, times: BenchTimes, claims: Sequence[Claim]) -> None
     for claim in claims:
         sign = "≥" if claim.at_least else "≤"
         bar = "" if claim.bar is None else f"{sign} {claim.bar:.0%}" if claim.share else f"{sign} {claim.bar:g}"
-        table.add_row(claim.what, _share(claim.found) if claim.share else _interval(claim.found), bar, claim.verdict)
+        table.add_row(
+            claim.what, _share(claim.measured) if claim.share else _interval(claim.measured), bar, claim.verdict
+        )
     console.print(table)
     _notes("best: the fastest runtime, " + ", ".join(f"{method} {times.best(method)}" for method in times.methods))
     if any("close" in claim.verdict for claim in claims):
         _notes("close: the interval holds the bar")
     for claim in claims:
-        if claim.found is None:
+        if claim.measured is None:
             say(f"not measured: {claim.what}: {claim.why}")
 
 
