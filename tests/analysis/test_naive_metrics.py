@@ -252,6 +252,7 @@ def test_a_real_run(real: Path) -> None:
     check_depths(real, cut_was_tested=False)
 
 
+@pytest.mark.long
 def test_every_uncut_round_of_a_real_run_adds_up(real: Path) -> None:
     """C = D - (D - A) + F of chains; V and d by their other route."""
     later = [row for row in naive_metrics.rows(real, "rounds") if row["round"] > 0]

@@ -329,6 +329,7 @@ def test_samples_follow_the_target(sampling):
     assert drawn(sampling) > ALPHA
 
 
+@pytest.mark.long
 def test_a_distribution_that_is_not_renormalised_is_found(monkeypatch):
     """DraftToken from the shared tokens, but weighed by the draft's probability of them among all of its own."""
     propose = ModelDrafter.propose

@@ -296,6 +296,7 @@ def test_samples_follow_their_law(sampling, strict):
     assert drawn(sampling, strict) > ALPHA
 
 
+@pytest.mark.long
 @pytest.mark.skipif(DEVICE != "cpu", reason="the reference is slow")
 def test_another_way_to_emit_is_found(monkeypatch):
     """One that never emits what fell."""

@@ -133,6 +133,7 @@ def test_texts_follow_the_mixture(sampling, defer, alpha):
     assert oracle.chi_square(shares.drawn.counts * reachable, shares.target) < ALPHA, "it is not the target's law"
 
 
+@pytest.mark.long
 @ONE_RULE
 def test_a_correction_that_forgets_the_draft_is_found(monkeypatch, defer, alpha):
     """Wrong: after a rejection a token is drawn from all of the mixture, not from what the draft left of it."""

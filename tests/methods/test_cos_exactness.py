@@ -207,6 +207,7 @@ def cos_likelihood(exact: naive.Combine = PAIRWISE["weighted"][1], **settings) -
     return likelihood(build(made_pair(tables(2)), "cos", gamma=[2, 1], **settings), tables(2), exact, Sampling(1.0))
 
 
+@pytest.mark.long
 def test_a_correction_drawn_from_r_is_found(monkeypatch):
     assert cos_likelihood() > ALPHA
     monkeypatch.setattr(torch, "minimum", lambda q, r: torch.zeros_like(r))  # so that nothing is taken off r
@@ -239,6 +240,7 @@ def test_a_bonus_that_nobody_judged_is_found(monkeypatch):
     assert cos_likelihood() < ALPHA
 
 
+@pytest.mark.long
 def test_exchanged_members_are_found(monkeypatch):
     settings, combine = {"combine": "contrastive", "mu": 0.4}, naive.contrastive(0.4)
     assert cos_likelihood(combine, **settings) > ALPHA

@@ -226,6 +226,7 @@ def test_sampled_texts_follow_their_law(arbiter, p_kept, candidates):
         assert three_tokens(arbiter, candidates, 0.0, Sampling(0.7, top_k=3), gamma=1) > ALPHA  # any bonus is p's
 
 
+@pytest.mark.long
 def test_wrong_laws_are_found(monkeypatch):
     assert three_tokens(Random(0.35), "coupled", 0.65, texts=700) < ALPHA
     assert three_tokens(Random(0.1), "independent", 0.0) < ALPHA

@@ -1,6 +1,7 @@
 """Cascade drafting: its drafts by hand and against the draft model alone; lossless at any temperature."""
 
 import oracle
+import pytest
 import torch
 from builders_engine import build, made
 from cases import architectures, mostly_long
@@ -105,6 +106,7 @@ def test_samples_from_the_target(sampling):
     assert p > ALPHA and accepted > 100 and rejected > 100
 
 
+@pytest.mark.long
 def test_looked_up_tokens_as_if_they_were_the_models_are_found(monkeypatch):
     """Wrong: guesses that the draft model accepts are told as drawn from a uniform distribution."""
     propose = Lengthened.propose

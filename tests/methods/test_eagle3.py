@@ -257,6 +257,7 @@ def test_samples_from_the_target(sampling):
     assert stood > 100 and fell > 100
 
 
+@pytest.mark.long
 def test_a_draw_of_its_own_for_each_sibling_is_found(monkeypatch):
     draw_for_each_branch(monkeypatch)
     assert drawn(Sampling(1.0))[0] < ALPHA

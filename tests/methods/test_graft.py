@@ -188,6 +188,7 @@ def test_samples_from_the_target(variant):
     assert p > ALPHA and accepted > 100 and rejected > 100
 
 
+@pytest.mark.long
 def test_a_draw_of_its_own_for_each_branch_is_found(monkeypatch):
     draw_for_each_branch(monkeypatch)
     assert drawn(Sampling(1.0)).p < ALPHA

@@ -160,6 +160,7 @@ def test_samples_from_the_target(grow, sampling):
     assert p_of_texts(partial(made, grow), sampling, 700) > ALPHA
 
 
+@pytest.mark.long
 def test_a_draw_of_its_own_for_each_sibling_is_found(monkeypatch):
     assert p_with_caches(partial(made, OPT)) > ALPHA
     draw_for_each_branch(monkeypatch)

@@ -75,6 +75,7 @@ class OneRow(Independent):
         return Draft(draft.tokens, draft.probs[:: self.chains].repeat_interleave(self.chains, 0), draft.parents)
 
 
+@pytest.mark.long
 def test_wrong_rules_are_found(monkeypatch):
     assert sampled(True, Sampling(0.5), 4, 1000) > ALPHA
     for wrong in (EachOnce, OneRow):

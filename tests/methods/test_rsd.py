@@ -54,6 +54,7 @@ def test_samples_from_the_target(name, sampling):
     assert sampled(name, sampling) > ALPHA
 
 
+@pytest.mark.long
 def test_wrong_rules_are_found(monkeypatch):
     monkeypatch.setattr(rsd, "given_earlier", lambda q, tokens, places: q)
     for name in ("beam", "constant"):

@@ -245,6 +245,7 @@ def test_memory_is_that_of_weights_and_caches(run, pocket, trained, tmp_path):
     assert "TTFT p50" in report.output and "TPOT p99" in report.output and "too few" in report.output
 
 
+@pytest.mark.long
 def test_forwards_a_round_are_counted(run):
     rounds = run.rounds().to_table().to_pandas()
     mine = rounds[(rounds.method == "cospec") & ~rounds.warmup & (rounds["round"] > 0)]

@@ -113,6 +113,7 @@ def test_littles_law(plan, pair, monkeypatch):
         assert row["in_system"] == pytest.approx(len(served) / row["seconds"] * np.mean(ends - times))
 
 
+@pytest.mark.long
 def test_texts_do_not_depend_on_company(plan, pair):
     """At any rate, with any number of rows, and alone."""
     said = []

@@ -107,7 +107,7 @@ def test_recursive_rejection_is_between_one_draft_and_the_best_rule(analysis):
 
 
 @pytest.mark.long
-def test_what_was_measured_is_what_is_foretold(run, result):
+def test_what_was_measured_is_what_is_foretold(run, analysis):
     measured = analysis.measured.set_index("method")
     assert list(measured.index) == METHODS
     assert measured.drafts.tolist() == [1, 2, 4, 2]
@@ -170,7 +170,7 @@ def test_a_wrong_bound_would_be_seen(run, monkeypatch):
 
 
 @pytest.mark.parametrize("format", ("table", "csv", "json"))
-def test_the_view_tells_the_same_in_every_form(run, result, capsys, format):
+def test_the_view_tells_the_same_in_every_form(run, analysis, capsys, format):
     show(view(analysis), format)
     text = capsys.readouterr().out
     best = analysis.figures[analysis.figures.rule == "optimal"]["value"].iloc[-1]
