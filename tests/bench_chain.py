@@ -4,7 +4,7 @@ Run by `make bench`. The bundled draft goes on greedily after 200 tokens. The gr
 for each token, which read the cached keys and values and those of the copies before: for any length of the cache, or
 for a room of 512 tokens of which a mask leaves out the empty ones, with all shapes fixed. Its new keys and values are
 written into the cache after the call. Seconds of turns in one process, one thread; before each call the target verifies
-five tokens, as in a round, and the gain is told as a share of both together.
+five tokens, as in a round, and the gain is given as a share of both together, too.
 """
 
 import importlib.util

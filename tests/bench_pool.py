@@ -92,8 +92,8 @@ def main() -> int:
         ideal = [simulate(workers, EACH * workers, DOCUMENTS, seconds, 0, 0) for seconds in SECONDS]
         shares = [simulate(workers, EACH * workers, DOCUMENTS, seconds, hearing, giving) for seconds in SECONDS]
         shares = [share / best for share, best in zip(shares, ideal, strict=True)]
-        facts = ", ".join(f"{seconds:g} s: {share:.2%}" for seconds, share in zip(SECONDS, shares, strict=True))
-        print(f"{workers:4}  {1e3 * hearing:.2f} {1e3 * giving:.2f}  {facts}; full at {1 / hearing:,.0f} documents/s")
+        cells = ", ".join(f"{seconds:g} s: {share:.2%}" for seconds, share in zip(SECONDS, shares, strict=True))
+        print(f"{workers:4}  {1e3 * hearing:.2f} {1e3 * giving:.2f}  {cells}; full at {1 / hearing:,.0f} documents/s")
         lost = 1 - shares[1]
     print(f"{WORKERS[-1]} workers lose {lost:.2%} of their time to the driver; at most {SHARE:.0%}")
     return int(lost > SHARE)

@@ -23,7 +23,7 @@ def to_device(tokens: Sequence[int], device: torch.device) -> Tensor:
 
 
 def to_processor(tokens: Sequence[int]) -> Tensor:
-    return torch.from_numpy(np.fromiter(tokens, np.int64, len(tokens)))  # a third of the time of torch.tensor
+    return torch.from_numpy(np.array(tokens, np.int64))  # a third of the time of torch.tensor
 
 
 class Fed:

@@ -411,9 +411,9 @@ def test_runtimes_take_turns(monkeypatch):
             self.number = len(made)
             made.append(self)
 
-        def forward(self, *facts):
+        def forward(self, *given):
             order.append(self.number)
-            return super().forward(*facts)
+            return super().forward(*given)
 
         def laps(self):
             laps = super().laps()

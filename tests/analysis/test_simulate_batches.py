@@ -123,8 +123,8 @@ def test_a_damaged_server_is_one_line(tmp_path):
     profile(tmp_path / "p.json")
     run = run_of(tmp_path / "run", {"vanilla": [[(0, 0)] * 9], "sps[gamma=3]": [[(3, 1)] * 9]})
     server(tmp_path / "load", run, {})
-    facts = tmp_path / "load" / "load.json"
-    whole, steps = json.loads(facts.read_text()), pd.read_parquet(tmp_path / "load" / "steps.parquet")
+    stored = tmp_path / "load" / "load.json"
+    whole, steps = json.loads(stored.read_text()), pd.read_parquet(tmp_path / "load" / "steps.parquet")
     wrong = {
         "load.json was written by an earlier version": {"plan": {"methods": [{"name": 1}]}},
         "load.json: load.rows: input should be a valid integer": whole | {"load": whole["load"] | {"rows": "x"}},
@@ -132,10 +132,10 @@ def test_a_damaged_server_is_one_line(tmp_path):
         "it has steps of 'mine'": whole | {"plan": whole["plan"] | {"methods": whole["plan"]["methods"][:1]}},
     }
     for message, content in wrong.items():
-        facts.write_text(json.dumps(content))
+        stored.write_text(json.dumps(content))
         with pytest.raises(UserError, match=message):
             simulate_batches(run, None, str(tmp_path / "p.json"), [3], [1, 4], tmp_path / "load")
-    facts.write_text(json.dumps(whole))
+    stored.write_text(json.dumps(whole))
     for message, frame in {
         "another kind of file: it has no column 'rows'": steps.drop(columns="rows"),
         "more rows joined": steps.assign(joined=9),

@@ -381,15 +381,15 @@ def test_other_numbers_change_nothing(pocket, permuted, sampling):
     """Tokens, drafts and acceptance, round by round, are those of the plain pair."""
     assert len(permuted.translations["draft"].shared) == 2048
     for prompt in prompts_of(pocket, 2):
-        message = []
+        decoded = []
         for pair in (pocket, permuted):
             method = SpS(pair.session("target"), ModelDrafter(pair.session("draft")), 4)
-            message.append(decode(method, prompt, 40, sampling, device="cpu"))
-        assert message[0][0] == message[1][0]
-        for one, other in zip(*(rounds for _, rounds in message), strict=True):
+            decoded.append(decode(method, prompt, 40, sampling, device="cpu"))
+        assert decoded[0][0] == decoded[1][0]
+        for one, other in zip(*(rounds for _, rounds in decoded), strict=True):
             assert one.tokens == other.tokens and one.accepted == other.accepted
             assert one.verdict is None or one.verdict.drafted == other.verdict.drafted
-        assert sum(one.accepted for one in message[1][1]) > 8
+        assert sum(one.accepted for one in decoded[1][1]) > 8
 
 
 @pytest.mark.long

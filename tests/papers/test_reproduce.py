@@ -374,15 +374,15 @@ def test_an_order_of_methods_that_are_not_told_apart_is_void(paper, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ps", "verdict", "facts"), [((0.02, 0.03, 0.04), "void", 0), ((0.01, 0.02, 0.04), "holds", 3)]
+    ("ps", "verdict", "apart"), [((0.02, 0.03, 0.04), "void", 0), ((0.01, 0.02, 0.04), "holds", 3)]
 )
-def test_pairs_of_methods_are_told_apart_after_holms_correction(paper, ps, verdict, facts):
+def test_pairs_of_methods_are_told_apart_after_holms_correction(paper, ps, verdict, apart):
     """Of three tests the smallest p counts threefold, the next twofold."""
     names = [("a", "b"), ("a", "c"), ("b", "c")]
     pairs = [orders.Two(two, 1, 1, p, 30) for two, p in zip(names, ps, strict=True)]
     place = ("pocket", "greedy", ("pocket_gsm8k",), "speedup_decode")
     check = orders._order(paper, 1, "speed", {place: [pairs]}, "")
-    assert check.verdict == verdict and f"{facts} of 3 pairs of methods told apart" in check.detail
+    assert check.verdict == verdict and f"{apart} of 3 pairs of methods told apart" in check.detail
 
 
 def test_a_claim_that_cannot_be_told(paper, tmp_path):

@@ -114,12 +114,12 @@ MADE = SimpleNamespace(
 )
 
 
-def rows(*message):
+def rows(*decisions):
     """Of each decision: task, document, recorded, and the changes that turn it round."""
     return [
         {"task": task, "doc_id": doc, "recorded": kept, ASIS: kept}
         | {name: kept != (name in turned) for name in CHANGES}
-        for task, doc, kept, turned in message
+        for task, doc, kept, turned in decisions
     ]
 
 

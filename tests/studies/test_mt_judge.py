@@ -227,7 +227,7 @@ def test_a_question_is_asked_without_shots(run: Path, graded: list[tuple[str, st
 
 
 @pytest.mark.parametrize(
-    ("change", "asked", "facts"),
+    ("change", "asked", "message"),
     [
         ("", ["chess"], "has no task 'chess'; it has mt_bench, pocket_gsm8k"),
         ("headline", [], "has no task that needs a judge; name one of mt_bench, pocket_gsm8k with --task"),
@@ -236,7 +236,7 @@ def test_a_question_is_asked_without_shots(run: Path, graded: list[tuple[str, st
         ("failed", [], "has no answers to mt_bench"),
     ],
 )
-def test_what_cannot_be_graded(run: Path, graded: list[Any], change: str, asked: list[str], facts: str) -> None:
+def test_what_cannot_be_graded(run: Path, graded: list[Any], change: str, asked: list[str], message: str) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     if change == "headline":
         manifest["headline"]["mt_bench"] = "words,none"
@@ -252,7 +252,7 @@ def test_what_cannot_be_graded(run: Path, graded: list[Any], change: str, asked:
     (run / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError) as caught:
         mt_judge.score(run, TARGET, asked)
-    assert facts in str(caught.value) and "\n" not in str(caught.value) and graded == []
+    assert message in str(caught.value) and "\n" not in str(caught.value) and graded == []
 
 
 def test_the_command(run: Path) -> None:

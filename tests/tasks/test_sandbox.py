@@ -113,10 +113,10 @@ def test_only_limits_alone_need_a_folder_outside(monkeypatch: pytest.MonkeyPatch
 
 
 def test_limits_alone_give_a_folder_that_goes(tmp_path: Path) -> None:
-    facts = tmp_path / "told"
-    program = f"import os\nopen('left', 'w').write('x')\nopen({str(facts)!r}, 'w').write(os.getcwd())"
+    note = tmp_path / "told"
+    program = f"import os\nopen('left', 'w').write('x')\nopen({str(note)!r}, 'w').write(os.getcwd())"
     assert sandbox.run_in("limits", program, seconds=5, memory_mb=512).passed
-    assert not Path(facts.read_text()).exists()
+    assert not Path(note.read_text()).exists()
 
 
 def test_starting_costs_little_and_nothing_stays_open() -> None:

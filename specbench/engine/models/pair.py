@@ -195,8 +195,9 @@ def load_pair(
         translations[role] = _translation(spec, models, tokenizers)
     gammas = tuple(member.gamma for member in spec.members)
     members = tuple(spec.collaboration)
-    pair = Pair(spec.name, models, tokenizers["target"], specs, members, gammas, translations, hashes=hashes)
-    pair = replace(pair, draft_device=apart)
+    pair = Pair(
+        spec.name, models, tokenizers["target"], specs, members, gammas, translations, hashes=hashes, draft_device=apart
+    )
     for role in models:
         check_rollback(Session(models[role], role))
     return replace(pair, chains_only=frozenset(r for r in models if not reads_trees(Session(models[r], r))))
