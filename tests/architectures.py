@@ -9,6 +9,7 @@ many distinct tokens of its text there are, which whole forwards without a cache
 import argparse
 import csv
 import sys
+import textwrap
 from pathlib import Path
 
 import oracle
@@ -89,7 +90,7 @@ def eagle3(pair: Pair) -> Eagle3:
 
 
 def reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:160]
+    return textwrap.shorten(str(error), 240, placeholder=" …")
 
 
 def main(kinds: list[str], out: Path) -> None:

@@ -4,7 +4,8 @@
 # neighbours: `hass-steps` and `hass-likeliest` have one of HASS's two each, `fspad` and `dovetail` another fusion,
 # `eagle3` other features and no regression. Parameters, agreement on held-out answers, acceptance by depth, time of
 # drafting, τ and speed go to runs/family/family.csv and .md. 30 trainings of some minutes each on one core, then three
-# runs; on a GPU a fraction of that. What is done is not repeated. SEEDS, METHODS, DOCUMENTS, EPOCHS and LIMIT take a part.
+# runs; on a GPU a fraction of that. What is done is not repeated. SEEDS, METHODS, DOCUMENTS, EPOCHS and LIMIT take a part;
+# TRAIN_ONLY=1 leaves the runs, which are timed, for an idle machine.
 set -eu
 . "$(dirname "$0")/common.sh"
 out=runs/family
@@ -49,6 +50,8 @@ for seed in ${SEEDS:-0 1 2}; do
     trained "$name" "$seed"
     methods+=(--method "$out/seed-$seed/$name.yaml")
   done
+  if [ -n "${TRAIN_ONLY:-}" ]; then continue; fi
   run_into "$out/run-$seed" --suite pocket "${methods[@]}" --limit "${LIMIT:-25}" --allow-code-execution
 done
+if [ -n "${TRAIN_ONLY:-}" ]; then exit; fi
 python tools/recipes/family_table.py $out ${SEEDS:-0 1 2}
