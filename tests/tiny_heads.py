@@ -42,7 +42,9 @@ def trained(architecture: str, epochs: int) -> EagleHead:
     prompt, text = lively_prompt(architecture, 12, 30)
     facts = {**load_recipe("eagle3", []).values, "steps": 3, "epochs": epochs, "batch": 1, "learning_rate": 0.01}
     recipe = EagleRecipe(**{**facts, "autocast": False, "warmup": 0.0})
-    run = Training(pair(architecture)[0], [Answered("one", prompt + text, len(prompt))], range(96), recipe, 0)
+    target = pair(architecture)[0]
+    made = new_head(target, range(96), 0)
+    run = Training(target, made, [Answered("one", prompt + text, len(prompt))], recipe, 0)
     while run.step < run.steps:
         run.learn(run.answered)
         run.step += 1

@@ -120,12 +120,16 @@ def train(
         Path | None,
         Option(
             metavar="FILE",
-            help="cospec, rl: the file that sft wrote; none: begin by rejecting all. dflash, dflare, deer: a head to "
-            "go on from",
+            help="cospec, rl: the file that sft wrote; none: begin by rejecting all. eagle3, dflash, dflare, deer: a "
+            "head to go on from",
         ),
     ] = None,
     preset: Annotated[
-        str | None, Option(help="draft: distillspec (the default), fastdraft, direct-alignment or draft-opd")
+        str | None,
+        Option(
+            help="draft: distillspec (the default), fastdraft, direct-alignment or draft-opd. eagle3, dflash, dflare: "
+            "draft-opd, which goes on from a head"
+        ),
     ] = None,
     evaluate: Annotated[
         bool,
@@ -156,6 +160,8 @@ def train(
     updates=10 --recipe prompts=16 --recipe group=8`
 
     `specbench train --method eagle3 --suite pocket --documents 2000 --workers 4 --out eagle3.safetensors`
+
+    `specbench train --method dflash --preset draft-opd --suite pocket --documents 100 --out replayed.safetensors`
 
     `specbench train --method draft --preset fastdraft --suite pocket --documents 200 --evaluate --out better-draft`
     """

@@ -17,7 +17,7 @@ from specbench.config import validated
 from specbench.engine.models.draft_heads import DraftHeads, ResidualBlock
 from specbench.engine.sampling import wide
 from specbench.training.answered import Answered, Block, batches, blocks
-from specbench.training.heads import HeadTraining, answered_lessons
+from specbench.training.heads import AnsweredTraining, answered_lessons
 from specbench.training.loop import cosine, descend
 from specbench.training.publish import announce, checkpoint_of, flush_right, publish
 from specbench.training.recipe import DraftHeadsRecipe
@@ -81,7 +81,7 @@ def read(target: PreTrainedModel, block: Block, heads: int, vocabulary: int) -> 
     return Places(out.hidden_states[-1][row, place], block.tokens[row[:, None], ahead], taught, counted)
 
 
-class Training(HeadTraining):
+class Training(AnsweredTraining):
     """The training of draft heads."""
 
     head: DraftHeads

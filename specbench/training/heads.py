@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.base.seeds import stable_seed
@@ -14,11 +14,12 @@ from specbench.engine.types import Sampling
 from specbench.measure.manifest import digest
 from specbench.training.answered import Answered, answer_all, batches, micro_tokens
 from specbench.training.documents import Document, hold_out, training_documents
-from specbench.training.loop import Epochs
+from specbench.training.loop import Batch, Epochs
 from specbench.training.publish import collecting, source
-from specbench.training.recipe import AnsweredRecipe, Autocast
+from specbench.training.recipe import AnsweredRecipe, Autocast, LearnedRecipe
 from specbench.training.train import Job
 
+Learner = TypeVar("Learner", bound=nn.Module)
 HELD_OUT = 40  # one document in this many is kept for the figures at the end
 
 
@@ -81,8 +82,8 @@ def split(answered: Sequence[Answered], length: int, seed: int) -> tuple[list[An
     return learned, [document for document in usable if document.name in held]
 
 
-class HeadTraining(Epochs[list[Answered]]):
-    """The training of a head by AdamW; a batch is some answered documents."""
+class HeadTraining(Epochs[Batch]):
+    """The training of a head by AdamW, on `items` that come `recipe.batch` at a time."""
 
     state_keys = ("head", "optimizer", "step")
     checkpoint_seconds = 120.0
@@ -91,13 +92,13 @@ class HeadTraining(Epochs[list[Answered]]):
         self,
         target: PreTrainedModel,
         head: nn.Module,
-        answered: Sequence[Answered],
-        recipe: AnsweredRecipe,
+        items: int,
+        recipe: LearnedRecipe,
         seed: int,
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
-        super().__init__(len(answered), recipe.batch, recipe.epochs)
-        self.target, self.head, self.answered = target, head, answered
+        super().__init__(items, recipe.batch, recipe.epochs)
+        self.target, self.head = target, head
         self.size, self.seed, self.device = recipe.batch, seed, target.device
         self.micro = micro_tokens(target)
         self.optimizer = torch.optim.AdamW(
@@ -108,9 +109,6 @@ class HeadTraining(Epochs[list[Answered]]):
             fused=True if self.device.type == "cuda" else None,
         )
 
-    def batches(self, epoch: int) -> list[list[Answered]]:
-        return batches(self.answered, self.size, stable_seed(self.seed, "epoch", epoch))
-
     def state(self) -> dict[str, Any]:
         return {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
 
@@ -119,6 +117,31 @@ class HeadTraining(Epochs[list[Answered]]):
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
         self.advance(self.step)
+
+
+class AnsweredTraining(HeadTraining[list[Answered]]):
+    """The training of a head on documents that the target has answered."""
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        head: nn.Module,
+        answered: Sequence[Answered],
+        recipe: AnsweredRecipe,
+        seed: int,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        super().__init__(target, head, len(answered), recipe, seed, betas)
+        self.answered = answered
+
+    def batches(self, epoch: int) -> list[list[Answered]]:
+        return batches(self.answered, self.size, stable_seed(self.seed, "epoch", epoch))
+
+
+def to_learn(head: Learner, tensors: Mapping[str, Tensor]) -> Learner:
+    """A head that was read from a file, in place, so that it learns: its tensors in float32, with gradients."""
+    head.float().load_state_dict(dict(tensors))
+    return head.requires_grad_(True)
 
 
 def autocast(device: torch.device, wanted: Autocast) -> torch.autocast:

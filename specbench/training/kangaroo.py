@@ -21,7 +21,7 @@ from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.methods.kangaroo import KIND, check_target, new_adapter
 from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.eagle3.fit import schedule
-from specbench.training.heads import HeadTraining, Lessons, answered_lessons, random_linear
+from specbench.training.heads import AnsweredTraining, Lessons, answered_lessons, random_linear
 from specbench.training.loop import descend
 from specbench.training.publish import announce, checkpoint_of, publish
 from specbench.training.recipe import ExitRecipe, KangarooRecipe
@@ -38,7 +38,7 @@ class Fit(NamedTuple):
     places: int  # P
 
 
-class Training(HeadTraining):
+class Training(AnsweredTraining):
     """The training of an adapter, or of several, each after its own number of layers; none learns from another."""
 
     head: nn.ModuleDict  # the adapters by the number of layers before them

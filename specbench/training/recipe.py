@@ -36,17 +36,22 @@ class Recipe(Settings):
     patience: int = Field(ge=0, description="epochs without a better held-out KL before it stops; 0: never")
 
 
-class AnsweredRecipe(Settings):
-    """What the recipes of heads share that learn from the target's own answers."""
+class LearnedRecipe(Settings):
+    """What the recipes of heads share."""
 
-    answers: int = Field(ge=1, description="answers of the target to each document; equal ones count once")
-    temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's answers; 0 is greedy")
     length: int = Field(ge=3, description="tokens of a document with its answer, at most; the rest is cut off")
     epochs: int = Field(ge=1, description="passes over the documents")
     batch: int = Field(ge=1, description="documents a step")
     learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls to 0")
     warmup: float = Field(ge=0, lt=1, description="share of the steps in which the learning rate rises")
     weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
+
+
+class AnsweredRecipe(LearnedRecipe):
+    """What the recipes of heads share that learn from the target's own answers."""
+
+    answers: int = Field(ge=1, description="answers of the target to each document; equal ones count once")
+    temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's answers; 0 is greedy")
 
 
 class UnrolledRecipe(AnsweredRecipe):

@@ -3,9 +3,9 @@
 A trainer is a file here, NAME.py or NAME/train.py, with `train(job)`. It learns from documents that no test uses and
 writes one head file (engine/models/heads.py), or a folder of them for a grid of recipes. It may declare `STAGES`, the
 stages of its training, each with a recipe of its own; `GOES_ON`, True if it can begin with an earlier head; `PRESETS`,
-the papers whose recipes it has; `SCORED`, True if it scores what it generates; and `SHARED`, True if several workers
-may make what it collects within `collecting`, or the stages in which they may. NAME is a method, or `draft`: the pair's
-draft model, which `sps` decodes with.
+the papers whose recipes it has ("" first: a recipe of the method's own); `SCORED`, True if it scores what it generates;
+and `SHARED`, True if several workers may make what it collects within `collecting`, or the stages or presets in which
+they may. NAME is a method, or `draft`: the pair's draft model, which `sps` decodes with.
 """
 
 import importlib
@@ -53,6 +53,11 @@ class Job:
     def use(self, head: Path) -> str:
         """The command that decodes with a head."""
         return f"{self.run} --set {self.decodes}.head={head}"
+
+    @property
+    def begins_with(self) -> str:
+        """The earlier head: the file of --warm-up, or what the method's setting `head` names."""
+        return str(self.warm_up or self.spec.values["head"])
 
     @property
     def run(self) -> str:
@@ -126,10 +131,11 @@ def train(
     of_stages = bool(judge or (warm_up and not getattr(module, "GOES_ON", False)))
     chosen = _chosen_stage(method, getattr(module, "STAGES", ()), stage, of_stages)
     shared = getattr(module, "SHARED", ())
-    if staffing and shared is not True and chosen not in shared:
-        what = f"{method} {chosen}".strip()
-        raise UserError(f"{what} collects nothing that workers could share; leave out --workers")
     chosen_preset = _chosen_preset(method, getattr(module, "PRESETS", ()), preset)
+    part = chosen or chosen_preset
+    if staffing and shared is not True and part not in shared:
+        what = f"{method} {part}".strip()
+        raise UserError(f"{what} collects nothing that workers could share; leave out --workers")
     base = load_recipe("-".join(part for part in (name, chosen, chosen_preset) if part), recipe)
     axes = parse_grid(grid)
     if base is None and (recipe or grid):
@@ -206,7 +212,8 @@ def _chosen_preset(method: str, presets: Sequence[str], preset: str | None) -> s
     Raises UserError for another one.
     """
     if preset and preset not in presets:
-        which = f"has the recipes of {', '.join(presets)}; name one of them" if presets else "has a single recipe"
+        named = ", ".join(filter(None, presets))
+        which = f"has the recipes of {named}; name one of them" if presets else "has a single recipe"
         raise UserError(f"--preset {preset}: {method} {which}")
     return preset or (method if method in presets else presets[0] if presets else "")
 

@@ -62,7 +62,7 @@ def test_every_packed_block_equals_one_alone(kind):
     packed = pack(answered(), 4, 6, random.Random(0), target().device)
     with torch.no_grad():
         states, taught = run.taught(block, packed)
-        filled = fit.fill(model, block.tokens, states, packed, 4)
+        filled = fit.fill(model, block.tokens, states, packed.anchors, 4)
     checked = 0
     for row, document in enumerate(answered()):
         whole = naive_parts("llama")[0](torch.tensor([document.tokens])).logits[0]

@@ -1,6 +1,7 @@
 """Training of EAGLE-3's head: the target's answers, training-time test against a second implementation, resuming."""
 
 import copy
+import dataclasses
 import functools
 import math
 import types
@@ -166,7 +167,9 @@ def test_steps_are_weighted_and_the_micro_batches_do_not_matter(monkeypatch):
 
     def gradients(size):
         monkeypatch.setattr(data, "MICRO_TOKENS", size)
-        run = Training(target(), answered(), range(96), recipe(steps=3, step_decay=0.5, clip=1e9), 0)
+        run = Training(
+            target(), new_head(target(), range(96), 0), answered(), recipe(steps=3, step_decay=0.5, clip=1e9), 0
+        )
         kept = {}
         run.optimizer.step = lambda: kept.update({n: p.grad.clone() for n, p in run.head.named_parameters()})
         return run.learn(answered()), kept
@@ -175,7 +178,7 @@ def test_steps_are_weighted_and_the_micro_batches_do_not_matter(monkeypatch):
     again, parts = gradients(20)
     assert loss == pytest.approx(again, rel=1e-5)
     assert all(torch.allclose(whole[name], parts[name], atol=1e-5) for name in whole)
-    run = Training(target(), answered(), range(96), recipe(steps=3), 0)
+    run = Training(target(), new_head(target(), range(96), 0), answered(), recipe(steps=3), 0)
     places = sum(len(one.tokens) - one.prompt - 1 for one in answered())
     with torch.no_grad():
         unrolled = [run.unrolled(block) for block in blocks(answered(), target().device)]
@@ -185,7 +188,13 @@ def test_steps_are_weighted_and_the_micro_batches_do_not_matter(monkeypatch):
 
 def test_a_head_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
     before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
-    run = Training(target(), answered(), range(96), recipe(steps=3, epochs=60, batch=3, learning_rate=0.01), 0)
+    run = Training(
+        target(),
+        new_head(target(), range(96), 0),
+        answered(),
+        recipe(steps=3, epochs=60, batch=3, learning_rate=0.01),
+        0,
+    )
     start = run.agreement(answered())
     run.run(tmp_path / "c", {}, lambda count: None)
     end = run.agreement(answered())
@@ -270,6 +279,25 @@ def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
     assert job("stopped.safetensors", batch=1).out.read_bytes() == job("whole.safetensors", batch=1).out.read_bytes()
     eagle3.train(job("other.safetensors", seed=1, batch=1))
     assert job("other.safetensors").out.read_bytes() != job("whole.safetensors", batch=1).out.read_bytes()
+
+
+def test_a_training_goes_on_from_an_earlier_head_with_its_draft_vocabulary(job, monkeypatch):
+    first = job("first.safetensors")
+    eagle3.train(first)
+    earlier = read_head(first.out, "eagle3", first.pair, method.SHAPES)
+    begun, learn = [], Training.learn
+
+    def spied(self, batch):
+        begun.append({name: tensor.clone() for name, tensor in self.head.state_dict().items()})
+        return learn(self, batch)
+
+    monkeypatch.setattr(Training, "learn", spied)
+    second = dataclasses.replace(job("second.safetensors", draft_vocabulary=30), warm_up=first.out)
+    eagle3.train(second)
+    assert all(torch.equal(tensor.cpu(), earlier.tensors[name]) for name, tensor in begun[0].items())
+    read_again = read_head(second.out, "eagle3", second.pair, method.SHAPES)
+    assert torch.equal(read_again.tensors["d2t"], earlier.tensors["d2t"])
+    assert read_again.trained["warm_up"] == earlier.hashes()["head"] != read_again.hashes()["head"]
 
 
 def test_what_was_made_otherwise_is_refused(job, monkeypatch):

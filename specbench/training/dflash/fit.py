@@ -23,7 +23,7 @@ from specbench.engine.sampling import wide
 from specbench.methods.dflash import HEADS, KIND
 from specbench.training.answered import Answered, Block, batches, blocks, sent
 from specbench.training.dflash.outputs import Outputs, side_by_side
-from specbench.training.heads import HeadTraining, autocast, random_linear
+from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import cosine, descend
 from specbench.training.recipe import BlockRecipe, SlotRecipe
 
@@ -74,21 +74,23 @@ def pack(some: Sequence[Answered], size: int, anchors: int, rng: random.Random, 
     return Packed(some, sent(at, device), sent(counted, device), counted.sum((0, 1)).tolist())
 
 
-def fill(head: BlockHead, tokens: Tensor, states: Tensor, packed: Packed, size: int) -> Tensor:
-    """Logits [B, A, S - 1, V] of the slots of packed blocks, by documents [B, L] and the target's states [B, L, T D].
+def fill(head: BlockHead, tokens: Tensor, states: Tensor, anchors: Tensor, size: int) -> Tensor:
+    """Logits [B, A, S - 1, V] of the slots of blocks of S tokens, which begin at the places `anchors` [B, A].
+
+    They are computed side by side, by documents [B, L] and the target's states [B, L, T D].
 
     A block reads the features before its anchor and its own slots, as when decoding.
     """
     device, (rows, length) = tokens.device, tokens.shape
-    count = packed.anchors.shape[1]
-    places = (packed.anchors[..., None] + torch.arange(size, device=device)).flatten(1)  # [B, A S]
-    before = torch.arange(length, device=device) < packed.anchors[..., None]  # [B, A, L]
+    count = anchors.shape[1]
+    places = (anchors[..., None] + torch.arange(size, device=device)).flatten(1)  # [B, A S]
+    before = torch.arange(length, device=device) < anchors[..., None]  # [B, A, L]
     context = before.repeat_interleave(size, 1)  # [B, A S, L]
     owner = torch.arange(count, device=device).repeat_interleave(size)
     together = (owner[:, None] == owner).expand(rows, -1, -1)  # [B, A S, A S]
     everywhere = torch.arange(length, device=device).expand(rows, -1)
     filled = head.fill(
-        head.embed(tokens.gather(1, packed.anchors), size).flatten(1, 2),
+        head.embed(tokens.gather(1, anchors), size).flatten(1, 2),
         head.features(tokens, states),
         torch.cat([everywhere, places], 1),
         mask=torch.cat([context, together], -1)[:, None],
@@ -101,7 +103,7 @@ def weights_of(size: int, decay: float, device: torch.device) -> Tensor:
     return (-torch.arange(size - 1, device=device) / decay).exp()
 
 
-class Training(HeadTraining):
+class Training(AnsweredTraining):
     """The training of a block drafter."""
 
     head: BlockHead
@@ -154,7 +156,7 @@ class Training(HeadTraining):
         """
         states, taught = self.taught(block, packed)
         with autocast(self.device, self.recipe.autocast), self.attention():
-            logits = fill(self.head, block.tokens, states, packed, self.recipe.block)
+            logits = fill(self.head, block.tokens, states, packed.anchors, self.recipe.block)
         logits = wide(logits)[..., : self.vocabulary]
         if self.recipe.loss == "tokens":
             wanted = block.tokens.gather(1, self.slots(block, packed).flatten(1)).view(packed.counted.shape)

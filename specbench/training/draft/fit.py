@@ -17,7 +17,7 @@ from specbench.engine.models.pair import Pair
 from specbench.training.answered import batches
 from specbench.training.documents import Document
 from specbench.training.draft.data import Answers, Lesson, Packed, Teacher, answer_lesson, packed
-from specbench.training.draft.losses import losses, total_variation
+from specbench.training.draft.losses import losses, mean_of_sides, total_variation
 from specbench.training.draft.recipe import DraftRecipe
 from specbench.training.loop import Epochs, cosine, descend
 
@@ -108,9 +108,7 @@ class Training(Epochs[list[Document]]):
         values = torch.stack(each).sum(0)
         if self.recipe.loss != "split":
             return values.sum() / sum(counts)
-        accepted, rejected = (values / max(1, count) for count in counts)
-        decayed = rejected * self.recipe.reject_decay**block.slots
-        return torch.where(block.rejected, decayed, accepted).sum() / sum(count > 0 for count in counts)
+        return mean_of_sides(values, block.rejected, block.slots, counts, self.recipe.reject_decay)
 
     def both(self, block: Packed) -> tuple[list[Tensor], Tensor]:
         """Logits [N, V] at a block's places, in float32 or wider: of each exit of the draft, and of the target.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specbench.training.draft.recipe import DraftRecipe
+from specbench.training.draft.recipe import DraftRecipe, Sides
 
 
 def losses(recipe: DraftRecipe, drafted: Tensor, taught: Tensor, tokens: Tensor, rejected: Tensor) -> Tensor:
@@ -35,8 +35,25 @@ def losses(recipe: DraftRecipe, drafted: Tensor, taught: Tensor, tokens: Tensor,
         case "tvd++":
             return normalised_reward(log_p, log_q)
         case "split":
-            both = {"fkl": divergence(log_p, log_q), "rkl": divergence(log_q, log_p)}
-            return torch.where(rejected, both[recipe.rejected], both[recipe.accepted])
+            return split(recipe, log_p, log_q, rejected)
+
+
+def split(sides: Sides, log_p: Tensor, log_q: Tensor, rejected: Tensor) -> Tensor:
+    """The divergence [n] of each slot of drafted blocks: one where the slot is `rejected` [n], another elsewhere."""
+    both = {"fkl": divergence(log_p, log_q), "rkl": divergence(log_q, log_p)}
+    return torch.where(rejected, both[sides.rejected], both[sides.accepted])
+
+
+def mean_of_sides(values: Tensor, rejected: Tensor, slots: Tensor, counts: tuple[int, int], decay: float) -> Tensor:
+    """The mean of two means of values [n]: of accepted slots, and of rejected ones, where slot k weighs decay^k.
+
+    `counts` are how many slots of both kinds the step has, of which these n may be a part; a kind that it has none of
+    is left out. Rejected slots are divided by their number, not by their weights (the paper's form, by a secondary
+    source; its code sums the weights).
+    """
+    accepted, refused = (values / max(1, count) for count in counts)
+    decayed = refused * decay**slots
+    return torch.where(rejected, decayed, accepted).sum() / sum(count > 0 for count in counts)
 
 
 def divergence(log_a: Tensor, log_b: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The recipe of a draft model's training (suites/training/draft-*.yaml, one for each paper)."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import Field, field_validator
 
@@ -11,6 +11,16 @@ Loss = Literal["ce", "fkl", "rkl", "jsd", "tvd", "tvd++", "split"]
 Divergence = Literal["fkl", "rkl"]
 ANSWERED = ("target", "mix_request")  # data that the target answers before the training begins
 SPECULATED = ("served", "replay")  # data that speculative decoding with the current draft makes
+
+
+class Sides(Protocol):
+    """Which divergence is made small on accepted slots of a drafted block, and which on rejected ones (Draft-OPD)."""
+
+    @property
+    def accepted(self) -> Divergence: ...
+
+    @property
+    def rejected(self) -> Divergence: ...
 
 
 class DraftRecipe(Settings):

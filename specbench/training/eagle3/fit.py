@@ -5,7 +5,7 @@ The official code's choices that the paper leaves open are marked as such.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +18,9 @@ from specbench.base.seeds import stable_seed
 from specbench.engine.models.eagle_head import EagleHead, LayerHead, head_config, layers_read
 from specbench.engine.sampling import wide
 from specbench.training.answered import Answered, Block, batches, blocks
-from specbench.training.heads import HeadTraining, random_linear
+from specbench.training.heads import AnsweredTraining, random_linear
 from specbench.training.loop import descend
-from specbench.training.recipe import EagleRecipe, UnrolledRecipe
+from specbench.training.recipe import UnrolledRecipe
 
 
 @dataclass(frozen=True)
@@ -62,21 +62,41 @@ class Step:
 
 
 def unroll(head: LayerHead, block: Block, taught: Taught, steps: int) -> list[Step]:
-    """Draft `steps` tokens from every place of the answers as the head will when decoding, from its own states.
+    """Draft `steps` tokens from every place of the answers, each after the target's text up to there (`draft_steps`).
 
-    Step 0 at place i reads the token x_{i+1} and the feature of x_i, and attends to all places up to i. Step k reads
-    x_{i+1+k} and the state of step k - 1, and attends to step 0 at all places up to i and to steps 1 … k at its own
-    place (training-time test). Its prediction is compared with the target's after x_{i+1+k}. So the text stays the
-    target's, whatever the head would have drafted.
+    Step k of place i reads the text's own x_{i+1+k}, whatever the head would have drafted, and its prediction is
+    compared with the target's after that token.
+    """
+    length = block.tokens.shape[1]
+    count = taught.likeliest.shape[1] - steps + 1
+    at = block.prompts[:, None] - 1 + torch.arange(count, device=block.tokens.device)  # [B, R]: the places
+    ahead = (at[..., None] + 1 + torch.arange(steps, device=at.device)).clamp(max=length - 1)  # [B, R, steps]
+    read = block.tokens.gather(1, ahead.flatten(1)).view(ahead.shape)
+    drafted = []
+    for step, (logits, features) in enumerate(draft_steps(head, block.tokens, taught.features, at, read)):
+        rows = slice(step, step + count)
+        counted = at + 2 + step < block.lengths[:, None]
+        drafted.append(Step(logits, taught.logits[:, rows], taught.likeliest[:, rows], counted, features))
+    return drafted
+
+
+def draft_steps(
+    head: LayerHead, text: Tensor, states: Tensor, at: Tensor, read: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Draft from places `at` [B, R] of texts [B, T] as the head will when decoding, from its own states, in S steps.
+
+    Yields for each step the logits [B, R, draft vocabulary] and the features [B, R, D] that the next step reads.
+    `states` [B, T, n D] are the target's after each token of the text, and `read` [B, R, S] the tokens that are read
+    after each place, the first of them the text's own. Step 0 at place i reads x_{i+1} and the feature of x_i, and
+    attends to all places up to i. Step k reads its token and the state of step k - 1, and attends to step 0 at all
+    places up to i and to steps 1 … k at its own place (training-time test).
     """
     attention = head.attention
-    device, (rows_of, length) = block.tokens.device, block.tokens.shape
-    count = taught.likeliest.shape[1] - steps + 1
-    at = block.prompts[:, None] - 1 + torch.arange(count, device=device)  # [B, R]: the places
+    rows_of, length = text.shape
     held = at.clamp(max=length - 2)
-    fused = head.fuse(taught.features)
-    everywhere = head.read(head.embed(block.tokens[:, 1:]), fused[:, :-1])  # step 0 at every place
-    places = torch.arange(length - 1, device=device)[None]
+    fused = head.fuse(states)
+    everywhere = head.read(head.embed(text[:, 1:]), fused[:, :-1])  # step 0 at every place
+    places = torch.arange(length - 1, device=text.device)[None]
     groups = attention.num_key_value_groups
     shape = (rows_of, -1, attention.head_dim)
 
@@ -87,34 +107,23 @@ def unroll(head: LayerHead, block: Block, taught: Taught, steps: int) -> list[St
     keys, values = repeat_kv(keys, groups), repeat_kv(parts(attention.v_proj(everywhere)), groups)
     blocked = (places > held[..., None])[:, None]  # [B, 1, R, T - 1]
     features = fused.gather(1, held[..., None].expand(-1, -1, fused.shape[-1]))
-    drafted, step_keys, step_values = [], [], []
-    for step in range(steps):
-        tokens = block.tokens.gather(1, (at + 1 + step).clamp(max=length - 1))
-        read = head.read(head.embed(tokens), features)
-        queries, rotation = rotated(head, parts(attention.q_proj(read)), at + step)
+    step_keys, step_values = [], []
+    for step in range(read.shape[-1]):
+        inputs = head.read(head.embed(read[..., step]), features)
+        queries, rotation = rotated(head, parts(attention.q_proj(inputs)), at + step)
         scores = (queries @ keys.transpose(-1, -2)).float().masked_fill(blocked, -torch.inf)
         if step:
-            step_key, _ = rotated(head, parts(attention.k_proj(read)), at + step, rotation)
+            step_key, _ = rotated(head, parts(attention.k_proj(inputs)), at + step, rotation)
             step_keys.append(repeat_kv(step_key, groups))
-            step_values.append(repeat_kv(parts(attention.v_proj(read)), groups))
+            step_values.append(repeat_kv(parts(attention.v_proj(inputs)), groups))
             scores = torch.cat([scores, *((queries * key).sum(-1, keepdim=True).float() for key in step_keys)], -1)
         weights = (scores * attention.scaling).softmax(-1).to(values.dtype)
         mixed = weights[..., : length - 1] @ values
         for i, value in enumerate(step_values):
             mixed = mixed + weights[..., length - 1 + i, None] * value
-        states = head.finish(read, features, attention.o_proj(mixed.transpose(1, 2).flatten(2)))
-        features = head.carry(states)
-        rows = slice(step, step + count)
-        drafted.append(
-            Step(
-                head.predict(states),
-                taught.logits[:, rows],
-                taught.likeliest[:, rows],
-                at + 2 + step < block.lengths[:, None],
-                features,
-            )
-        )
-    return drafted
+        after = head.finish(inputs, features, attention.o_proj(mixed.transpose(1, 2).flatten(2)))
+        features = head.carry(after)
+        yield head.predict(after), features
 
 
 Rotation = tuple[Tensor, Tensor]
@@ -159,7 +168,7 @@ def new_head(target: PreTrainedModel, ids: Sequence[int], seed: int) -> EagleHea
     return head
 
 
-class Unrolled(HeadTraining):
+class Unrolled(AnsweredTraining):
     """The training of a head of one layer, by several draft steps from each place."""
 
     head: LayerHead
@@ -177,7 +186,14 @@ class Unrolled(HeadTraining):
         self.recipe, self.layers = recipe, layers
 
     def learn(self, batch: Sequence[Answered]) -> float:
-        """Make one step, in place; returns its loss, the weighted sum over draft steps of their means."""
+        """Make one step, in place; returns its loss."""
+        total = self.backward(batch)
+        rate = self.recipe.learning_rate * schedule(self.step, self.steps, self.recipe.warmup)
+        descend(self.optimizer, self.recipe.clip, rate)
+        return float(total)
+
+    def backward(self, batch: Sequence[Answered]) -> Tensor:
+        """Add a batch's gradients, in place; returns its loss, the weighted sum over draft steps of their means."""
         places = sum(document.rows for document in batch)
         total = torch.zeros((), device=self.target.device)
         for block in blocks(batch, self.target.device):
@@ -187,9 +203,7 @@ class Unrolled(HeadTraining):
             loss = torch.stack(weighted).sum() / places
             loss.backward()
             total += loss.detach()
-        rate = self.recipe.learning_rate * schedule(self.step, self.steps, self.recipe.warmup)
-        descend(self.optimizer, self.recipe.clip, rate)
-        return float(total)
+        return total
 
     def losses(self, block: Block) -> list[Tensor]:
         """The loss of each draft step, summed over its places."""
@@ -224,9 +238,9 @@ class Training(Unrolled):
     head: EagleHead
 
     def __init__(
-        self, target: PreTrainedModel, answered: Sequence[Answered], ids: Sequence[int], recipe: EagleRecipe, seed: int
+        self, target: PreTrainedModel, head: EagleHead, answered: Sequence[Answered], recipe: UnrolledRecipe, seed: int
     ) -> None:
-        super().__init__(target, new_head(target, ids, seed), layers_read(target), answered, recipe, seed)
+        super().__init__(target, head, layers_read(target), answered, recipe, seed)
 
 
 def schedule(step: int, steps: int, warmup: float) -> float:

@@ -1,0 +1,1 @@
+"""Training of draft heads on the blocks that they draft themselves (Draft-OPD, arXiv 2605.29343)."""
