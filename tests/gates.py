@@ -108,6 +108,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "pld, whole": {"ngram": 3, "shortest": 1, "match": "first", "whole": True, "reuse": False},
     },
     "eagle2": {"eagle2": {"nodes": 9, "top_k": 3}},
+    "mirror": {"mirror": {"branches": 2}},
     "opt-tree": {"opt-tree": {"nodes": 8, "threshold": 0.01}},
     "rapid": {"rapid, weight 0": {"eta": 0.0, "chunk": 3, "kept": 3, "share": 0.0, "question": 3, "head": 1}},
     "recycling": {"recycling": {"successors": 3, "nodes": 20}},

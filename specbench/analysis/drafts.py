@@ -17,7 +17,7 @@ from specbench.config import MethodSpec, UserError
 from specbench.results.stored import StoredRun
 
 # Methods whose target verifies tokens while the draft goes on, so that a round's forwards are not those of its tokens.
-OVERLAPPING = ("pearl",)
+OVERLAPPING = ("mirror", "pearl")
 # Why the rounds of some methods are not replayed.
 NOT_REPLAYED = {name: "drafts while the target verifies: `specbench analyze overlap` has it" for name in OVERLAPPING}
 NOT_REPLAYED |= dict.fromkeys(("fused", "routed"), "drafts with several models, and a replay knows the times of one")

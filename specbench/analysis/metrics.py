@@ -34,6 +34,7 @@ COUNTS = {
     "C": _field("committed"),
     "F": _field("target_forwards"),
     "G": _field("draft_forwards"),
+    "B": pc.coalesce(_field("branch_forwards"), pc.scalar(0)),  # version 10 on
     "R": _ones,
     "target": _field("target_seconds"),
     "draft": _field("draft_seconds"),
@@ -108,8 +109,8 @@ def by_task(rows: pd.DataFrame, tasks: Sequence[str], together: str) -> Iterator
 def per_document(samples: pd.DataFrame, rounds: Rows) -> pd.DataFrame:
     """Counts and times of every timed sample, indexed by repeat, task, document and method.
 
-    Counts: D drafted, A accepted, J rejections, S rescued, C committed, F target forwards, G draft forwards, R rounds;
-    E drafted after the end of the text.
+    Counts: D drafted, A accepted, J rejections, S rescued, C committed, F target forwards, G draft forwards, B those of
+    branches, R rounds; E drafted after the end of the text.
     Seconds: `prefill`, `decode`, `target`, `draft` and `arbitrator` (in their forwards), `models` (in all forwards).
     `decoded` tokens took `decode` seconds; `whole_tokens`, which include the prefill's, took `whole` seconds; `batched`
     is the text's share of the seconds of a batch, where other texts are timed alone. `memory` is in bytes, and `cut` is

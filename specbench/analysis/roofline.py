@@ -106,7 +106,7 @@ def least_seconds(run: StoredRun, counts: pd.DataFrame, prompt_tokens: pd.Series
     array of that size. If that is not known, `least` is NaN and `unlimited` says why.
     """
     ceilings, facts = of_manifest(run)
-    forwards = {"target": counts.F, "draft": counts.G} | _further(run, counts)
+    forwards = {"target": counts.F, "draft": counts.G + counts.B} | _further(run, counts)
     by_name = {spec.name: spec for spec in run.plan.methods}
     methods = counts.index.get_level_values("method")
     why = pd.Series("", counts.index, dtype=object)

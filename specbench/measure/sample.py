@@ -198,6 +198,8 @@ def round_row(number: int, round_: Round, lap: Lap, further: tuple[str, ...] = (
         "model_seconds": lap.busy,
         "arbitrator_forwards": lap.count("arbitrator"),
         "arbitrator_seconds": lap.time("arbitrator"),
+        "branch_forwards": lap.count("branches"),
+        "branch_seconds": lap.time("branches"),
         "member_forwards": [lap.count(role) for role in further] or None,
         "member_seconds": [lap.time(role) for role in further] or None,
         "seconds": lap.seconds,

@@ -22,7 +22,7 @@ from specbench.base.errors import UserError
 from specbench.base.folder import Folder, LinkRefused, Member
 from specbench.base.untrusted import Source
 
-VERSION = 9
+VERSION = 10
 # 1: first version.
 # 2: new_tokens and wall_seconds of imported samples.
 # 3: levels and parents of drafts that are trees.
@@ -32,6 +32,7 @@ VERSION = 9
 # 7: batch_seconds of samples.
 # 8: times, parts and evidence of what servers of other engines answered.
 # 9: host, device, worker and attempt of samples.
+# 10: forwards and seconds of branches.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -104,6 +105,8 @@ ROUNDS = pa.schema(
         pa.field("member_seconds", pa.list_(pa.float64())),
         pa.field("arbitrator_forwards", pa.int32()),
         pa.field("arbitrator_seconds", pa.float64()),
+        pa.field("branch_forwards", pa.int32()),  # of the draft model, for drafts that may be the next one (`mirror`)
+        pa.field("branch_seconds", pa.float64()),
         pa.field("seconds", pa.float64()),
         pa.field("draft_tokens", pa.list_(pa.int32())),
         pa.field("target_tokens", pa.list_(pa.int32())),  # what the target preferred at each position

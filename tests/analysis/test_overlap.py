@@ -1,5 +1,7 @@
 """Overlapped times are modelled as written down by hand, and stand beside the measured ones, never among them."""
 
+import math
+
 import pytest
 from refusals import one_line_error
 from screens import output
@@ -23,6 +25,26 @@ TRACE = [
     (1, 1, 1, 5.0, 1.0, 6.0, 5.0),
     (3, 3, 3, 1.0, 1.0, 3.0, 2.0),
 ]
+
+
+# Four rounds of branches that begin after a quarter of the target's layers: draft forwards; seconds of target, draft,
+# branches and round; modelled.
+BRANCHED = [
+    (3, 4.0, 2.0, 1.0, 8.0, 7.0),  # nobody waits for branches that are not used: 2 + 4 and the host's 1
+    (3, 4.0, 2.0, 2.0, 9.0, 7.0),  # 2 + 4 + 1: these end after 1 + 2
+    (0, 4.0, 0.0, 5.0, 10.0, 7.0),  # 1 + 5, and 1
+    (0, 4.0, 0.0, 6.0, 10.0, 4.0),
+]
+
+
+def branched(sample):
+    """The rounds of a text by BRANCHED, after a prefill of other seconds; each commits two tokens."""
+    key = {name: sample[name] for name in ("repeat", "task", "doc_id", "method", "warmup")}
+    names = ("draft_forwards", "target_seconds", "draft_seconds", "branch_seconds", "seconds")
+    counts = {"drafted": 3, "accepted": 1, "committed": 2, "rescued": 0, "truncated": 0, "target_forwards": 1}
+    rows = [counts | dict(zip(names, row[:-1], strict=True)) | {"branch_forwards": 3} for row in BRANCHED]
+    first = counts | dict.fromkeys(names, 50) | {"drafted": 0, "accepted": 0, "committed": 1}
+    return [key | row | {"round": number} for number, row in enumerate([first, *rows])]
 
 
 def traced(sample):
@@ -53,7 +75,27 @@ def test_ten_rounds_by_hand(tmp_path):
     assert row["speedup"] == pytest.approx(34 / 52) and row["baseline"] == "plain"
     assert row["modelled_speedup"] == pytest.approx(34 / 37.5)
     assert row["modelled_share"] == pytest.approx(37 / 51.5)
-    assert row["hidden"] == pytest.approx(14.5 / 21.5)
+    assert row["hidden"] == pytest.approx(14.5 / 21.5) and math.isnan(row["ready"])
+
+
+def test_branches_by_hand(tmp_path):
+    """37 seconds were measured in the rounds and 25 are modelled; the baseline took 16 seconds for 8 tokens.
+
+    Of 4 seconds of drafts and 7 of branches that were used, 2 and 3 were covered by the target's later layers.
+    """
+    rows = Rows()
+    for doc in range(3):
+        rows.add("plain", doc, 16.0, ((0, 0),) * 8, task="one")
+        rows.add("mirror", doc, 37.0, branched, task="one")
+    figures = overlap(rows.run(tmp_path / "run", settings={"mirror": {"exit": 0.25}}))
+    (row,) = figures.table.to_dict("records")
+    assert (sum(step[-2] for step in BRANCHED), sum(step[-1] for step in BRANCHED)) == (37, 25)
+    assert (row["rounds"], row["tokens"], row["alpha"]) == (12, 24, 0.5)
+    assert row["speedup"] == pytest.approx(16 / 37) and row["modelled_speedup"] == pytest.approx(16 / 25)
+    assert row["modelled_share"] == pytest.approx(25 / 37) and row["hidden"] == pytest.approx(5 / 11)
+    assert row["ready"] == pytest.approx(2 / 3)
+    (sheet,) = view(figures).sheets
+    assert sheet.headings[-1] == "ready" and sheet.rows[1][-1] == "67%"
 
 
 def test_modelled_figures_are_named_so(tmp_path):

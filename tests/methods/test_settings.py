@@ -139,6 +139,12 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"rule": "loose"}, "medusa: rule"),
         ({"head": "gone"}, "there is no head gone"),
     ],
+    "mirror": [
+        ({"gamma": 0}, "mirror: gamma"),
+        ({"branches": 0}, "mirror: branches"),
+        ({"exit": 1}, "mirror: exit"),
+        ({"branches": 90}, "mirror: its branches have up to"),
+    ],
     "omnidraft": [
         ({"interval": -1}, "omnidraft: interval"),
         ({"ngrams": "some"}, "omnidraft: ngrams"),

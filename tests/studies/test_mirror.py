@@ -5,7 +5,6 @@ import json
 import oracle
 import pandas as pd
 import pytest
-import torch
 from builders_engine import made
 from gates import pair
 from screens import call
@@ -16,18 +15,11 @@ from specbench.report.views.mirror import view
 from specbench.studies.mirror import added, ranks_of
 
 
-@torch.no_grad()
-def exit_logits(model, tokens: list[int], layer: int) -> torch.Tensor:
-    """Logits [n, V] of a Llama whose layers after `layer` are left out."""
-    states = model(torch.tensor([tokens]), output_hidden_states=True, use_cache=False).hidden_states[layer]
-    return model.lm_head(model.model.norm(states))[0]
-
-
 def test_ranks_by_an_early_layer():
     target = pair("llama")[0]
     prompt, text = oracle.prompts(2, length=9)
     result = ranks_of(made(), prompt, text, [0, 2, 7], [1])
-    logits = exit_logits(target, [*prompt, *text], 1)
+    logits = oracle.exit_logits(target, [*prompt, *text], 1)
     for place, rank in zip([0, 2, 7], result[0], strict=True):
         row = logits[len(prompt) + place - 1].tolist()
         assert rank == sorted(row, reverse=True).index(row[text[place]])

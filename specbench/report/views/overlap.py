@@ -5,7 +5,7 @@ import pandas as pd
 from specbench.analysis.overlap import Overlap
 from specbench.report.finding import Finding, Sheet, bounds, number
 
-HEADINGS = ["method", "rounds", "τ", "α", "measured", "modelled", "hidden"]
+HEADINGS = ["method", "rounds", "τ", "α", "measured", "modelled", "hidden", "ready"]
 
 
 def view(figures: Overlap) -> Finding:
@@ -21,9 +21,11 @@ def view(figures: Overlap) -> Finding:
         [],
         [
             "measured: both models in turn, as the run had them",
-            "modelled, not measured: each round takes max(draft, target) and the host's time beside forwards; two "
-            "devices would also pay for what they exchange",
-            "hidden: the share of the draft's seconds that the target's cover; [ ]: 95 %",
+            "modelled, not measured: each round takes max(draft, target), of mirror draft + max(target, its first "
+            "layers + branches that are used), and the host's time beside forwards; two devices would also pay for "
+            "what they exchange",
+            "ready: the share of drafts that were made before the target had verified; hidden: of the seconds of "
+            "drafts and used branches the share that the target's cover; [ ]: 95 %",
             "τ: committed tokens a round; α: accepted share of the tokens that were tested",
         ],
         {"table": figures.table},
@@ -35,4 +37,4 @@ def _cells(row: "pd.Series[float]") -> list[str]:
         number(row[name]) + bounds(row[f"{name}_low"], row[f"{name}_high"]) for name in ("speedup", "modelled_speedup")
     ]
     counts = [str(row["rounds"]), number(row["tau"]), number(row["alpha"], ".3f")]
-    return [str(row["method"]), *counts, *speeds, number(row["hidden"], ".0%")]
+    return [str(row["method"]), *counts, *speeds, number(row["hidden"], ".0%"), number(row["ready"], ".0%")]
