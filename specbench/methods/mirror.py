@@ -8,6 +8,7 @@ Here all is done in turn: texts and rounds are Mirror-SD's, seconds are not. `an
 model is an ordinary one; speculative streaming is not built.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -75,7 +76,7 @@ class MirrorDrafter(ModelDrafter[Session]):
         self.committed = len(context)
         return self.ready or super().propose(context, gamma, sampling, rng)
 
-    def score(self, target: Session, recent: list[int], draft: Draft) -> Scored:
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         return read_once(target, recent, draft, hidden=(self.exit,))
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
@@ -118,11 +119,12 @@ class MirrorDrafter(ModelDrafter[Session]):
 
     def keep(self, branches: Branches, verdict: Verdict) -> Draft | None:
         """The draft after the token that the target added, if there is one; the cache keeps the path to its end."""
-        path = list(range(verdict.accepted))
-        if (verdict.accepted, verdict.token) not in branches.begin:
+        assert verdict.token is not None  # the exact rule always adds one
+        path, added = list(range(verdict.accepted)), (verdict.accepted, verdict.token)
+        if added not in branches.begin:
             self.session.keep(self.committed, path)
             return None
-        branch = branches.begin.index((verdict.accepted, verdict.token))
+        branch = branches.begin.index(added)
         levels, count = len(branches.tokens), len(branches.begin)
         path += [len(verdict.drafted) + level * count + branch for level in range(levels)]
         self.session.keep(self.committed, path)

@@ -143,7 +143,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"gamma": 0}, "mirror: gamma"),
         ({"branches": 0}, "mirror: branches"),
         ({"exit": 1}, "mirror: exit"),
-        ({"branches": 90}, "mirror: its branches have up to"),
+        ({"branches": 900}, "mirror: its branches have up to"),
     ],
     "omnidraft": [
         ({"interval": -1}, "omnidraft: interval"),

@@ -74,7 +74,7 @@ def collaboration(run: Run, format: PlainFormat = Plain.table) -> None:
 
 
 def overlap(run: Run, format: PlainFormat = Plain.table) -> None:
-    """How fast pearl and mirror would be if draft and target worked at the same time; modelled from its rounds' seconds.
+    """How fast pearl and mirror would be if draft and target worked at the same time; modelled from rounds' seconds.
 
     `specbench analyze overlap runs/one`
     """
