@@ -22,8 +22,8 @@ from specbench.results.stored import StoredRun, runtime_of
 # Methods that draft with other models than the pair's draft. Others name one in `drafter`, or a lighter output layer in
 # `output`.
 OTHER_DRAFTS = (
-    *("deer", "del", "dflare", "dflash", "diffuspec", "eagle", "eagle3", "eagle3-typical", "fused", "hydra"),
-    *("kangaroo", "medusa", "routed", "s2d", "slimspec", "swift", "taps", "vocabtrim", "window"),
+    *("chimera", "deer", "del", "dflare", "dflash", "diffuspec", "eagle", "eagle3", "eagle3-typical", "fused"),
+    *("hydra", "kangaroo", "medusa", "routed", "s2d", "slimspec", "swift", "taps", "vocabtrim", "window"),
 )
 
 

@@ -30,6 +30,7 @@ Tool = Enum(
         "medusa_head": "medusa-head",
         "hydra_head": "hydra-head",
         "kangaroo_head": "kangaroo-head",
+        "chimera_head": "chimera-head",
     },
     type=str,
 )
@@ -84,8 +85,8 @@ def train(
     method: Annotated[
         str,
         Option(
-            help="judge, specdecpp, speckv, eagle3, eagle, hass, fspad, dovetail, medusa, hydra, dflash, dflare, "
-            "kangaroo, del, vocabtrim, cospec, a YAML based on one, or draft"
+            help="judge, specdecpp, speckv, eagle3, eagle, hass, fspad, dovetail, medusa, hydra, chimera, dflash, "
+            "dflare, kangaroo, del, vocabtrim, cospec, a YAML based on one, or draft"
         ),
     ],
     suite: CalibrationSuite = None,
@@ -280,6 +281,7 @@ def import_(
 
             from specbench.training import released_adapter as adapter  # these imports take seconds
             from specbench.training import released_draft_heads as draft_heads
+            from specbench.training.chimera import released as context_head
             from specbench.training.dflash import released as block_head
             from specbench.training.eagle import released as feature_head
             from specbench.training.eagle3 import released as eagle_head
@@ -288,6 +290,7 @@ def import_(
             import_heads: dict[str, Callable[[Path, str, Path | None], Path]] = {
                 acceptance_head.KIND: acceptance_head.import_head,
                 adapter.KIND: adapter.import_head,
+                context_head.KIND: context_head.import_head,
                 eagle_head.KIND: eagle_head.import_head,
                 **{kind: partial(feature_head.import_head, kind=kind) for kind in feature_head.KINDS},
                 **{kind: partial(block_head.import_head, kind=kind) for kind in block_head.NAMES},

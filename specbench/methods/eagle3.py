@@ -169,8 +169,8 @@ class EagleDrafter:
 
         The chosen nodes are copied to the host once a level, for the mask of the next one.
         """
-        session = self.session
-        root = session.forward(context[len(session) + 1 :], keep=1, hidden=LAST, features=self.unread)
+        session, features = self.session, self.features(context)
+        root = session.forward(context[-len(features) :], keep=1, hidden=LAST, features=features)
         assert root.hidden is not None
         states, first = root.hidden[-1:], 0
 
@@ -189,6 +189,10 @@ class EagleDrafter:
         grown = self.grow(root.logits[-1], read)
         session.truncate(len(context) - 1)
         return grown
+
+    def features(self, context: list[int]) -> Tensor:
+        """What the head reads of the committed text: a feature for each of its last tokens that it has not read."""
+        return self.unread
 
     def grow(self, logits: Tensor, read: Read) -> Grown:
         """The tree over the context, whose next token `logits` [V] predict."""

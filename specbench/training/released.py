@@ -113,10 +113,11 @@ def check_tensors(
     what: str,
     remedy: str,
     optional: Container[str] = (),
+    sizes_of: str = "its config.json",
 ) -> None:
     """Raise UserError unless a checkpoint has finite tensors of these names and shapes, and none but `optional` others.
 
-    `what` names the head in the message, and `remedy` says what to do.
+    `what` names the head in the message, `remedy` says what to do, and `sizes_of` what the shapes follow from.
     """
     if missing := [name for name in wanted if name not in stored]:
         raise UserError(f"{folder} holds no head of {what}: {missing[0]} is missing; {remedy}")
@@ -125,7 +126,7 @@ def check_tensors(
     for name, shape in wanted.items():
         if tuple(stored[name].shape) != shape:
             actual, expected = (" x ".join(map(str, sizes)) for sizes in (stored[name].shape, shape))
-            raise UserError(f"{folder}: {name} is {actual}, and its config.json says {expected}; {AGAIN}")
+            raise UserError(f"{folder}: {name} is {actual}, and {sizes_of} says {expected}; {AGAIN}")
     if not all(stored[name].isfinite().all() for name in wanted):
         raise UserError(f"{folder} holds values that are no numbers; {AGAIN}")
 

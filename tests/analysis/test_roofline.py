@@ -324,7 +324,7 @@ def test_which_methods_draft_with_other_models():
     """By their pages: heads, blocks, layers of the target, several drafts, and the target on a part of the prompt."""
     result = {path.stem for path in (SUITES / "methods").glob("*.yaml") if other_draft(load_method(path.stem))}
     assert result == {
-        *("deer", "del", "dflare", "dflash", "diffuspec", "dovetail", "eagle", "eagle3", "eagle3-chain"),
+        *("chimera", "deer", "del", "dflare", "dflash", "diffuspec", "dovetail", "eagle", "eagle3", "eagle3-chain"),
         *("eagle3-typical", "fspad", "fused", "graft", "hass", "hydra", "kangaroo", "medusa", "medusa-typical"),
         *("rapid", "rapid-pocket", "routed", "s2d", "slimspec", "swift", "taps", "taps-average", "taps-route"),
         *("tlt-eagle3", "vocabtrim"),

@@ -14,16 +14,19 @@ from refusals import one_line_error
 
 from specbench import config
 from specbench.engine import session
-from specbench.engine.models.eagle_head import layers_read
+from specbench.engine.models.eagle_head import layers_read, stored_settings
+from specbench.engine.models.heads import Head
 from specbench.engine.models.pair import Pair, draft_device_of, load_pair
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.away import Away
 from specbench.engine.runtimes.eager import EAGER, Eager
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import Unsupported
-from specbench.engine.session import Unwatched
+from specbench.engine.session import LAST, Unwatched
 from specbench.engine.types import Method, Sampling
+from specbench.methods.chimera import ChimeraDrafter, chimera_head
 from specbench.methods.eagle3 import Eagle3, EagleDrafter, eagle_head, head_session
+from specbench.training.chimera.fit import first_head
 
 COUNT = 8
 (PROMPT,) = oracle.prompts(1, length=15)
@@ -67,6 +70,16 @@ def test_texts_and_rounds_are_those_of_one_device(label, other):
         assert decoded(made(label, moved, 3), sampling) == decoded(made(label, models, 3), sampling)
 
 
+def chimera(models: Pair, device: torch.device | None) -> Eagle3:
+    """Chimera with a head on a device."""
+    target = models.models["target"]
+    made = first_head(target, 96, 0)
+    in_file = Head("chimera", made.state_dict(), {"config": stored_settings(made.config)})
+    model = chimera_head(in_file, target, 96, device)
+    drafter = ChimeraDrafter(model, head_session(model, models, Unwatched()), LAST, 9, 3, 2)
+    return Eagle3(models.session("target"), drafter, {})
+
+
 def head(models: Pair, device: torch.device | None) -> Eagle3:
     """EAGLE-3 with a head on a device."""
     target = models.models["target"]
@@ -75,8 +88,10 @@ def head(models: Pair, device: torch.device | None) -> Eagle3:
     return Eagle3(models.session("target"), drafter, {})
 
 
-@pytest.mark.parametrize("runtime", [pytest.param(EAGER, marks=pytest.mark.long), STATIC])
-def test_a_head_reads_the_states_of_a_target_elsewhere(other, runtime):
+@pytest.mark.parametrize(
+    ("runtime", "head"), [pytest.param(EAGER, head, marks=pytest.mark.long), (STATIC, head), (STATIC, chimera)]
+)
+def test_a_head_reads_the_states_of_a_target_elsewhere(other, runtime, head):
     """Features, trees and tokens cross; the head has copies of what it borrows, and the target keeps its own."""
     models = tiny("llama", runtime)
     moved = head(replace(models, draft_device=other), other)

@@ -84,6 +84,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"kept": [0, 8, 9]}, "graft: kept"),
         ({"kept": [8, 24]}, "graft: checkpoints, thresholds and kept have different lengths"),
     ],
+    "chimera": [({"depth": -1}, "chimera: depth"), ({"head": "gone"}, "there is no head gone")],
     "hydra": [({"nodes": 0}, "hydra: nodes"), ({"head": "gone"}, "there is no head gone")],
     "judge": [
         ({"threshold": 1.5}, "threshold"),

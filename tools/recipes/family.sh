@@ -3,7 +3,7 @@
 # seeds each, then all of them on the same test documents, in runs/family/. What each ingredient is worth follows from
 # neighbours: `hass-steps` and `hass-likeliest` have one of HASS's two each, `fspad` and `dovetail` another fusion,
 # `eagle3` other features and no regression. Parameters, agreement on held-out answers, acceptance by depth, time of
-# drafting, τ and speed go to runs/family/family.csv and .md. 30 trainings of some minutes each on one core, then three
+# drafting, τ and speed go to runs/family/family.csv and .md. 33 trainings of some minutes each on one core, then three
 # runs; on a GPU a fraction of that. What is done is not repeated. SEEDS, METHODS, DOCUMENTS, EPOCHS and LIMIT take a part;
 # TRAIN_ONLY=1 leaves the runs, which are timed, for an idle machine.
 set -eu
@@ -20,9 +20,10 @@ own() {
     eagle3) echo "eagle3 autocast=false draft_vocabulary=2048" ;;
     medusa) echo "medusa heads=3 layers=6 output=target loss=distillation" ;;
     hydra) echo "hydra heads=3 output=target last_rate=0" ;;
+    chimera) echo "chimera autocast=false" ;;
     kangaroo) echo "kangaroo" ;;
     *)
-      echo "no recipe of $1; METHODS takes eagle hass hass-steps hass-likeliest fspad dovetail eagle3 medusa hydra kangaroo" >&2
+      echo "no recipe of $1; METHODS takes eagle hass hass-steps hass-likeliest fspad dovetail chimera eagle3 medusa hydra kangaroo" >&2
       exit 1
       ;;
   esac
@@ -42,7 +43,7 @@ trained() {
   sed "s|value: auto|value: $head|" "suites/methods/$method.yaml" > "$out/seed-$2/$1.yaml"
 }
 
-names=${METHODS:-eagle hass hass-steps hass-likeliest fspad dovetail eagle3 medusa hydra kangaroo}
+names=${METHODS:-eagle hass hass-steps hass-likeliest fspad dovetail chimera eagle3 medusa hydra kangaroo}
 for seed in ${SEEDS:-0 1 2}; do
   mkdir -p $out/seed-"$seed"
   methods=()

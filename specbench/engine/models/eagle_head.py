@@ -80,8 +80,13 @@ class LayerHead(PreTrainedModel):
     def finish(self, read: Tensor, features: Tensor, attended: Tensor) -> Tensor:
         """The state [..., D] after the layer, whose attention has read `read`."""
 
-    def carry(self, states: Tensor) -> Tensor:
-        """The features [..., D] of drafted tokens, from the states [..., D] after them."""
+    def attend(self, read: Tensor, **where: Any) -> Tensor:
+        """What the attention makes of `read`; `where` are the other arguments of its forward."""
+        attended: Tensor = self.attention(read, **where)[0]
+        return attended
+
+    def carry(self, states: Tensor, embedded: Tensor, features: Tensor) -> Tensor:
+        """The features of the tokens after those that were read, from the states after these and from what was read."""
         return states
 
     @abstractmethod
@@ -102,8 +107,9 @@ class LayerHead(PreTrainedModel):
         attention_mask, position_ids = chain_after(
             past_key_values.get_seq_length(), features, attention_mask, position_ids
         )
-        read = self.read(self.embed(input_ids), features)
-        attended, _unused = self.attention(
+        embedded = self.embed(input_ids)
+        read = self.read(embedded, features)
+        attended = self.attend(
             read,
             position_embeddings=self.rotary(features, position_ids),
             attention_mask=attention_mask,
@@ -111,7 +117,7 @@ class LayerHead(PreTrainedModel):
         )
         states = self.finish(read, features, attended)
         logits = self.predict(states[:, -logits_to_keep:])
-        return CausalLMOutputWithPast(logits=logits, hidden_states=(features, self.carry(states)))
+        return CausalLMOutputWithPast(logits=logits, hidden_states=(features, self.carry(states, embedded, features)))
 
 
 class EagleLayer(nn.Module):

@@ -106,9 +106,9 @@ class FeatureHead(LayerHead):
         finished: Tensor = state + self.layer.mlp(self.layer.post_attention_layernorm(state))
         return finished
 
-    def carry(self, states: Tensor) -> Tensor:
-        features: Tensor = self.carried(states)
-        return features
+    def carry(self, states: Tensor, embedded: Tensor, features: Tensor) -> Tensor:
+        carried: Tensor = self.carried(states)
+        return carried
 
     def predict(self, states: Tensor) -> Tensor:
         output = self.borrowed[1]

@@ -28,7 +28,7 @@ VERSION = 1
 KEY = "specbench"
 SHIPPED = SUITES / "methods" / "heads"
 # Kinds whose authors released heads.
-RELEASED = ("dflare", "dflash", "eagle", "eagle3", "hass", "hydra", "kangaroo", "medusa", "specdecpp")
+RELEASED = ("chimera", "dflare", "dflash", "eagle", "eagle3", "hass", "hydra", "kangaroo", "medusa", "specdecpp")
 CHECKED = ("cospec",)  # kinds that learn from whether answers are right
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SAMPLED = 4096  # how many values of each tensor the fingerprint of a model reads

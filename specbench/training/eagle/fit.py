@@ -18,9 +18,9 @@ from specbench.engine.models.feature_head import FeatureHead
 from specbench.engine.session import LAST
 from specbench.methods.eagle import new_head
 from specbench.training.answered import Answered, Block
-from specbench.training.eagle3.fit import Step, Taught, Unrolled, unroll
+from specbench.training.eagle3.fit import Step, Taught, Unrolled
 from specbench.training.heads import random_linear
-from specbench.training.recipe import FeatureRecipe
+from specbench.training.recipe import FeatureRecipe, StateRecipe
 
 
 def first_head(target: PreTrainedModel, vocabulary: int, fuse: str, seed: int) -> FeatureHead:
@@ -35,7 +35,7 @@ def first_head(target: PreTrainedModel, vocabulary: int, fuse: str, seed: int) -
     return head.to(target.device)
 
 
-def loss_of(step: Step, wanted: Tensor, recipe: FeatureRecipe) -> Tensor:
+def loss_of(step: Step, wanted: Tensor, recipe: StateRecipe) -> Tensor:
     """The loss of a draft step, summed over its places: it should carry the target's states `wanted` [B, R, D].
 
     The distance of a place is the mean over its D values (smooth L1).
@@ -53,24 +53,28 @@ def loss_of(step: Step, wanted: Tensor, recipe: FeatureRecipe) -> Tensor:
     return loss
 
 
-class Training(Unrolled):
-    """The training of a head on the target's last state."""
+class StateTraining(Unrolled):
+    """The training of a head that reads the target's last state, and whose states should be the target's next ones."""
+
+    recipe: StateRecipe
+
+    def losses(self, block: Block) -> list[Tensor]:
+        taught = self.taught(block)
+        return [
+            loss_of(step, states_of(block, taught, number, step.counted.shape[1]), self.recipe)
+            for number, step in enumerate(self.drafted(block, taught))
+        ]
+
+
+class Training(StateTraining):
+    """The training of a head that goes on with the target's last state."""
 
     head: FeatureHead
-    recipe: FeatureRecipe
 
     def __init__(
         self, target: PreTrainedModel, answered: Sequence[Answered], vocabulary: int, recipe: FeatureRecipe, seed: int
     ) -> None:
         super().__init__(target, first_head(target, vocabulary, recipe.fuse, seed), LAST, answered, recipe, seed)
-
-    def losses(self, block: Block) -> list[Tensor]:
-        taught = self.taught(block)
-        steps = unroll(self.head, block, taught, self.recipe.steps)
-        return [
-            loss_of(step, states_of(block, taught, number, step.counted.shape[1]), self.recipe)
-            for number, step in enumerate(steps)
-        ]
 
 
 def states_of(block: Block, taught: Taught, step: int, count: int) -> Tensor:

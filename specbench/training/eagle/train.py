@@ -4,36 +4,52 @@ The target is frozen and answers the documents itself; its states are computed o
 """
 
 import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
+
+from transformers import PreTrainedModel
 
 from specbench.base.console import note, progress
 from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.methods.eagle import Settings
 from specbench.methods.eagle3 import check_target
-from specbench.training.eagle.fit import Training
+from specbench.training.answered import Answered
+from specbench.training.eagle.fit import StateTraining, Training
 from specbench.training.eagle3.train import show
 from specbench.training.heads import answered_lessons
 from specbench.training.publish import announce, checkpoint_of, publish
-from specbench.training.recipe import FeatureRecipe
+from specbench.training.recipe import FeatureRecipe, StateRecipe
 from specbench.training.train import Job
 
 SHARED = True  # workers may share what it collects; see train.py
 PRESETS = ("eagle", "hass", "fspad", "dovetail")
 
+R = TypeVar("R", bound=StateRecipe)
+# The training of a head by a recipe, on a target's answers; then the size of the vocabulary, and at the end a seed.
+Make: TypeAlias = Callable[[PreTrainedModel, Sequence[Answered], int, R, int], StateTraining]
+
 
 def train(job: Job) -> None:
-    """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
+    """Train the head of the job's preset, as `fit_and_publish` does.
 
-    Raises UserError as `answered_lessons` does, and if the method's setting `recipe` names another paper.
+    Raises UserError as that does, and if the method's setting `recipe` names another paper.
     """
     assert job.recipe and isinstance(job.settings, Settings)
     if job.settings.recipe != job.preset:
         raise UserError(f"--preset {job.preset} trains no head of {job.spec.name}; name the method {job.preset}")
-    recipe = validated(FeatureRecipe, job.recipe.values, job.recipe.name)
-    target = check_target(job.pair, job.preset)
+    fit_and_publish(job, job.preset, validated(FeatureRecipe, job.recipe.values, job.recipe.name), Training)
+
+
+def fit_and_publish(job: Job, kind: str, recipe: R, make: Make[R]) -> None:
+    """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
+
+    Raises UserError as `answered_lessons` does, and for a target that such a head cannot read.
+    """
+    target = check_target(job.pair, kind)
     lessons = answered_lessons(job, recipe)
     _, folder, learned, held, facts = lessons
-    training = Training(target, learned, job.pair.vocabulary, recipe, job.plan.seed)
+    training = make(target, learned, job.pair.vocabulary, recipe, job.plan.seed)
     untrained = training.agreement(held)
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
@@ -44,7 +60,7 @@ def train(job: Job) -> None:
         "held_out_agreement_untrained": [round(value, 4) for value in untrained if not math.isnan(value)],
         "config": stored_settings(training.head.config),
     }
-    publish(job.out, job.preset, training.head.state_dict(), job.pair, trained)
+    publish(job.out, kind, training.head.state_dict(), job.pair, trained)
     numbers = training.head.num_parameters()
     note(f"{len(learned)} answers, {trained['places']} places to draft from; {numbers:,} numbers")
     show(held, figures, False)

@@ -5,8 +5,9 @@ The official code's choices that the paper leaves open are marked as such.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,25 +62,6 @@ class Step:
     carried: Tensor | None = None  # [B, R, D]: the feature of the token that was read, as the next step reads it
 
 
-def unroll(head: LayerHead, block: Block, taught: Taught, steps: int) -> list[Step]:
-    """Draft `steps` tokens from every place of the answers, each after the target's text up to there (`draft_steps`).
-
-    Step k of place i reads the text's own x_{i+1+k}, whatever the head would have drafted, and its prediction is
-    compared with the target's after that token.
-    """
-    length = block.tokens.shape[1]
-    count = taught.likeliest.shape[1] - steps + 1
-    at = block.prompts[:, None] - 1 + torch.arange(count, device=block.tokens.device)  # [B, R]: the places
-    ahead = (at[..., None] + 1 + torch.arange(steps, device=at.device)).clamp(max=length - 1)  # [B, R, steps]
-    read = block.tokens.gather(1, ahead.flatten(1)).view(ahead.shape)
-    drafted = []
-    for step, (logits, features) in enumerate(draft_steps(head, block.tokens, taught.features, at, read)):
-        rows = slice(step, step + count)
-        counted = at + 2 + step < block.lengths[:, None]
-        drafted.append(Step(logits, taught.logits[:, rows], taught.likeliest[:, rows], counted, features))
-    return drafted
-
-
 def draft_steps(
     head: LayerHead, text: Tensor, states: Tensor, at: Tensor, read: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -109,7 +91,8 @@ def draft_steps(
     features = fused.gather(1, held[..., None].expand(-1, -1, fused.shape[-1]))
     step_keys, step_values = [], []
     for step in range(read.shape[-1]):
-        inputs = head.read(head.embed(read[..., step]), features)
+        embedded = head.embed(read[..., step])
+        inputs = head.read(embedded, features)
         queries, rotation = rotated(head, parts(attention.q_proj(inputs)), at + step)
         scores = (queries @ keys.transpose(-1, -2)).float().masked_fill(blocked, -torch.inf)
         if step:
@@ -122,7 +105,7 @@ def draft_steps(
         for i, value in enumerate(step_values):
             mixed = mixed + weights[..., length - 1 + i, None] * value
         after = head.finish(inputs, features, attention.o_proj(mixed.transpose(1, 2).flatten(2)))
-        features = head.carry(after)
+        features = head.carry(after, embedded, features)
         yield head.predict(after), features
 
 
@@ -134,6 +117,29 @@ def rotated(head: LayerHead, vectors: Tensor, at: Tensor, rotation: Rotation | N
     rotation = rotation or head.rotary(vectors, at)
     turned, _same = apply_rotary_pos_emb(vectors, vectors[:, :0], *rotation)
     return turned, rotation
+
+
+# Drafts as `draft_steps` does; heads of other papers have their own.
+Drafting = Callable[[Any, Tensor, Tensor, Tensor, Tensor], Iterator[tuple[Tensor, Tensor]]]
+
+
+def unroll(head: LayerHead, block: Block, taught: Taught, steps: int, drafting: Drafting = draft_steps) -> list[Step]:
+    """Draft `steps` tokens from every place of the answers, each after the target's text up to there.
+
+    Step k of place i reads the text's own x_{i+1+k}, whatever the head would have drafted, and its prediction is
+    compared with the target's after that token.
+    """
+    length = block.tokens.shape[1]
+    count = taught.likeliest.shape[1] - steps + 1
+    at = block.prompts[:, None] - 1 + torch.arange(count, device=block.tokens.device)  # [B, R]: the places
+    ahead = (at[..., None] + 1 + torch.arange(steps, device=at.device)).clamp(max=length - 1)  # [B, R, steps]
+    read = block.tokens.gather(1, ahead.flatten(1)).view(ahead.shape)
+    drafted = []
+    for step, (logits, features) in enumerate(drafting(head, block.tokens, taught.features, at, read)):
+        rows = slice(step, step + count)
+        counted = at + 2 + step < block.lengths[:, None]
+        drafted.append(Step(logits, taught.logits[:, rows], taught.likeliest[:, rows], counted, features))
+    return drafted
 
 
 def loss_of(step: Step, head: LayerHead) -> tuple[Tensor, Tensor]:
@@ -210,7 +216,10 @@ class Unrolled(AnsweredTraining):
         return [loss_of(step, self.head)[0] for step in self.unrolled(block)]
 
     def unrolled(self, block: Block) -> list[Step]:
-        return unroll(self.head, block, self.taught(block), self.recipe.steps)
+        return self.drafted(block, self.taught(block))
+
+    def drafted(self, block: Block, taught: Taught) -> list[Step]:
+        return unroll(self.head, block, taught, self.recipe.steps)
 
     def taught(self, block: Block) -> Taught:
         return teach(self.target, self.head, block, self.recipe.steps, self.layers)
