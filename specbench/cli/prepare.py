@@ -129,7 +129,7 @@ def train(
         str | None,
         Option(
             help="draft: distillspec (the default), fastdraft, direct-alignment or draft-opd. eagle3, dflash, dflare: "
-            "draft-opd, which goes on from a head"
+            "draft-opd; eagle3: gto; both go on from a head"
         ),
     ] = None,
     evaluate: Annotated[

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Two trainings that go on with a head that ships with `pocket`, and beside each a plain one of the same head by as many
+# updates on the same documents: Draft-OPD for `dflash`, and GTO for `eagle3`. Then all heads decode the same test
+# documents, at temperature 1 and greedily, in runs/go-on-*. PART=dflash or PART=eagle3 does one of them. SEEDS="0 1",
+# DOCUMENTS=N of each task to learn from (100), LIMIT=N of each task to decode (25). What is there is not made again.
+set -eu
+. "$(dirname "$0")/common.sh"
+read -ra seeds <<< "${SEEDS:-0 1}"
+shipped=suites/methods/heads
+shared="--suite pocket --documents ${DOCUMENTS:-100} --recipe epochs=1 --recipe batch=8 --recipe temperature=1"
+shared+=" --recipe warmup=0.05"
+
+# decoded METHOD HEAD...: decode with the head as it ships and with others, named after their files.
+decoded() {
+  local method=$1 methods=(--method "$1")
+  shift
+  for head in "$@"; do
+    sed "s|value: auto|value: $heads/$head.safetensors|" suites/methods/$method.yaml > pocket-work/$head.yaml
+    methods+=(--method pocket-work/$head.yaml)
+  done
+  for temperature in 1 0; do
+    run_into runs/go-on-$method-$temperature --suite pocket "${methods[@]}" --limit "${LIMIT:-25}" \
+      --temperature $temperature --allow-code-execution
+    specbench compare runs/go-on-$method-$temperature --against $method
+  done
+}
+
+made=()
+if [ "${PART:-dflash}" = dflash ]; then
+  for seed in "${seeds[@]}"; do
+    own="$shared --seed $seed --recipe learning_rate=0.0003"
+    make_once $heads/dflash-opd-$seed.safetensors \
+      specbench train --method dflash --preset draft-opd $own --out $heads/dflash-opd-$seed.safetensors
+    make_once $heads/dflash-plain-$seed.safetensors \
+      specbench train --method dflash $own --recipe layers=2 --recipe features=3 --recipe block=8 --recipe anchors=32 \
+      --recipe loss=distillation --recipe decay=4 --warm-up $shipped/dflash-pocket.safetensors \
+      --out $heads/dflash-plain-$seed.safetensors
+    made+=(dflash-opd-$seed dflash-plain-$seed)
+  done
+  decoded dflash "${made[@]}"
+fi
