@@ -24,7 +24,8 @@ from specbench.results import records
 # What is measured, and what tells of other methods than a row's own. Every other column is compared, those to come too.
 MEASURED = {"prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "load", "clock_mhz", "temperature_c"}
 MEASURED |= {"host", "device", "worker", "attempt"}  # who decoded it
-MEASURED |= {f"{what}_seconds" for what in ("target", "draft", "model", "member", "arbitrator")} | {"seconds"}
+MEASURED |= {f"{what}_seconds" for what in ("target", "draft", "model", "member", "arbitrator", "branch")}
+MEASURED |= {"seconds"}
 OF_OTHERS = {"order", "diverged_at", "divergence_gap", "divergence"}
 KEY = ("repeat", "task", "doc_id", "method")
 TASKS = ("pocket_gsm8k", "pocket_math500")

@@ -157,6 +157,7 @@ ELSEWHERE = {
     "rest": "needs a datastore: test_rest.py",
     "swift": "needs a deeper target: test_swift.py",
     **dict.fromkeys(("taps", "taps-average", "taps-route"), "needs trained heads: test_taps.py"),
+    "tlt-online": "needs a trained head: test_tlt_online.py",
     "vocabtrim": "needs counts of tokens: test_draft_output.py",
 }
 

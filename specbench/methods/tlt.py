@@ -1,7 +1,7 @@
 """A bandit chooses the size of each round's tree. Lossless.
 
 TLT (arXiv 2511.16665): of a few strategies (levels, width and tokens of a tree), mostly the one whose rounds were worth
-most. The trees are those of `eagle2`, or those of a head of EAGLE-3, which the paper has.
+most. The trees are those of `eagle2`, or those of a head of EAGLE-3, which the paper has; `tlt_online` has it learn.
 """
 
 import statistics
@@ -31,15 +31,9 @@ from specbench.methods.rsd import refuse_long
 Size = Annotated[int, Field(ge=1)]
 
 
-class Settings(Base):
+class BanditSettings(Base):
     """No draft ends at an end token."""
 
-    drafter: Literal["draft", "eagle3"] = Field(
-        default="draft", description="trees of the draft model, or of a head of EAGLE-3"
-    )
-    head: str = Field(
-        default="auto", description="eagle3: trained head: a file, or `auto` (the one that ships with the pair)"
-    )
     strategies: tuple[tuple[Size, Size, Size], ...] = Field(
         min_length=1, description="trees to choose from: levels, top_k and nodes of each, as in eagle2"
     )
@@ -55,6 +49,15 @@ class Settings(Base):
             1 + self.token * nodes + self.draft * levels + self.draft_token * (levels - 1) * (top_k - 1)
             for levels, top_k, nodes in self.strategies
         ]
+
+
+class Settings(BanditSettings):
+    drafter: Literal["draft", "eagle3"] = Field(
+        default="draft", description="trees of the draft model, or of a head of EAGLE-3"
+    )
+    head: str = Field(
+        default="auto", description="eagle3: trained head: a file, or `auto` (the one that ships with the pair)"
+    )
 
 
 class Strategies(Lengths):

@@ -306,9 +306,10 @@ FEW = ("eagle3",)
 TREES = ("eagle2", "opt-tree", "sequoia", "rsd", "graft", "graft-sps", "eagle3-typical")
 DRAFTS = (
     *("rest-aded", "rest-rasd", "logitspec", "recycling", "suffix", "sam", "anpd"),
-    *("cs-drafting", "specserve", "speckv", "speckv-time"),
+    *("cs-drafting", "mirror", "specserve", "speckv", "speckv-time"),
 )
-ALONE = {"bandit", "omnidraft", "osd", "routed", "swift", "tlt", "tlt-eagle3"}  # they learn from text to text
+# They learn from text to text.
+ALONE = {"bandit", "omnidraft", "osd", "routed", "swift", "tlt", "tlt-eagle3", "tlt-online"}
 
 
 @pytest.mark.long

@@ -88,7 +88,7 @@ def test_what_a_round_reads():
 def drawn(sampling: Sampling, draws: int) -> Fit:
     target, draft = (oracle.tiny("llama", seed=seed, vocab=6).to(DEVICE) for seed in (1, 2))
     drafter = MirrorDrafter(recalled(draft, "draft"), layer_runner(EAGER, target), 2, 2, 1)
-    return fit(Mirror(recalled(target, "target"), drafter), target, [1, 3, 2], 4, sampling, draws)
+    return fit(Mirror(recalled(target, "target"), drafter), target, [1, 3, 2], 3, sampling, draws)
 
 
 @pytest.mark.parametrize("sampling", (Sampling(1.0), pytest.param(Sampling(0.8, top_k=3), marks=LONG)), ids=str)

@@ -9,12 +9,12 @@ import torch
 from builders_engine import build, made
 from gates import DEVICE, lively_prompt, pair
 from law import fit
+from learning import Serving, equal, serve, weights
 from recalled import recalled
 from tiny_runs import SAME, always, plan_of, rounds_of, samples_of, save_pair, write_suite
 from torch.nn import functional as F
 
 from specbench.engine.drafters import ModelDrafter
-from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Sampling
 from specbench.measure import loop
@@ -29,22 +29,6 @@ VOCABULARY, PROMPT, NUCLEUS = 4, [1, 3, 2, 0], Sampling(0.8, top_p=0.9)
 def chosen(**changes) -> Settings:
     given = {"gamma": 3, "interval": 2, "learning_rate": 0.01, "weight_decay": 0, "clip": 1.0, "count_updates": True}
     return Settings(**{**given, **changes})
-
-
-def serve(method, prompt, count=12, seed=0, sampling=Sampling()):  # noqa: B008
-    """Decode a text to its end, from which the method learns; returns its tokens."""
-    ending = Ending(Limits(count, frozenset(), ()), str)
-    for _ in decode_text(method, list(prompt), sampling, torch.Generator(DEVICE).manual_seed(seed), ending):
-        pass
-    return ending.tokens
-
-
-def weights(method) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in method.learner.parameters]
-
-
-def equal(left, right) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def test_places_are_those_whose_draft_was_rejected():
@@ -160,20 +144,6 @@ def test_a_text_that_comes_again_is_drafted_better():
 
 
 # The target's law
-
-
-class Serving:
-    """The method as a server uses it: the end of a text is told before the next one begins."""
-
-    def __init__(self, method: OSD) -> None:
-        self.method, self.last = method, None
-
-    def rounds(self, prompt, sampling, rng):
-        if self.last:
-            self.method.ended(self.last)
-        for step in self.method.rounds(prompt, sampling, rng):
-            self.last = step
-            yield step
 
 
 def served(sampling: Sampling, draws: int):

@@ -223,6 +223,14 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"strategies": [[2, 0, 4]]}, "tlt: strategies"),
         ({"epsilon": 1.5}, "tlt: epsilon"),
     ],
+    "tlt-online": [
+        ({"strategies": []}, "tlt-online: strategies"),
+        ({"interval": 0}, "tlt-online: interval"),
+        ({"learning_rate": NAN}, "tlt-online: learning_rate"),
+        ({"steps": 0}, "tlt-online: steps"),
+        ({"step_decay": 1.5}, "tlt-online: step_decay"),
+        ({"head": "gone"}, "there is no head gone"),
+    ],
     "vocabtrim": [
         ({"tokens": 3000}, "tokens=3000, but the draft of pocket has 2048"),
         ({"tokens": 0}, "tokens: 0 is not a number"),

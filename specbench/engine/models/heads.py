@@ -127,9 +127,12 @@ def write_head(
         new.write_bytes(data)
 
 
-def read_head(path: Path, kind: str, pair: Pair, shapes: Shapes | None, reads: Reads = "target") -> Head:
+def read_head(
+    path: Path, kind: str, pair: Pair, shapes: Shapes | None, reads: Reads = "target", same_weights: bool = True
+) -> Head:
     """The head in a file, which must read the model `reads` and have tensors of these shapes (None: not checked).
 
+    Without `same_weights` it may have been trained on other weights of that model: one that goes on to learn may.
     Raises UserError for a file that is missing, damaged or of a later version, for a head of another kind, and for
     one that was trained for another hidden size, tokenizer, target or draft.
     """
@@ -162,7 +165,7 @@ def read_head(path: Path, kind: str, pair: Pair, shapes: Shapes | None, reads: R
             f"the head {path} (of {trained_on}) belongs to another tokenizer than that of {pair.name}; {remedy}"
         )
     for role, actual in weights(pair, reads).items():
-        if metadata.get(role) != actual:
+        if same_weights and metadata.get(role) != actual:
             raise UserError(
                 f"the head {path} was trained on {trained_on}, whose {role} has different weights from this "
                 f"one; {remedy}"
@@ -180,10 +183,12 @@ def _fits(tensor: Tensor, shape: tuple[int, ...]) -> bool:
     return tensor.ndim == len(shape) and all(wanted in (-1, n) for n, wanted in zip(tensor.shape, shape, strict=True))
 
 
-def find_head(setting: str, kind: str, pair: Pair, shapes: Shapes | None, reads: Reads = "target") -> Head:
+def find_head(
+    setting: str, kind: str, pair: Pair, shapes: Shapes | None, reads: Reads = "target", same_weights: bool = True
+) -> Head:
     """The head that a setting names: a file, or `auto` for the one that ships with the pair. Errors as in read_head."""
     if setting != "auto":
-        return read_head(Path(setting), kind, pair, shapes, reads)
+        return read_head(Path(setting), kind, pair, shapes, reads, same_weights)
     path = shipped(kind, pair, reads)
     if path is None:
         raise UserError(

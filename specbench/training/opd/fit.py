@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from specbench.base.seeds import stable_seed
 from specbench.engine.models.block_head import BlockHead
 from specbench.engine.models.eagle_head import EagleHead, layers_read
+from specbench.engine.models.eagle_steps import draft_steps
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.sampling import wide
@@ -27,7 +28,6 @@ from specbench.training.answered import batches
 from specbench.training.dflash.fit import fill
 from specbench.training.documents import Document
 from specbench.training.draft.losses import mean_of_sides, split
-from specbench.training.eagle3.fit import draft_steps
 from specbench.training.heads import HeadTraining, autocast
 from specbench.training.loop import cosine, descend
 from specbench.training.opd.recipe import ChainReplayRecipe, ReplayRecipe
