@@ -14,11 +14,12 @@ from specbench.base.seeds import stable_seed
 from specbench.engine.models.chimera_head import READ, ChimeraHead
 from specbench.engine.models.draft_heads import ResidualBlock
 from specbench.engine.models.eagle_head import layer_sizes
+from specbench.engine.models.eagle_steps import rotated
 from specbench.engine.session import LAST
 from specbench.methods.chimera import new_head
 from specbench.training.answered import Answered, Block
 from specbench.training.eagle.fit import StateTraining
-from specbench.training.eagle3.fit import Step, Taught, rotated, unroll
+from specbench.training.eagle3.fit import Step, Taught, unroll
 from specbench.training.heads import random_linear
 from specbench.training.recipe import StateRecipe
 

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from specbench.base.seeds import stable_seed
 from specbench.engine.models.eagle_head import EagleHead, layers_read
+from specbench.engine.models.eagle_steps import draft_steps
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import wide
 from specbench.engine.session import positions
 from specbench.training.answered import Answered
 from specbench.training.eagle3 import fit
-from specbench.training.eagle3.fit import draft_steps
 from specbench.training.gto.recipe import GroupRecipe
 from specbench.training.gto.reward import advantages, clipped_gain
 from specbench.training.gto.trees import Judged, Nursery
