@@ -189,15 +189,16 @@ def test_what_a_head_gives_a_branch_is_that_of_its_chain_without_a_cache():
         assert value == pytest.approx(expected, abs=1e-3)
 
 
-def test_the_gradient_of_the_trees_is_that_of_finite_differences(monkeypatch):
+def test_the_loss_of_trees_by_hand_and_its_gradient_by_finite_differences(monkeypatch):
     """With trees that stay as they are; ratios within and beyond the clip, and a place without a branch."""
     run = training(some=texts()[:1])
     run.head.double(), run.reference.double()
     text = texts()[0]
     places = [text.prompt + i for i in (0, 1, 2, 5, 6, 7)]
     tokens, states_of = run.judged(text, places)[1:]
-    rewards, branches = (0.3, -0.1, 0.7, 0.0, 0.9, -0.2), ([5, 1], [8], [2, 60, 3], [], [9], [4, 4])
-    fixed = [Judged(one, 0.0, branch) for one, branch in zip(rewards, branches, strict=True)]
+    rewards, references = (1.3, 0.9, 1.7, 1.0, 1.9, 0.8), (1.0, 1.0, 1.5, 0.5, 1.0, 1.0)
+    branches = ([5, 1], [8], [2, 60, 3], [], [9], [4, 4])
+    fixed = [Judged(*both, branch) for *both, branch in zip(rewards, references, branches, strict=True)]
     monkeypatch.setattr(run, "judged", lambda *_: (fixed, tokens, states_of.double()))
     rng, knob = torch.Generator().manual_seed(1), run.head.lm_head.weight
     with torch.no_grad():
@@ -207,7 +208,16 @@ def test_the_gradient_of_the_trees_is_that_of_finite_differences(monkeypatch):
         now = branch_chances(run.head, tokens, states_of.double(), places, branches)
     ratios = ((now - before) / torch.tensor([2, 1, 3, 1, 1, 2])).exp()
     assert (ratios - 1).abs().max() > 0.2 > (ratios - 1).abs()[:3].min()
-    run.tree_loss(text, places).backward()
+    loss = run.tree_loss(text, places)
+    loss.backward()
+    expected = 0.0
+    for group, gains in ((0, (0.3, -0.1, 0.2)), (3, (0.5, 0.9, -0.2))):
+        mean = sum(gains) / 3
+        spread = math.sqrt(sum((gain - mean) ** 2 for gain in gains) / 3)
+        for ratio, gain in zip(ratios[group : group + 3].tolist(), gains, strict=True):
+            advantage = (gain - mean) / spread
+            expected -= min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage)
+    assert float(loss) == pytest.approx(expected, rel=1e-3)
     checked = 0
     for parameter in (knob, run.head.midlayer.self_attn.q_proj.weight, run.head.fc.weight):
         for at in parameter.grad.flatten().abs().topk(3).indices.tolist():

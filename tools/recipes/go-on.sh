@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two trainings that go on with a head that ships with `pocket`, and beside each a plain one of the same head by as many
 # updates on the same documents: Draft-OPD for `dflash`, and GTO for `eagle3`. Then all heads decode the same test
-# documents, at temperature 1 and greedily, in runs/go-on-*. PART=dflash or PART=eagle3 does one of them. SEEDS="0 1",
+# documents in runs/go-on-*. PART=dflash or PART=eagle3 does one of them. SEEDS="0 1", TEMPERATURES="1 0" to decode at,
 # DOCUMENTS=N of each task to learn from (100), LIMIT=N of each task to decode (25). What is there is not made again.
 set -eu
 . "$(dirname "$0")/common.sh"
@@ -10,18 +10,21 @@ shipped=suites/methods/heads
 shared="--suite pocket --documents ${DOCUMENTS:-100} --recipe epochs=1 --recipe batch=8 --recipe temperature=1"
 shared+=" --recipe warmup=0.05"
 
-# decoded METHOD HEAD...: decode with the head as it ships and with others, named after their files.
+# decoded METHOD "NAMES" "SETTINGS" HEAD...: decode with the head as it ships and with others, named after their files;
+# then τ beside that of the head as it ships, and of NAMES.
 decoded() {
-  local method=$1 methods=(--method "$1")
-  shift
+  local method=$1 names=$2 settings=$3 methods=(--method "$1")
+  shift 3
+  for setting in $settings; do methods+=(--set "$method.$setting"); done
   for head in "$@"; do
     sed "s|value: auto|value: $heads/$head.safetensors|" suites/methods/$method.yaml > pocket-work/$head.yaml
     methods+=(--method pocket-work/$head.yaml)
+    for setting in $settings; do methods+=(--set "$head.$setting"); done
   done
-  for temperature in 1 0; do
+  for temperature in ${TEMPERATURES:-1 0}; do
     run_into runs/go-on-$method-$temperature --suite pocket "${methods[@]}" --limit "${LIMIT:-25}" \
       --temperature $temperature --allow-code-execution
-    specbench compare runs/go-on-$method-$temperature --against $method
+    python tools/recipes/gains.py runs/go-on-$method-$temperature "$method" $names
   done
 }
 
@@ -37,5 +40,21 @@ if [ "${PART:-dflash}" = dflash ]; then
       --out $heads/dflash-plain-$seed.safetensors
     made+=(dflash-opd-$seed dflash-plain-$seed)
   done
-  decoded dflash "${made[@]}"
+  decoded dflash "dflash-plain dflash-opd" "" "${made[@]}"
+fi
+
+made=()
+if [ "${PART:-eagle3}" = eagle3 ]; then
+  tree="total_tokens=16 top_k=4 depth=5"
+  for seed in "${seeds[@]}"; do
+    own="$shared --seed $seed --recipe learning_rate=0.0002 --recipe autocast=false"
+    make_once $heads/eagle3-gto-$seed.safetensors \
+      specbench train --method eagle3 --preset gto $own $(printf -- '--recipe %s ' $tree) \
+      --out $heads/eagle3-gto-$seed.safetensors
+    make_once $heads/eagle3-plain-$seed.safetensors \
+      specbench train --method eagle3 $own --warm-up $shipped/eagle3-pocket.safetensors \
+      --out $heads/eagle3-plain-$seed.safetensors
+    made+=(eagle3-gto-$seed eagle3-plain-$seed)
+  done
+  decoded eagle3 "eagle3-plain eagle3-gto" "$tree" "${made[@]}"
 fi
