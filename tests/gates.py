@@ -137,7 +137,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 # No trained head of theirs comes with the bundled pair.
-UNSHIPPED = ("chimera", "deer", "dovetail", "fspad", "taps", "taps-average", "taps-route")
+UNSHIPPED = ("chimera", "deer", "dovetail", "fspad", "specblock", "taps", "taps-average", "taps-route")
 # Methods that tiny models alone cannot run; the test file of each has its gate.
 ELSEWHERE = {
     "chimera": "needs a trained head: test_chimera.py",
@@ -154,6 +154,7 @@ ELSEWHERE = {
     "medusa": "needs trained heads: test_medusa.py",
     "judge": "needs a trained head: test_judge.py",
     "omnidraft": "is for two tokenizers: test_omnidraft.py",
+    "specblock": "needs a trained head: test_specblock.py",
     "rest": "needs a datastore: test_rest.py",
     "swift": "needs a deeper target: test_swift.py",
     **dict.fromkeys(("taps", "taps-average", "taps-route"), "needs trained heads: test_taps.py"),

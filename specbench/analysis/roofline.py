@@ -24,7 +24,7 @@ from specbench.results.stored import StoredRun, runtime_of
 OTHER_DRAFTS = (
     *("chimera", "deer", "del", "dflare", "dflash", "diffuspec", "eagle", "eagle3", "eagle3-typical", "fused"),
     *("hydra", "kangaroo", "medusa", "routed", "s2d", "slimspec", "swift", "taps", "tlt-online", "vocabtrim"),
-    "window",
+    *("specblock", "window"),
 )
 
 

@@ -86,7 +86,7 @@ def train(
         str,
         Option(
             help="judge, specdecpp, speckv, eagle3, eagle, hass, fspad, dovetail, medusa, hydra, chimera, dflash, "
-            "dflare, kangaroo, del, vocabtrim, cospec, a YAML based on one, or draft"
+            "dflare, deer, specblock, kangaroo, del, vocabtrim, cospec, a YAML based on one, or draft"
         ),
     ],
     suite: CalibrationSuite = None,

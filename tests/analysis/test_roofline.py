@@ -327,7 +327,7 @@ def test_which_methods_draft_with_other_models():
         *("chimera", "deer", "del", "dflare", "dflash", "diffuspec", "dovetail", "eagle", "eagle3", "eagle3-chain"),
         *("eagle3-typical", "fspad", "fused", "graft", "hass", "hydra", "kangaroo", "medusa", "medusa-typical"),
         *("rapid", "rapid-pocket", "routed", "s2d", "slimspec", "swift", "taps", "taps-average", "taps-route"),
-        *("tlt-eagle3", "tlt-online", "vocabtrim"),
+        *("specblock", "tlt-eagle3", "tlt-online", "vocabtrim"),
         "window",
     }
 

@@ -37,6 +37,14 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"backbone": "arbitrary/gone"}, "cannot load arbitrary/gone"),
     ],
     "cumulative": [({"threshold": 1.5}, "threshold: input should be less than 1")],
+    "specblock": [
+        ({"nodes": 0}, "specblock: nodes"),
+        ({"blocks": 0}, "specblock: blocks"),
+        ({"branches": [2, 4, 6]}, "specblock: branches"),
+        ({"branches": [2, 4, -1, 0]}, "specblock: branches"),
+        ({"nodes": 10**6}, "specblock: its tree has up to 1000000 tokens"),
+        ({"head": "gone"}, "there is no head gone; train one: specbench train --method specblock"),
+    ],
     "deer": [
         ({"block": -1}, "deer: block"),
         ({"head": "gone"}, "there is no head gone; train one: specbench train --method deer"),

@@ -22,7 +22,7 @@ from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.sampling import wide
 from specbench.methods.dflash import HEADS, KIND
 from specbench.training.answered import Answered, Block, batches, blocks, sent
-from specbench.training.dflash.outputs import Outputs, side_by_side
+from specbench.training.dflash.outputs import Outputs, read_anew
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import cosine, descend
 from specbench.training.recipe import BlockRecipe, SlotRecipe
@@ -179,10 +179,7 @@ class Training(AnsweredTraining):
         if self.outputs:
             return self.outputs.of(packed.documents, before, self.vocabulary)
         with autocast(self.device, self.recipe.autocast):
-            out = self.target(block.tokens, use_cache=False, output_hidden_states=True)
-        states = side_by_side(out.hidden_states, self.head.hidden)
-        rows = torch.arange(len(block.tokens), device=self.device)[:, None, None]
-        return states, wide(out.logits[rows, before][..., : self.vocabulary])
+            return read_anew(self.target, self.head.hidden, block.tokens, before, self.vocabulary)
 
     def slots(self, block: Block, packed: Packed) -> Tensor:
         """The places [B, A, S - 1] of the tokens that the slots predict; those beyond the documents are cut."""

@@ -5,13 +5,13 @@ GPU the forward costs less than to move what was kept.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from specbench.engine.models.block_head import BlockHead
 from specbench.engine.sampling import wide
 from specbench.training.answered import Answered
 
@@ -23,6 +23,24 @@ def side_by_side(states: Sequence[Tensor], which: Sequence[int]) -> Tensor:
     return torch.cat([states[i] for i in which], -1) if which else states[0][..., :0]
 
 
+@torch.no_grad()
+def read_anew(
+    target: PreTrainedModel, hidden: Sequence[int], tokens: Tensor, places: Tensor, vocabulary: int
+) -> tuple[Tensor, Tensor]:
+    """The states [B, L, T D] after documents [B, L] that `hidden` names, and the logits [B, A, S, V] at [B, A, S]."""
+    out = target(tokens, use_cache=False, output_hidden_states=True)
+    rows = torch.arange(len(tokens), device=tokens.device)[:, None, None]
+    return side_by_side(out.hidden_states, hidden), wide(out.logits[rows, places][..., :vocabulary])
+
+
+class Reading(Protocol):
+    """A head that reads the target's states."""
+
+    @property
+    def hidden(self) -> Sequence[int]:
+        """Which ones, as the target counts them."""
+
+
 class Outputs:
     """The target's states that a head reads, and its logits, for documents; in the target's own precision.
 
@@ -30,7 +48,7 @@ class Outputs:
     stopped goes on with the same values.
     """
 
-    def __init__(self, target: PreTrainedModel, head: BlockHead) -> None:
+    def __init__(self, target: PreTrainedModel, head: Reading) -> None:
         self.target, self.head = target, head
         self.kept: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
         self.bytes = 0
