@@ -39,7 +39,7 @@ HEADS = (
 def main(folder: Path, names: Sequence[str]) -> None:
     run = StoredRun(folder)
     counts = pooled.measured([run], unfinished=True).counts
-    writer = csv.writer(sys.stdout)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(HEADS)
     for number, name in enumerate(names):
         mine = of_head(counts, name)
