@@ -55,7 +55,8 @@ def trained(architecture: str, epochs: int) -> RankBlockHead:
     prompt, text = lively_prompt(architecture, 12, 30)
     target = pair(architecture)[0]
     document = Answered("one", prompt + text, len(prompt))
-    run = Training(target, [document], range(96), 96, recipe(epochs=epochs), 0)
+    facts = recipe(epochs=epochs)
+    run = Training(target, new_head(target, range(96), facts, 0), [document], 96, facts, 0)
     while run.step < run.steps:
         run.learn(run.answered)
         run.step += 1

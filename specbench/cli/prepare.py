@@ -121,8 +121,8 @@ def train(
         Path | None,
         Option(
             metavar="FILE",
-            help="cospec, rl: the file that sft wrote; none: begin by rejecting all. eagle3, dflash, dflare, deer: a "
-            "head to go on from",
+            help="cospec, rl: the file that sft wrote; none: begin by rejecting all. eagle3, dflash, dflare, deer, "
+            "specblock: a head to go on from",
         ),
     ] = None,
     preset: Annotated[

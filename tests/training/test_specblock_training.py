@@ -2,6 +2,7 @@
 
 import functools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,9 +31,16 @@ def target():
     return pair("llama")[0]
 
 
+def begun(ids, **changes) -> Training:
+    facts = recipe(**changes)
+    return Training(target(), new_head(target(), ids, facts, 0), answered(), 96, facts, 0)
+
+
 def test_every_block_that_is_unrolled_equals_one_alone():
     """Blocks after 2 and then 1 slot, at every place of the answers; and what the target says of their tokens."""
-    run = Training(target(), answered(), SOME, 96, recipe(), 0)
+    run = begun(
+        SOME,
+    )
     model = stirred(run.head)
     block = blocks(answered(), target().device)[0]
     with torch.no_grad():
@@ -123,7 +131,7 @@ def test_the_rank_head_teaches_nothing_else():
     block = blocks(answered(), target().device)[0]
 
     def learned(**changes):
-        run = Training(target(), answered(), SOME, 96, recipe(**changes), 0)
+        run = begun(SOME, **changes)
         run.loss(block, answered(), [1, 3]).backward()
         return {name: parameter.grad for name, parameter in run.head.named_parameters()}
 
@@ -140,7 +148,7 @@ def test_blocks_are_cut_at_random_slots(monkeypatch):
     monkeypatch.setattr(
         Training, "loss", lambda self, block, some, cuts: seen.append(cuts) or self.head.norm.weight.sum()
     )
-    run = Training(target(), answered(), SOME, 96, recipe(blocks=4, epochs=20), 0)
+    run = begun(SOME, blocks=4, epochs=20)
     for run.step in range(60):
         run.learn(answered()[:1])
     assert {len(cuts) for cuts in seen} == {3} and {cut for cuts in seen for cut in cuts} == {1, 2, 3}
@@ -150,7 +158,7 @@ def test_blocks_are_cut_at_random_slots(monkeypatch):
 @pytest.mark.long
 def test_a_head_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
     before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
-    run = Training(target(), answered(), range(96), 96, recipe(epochs=60, batch=3), 0)
+    run = begun(range(96), epochs=60, batch=3)
     start = run.agreement(answered())
     run.run(tmp_path / "c", {})
     end = run.agreement(answered())
@@ -209,6 +217,27 @@ def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
     assert job("stopped.safetensors").out.read_bytes() == job("whole.safetensors").out.read_bytes()
     specblock.train(job("other.safetensors", seed=1))
     assert job("other.safetensors").out.read_bytes() != job("whole.safetensors").out.read_bytes()
+
+
+def test_a_training_goes_on_from_an_earlier_head(job, monkeypatch):
+    """It begins with the same weights and vocabulary, and says which; a head of other blocks is refused."""
+    first = job("first.safetensors")
+    specblock.train(first)
+    earlier = read_head(first.out, "specblock", first.pair, None)
+    seen, learn = [], Training.learn
+
+    def spied(self, batch):
+        seen.append({name: tensor.clone() for name, tensor in self.head.state_dict().items()})
+        return learn(self, batch)
+
+    monkeypatch.setattr(Training, "learn", spied)
+    specblock.train(replace(job("second.safetensors", draft_vocabulary=70), warm_up=first.out))
+    assert all(torch.equal(tensor.cpu(), earlier.tensors[name]) for name, tensor in seen[0].items())
+    second = read_head(job("second.safetensors").out, "specblock", first.pair, None)
+    assert second.trained["warm_up"] == earlier.hashes()["head"] != second.hashes()["head"]
+    assert torch.equal(second.tensors["d2t"], earlier.tensors["d2t"])
+    with pytest.raises(UserError, match="has blocks of 3 slots; say so by --recipe slots=3"):
+        specblock.train(replace(job("third.safetensors", slots=4), warm_up=first.out))
 
 
 def test_what_cannot_be_trained_is_refused(job):

@@ -106,13 +106,13 @@ class Training(AnsweredTraining):
     def __init__(
         self,
         target: PreTrainedModel,
+        head: RankBlockHead,
         answered: Sequence[Answered],
-        ids: Sequence[int],
         vocabulary: int,
         recipe: RankBlockRecipe,
         seed: int,
     ) -> None:
-        super().__init__(target, new_head(target, ids, recipe, seed), answered, recipe, seed)
+        super().__init__(target, head, answered, recipe, seed)
         self.recipe, self.vocabulary = recipe, vocabulary
         self.outputs = Outputs(target, self.head) if self.device.type == "cpu" else None
         self.micro = max(1, self.micro // recipe.slots)  # tokens, each of as many rows

@@ -9,37 +9,44 @@ from collections.abc import Sequence
 import torch
 
 from specbench.base.console import console, note, progress, say
-from specbench.config import validated
+from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import stored_settings
+from specbench.engine.models.heads import find_head
+from specbench.engine.models.rank_block_head import RankBlockHead
 from specbench.methods.eagle3 import check_target
-from specbench.methods.specblock import KIND
+from specbench.methods.specblock import KIND, rank_block_head
 from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import draft_ids
-from specbench.training.heads import answered_lessons
+from specbench.training.heads import answered_lessons, to_learn
 from specbench.training.publish import announce, checkpoint_of, flush_right, publish
 from specbench.training.recipe import RankBlockRecipe
-from specbench.training.specblock.fit import Training
+from specbench.training.specblock.fit import Training, new_head
 from specbench.training.train import Job
 
+GOES_ON = True  # --warm-up: a head that the training goes on with; see train.py
 SHARED = True  # workers may share what it collects; see train.py
 
 
 def train(job: Job) -> None:
     """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
 
-    Raises UserError as `answered_lessons` does.
+    A head to go on with brings its layers and its draft vocabulary. Raises UserError as `answered_lessons` does.
     """
     assert job.recipe
     recipe = validated(RankBlockRecipe, job.recipe.values, job.recipe.name)
     target = check_target(job.pair, KIND)
     lessons = answered_lessons(job, recipe)
     _, folder, learned, held, facts = lessons
-    ids = draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary)
-    training = Training(target, learned, ids, job.pair.vocabulary, recipe, job.plan.seed)
+    if job.warm_up:
+        head, facts["warm_up"] = earlier_head(job, recipe)
+    else:
+        ids = draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary)
+        head = new_head(target, ids, recipe, job.plan.seed)
+    training = Training(target, head, learned, job.pair.vocabulary, recipe, job.plan.seed)
     with progress(f"training {job.out.stem}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
     first, second, in_a_row, classed = training.agreement(held)
-    head, kept = training.head, training.head.ids.cpu()
+    kept = head.ids.cpu()
     trained = {
         **lessons.described(job),
         "held_out_agreement": rounded(first),
@@ -49,9 +56,22 @@ def train(job: Job) -> None:
         "config": stored_settings(head.config),
     }
     publish(job.out, KIND, {**head.state_dict(), "d2t": kept - torch.arange(len(kept))}, job.pair, trained)
-    note(f"{len(learned)} answers; {head.num_parameters():,} numbers; draft vocabulary of {len(ids)} tokens")
+    note(f"{len(learned)} answers; {head.num_parameters():,} numbers; draft vocabulary of {len(kept)} tokens")
     show(held, first, second, in_a_row, classed)
     announce(job.out, f"answers: {folder}", job.use(job.out))
+
+
+def earlier_head(job: Job, recipe: RankBlockRecipe) -> tuple[RankBlockHead, str]:
+    """The head that a training goes on with, so that it learns, and its hash; its layers and vocabulary are its own.
+
+    Raises UserError if it does not fit the pair's target, and if its blocks are not those of the recipe.
+    """
+    earlier = find_head(job.begins_with, KIND, job.pair, None)
+    head = rank_block_head(earlier, job.pair.models["target"], job.pair.vocabulary)
+    if head.slots != recipe.slots:
+        raise UserError(f"{job.begins_with} has blocks of {head.slots} slots; say so by --recipe slots={head.slots}")
+    weights = {name: tensor for name, tensor in earlier.tensors.items() if name != "d2t"}
+    return to_learn(head, weights), earlier.hashes()["head"]
 
 
 def rounded(values: Sequence[float]) -> list[float]:
