@@ -39,6 +39,9 @@ HEADLINES = {
     "long_needles": ["contains,none"],
     "long_news": ["rougeL,none", "rouge1,none"],
     "long_code": ["pass@1,none"],
+    "longer_needles": ["contains,none"],
+    "longer_news": ["rougeL,none", "rouge1,none"],
+    "longer_code": ["pass@1,none"],
 }
 # SHA-256 of the first 50 stretches as JSON, taken before there were families that SHARES and ALGEBRA do not name.
 STREAMS = [
