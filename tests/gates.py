@@ -137,7 +137,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 # No trained head of theirs comes with the bundled pair.
-UNSHIPPED = ("chimera", "deer", "dovetail", "fspad", "specblock", "taps", "taps-average", "taps-route")
+UNSHIPPED = ("chimera", "deer", "dovetail", "fspad", "taps", "taps-average", "taps-route")
 # Methods that tiny models alone cannot run; the test file of each has its gate.
 ELSEWHERE = {
     "chimera": "needs a trained head: test_chimera.py",

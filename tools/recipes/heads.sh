@@ -62,6 +62,14 @@ for method in dflash dflare; do
     --recipe learning_rate=0.0015 --warm-up $heads/$method-first.safetensors --out $heads/$method-pocket.safetensors
 done
 
+ranked="--suite pocket --documents 400 --recipe batch=8 --recipe warmup=0.02 --recipe autocast=false"
+make_once $heads/specblock-first.safetensors \
+  specbench train --method specblock $ranked --recipe draft_vocabulary=1024 --recipe epochs=4 \
+  --recipe learning_rate=0.002 --out $heads/specblock-first.safetensors
+make_once $heads/specblock-pocket.safetensors \
+  specbench train --method specblock $ranked --recipe epochs=2 --recipe decay=0.5 --recipe learning_rate=0.0015 \
+  --warm-up $heads/specblock-first.safetensors --out $heads/specblock-pocket.safetensors
+
 make_once $heads/vocabtrim-pocket.safetensors \
   specbench train --method vocabtrim --suite pocket-all --documents 100 --out $heads/vocabtrim-pocket.safetensors
 
