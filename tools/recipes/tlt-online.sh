@@ -3,8 +3,8 @@
 # head as it is (`fixed`: its first update would come after the last document), `tlt-online`, and the same with larger
 # steps (`quick`), greedy, on documents of one task in their order, all with trees of one size, so that τ tells of the
 # head alone. Then τ in both halves of the documents, over that of `fixed`.
-# TARGET=math (`general` tells what is learned without a change), TASK=pocket_gsm8k, LIMIT=N documents; RATE of the larger steps; SPLIT=calibration chooses
-# it there.
+# TARGET=math (`general` tells what is learned without a change), TASK=pocket_gsm8k, LIMIT=N documents; RATE of the
+# larger steps, to be chosen with SPLIT=calibration; OUT=FOLDER of the runs, which go on if they were stopped.
 set -eu
 . "$(dirname "$0")/common.sh"
 head=$heads/eagle3-general.safetensors
