@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # The family table: heads that read the target's states, each trained on equal data by equally many equal updates, three
-# seeds each, then all of them on the same test documents, in runs/family/. What each ingredient is worth follows from
+# seeds each, then all of them on the same test documents, in runs/family/run. What each ingredient is worth follows from
 # neighbours: `hass-steps` and `hass-likeliest` have one of HASS's two each, `fspad` and `dovetail` another fusion,
-# `eagle3` other features and no regression. Parameters, agreement on held-out answers, acceptance by depth, time of
-# drafting, τ and speed go to runs/family/family.csv and .md. 33 trainings of some minutes each on one core, then three
-# runs; on a GPU a fraction of that. What is done is not repeated. SEEDS, METHODS, DOCUMENTS, EPOCHS and LIMIT take a part;
-# TRAIN_ONLY=1 leaves the runs, which are timed, for an idle machine.
+# `chimera` reads the text and not its own states, `eagle3` other features and no regression. Parameters, agreement on
+# held-out answers, acceptance by depth, time of drafting, τ and speed go to runs/family/family.csv and .md. 33 trainings
+# of some minutes each on one core, then a run; on a GPU a fraction of that. What is done is not repeated. SEEDS, METHODS,
+# DOCUMENTS, EPOCHS and LIMIT take a part; TRAIN_ONLY=1 leaves the run, which is timed, for an idle machine.
 set -eu
 . "$(dirname "$0")/common.sh"
 out=runs/family
@@ -40,19 +40,17 @@ trained() {
     specbench train --method "$method" --suite pocket --documents "${DOCUMENTS:-600}" --seed "$2" "${recipe[@]}" \
     --out "$head"
   if [ ! -e "$answers" ]; then cp -r "${head%.safetensors}.answers" "$answers"; fi
-  sed "s|value: auto|value: $head|" "suites/methods/$method.yaml" > "$out/seed-$2/$1.yaml"
+  sed "s|value: auto|value: $head|" "suites/methods/$method.yaml" > "$out/$1-$2.yaml"
 }
 
 names=${METHODS:-eagle hass hass-steps hass-likeliest fspad dovetail chimera eagle3 medusa hydra kangaroo}
+methods=()
 for seed in ${SEEDS:-0 1 2}; do
-  mkdir -p $out/seed-"$seed"
-  methods=()
   for name in $names; do
     trained "$name" "$seed"
-    methods+=(--method "$out/seed-$seed/$name.yaml")
+    methods+=(--method "$out/$name-$seed.yaml")
   done
-  if [ -n "${TRAIN_ONLY:-}" ]; then continue; fi
-  run_into "$out/run-$seed" --suite pocket "${methods[@]}" --limit "${LIMIT:-25}" --allow-code-execution
 done
 if [ -n "${TRAIN_ONLY:-}" ]; then exit; fi
-python tools/recipes/family_table.py $out ${SEEDS:-0 1 2}
+run_into "$out/run" --suite pocket "${methods[@]}" --limit "${LIMIT:-25}" --allow-code-execution
+python tools/recipes/family_table.py $out $names
