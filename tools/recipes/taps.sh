@@ -2,7 +2,8 @@
 # Draft heads that were trained on different texts (TAPS): one on word problems and algebra, one on code and news, and one
 # on all four, with equally many answers and updates, over the whole vocabulary, so that weights can be averaged. Then
 # each alone and all combinations decode the same test documents, in runs/taps/. On a GPU the trainings take two minutes;
-# on one core an hour each. What is there is not made again. LIMIT=N takes N documents of each task, by default 25.
+# on one core a quarter of an hour each, or more. What is there is not made again. DOCUMENTS=N of each task to learn from
+# (1000, and half of that of four), EPOCHS=N passes (12), LIMIT=N documents of each task to decode (25); TRAIN_ONLY=1.
 set -eu
 . "$(dirname "$0")/common.sh"
 out=runs/taps
