@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from specbench import config
@@ -27,6 +28,18 @@ def stopping(at: int, function: Callable = lambda *_: None, calls: list | None =
         return function(*given)
 
     return counted
+
+
+def goes_on(train: Callable, training: type, job: Callable, monkeypatch: Any) -> None:
+    """A training that is stopped in its fourth step, and begun again, writes the file of one that was not."""
+    train(job("whole.safetensors"))
+    monkeypatch.setattr(training, "checkpoint_seconds", 0)
+    monkeypatch.setattr(training, "learn", stopping(4, training.learn))
+    with pytest.raises(KeyboardInterrupt):
+        train(job("stopped.safetensors"))
+    assert not job("stopped.safetensors").out.exists()
+    train(job("stopped.safetensors"))
+    assert job("stopped.safetensors").out.read_bytes() == job("whole.safetensors").out.read_bytes()
 
 
 def right(text: str) -> float:

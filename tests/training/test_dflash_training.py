@@ -9,7 +9,7 @@ import pytest
 import torch
 from chains import Words
 from gates import decode, pair
-from jobs import job_of, stopping
+from jobs import goes_on, job_of
 from screens import call
 from tiny_blocks import apart, naive_lattice, naive_parts, recipe, recipe_of, stirred
 from tiny_heads import answered
@@ -210,14 +210,7 @@ def test_a_trained_file_drafts_for_its_target(job, capsys, kind):
 
 
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
-    dflash.train(job("whole.safetensors"))
-    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    monkeypatch.setattr(Training, "learn", stopping(4, Training.learn))
-    with pytest.raises(KeyboardInterrupt):
-        dflash.train(job("stopped.safetensors"))
-    assert not job("stopped.safetensors").out.exists()
-    dflash.train(job("stopped.safetensors"))
-    assert job("stopped.safetensors").out.read_bytes() == job("whole.safetensors").out.read_bytes()
+    goes_on(dflash.train, Training, job, monkeypatch)
     dflash.train(job("other.safetensors", seed=1))
     assert job("other.safetensors").out.read_bytes() != job("whole.safetensors").out.read_bytes()
 

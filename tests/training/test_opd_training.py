@@ -12,7 +12,7 @@ import tiny_heads
 import torch
 from chains import Words
 from gates import DEVICE, decode, lively_prompt, pair
-from jobs import document, job_of, stopping
+from jobs import document, goes_on, job_of
 
 from specbench import config
 from specbench.config import UserError
@@ -255,14 +255,7 @@ def test_a_trained_file_says_what_it_began_as_and_drafts(job, kind, capsys):
 
 
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
-    opd.train_blocks(job("whole.safetensors"))
-    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    monkeypatch.setattr(Training, "learn", stopping(4, Training.learn))
-    with pytest.raises(KeyboardInterrupt):
-        opd.train_blocks(job("stopped.safetensors"))
-    assert not job("stopped.safetensors").out.exists()
-    opd.train_blocks(job("stopped.safetensors"))
-    assert job("stopped.safetensors").out.read_bytes() == job("whole.safetensors").out.read_bytes()
+    goes_on(opd.train_blocks, Training, job, monkeypatch)
 
 
 def test_what_cannot_be_trained_is_refused(job, monkeypatch):

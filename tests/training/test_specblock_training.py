@@ -8,7 +8,7 @@ import pytest
 import torch
 from chains import Words
 from gates import decode, pair
-from jobs import job_of, stopping
+from jobs import goes_on, job_of
 from tiny_heads import answered
 from tiny_rank_blocks import SOME, naive_blocks, on_cpu, recipe, stirred
 
@@ -207,14 +207,7 @@ def test_a_trained_file_drafts_for_its_target(job, capsys):
 
 
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
-    specblock.train(job("whole.safetensors"))
-    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    monkeypatch.setattr(Training, "learn", stopping(4, Training.learn))
-    with pytest.raises(KeyboardInterrupt):
-        specblock.train(job("stopped.safetensors"))
-    assert not job("stopped.safetensors").out.exists()
-    specblock.train(job("stopped.safetensors"))
-    assert job("stopped.safetensors").out.read_bytes() == job("whole.safetensors").out.read_bytes()
+    goes_on(specblock.train, Training, job, monkeypatch)
     specblock.train(job("other.safetensors", seed=1))
     assert job("other.safetensors").out.read_bytes() != job("whole.safetensors").out.read_bytes()
 
