@@ -95,15 +95,15 @@ def test_branches_by_hand(tmp_path):
     assert row["modelled_share"] == pytest.approx(25 / 37) and row["hidden"] == pytest.approx(5 / 11)
     assert row["ready"] == pytest.approx(2 / 3)
     (sheet,) = view(figures).sheets
-    assert sheet.headings[-1] == "ready" and sheet.rows[1][-1] == "67%"
+    assert sheet.headings[-1] == "ready" and sheet.rows[0][-1] == "67%"
 
 
 def test_modelled_figures_are_named_so(tmp_path):
     figures = overlap(run(tmp_path / "run", 4))
     finding = view(figures)
     (sheet,) = finding.sheets
-    assert list(sheet.headings[4:6]) == ["measured", "modelled"]
-    assert sheet.rows[1][4].startswith("0.65") and sheet.rows[1][5].startswith("0.91")
+    assert list(sheet.headings[3:5]) == ["measured", "modelled"]
+    assert sheet.rows[0][3].startswith("0.65") and sheet.rows[0][4].startswith("0.91")
     (row,) = as_json(finding)["table"]
     modelled = {name for name in row if "modelled" in name}
     assert modelled == {"modelled_speedup", "modelled_speedup_low", "modelled_speedup_high", "modelled_share"}

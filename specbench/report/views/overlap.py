@@ -5,19 +5,18 @@ import pandas as pd
 from specbench.analysis.overlap import Overlap
 from specbench.report.finding import Finding, Sheet, bounds, number
 
-HEADINGS = ["method", "rounds", "τ", "α", "measured", "modelled", "hidden", "ready"]
+HEADINGS = ["method", "τ", "α", "measured", "modelled", "hidden", "ready"]
 
 
 def view(figures: Overlap) -> Finding:
-    rows: list[list[str]] = []
-    for task, part in figures.table.groupby("task", sort=False):
-        rows.append([str(task)])
-        rows += [_cells(row) for _, row in part.iterrows()]
     baselines = ", ".join(sorted(figures.table.baseline.dropna().unique())) or "no baseline"
     return Finding(
         "overlap",
         "IF DRAFT AND TARGET WORKED AT THE SAME TIME",
-        [Sheet(HEADINGS, rows, f"speedup over {baselines}")],
+        [
+            Sheet(HEADINGS, [_cells(row) for _, row in part.iterrows()], f"{task}, speedup over {baselines}")
+            for task, part in figures.table.groupby("task", sort=False)
+        ],
         [],
         [
             "measured: both models in turn, as the run had them",
@@ -36,5 +35,5 @@ def _cells(row: "pd.Series[float]") -> list[str]:
     speeds = [
         number(row[name]) + bounds(row[f"{name}_low"], row[f"{name}_high"]) for name in ("speedup", "modelled_speedup")
     ]
-    counts = [str(row["rounds"]), number(row["tau"]), number(row["alpha"], ".3f")]
+    counts = [number(row["tau"]), number(row["alpha"], ".3f")]
     return [str(row["method"]), *counts, *speeds, number(row["hidden"], ".0%"), number(row["ready"], ".0%")]
