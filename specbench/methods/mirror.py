@@ -53,7 +53,7 @@ class Branches(NamedTuple):
 
 
 class MirrorDrafter(ModelDrafter[Session]):
-    """A draft model that has the next draft ready, if an early layer of the target has told where it begins.
+    """A draft model that has the next draft ready, if an early layer of the target named where it begins.
 
     Branches hang on the draft as a tree in the draft model's cache, so that each of their tokens is read once. After
     a verdict the cache keeps the path to what was committed, with the ready draft but for its last token.

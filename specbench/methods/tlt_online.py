@@ -62,9 +62,9 @@ class HeadLearner(Learner):
         read = text[0, (ahead - 1).clamp(max=len(tokens) - 1)]
         total = torch.zeros((), device=device)
         for step, (logits, _) in enumerate(draft_steps(head, text, states, at[None] - 2, read[None])):
-            told = taught[(ahead[:, step] - 1).clamp(max=len(tokens) - 1)]
-            counted = (ahead[:, step] < len(tokens)) & torch.isin(told.argmax(-1), ids)
-            p = told[counted][:, ids].float().softmax(-1)
+            wanted = taught[(ahead[:, step] - 1).clamp(max=len(tokens) - 1)]
+            counted = (ahead[:, step] < len(tokens)) & torch.isin(wanted.argmax(-1), ids)
+            p = wanted[counted][:, ids].float().softmax(-1)
             total = total + self.decay**step * F.cross_entropy(logits[0, counted].float(), p, reduction="sum")
         return total
 

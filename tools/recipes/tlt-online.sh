@@ -53,8 +53,10 @@ def figures(interval):
 print("target,part,documents,method,tau,tau_low,tau_high,gain,gain_low,gain_high")
 for part, some in {"first": documents[:middle], "second": documents[middle:], "all": documents}.items():
     of_part = counts[order.isin(some)]
-    of = {method: of_part.xs(method, level="method", drop_level=False) for method in ("tlt-fixed", "tlt-online", "tlt-quick")}
+    names = ("tlt-fixed", "tlt-online", "tlt-quick")
+    of = {method: of_part.xs(method, level="method", drop_level=False) for method in names}
     for method, mine in of.items():
         over = figures(gain(of["tlt-fixed"], mine)) if method != "tlt-fixed" else ",,"
-        print(f"{sys.argv[2]},{part},{len(some)},{method},{figures(pooled_rate(mine.C.to_numpy(), mine.R.to_numpy()))},{over}")
+        tau = figures(pooled_rate(mine.C.to_numpy(), mine.R.to_numpy()))
+        print(f"{sys.argv[2]},{part},{len(some)},{method},{tau},{over}")
 FIGURES
