@@ -66,7 +66,7 @@ def collect(pair: Pair, one: Document, sampling=SAMPLED, warped=True, mix=0.3, s
 @pytest.mark.parametrize("warped", (True, False))
 @mostly_long("architecture", ("llama", "opt", "gemma2"), ("gemma2",))
 def test_positions_equal_a_reader_without_cache(architecture, warped):
-    """p, q and the state behind Y itself in the mixture, each from one forward over the whole text."""
+    """p, q and the state after Y itself in the mixture, each from one forward over the whole text."""
     target, draft = oracle.tiny_pair(architecture)
     pair, rows = Pair("tiny", {"target": target, "draft": draft}, Words()), 0
     warp = (SAMPLED.temperature, SAMPLED.top_k) if warped else (1.0, 0)
@@ -92,7 +92,7 @@ def test_positions_equal_a_reader_without_cache(architecture, warped):
     assert rows > 30
 
 
-# A target and a draft whose next token depends on the last one only; the state behind token s is large in place s.
+# A target and a draft whose next token depends on the last one only; the state after token s is large in place s.
 TARGET = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6, 6: END}
 DRAFT = {**TARGET, 1: 13, 2: 12, 4: 15, 6: 17}
 
@@ -108,7 +108,7 @@ def test_a_greedy_document_by_hand(chains):
     assert response == [2, 3, 4, 5, 6, END]
     assert seen.positions.tolist() == [0, 1, 2, 3, 4, 5] and seen.tokens.tolist() == [13, 12, 4, 15, 6, 17]
     assert seen.accepted.tolist() == [0, 0, 1, 0, 1, 0]
-    assert seen.hidden.argmax(-1).tolist() == [13, 12, 4, 15, 6, 17], "the state behind Y itself"
+    assert seen.hidden.argmax(-1).tolist() == [13, 12, 4, 15, 6, 17], "the state after Y itself"
     # Logits of the chain: √40 for what follows, 0 for the 39 others.
     assert seen.confidence == pytest.approx(1 / (1 + 39 * math.exp(-math.sqrt(40))), rel=1e-3)
 
@@ -120,7 +120,7 @@ def test_responses_end_as_texts_do(chains, limits, response):
 
 
 def test_mixed_in_tokens_are_read_and_not_learned_from(chains):
-    """With a share of one half, the state behind each Y still is its own, and about half of the places are left."""
+    """With a share of one half, the state after each Y still is its own, and about half of the places are left."""
     left = 0
     for number in range(60):
         _, seen = collect(chains, document(number, [20, 1]), Sampling(0.0), mix=0.5)

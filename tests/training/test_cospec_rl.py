@@ -27,8 +27,8 @@ from specbench.training.cospec.rl import Played, Reinforcement, decisions, objec
 from specbench.training.documents import Document
 from specbench.training.recipe import load_recipe
 
-# The game. The target walks a ring of twelve tokens; behind each even one of them the draft goes another way, and the
-# token behind that is the next but one of the ring. So whatever is kept shows in the text, and nothing else does.
+# The game. The target walks a ring of twelve tokens; after each even one of them the draft goes another way, and the
+# token after that is the next but one of the ring. So whatever is kept shows in the text, and nothing else does.
 RING = 12
 TARGET = {s: (s + 1) % RING for s in range(RING)} | {20 + s: (s + 2) % RING for s in range(RING)}
 DRAFT = TARGET | {s: 20 + s + (s // 2) % 2 for s in range(0, RING, 2)}  # 20 23 24 27 28 31
@@ -131,7 +131,7 @@ def test_the_best_policy_is_learned(tmp_path):
     assert {token for token, chance in result.items() if chance < 0.5} == {23, 27, 31}
     first, last, best = training.history[0], training.history[-1], training.best["figures"]
     assert first["accuracy"] < 0.6 and last["accuracy"] > 0.85 and best["accuracy"] == 1.0
-    # By hand: on the ring, behind 0: 20 2 23 is drafted, 23 refused for 3; then 4 24 6 27. Half of them are kept.
+    # By hand: on the ring, after 0: 20 2 23 is drafted, 23 refused for 3; then 4 24 6 27. Half of them are kept.
     assert 0.4 <= best["kept"] <= 0.6
     load_own(training.arbitrator, training.best["own"])
     assert training.consider() == best, "the parameters that are kept are those that were evaluated"
@@ -281,7 +281,7 @@ def test_sampled_rollouts_draw_tokens_of_their_own(monkeypatch):
 
     draws = drawn()
     assert len({tuple(answer) for answer in draws}) > 40
-    # Behind the prompt's last token, 0, the target's logits are √40 for 1 and 0 for each of the 39 others.
+    # After the prompt's last token, 0, the target's logits are √40 for 1 and 0 for each of the 39 others.
     chance = 1 / (1 + 39 * math.exp(-math.sqrt(SIZE)))
     first = [answer[0] for answer in draws]
     assert len(set(first)) > 3 and binomtest(first.count(1), 120, chance).pvalue > 1e-4

@@ -101,6 +101,33 @@ def test_a_table_by_hand():
     assert table.loc["A", "short_p"] == pytest.approx(4 / 64) and table.loc["A", "gain"] == 0
 
 
+def test_the_mean_of_each_loss_and_of_each_kind_of_texts():
+    """Of a grid of two by two, by hand; a loss that learned from one kind of texts alone is left out of the means."""
+    places = {("x", "A"): 0.1, ("x", "B"): 0.4, ("y", "A"): 0.2, ("y", "B"): 0.3, ("y", "C"): 0.9, ("z", "D"): 0.9}
+    rows = []
+    for number in range(12):
+        for (data, loss), alpha in {compare.FIRST: 0.0, **places}.items():
+            about = {"temperature": 1.0, "seed": 0, "task": "one", "document": number, "places": 9}
+            rows.append({**about, "data": data, "loss": loss, "alpha": alpha + number / 100})
+    table = compare.table(pd.DataFrame(rows))
+    means = table[table.task == "one"].set_index(["data", "loss"])
+    means = means[[compare.ALL in key for key in means.index]]
+    assert means.gain.to_dict() == pytest.approx(
+        {("all", "A"): 0.15, ("all", "B"): 0.35, ("x", "all"): 0.25, ("y", "all"): 0.25}
+    )
+    assert means.loc[("all", "A"), "short"] == pytest.approx(0.2)
+    # All twelve differences have one sign: 2 of the 4,096 ways to flip them are as extreme; it is the one comparison.
+    assert means.loc[("all", "A"), "short_p"] == pytest.approx(2 / 4096, abs=2e-4)
+    text = markdown(view(compare.Losses("made", table, pd.DataFrame(rows), [])))
+    assert "T = 1, one: C on y is best, 0.955, +0.900" in text and "better than 4 of 5 others" in text
+    assert "T = 1, all, mean over texts: B is best, 0.405, +0.350" in text and "better than 1 of 1 others" in text
+    assert "T = 1, all, mean over losses: " in text and "better than 0 of 1 others" in text
+    pairs = compare.table(pd.DataFrame([row for row in rows if row["data"] != "x"]))
+    assert not (pairs.loss == compare.ALL).any() and "grid" not in markdown(
+        view(compare.Losses("made", pairs, pd.DataFrame(rows), []))
+    )
+
+
 def test_what_does_not_compare_is_refused(trained, tmp_path):
     place, pair, _ = trained
 

@@ -149,7 +149,7 @@ def near() -> torch.nn.Module:
 
 
 def test_served_texts_teach_where_the_draft_was_rejected():
-    """Greedy: the text is the target's, and a place is counted where the draft, read behind the text, differs."""
+    """Greedy: the text is the target's, and a place is counted where the draft, after the text, differs."""
     draft = near()
     lessons = teacher(draft, data="served").lessons(documents(), 0)
     target, seen = greedy("target"), 0

@@ -1,6 +1,9 @@
-"""Drafts by the loss and the texts that taught them: acceptance by task, the best of each, and what equals it."""
+"""Drafts by the loss and the texts that taught them: acceptance by task, the best of each, and what equals it.
 
-from collections.abc import Iterator
+Below the drafts come the mean of each loss over all texts, and that of each kind of texts over all losses.
+"""
+
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -27,7 +30,7 @@ def view(figures: Losses) -> Finding:
 
 
 def sheet(part: pd.DataFrame, temperature: Any) -> Sheet:
-    """A row for each draft and a column for each task; * marks the best, = what is not told from it."""
+    """A row for each draft or mean and a column for each task; * marks the best, = what is not told from it."""
     tasks = list(dict.fromkeys(part.task))
     cells = {(row.data, row.loss, row.task): cell(row) for row in part.itertuples()}
     drafts = list(dict.fromkeys((row.data, row.loss) for row in part.itertuples()))
@@ -60,18 +63,37 @@ def headings(tasks: list[str]) -> list[str]:
 def sentences(table: pd.DataFrame) -> Iterator[str]:
     """The best of each task and temperature, what it gained, and how many others it is better than."""
     for (temperature, task), part in table.groupby(["temperature", "task"], sort=False):
-        rows = list(part.itertuples())
+        where = f"T = {temperature:g}, {task}"
+        rows = [row for row in part.itertuples() if ALL not in (row.data, row.loss)]
         top = next(row for row in rows if best(row))
-        others = [row for row in rows if not best(row) and (row.data, row.loss) != FIRST]
         if top.documents < FEWEST:
-            yield f"T = {temperature:g}, {task}: {top.documents} documents are too few to tell."
+            yield f"{where}: {top.documents} documents are too few to tell."
             continue
-        better = f"better than {sum(not equal(row) for row in others)} of {len(others)} others"
+        better = better_than(row for row in rows if (row.data, row.loss) != FIRST)
         if (top.data, top.loss) == FIRST:
-            yield f"T = {temperature:g}, {task}: the draft as it was is best, {top.alpha:.3f}; {better}."
+            yield f"{where}: the draft as it was is best, {top.alpha:.3f}; {better}."
         else:
-            gain = f"{top.gain:+.3f} [{top.gain_low:+.3f}, {top.gain_high:+.3f}] by training"
-            yield f"T = {temperature:g}, {task}: {top.loss} on {top.data} is best, {top.alpha:.3f}, {gain}; {better}."
+            yield f"{where}: {top.loss} on {top.data} is best, {gained(top)} by training; {better}."
+        if task == ALL:
+            yield from (f"{where}, {sentence}" for sentence in of_means(part))
+
+
+def of_means(part: pd.DataFrame) -> Iterator[str]:
+    """The best loss on the mean over all texts, and the best texts on the mean over all losses, if there are any."""
+    for fixed, free, words in (("data", "loss", "mean over texts"), ("loss", "data", "mean over losses")):
+        rows = list(part[part[fixed] == ALL].itertuples())
+        for top in filter(best, rows):
+            yield f"{words}: {getattr(top, free)} is best, {gained(top)}; {better_than(rows)}."
+
+
+def gained(row: Any) -> str:
+    return f"{row.alpha:.3f}, {row.gain:+.3f} [{row.gain_low:+.3f}, {row.gain_high:+.3f}]"
+
+
+def better_than(rows: Iterable[Any]) -> str:
+    """How many rows the best is better than; it is one of them, or none of them is."""
+    others = [row for row in rows if not best(row)]
+    return f"better than {sum(not equal(row) for row in others)} of {len(others)} others"
 
 
 def notes(figures: Losses) -> Iterator[str]:
@@ -83,5 +105,10 @@ def notes(figures: Losses) -> Iterator[str]:
         f"*: the best of its column, chosen by these documents; =: no clear difference from it (permutation test, same "
         f"documents, p ≥ {LEVEL} by Holm within a column). These tests resample documents, not seeds"
     )
+    if ((figures.table.data == ALL) | (figures.table.loss == ALL)).any():
+        yield (
+            f"{ALL}: the mean of a loss over all texts, or of texts over all losses, of a grid without gaps; * and = "
+            "compare losses with losses and texts with texts"
+        )
     yield f"no verdict of fewer than {FEWEST} documents, each counted once a seed"
     yield from figures.mismatches

@@ -31,7 +31,7 @@ from specbench.training.documents import Document
 from specbench.training.draft.data import answer_lesson, packed
 from specbench.training.publish import held_out_prompts
 
-ALL = "all"  # the documents of all tasks together
+ALL = "all"  # the documents of all tasks together, or the mean over all texts or losses of a full grid
 FIRST = ("as it was", "")  # texts and loss of the draft that nothing was taught
 BUDGET = ("documents", "epochs", "batch", "learning_rate", "warmup", "length", "temperatures", "lora_rank")
 UNIT = ["seed", "task", "document"]
@@ -58,7 +58,8 @@ class Trained:
 class Losses:
     pair: str
     # temperature, task, data, loss, seeds, documents (of all seeds); alpha, its gain over the draft as it was, and how
-    # far it falls short of the best, with _low and _high (95 %); short_p: that it does not, by Holm for all of the task
+    # far it falls short of the best, with _low and _high (95 %); short_p: that it does not, by Holm within the task.
+    # A row with ALL for its texts or its loss is a mean (`averages`), and is compared with means of the same kind.
     table: pd.DataFrame
     documents: pd.DataFrame  # alpha of each draft by temperature, seed, task and document, with its number of places
     mismatches: list[str]
@@ -207,16 +208,38 @@ def table(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_task(part: pd.DataFrame, about: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of one task at one temperature."""
+    """The rows of one task at one temperature: each draft, the mean of each loss, and that of each kind of texts."""
     by_draft = part.set_index(["data", "loss", *UNIT]).alpha.unstack(["data", "loss"])  # [documents, drafts]
-    means = by_draft.mean()
-    best, first = means.idxmax(), by_draft[FIRST]
+    kinds = (by_draft, *averages(by_draft))
+    return [{**about, **row} for kind in kinds for row in _against_best(kind, by_draft[FIRST])]
+
+
+def averages(by_draft: pd.DataFrame) -> list[pd.DataFrame]:
+    """By document, each loss over all texts, and all losses on each kind of texts, if drafts are a full grid of both.
+
+    The grid has all texts that were learned from by several losses, and the losses that learned from each of these.
+    None if it has a single loss or a single kind of texts.
+    """
+    trained = [key for key in by_draft if key != FIRST]
+    texts = [data for data in dict(trained) if len({loss for of, loss in trained if of == data}) > 1]
+    names = dict.fromkeys(loss for _, loss in trained)
+    losses = [loss for loss in names if all((data, loss) in trained for data in texts)]
+    if len(texts) < 2 or len(losses) < 2:
+        return []
+    of_losses = {(ALL, loss): by_draft[[(data, loss) for data in texts]].mean(axis=1, skipna=False) for loss in losses}
+    of_texts = {(data, ALL): by_draft[[(data, loss) for loss in losses]].mean(axis=1, skipna=False) for data in texts}
+    return [pd.DataFrame(of_losses), pd.DataFrame(of_texts)]
+
+
+def _against_best(by_draft: pd.DataFrame, first: "pd.Series[float]") -> list[dict[str, Any]]:
+    """A row for each column of `by_draft`, compared document by document with the `first` draft and with the best."""
+    best = by_draft.mean().idxmax()
     rows = []
     for key in by_draft:
         alpha = by_draft[key].dropna()
         gain, short = (alpha - first).dropna(), (by_draft[best] - alpha).dropna()
         data, loss = key
-        row = {**about, "data": data, "loss": loss}
+        row = {"data": data, "loss": loss}
         row |= {"seeds": alpha.index.get_level_values("seed").nunique(), "documents": len(alpha)}
         row |= interval_columns("alpha", stats.mean(alpha.to_numpy()))
         row |= interval_columns("gain", None if key == FIRST else stats.mean(gain.to_numpy()))

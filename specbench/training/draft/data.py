@@ -180,7 +180,7 @@ class Teacher:
         blocks: list[Lesson] = []
         for decoded in self._rounds(document, sampling, rng):
             if decoded.verdict:
-                # Behind the end of the text nothing was asked for.
+                # Nothing was asked for after the end of the text.
                 kept = len(decoded.tokens) if decoded.truncated else len(decoded.verdict.drafted)
                 blocks.append(block_lesson(context, decoded.verdict, kept))
             context += decoded.tokens
