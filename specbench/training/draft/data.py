@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from specbench.base.seeds import stable_seed
 from specbench.engine.accept import exact
+from specbench.engine.batch import Batch, until_all_end
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.generate import until_end
 from specbench.engine.models.pair import Pair
@@ -125,9 +126,8 @@ class Teacher:
                     self._kept(document, epoch) for document, c in zip(documents, coins, strict=True) if c >= mix
                 )
             case "mix_token":
-                yield from (
-                    answer_lesson(document.prompt, self._in_turns(document, sampling, rng)) for document in documents
-                )
+                for document, answer in zip(documents, self._in_turns(documents, sampling, rng), strict=True):
+                    yield answer_lesson(document.prompt, answer)
             case "served":
                 yield from (self._served(document, sampling, rng) for document in documents)
             case "replay":
@@ -144,18 +144,30 @@ class Teacher:
             for document, answer in zip(documents, answers, strict=True):
                 yield answer_lesson(document.prompt, answer)
 
-    def _in_turns(self, document: Document, sampling: Sampling, rng: torch.Generator) -> list[int]:
-        """An answer each of whose tokens is the draft's with probability `mix`, and the target's otherwise."""
-        coins = random.Random(stable_seed(self.seed, "mix", rng.initial_seed(), document.name))
-        ending = document.ending(self.pair)
-        sessions = self.pair.session("target"), self.pair.session("draft", model=self.draft)
-        rows = [session.restart(document.prompt).logits[-1:] for session in sessions]
-        while True:
-            token = int(draw(rows[coins.random() < self.recipe.mix], sampling, rng)[0])
-            ending.keep([token])
-            if ending.reason:
-                return ending.tokens
-            rows = [session.forward([token]).logits for session in sessions]
+    def _in_turns(self, documents: Sequence[Document], sampling: Sampling, rng: torch.Generator) -> list[list[int]]:
+        """Answers each of whose tokens is the draft's with probability `mix`, and the target's otherwise."""
+        coins = [
+            random.Random(stable_seed(self.seed, "mix", rng.initial_seed(), document.name)) for document in documents
+        ]
+        endings = [document.ending(self.pair) for document in documents]
+        unread = [list(document.prompt) for document in documents]
+        models = [
+            Batch(model, len(documents), vocabulary=self.pair.vocabulary)
+            for model in (self.pair.models["target"], self.draft)
+        ]
+
+        def step(texts: list[int]) -> None:
+            target, draft = (model.feed([unread[text] for text in texts])[:, -1] for model in models)
+            drafts = torch.tensor([coins[text].random() < self.recipe.mix for text in texts], device=target.device)
+            tokens = draw(torch.where(drafts[:, None], draft, target), sampling, rng)[0].tolist()
+            for text, token in zip(texts, tokens, strict=True):
+                unread[text] = []
+                if not endings[text].reason:  # a text that has ended may still have a row
+                    endings[text].keep([token])
+                    unread[text] = [token]
+
+        until_all_end(models, lambda text: bool(endings[text].reason), step)
+        return [ending.tokens for ending in endings]
 
     def _rounds(self, document: Document, sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         """Exact speculative decoding with the draft as it is."""
