@@ -427,10 +427,16 @@ def test_a_loss_that_is_not_a_number_stops_and_keeps_the_last_good_checkpoint(jo
     assert saved["step"] == 2 and all(tensor.isfinite().all() for tensor in saved["draft"].values())
 
 
-def test_out_of_memory_says_what_to_lower(job, monkeypatch):
-    def full(*_):
-        raise torch.OutOfMemoryError("no room")
+def full_gpu(*_):
+    raise torch.OutOfMemoryError("no room")
 
+
+def full_cpu(*_):
+    return torch.empty(1 << 45)  # 128 TiB
+
+
+@pytest.mark.parametrize("full", (full_gpu, full_cpu))
+def test_out_of_memory_says_what_to_lower(job, monkeypatch, full):
     monkeypatch.setattr(Training, "loss", full)
     with pytest.raises(
         UserError, match="out of memory at step 0; lower batch or length, or set gradient_checkpointing"

@@ -69,7 +69,9 @@ class Training(Epochs[list[Document]]):
     def learn_unit(self, kept: Path | None) -> None:
         try:
             super().learn_unit(kept)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:  # on a CPU, being out of memory has no type of its own
+            if not (isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)):
+                raise
             raise UserError(
                 f"out of memory at step {self.step}; lower batch or length, or set gradient_checkpointing=true or "
                 "lora_rank=16, by --recipe"
