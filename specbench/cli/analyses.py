@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specbench.base.console import progress
-from specbench.config import PairSpec
+from specbench.config import PairSpec, load_method
 from specbench.report.finding import Finding
 from specbench.results.stored import StoredRun, stored_run
 
@@ -147,13 +147,22 @@ def drafts(runs: Sequence[Path], method: str | None, allowed: Sequence[str], asi
 
 
 def losses(
-    pair: PairSpec, drafts: Sequence[Path], temperatures: Sequence[float], device: str, dtype: str, aside: bool
+    pair: PairSpec,
+    drafts: Sequence[Path],
+    temperatures: Sequence[float],
+    device: str,
+    dtype: str,
+    suite: str | None,
+    documents: int,
+    aside: bool,
 ) -> Analyzed:
+    from specbench.plan import preparing
     from specbench.report.views.losses import view
     from specbench.training.draft import compare as study
 
+    test = preparing(pair, suite, load_method("vanilla"), documents, 0, None) if suite else None
     with progress("measuring drafts", len(drafts), aside) as advance:
-        return view(study.losses(pair, drafts, temperatures, device, dtype, advance)), list
+        return view(study.losses(pair, drafts, temperatures, device, dtype, test, advance)), list
 
 
 def requests(run: Path, slo: str | None) -> Analyzed:

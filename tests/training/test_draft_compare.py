@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import math
 import shutil
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -11,9 +13,11 @@ from made_runs import TOKENIZER
 from tiny_runs import save_pair
 
 from specbench import config
+from specbench.base.hashes import short_hash
 from specbench.config import UserError
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import load_pair
+from specbench.plan import Plan
 from specbench.report.finding import markdown
 from specbench.report.views.losses import view
 from specbench.training.draft import compare
@@ -55,7 +59,7 @@ def test_acceptance_is_the_mass_that_both_models_share_along_the_targets_answer(
     cells = measured(trained, "ce").documents
     models = trained[2]
     for task, texts in ASKED.items():
-        for number, text in enumerate(texts):
+        for text in texts:
             ids = list(TOKENIZER(text)["input_ids"])
             same = []
             while len(same) < COUNT:
@@ -64,7 +68,7 @@ def test_acceptance_is_the_mass_that_both_models_share_along_the_targets_answer(
                 ids.append(int(p.argmax()))
                 if ids[-1] == TOKENIZER.eos_token_id:
                     break
-            rows = cells[(cells.temperature == 0) & (cells.task == task) & (cells.document == number)]
+            rows = cells[(cells.temperature == 0) & (cells.task == task) & (cells.document == short_hash(text))]
             assert set(rows.places) == {len(same)}
             first, again = rows[rows.data == "as it was"].alpha, rows[rows.loss == "ce"].alpha
             assert first.item() == again.item() == pytest.approx(sum(same) / len(same))
@@ -84,12 +88,32 @@ def test_a_draft_that_is_the_target_is_accepted_everywhere_and_is_best(trained):
     assert "T = 0.7, all: tvd on target is best, 1.000" in text and "1.000\\*" in text
 
 
+def test_test_documents_take_the_place_of_those_held_out(trained, tmp_path):
+    """All drafts are measured on them, also those whose held-out documents differ or are gone."""
+    place, pair, _ = trained
+    shutil.copytree(place / "tvd", tmp_path / "tvd")
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text("".join(json.dumps({"prompt": text, "max_new_tokens": COUNT}) + "\n" for text in ("One", "Six")))
+    lines = config.prompt_lines(asked, None)
+    plan = Plan(pair=pair, methods=(), baseline=None, suite="asked", tasks=lines, prompts=str(asked))
+    folders = [place / "ce", tmp_path / "tvd"]
+    figures = compare.losses(pair, folders, [0.7], "cpu", "auto", plan)
+    assert set(figures.documents.document) == {short_hash("One"), short_hash("Six")}
+    assert figures.documents.loss.value_counts().to_dict() == {"": 2, "ce": 2, "tvd": 2}
+    text = markdown(view(figures))
+    assert "test documents of asked" in text and "chose the weights" not in text
+    assert "chose the weights" in markdown(view(measured(trained, "ce")))
+    with pytest.raises(UserError, match="held-out prompts are gone .*; name a --suite"):
+        compare.losses(pair, folders, [0.7], "cpu", "auto")
+
+
 def test_a_table_by_hand():
-    """Two seeds of three documents. B is better than A by 0.1, 0.2, … 0.6; the draft as it was equals A."""
+    """Two seeds of six documents. B is better than A by 0.1, 0.2, … 0.6, 0.05 more or less by the seed."""
     rows = []
-    for number in range(6):
-        for key, alpha in ((compare.FIRST, 0.2), (("target", "A"), 0.2), (("draft", "B"), 0.3 + number / 10)):
-            about = {"temperature": 1.0, "seed": number // 3, "task": "one", "document": number % 3}
+    for number, seed in product(range(6), range(2)):
+        by_seed = 0.05 if seed else -0.05
+        for key, alpha in ((compare.FIRST, 0.2), (("target", "A"), 0.2), (("draft", "B"), 0.3 + number / 10 + by_seed)):
+            about = {"temperature": 1.0, "seed": seed, "task": "one", "document": f"hash{number}"}
             rows.append({**about, "data": key[0], "loss": key[1], "alpha": alpha, "places": 9})
     table = compare.table(pd.DataFrame(rows))
     table = table[table.task == "one"].set_index("loss")
@@ -99,6 +123,21 @@ def test_a_table_by_hand():
     assert table.loc["A", ["short_low", "short_high"]].tolist() == pytest.approx([0.35 - half, 0.35 + half], abs=1e-4)
     # All six differences have one sign: 2 of the 64 ways to flip them are as extreme, twice that for two comparisons.
     assert table.loc["A", "short_p"] == pytest.approx(4 / 64) and table.loc["A", "gain"] == 0
+
+
+def test_documents_of_one_seed_alone_are_compared_with_those_of_the_same_seed():
+    """A learned with both seeds, B with the second one, in which every draft does better by 0.5."""
+    rows = []
+    for number, seed in product(range(6), range(2)):
+        for loss, alpha in (("", 0.0), ("A", 0.2), *([("B", 0.1)] if seed else [])):
+            about = {"temperature": 1.0, "seed": seed, "task": "one", "document": f"hash{number}", "places": 9}
+            rows.append({**about, "data": "target" if loss else "as it was", "loss": loss, "alpha": alpha + seed / 2})
+    table = compare.table(pd.DataFrame(rows)).set_index(["task", "loss"]).loc["one"]
+    assert table.gain[["A", "B"]].tolist() == pytest.approx([0.2, 0.1]) and table.seeds[["A", "B"]].tolist() == [2, 1]
+    assert table.alpha[["A", "B"]].tolist() == pytest.approx([0.45, 0.6])
+    assert math.isnan(table.short["A"]) and table.short["B"] == pytest.approx(0.1), (
+        "A is best, though B's mean is higher"
+    )
 
 
 def test_the_mean_of_each_loss_and_of_each_kind_of_texts():
@@ -118,13 +157,13 @@ def test_the_mean_of_each_loss_and_of_each_kind_of_texts():
     assert means.loc[("all", "A"), "short"] == pytest.approx(0.2)
     # All twelve differences have one sign: 2 of the 4,096 ways to flip them are as extreme; it is the one comparison.
     assert means.loc[("all", "A"), "short_p"] == pytest.approx(2 / 4096, abs=2e-4)
-    text = markdown(view(compare.Losses("made", table, pd.DataFrame(rows), [])))
+    text = markdown(view(compare.Losses("made", None, table, pd.DataFrame(rows), [])))
     assert "T = 1, one: C on y is best, 0.955, +0.900" in text and "better than 4 of 5 others" in text
     assert "T = 1, all, mean over texts: B is best, 0.405, +0.350" in text and "better than 1 of 1 others" in text
     assert "T = 1, all, mean over losses: " in text and "better than 0 of 1 others" in text
     pairs = compare.table(pd.DataFrame([row for row in rows if row["data"] != "x"]))
     assert not (pairs.loss == compare.ALL).any() and "grid" not in markdown(
-        view(compare.Losses("made", pairs, pd.DataFrame(rows), []))
+        view(compare.Losses("made", None, pairs, pd.DataFrame(rows), []))
     )
 
 

@@ -2,8 +2,9 @@
 # Which loss and which texts make a draft accepted: the weak draft of the bundled pair, trained with equal budgets on
 # 720 calibration documents by every loss on every kind of text, three seeds each, then measured along the target's
 # answers to 80 documents a seed that were held out, at temperatures 0 and 1. The table goes to
-# runs/draft-losses/losses.csv. 75 trainings of about two minutes on one core: two to three hours. SEEDS, LOSSES, DATA
-# and DOCUMENTS in the environment take a part of it, JOBS trains so many at a time; what is done is not repeated.
+# runs/draft-losses/losses.csv. 111 trainings of one to three minutes on one core: about three and a half hours. SEEDS,
+# LOSSES, DATA and DOCUMENTS in the environment take a part of it, JOBS trains so many at a time; what is done is not
+# repeated.
 set -eu
 . "$(dirname "$0")/common.sh"
 out=runs/draft-losses
@@ -28,7 +29,7 @@ after_others() { while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-1}" ]; do wait -n; d
 drafts=()
 for seed in ${SEEDS:-0 1 2}; do
   trained "target-fkl" "$seed" target fkl
-  for data in ${DATA:-target draft mix_request served}; do
+  for data in ${DATA:-target draft mix_request mix_token ground_truth served}; do
     for loss in ${LOSSES:-ce fkl rkl jsd tvd tvd++}; do
       after_others
       trained "$data-$loss" "$seed" "$data" "$loss" &

@@ -152,6 +152,10 @@ def losses(
     temperature: Annotated[
         list[float] | None, Option(min=0, help="measure at this one; 0 is greedy; may be repeated; default: 0 and 1")
     ] = None,
+    suite: Annotated[
+        str | None, Option(help="measure on test documents of this suite; default: on those held out from training")
+    ] = None,
+    documents: Annotated[int, Option(min=1, help="with --suite: documents of each task")] = 25,
     device: Device = "auto",
     dtype: Dtype = "auto",
     format: PlainFormat = Plain.table,
@@ -162,10 +166,11 @@ def losses(
 
     Each draft is a folder with its NAME.held-out.jsonl beside it. Several seeds of one loss and texts are one row.
 
-    `specbench analyze losses runs/draft-losses/target-tvd-0 runs/draft-losses/target-fkl-0 --pair pocket-weak`
+    `specbench analyze losses by-tvd by-rkl --pair pocket-weak --suite pocket`
     """
     with user_errors(), allowed.permitted():
         from specbench.cli import analyses
 
         chosen, aside = config.load_pair(pair), format is not Plain.table
-        show(*analyses.losses(chosen, drafts, temperature or [0.0, 1.0], device, dtype, aside), format)
+        measured = analyses.losses(chosen, drafts, temperature or [0.0, 1.0], device, dtype, suite, documents, aside)
+        show(*measured, format)

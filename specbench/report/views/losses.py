@@ -20,13 +20,17 @@ def view(figures: Losses) -> Finding:
     return Finding(
         "losses",
         f"ACCEPTANCE OF DRAFTS of {figures.pair} by the texts and the loss that trained them\n"
-        f"{seeds} seed{'s' if seeds > 1 else ''}, documents that no draft was trained on",
+        f"{seeds} seed{'s' if seeds > 1 else ''}, {whose(figures)}",
         sheets,
         [*sentences(figures.table)],
         [*notes(figures)],
         vars(figures),
         figures.table,
     )
+
+
+def whose(figures: Losses) -> str:
+    return f"test documents of {figures.suite}" if figures.suite else "documents that were held out from training"
 
 
 def sheet(part: pd.DataFrame, temperature: Any) -> Sheet:
@@ -110,5 +114,7 @@ def notes(figures: Losses) -> Iterator[str]:
             f"{ALL}: the mean of a loss over all texts, or of texts over all losses, of a grid without gaps; * and = "
             "compare losses with losses and texts with texts"
         )
-    yield f"no verdict of fewer than {FEWEST} documents, each counted once a seed"
+    yield f"no verdict of fewer than {FEWEST} documents, each counted once, by its mean over seeds"
+    if not figures.suite:
+        yield "these documents also chose the weights that each training kept, so gains are a little too high; --suite"
     yield from figures.mismatches

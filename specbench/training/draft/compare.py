@@ -1,9 +1,10 @@
 """`specbench analyze losses`: which loss, on which texts, makes a draft accepted.
 
 The drafts were trained by `specbench train --method draft` from one draft for one target. They are held against each
-other on the documents that none of them has learned from. The acceptance of a place is Σ min(p, q) of the target's and
-the draft's distributions at a temperature, along the target's own answer; at temperature 0 it is 1 where both say the
-same token, and 0 elsewhere.
+other on documents that none of them has learned from: test documents of a suite, or those that were held out from
+training. The acceptance of a place is Σ min(p, q) of the target's and the draft's distributions at a temperature, along
+the target's own answer; at temperature 0 it is 1 where both say the same token, and 0 elsewhere. A document counts
+once, by its mean over seeds.
 """
 
 import json
@@ -19,6 +20,7 @@ import torch
 from specbench.analysis.metrics import interval_columns
 from specbench.base import stats
 from specbench.base.seeds import stable_seed
+from specbench.base.stats import Floats
 from specbench.config import ModelSpec, PairSpec, UserError, load_method, prompt_lines
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair, load_pair
@@ -34,7 +36,7 @@ from specbench.training.publish import held_out_prompts
 ALL = "all"  # the documents of all tasks together, or the mean over all texts or losses of a full grid
 FIRST = ("as it was", "")  # texts and loss of the draft that nothing was taught
 BUDGET = ("documents", "epochs", "batch", "learning_rate", "warmup", "length", "temperatures", "lora_rank")
-UNIT = ["seed", "task", "document"]
+DOCUMENT = ["task", "document"]
 LEVEL = 0.05
 
 
@@ -57,11 +59,13 @@ class Trained:
 @dataclass(frozen=True)
 class Losses:
     pair: str
-    # temperature, task, data, loss, seeds, documents (of all seeds); alpha, its gain over the draft as it was, and how
-    # far it falls short of the best, with _low and _high (95 %); short_p: that it does not, by Holm within the task.
-    # A row with ALL for its texts or its loss is a mean (`averages`), and is compared with means of the same kind.
+    suite: str | None  # whose test documents these are; None: held out by the trainings
+    # temperature, task, data, loss, seeds, documents; alpha, its gain over the draft as it was, and how far it falls
+    # short of the best, with _low and _high (95 %); short_p: that it does not, by Holm within the task. A row with
+    # ALL for its texts or its loss is a mean (`averages`), and is compared with means of the same kind.
     table: pd.DataFrame
-    documents: pd.DataFrame  # alpha of each draft by temperature, seed, task and document, with its number of places
+    # alpha of each draft by temperature, seed, task and document (the prompt's hash), with its number of places
+    documents: pd.DataFrame
     mismatches: list[str]
 
 
@@ -71,20 +75,22 @@ def losses(
     temperatures: Sequence[float],
     device: str,
     dtype: str,
+    test: Plan | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Losses:
-    """Measure the drafts in `folders` beside the pair's own; `advance` is called after each draft.
+    """Measure the drafts in `folders` beside the pair's own, on the documents of `test`, or else on those held out.
 
-    Raises UserError for folders that `train` did not write, and for drafts of another pair or with other held-out
-    documents than others of their seed.
+    `advance` is called after each draft. Raises UserError for folders that `train` did not write, for drafts of another
+    pair, and, without `test`, for held-out documents other than those of other drafts of the seed.
     """
     drafts = [read(folder) for folder in folders]
     check(drafts)
     base = load_pair(pair, device, dtype)
+    same_models(base, pair, drafts)
     rows: list[dict[str, Any]] = []
     for seed in dict.fromkeys(draft.seed for draft in drafts):
         of_seed = [draft for draft in drafts if draft.seed == seed]
-        documents = held_out(base, pair, of_seed)
+        documents = documents_of(test, base) if test else held_out(base, pair, of_seed)
         answers = {t: answered(base, documents, Sampling(t), seed) for t in temperatures}
         for draft in (None, *of_seed):
             made = base if draft is None else trained_pair(base, pair, draft, device, dtype)
@@ -92,11 +98,11 @@ def losses(
             for temperature, texts in answers.items():
                 what = {"temperature": temperature, "seed": seed, "data": data, "loss": loss}
                 for document, alpha, places in acceptance(made, documents, texts, Sampling(temperature)):
-                    about = {"task": document.task, "document": document.number, "alpha": alpha, "places": places}
+                    about = {"task": document.task, "document": document.prompt_hash, "alpha": alpha, "places": places}
                     rows.append(what | about)
             advance(draft is not None)
     cells = pd.DataFrame(rows)
-    return Losses(pair.name, table(cells), cells, [*mismatches(drafts)])
+    return Losses(pair.name, test and test.suite, table(cells), cells, [*mismatches(drafts)])
 
 
 def read(folder: Path) -> Trained:
@@ -130,12 +136,19 @@ def mismatches(drafts: Sequence[Trained]) -> Iterator[str]:
             yield f"budgets are not equal: {name} is {' and '.join(values)}"
 
 
-def held_out(pair: Pair, spec: PairSpec, drafts: Sequence[Trained]) -> list[Document]:
-    """The documents that no draft of a seed has learned from. Raises UserError if they do not agree which these are."""
+def same_models(pair: Pair, spec: PairSpec, drafts: Sequence[Trained]) -> None:
+    """Raises UserError if the drafts were trained from other models than the pair's."""
     for role in ("target", "draft"):
         if role not in pair.models or fingerprint(pair.models[role]) != drafts[0].facts[role]:
             raise UserError(f"{drafts[0].folder} was trained from another {role} than {spec.name}'s; name its --pair")
-    texts = {draft.folder: held_out_prompts(draft.folder).read_text() for draft in drafts}
+
+
+def held_out(pair: Pair, spec: PairSpec, drafts: Sequence[Trained]) -> list[Document]:
+    """The documents that no draft of a seed has learned from. Raises UserError if they do not agree which these are."""
+    try:
+        texts = {draft.folder: held_out_prompts(draft.folder).read_text() for draft in drafts}
+    except OSError as error:
+        raise UserError(f"the held-out prompts are gone ({error}); name a --suite with test documents") from None
     first = drafts[0].folder
     for folder, text in texts.items():
         if text != texts[first]:
@@ -150,6 +163,10 @@ def held_out(pair: Pair, spec: PairSpec, drafts: Sequence[Trained]) -> list[Docu
         prompts=str(prompts.resolve()),
         seed=drafts[0].seed,
     )
+    return documents_of(plan, pair)
+
+
+def documents_of(plan: Plan, pair: Pair) -> list[Document]:
     return [
         Document(r.task, r.doc_id, encode(pair, r.prompt), r.prompt_hash, r.until, r.max_new_tokens, lambda answer: 0.0)
         for r in load_tasks(plan, pair).requests()
@@ -209,7 +226,8 @@ def table(cells: pd.DataFrame) -> pd.DataFrame:
 
 def _of_task(part: pd.DataFrame, about: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of one task at one temperature: each draft, the mean of each loss, and that of each kind of texts."""
-    by_draft = part.set_index(["data", "loss", *UNIT]).alpha.unstack(["data", "loss"])  # [documents, drafts]
+    alphas = part.groupby(["data", "loss", "seed", *DOCUMENT], sort=False).alpha.mean()
+    by_draft = alphas.unstack(["data", "loss"])  # [documents of each seed, drafts]
     kinds = (by_draft, *averages(by_draft))
     return [{**about, **row} for kind in kinds for row in _against_best(kind, by_draft[FIRST])]
 
@@ -233,19 +251,25 @@ def averages(by_draft: pd.DataFrame) -> list[pd.DataFrame]:
 
 def _against_best(by_draft: pd.DataFrame, first: "pd.Series[float]") -> list[dict[str, Any]]:
     """A row for each column of `by_draft`, compared document by document with the `first` draft and with the best."""
-    best = by_draft.mean().idxmax()
+    best = max(by_draft, key=lambda key: by_document(by_draft[key] - first).mean())
     rows = []
     for key in by_draft:
-        alpha = by_draft[key].dropna()
-        gain, short = (alpha - first).dropna(), (by_draft[best] - alpha).dropna()
+        alpha = by_document(by_draft[key])
+        gain, short = by_document(by_draft[key] - first), by_document(by_draft[best] - by_draft[key])
         data, loss = key
         row = {"data": data, "loss": loss}
-        row |= {"seeds": alpha.index.get_level_values("seed").nunique(), "documents": len(alpha)}
-        row |= interval_columns("alpha", stats.mean(alpha.to_numpy()))
-        row |= interval_columns("gain", None if key == FIRST else stats.mean(gain.to_numpy()))
-        row |= interval_columns("short", None if key == best else stats.mean(short.to_numpy()))
-        row["short_p"] = math.nan if key == best else stats.difference(short.to_numpy(), 0 * short.to_numpy()).p
+        row |= {"seeds": by_draft[key].dropna().index.get_level_values("seed").nunique(), "documents": len(alpha)}
+        row |= interval_columns("alpha", stats.mean(alpha))
+        row |= interval_columns("gain", None if key == FIRST else stats.mean(gain))
+        row |= interval_columns("short", None if key == best else stats.mean(short))
+        row["short_p"] = math.nan if key == best else stats.difference(short, 0 * short).p
         rows.append(row)
     for row, p in zip(rows, stats.holm([row["short_p"] for row in rows]), strict=True):
         row["short_p"] = p
     return rows
+
+
+def by_document(values: "pd.Series[float]") -> Floats:
+    """The mean over seeds of each document."""
+    means: Floats = values.dropna().groupby(level=DOCUMENT).mean().to_numpy()
+    return means
