@@ -103,7 +103,7 @@ def test_test_documents_take_the_place_of_those_held_out(trained, tmp_path):
     text = markdown(view(figures))
     assert "test documents of asked" in text and "chose the weights" not in text
     assert "chose the weights" in markdown(view(measured(trained, "ce")))
-    with pytest.raises(UserError, match="held-out prompts are gone .*; name a --suite"):
+    with pytest.raises(UserError, match=r"held-out prompts are gone .*; name a --suite"):
         compare.losses(pair, folders, [0.7], "cpu", "auto")
 
 

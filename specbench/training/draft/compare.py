@@ -102,7 +102,7 @@ def losses(
                     rows.append(what | about)
             advance(draft is not None)
     cells = pd.DataFrame(rows)
-    return Losses(pair.name, test and test.suite, table(cells), cells, [*mismatches(drafts)])
+    return Losses(pair.name, test.suite if test else None, table(cells), cells, [*mismatches(drafts)])
 
 
 def read(folder: Path) -> Trained:
