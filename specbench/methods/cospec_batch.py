@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.engine.accept import exact_test, weigh
@@ -15,7 +14,8 @@ from specbench.engine.batch import Batch, until_all_end
 from specbench.engine.generate import Ending
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw, wide
-from specbench.engine.types import Draft, Sampling, Scored
+from specbench.engine.speculate_batch import propose, unread
+from specbench.engine.types import Sampling, Scored
 from specbench.methods.cospec import Block, block_of
 
 
@@ -104,9 +104,10 @@ def one_round(
     hybrid: bool,
 ) -> None:
     """Draft, score and decide once for each text, in place. Texts that have ended are fed too, but do not change."""
-    drafts = propose(draft, unread(draft, texts), gamma, sampling, rng)
+    contexts = [text.tokens for text in texts]
+    drafts = propose(draft, unread(draft, contexts), gamma, sampling, rng)
     tokens = torch.stack([drafted.tokens for drafted in drafts])
-    logits = target.feed(unread(target, texts), tokens, keep=gamma + 1)
+    logits = target.feed(unread(target, contexts), tokens, keep=gamma + 1)
     log_probs = wide(logits[:, :gamma]).log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
     all_weighed, blocks = [], []
     for drafted, row in zip(drafts, logits, strict=True):
@@ -117,7 +118,7 @@ def one_round(
     scores = None
     if policy is not None and any(block.mismatches for block in blocks):
         both = torch.stack([block.tokens for block in blocks])
-        heads = policy.feed(unread(policy, texts), both, keep=2 * gamma, together=2 * gamma if hybrid else 0)
+        heads = policy.feed(unread(policy, contexts), both, keep=2 * gamma, together=2 * gamma if hybrid else 0)
         scores = heads[:, :gamma, 0].double().tolist()
     all_surprisals = (-log_probs.double()).tolist()
     for row, (number, text, block, weighed) in enumerate(zip(numbers, texts, blocks, all_weighed, strict=True)):
@@ -142,24 +143,3 @@ def one_round(
 def last_context(text: Text) -> int:
     """The number of tokens of a text before its last round."""
     return text.turns[-1].context if text.turns else len(text.prompt)
-
-
-def unread(model: Batch, texts: Sequence[Text]) -> list[list[int]]:
-    """The tokens of each text that a model has not read."""
-    return [text.tokens[read:] for text, read in zip(texts, model.lengths.tolist(), strict=True)]
-
-
-def propose(draft: Batch, fed: list[list[int]], gamma: int, sampling: Sampling, rng: torch.Generator) -> list[Draft]:
-    """γ drafted tokens after each text."""
-    logits = draft.feed(fed)[:, -1]
-    tokens: list[Tensor] = []
-    probs: list[Tensor] = []
-    for i in range(gamma):
-        if i:
-            logits = draft.forward(tokens[-1][:, None])[:, -1]
-        token, q = draw(logits, sampling, rng)
-        tokens.append(token)
-        if q is not None:
-            probs.append(q)
-    all_probs = torch.stack(probs, 1) if probs else None
-    return [Draft(row, None if all_probs is None else all_probs[i]) for i, row in enumerate(torch.stack(tokens, 1))]

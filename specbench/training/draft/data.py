@@ -17,10 +17,10 @@ from specbench.base.seeds import stable_seed
 from specbench.engine.accept import exact
 from specbench.engine.batch import Batch, until_all_end
 from specbench.engine.drafters import ModelDrafter
-from specbench.engine.generate import until_end
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw
 from specbench.engine.speculate import speculate
+from specbench.engine.speculate_batch import speculate_all
 from specbench.engine.types import Round, Sampling, Verdict
 from specbench.training.answered import MICRO_TOKENS, answers_of, grouped
 from specbench.training.documents import Document
@@ -94,6 +94,11 @@ class Teacher:
         """`answers` are the references, or the target's; other data leaves them unread."""
         self.pair, self.draft, self.answers, self.recipe, self.seed = pair, draft, answers, recipe, seed
 
+    @property
+    def _both(self) -> tuple[PreTrainedModel, PreTrainedModel]:
+        """The target and the draft as it is."""
+        return self.pair.models["target"], self.draft
+
     def lessons(self, documents: Sequence[Document], epoch: int) -> list[Lesson]:
         """Lessons of the documents, cut to the recipe's length; those without a place are left out.
 
@@ -129,10 +134,11 @@ class Teacher:
                 for document, answer in zip(documents, self._in_turns(documents, sampling, rng), strict=True):
                     yield answer_lesson(document.prompt, answer)
             case "served":
-                yield from (self._served(document, sampling, rng) for document in documents)
+                for document, rounds in zip(documents, self._rounds(documents, sampling, rng), strict=True):
+                    yield served_lesson(document.prompt, rounds)
             case "replay":
-                for document in documents:
-                    yield from self._blocks(document, sampling, rng)
+                for document, rounds in zip(documents, self._rounds(documents, sampling, rng), strict=True):
+                    yield from self._blocks(document, rounds, sampling, rng)
 
     def _kept(self, document: Document, epoch: int) -> Lesson:
         answers = self.answers[document.name]
@@ -151,10 +157,7 @@ class Teacher:
         ]
         endings = [document.ending(self.pair) for document in documents]
         unread = [list(document.prompt) for document in documents]
-        models = [
-            Batch(model, len(documents), vocabulary=self.pair.vocabulary)
-            for model in (self.pair.models["target"], self.draft)
-        ]
+        models = [Batch(model, len(documents), vocabulary=self.pair.vocabulary) for model in self._both]
 
         def step(texts: list[int]) -> None:
             target, draft = (model.feed([unread[text] for text in texts])[:, -1] for model in models)
@@ -169,28 +172,20 @@ class Teacher:
         until_all_end(models, lambda text: bool(endings[text].reason), step)
         return [ending.tokens for ending in endings]
 
-    def _rounds(self, document: Document, sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        """Exact speculative decoding with the draft as it is."""
-        drafter = ModelDrafter(self.pair.session("draft", model=self.draft))
-        target = self.pair.session("target")
-        rounds = speculate(target, drafter, exact, self.recipe.gamma, document.prompt, sampling, rng)
-        return until_end(rounds, document.ending(self.pair))
+    def _rounds(self, documents: Sequence[Document], sampling: Sampling, rng: torch.Generator) -> list[list[Round]]:
+        """Exact speculative decoding of each document with the draft as it is."""
+        target, draft = (Batch(model, len(documents), vocabulary=self.pair.vocabulary) for model in self._both)
+        prompts = [document.prompt for document in documents]
+        endings = [document.ending(self.pair) for document in documents]
+        return speculate_all(target, draft, self.recipe.gamma, prompts, endings, sampling, rng)
 
-    def _served(self, document: Document, sampling: Sampling, rng: torch.Generator) -> Lesson:
-        """The text that was served; the places are those where the target rejected a token (OSD, arXiv 2310.07177)."""
-        tokens, places = list(document.prompt), []
-        for decoded in self._rounds(document, sampling, rng):
-            verdict = decoded.verdict
-            if verdict and verdict.accepted < min(len(verdict.drafted), len(decoded.tokens)):
-                places.append(len(tokens) + verdict.accepted)
-            tokens += decoded.tokens
-        return Lesson(tokens, places)
-
-    def _blocks(self, document: Document, sampling: Sampling, rng: torch.Generator) -> Iterator[Lesson]:
+    def _blocks(
+        self, document: Document, rounds: Sequence[Round], sampling: Sampling, rng: torch.Generator
+    ) -> Iterator[Lesson]:
         """Each drafted block after the text before it, the tokens after the first rejection too (Draft-OPD)."""
         context = list(document.prompt)
         blocks: list[Lesson] = []
-        for decoded in self._rounds(document, sampling, rng):
+        for decoded in rounds:
             if decoded.verdict:
                 # Nothing was asked for after the end of the text.
                 kept = len(decoded.tokens) if decoded.truncated else len(decoded.verdict.drafted)
@@ -211,6 +206,17 @@ class Teacher:
             begun, decoded = islice(speculate(target, drafter, exact, self.recipe.gamma, context, sampling, rng), 2)
             assert decoded.verdict
             yield block_lesson([*context, *begun.tokens], decoded.verdict, self.recipe.gamma)
+
+
+def served_lesson(prompt: Sequence[int], rounds: Sequence[Round]) -> Lesson:
+    """The text that was served; the places are those where the target rejected a token (OSD, arXiv 2310.07177)."""
+    tokens, places = list(prompt), []
+    for decoded in rounds:
+        verdict = decoded.verdict
+        if verdict and verdict.accepted < min(len(verdict.drafted), len(decoded.tokens)):
+            places.append(len(tokens) + verdict.accepted)
+        tokens += decoded.tokens
+    return Lesson(tokens, places)
 
 
 def block_lesson(context: list[int], verdict: Verdict, kept: int) -> Lesson:
