@@ -81,7 +81,7 @@ def test_a_draft_that_is_the_target_is_accepted_everywhere_and_is_best(trained):
     assert table.xs("tvd", level="loss").short_p.isna().all()
     assert table.loc[0.7, "all", "target", "tvd"].documents == 4
     text = markdown(view(figures))
-    assert "T = 0.7, all: 4 documents are too few to tell." in text and "1.000\\*" not in text
+    assert "T = 0.7, all: too few documents to tell (4)." in text and "1.000\\*" not in text
     assert "| sums | code | all |" in text
     ten = dataclasses.replace(figures, table=figures.table.assign(documents=10))
     text = markdown(view(ten))

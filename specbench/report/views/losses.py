@@ -71,7 +71,7 @@ def sentences(table: pd.DataFrame) -> Iterator[str]:
         rows = [row for row in part.itertuples() if ALL not in (row.data, row.loss)]
         top = next(row for row in rows if best(row))
         if top.documents < FEWEST:
-            yield f"{where}: {top.documents} documents are too few to tell."
+            yield f"{where}: too few documents to tell ({top.documents})."
             continue
         better = better_than(row for row in rows if (row.data, row.loss) != FIRST)
         if (top.data, top.loss) == FIRST:
@@ -116,5 +116,8 @@ def notes(figures: Losses) -> Iterator[str]:
         )
     yield f"no verdict of fewer than {FEWEST} documents, each counted once, by its mean over seeds"
     if not figures.suite:
-        yield "these documents also chose the weights that each training kept, so gains are a little too high; --suite"
+        yield (
+            "these documents also chose the weights that each training kept, so gains are a little too high; "
+            "--suite NAME measures on test documents"
+        )
     yield from figures.mismatches
