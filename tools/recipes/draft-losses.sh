@@ -2,8 +2,8 @@
 # Which loss and which texts make a draft accepted: the weak draft of the bundled pair, trained with equal budgets on
 # 720 calibration documents by every loss on every kind of text, three seeds each, then measured along the target's
 # answers to 200 test documents, at temperatures 0 and 1. The table goes to runs/draft-losses/losses.csv. 111 trainings
-# of one to three minutes on one core: about three and a half hours. SEEDS, LOSSES, DATA and DOCUMENTS in the
-# environment take a part of it, JOBS trains so many at a time; what is done is not repeated.
+# of one to three minutes on one core, seven on replayed blocks: three and a half hours. SEEDS, LOSSES, DATA and
+# DOCUMENTS in the environment take a part of it, JOBS trains so many at a time; what is done is not repeated.
 set -eu
 . "$(dirname "$0")/common.sh"
 out=runs/draft-losses
