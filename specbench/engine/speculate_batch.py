@@ -21,8 +21,9 @@ def speculate_all(
     sampling: Sampling,
     rng: torch.Generator,
 ) -> list[list[Round]]:
-    """The rounds of each text, the last of them cut where the text ends. The batches are empty; `endings` are kept.
+    """The rounds of each text, the last of them cut where the text ends.
 
+    `target` and `draft` have an empty row for each prompt, and `endings` an empty answer; all are changed in place.
     Each round drafts γ tokens after every text and takes one forward of the target for all of them. A text's law is
     that of `speculate`, but not its random numbers.
     """
@@ -31,8 +32,8 @@ def speculate_all(
 
     def commit(text: int, made: Round) -> None:
         if not endings[text].reason:  # a text that has ended may still have a row
-            contexts[text] += made.tokens
             rounds[text].append(made.cut(endings[text].keep(made.tokens)))
+            contexts[text] += rounds[text][-1].tokens
 
     def step(texts: list[int]) -> None:
         here = [contexts[text] for text in texts]

@@ -48,6 +48,17 @@ def test_greedy_rounds_are_those_of_each_text_alone(architecture):
     assert accepted.count(0) > 5 and sum(accepted) > 5
 
 
+def test_a_text_that_has_ended_reads_no_further_than_one_alone():
+    """Its model has places for prompt, answer and one draft; the text waits for four others, which are longer."""
+    filled, count = 40, 2
+    model = oracle.tiny("opt", max_position_embeddings=filled + count + GAMMA).to(DEVICE)
+    prompts = [oracle.prompts(1, length=filled, seed=3)[0], *oracle.prompts(4, length=2, seed=4)]
+    counts = [count, 30, 30, 30, 30]
+    endings = [ending(length) for length in counts]
+    speculate_all(Batch(model, 5), Batch(model, 5), GAMMA, prompts, endings, GREEDY, rng())
+    assert [len(one.tokens) for one in endings] == counts
+
+
 def test_sampled_texts_follow_the_target_and_not_the_draft():
     """Five tokens of a vocabulary of four, γ = 2: the prefill's, those of one round, and of the next."""
     target, draft = (oracle.tiny("llama", seed=seed, vocab=4) for seed in (0, 3))

@@ -236,7 +236,7 @@ def averages(by_draft: pd.DataFrame) -> list[pd.DataFrame]:
     """By document, each loss over all texts, and all losses on each kind of texts, if drafts are a full grid of both.
 
     The grid has all texts that were learned from by several losses, and the losses that learned from each of these.
-    None if it has a single loss or a single kind of texts.
+    The list is empty if it has a single loss or a single kind of texts.
     """
     trained = [key for key in by_draft if key != FIRST]
     texts = [data for data in dict(trained) if len({loss for of, loss in trained if of == data}) > 1]
