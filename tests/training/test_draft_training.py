@@ -1,6 +1,7 @@
 """Training of a draft model: the lessons of each kind of data, learning, resuming, and what is refused."""
 
 import copy
+import dataclasses
 import functools
 import json
 import math
@@ -425,6 +426,14 @@ def test_a_loss_that_is_not_a_number_stops_and_keeps_the_last_good_checkpoint(jo
     assert "the loss is nan at step 2 (documents made-" in str(caught.value) and str(kept) in str(caught.value)
     saved = torch.load(kept, weights_only=True)
     assert saved["step"] == 2 and all(tensor.isfinite().all() for tensor in saved["draft"].values())
+
+
+@pytest.mark.parametrize("kind", ("mix_token", "served", "replay"))
+def test_models_that_take_no_masks_are_refused_texts_that_are_made_by_them(job, kind):
+    chains = dataclasses.replace(pair(), chains_only=frozenset({"target"}))
+    with pytest.raises(UserError, match=f"data={kind} is made for several texts at once by masks"):
+        draft_training.train(job(models=chains, data=kind))
+    draft_training.train(job(models=chains, data="draft", epochs=1))
 
 
 def full_gpu(*_):

@@ -11,6 +11,7 @@ Loss = Literal["ce", "fkl", "rkl", "jsd", "tvd", "tvd++", "split"]
 Divergence = Literal["fkl", "rkl"]
 ANSWERED = ("target", "mix_request")  # data that the target answers before the training begins
 SPECULATED = ("served", "replay")  # data that speculative decoding with the current draft makes
+MASKED = ("mix_token", *SPECULATED)  # data that is made in batches of texts of unequal lengths, by masks
 
 
 class Sides(Protocol):

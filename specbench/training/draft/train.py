@@ -23,7 +23,7 @@ from specbench.measure.prompts import encode
 from specbench.training.answered import answer_all
 from specbench.training.documents import Document, documents_hash, hold_out, training_documents
 from specbench.training.draft.fit import Training, held_lessons
-from specbench.training.draft.recipe import ANSWERED, SPECULATED, DraftRecipe
+from specbench.training.draft.recipe import ANSWERED, MASKED, SPECULATED, DraftRecipe
 from specbench.training.publish import checkpoint_of, collecting, held_out_prompts, source
 from specbench.training.train import Job
 
@@ -62,6 +62,11 @@ def train(job: Job) -> None:
             f"the draft has {layers} layers, so exits must be from 1 to {layers - 1}; change them by --recipe"
         )
     job.pair.need_one_tokenizer("a draft is trained on the target's own tokens")
+    if recipe.data in MASKED and job.pair.chains_only:
+        raise UserError(
+            f"{job.pair.name}: data={recipe.data} is made for several texts at once by masks, which its models do not "
+            "take; choose data=target, draft or mix_request by --recipe"
+        )
     reach = recipe.gamma + 1 if recipe.data in SPECULATED else 1
     referenced = recipe.data == "ground_truth"
     documents = training_documents(job.plan, job.pair, reach, job.data, references=referenced)
