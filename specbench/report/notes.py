@@ -28,6 +28,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     named = ", ".join(dict.fromkeys(row[-1] for row, parts in measured.totals.items() if totals.counted(parts)))
     if named:
         yield f"accept, α and τ of {named} are a server's totals: what came after the end of a text counts too"
+    yield from unaccepted(summary)
     yield from time_warnings.late(measured)
     yield from time_warnings.stalled(measured)
     yield from time_warnings.uneven(measured)
@@ -52,6 +53,19 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
         machine = run.manifest["environment"]
         if (machine.get("load") or 0) > (machine.get("cores") or float("inf")):
             yield f"the machine was busy at the start of {run.name} (load {machine['load']:.1f})"
+
+
+def unaccepted(summary: pd.DataFrame) -> Iterator[str]:
+    """A line for each method of whose drafts nothing was accepted on some tasks."""
+    rows = summary[(summary.task != compared.AVERAGE) & summary.acceptance_rate.notna()]
+    for method, of_method in rows.groupby("method", sort=False):
+        none = of_method[of_method.acceptance_rate == 0]
+        where = "" if len(none) == len(of_method) else f" on {' and '.join(dict.fromkeys(none.task))}"
+        if len(none):
+            yield (
+                f"{method}: not one drafted token was accepted{where}; check that its draft, head or memory belongs to "
+                "this target, with its weights and tokenizer"
+            )
 
 
 def beyond_tau(summary: pd.DataFrame, runs: Sequence[StoredRun]) -> pd.DataFrame:

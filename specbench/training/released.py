@@ -15,6 +15,7 @@ from specbench.base.untrusted import brief, is_file, read_object
 from specbench.config import Settings, UserError, validated
 from specbench.engine.models.heads import FLOATS
 from specbench.engine.models.pair import Pair
+from specbench.engine.models.whole import listed
 
 STORED = (*FLOATS, torch.int64, torch.int32, torch.bool, torch.uint8)
 ROPES = ("default", "linear", "llama3", "yarn")  # those that follow from their own parameters
@@ -120,9 +121,9 @@ def check_tensors(
     `what` names the head in the message, `remedy` says what to do, and `sizes_of` what the shapes follow from.
     """
     if missing := [name for name in wanted if name not in stored]:
-        raise UserError(f"{folder} holds no head of {what}: {missing[0]} is missing; {remedy}")
+        raise UserError(f"{folder} holds no head of {what}: it lacks {listed(missing)}; {remedy}")
     if strange := [name for name in stored if name not in wanted and name not in optional]:
-        raise UserError(f"{folder} holds no head of {what}: it has {strange[0]} too; {remedy}")
+        raise UserError(f"{folder} holds no head of {what}: it has {listed(strange)} too; {remedy}")
     for name, shape in wanted.items():
         if tuple(stored[name].shape) != shape:
             actual, expected = (" x ".join(map(str, sizes)) for sizes in (stored[name].shape, shape))

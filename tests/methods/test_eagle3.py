@@ -412,8 +412,8 @@ def added(name):
 @pytest.mark.parametrize(
     ("change", "facts", "words"),
     [
-        (without("midlayer.hidden_norm.weight"), {}, "midlayer.hidden_norm.weight is missing"),
-        (without("d2t"), {}, "d2t is missing"),
+        (without("midlayer.hidden_norm.weight"), {}, "it lacks midlayer.hidden_norm.weight"),
+        (without("d2t"), {}, "it lacks d2t"),
         (added("midlayer.self_attn.q_proj.bias"), {}, "it has midlayer.self_attn.q_proj.bias too"),
         (
             changed("fc.weight", lambda x: x[:, :384].contiguous()),

@@ -102,13 +102,13 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, pocket, monke
         ),
         (None, {"dflash_config": {"target_layer_ids": [1, 5, 9]}}, "which token stands for a mask"),
         (None, {"dflash_config": {"mask_token_id": 7}, "num_target_layers": None}, "which layers of the target"),
-        (None, {"num_hidden_layers": 3}, "layers.2.self_attn.q_proj.weight is missing"),
+        (None, {"num_hidden_layers": 3}, "it lacks layers.2."),
         (None, {"num_hidden_layers": 1}, "it has layers.1."),
         (None, {"block_size": None}, "block_size"),
         (None, {"attention_bias": True}, "its attention has biases"),
         (None, {"layer_types": ["sliding_attention"] * 2}, "read a window of the text"),
         (None, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "its positions are dynamic"),
-        (lambda tensors: tensors.pop("hidden_norm.weight"), {}, "hidden_norm.weight is missing"),
+        (lambda tensors: tensors.pop("hidden_norm.weight"), {}, "it lacks hidden_norm.weight"),
         (lambda tensors: tensors.update({"norm.weight": tensors["norm.weight"] * torch.nan}), {}, "no numbers"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_head_of_another_width_or_form(tmp_path, pocket, monkeypatch):
     with one_line_error("reads 96 values, but the target of pocket has 192", "--pair"):
         released.import_head(folder, "pocket", tmp_path / "h")
     folder, _ = checkpoint(tmp_path / "mixed", "dflare")
-    with one_line_error("holds no head of DFlash: fc.weight is missing"):
+    with one_line_error("holds no head of DFlash: it lacks fc.weight"):
         released.import_head(folder, "pocket", tmp_path / "h")
 
 

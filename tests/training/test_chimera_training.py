@@ -184,9 +184,9 @@ def without(part, name):
 @pytest.mark.parametrize(
     ("change", "facts", "words"),
     [
-        (without("trimlp", "1.weight"), {}, "trimlp.1.weight is missing; name the folder of a head"),
-        (without("chimera_head", "0.0.weight"), {}, "chimera_head.0.0.weight is missing"),
-        (None, {"chimera_num_heads": 2}, "chimera_head.1.0.weight is missing"),
+        (without("trimlp", "1.weight"), {}, "it lacks trimlp.1.weight; name the folder of a head"),
+        (without("chimera_head", "0.0.weight"), {}, "it lacks chimera_head.0.0.weight"),
+        (None, {"chimera_num_heads": 2}, "it lacks chimera_head.1.0.weight"),
         (None, {"chimera_num_heads": 0}, "chimera_num_heads"),
         (lambda parts: parts["fast_layer1"].update({"1.extra": torch.zeros(3)}), {}, "it has fast_layer1.1.extra too"),
         (

@@ -146,8 +146,8 @@ def cut(name):
 @pytest.mark.parametrize(
     ("kind", "change", "facts", "words"),
     [
-        ("eagle", without("fc.weight"), {}, "fc.weight is missing; name the folder of a head"),
-        ("eagle", without("fc.bias"), {"bias": True}, "fc.bias is missing"),
+        ("eagle", without("fc.weight"), {}, "it lacks fc.weight; name the folder of a head"),
+        ("eagle", without("fc.bias"), {"bias": True}, "it lacks fc.bias"),
         ("eagle", None, {"bias": False}, "it has fc.bias too"),
         ("eagle", added("layers.0.input_layernorm.weight"), {}, "it has layers.0.input_layernorm.weight too"),
         ("eagle", None, {"num_hidden_layers": 2}, "it has 2 layers, and EAGLE's heads have 1"),
@@ -157,7 +157,7 @@ def cut(name):
         ("hass", cut("layers.0.mlp.down_proj.weight"), {}, "down_proj.weight is 100 x 64, and its config.json"),
         ("hass", lambda t: t["fc.weight"].fill_(torch.nan), {}, "no numbers"),
         ("hass", lambda t: t.update({"embed_tokens.weight": torch.zeros(2048, 192)}), {}, "embeddings that are not"),
-        ("kangaroo", without("norm.weight"), {}, "norm.weight is missing; name the folder of an adapter"),
+        ("kangaroo", without("norm.weight"), {}, "it lacks norm.weight; name the folder of an adapter"),
         ("kangaroo", added("layers.0.mlp.up_proj.weight"), {}, "it has layers.0.mlp.up_proj.weight too"),
         ("kangaroo", None, {"num_hidden_layers": 2}, "it has 2 layers, and Kangaroo's adapter has 1"),
         ("kangaroo", None, {"exit_layer": None}, "write exit_layer into it"),

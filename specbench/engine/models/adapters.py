@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from specbench.base.untrusted import brief, is_file, read_object, regular
 from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import ADAPTER, adapter_folder
+from specbench.engine.models.whole import listed
 
 CONFIGURATION, WEIGHTS = ADAPTER
 # Settings of peft that decide what an adapter computes, and those that matter for training or for the file only.
@@ -39,10 +40,10 @@ def adapted(model: PreTrainedModel, spec: ModelSpec) -> tuple[PreTrainedModel, d
         wrapped = peft.PeftModel(model, config)  # type: ignore[no-untyped-call]
         expected = peft.get_peft_model_state_dict(wrapped)
         if missing := sorted(expected.keys() - tensors.keys()):
-            raise UserError(f"{spec.adapter} lacks weights of its adapters ({missing[0]}); fetch them again")
+            raise UserError(f"{spec.adapter} lacks weights of its adapters ({listed(missing)}); fetch them again")
         if unknown := sorted(tensors.keys() - expected.keys()):
             raise UserError(
-                f"{spec.adapter} has adapters that {spec.model} has no place for ({brief(unknown[0])}); give the model "
+                f"{spec.adapter} has adapters that {spec.model} has no place for ({listed(unknown)}); give the model "
                 "that they were trained on"
             )
         _refuse_tied(model, spec)

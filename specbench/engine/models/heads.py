@@ -23,6 +23,7 @@ from specbench.base import files
 from specbench.base.untrusted import brief, is_file, parse_json
 from specbench.config import SUITES, UserError
 from specbench.engine.models.pair import Pair
+from specbench.engine.models.whole import listed
 
 VERSION = 1
 KEY = "specbench"
@@ -170,10 +171,10 @@ def read_head(
                 f"the head {path} was trained on {trained_on}, whose {role} has different weights from this "
                 f"one; {remedy}"
             )
-    if shapes is not None and not (
-        tensors.keys() == shapes.keys() and all(_fits(tensors[name], shape) for name, shape in shapes.items())
-    ):
-        raise UserError(f"{damaged} (its tensors are not those of a head for {kind}); {remedy}")
+    if shapes is not None and (differing := tensors.keys() ^ shapes.keys()):
+        raise UserError(f"{damaged} (it lacks, or has no place for, {listed(differing)}); {remedy}")
+    if shapes is not None and not all(_fits(tensors[name], shape) for name, shape in shapes.items()):
+        raise UserError(f"{damaged} (the shapes of its tensors are not those of a head for {kind}); {remedy}")
     if not all(tensor.dtype in FLOATS and tensor.isfinite().all() for tensor in tensors.values()):
         raise UserError(f"{damaged} (it holds values that are not finite); {remedy}")
     return Head(kind, {name: tensor.float() for name, tensor in tensors.items()}, trained)

@@ -17,6 +17,7 @@ from specbench.base.hub import offline
 from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import NEEDED, model_folder
 from specbench.engine.models.quantize import brought_words, needed_package, quantized
+from specbench.engine.models.whole import check_whole
 
 OPTION, DRAFT_OPTION = "--device", "--draft-device"
 OPENVINO = "openvino"  # the runtime that has weights in fewer bits of its own
@@ -50,13 +51,15 @@ def load_model(
             if not trust_remote_code:
                 _refuse_kernels(settings, spec.model)
             needed_package(settings, spec.model)
-            model = AutoModelForCausalLM.from_pretrained(
+            model, found = AutoModelForCausalLM.from_pretrained(
                 where,
                 dtype=chosen or "auto",
                 device_map="auto" if spread else None,
                 use_safetensors=None if allow_pickle else True,
                 trust_remote_code=trust_remote_code,
+                output_loading_info=True,
             )
+            check_whole(model, found, settings, spec.model)
     except (UserError, torch.OutOfMemoryError, MemoryError):
         raise
     except pickle.UnpicklingError:

@@ -17,6 +17,7 @@ from specbench.config import Settings, UserError, load_pair, validated
 from specbench.engine.models.chimera_head import READ
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
+from specbench.engine.models.whole import listed
 from specbench.methods.chimera import KIND, chimera_head
 from specbench.methods.eagle3 import check_target
 from specbench.training.released import (
@@ -84,7 +85,7 @@ def read_released(folder: Path) -> Mapping[str, Tensor]:
     }
     outputs = {f"chimera_head.{number}.0.weight" for number in range(config.chimera_num_heads)}
     if missing := sorted(outputs - stored.keys()):
-        raise UserError(f"{folder} holds no head of Chimera: {missing[0]} is missing; {REMEDY}")
+        raise UserError(f"{folder} holds no head of Chimera: it lacks {listed(missing)}; {REMEDY}")
     left_out = outputs - {OUTPUT}
     return {name: tensor for name, tensor in stored.items() if name not in left_out}
 
