@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench.analysis import metrics, totals, workers
+from specbench.analysis import answers, metrics, totals, workers
 from specbench.analysis.pooled import ONCE, ROW, SETUP, Measured, measured
 from specbench.base import scores as of_scores
 from specbench.base import stats
@@ -72,6 +72,8 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
         "repeats": len(mine.index.droplevel("doc_id").unique()),
         "errors": int(runs.errors.get(key, 0)),
         "cut": mine.cut.mean(),
+        "empty": int(mine["empty"].sum()),
+        "loops": int(mine.loops.sum()),
         "imported": not runs.imported.isdisjoint(mine.index.get_level_values("run")),
     }
     row |= _accuracy(runs.scores, key, baseline)
@@ -88,6 +90,7 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     times, whole_times = paired(mine, base), paired(mine, base, whole=True)
     row |= _speedup_columns("speedup_decode", stats.speedup(times) if times else None)
     row |= _speedup_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)
+    row["compared"] = len(next(filter(None, (times, whole_times)), stats.Paired(*[np.empty(0)] * 4)).seconds)
     row["speedup_spread"] = _spread(mine, base) if row["repeats"] > 1 else np.nan
     row["drift"] = max((metrics.drift(counts) for _, counts in base.groupby("run")), key=abs, default=0.0)
     row |= _limit_share(mine)
@@ -105,10 +108,10 @@ def _tau_interval(tau: stats.Interval | None) -> dict[str, float]:
 def paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
     """Times per document, added up over the passes in which both methods decoded it; `whole` includes the prefill.
 
-    Both texts of a pass are of one worker. Intervals are of documents within those that the same workers decoded.
+    Both texts of a pass are of one worker, and neither is empty or a loop. Intervals are of documents within those that the same workers decoded.
     """
     columns = ["whole", "whole_tokens"] if whole else ["decode", "decoded"]  # seconds, tokens
-    mine, base = metrics.timed_alone(mine), metrics.timed_alone(base)
+    mine, base = (answers.fit(metrics.timed_alone(counts)) for counts in (mine, base))
     both = mine[columns].merge(base[columns], left_index=True, right_index=True, suffixes=("", "_base"))
     if both.empty or both.isna().any(axis=None):
         return None
@@ -174,7 +177,7 @@ def _average(cells: list[Cell]) -> dict[str, Any]:
     row = {**dict.fromkeys(first, np.nan), **numbers.mean(skipna=False).to_dict()}
     row |= {name: first[name] for name in (*SETUP, "method", "baseline", "repeats")}
     row |= {"task": AVERAGE, "metric": f"mean of {len(cells)} tasks", "accuracy_test": "", "accuracy_p": np.nan}
-    row |= {"documents": int(table.documents.sum()), "errors": int(table.errors.sum())}
+    row |= {name: int(table[name].sum()) for name in ("documents", "errors", "empty", "loops", "compared")}
     row["accuracy_stderr"] = float(np.sqrt((table.accuracy_stderr**2).sum(skipna=False)) / len(cells))
     scores = [stats.Interval(row.accuracy, row.accuracy_low, row.accuracy_high) for row in table.itertuples()]
     row |= metrics.interval_columns("accuracy", of_scores.average_score(scores))

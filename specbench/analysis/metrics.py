@@ -232,6 +232,7 @@ def rates_of(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     speeds = {
         "speed": counts.decoded / counts.decode.replace(0, np.nan),
         "whole_speed": counts.whole_tokens / counts.whole.replace(0, np.nan),
+        "of_text": counts.C / counts.R.replace(0, np.nan),
     }
     grouped = counts.assign(**speeds).groupby(list(by), sort=False)
     unknown = counts.isna().groupby(list(by), sort=False).any()
@@ -242,6 +243,7 @@ def rates_of(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
             "acceptance_rate_in_text": total.A / (total.D - total.E).replace(0, np.nan),
             "alpha": total.A / (total.A + total.J).replace(0, np.nan),
             "tau": total.C / total.R.replace(0, np.nan),
+            "tau_mean": grouped.of_text.mean().mask(unknown.C | unknown.R),
             "discard_rate": (total.D - total.A) / total.C.replace(0, np.nan),
             "verification_rate": total.F / total.C.replace(0, np.nan),
             "rescue_rate": total.S / total.D.replace(0, np.nan),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.analysis import metrics, roofline, totals, workers
+from specbench.analysis import answers, metrics, roofline, totals, workers
 from specbench.analysis.alike import check_alike, method_labels, pair_labels
 from specbench.config import UserError
 from specbench.results.stored import StoredRun
@@ -106,7 +106,7 @@ def measured(
         samples, rounds = run.samples([*metrics.TIMED, *workers.WHO, "prompt_tokens"]), run.rounds()
         run_counts = metrics.per_document(samples, rounds)
         lengths = samples[~samples.warmup].set_index(metrics.SAMPLE).prompt_tokens
-        run_counts = run_counts.join(workers.of_texts(run, samples))
+        run_counts = run_counts.join(workers.of_texts(run, samples)).join(answers.of_texts(run))
         counts.append(labelled(run_counts.join(roofline.least_seconds(run, run_counts, lengths)).reset_index()))
         errors.append(labelled(samples[~samples.warmup & (samples.finish == "error")]))
         if with_depths:

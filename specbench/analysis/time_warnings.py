@@ -1,5 +1,7 @@
 """Warnings of times that cannot be taken as they stand: late clients, busy moments, and unlike machines."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from specbench.analysis import metrics, workers
@@ -44,6 +46,19 @@ def late(runs: Measured) -> list[str]:
         "known: the client was late, or the server holds tokens back"
         for name, row in unknown[unknown["sum"] > 0].iterrows()
     ]
+
+
+def unfit(runs: Measured) -> Iterator[str]:
+    """A line for each row with answers that no speed is compared on, or that have no text."""
+    for key, counts in runs.by_row.items():
+        for name, what in (
+            ("empty", "empty; speeds are compared without them"),
+            ("loops", "one string over and over, up to the limit of new tokens; speeds are compared without them"),
+            ("no_text", "thoughts or tool calls alone, without a text; raise --max-new-tokens if the limit cut them"),
+        ):
+            if number := int(counts[name].sum()):
+                share = f"all {len(counts)}" if number == len(counts) else f"{number} of {len(counts)}"
+                yield f"{key[2]}, {key[3]}: {share} answers are {what}"
 
 
 def stalled(runs: Measured) -> list[str]:

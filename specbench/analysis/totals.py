@@ -58,6 +58,8 @@ def of_sums(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
             continue
         part = {f"spec_decode_{name}": texts[column] for column, name in COUNTED.items()}
         part |= {"spec_decode_num_drafts": rounds, "spec_decode_num_plain": plain}
+        part |= {"spec_decode_sum_tau": 1 + accepted / (rounds + plain).where(rounds + plain > 0)}
+        part |= {"spec_decode_num_texts": pd.Series(1.0, texts.index)}
         sums = {name: float(counts.sum()) for name, counts in part.items() if counts.notna().all()}
         if sums:
             totals[str(row[0]), str(row[1])] = [sums]
@@ -76,14 +78,14 @@ def served(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def rates(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Acceptance rate, α and τ of the results together; NaN for what they do not tell.
+    """Acceptance rate, α and τ, pooled and by text, of the results together; NaN for what they do not tell.
 
     A server counts whole rounds: drafts after the end of a text are in D and A, and τ counts tokens that the end cut
     off, and of rounds without a draft only those that are known. α needs to know in how many rounds the whole draft was
     accepted, since every other round tested one token more: of a file, drafts of one length, whose last position tells
     it.
     """
-    sums = dict.fromkeys(("drafted", "accepted", "rounds", "plain", "whole"), 0.0)
+    sums = dict.fromkeys(("drafted", "accepted", "rounds", "plain", "whole", "of_texts", "texts"), 0.0)
     for part in parts:
         rounds, drafted, accepted = _counts(part)
         shares = _shares(part)
@@ -91,15 +93,18 @@ def rates(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
         sums["accepted"] += accepted
         sums["rounds"] += rounds
         sums["plain"] += _number(part, "num_plain") if "spec_decode_num_plain" in part else 0.0
+        sums["of_texts"] += _number(part, "sum_tau")
+        sums["texts"] += _number(part, "num_texts")
         if "spec_decode_num_whole" in part:
             sums["whole"] += _number(part, "num_whole")
             continue
         sums["whole"] += shares[-1] * rounds if shares and drafted == rounds * len(shares) else math.nan
-    drafted, accepted, rounds, plain, whole = sums.values()
+    drafted, accepted, rounds, plain, whole, of_texts, texts = sums.values()
     return {
         "acceptance_rate": _ratio(accepted, drafted),
         "alpha": _ratio(accepted, accepted + rounds - whole),
         "tau": 1 + _ratio(accepted, rounds + plain),
+        "tau_mean": _ratio(of_texts, texts),
     }
 
 

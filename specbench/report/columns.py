@@ -87,6 +87,7 @@ COLUMNS: dict[str, Column] = {
     "acceptance_rate_in_text": _plain("accept in text", "acceptance_rate_in_text", percent),
     "alpha": _plain("α", "alpha", percent),
     "tau": _plain("τ", "tau", number(2)),
+    "tau_mean": _plain("τ by text", "tau_mean", number(2)),
     "tau_interval": Column("τ [95 %]", lambda row: bounds(row, "tau"), ("tau_low", "tau_high")),
     "discard_rate": _plain("discard", "discard_rate", number(2)),
     "verification_rate": _plain("verify", "verification_rate", number(2)),
@@ -111,10 +112,12 @@ COLUMNS: dict[str, Column] = {
     "accuracy_spread": _plain("score sd", "accuracy_spread", percent),
     "speedup_spread": _plain("speedup sd", "speedup_spread", number(3)),
     "cut": _plain("cut", "cut", percent),
+    "empty": _plain("empty", "empty", number(0)),
+    "loops": _plain("loops", "loops", number(0)),
     "errors": _plain("failed", "errors", number(0)),
     "limit_share": Column("of limit", lambda row: percent(row.limit_share), ("limit_share", "limit_unknown")),
 }
-ON_REQUEST = ("acceptance_rate_in_text", "limit_share")  # columns that are shown only on request
+ON_REQUEST = ("acceptance_rate_in_text", "tau_mean", "limit_share")  # columns that are shown only on request
 SERVED = ("request_throughput", "output_throughput", "ttft", "tpot", "itl", "e2el")  # hidden unless a server told them
 COUNTED = ("acceptance_rate", "alpha", "tau")  # what a server's counters tell
 CUT = 0.01  # the share of answers cut by the limit of new tokens from which tables show it
@@ -149,7 +152,7 @@ def choose(summary: pd.DataFrame, wide: bool) -> list[str]:
     silent += ["verification_rate"] * (not wide) if arbitrated else ["arbitrator_share"]
     chosen = [column for name in chosen for column in _by_what_is_known(summary, name)]
     silent += [name for name in chosen if all(COLUMNS[name].text(row) in NOTHING for _, row in summary.iterrows())]
-    wrong = {"cut": (summary.cut > CUT).any(), "errors": summary.errors.any()}
+    wrong = {"cut": (summary.cut > CUT).any()} | {name: summary[name].any() for name in ("empty", "loops", "errors")}
     return [*(name for name in chosen if name not in (*silent, *wrong)), *(name for name in wrong if wrong[name])]
 
 

@@ -29,6 +29,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     if named:
         yield f"accept, α and τ of {named} are a server's totals: what came after the end of a text counts too"
     yield from unaccepted(summary)
+    yield from time_warnings.unfit(measured)
     yield from time_warnings.late(measured)
     yield from time_warnings.stalled(measured)
     yield from time_warnings.uneven(measured)

@@ -56,6 +56,8 @@ MEANINGS = {
     "peak_memory": "the most memory that a sample took, in MB",
     "documents": "documents that were timed",
     "cut": "answers that the limit of new tokens cut, in percent",
+    "empty": "empty answers, which no speed is compared on",
+    "loops": "answers that repeat one string up to the limit of new tokens; no speed is compared on them",
     "errors": "failed samples, which are left out",
 }
 FIRST = ("accuracy", "accuracy_delta", "accuracy_p", "speedup_decode", "tokens_per_s")  # columns before the others
@@ -168,7 +170,7 @@ def _columns(summary: pd.DataFrame) -> list[str]:
     for name in dict.fromkeys([*FIRST, *COLUMNS]):
         column = COLUMNS[name]
         known = all(raw in summary for raw in column.raw)
-        trivial = {"errors": 0, "repeats": 1, "cut": 0}
+        trivial = {"errors": 0, "repeats": 1, "cut": 0, "empty": 0, "loops": 0}
         if known and not summary[column.raw[0]].dropna().isin([trivial.get(name)]).all():
             columns.append(name)
     return columns

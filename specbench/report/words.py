@@ -38,7 +38,7 @@ def _with_speeds(rows: pd.DataFrame) -> pd.DataFrame:
     There is no p of too few documents, nor of figures that other tools took one method after the other.
     """
     decode = rows.speedup_decode_low.notna().groupby([rows[name] for name in OF_METHOD]).transform("any")
-    p = rows.speedup_decode_p.where(decode, rows.speedup_e2e_p).where((rows.documents >= FEWEST) & ~rows.imported)
+    p = rows.speedup_decode_p.where(decode, rows.speedup_e2e_p).where((rows.compared >= FEWEST) & ~rows.imported)
     speed = rows.speedup_decode.where(decode, rows.speedup_e2e)
     return rows.assign(end_to_end=~decode, speed=speed, speed_p=holm(p.tolist()))
 

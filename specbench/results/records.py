@@ -22,7 +22,7 @@ from specbench.base.errors import UserError
 from specbench.base.folder import Folder, LinkRefused, Member
 from specbench.base.untrusted import Source
 
-VERSION = 10
+VERSION = 11
 # 1: first version.
 # 2: new_tokens and wall_seconds of imported samples.
 # 3: levels and parents of drafts that are trees.
@@ -33,6 +33,7 @@ VERSION = 10
 # 8: times, parts and evidence of what servers of other engines answered.
 # 9: host, device, worker and attempt of samples.
 # 10: forwards and seconds of branches.
+# 11: thoughts and other parts of servers' answers.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -74,6 +75,8 @@ SAMPLES = pa.schema(
         pa.field("ended", pa.float64()),
         pa.field("chunks", pa.list_(pa.float64())),  # when each part of the text came
         pa.field("chunk_tokens", pa.list_(pa.int32())),  # in each part; null: not told
+        pa.field("other_chunks", pa.int32()),  # those of the parts that are no text of the answer: thoughts, tool calls
+        pa.field("thought_tokens", pa.int32()),  # of the tokens, those of thoughts before the answer; null: not told
         pa.field("evidence", pa.string()),  # steps, histogram, counters, chunks (a lower bound of the rounds) or none
         pa.field("verify_rounds", pa.int32()),  # after the prefill, with a draft
         pa.field("draft_tokens", pa.int32()),

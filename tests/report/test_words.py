@@ -10,7 +10,13 @@ from specbench.report.words import sentences
 
 def verdict(**changes):
     values = {"pair": "p", "sampling": "greedy", "task": "one", "method": "sps", "baseline": "plain"}
-    values |= {"documents": 8, "speedup_decode": 1.5, "speedup_decode_low": 1.4, "speedup_decode_high": 1.6}
+    values |= {
+        "documents": 8,
+        "compared": 8,
+        "speedup_decode": 1.5,
+        "speedup_decode_low": 1.4,
+        "speedup_decode_high": 1.6,
+    }
     values |= {"speedup_decode_p": 0.001, "imported": False, "accuracy_test": "mcnemar"}
     values |= dict.fromkeys(("speedup_e2e", "speedup_e2e_low", "speedup_e2e_high", "speedup_e2e_p"), math.nan)
     values |= {"accuracy_delta": 0.0, "accuracy_delta_low": -0.05, "accuracy_delta_high": 0.05, "accuracy_p": 1.0}
@@ -35,7 +41,7 @@ ENDS = {"speedup_e2e": 1.2, "speedup_e2e_low": 1.1, "speedup_e2e_high": 1.3, "sp
         ({"accuracy_delta": -0.02, "accuracy_p": 0.4}, "may be chance on one (−2.0 points, p = 0.40)"),
         ({"accuracy_delta": math.nan, "accuracy_p": math.nan}, "its accuracy is not compared"),
         ({"speedup_decode_low": math.nan}, "its speed is not known"),
-        ({"documents": 7}, "sps: too few documents to tell its speed; the same accuracy on one."),
+        ({"compared": 7}, "sps: too few documents to tell its speed; the same accuracy on one."),
         ({"speedup_decode_low": math.nan} | ENDS, "sps: faster than plain end to end on one (1.20 ×)"),
     ],
 )
@@ -58,7 +64,7 @@ def test_sentences_correct_p_for_the_number_of_comparisons():
 def test_speeds_are_corrected_for_the_number_of_comparisons():
     """As above; a task with too few documents is no comparison."""
     rows = [verdict(task=t, speedup_decode_p=p) for t, p in (("a", 0.03), ("b", 0.9), ("c", 0.8))]
-    few = [verdict(task="d", speedup_decode_p=0.01, documents=7)]
+    few = [verdict(task="d", speedup_decode_p=0.01, compared=7)]
     assert sentences(pd.DataFrame(rows[:1] + few))[0].startswith("sps: faster than plain on a (1.50 ×);")
     assert sentences(pd.DataFrame(rows + few))[0].startswith(
         "sps: no clear difference in speed from plain on all 3 tasks"

@@ -1,0 +1,56 @@
+"""Answers that say nothing of a method's speed: empty ones, and ones that repeat themselves up to the limit."""
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from specbench.analysis import metrics
+from specbench.results.stored import StoredRun
+
+TIMES = 4  # as often the end of a looping text repeats one string
+SHORTEST = 20  # characters of such an end: of less, nothing is said
+READ = [*metrics.SAMPLE, "warmup", "finish", "text", "other_chunks"]
+
+
+def is_empty(text: str) -> bool:
+    """True if a text has no visible character."""
+    return not text.strip()
+
+
+def loops(text: str) -> bool:
+    """True if the last half of a text is one string, TIMES times or more, the last time perhaps cut.
+
+    It means a loop of a text that the limit of new tokens ended; any other came out of it.
+    """
+    end = text[len(text) // 2 :]
+    if len(end) < SHORTEST:
+        return False
+    # Most of the end comes again a period later. If the end has any period of a quarter or less, the first is one.
+    period = end.find(end[: len(end) - len(end) // TIMES], 1)
+    return 0 < period <= len(end) // TIMES and end[period:] == end[:-period]
+
+
+def of_texts(run: StoredRun) -> pd.DataFrame:
+    """Columns `empty`, `loops` and `no_text` of each timed text, indexed as `metrics.per_document`.
+
+    `no_text` is an answer without a text because all of its tokens were thoughts or tool calls: it took its time, and
+    is not `empty`. Texts that are not recorded are none of them.
+    """
+    timed = ~pc.field("warmup") & ((pc.field("finish") != "error") | pc.field("finish").is_null())
+    parts = [_marks(batch) for batch in run.scan_samples().to_batches(READ, timed)]
+    marks = pd.concat(parts) if parts else _marks(run.scan_samples().schema.empty_table().select(READ))
+    return marks.set_index(metrics.SAMPLE)
+
+
+def _marks(rows: pa.RecordBatch | pa.Table) -> pd.DataFrame:
+    frame = rows.to_pandas()
+    text = frame.text.fillna("-")
+    empty = text.map(is_empty).astype(bool)
+    other = empty & (frame.other_chunks.fillna(0) > 0)
+    looping = (frame.finish == "length") & text.map(loops).astype(bool)
+    return frame[metrics.SAMPLE].assign(empty=empty & ~other, loops=looping & ~empty, no_text=other)
+
+
+def fit(counts: pd.DataFrame) -> pd.DataFrame:
+    """The texts that speeds are compared on, of those of `pooled.Measured`."""
+    return counts[~(counts["empty"] | counts.loops)] if "loops" in counts else counts
