@@ -13,21 +13,30 @@ Detokenize = Callable[[list[int]], str]
 
 
 class Detokenizer:
-    """Token ids to text, with a cache for the text of single tokens."""
+    """Token ids to text, without special tokens or, as `whole`, with them; by default no token is special."""
 
-    def __init__(self, decode: Detokenize) -> None:
+    def __init__(self, decode: Detokenize, whole: Detokenize | None = None) -> None:
         self._decode = decode
+        self.whole = whole or decode
         self._single: dict[int, str] = {}
+        self._hidden: dict[int, bool] = {}
 
     def __call__(self, tokens: list[int]) -> str:
         return self._decode(tokens)
 
     def single(self, token: int) -> str:
-        """The text of one token by itself."""
+        """The text of one token by itself, a special one too."""
         text = self._single.get(token)
         if text is None:
-            text = self._single[token] = self._decode([token])
+            text = self._single[token] = self.whole([token])
         return text
+
+    def hides(self, token: int) -> bool:
+        """True if a token is special: it has a text of its own that other texts do not show."""
+        hidden = self._hidden.get(token)
+        if hidden is None:
+            hidden = self._hidden[token] = bool(self.single(token)) and not self._decode([token])
+        return hidden
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,8 @@ class Ending:
     """Watches a growing text for its end.
 
     A round commits several tokens at once. The search for stop strings covers all of them, and as many earlier tokens
-    as a stop string may span (every token is at least one byte).
+    as a stop string may span (every token is at least one byte). It reads the text with special tokens, as lm-eval does,
+    and without them, as engines do: the first stop string in either ends the text.
     """
 
     def __init__(self, limits: Limits, detokenize: Detokenize) -> None:
@@ -87,19 +97,27 @@ class Ending:
             last in self.detokenize.single(token) for token in self.tokens[start:] for last in self._last_characters
         ):
             return None
-        window = max(0, start - self._span)
-        if not self._stopped(self.detokenize(self.tokens[window:])):
+        before_eos = len(self.tokens) - (self.reason == "eos")
+        if not self._stopped(self.tokens[self._window(start) : before_eos]):
             return None
-        for end in range(start + 1, len(self.tokens) + 1):
-            if self._stopped(self.detokenize(self.tokens[:end])):
-                return end
-        return None
+        return next((end for end in range(start + 1, before_eos + 1) if self._stopped(self.tokens[:end])), None)
 
-    def _stopped(self, text: str) -> bool:
-        return any(stop in text for stop in self.limits.stops)
+    def _window(self, start: int) -> int:
+        """The first token of the last ones before `start` that a stop string may span; special ones do not count."""
+        left = self._span
+        while start and left:
+            start -= 1
+            left -= not self.detokenize.hides(self.tokens[start])
+        return start
+
+    def _stopped(self, tokens: list[int]) -> bool:
+        texts = [self.detokenize.whole(tokens)]
+        if any(map(self.detokenize.hides, tokens)):
+            texts.append(self.detokenize(tokens))
+        return any(stop in text for text in texts for stop in self.limits.stops)
 
     def text(self) -> str:
-        """The text so far, without EOS and cut before the first stop string."""
+        """The text so far, without EOS and special tokens, and cut before the first stop string."""
         text = self.detokenize([token for token in self.tokens if token not in self.limits.eos_ids])
         for stop in self.limits.stops:
             text = text.split(stop)[0]

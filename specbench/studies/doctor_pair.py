@@ -90,21 +90,12 @@ def prompt_ends(pair: Pair) -> Finding:
 
 
 def stop_strings(pair: Pair, requests: Sequence[Request]) -> Finding:
-    """Stop strings that cannot appear in a text, and the number of tokens that reach over the edges of the others."""
+    """The number of tokens that reach over the edges of each stop string."""
     stops = sorted({stop for request in requests for stop in request.until if stop})
     if not stops:
         return Finding("stop strings", "ok", "there are none" if requests else "not checked without a suite")
-    unseen = [
-        (added.content, number)
-        for number, added in pair.tokenizer.added_tokens_decoder.items()
-        if added.special and number not in pair.eos_ids and added.content in stops
-    ]
-    if unseen:
-        text = ", ".join(f"{content} ({number})" for content, number in unseen)
-        message = f"{text} stops no text: it is a special token, which is left out of texts, and no end token"
-        return Finding("stop strings", "warning", message, "add its number to eos_token_id in generation_config.json")
     decode = pair.detokenizer
-    tokens = {decode([i]) for i in range(1 + max(pair.tokenizer.get_vocab().values()))}
+    tokens = {decode.single(i) for i in range(1 + max(pair.tokenizer.get_vocab().values()))}
     counts = [(stop, sum(reaches_over(token, stop) for token in tokens)) for stop in stops]
     listed = ", ".join(f"{stop!r} {count}" for stop, count in counts if count)
     if not listed:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.engine.generate import Ending, Limits, until_end
+from specbench.engine.generate import Detokenizer, Ending, Limits, until_end
 from specbench.engine.types import Round, Verdict
 
 # A toy vocabulary: id -> text.
@@ -132,6 +132,32 @@ def test_a_blank_that_is_not_seen_alone_ends_a_stop_string():
     assert [ending.keep([token]) for token in (1, 2)] == [1, 1] and not ending.reason
     ending.keep([3])
     assert (ending.reason, ending.text(), ending.tokens) == ("stop", "a", [1, 2, 3])
+
+
+# A toy vocabulary of which 7 and 8 are special, and 9 is the end token.
+PARTS = {1: "a", 2: "b", 3: "\n", 7: "<|turn|>", 8: "<|pad|>", END: "<|end|>"}
+SHOWN = Detokenizer(lambda ids: "".join(PARTS[i] for i in ids if i < 7), lambda ids: "".join(PARTS[i] for i in ids))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "stops", "reason", "count", "text"),
+    [
+        ([1, 7, 2], ["<|turn|>"], "stop", 2, "a"),  # a special token that is no end token
+        ([1, 2, 7, 3, 1], ["<|turn|>\n"], "stop", 4, "ab\n"),  # as in lm-eval, the rest of such a stop string stays
+        ([1, 3, 8, 3, 1], ["\n\n"], "stop", 4, "a"),  # a stop string that special tokens interrupt, as engines find it
+        ([3, *[8] * 40, 3, 1], ["\n\n"], "stop", 42, ""),
+        ([1, 2, END, 1], ["<|end|>"], "eos", 3, "ab"),  # the end token stays one if the task names its text as well
+        ([1, 7, 2], ["<|pad|>"], "", 3, "ab"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 50])
+def test_stop_strings_are_found_with_and_without_special_tokens(tokens, stops, reason, count, text, size):
+    ending = Ending(Limits(100, frozenset({END}), tuple(stops)), SHOWN)
+    for at in range(0, len(tokens), size):
+        ending.keep(tokens[at : at + size])
+        if ending.reason:
+            break
+    assert (ending.reason, len(ending.tokens), ending.text()) == (reason, count, text)
 
 
 WORDS = ("Quest", "ion", "Question", ":", "\n", "de", "def", "#", "Then 4 + 5 = 9. ")

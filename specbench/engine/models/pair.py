@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -118,10 +118,9 @@ class Pair:
 
     @cached_property
     def detokenizer(self) -> Detokenizer:
-        """Decodes the target's tokens to text, without special ones."""
-        tokenizer = self.tokenizer
-        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        return Detokenizer(lambda ids: tokenizer.decode(ids, **options))
+        """Decodes the target's tokens to text, without special ones or with them."""
+        decode = partial(self.tokenizer.decode, clean_up_tokenization_spaces=False)
+        return Detokenizer(partial(decode, skip_special_tokens=True), partial(decode, skip_special_tokens=False))
 
     @cached_property
     def tokenizer_hash(self) -> str:
